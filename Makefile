@@ -1,0 +1,65 @@
+# A fresh machine needs make and python3 >= 3.11, nothing else: each target first builds what it needs in .venv.
+# Another interpreter: make clean, then make test PYTHON=python3.12. Another case: make plan SCENARIO=my.yaml.
+PYTHON ?= python3
+SCENARIO ?= planner/presets/scenarios/chat-llama-70b.yaml
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help plan test app lint wheel clean
+
+help:
+	@echo "make plan   plan the worked example (SCENARIO=file for another one)"
+	@echo "make test   style, types and tests with coverage"
+	@echo "make app    open the web app on localhost"
+	@echo "make lint   style and types only"
+	@echo "make wheel  build dist/*.whl"
+	@echo "make clean  remove .venv and everything that was built"
+
+plan: $(VENV)/runtime.stamp
+	$(BIN)/planner plan $(SCENARIO)
+
+test: lint
+	$(BIN)/python -m pytest -q --cov=planner --cov-report=term:skip-covered --cov-fail-under=90
+
+app: $(VENV)/app.stamp
+	$(BIN)/streamlit run app.py --browser.gatherUsageStats false --server.showEmailPrompt false --server.address localhost
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: $(VENV)/runtime.stamp
+	rm -rf build dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+	@ls dist/*.whl
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .coverage .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# One stamp per set of extras, newer than the two files it was installed from. The build backend comes first and by
+# constraint, so that the project itself is built with the pinned one and nothing is downloaded twice.
+$(VENV)/created.stamp:
+	@command -v $(PYTHON) >/dev/null || { echo "PYTHON = $(PYTHON): not found. Fix: install Python >= 3.11, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "PYTHON = $(PYTHON): is $$($(PYTHON) -V 2>&1), needs >= 3.11. Fix: name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "PYTHON = $(PYTHON): has no venv with pip. Fix: install it, on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/runtime.stamp: $(VENV)/created.stamp pyproject.toml constraints.txt
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/app.stamp: $(VENV)/runtime.stamp
+	$(INSTALL) --no-build-isolation --editable '.[app]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/created.stamp pyproject.toml constraints.txt
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $(VENV)/runtime.stamp $(VENV)/app.stamp $@

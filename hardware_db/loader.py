@@ -1,0 +1,180 @@
+"""Read the packaged tables into one validated, frozen `HardwareDb`.
+
+The files are made for people to edit (``hardware_db/README.md``): in a SKU file a fact names its source by a
+short key, ``{ value = 3350e9, source = "primary" }``, and the file's ``[sources]`` table says what that key
+means. Loading replaces the key by the full citation, so that no number leaves this module without its source.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from hardware_db.schema import Calibration, EngineProfile, Frozen, GpuSku, HardwareDb, Kind, Price
+from planner.errors import InputError, UnknownNameError
+
+
+class _Source(Frozen):
+    """An entry of a SKU file's ``[sources]`` table."""
+
+    cite: str = Field(min_length=8, description="URL or citation")
+    retrieved_on: date
+    kind: Kind = Kind.DATASHEET
+    note: str = ""
+
+
+def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
+    """The hardware database: SKUs, prices, engine profiles and calibrations.
+
+    The packaged data are read once per process and shared: treat the result as read-only. `extra_skus_dir` holds
+    SKU files of the user's own (``<id>.toml``, same format); one with the id of a packaged SKU replaces it.
+
+    Raises:
+        InputError: a file is malformed (the message names file, field, value and fix), or `extra_skus_dir` is not
+            a directory with ``.toml`` files.
+
+    >>> h100 = load_hardware().skus["h100-sxm"]
+    >>> h100.hbm_bandwidth_bytes_per_s.value  # 3.35 TB/s, https://www.nvidia.com/en-us/data-center/h100/
+    3350000000000.0
+    """
+    packaged = _packaged()
+    if extra_skus_dir is None:
+        return packaged
+    if not extra_skus_dir.is_dir():
+        raise InputError("extra_skus_dir", str(extra_skus_dir), "not a directory", "give a directory of SKU files")
+    extra = _read_skus(extra_skus_dir)
+    if not extra:
+        raise InputError("extra_skus_dir", str(extra_skus_dir), "no .toml files in it", "name SKU files <id>.toml")
+    return HardwareDb(
+        skus={**packaged.skus, **extra},
+        prices=packaged.prices,
+        engines=packaged.engines,
+        calibrations=packaged.calibrations,
+    )
+
+
+@cache
+def _packaged() -> HardwareDb:
+    root = resources.files("hardware_db")
+    return HardwareDb(
+        skus=_read_skus(root / "skus"),
+        prices=tuple(price for file in _files(root / "prices", ".csv") for price in _read_prices(file)),
+        engines=_read_engines(root / "engines"),
+        calibrations=tuple(_read_calibration(file) for file in _files(root / "calibrations", ".json")),
+    )
+
+
+def _files(directory: Traversable, suffix: str) -> list[Traversable]:
+    if not directory.is_dir():
+        return []
+    return sorted((file for file in directory.iterdir() if file.name.endswith(suffix)), key=lambda file: file.name)
+
+
+def _read_skus(directory: Traversable) -> dict[str, GpuSku]:
+    return {sku.id: sku for sku in map(_read_sku, _files(directory, ".toml"))}
+
+
+def _read_sku(file: Traversable) -> GpuSku:
+    with _located(file.name):
+        table = _parse_toml(file)
+        sources = {name: _source(name, entry) for name, entry in _table(table, "sources").items()}
+        sku = GpuSku(**{key: _resolve(node, sources, key) for key, node in table.items() if key != "sources"})
+        _check_named_after(file, sku.id)
+    return sku
+
+
+def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
+    engines = {}
+    for file in _files(directory, ".toml"):
+        with _located(file.name):
+            engine = EngineProfile(**_parse_toml(file))
+            _check_named_after(file, engine.id)
+        engines[engine.id] = engine
+    return engines
+
+
+def _read_prices(file: Traversable) -> Iterator[Price]:
+    rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    for row in rows:
+        with _located(f"{file.name} line {rows.line_num}"):
+            if None in row:
+                raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
+            yield Price(**{column: cell for column, cell in row.items() if cell})
+
+
+def _read_calibration(file: Traversable) -> Calibration:
+    with _located(file.name):
+        try:
+            fields = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError("file", file.name, f"not valid JSON: {error}", "write it again") from None
+        if not isinstance(fields, dict):
+            raise InputError("file", fields, "must be one JSON object", "give one calibration a file")
+        return Calibration(**fields)
+
+
+def _parse_toml(file: Traversable) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError("file", file.name, f"not valid TOML: {error}", "correct it at that place") from None
+
+
+def _table(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = parent.get(key, {})
+    if not isinstance(table, Mapping):
+        raise InputError(key, table, "must be a table", f"write [{key}] and its entries below")
+    return table
+
+
+def _source(name: str, entry: object) -> _Source:
+    with _located(f"sources.{name}", separator="."):
+        if not isinstance(entry, dict):
+            raise InputError("cite", entry, "a source must be a table", f"write [sources.{name}] with cite = ...")
+        return _Source(**entry)
+
+
+def _resolve(node: object, sources: Mapping[str, _Source], path: str) -> object:
+    """The same tree with every fact's source key replaced by its citation."""
+    if not isinstance(node, dict):
+        return node
+    if "value" in node:
+        return _cited(node, sources, path)
+    return {key: _resolve(child, sources, f"{path}.{key}") for key, child in node.items()}
+
+
+def _cited(fact: dict[str, object], sources: Mapping[str, _Source], path: str) -> dict[str, object]:
+    key = str(fact.get("source", "(missing)"))
+    if key not in sources:
+        raise UnknownNameError(f"{path}.source", key, sources)
+    source = sources[key]
+    note = "; ".join(part for part in (str(fact.get("note", "")), source.note) if part)
+    defaults = {"retrieved_on": source.retrieved_on, "kind": source.kind}
+    return {**defaults, **fact, "source": source.cite, "note": note}
+
+
+def _check_named_after(file: Traversable, record_id: str) -> None:
+    stem = file.name.removesuffix(".toml")
+    if record_id != stem:
+        raise InputError("id", record_id, f"must equal the file name {stem!r}", "rename the file or correct the id")
+
+
+@contextmanager
+def _located(place: str, separator: str = ": ") -> Iterator[None]:
+    """Prefix the field of an `InputError` with the file, line or table it is in."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}{separator}{error.field}", error.value, error.bound, error.fix) from None

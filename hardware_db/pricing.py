@@ -1,0 +1,90 @@
+"""Which of the listed prices applies: the cheapest that still holds, and how old it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+
+from hardware_db.schema import Confidence, HardwareDb, Price
+from planner.errors import UnknownNameError
+
+
+def select_price(
+    db: HardwareDb,
+    sku: str,
+    *,
+    commitment: str = "on_demand",
+    provider: str | None = None,
+    region: str | None = None,
+    min_confidence: str = "medium",
+) -> Price | None:
+    """The cheapest price of one GPU-hour [USD] that matches, or None when nothing is listed.
+
+    A reading supersedes every older one of the same SKU, provider, region, instance type and commitment: the older
+    one never wins, whatever its price. Of two equal prices the one read last is returned. `provider` and `region`
+    are compared literally; a price listed for region ``any`` or ``all`` is found with ``region=None`` or that word.
+
+    Raises:
+        UnknownNameError: `sku` has no record, or no listed price has that commitment, provider or region, or
+            `min_confidence` is not low, medium or high.
+
+    >>> from hardware_db import load_hardware
+    >>> price = select_price(load_hardware(), "h100-sxm", provider="CoreWeave")
+    >>> price.usd_per_gpu_hour, price.retrieved_on.isoformat()  # 49.24 USD per 8-GPU hour, CoreWeave price page
+    (6.155, '2026-09-20')
+    """
+    _check_known("sku", sku, db.skus)
+    _check_known("commitment", commitment, {price.commitment for price in db.prices})
+    _check_known("min_confidence", min_confidence, list(Confidence))
+    if provider is not None:
+        _check_known("provider", provider, {price.provider for price in db.prices})
+    if region is not None:
+        _check_known("region", region, {price.region for price in db.prices})
+    matching = [
+        price
+        for price in _current(price for price in db.prices if price.sku == sku)
+        if price.commitment == commitment
+        and provider in (None, price.provider)
+        and region in (None, price.region)
+        and _rank(price.confidence) >= _rank(min_confidence)
+    ]
+    return min(matching, key=_cheapest_then_newest, default=None)
+
+
+def stale_days(price: Price, today: date) -> int:
+    """Age of a price [days] on the day `today`: 0 on the day it was read, negative before.
+
+    >>> from hardware_db import load_hardware
+    >>> price = select_price(load_hardware(), "h100-sxm", provider="CoreWeave")  # read 2026-09-20
+    >>> stale_days(price, date(2026, 10, 1))
+    11
+    """
+    return (today - price.retrieved_on).days
+
+
+def _current(prices: Iterable[Price]) -> list[Price]:
+    """Only the newest reading of each offer."""
+    newest: dict[tuple[str, ...], Price] = {}
+    for price in sorted(prices, key=lambda price: price.retrieved_on):
+        newest[price.sku, price.provider, price.region, price.instance_type, price.commitment] = price
+    return list(newest.values())
+
+
+def _rank(confidence: str) -> int:
+    return list(Confidence).index(Confidence(confidence))
+
+
+def _cheapest_then_newest(price: Price) -> tuple[float, int, str, str, str]:
+    return (
+        price.usd_per_gpu_hour,
+        -price.retrieved_on.toordinal(),
+        price.provider,
+        price.region,
+        price.instance_type,
+    )
+
+
+def _check_known(field: str, name: str, known: Iterable[str]) -> None:
+    names = set(known)
+    if name not in names:
+        raise UnknownNameError(field, name, names)

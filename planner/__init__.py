@@ -1,0 +1,111 @@
+"""Capacity and cost planner for serving large language models.
+
+>>> import planner
+>>> request = planner.load_scenario("chat-llama-70b")
+>>> request.llm.id
+'llama-3.3-70b-instruct'
+
+Names are imported on first use, so ``import planner`` is instant and a step time never loads a solver.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "InputError": "planner.errors",
+    "PlannerError": "planner.errors",
+    "UnknownNameError": "planner.errors",
+    "UnsupportedFeatureError": "planner.errors",
+    "LatencyDistribution": "planner.latency",
+    "ArrivalProcess": "planner.workload",
+    "LatencyTarget": "planner.workload",
+    "Metric": "planner.workload",
+    "RequestClass": "planner.workload",
+    "Slo": "planner.workload",
+    "TokenLengths": "planner.workload",
+    "Workload": "planner.workload",
+    "LlmSpec": "planner.llm",
+    "Precision": "planner.llm",
+    "load_llm": "planner.llm",
+    "Bound": "planner.roofline",
+    "MemoryFootprint": "planner.replica",
+    "Parallelism": "planner.replica",
+    "ReplicaConfig": "planner.replica",
+    "StepTime": "planner.replica",
+    "memory_footprint": "planner.replica",
+    "step_time": "planner.replica",
+    "Deployment": "planner.deployment",
+    "Performance": "planner.deployment",
+    "Pool": "planner.deployment",
+    "Role": "planner.deployment",
+    "evaluate": "planner.performance",
+    "simulate": "planner.simulator",
+    "Plan": "planner.planning",
+    "PlanRequest": "planner.planning",
+    "plan": "planner.planning",
+    "load_scenario": "planner.scenario",
+}
+
+__all__ = [
+    "ArrivalProcess",
+    "Bound",
+    "Deployment",
+    "InputError",
+    "LatencyDistribution",
+    "LatencyTarget",
+    "LlmSpec",
+    "MemoryFootprint",
+    "Metric",
+    "Parallelism",
+    "Performance",
+    "Plan",
+    "PlanRequest",
+    "PlannerError",
+    "Pool",
+    "Precision",
+    "ReplicaConfig",
+    "RequestClass",
+    "Role",
+    "Slo",
+    "StepTime",
+    "TokenLengths",
+    "UnknownNameError",
+    "UnsupportedFeatureError",
+    "Workload",
+    "evaluate",
+    "load_llm",
+    "load_scenario",
+    "memory_footprint",
+    "plan",
+    "simulate",
+    "step_time",
+]
+
+if TYPE_CHECKING:
+    from planner.deployment import Deployment, Performance, Pool, Role
+    from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
+    from planner.latency import LatencyDistribution
+    from planner.llm import LlmSpec, Precision, load_llm
+    from planner.performance import evaluate
+    from planner.planning import Plan, PlanRequest, plan
+    from planner.replica import MemoryFootprint, Parallelism, ReplicaConfig, StepTime, memory_footprint, step_time
+    from planner.roofline import Bound
+    from planner.scenario import load_scenario
+    from planner.simulator import simulate
+    from planner.workload import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'planner' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

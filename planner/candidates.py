@@ -1,0 +1,416 @@
+"""Which deployments are worth offering to the integer program, at which sustainable rate, and why the others are not.
+
+A configuration is judged by the homogeneous fleet it needs: the smallest number of replicas k whose latencies meet the
+Slo at demand / k requests per second each, times its price. The whole grid (SKU x TP x batch limit x chunk budget) is
+searched exhaustively, but almost every point falls to one of two cheap tests:
+
+- *fluid*: below its largest stable rate no fleet that beats the best one found can carry the demand;
+- *incumbent*: with the largest fleet that would still be cheaper than the best one found, the Slo is missed.
+
+Both are exact as long as latency grows with the rate (which `planner.queueing` guarantees by test), so nothing better
+is dropped. The best configuration of every (SKU, TP, mode) survives, so that the program can mix sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hardware_db import EngineProfile, Frozen, GpuSku, Price
+from planner.deployment import Deployment, Pool, Role
+from planner.errors import InputError, PlannerError
+from planner.latency import LatencyDistribution
+from planner.llm import LlmSpec, Precision
+from planner.performance import (
+    decode_stage,
+    evaluate,
+    fluid_rate_per_s,
+    mixed_stage,
+    prefill_stage,
+    tandem_tpot,
+    transfer_time,
+)
+from planner.replica import Parallelism, ReplicaConfig, require_room
+from planner.workload import LatencyTarget, Metric, Slo, Workload
+
+RATE_TOLERANCE = 0.01
+"""Relative tolerance of a sustainable rate; it is always rounded down, never up."""
+MAX_REPLICAS = 4096
+MAX_GRID = 200_000
+
+
+class Mode(StrEnum):
+    """How prompts and decodes share the hardware."""
+
+    MIXED = "mixed"
+    DISAGGREGATED = "disaggregated"
+
+
+class SearchSpace(Frozen):
+    """The grid of configurations to consider."""
+
+    skus: tuple[str, ...] = Field(min_length=1, description="SKU ids of the hardware database")
+    modes: tuple[Mode, ...] = Field(default=(Mode.MIXED, Mode.DISAGGREGATED), min_length=1)
+    tp: tuple[int, ...] = Field(default=(1, 2, 4, 8), min_length=1)
+    max_running_requests: tuple[int, ...] = Field(default=(64, 128, 256), min_length=1)
+    max_batched_tokens: tuple[int, ...] = Field(default=(512, 1024, 2048, 4096, 8192), min_length=1)
+    engine: str = "vllm"
+
+    @model_validator(mode="after")
+    def _positive_and_small_enough(self) -> Self:
+        for name in ("tp", "max_running_requests", "max_batched_tokens"):
+            smallest = min(getattr(self, name))
+            if smallest < 1:
+                raise InputError(name, smallest, "must be >= 1")
+        size = len(self.skus) * len(self.tp) * len(self.max_running_requests) * len(self.max_batched_tokens)
+        if size > MAX_GRID:
+            raise InputError("search", size, f"more than {MAX_GRID} configurations", "shorten a list")
+        return self
+
+
+@dataclass(frozen=True)
+class PoolOption:
+    """One configuration in one role, with what it sustains and costs.
+
+    Attributes:
+        role: of the pool.
+        config: of its replicas.
+        price: the cited price.
+        replicas: smallest pool that meets the Slo at the whole demand.
+        rate_per_replica_s: requests/s each replica of such a pool sustains under the Slo.
+    """
+
+    role: Role
+    config: ReplicaConfig
+    price: Price
+    replicas: int
+    rate_per_replica_s: float
+
+    @property
+    def usd_per_replica_hour(self) -> float:
+        """Cost of one replica [USD/h]."""
+        return self.price.usd_per_gpu_hour * self.config.parallelism.gpus
+
+    @property
+    def fleet_usd_per_hour(self) -> float:
+        """Cost of the smallest pool for the whole demand [USD/h]."""
+        return self.replicas * self.usd_per_replica_hour
+
+
+@dataclass(frozen=True)
+class DeploymentOption:
+    """Pools that serve together: one mixed, or prefill and decode."""
+
+    mode: Mode
+    pools: tuple[PoolOption, ...]
+
+    @property
+    def name(self) -> str:
+        """E.g. ``mixed h100-sxm TP2 c2048 b128``."""
+        parts = [
+            f"{pool.config.label} c{pool.config.max_batched_tokens} b{pool.config.max_running_requests}"
+            for pool in self.pools
+        ]
+        return f"{self.mode} " + " + ".join(parts)
+
+    @property
+    def skus(self) -> frozenset[str]:
+        """SKU ids in use."""
+        return frozenset(pool.config.sku.id for pool in self.pools)
+
+    @property
+    def fleet_usd_per_hour(self) -> float:
+        """Cost of the smallest fleet for the whole demand [USD/h]."""
+        return sum(pool.fleet_usd_per_hour for pool in self.pools)
+
+    def deployment(self, replicas: Iterable[int]) -> Deployment:
+        """The deployment with these pool sizes."""
+        return Deployment(
+            pools=tuple(
+                Pool(role=pool.role, config=pool.config, replicas=count)
+                for pool, count in zip(self.pools, replicas, strict=True)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a SKU offers nothing in one mode.
+
+    Attributes:
+        sku: id.
+        mode: of the deployment.
+        reason: of the configuration that comes nearest.
+        ratio: its worst latency / threshold on idle replicas: the smallest relaxation that would help; inf when
+            latency is not the reason.
+    """
+
+    sku: str
+    mode: Mode
+    reason: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class CandidateSet:
+    """What the search found.
+
+    Attributes:
+        options: sized deployments that meet the Slo, cheapest fleet first.
+        rejections: why a (SKU, mode) has no option.
+        considered: configurations looked at.
+        evaluated: latency evaluations made.
+    """
+
+    options: tuple[DeploymentOption, ...]
+    rejections: tuple[Rejection, ...]
+    considered: int
+    evaluated: int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What every configuration is judged by."""
+
+    llm: LlmSpec
+    precision: Precision
+    workload: Workload
+    slo: Slo
+
+    def targets(self, metric: Metric) -> tuple[LatencyTarget, ...]:
+        """The targets on one metric."""
+        return tuple(target for target in self.slo.targets if target.metric is metric)
+
+
+@dataclass
+class _Tally:
+    considered: int = 0
+    evaluated: int = 0
+    misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
+
+
+def find_candidates(
+    demand: Demand, search: SearchSpace, offers: Iterable[tuple[GpuSku, Price]], engine: EngineProfile
+) -> CandidateSet:
+    """All options of the search space on the offered SKUs; infeasible SKUs are named with the reason."""
+    tally = _Tally()
+    options: list[DeploymentOption] = []
+    for sku, price in offers:
+        for mode in search.modes:
+            find = _mixed_options if mode is Mode.MIXED else _disaggregated_options
+            options += find(demand, search, sku, price, engine, tally)
+    options.sort(key=lambda option: option.fleet_usd_per_hour)
+    rejections = tuple(Rejection(sku, mode, miss.reason, miss.ratio) for (sku, mode), miss in tally.misses.items())
+    return CandidateSet(tuple(options), rejections, tally.considered, tally.evaluated)
+
+
+Assessor = Callable[[Pool, Workload], Mapping[LatencyTarget, float]]
+"""The latency [s] a pool of this size reaches at each of its targets under a workload; infinite when unstable."""
+
+
+def _misses(latencies_s: Mapping[LatencyTarget, float]) -> bool:
+    return any(latency > target.threshold_s for target, latency in latencies_s.items())
+
+
+def _assess_mixed(demand: Demand) -> Assessor:
+    def assess(pool: Pool, workload: Workload) -> dict[LatencyTarget, float]:
+        queue = mixed_stage(pool, workload).queue
+        by_metric = {Metric.TTFT: queue.ttft, Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e}
+        return {target: by_metric[target.metric].quantile_s(target.percentile) for target in demand.slo.targets}
+
+    return assess
+
+
+def _assess_prefill(demand: Demand) -> Assessor:
+    targets = demand.targets(Metric.TTFT)
+
+    def assess(pool: Pool, workload: Workload) -> dict[LatencyTarget, float]:
+        ttft = prefill_stage(pool, workload).queue.ttft
+        return {target: ttft.quantile_s(target.percentile) for target in targets}
+
+    return assess
+
+
+def _assess_decode(demand: Demand) -> Assessor:
+    targets = demand.targets(Metric.TPOT)
+
+    def assess(pool: Pool, workload: Workload) -> dict[LatencyTarget, float]:
+        stage = decode_stage(pool, workload)
+        if not stage.queue.stable:
+            return dict.fromkeys(targets, math.inf)
+        pair = Deployment.disaggregated(pool.config, pool.config)
+        delay = LatencyDistribution.independent_sum(transfer_time(pair, stage.lengths), stage.queue.ttft)
+        tpot = tandem_tpot(stage.queue, delay, stage.lengths)
+        return {target: tpot.quantile_s(target.percentile) for target in targets}
+
+    return assess
+
+
+def _mixed_options(
+    demand: Demand, search: SearchSpace, sku: GpuSku, price: Price, engine: EngineProfile, tally: _Tally
+) -> list[DeploymentOption]:
+    grid = _grid(demand, search, sku, engine, search.max_running_requests, search.max_batched_tokens)
+    found = _best_per_tp(Role.MIXED, grid, price, demand, _assess_mixed(demand), tally)
+    if not found.options:
+        tally.misses[sku.id, Mode.MIXED] = found.miss
+    return [DeploymentOption(Mode.MIXED, (option,)) for option in found.options]
+
+
+def _disaggregated_options(
+    demand: Demand, search: SearchSpace, sku: GpuSku, price: Price, engine: EngineProfile, tally: _Tally
+) -> list[DeploymentOption]:
+    """The best prefill and decode pools of one SKU, each sized apart, joined when the tandem meets the Slo."""
+    if demand.workload.lengths.outputs.max() <= 1:
+        reason = "every request has one output token: nothing to decode"
+        tally.misses[sku.id, Mode.DISAGGREGATED] = _Miss(reason, math.inf)
+        return []
+    most = (max(search.max_running_requests),)
+    prompts = _grid(demand, search, sku, engine, most, search.max_batched_tokens)
+    prefill = _best_per_tp(Role.PREFILL, prompts, price, demand, _assess_prefill(demand), tally)
+    tokens = _grid(demand, search, sku, engine, search.max_running_requests, (max(search.max_batched_tokens),))
+    decode = _best_per_tp(Role.DECODE, tokens, price, demand, _assess_decode(demand), tally)
+    if not prefill.options or not decode.options:
+        tally.misses[sku.id, Mode.DISAGGREGATED] = decode.miss if prefill.options else prefill.miss
+        return []
+    pair = (prefill.options[0], decode.options[0])
+    option = _joined(pair, demand, tally)
+    if option is None:
+        reason = "prefill, KV transfer and decode together miss the Slo"
+        tally.misses[sku.id, Mode.DISAGGREGATED] = _Miss(reason, math.inf)
+    return [option] if option else []
+
+
+def _joined(pair: tuple[PoolOption, PoolOption], demand: Demand, tally: _Tally) -> DeploymentOption | None:
+    """The pair as one option, its pools grown (rates lowered in step) until the whole tandem meets the Slo."""
+    for growth in (1.0, 1.1, 1.25, 1.5, 2.0):
+        pools = tuple(_grown(pool, growth) for pool in pair)
+        option = DeploymentOption(Mode.DISAGGREGATED, pools)
+        tally.evaluated += 1
+        deployment = option.deployment(pool.replicas for pool in pools)
+        if evaluate(deployment, demand.workload).meets(demand.slo):
+            return option
+    return None
+
+
+def _grown(pool: PoolOption, growth: float) -> PoolOption:
+    replicas = math.ceil(pool.replicas * growth)
+    return PoolOption(pool.role, pool.config, pool.price, replicas, pool.rate_per_replica_s / growth)
+
+
+def _grid(
+    demand: Demand,
+    search: SearchSpace,
+    sku: GpuSku,
+    engine: EngineProfile,
+    running: tuple[int, ...],
+    budgets: tuple[int, ...],
+) -> Iterator[ReplicaConfig]:
+    """Configurations of one SKU, smallest replica first, large budgets and limits first."""
+    for tp in sorted(set(search.tp)):
+        for batch in sorted(set(running), reverse=True):
+            for budget in sorted(set(budgets), reverse=True):
+                yield ReplicaConfig(
+                    llm=demand.llm,
+                    sku=sku,
+                    engine=engine,
+                    precision=demand.precision,
+                    parallelism=Parallelism(tp=tp),
+                    max_running_requests=batch,
+                    max_batched_tokens=budget,
+                )
+
+
+@dataclass(frozen=True)
+class _Miss:
+    """A configuration that fails: why, and how far the worst target is from its threshold (latency / threshold)."""
+
+    reason: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class _Found:
+    options: list[PoolOption]
+    miss: _Miss
+
+
+def _best_per_tp(
+    role: Role, grid: Iterable[ReplicaConfig], price: Price, demand: Demand, assess: Assessor, tally: _Tally
+) -> _Found:
+    """The configuration with the cheapest fleet for each TP degree, cheapest first; and the nearest miss."""
+    best: dict[int, tuple[ReplicaConfig, int]] = {}
+    nearest = _Miss("nothing in the search space", math.inf)
+    for config in grid:
+        tally.considered += 1
+        tp = config.parallelism.tp
+        most = best[tp][1] - 1 if tp in best else MAX_REPLICAS
+        sized = _smallest_pool(role, config, demand, assess, most, tally)
+        if isinstance(sized, int):
+            best[tp] = (config, sized)
+        elif sized.ratio <= nearest.ratio:
+            nearest = sized
+    options = [
+        PoolOption(role, config, price, replicas, _sustained(role, config, replicas, demand, assess, tally))
+        for config, replicas in best.values()
+    ]
+    options.sort(key=lambda option: option.fleet_usd_per_hour)
+    return _Found(options, nearest)
+
+
+def _smallest_pool(
+    role: Role, config: ReplicaConfig, demand: Demand, assess: Assessor, most: int, tally: _Tally
+) -> int | _Miss:
+    """Smallest number of replicas, at most `most`, that meets the targets at the whole demand; or the miss."""
+    workload = demand.workload
+    try:
+        require_room(config, workload.lengths.max_total)
+        fluid = fluid_rate_per_s(Pool(role=role, config=config, replicas=1), workload)
+    except PlannerError as error:
+        return _Miss(error.bound, math.inf)
+    low = math.floor(workload.arrivals.rate_per_s / fluid)
+    if low >= most:
+        return _Miss(f"{config.label}: even without latency targets needs more than {most} replicas", math.inf)
+
+    def latencies(replicas: int) -> Mapping[LatencyTarget, float]:
+        tally.evaluated += 1
+        return assess(Pool(role=role, config=config, replicas=replicas), workload)
+
+    at_most = latencies(most)
+    if _misses(at_most):
+        return _miss(config, at_most)
+    step = max(1, low // 8)
+    high = min(most, low + step)
+    while high < most and _misses(latencies(high)):
+        step *= 2
+        low, high = high, min(most, high + step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _misses(latencies(middle)) else (low, middle)
+    return high
+
+
+def _miss(config: ReplicaConfig, latencies_s: Mapping[LatencyTarget, float]) -> _Miss:
+    target = max(latencies_s, key=lambda t: latencies_s[t] / t.threshold_s)
+    reached = latencies_s[target]
+    reason = f"{config.label}: {target.name} {1e3 * reached:.3g} ms > {1e3 * target.threshold_s:.3g} ms even when idle"
+    return _Miss(reason, reached / target.threshold_s)
+
+
+def _sustained(
+    role: Role, config: ReplicaConfig, replicas: int, demand: Demand, assess: Assessor, tally: _Tally
+) -> float:
+    """Largest rate [1/s] each of `replicas` replicas sustains under the targets, rounded down by the tolerance."""
+    pool = Pool(role=role, config=config, replicas=replicas)
+    low = demand.workload.arrivals.rate_per_s / replicas
+    high = fluid_rate_per_s(pool, demand.workload)
+    while high - low > RATE_TOLERANCE * low:
+        middle = (low + high) / 2.0
+        tally.evaluated += 1
+        misses = _misses(assess(pool, demand.workload.at_rate(middle * replicas)))
+        low, high = (low, middle) if misses else (middle, high)
+    return low

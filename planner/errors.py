@@ -1,0 +1,102 @@
+"""Errors that instruct: every one names the field, the value, the bound it broke and the fix.
+
+A user of the command line sees exactly one line and no traceback; a user of the Python API catches
+`PlannerError`. An *infeasible* request is not an error: it is an answer (see `planner.planning.Plan`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+_VALUE_WIDTH = 60
+
+
+class PlannerError(ValueError):
+    """Base of every error the planner raises on purpose.
+
+    The message reads ``field = value: bound. Fix: fix`` so that one line is enough to act on.
+    """
+
+    def __init__(self, field: str, value: object, bound: str, fix: str = "") -> None:
+        self.field = field
+        self.value = value
+        self.bound = bound
+        self.fix = fix
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        line = f"{self.field} = {shorten(self.value)}: {self.bound}"
+        return f"{line}. Fix: {self.fix}" if self.fix else line
+
+
+class InputError(PlannerError):
+    """A value the user gave is missing, malformed or out of range."""
+
+
+class UnknownNameError(InputError):
+    """A name that is in no table (SKU, model, scenario, metric, ...); suggests the nearest known ones."""
+
+    def __init__(self, field: str, name: object, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
+        shown = near or names
+        listed = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "")
+        bound = "unknown name" if names else "unknown name (none are known)"
+        super().__init__(field, name, bound, f"use {'one close to it' if near else 'one'} of: {listed}")
+
+
+class UnsupportedFeatureError(InputError):
+    """The input is valid but uses a feature that is not modelled; refusing beats a silent wrong answer."""
+
+
+def shorten(value: object) -> str:
+    """`repr` of a value, cut to one short line.
+
+    >>> shorten("x" * 100)[-4:]
+    "...'"
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
+
+
+def from_validation_error(error: ValidationError, prefix: str = "") -> InputError:
+    """The first complaint of a pydantic `ValidationError` as one instructive `InputError`.
+
+    `prefix` names the record (``"scenario"``); further complaints are counted in the fix.
+    """
+    details = error.errors(include_url=False)
+    first = details[0]
+    field = _dotted(prefix, first["loc"])
+    kind, context = first["type"], first.get("ctx", {})
+    rest = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
+    nested = context.get("error")
+    if isinstance(nested, PlannerError):
+        return InputError(_dotted(prefix, (*first["loc"], nested.field)), nested.value, nested.bound, nested.fix + rest)
+    if kind == "missing":
+        return InputError(field, "(missing)", "required field is missing", f"add {field.rsplit('.', 1)[-1]}{rest}")
+    if kind == "extra_forbidden":
+        return InputError(field, first["input"], "unknown field", f"remove it or correct its spelling{rest}")
+    return InputError(field, first["input"], first["msg"].removeprefix("Value error, "), _fix_for(kind, context) + rest)
+
+
+def _dotted(prefix: str, location: Sequence[Any]) -> str:
+    parts = [prefix] if prefix else []
+    for part in location:
+        parts.append(f"[{part}]" if isinstance(part, int) else str(part))
+    return ".".join(parts).replace(".[", "[") or "input"
+
+
+def _fix_for(kind: str, context: dict[str, Any]) -> str:
+    bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
+    if kind in bounds and bounds[kind] in context:
+        words = kind.replace("_", " ")
+        return f"give a value {words} {'to ' if kind.endswith('equal') else ''}{context[bounds[kind]]}"
+    if kind == "enum":
+        return f"use one of {context.get('expected', '')}"
+    if kind == "finite_number":
+        return "give a finite number"
+    return "give a value of the documented type and range"

@@ -1,0 +1,636 @@
+"""`plan(request) -> Plan`: the only orchestrator. From a model, its traffic and its targets to a costed fleet.
+
+Candidates meet the integer program here; the allocation is re-evaluated at its real pool sizes and simulated request
+by request before it is shown. When theory or simulation misses a target, the candidate's rate is lowered by one
+replica's worth and the program is solved again, so the plan that is printed has been seen to hold.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hardware_db import Frozen, GpuSku, HardwareDb, Price, load_hardware, select_price
+from planner.candidates import CandidateSet, Demand, DeploymentOption, Rejection, SearchSpace, find_candidates
+from planner.deployment import Deployment, Performance, Role
+from planner.errors import InputError, UnknownNameError
+from planner.latency import LatencyDistribution
+from planner.llm import LlmSpec, Precision
+from planner.optimizer import Allocation, Candidate, CandidatePool, Limits, Objective, SolveStatus, solve
+from planner.performance import evaluate, prompt_time_share
+from planner.simulator import simulate
+from planner.workload import LatencyTarget, Metric, Slo, Workload
+
+HOURS_PER_MONTH = 730.0
+"""8760 h / 12, the month cloud price lists use."""
+STALE_PRICE_DAYS = 180
+AGREEMENT = 0.15
+"""Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged."""
+MAX_ROUNDS = 6
+Z_95 = 1.96
+"""Two-sided 95 % quantile of the normal law: half-width of a simulated share in standard errors."""
+
+
+class PricePolicy(Frozen):
+    """Which price applies to a SKU: the cheapest listed one that matches, or the user's own."""
+
+    commitment: str = "on_demand"
+    provider: str | None = None
+    region: str | None = None
+    min_confidence: str = "medium"
+    usd_per_gpu_hour: Mapping[str, float] = Field(default_factory=dict, description="own prices by SKU id")
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        for sku, usd in self.usd_per_gpu_hour.items():
+            if not (math.isfinite(usd) and usd > 0):
+                raise InputError(f"prices.usd_per_gpu_hour.{sku}", usd, "must be finite and > 0 USD/h")
+        return self
+
+
+class FleetLimits(Frozen):
+    """What may be bought."""
+
+    budget_usd_per_hour: float | None = Field(default=None, gt=0)
+    gpus: Mapping[str, int] = Field(default_factory=dict, description="most GPUs by SKU id")
+
+    @model_validator(mode="after")
+    def _not_negative(self) -> Self:
+        for sku, count in self.gpus.items():
+            if count < 0:
+                raise InputError(f"limits.gpus.{sku}", count, "must be >= 0")
+        return self
+
+
+class PlanRequest(Frozen):
+    """Everything a plan depends on, besides the hardware database."""
+
+    name: str = "unnamed"
+    llm: LlmSpec
+    precision: Precision
+    workload: Workload
+    slo: Slo
+    search: SearchSpace
+    prices: PricePolicy = PricePolicy()
+    limits: FleetLimits = FleetLimits()
+    objective: Objective = Objective.MIN_COST
+    seed: int = Field(default=0, ge=0)
+    simulated_requests: int = Field(default=4000, ge=100, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _requests_fit_the_model(self) -> Self:
+        longest = self.workload.lengths.max_total
+        if longest > self.llm.max_context_tokens:
+            bound = f"longer than the {self.llm.max_context_tokens} tokens of context of {self.llm.id}"
+            raise InputError("workload.lengths", longest, bound, "cut the lengths or choose another model")
+        return self
+
+
+@dataclass(frozen=True)
+class CostBreakdown:
+    """What a fleet costs and what one gets for it.
+
+    Input and output tokens share the cost of a mixed pool by the step time prompts add; a prefill pool is all input,
+    a decode pool all output.
+    """
+
+    usd_per_hour: float
+    usd_per_month: float
+    usd_per_million_input_tokens: float
+    usd_per_million_output_tokens: float
+    usd_per_thousand_requests: float
+    goodput_per_s: float
+    requests_per_usd: float
+
+
+@dataclass(frozen=True)
+class PlannedDeployment:
+    """One deployment of the plan with the share of the traffic it takes.
+
+    Attributes:
+        option: the candidate it comes from.
+        deployment: with its pool sizes.
+        workload: what is routed to it.
+        predicted: from theory.
+        simulated: from request-level simulation.
+        usd_per_hour: of all its pools.
+        nodes: servers per pool, replicas never straddling two.
+    """
+
+    option: DeploymentOption
+    deployment: Deployment
+    workload: Workload
+    predicted: Performance
+    simulated: Performance
+    usd_per_hour: float
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """A target against prediction and simulation, over all deployments."""
+
+    target: LatencyTarget
+    predicted_s: float
+    simulated_s: float
+    simulated_attainment: float
+    met: bool
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Theory against simulation on a mean."""
+
+    metric: Metric
+    predicted_mean_s: float
+    simulated_mean_s: float
+
+    @property
+    def relative_difference(self) -> float:
+        """(predicted - simulated) / simulated."""
+        return self.predicted_mean_s / self.simulated_mean_s - 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two differ by at most `AGREEMENT`."""
+        return abs(self.relative_difference) <= AGREEMENT
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The best fleet restricted to one SKU or one mode (from theory, not simulated).
+
+    Attributes:
+        restriction: the SKU id or mode it is restricted to.
+        kind: "sku" or "mode".
+        summary: pools in words, or why there is none.
+        usd_per_hour: cost, or None when there is none.
+        rate_per_s: what it serves.
+        is_chosen: whether it costs and serves what the plan does.
+    """
+
+    restriction: str
+    kind: str
+    summary: str
+    usd_per_hour: float | None
+    rate_per_s: float
+    is_chosen: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The answer to a PlanRequest. When `status` has no allocation, `diagnosis` says why and what would help.
+
+    Attributes:
+        request: what was asked.
+        status: how the integer program ended.
+        allocation: its answer, with binding constraints and gap.
+        deployments: what to run.
+        cost: of the whole fleet, or None when infeasible.
+        targets: every target against prediction and simulation.
+        agreement: theory against simulation on mean TTFT and TPOT.
+        alternatives: best fleet per SKU and per mode.
+        rejections: SKUs and modes with no feasible option, and why.
+        diagnosis: why infeasible, and the smallest changes that help.
+        assumptions: what the numbers take for granted.
+        warnings: stale prices, disagreement, targets missed in simulation.
+        considered: configurations looked at.
+        elapsed_s: wall time of planning.
+    """
+
+    request: PlanRequest
+    status: SolveStatus
+    allocation: Allocation | None
+    deployments: tuple[PlannedDeployment, ...]
+    cost: CostBreakdown | None
+    targets: tuple[TargetCheck, ...]
+    agreement: tuple[Agreement, ...]
+    alternatives: tuple[Alternative, ...]
+    rejections: tuple[Rejection, ...]
+    diagnosis: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    considered: int
+    elapsed_s: float
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a fleet to run."""
+        return bool(self.deployments)
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs by SKU id."""
+        counts: dict[str, int] = {}
+        for planned in self.deployments:
+            for pool in planned.deployment.pools:
+                counts[pool.config.sku.id] = counts.get(pool.config.sku.id, 0) + pool.gpus
+        return counts
+
+    def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
+        """Distribution of a metric over all deployments, weighted by their traffic."""
+        parts = []
+        for planned in self.deployments:
+            performance = planned.simulated if simulated else planned.predicted
+            parts.append((performance.distribution(metric), performance.rate_per_s))
+        return LatencyDistribution.mixture(parts)
+
+
+Progress = Callable[[str], None]
+
+
+def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Progress | None = None) -> Plan:
+    """The cheapest (or otherwise best, see `PlanRequest.objective`) fleet that meets every target.
+
+    Args:
+        request: what is served, promised, allowed and aimed at.
+        hardware: SKUs, prices and engines; the packaged database when None.
+        progress: called with the name of each stage as it starts.
+
+    Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
+    """
+    started = time.perf_counter()
+    hardware = hardware or load_hardware()
+    say = progress or (lambda _: None)
+    offers, unpriced = _offers(request, hardware)
+    say("searching configurations")
+    demand = Demand(request.llm, request.precision, request.workload, request.slo)
+    found = find_candidates(demand, request.search, offers, _engine(request, hardware))
+    say("solving and simulating")
+    allocation, deployments = _settle(request, list(found.options))
+    rejections = (*found.rejections, *unpriced)
+    if not deployments:
+        return _infeasible(request, allocation, rejections, found, time.perf_counter() - started)
+    say("comparing alternatives")
+    cost = _cost(deployments, request.slo)
+    targets = _target_checks(request, deployments)
+    agreement = _agreement(deployments)
+    return Plan(
+        request=request,
+        status=allocation.status if allocation else SolveStatus.INFEASIBLE,
+        allocation=allocation,
+        deployments=deployments,
+        cost=cost,
+        targets=targets,
+        agreement=agreement,
+        alternatives=_alternatives(request, found.options, cost),
+        rejections=rejections,
+        diagnosis=(),
+        assumptions=_assumptions(deployments),
+        warnings=_warnings(deployments, targets, agreement),
+        considered=found.considered,
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def _engine(request: PlanRequest, hardware: HardwareDb):  # noqa: ANN202
+    if request.search.engine not in hardware.engines:
+        raise UnknownNameError("search.engine", request.search.engine, hardware.engines)
+    return hardware.engines[request.search.engine]
+
+
+def _offers(request: PlanRequest, hardware: HardwareDb) -> tuple[list[tuple[GpuSku, Price]], list[Rejection]]:
+    """SKUs of the search space with their price; those without one are rejected by name."""
+    policy = request.prices
+    for field, names in (
+        ("search.skus", request.search.skus),
+        ("prices.usd_per_gpu_hour", policy.usd_per_gpu_hour),
+        ("limits.gpus", request.limits.gpus),
+    ):
+        for name in names:
+            if name not in hardware.skus:
+                raise UnknownNameError(field, name, hardware.skus)
+    offers, unpriced = [], []
+    for name in dict.fromkeys(request.search.skus):
+        price = _price(name, policy, hardware)
+        if price is not None:
+            offers.append((hardware.skus[name], price))
+            continue
+        reason = f"{name}: no {policy.commitment} price listed; give one in prices.usd_per_gpu_hour"
+        unpriced += [Rejection(name, mode, reason, math.inf) for mode in request.search.modes]
+    return offers, unpriced
+
+
+def _price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
+    if sku in policy.usd_per_gpu_hour:
+        return Price(
+            sku=sku,
+            provider="own price",
+            region="any",
+            commitment=policy.commitment,
+            usd_per_gpu_hour=policy.usd_per_gpu_hour[sku],
+            source_url="given in the request",
+            retrieved_on=date.today(),
+            confidence="high",
+        )
+    return select_price(
+        hardware,
+        sku,
+        commitment=policy.commitment,
+        provider=policy.provider,
+        region=policy.region,
+        min_confidence=policy.min_confidence,
+    )
+
+
+def _program(options: list[DeploymentOption]) -> list[Candidate]:
+    """The options as the integer program sees them: rates, costs and GPUs per replica."""
+    return [
+        Candidate(
+            name=option.name,
+            pools=tuple(
+                CandidatePool(
+                    name=_pool_name(option, index),
+                    rate_per_unit=pool.rate_per_replica_s,
+                    cost_per_unit=pool.usd_per_replica_hour,
+                    resources={pool.config.sku.id: float(pool.config.parallelism.gpus)},
+                )
+                for index, pool in enumerate(option.pools)
+            ),
+        )
+        for option in options
+    ]
+
+
+def _pool_name(option: DeploymentOption, index: int) -> str:
+    return f"{option.name} [{option.pools[index].role}]"
+
+
+def _limits(request: PlanRequest) -> Limits:
+    return Limits(
+        demand_per_s=request.workload.arrivals.rate_per_s,
+        budget_per_h=request.limits.budget_usd_per_hour,
+        resources={sku: float(count) for sku, count in request.limits.gpus.items()},
+    )
+
+
+def _settle(
+    request: PlanRequest, options: list[DeploymentOption]
+) -> tuple[Allocation | None, tuple[PlannedDeployment, ...]]:
+    """Solve, re-evaluate and simulate, lowering the rates of what misses, until everything holds or rounds run out."""
+    if not options:
+        return None, ()
+    allocation, deployments = None, ()
+    for _ in range(MAX_ROUNDS):
+        allocation = solve(_program(options), _limits(request), request.objective)
+        if not allocation.status.has_allocation:
+            return allocation, deployments
+        deployments = _deploy(request, allocation, options)
+        missed = [planned for planned in deployments if _missed(planned, request.slo)]
+        if not missed:
+            break
+        for planned in missed:
+            options[options.index(planned.option)] = _derated(planned, request.slo)
+    return allocation, deployments
+
+
+def _deploy(
+    request: PlanRequest, allocation: Allocation, options: list[DeploymentOption]
+) -> tuple[PlannedDeployment, ...]:
+    """The deployments of an allocation, the served rate shared in proportion to capacity, evaluated and simulated."""
+    used = [option for option in options if allocation.units.get(_pool_name(option, 0), 0) > 0]
+    units = {
+        option.name: tuple(allocation.units[_pool_name(option, index)] for index in range(len(option.pools)))
+        for option in used
+    }
+    capacity = {
+        option.name: min(
+            count * pool.rate_per_replica_s for count, pool in zip(units[option.name], option.pools, strict=True)
+        )
+        for option in used
+    }
+    served = min(allocation.rate_per_s, sum(capacity.values()))
+    planned = []
+    for option in used:
+        rate = served * capacity[option.name] / sum(capacity.values())
+        arrivals = request.workload.arrivals.split(rate / request.workload.arrivals.rate_per_s)
+        workload = Workload(arrivals=arrivals, classes=request.workload.classes)
+        deployment = option.deployment(units[option.name])
+        planned.append(
+            PlannedDeployment(
+                option=option,
+                deployment=deployment,
+                workload=workload,
+                predicted=evaluate(deployment, workload),
+                simulated=simulate(deployment, workload, seed=request.seed, requests=request.simulated_requests),
+                usd_per_hour=sum(
+                    count * pool.usd_per_replica_hour
+                    for count, pool in zip(units[option.name], option.pools, strict=True)
+                ),
+                nodes=tuple(
+                    _nodes(pool.config.sku, pool.config.parallelism.gpus, pool.replicas) for pool in deployment.pools
+                ),
+            )
+        )
+    return tuple(planned)
+
+
+def _nodes(sku: GpuSku, gpus_per_replica: int, replicas: int) -> int:
+    """Servers for `replicas` replicas, none of which straddles two servers unless it is larger than one."""
+    if gpus_per_replica > sku.node.gpus:
+        return replicas * math.ceil(gpus_per_replica / sku.node.gpus)
+    return math.ceil(replicas / (sku.node.gpus // gpus_per_replica))
+
+
+def _missed(planned: PlannedDeployment, slo: Slo) -> LatencyTarget | None:
+    """The first target that theory or simulation misses (simulation beyond its own 95 % sampling error)."""
+    for target in slo.targets:
+        if planned.predicted.latency_s(target) > target.threshold_s or not _holds_in(planned.simulated, target):
+            return target
+    return None
+
+
+def _holds_in(simulated: Performance, target: LatencyTarget) -> bool:
+    share = simulated.distribution(target.metric).cdf(target.threshold_s)
+    error = math.sqrt(target.percentile * (1.0 - target.percentile) / max(simulated.requests, 1))
+    return share >= target.percentile - Z_95 * error
+
+
+def _derated(planned: PlannedDeployment, slo: Slo) -> DeploymentOption:
+    """The option with rates such that the same traffic needs one more replica of the pool to blame."""
+    target = _missed(planned, slo)
+    rate = planned.workload.arrivals.rate_per_s
+    pools = []
+    for option, pool in zip(planned.option.pools, planned.deployment.pools, strict=True):
+        innocent = (pool.role is Role.PREFILL and target is not None and target.metric is Metric.TPOT) or (
+            pool.role is Role.DECODE and target is not None and target.metric is Metric.TTFT
+        )
+        lowered = rate / (pool.replicas + 1) * (1.0 + 1e-6)
+        pools.append(
+            option if innocent else replace(option, rate_per_replica_s=min(lowered, option.rate_per_replica_s))
+        )
+    return replace(planned.option, pools=tuple(pools))
+
+
+def _cost(deployments: tuple[PlannedDeployment, ...], slo: Slo) -> CostBreakdown:
+    total = sum(planned.usd_per_hour for planned in deployments)
+    rate = sum(planned.workload.arrivals.rate_per_s for planned in deployments)
+    lengths = deployments[0].workload.lengths
+    on_inputs = sum(_usd_on_inputs(planned) for planned in deployments)
+    goodput = sum(planned.simulated.goodput_per_s(slo) for planned in deployments)
+    per_hour = 3600.0 * rate
+    return CostBreakdown(
+        usd_per_hour=total,
+        usd_per_month=total * HOURS_PER_MONTH,
+        usd_per_million_input_tokens=1e6 * on_inputs / (per_hour * lengths.mean_input),
+        usd_per_million_output_tokens=1e6 * (total - on_inputs) / (per_hour * lengths.mean_output),
+        usd_per_thousand_requests=1e3 * total / per_hour,
+        goodput_per_s=goodput,
+        requests_per_usd=3600.0 * goodput / total,
+    )
+
+
+def _usd_on_inputs(planned: PlannedDeployment) -> float:
+    """Cost of input tokens [USD/h]: each pool's cost times the share of its step time that prompts add."""
+    return sum(
+        pool.replicas * option.usd_per_replica_hour * prompt_time_share(pool, planned.workload)
+        for option, pool in zip(planned.option.pools, planned.deployment.pools, strict=True)
+    )
+
+
+def _target_checks(request: PlanRequest, deployments: tuple[PlannedDeployment, ...]) -> tuple[TargetCheck, ...]:
+    checks = []
+    for target in request.slo.targets:
+        predicted, simulated = (
+            LatencyDistribution.mixture(
+                [(performance.distribution(target.metric), performance.rate_per_s) for performance in performances]
+            )
+            for performances in ([d.predicted for d in deployments], [d.simulated for d in deployments])
+        )
+        checks.append(
+            TargetCheck(
+                target=target,
+                predicted_s=predicted.quantile_s(target.percentile),
+                simulated_s=simulated.quantile_s(target.percentile),
+                simulated_attainment=simulated.cdf(target.threshold_s),
+                met=predicted.quantile_s(target.percentile) <= target.threshold_s
+                and all(_holds_in(planned.simulated, target) for planned in deployments),
+            )
+        )
+    return tuple(checks)
+
+
+def _agreement(deployments: tuple[PlannedDeployment, ...]) -> tuple[Agreement, ...]:
+    rates = [planned.workload.arrivals.rate_per_s for planned in deployments]
+    pairs = []
+    for metric in (Metric.TTFT, Metric.TPOT):
+        predicted, simulated = (
+            sum(rate * p.distribution(metric).mean_s for rate, p in zip(rates, performances, strict=True)) / sum(rates)
+            for performances in ([d.predicted for d in deployments], [d.simulated for d in deployments])
+        )
+        if simulated > 0.0:
+            pairs.append(Agreement(metric, predicted, simulated))
+    return tuple(pairs)
+
+
+def _alternatives(
+    request: PlanRequest, options: tuple[DeploymentOption, ...], chosen: CostBreakdown
+) -> tuple[Alternative, ...]:
+    """The best fleet of each single SKU and of each mode, from theory."""
+    restrictions: list[tuple[str, str, Callable[[DeploymentOption], bool]]] = [
+        (sku, "sku", lambda option, sku=sku: option.skus == {sku}) for sku in dict.fromkeys(request.search.skus)
+    ]
+    restrictions += [
+        (mode.value, "mode", lambda option, mode=mode: option.mode is mode) for mode in request.search.modes
+    ]
+    return tuple(_alternative(request, options, chosen, *restriction) for restriction in restrictions)
+
+
+def _alternative(
+    request: PlanRequest,
+    options: tuple[DeploymentOption, ...],
+    chosen: CostBreakdown,
+    name: str,
+    kind: str,
+    allowed: Callable[[DeploymentOption], bool],
+) -> Alternative:
+    kept = [option for option in options if allowed(option)]
+    allocation = solve(_program(kept), _limits(request), request.objective) if kept else None
+    if allocation is None or not allocation.status.has_allocation or not any(allocation.units.values()):
+        return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
+    parts = []
+    for option in kept:
+        for index, pool in enumerate(option.pools):
+            count = allocation.units.get(_pool_name(option, index), 0)
+            if count:
+                parts.append(f"{count} x {pool.config.label} {pool.role}")
+    same = math.isclose(allocation.cost_per_h, chosen.usd_per_hour, rel_tol=1e-9)
+    return Alternative(name, kind, " + ".join(parts), allocation.cost_per_h, allocation.rate_per_s, same)
+
+
+def _assumptions(deployments: tuple[PlannedDeployment, ...]) -> tuple[str, ...]:
+    notes = [note for planned in deployments for note in planned.predicted.assumptions]
+    for planned in deployments:
+        for pool in planned.option.pools:
+            price = pool.price
+            notes.append(
+                f"{price.sku}: {price.usd_per_gpu_hour:.2f} USD/GPU-h, {price.provider}, {price.commitment}, "
+                f"read {price.retrieved_on.isoformat()}, {price.source_url}"
+            )
+    return tuple(dict.fromkeys(notes))
+
+
+def _warnings(
+    deployments: tuple[PlannedDeployment, ...], targets: tuple[TargetCheck, ...], agreement: tuple[Agreement, ...]
+) -> tuple[str, ...]:
+    warnings = []
+    for check in targets:
+        if not check.met:
+            warnings.append(f"{check.target.name}: simulated {1e3 * check.simulated_s:.3g} ms misses the target")
+    for pair in agreement:
+        if not pair.holds:
+            warnings.append(
+                f"mean {pair.metric.value.upper()}: theory and simulation differ by {pair.relative_difference:+.0%}"
+            )
+    for planned in deployments:
+        for pool in planned.option.pools:
+            age = (date.today() - pool.price.retrieved_on).days
+            if age > STALE_PRICE_DAYS:
+                warnings.append(f"{pool.price.sku}: price is {age} days old ({pool.price.provider})")
+    return tuple(dict.fromkeys(warnings))
+
+
+def _infeasible(
+    request: PlanRequest,
+    allocation: Allocation | None,
+    rejections: tuple[Rejection, ...],
+    found: CandidateSet,
+    elapsed_s: float,
+) -> Plan:
+    return Plan(
+        request=request,
+        status=allocation.status if allocation else SolveStatus.INFEASIBLE,
+        allocation=allocation,
+        deployments=(),
+        cost=None,
+        targets=(),
+        agreement=(),
+        alternatives=(),
+        rejections=rejections,
+        diagnosis=_diagnosis(allocation, rejections),
+        assumptions=(),
+        warnings=(),
+        considered=found.considered,
+        elapsed_s=elapsed_s,
+    )
+
+
+def _diagnosis(allocation: Allocation | None, rejections: tuple[Rejection, ...]) -> tuple[str, ...]:
+    """The binding limit and the smallest change that makes the request feasible, one line each."""
+    if allocation is not None and allocation.diagnosis is not None:
+        diagnosis = allocation.diagnosis
+        return (diagnosis.summary, *(f"smallest change: {relaxation}" for relaxation in diagnosis.relaxations))
+    if allocation is not None:
+        return (f"the solver ended with {allocation.status}: no fleet found",)
+    lines = [f"no configuration meets the targets; {rejection.reason}" for rejection in rejections]
+    reachable = [rejection for rejection in rejections if math.isfinite(rejection.ratio)]
+    if reachable:
+        nearest = min(reachable, key=lambda rejection: rejection.ratio)
+        lines.insert(0, f"nearest: {nearest.reason}; relax that target by a factor of {nearest.ratio:.3g} or more")
+    return tuple(dict.fromkeys(lines))

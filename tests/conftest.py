@@ -1,0 +1,54 @@
+"""What every test may lean on: the checkout, the reference tables beside it, one built wheel."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Derandomised so that a run repeats; `pytest --hypothesis-profile=explore` draws fresh examples.
+# No deadline: a slow machine is not a failing property.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Reference tables, traces and measurements that lie beside some checkouts; skips where they are absent."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "reference").is_dir():
+        pytest.skip(f"no reference tables beside the checkout ({folder.name}/reference)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def unpacked_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, built from a copy of its sources (old build folders cannot leak in) and unzipped."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, source)
+    for package in ("planner", "hardware_db", "calibration"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    built = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", str(source), "--no-deps", "--no-build-isolation", "-w", str(built)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    target = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        wheel.extractall(target)
+    return target

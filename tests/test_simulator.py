@@ -1,0 +1,555 @@
+"""The simulator against hand-computed single requests, classical queues, an independent plain loop, and invariants."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import numpy as np
+import pytest
+
+from hardware_db.schema import Calibration, Dtype, EngineProfile, Fact, GpuSku, NodeSku, ScaleUp
+from planner import simulator
+from planner.deployment import Deployment, Method, Pool, PoolLimit, Role
+from planner.errors import InputError
+from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward
+from planner.replica import Parallelism, ReplicaConfig, memory_footprint, step_time
+from planner.roofline import Bound, StepShape
+from planner.simulator import simulate
+from planner.workload import Metric, RequestClass, TokenLengths, Workload
+
+DAY = dt.date(2025, 1, 1)
+GIB = 1024**3
+H100_BF16_FLOPS_PER_S = 989.4e12  # NVIDIA H100 SXM5 datasheet, dense
+H100_BANDWIDTH_BYTES_PER_S = 3.35e12
+LLAMA_8B_KV_BYTES_PER_TOKEN = 128 * 1024  # 2 * 32 layers * 8 KV heads * 128 channels * 2 bytes
+VLLM = EngineProfile(
+    id="vllm",
+    name="vLLM",
+    version="test",
+    kv_block_tokens=16,
+    memory_fraction=0.9,
+    source="chosen for the test",
+    retrieved_on=DAY,
+)
+
+
+def fact(value: float) -> Fact:
+    return Fact(value=value, source="H100 datasheet, scaled by the test", retrieved_on=DAY)
+
+
+def gpu(speed: float = 1.0, flops: float = H100_BF16_FLOPS_PER_S, capacity_bytes: float = 80 * GIB) -> GpuSku:
+    """An H100 whose every rate is `speed` times as high."""
+    return GpuSku(
+        id="h100-test",
+        name="H100",
+        vendor="NVIDIA",
+        architecture="Hopper",
+        year=2022,
+        peak_flops_per_s={Dtype.BF16: fact(flops * speed)},
+        hbm_capacity_bytes=fact(capacity_bytes),
+        hbm_bandwidth_bytes_per_s=fact(H100_BANDWIDTH_BYTES_PER_S * speed),
+        scale_up=ScaleUp(link="NVLink4", topology="switch", domain_gpus=8, bandwidth_bytes_per_s=fact(450e9 * speed)),
+        node=NodeSku(gpus=8, pcie_bytes_per_s=fact(64e9 * speed), nic_bytes_per_s_per_gpu=fact(50e9 * speed)),
+        confidence="high",
+    )
+
+
+def llama_8b() -> LlmSpec:
+    attention = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
+    layers = LayerGroup(count=32, attention=attention, feed_forward=DenseFeedForward(intermediate=14336))
+    return LlmSpec(
+        id="llama-3-8b",
+        name="Llama 3 8B",
+        source="published config.json",
+        hidden_size=4096,
+        vocab_size=128256,
+        max_context_tokens=8192,
+        tied_embeddings=False,
+        layers=(layers,),
+    )
+
+
+def mixtral_like() -> LlmSpec:
+    """A dense and an MoE group, so that several operators share a family."""
+    attention = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
+    dense = LayerGroup(count=2, attention=attention, feed_forward=DenseFeedForward(intermediate=14336))
+    moe = MoeFeedForward(experts=8, experts_per_token=2, intermediate=14336)
+    return LlmSpec(
+        id="moe",
+        name="MoE",
+        source="chosen for the test",
+        hidden_size=4096,
+        vocab_size=32000,
+        max_context_tokens=32768,
+        tied_embeddings=False,
+        layers=(dense, LayerGroup(count=30, attention=attention, feed_forward=moe)),
+    )
+
+
+def replica(sku: GpuSku | None = None, **changes: object) -> ReplicaConfig:
+    return ReplicaConfig(**{"llm": llama_8b(), "sku": sku or gpu(), "engine": VLLM, **changes})
+
+
+def with_kv_tokens(tokens: int, sku: GpuSku | None = None, **changes: object) -> ReplicaConfig:
+    """A replica whose memory leaves room for just `tokens` tokens of KV cache."""
+    base = replica(sku, **changes)
+    room = memory_footprint(base)
+    wanted = room.weights_bytes + room.activation_bytes + (tokens + 0.5) * room.kv_bytes_per_token
+    smaller = gpu(capacity_bytes=wanted / VLLM.memory_fraction).hbm_capacity_bytes
+    return base.model_copy(update={"sku": base.sku.model_copy(update={"hbm_capacity_bytes": smaller})})
+
+
+def step_s(config: ReplicaConfig, decodes: list[int], chunks: list[tuple[int, int]]) -> float:
+    return step_time(config, decodes, chunks).total_s
+
+
+def alone(deployment: Deployment, inputs: int, outputs: int) -> tuple[float, float, float]:
+    """TTFT, TPOT and E2E [s] of a request that has the deployment to itself."""
+    result = simulate(deployment, Workload.of(1.0, TokenLengths.constant(inputs, outputs)), requests=1)
+    return result.ttft.mean_s, result.tpot.mean_s, result.e2e.mean_s
+
+
+# ------------------------------------------------------------------------------------- one request, by hand
+
+
+def test_lone_request_takes_its_chunks_then_its_decode_steps():
+    config = replica(max_batched_tokens=1024)
+    ttft, tpot, e2e = alone(Deployment.mixed(config), 2500, 40)
+    chunks = [(1024, 0), (1024, 1024), (452, 2048)]
+    decodes = [step_s(config, [2500 + j], []) for j in range(1, 40)]
+    assert ttft == pytest.approx(sum(step_s(config, [], [chunk]) for chunk in chunks), rel=1e-12)
+    assert tpot == pytest.approx(sum(decodes) / 39, rel=1e-12)
+    assert e2e == pytest.approx(ttft + sum(decodes), rel=1e-12)
+
+
+def test_lone_decode_reads_the_weights_at_full_bandwidth():
+    """Llama 3 8B has 8.03e9 parameters, of which the 0.53e9 of the embedding table are looked up, not read."""
+    _, tpot, _ = alone(Deployment.mixed(replica()), 16, 32)
+    assert tpot == pytest.approx((8.03e9 - 0.525e9) * 2 / H100_BANDWIDTH_BYTES_PER_S, rel=0.01)
+
+
+def test_one_output_token_ends_with_the_prompt():
+    config = replica()
+    ttft, tpot, e2e = alone(Deployment.mixed(config), 700, 1)
+    assert ttft == e2e == pytest.approx(step_s(config, [], [(700, 0)]), rel=1e-12)
+    assert tpot == 0.0
+
+
+def test_lone_request_through_two_pools_adds_the_kv_transfer():
+    prefill, decode = replica(max_batched_tokens=1024), replica(gpu(speed=0.5))
+    deployment = Deployment.disaggregated(prefill, decode)
+    ttft, _, e2e = alone(deployment, 1500, 20)
+    transfer = 1500 * LLAMA_8B_KV_BYTES_PER_TOKEN / 25e9  # the slower NIC of the two
+    decodes = sum(step_s(decode, [1500 + j], []) for j in range(1, 20))
+    assert ttft == pytest.approx(step_s(prefill, [], [(1024, 0)]) + step_s(prefill, [], [(476, 1024)]), rel=1e-12)
+    assert e2e == pytest.approx(ttft + transfer + decodes, rel=1e-12)
+    result = simulate(deployment, Workload.of(1.0, TokenLengths.constant(1500, 20)), requests=1)
+    assert result.kv_transfer_s == pytest.approx(transfer, rel=1e-12)
+    assert [pool.role for pool in result.pools] == [Role.PREFILL, Role.DECODE]
+
+
+def test_doubling_every_rate_of_the_gpu_halves_lone_latencies():
+    slow, fast = (alone(Deployment.mixed(replica(gpu(speed))), 3000, 50) for speed in (1.0, 2.0))
+    assert fast == pytest.approx([latency / 2 for latency in slow], rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------- classical queues
+
+
+def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0):
+    """Prompts that fill a step each, one output token: a single server with deterministic service."""
+    config = replica(max_batched_tokens=512, max_running_requests=64)
+    service = step_s(config, [], [(512, 0)])
+    workload = Workload.of(load / service, TokenLengths.constant(512, 1), scv=scv)
+    return simulate(Deployment.mixed(config), workload, requests=requests, seed=seed), service
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_full_prompts_wait_as_in_m_d_1(load: float):
+    """Pollaczek-Khinchine for deterministic service: mean wait = load * service / (2 (1 - load))."""
+    runs = [prompt_queue(load, 8000, seed) for seed in range(12)]
+    waits = np.array([(result.ttft.mean_s - service) / service for result, service in runs])
+    error = waits.std(ddof=1) / math.sqrt(waits.size)
+    assert waits.mean() == pytest.approx(load / (2 * (1 - load)), abs=4 * error)
+    assert error < 0.05 * waits.mean()
+    idle = np.mean([result.ttft.cdf(service * (1 + 1e-9)) for result, service in runs])
+    assert idle == pytest.approx(1 - load, abs=0.01)  # Poisson arrivals see time averages
+    assert np.mean([result.pools[0].utilisation for result, _ in runs]) == pytest.approx(load, abs=0.01)
+
+
+def test_metronome_below_capacity_never_waits():
+    result, service = prompt_queue(0.99, 500, seed=0, scv=0.0)
+    assert result.ttft.support_s == pytest.approx(np.full(450, service), rel=1e-9)
+
+
+def test_one_running_request_waits_as_in_m_g_1():
+    """With one running request, service is the lone E2E: wait = rate * E[S^2] / (2 (1 - load))."""
+    config = replica(max_batched_tokens=1024, max_running_requests=1)
+    cells = [(200, 5), (900, 20), (2000, 2)]
+    services = np.array([alone(Deployment.mixed(config), *cell)[2] for cell in cells])
+    load = 0.7
+    rate = load / services.mean()
+    workload = Workload.of(rate, TokenLengths.from_pairs(*zip(*cells, strict=True)))
+    runs = [simulate(Deployment.mixed(config), workload, requests=8000, seed=seed) for seed in range(12)]
+    waits = np.array([run.e2e.mean_s - services.mean() for run in runs])
+    error = waits.std(ddof=1) / math.sqrt(waits.size)
+    assert waits.mean() == pytest.approx(rate * (services**2).mean() / (2 * (1 - load)), abs=4 * error)
+    assert error < 0.05 * waits.mean()
+    assert runs[0].pools[0].limit is PoolLimit.RUNNING_REQUESTS
+
+
+def test_running_sequences_obey_littles_law():
+    config = replica(max_batched_tokens=2048)
+    workload = Workload.of(20.0, TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20]))
+    result = simulate(Deployment.mixed(config, replicas=2), workload, requests=20_000)
+    decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT]
+    assert result.stable
+    assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
+
+
+def test_decode_pool_obeys_littles_law_and_prefill_pool_decodes_nothing():
+    lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
+    deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2))
+    result = simulate(deployment, Workload.of(20.0, lengths), requests=10_000)
+    decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT] - result.kv_transfer_s
+    assert result.pools[0].mean_running == 0.0
+    assert result.pools[1].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
+
+
+def test_kv_occupancy_is_load_times_the_blocks_of_one_request():
+    """A server busy for a share `load` of the time holds ceil(513 / 16) = 33 blocks while it is busy."""
+    config = replica(max_batched_tokens=512, max_running_requests=1)
+    rate = 0.4 / step_s(config, [], [(512, 0)])
+    result = simulate(Deployment.mixed(config), Workload.of(rate, TokenLengths.constant(512, 1)), requests=2000)
+    pool, blocks = result.pools[0], memory_footprint(config).kv_blocks
+    assert pool.kv_occupancy == pytest.approx(pool.utilisation * 33 / blocks, rel=1e-9)
+    assert pool.mean_step_s == pytest.approx(step_s(config, [], [(512, 0)]), rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------- an independent plain loop
+
+
+def plain_replica(config: ReplicaConfig, role: Role, arrivals, inputs, outputs):
+    """First-token and end times of every request, step by step from lists of sequences.
+
+    Admits as early as caps allow (the simulator admits when a chunk of the step is free): the same times must follow.
+    """
+    engine_blocks, size = memory_footprint(config).kv_blocks, config.engine.kv_block_tokens
+    first, end = np.zeros(len(arrivals)), np.zeros(len(arrivals))
+    waiting, active, now = list(range(len(arrivals))), [], 0.0
+    while waiting or active:
+        if not active:
+            now = max(now, arrivals[waiting[0]])
+        while waiting and arrivals[waiting[0]] <= now:
+            request = waiting[0]
+            blocks = math.ceil((inputs[request] + outputs[request]) / size)
+            full = len(active) >= min(config.max_running_requests, config.max_batched_tokens)
+            if full or sum(sequence["blocks"] for sequence in active) + blocks > engine_blocks:
+                break
+            ready = role is Role.DECODE
+            active.append(
+                {"id": waiting.pop(0), "blocks": blocks, "cached": int(ready) * inputs[request], "out": int(ready)}
+            )
+        decodes = [sequence for sequence in active if sequence["cached"] >= inputs[sequence["id"]]]
+        budget, chunks = config.max_batched_tokens - len(decodes), []
+        for sequence in active:
+            left = inputs[sequence["id"]] - sequence["cached"]
+            if left > 0 and budget > 0:
+                chunks.append((sequence, min(left, budget)))
+                budget -= min(left, budget)
+        contexts = [sequence["cached"] + 1 for sequence in decodes]
+        now += step_s(config, contexts, [(new, sequence["cached"]) for sequence, new in chunks])
+        for sequence in decodes:
+            sequence["cached"] += 1
+            sequence["out"] += 1
+        for sequence, new in chunks:
+            sequence["cached"] += new
+            if sequence["cached"] == inputs[sequence["id"]]:
+                sequence["out"] = 1
+                first[sequence["id"]] = now
+        for sequence in active:
+            if sequence["out"] == outputs[sequence["id"]]:
+                end[sequence["id"]] = now
+        active = [sequence for sequence in active if sequence["out"] < outputs[sequence["id"]]]
+    return first, end
+
+
+def plain_pool(pool: Pool, arrivals, inputs, outputs):
+    first, end = np.zeros(len(arrivals)), np.zeros(len(arrivals))
+    for index in range(pool.replicas):
+        mine = slice(index, None, pool.replicas)
+        first[mine], end[mine] = plain_replica(pool.config, pool.role, arrivals[mine], inputs[mine], outputs[mine])
+    return first, end
+
+
+def plain_deployment(deployment: Deployment, arrivals, inputs, outputs):
+    """TTFT and E2E [s] of every request."""
+    if not deployment.is_disaggregated:
+        first, end = plain_pool(deployment.pools[0], arrivals, inputs, outputs)
+        return first - arrivals, end - arrivals
+    prefill, decode = deployment.pools
+    first, end = plain_pool(prefill, arrivals, inputs, np.ones_like(outputs))
+    ready = first + inputs * LLAMA_8B_KV_BYTES_PER_TOKEN / deployment.kv_link_bytes_per_s
+    order = np.array(sorted(np.flatnonzero(outputs > 1), key=lambda i: (ready[i], i)))
+    end[order] = plain_pool(decode, ready[order], inputs[order], outputs[order])[1]
+    return first - arrivals, end - arrivals
+
+
+def random_case(seed: int) -> tuple[Deployment, Workload]:
+    rng = np.random.default_rng(seed)
+    lengths = TokenLengths.from_pairs(rng.integers(1, 400, 12), rng.choice([1, 2, 5, 17, 40], 12))
+
+    def config() -> ReplicaConfig:
+        # A GPU of 3 FLOP/byte crosses from memory- to compute-bound decode attention as contexts grow.
+        sku = gpu(flops=H100_BF16_FLOPS_PER_S if rng.random() < 0.6 else 3.2 * H100_BANDWIDTH_BYTES_PER_S)
+        caps = {
+            "max_running_requests": int(rng.choice([1, 3, 8, 64])),
+            "max_batched_tokens": int(rng.choice([16, 50, 256, 2048])),
+        }
+        return with_kv_tokens(int(rng.choice([450, 1500, 50_000])), sku, **caps)
+
+    replicas = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    mixed = rng.random() < 0.6
+    deployment = (
+        Deployment.mixed(config(), replicas[0]) if mixed else Deployment.disaggregated(config(), config(), replicas)
+    )
+    return deployment, Workload.of(
+        float(rng.choice([3.0, 30.0, 300.0])), lengths, scv=float(rng.choice([0.0, 1.0, 4.0]))
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equals_the_plain_loop(seed: int):
+    deployment, workload = random_case(seed)
+    result = simulate(deployment, workload, seed=seed, requests=60, warmup_fraction=0.0)
+    offered = simulator._draw(workload, 60, seed)
+    ttft, e2e = plain_deployment(deployment, offered.arrival_s, offered.inputs, offered.outputs)
+    assert result.samples_s[Metric.TTFT] == pytest.approx(ttft, rel=1e-9)
+    assert result.samples_s[Metric.E2E] == pytest.approx(e2e, rel=1e-9)
+    tpot = (e2e - ttft) / np.maximum(offered.outputs - 1, 1)
+    assert result.samples_s[Metric.TPOT] == pytest.approx(tpot, rel=1e-6, abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------- the fast step times
+
+CALIBRATION = Calibration(
+    sku="h100-test",
+    stack="chosen for the test",
+    fitted_on=DAY,
+    efficiency={"attention_decode": {"memory": 0.7}, "experts": {"compute": 0.5, "memory": 0.8}},
+    step_overhead_s=2e-3,
+    source="chosen for the test",
+)
+CLOCKED = {
+    "dense": replica(),
+    "dense tp2": replica(parallelism=Parallelism(tp=2)),
+    "moe tp4 calibrated": replica(llm=mixtral_like(), parallelism=Parallelism(tp=4), calibration=CALIBRATION),
+    "few flops": replica(gpu(flops=3.2 * H100_BANDWIDTH_BYTES_PER_S)),
+}
+
+
+@pytest.mark.parametrize("name", CLOCKED)
+def test_scalar_step_times_equal_the_timer(name: str):
+    timer, rng = CLOCKED[name].timer, np.random.default_rng(3)
+    clock = simulator._Clock(timer)
+    for _ in range(100):
+        decodes, chunks = int(rng.integers(0, 200)), int(rng.integers(1, 5))
+        new, past = rng.integers(1, 600, chunks), rng.integers(0, 5000, chunks)
+        context = float(decodes * rng.integers(1, 4000))
+        sums = (int(new.sum()), float((new * past + new * (new + 1) / 2).sum()), int((new + past).sum()))
+        expected = timer.times_s(StepShape(decodes, context, *sums, chunks))
+        assert clock.step_s(decodes, context, *sums, chunks) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", CLOCKED)
+def test_decode_line_follows_the_timer_up_to_its_end(name: str):
+    timer = CLOCKED[name].timer
+    clock = simulator._Clock(timer)
+    for decodes in (1, 7, 150):
+        context = float(decodes)
+        for _ in range(4):
+            seconds, slope, end = clock.decode_line(decodes, context)
+            contexts = np.linspace(context, min(end, context + 1e6), 5)
+            expected = timer.times_s(StepShape(np.full(5, float(decodes)), contexts))
+            assert seconds + slope * (contexts - context) == pytest.approx(expected, rel=1e-12)
+            if end == math.inf:
+                break
+            context = math.nextafter(end, math.inf)
+        assert end == math.inf
+
+
+def test_decode_attention_changes_side_on_a_gpu_of_few_flops():
+    """Memory: 4096 (c + n) + 16384 n bytes per layer; compute: 16384 c FLOPs; equal at c = 20480 n / (16384 / i - 4096)."""
+    _, _, end = simulator._Clock(CLOCKED["few flops"].timer).decode_line(10, 10.0)
+    assert end == pytest.approx(20480 * 10 / (16384 / 3.2 - 4096), rel=1e-6)
+    assert simulator._Clock(CLOCKED["dense"].timer).decode_line(10, 10.0)[2] == math.inf
+
+
+# ------------------------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL, Role.DECODE])
+def test_every_offered_token_is_processed_once(role: Role, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(simulator, "BOUND_SAMPLING", 1)
+    workload = Workload.of(40.0, TokenLengths.from_pairs([50, 900, 2500], [30, 2, 400]))
+    offered = simulator._draw(workload, 300, seed=5)
+    pool = Pool(role=role, config=replica(max_batched_tokens=512, max_running_requests=20), replicas=3)
+    steps, decodes, _, chunk_tokens, pairs, _, _ = np.array(simulator._serve(pool, offered).sampled).T
+    i, o = offered.inputs, offered.outputs
+    assert steps @ chunk_tokens == (0 if role is Role.DECODE else i.sum())
+    assert steps @ pairs == (0 if role is Role.DECODE else (i * (i + 1) // 2).sum())
+    assert steps @ decodes == (0 if role is Role.PREFILL else (o - 1).sum())
+
+
+def test_round_robin_gives_each_replica_every_nth_arrival():
+    """A metronome at n times the rate over n replicas: every replica sees the lone replica's arrivals, shifted."""
+    config, lengths = replica(max_batched_tokens=512), TokenLengths.constant(800, 60)
+    one = simulate(Deployment.mixed(config), Workload.of(8.0, lengths, scv=0.0), requests=50, warmup_fraction=0.0)
+    three = Workload.of(24.0, lengths, scv=0.0)
+    many = simulate(Deployment.mixed(config, replicas=3), three, requests=150, warmup_fraction=0.0)
+    for metric in Metric:
+        assert many.samples_s[metric] == pytest.approx(np.repeat(one.samples_s[metric], 3), rel=1e-9)
+
+
+def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast():
+    lengths = TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20])
+    slow, fast = (
+        simulate(Deployment.mixed(replica(gpu(speed))), Workload.of(10.0 * speed, lengths), requests=300)
+        for speed in (1.0, 2.0)
+    )
+    for metric in Metric:
+        assert fast.samples_s[metric] * 2 == pytest.approx(slow.samples_s[metric], rel=1e-6)
+
+
+def test_same_seed_same_result_other_seed_other():
+    deployment = Deployment.mixed(replica())
+    workload = Workload.of(10.0, TokenLengths.from_pairs([300, 1200], [40, 150]))
+    first, again, other = (simulate(deployment, workload, seed=seed, requests=200) for seed in (1, 1, 2))
+    assert np.array_equal(first.samples_s[Metric.E2E], again.samples_s[Metric.E2E])
+    assert not np.array_equal(first.samples_s[Metric.E2E], other.samples_s[Metric.E2E])
+
+
+def test_lengths_are_independent_of_gaps():
+    lengths = TokenLengths.from_pairs(np.arange(1, 1001), np.arange(1, 1001))
+    offered = simulator._draw(Workload.of(1.0, lengths), 10_000, seed=0)
+    correlation = np.corrcoef(np.diff(offered.arrival_s), offered.inputs[1:])[0, 1]
+    assert abs(correlation) < 4 / math.sqrt(10_000)
+
+
+def test_classes_are_mixed_by_share():
+    classes = (
+        RequestClass(name="short", lengths=TokenLengths.constant(100, 1), share=0.75),
+        RequestClass(name="long", lengths=TokenLengths.constant(100, 2), share=0.25),
+    )
+    workload = Workload.of(1.0, TokenLengths.constant(1, 1)).model_copy(update={"classes": classes})
+    result = simulate(Deployment.mixed(replica()), workload, requests=4000)
+    assert (result.samples_s[Metric.TPOT] > 0).mean() == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 3600))
+
+
+def test_only_requests_after_the_warm_up_are_measured():
+    result = simulate(Deployment.mixed(replica()), Workload.of(10.0, TokenLengths.constant(100, 10)), requests=200)
+    assert result.method is Method.SIMULATED
+    assert result.requests == 180
+    assert {values.size for values in result.samples_s.values()} == {180}
+    assert result.rate_per_s == 10.0
+
+
+def test_more_replicas_than_requests_leave_some_idle():
+    one = alone(Deployment.mixed(replica()), 500, 30)
+    assert alone(Deployment.mixed(replica(), replicas=1000), 500, 30) == one
+
+
+def test_decode_pool_without_work_is_idle():
+    result = simulate(
+        Deployment.disaggregated(replica(), replica()), Workload.of(5.0, TokenLengths.constant(500, 1)), requests=50
+    )
+    assert result.pools[1].utilisation == result.pools[1].mean_step_s == result.kv_transfer_s == 0.0
+    assert np.array_equal(result.samples_s[Metric.TTFT], result.samples_s[Metric.E2E])
+
+
+# ------------------------------------------------------------------------------------- overload, limits, bounds
+
+
+@pytest.mark.parametrize("load", [1.06, 1.3, 4.0])
+def test_overload_is_seen(load: float):
+    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(6)] == [False] * 6
+
+
+@pytest.mark.parametrize("load", [0.3, 0.8, 0.9])
+def test_load_below_capacity_is_stable(load: float):
+    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(10)] == [True] * 10
+
+
+def test_overloaded_decode_pool_is_seen_and_named():
+    lengths = TokenLengths.constant(100, 200)
+    deployment = Deployment.disaggregated(replica(), replica(max_running_requests=4))
+    result = simulate(deployment, Workload.of(20.0, lengths), requests=1000)
+    assert not result.stable
+    assert result.pools[0].limit is PoolLimit.COMPUTE
+    assert result.pools[1].limit is PoolLimit.RUNNING_REQUESTS
+    assert result.pools[1].mean_running == pytest.approx(4.0, rel=0.01)
+
+
+def test_scarce_memory_is_named_as_the_limit():
+    lengths = TokenLengths.constant(512, 100)
+    result = simulate(Deployment.mixed(with_kv_tokens(2000)), Workload.of(20.0, lengths), requests=1000)
+    assert not result.stable
+    assert result.pools[0].limit is PoolLimit.KV_CAPACITY
+    assert result.pools[0].mean_running <= 3  # 39 blocks each, 124 blocks in all
+    assert result.pools[0].kv_occupancy <= 3 * 39 / 125
+
+
+def test_bounds_are_memory_for_decodes_compute_for_prompts_overhead_for_slow_hosts():
+    short, long = TokenLengths.constant(20, 300), TokenLengths.constant(4000, 1)
+    slow_host = CALIBRATION.model_copy(update={"step_overhead_s": 1.0})
+    cases = [(replica(), short, Bound.MEMORY), (replica(), long, Bound.COMPUTE)]
+    cases += [(replica(calibration=slow_host), short, Bound.OVERHEAD)]
+    for config, lengths, bound in cases:
+        pool = simulate(Deployment.mixed(config), Workload.of(0.5, lengths), requests=60).pools[0]
+        assert (pool.bound, pool.limit) == (bound, PoolLimit(bound.value))
+
+
+def test_assumptions_are_those_of_the_configurations_once():
+    lengths = TokenLengths.constant(100, 10)
+    result = simulate(Deployment.disaggregated(replica(), replica()), Workload.of(5.0, lengths), requests=500)
+    assert result.assumptions == (*replica().assumptions, "KV transfer at full NIC bandwidth without contention")
+
+
+def test_too_short_a_run_says_so_and_how_long_would_do():
+    workload = Workload.of(200.0, TokenLengths.constant(100, 400))
+    deployment = Deployment.mixed(replica(), replicas=10)
+    short = simulate(deployment, workload, requests=400)
+    assert "the empty start still shows; simulate" in short.assumptions[-1]
+    enough = int(short.assumptions[-1].split()[-2])
+    assert simulate(deployment, workload, requests=2 * enough).assumptions == replica().assumptions
+
+
+# ------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"requests": 0}, r"requests = 0: must be >= 1. Fix: several hundred per replica"),
+        ({"warmup_fraction": 0.95}, r"warmup_fraction = 0.95: must lie in \[0, 0.9\]. Fix: "),
+        ({"warmup_fraction": math.nan}, r"warmup_fraction = nan: must lie in \[0, 0.9\]"),
+        ({"seed": -1}, r"seed = -1: must be >= 0"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(changes: dict[str, float], text: str):
+    with pytest.raises(InputError, match=text):
+        simulate(Deployment.mixed(replica()), Workload.of(1.0, TokenLengths.constant(10, 10)), **changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "lengths", "text"),
+    [
+        (replica(), (8000, 193), r"workload.lengths = 8193: longer than the 8192 tokens of context of llama-3-8b"),
+        (with_kv_tokens(2000), (1900, 101), r"workload.lengths = 2001: the longest request does not fit in the 2000"),
+        (replica(gpu(capacity_bytes=10 * GIB)), (10, 10), r"replica.memory = .*leave no KV cache"),
+    ],
+)
+def test_what_does_not_fit_is_refused(config: ReplicaConfig, lengths: tuple[int, int], text: str):
+    with pytest.raises(InputError, match=text):
+        simulate(Deployment.mixed(config), Workload.of(1.0, TokenLengths.constant(*lengths)))
