@@ -17,12 +17,14 @@ def select_price(
     provider: str | None = None,
     region: str | None = None,
     min_confidence: str = "medium",
+    not_before: date | None = None,
 ) -> Price | None:
     """The cheapest price of one GPU-hour [USD] that matches, or None when nothing is listed.
 
     A reading supersedes every older one of the same SKU, provider, region, instance type and commitment: the older
     one never wins, whatever its price. Of two equal prices the one read last is returned. `provider` and `region`
     are compared literally; a price listed for region ``any`` or ``all`` is found with ``region=None`` or that word.
+    With `not_before` only prices read on that day or later count.
 
     Raises:
         UnknownNameError: `sku` has no record, or no listed price has that commitment, provider or region, or
@@ -46,6 +48,7 @@ def select_price(
         if price.commitment == commitment
         and provider in (None, price.provider)
         and region in (None, price.region)
+        and (not_before is None or price.retrieved_on >= not_before)
         and _rank(price.confidence) >= _rank(min_confidence)
     ]
     return min(matching, key=_cheapest_then_newest, default=None)

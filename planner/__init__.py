@@ -47,7 +47,12 @@ _HOME = {
     "Plan": "planner.planning",
     "PlanRequest": "planner.planning",
     "plan": "planner.planning",
+    "list_lengths": "planner.traces",
+    "list_llms": "planner.llm",
+    "list_scenarios": "planner.scenario",
+    "load_lengths": "planner.traces",
     "load_scenario": "planner.scenario",
+    "read_trace": "planner.traces",
 }
 
 __all__ = [
@@ -77,10 +82,15 @@ __all__ = [
     "UnsupportedFeatureError",
     "Workload",
     "evaluate",
+    "list_lengths",
+    "list_llms",
+    "list_scenarios",
+    "load_lengths",
     "load_llm",
     "load_scenario",
     "memory_footprint",
     "plan",
+    "read_trace",
     "simulate",
     "step_time",
 ]
@@ -89,13 +99,14 @@ if TYPE_CHECKING:
     from planner.deployment import Deployment, Performance, Pool, Role
     from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
     from planner.latency import LatencyDistribution
-    from planner.llm import LlmSpec, Precision, load_llm
+    from planner.llm import LlmSpec, Precision, list_llms, load_llm
     from planner.performance import evaluate
     from planner.planning import Plan, PlanRequest, plan
     from planner.replica import MemoryFootprint, Parallelism, ReplicaConfig, StepTime, memory_footprint, step_time
     from planner.roofline import Bound
-    from planner.scenario import load_scenario
+    from planner.scenario import list_scenarios, load_scenario
     from planner.simulator import simulate
+    from planner.traces import list_lengths, load_lengths, read_trace
     from planner.workload import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
 
 

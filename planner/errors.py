@@ -59,7 +59,10 @@ def shorten(value: object) -> str:
     >>> shorten("x" * 100)[-4:]
     "...'"
     """
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # repr of an integer beyond Python's digit limit
+        text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
 
 
@@ -68,7 +71,9 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
 
     `prefix` names the record (``"scenario"``); further complaints are counted in the fix.
     """
-    details = error.errors(include_url=False)
+    details = [d for d in error.errors(include_url=False) if d["type"] != "too_short"] or error.errors(
+        include_url=False
+    )
     first = details[0]
     field = _dotted(prefix, first["loc"])
     kind, context = first["type"], first.get("ctx", {})
@@ -86,15 +91,23 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
 def _dotted(prefix: str, location: Sequence[Any]) -> str:
     parts = [prefix] if prefix else []
     for part in location:
-        parts.append(f"[{part}]" if isinstance(part, int) else str(part))
+        if part != "":
+            parts.append(f"[{part}]" if isinstance(part, int) else str(part))
     return ".".join(parts).replace(".[", "[") or "input"
 
 
+_BOUND_WORDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "of at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "of at most"),
+}
+
+
 def _fix_for(kind: str, context: dict[str, Any]) -> str:
-    bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
-    if kind in bounds and bounds[kind] in context:
-        words = kind.replace("_", " ")
-        return f"give a value {words} {'to ' if kind.endswith('equal') else ''}{context[bounds[kind]]}"
+    if kind in _BOUND_WORDS:
+        key, words = _BOUND_WORDS[kind]
+        return f"give a value {words} {context[key]}"
     if kind == "enum":
         return f"use one of {context.get('expected', '')}"
     if kind == "finite_number":

@@ -351,7 +351,7 @@ def number_formats(fields: ConfigFields) -> NumberFormats:
     if method == "fp8":
         return NumberFormats(Dtype.FP8, Dtype.FP8, base)
     if method in ("awq", "gptq"):
-        return NumberFormats(_grouped_dtype(quantised, "int", "bits", default_group=128), base, base)
+        return _four_bit_formats(quantised, base)
     if method == "modelopt":
         return _modelopt_formats(quantised, base)
     if method == "compressed-tensors":
@@ -371,18 +371,34 @@ def _refuse_partial(quantised: ConfigFields) -> None:
                 )
 
 
-def _grouped_dtype(tensor: ConfigFields, kind: str | None, bits_key: str, default_group: int | None = None) -> Dtype:
-    bits = tensor.size(bits_key)
+def _tensor_dtype(tensor: ConfigFields) -> Dtype:
+    """Format of ``{"type": "int", "num_bits": 4, "group_size": 128}``, as compressed-tensors writes it."""
+    kind, bits = tensor.text("type"), tensor.size("num_bits")
     dtype = _TENSOR_DTYPE.get((kind, bits))
-    four_bit_only = default_group is not None
-    if dtype is None or (four_bit_only and dtype is not Dtype.INT4):
-        bound = f"{bits}-bit {kind} quantisation is not modelled here"
-        raise UnsupportedFeatureError(tensor.path(bits_key), bits, bound, _QUANTISATION_FIX)
-    group = tensor.values.get("group_size") or default_group
+    if dtype is None:
+        bound = f"{bits}-bit {kind and shorten(kind)} quantisation is not modelled"
+        raise UnsupportedFeatureError(tensor.path("num_bits"), bits, bound, _QUANTISATION_FIX)
+    _refuse_other_groups(tensor, dtype, tensor.values.get("group_size"))
+    return dtype
+
+
+def _refuse_other_groups(tensor: ConfigFields, dtype: Dtype, group: object) -> None:
     if dtype in _GROUP_VALUES and group != _GROUP_VALUES[dtype]:
         bound = f"{dtype.value} is modelled with {_GROUP_VALUES[dtype]} values to a scale"
         raise UnsupportedFeatureError(tensor.path("group_size"), group, bound, _QUANTISATION_FIX)
-    return dtype
+
+
+def _four_bit_formats(quantised: ConfigFields, base: Dtype) -> NumberFormats:
+    """AWQ and GPTQ: 4-bit weights; ``group_size`` is 128 by default in both."""
+    bits = quantised.size("bits")
+    if bits != 4:
+        bound = f"{bits}-bit weights of this method are not modelled"
+        raise UnsupportedFeatureError(quantised.path("bits"), bits, bound, _QUANTISATION_FIX)
+    if quantised.flag("lm_head", default=False):
+        bound = "a quantised LM head is not modelled"
+        raise UnsupportedFeatureError(quantised.path("lm_head"), True, bound, _QUANTISATION_FIX)
+    _refuse_other_groups(quantised, Dtype.INT4, quantised.values.get("group_size", _GROUP_VALUES[Dtype.INT4]))
+    return NumberFormats(Dtype.INT4, base, base)
 
 
 def _modelopt_formats(quantised: ConfigFields, base: Dtype) -> NumberFormats:
@@ -418,12 +434,9 @@ def _group_formats(groups: ConfigFields, name: str, base: Dtype) -> tuple[Dtype,
     group = groups.section(name) or ConfigFields({}, groups.path(name))
     weights = group.section("weights") or ConfigFields({}, group.path("weights"))
     activations = group.section("input_activations")
-    return (
-        _grouped_dtype(weights, weights.text("type"), "num_bits"),
-        base if activations is None else _grouped_dtype(activations, activations.text("type"), "num_bits"),
-    )
+    return _tensor_dtype(weights), base if activations is None else _tensor_dtype(activations)
 
 
 def _scheme_dtype(quantised: ConfigFields, base: Dtype) -> Dtype:
     scheme = quantised.section("kv_cache_scheme")
-    return base if scheme is None else _grouped_dtype(scheme, scheme.text("type"), "num_bits")
+    return base if scheme is None else _tensor_dtype(scheme)

@@ -188,7 +188,7 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
         return _preset(llm.lower())
     if llm.endswith(".json") or any(mark in llm for mark in "/\\~") or llm in (".", "..") or _exists(llm):
         return _from_path(llm, presets)
-    raise UnknownNameError("llm", llm, presets)
+    raise UnknownNameError("llm", llm, [preset for preset in presets if preset.startswith(llm.lower())] or presets)
 
 
 def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:

@@ -9,237 +9,57 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import date
-from typing import Self
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, timedelta
+from functools import partial
 
-from pydantic import Field, model_validator
-
-from hardware_db import Frozen, GpuSku, HardwareDb, Price, load_hardware, select_price
-from planner.candidates import CandidateSet, Demand, DeploymentOption, Rejection, SearchSpace, find_candidates
-from planner.deployment import Deployment, Performance, Role
-from planner.errors import InputError, UnknownNameError
+from hardware_db import EngineProfile, GpuSku, HardwareDb, Price, load_hardware, select_price
+from planner.candidates import CandidateSet, Demand, DeploymentOption, Mode, Rejection, find_candidates
+from planner.deployment import Performance, Role
+from planner.errors import UnknownNameError
 from planner.latency import LatencyDistribution
-from planner.llm import LlmSpec, Precision
-from planner.optimizer import Allocation, Candidate, CandidatePool, Limits, Objective, SolveStatus, solve
+from planner.optimizer import Allocation, Candidate, CandidatePool, Limits, SolveStatus, solve
 from planner.performance import evaluate, prompt_time_share
+from planner.plan_types import (
+    AGREEMENT,
+    STALE_PRICE_DAYS,
+    Agreement,
+    Alternative,
+    CostBreakdown,
+    FleetLimits,
+    Plan,
+    PlannedDeployment,
+    PlanRequest,
+    PricePolicy,
+    TargetCheck,
+)
 from planner.simulator import simulate
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
+__all__ = [
+    "AGREEMENT",
+    "STALE_PRICE_DAYS",
+    "Agreement",
+    "Alternative",
+    "CostBreakdown",
+    "FleetLimits",
+    "Plan",
+    "PlanRequest",
+    "PlannedDeployment",
+    "PricePolicy",
+    "TargetCheck",
+    "plan",
+]
+
 HOURS_PER_MONTH = 730.0
 """8760 h / 12, the month cloud price lists use."""
-STALE_PRICE_DAYS = 180
-AGREEMENT = 0.15
-"""Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged."""
 MAX_ROUNDS = 6
+SETTLED_LIFETIMES = 15.0
+"""Simulated time in mean request lifetimes: long against the start, which the warm-up drops."""
+MAX_SIMULATED = 200_000
 Z_95 = 1.96
 """Two-sided 95 % quantile of the normal law: half-width of a simulated share in standard errors."""
-
-
-class PricePolicy(Frozen):
-    """Which price applies to a SKU: the cheapest listed one that matches, or the user's own."""
-
-    commitment: str = "on_demand"
-    provider: str | None = None
-    region: str | None = None
-    min_confidence: str = "medium"
-    usd_per_gpu_hour: Mapping[str, float] = Field(default_factory=dict, description="own prices by SKU id")
-
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        for sku, usd in self.usd_per_gpu_hour.items():
-            if not (math.isfinite(usd) and usd > 0):
-                raise InputError(f"prices.usd_per_gpu_hour.{sku}", usd, "must be finite and > 0 USD/h")
-        return self
-
-
-class FleetLimits(Frozen):
-    """What may be bought."""
-
-    budget_usd_per_hour: float | None = Field(default=None, gt=0)
-    gpus: Mapping[str, int] = Field(default_factory=dict, description="most GPUs by SKU id")
-
-    @model_validator(mode="after")
-    def _not_negative(self) -> Self:
-        for sku, count in self.gpus.items():
-            if count < 0:
-                raise InputError(f"limits.gpus.{sku}", count, "must be >= 0")
-        return self
-
-
-class PlanRequest(Frozen):
-    """Everything a plan depends on, besides the hardware database."""
-
-    name: str = "unnamed"
-    llm: LlmSpec
-    precision: Precision
-    workload: Workload
-    slo: Slo
-    search: SearchSpace
-    prices: PricePolicy = PricePolicy()
-    limits: FleetLimits = FleetLimits()
-    objective: Objective = Objective.MIN_COST
-    seed: int = Field(default=0, ge=0)
-    simulated_requests: int = Field(default=4000, ge=100, le=1_000_000)
-
-    @model_validator(mode="after")
-    def _requests_fit_the_model(self) -> Self:
-        longest = self.workload.lengths.max_total
-        if longest > self.llm.max_context_tokens:
-            bound = f"longer than the {self.llm.max_context_tokens} tokens of context of {self.llm.id}"
-            raise InputError("workload.lengths", longest, bound, "cut the lengths or choose another model")
-        return self
-
-
-@dataclass(frozen=True)
-class CostBreakdown:
-    """What a fleet costs and what one gets for it.
-
-    Input and output tokens share the cost of a mixed pool by the step time prompts add; a prefill pool is all input,
-    a decode pool all output.
-    """
-
-    usd_per_hour: float
-    usd_per_month: float
-    usd_per_million_input_tokens: float
-    usd_per_million_output_tokens: float
-    usd_per_thousand_requests: float
-    goodput_per_s: float
-    requests_per_usd: float
-
-
-@dataclass(frozen=True)
-class PlannedDeployment:
-    """One deployment of the plan with the share of the traffic it takes.
-
-    Attributes:
-        option: the candidate it comes from.
-        deployment: with its pool sizes.
-        workload: what is routed to it.
-        predicted: from theory.
-        simulated: from request-level simulation.
-        usd_per_hour: of all its pools.
-        nodes: servers per pool, replicas never straddling two.
-    """
-
-    option: DeploymentOption
-    deployment: Deployment
-    workload: Workload
-    predicted: Performance
-    simulated: Performance
-    usd_per_hour: float
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class TargetCheck:
-    """A target against prediction and simulation, over all deployments."""
-
-    target: LatencyTarget
-    predicted_s: float
-    simulated_s: float
-    simulated_attainment: float
-    met: bool
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Theory against simulation on a mean."""
-
-    metric: Metric
-    predicted_mean_s: float
-    simulated_mean_s: float
-
-    @property
-    def relative_difference(self) -> float:
-        """(predicted - simulated) / simulated."""
-        return self.predicted_mean_s / self.simulated_mean_s - 1.0
-
-    @property
-    def holds(self) -> bool:
-        """Whether the two differ by at most `AGREEMENT`."""
-        return abs(self.relative_difference) <= AGREEMENT
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """The best fleet restricted to one SKU or one mode (from theory, not simulated).
-
-    Attributes:
-        restriction: the SKU id or mode it is restricted to.
-        kind: "sku" or "mode".
-        summary: pools in words, or why there is none.
-        usd_per_hour: cost, or None when there is none.
-        rate_per_s: what it serves.
-        is_chosen: whether it costs and serves what the plan does.
-    """
-
-    restriction: str
-    kind: str
-    summary: str
-    usd_per_hour: float | None
-    rate_per_s: float
-    is_chosen: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """The answer to a PlanRequest. When `status` has no allocation, `diagnosis` says why and what would help.
-
-    Attributes:
-        request: what was asked.
-        status: how the integer program ended.
-        allocation: its answer, with binding constraints and gap.
-        deployments: what to run.
-        cost: of the whole fleet, or None when infeasible.
-        targets: every target against prediction and simulation.
-        agreement: theory against simulation on mean TTFT and TPOT.
-        alternatives: best fleet per SKU and per mode.
-        rejections: SKUs and modes with no feasible option, and why.
-        diagnosis: why infeasible, and the smallest changes that help.
-        assumptions: what the numbers take for granted.
-        warnings: stale prices, disagreement, targets missed in simulation.
-        considered: configurations looked at.
-        elapsed_s: wall time of planning.
-    """
-
-    request: PlanRequest
-    status: SolveStatus
-    allocation: Allocation | None
-    deployments: tuple[PlannedDeployment, ...]
-    cost: CostBreakdown | None
-    targets: tuple[TargetCheck, ...]
-    agreement: tuple[Agreement, ...]
-    alternatives: tuple[Alternative, ...]
-    rejections: tuple[Rejection, ...]
-    diagnosis: tuple[str, ...]
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
-    considered: int
-    elapsed_s: float
-
-    @property
-    def feasible(self) -> bool:
-        """Whether there is a fleet to run."""
-        return bool(self.deployments)
-
-    @property
-    def gpus(self) -> dict[str, int]:
-        """GPUs by SKU id."""
-        counts: dict[str, int] = {}
-        for planned in self.deployments:
-            for pool in planned.deployment.pools:
-                counts[pool.config.sku.id] = counts.get(pool.config.sku.id, 0) + pool.gpus
-        return counts
-
-    def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
-        """Distribution of a metric over all deployments, weighted by their traffic."""
-        parts = []
-        for planned in self.deployments:
-            performance = planned.simulated if simulated else planned.predicted
-            parts.append((performance.distribution(metric), performance.rate_per_s))
-        return LatencyDistribution.mixture(parts)
 
 
 Progress = Callable[[str], None]
@@ -283,13 +103,13 @@ def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Pro
         rejections=rejections,
         diagnosis=(),
         assumptions=_assumptions(deployments),
-        warnings=_warnings(deployments, targets, agreement),
+        warnings=_warnings(request.prices.day, deployments, targets, agreement),
         considered=found.considered,
         elapsed_s=time.perf_counter() - started,
     )
 
 
-def _engine(request: PlanRequest, hardware: HardwareDb):  # noqa: ANN202
+def _engine(request: PlanRequest, hardware: HardwareDb) -> EngineProfile:
     if request.search.engine not in hardware.engines:
         raise UnknownNameError("search.engine", request.search.engine, hardware.engines)
     return hardware.engines[request.search.engine]
@@ -326,10 +146,11 @@ def _price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
             commitment=policy.commitment,
             usd_per_gpu_hour=policy.usd_per_gpu_hour[sku],
             source_url="given in the request",
-            retrieved_on=date.today(),
+            retrieved_on=policy.day,
             confidence="high",
         )
-    return select_price(
+    choose = partial(
+        select_price,
         hardware,
         sku,
         commitment=policy.commitment,
@@ -337,6 +158,7 @@ def _price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
         region=policy.region,
         min_confidence=policy.min_confidence,
     )
+    return choose(not_before=policy.day - timedelta(days=STALE_PRICE_DAYS)) or choose()
 
 
 def _program(options: list[DeploymentOption]) -> list[Candidate]:
@@ -376,9 +198,10 @@ def _settle(
     """Solve, re-evaluate and simulate, lowering the rates of what misses, until everything holds or rounds run out."""
     if not options:
         return None, ()
-    allocation, deployments = None, ()
+    allocation: Allocation | None = None
+    deployments: tuple[PlannedDeployment, ...] = ()
     for _ in range(MAX_ROUNDS):
-        allocation = solve(_program(options), _limits(request), request.objective)
+        allocation = _solve(request, options)
         if not allocation.status.has_allocation:
             return allocation, deployments
         deployments = _deploy(request, allocation, options)
@@ -390,38 +213,42 @@ def _settle(
     return allocation, deployments
 
 
+def _solve(request: PlanRequest, options: list[DeploymentOption]) -> Allocation:
+    """The best allocation; of equally good ones, one without disaggregation, which is simpler to run."""
+    limits = _limits(request)
+    best = solve(_program(options), limits, request.objective)
+    mixed = [option for option in options if option.mode is Mode.MIXED]
+    if best.objective is None or not mixed or len(mixed) == len(options):
+        return best
+    simple = solve(_program(mixed), limits, request.objective)
+    if simple.objective is not None and math.isclose(simple.objective, best.objective, rel_tol=1e-9):
+        return simple
+    return best
+
+
 def _deploy(
     request: PlanRequest, allocation: Allocation, options: list[DeploymentOption]
 ) -> tuple[PlannedDeployment, ...]:
-    """The deployments of an allocation, the served rate shared in proportion to capacity, evaluated and simulated."""
-    used = [option for option in options if allocation.units.get(_pool_name(option, 0), 0) > 0]
-    units = {
-        option.name: tuple(allocation.units[_pool_name(option, index)] for index in range(len(option.pools)))
-        for option in used
-    }
-    capacity = {
-        option.name: min(
-            count * pool.rate_per_replica_s for count, pool in zip(units[option.name], option.pools, strict=True)
-        )
-        for option in used
-    }
-    served = min(allocation.rate_per_s, sum(capacity.values()))
+    """The deployments of an allocation, evaluated and simulated at the rates routed to them."""
     planned = []
-    for option in used:
-        rate = served * capacity[option.name] / sum(capacity.values())
+    for option in options:
+        units = tuple(allocation.units.get(_pool_name(option, index), 0) for index in range(len(option.pools)))
+        rate = allocation.routed_rate.get(option.name, 0.0)
+        if not all(units) or rate <= 0.0:
+            continue
         arrivals = request.workload.arrivals.split(rate / request.workload.arrivals.rate_per_s)
         workload = Workload(arrivals=arrivals, classes=request.workload.classes)
-        deployment = option.deployment(units[option.name])
+        deployment = option.deployment(units)
+        predicted = evaluate(deployment, workload)
         planned.append(
             PlannedDeployment(
                 option=option,
                 deployment=deployment,
                 workload=workload,
-                predicted=evaluate(deployment, workload),
-                simulated=simulate(deployment, workload, seed=request.seed, requests=request.simulated_requests),
+                predicted=predicted,
+                simulated=simulate(deployment, workload, seed=request.seed, requests=_requests(request, predicted)),
                 usd_per_hour=sum(
-                    count * pool.usd_per_replica_hour
-                    for count, pool in zip(units[option.name], option.pools, strict=True)
+                    count * pool.usd_per_replica_hour for count, pool in zip(units, option.pools, strict=True)
                 ),
                 nodes=tuple(
                     _nodes(pool.config.sku, pool.config.parallelism.gpus, pool.replicas) for pool in deployment.pools
@@ -429,6 +256,13 @@ def _deploy(
             )
         )
     return tuple(planned)
+
+
+def _requests(request: PlanRequest, predicted: Performance) -> int:
+    """Requests to simulate: as asked for, and enough for the run to outlast its start by many request lifetimes."""
+    lifetime_s = predicted.e2e.mean_s if predicted.stable else 0.0
+    settled = math.ceil(SETTLED_LIFETIMES * lifetime_s * predicted.rate_per_s)
+    return max(request.simulated_requests, min(settled, MAX_SIMULATED))
 
 
 def _nodes(sku: GpuSku, gpus_per_replica: int, replicas: int) -> int:
@@ -533,24 +367,19 @@ def _alternatives(
     request: PlanRequest, options: tuple[DeploymentOption, ...], chosen: CostBreakdown
 ) -> tuple[Alternative, ...]:
     """The best fleet of each single SKU and of each mode, from theory."""
-    restrictions: list[tuple[str, str, Callable[[DeploymentOption], bool]]] = [
-        (sku, "sku", lambda option, sku=sku: option.skus == {sku}) for sku in dict.fromkeys(request.search.skus)
+    by_sku = [
+        (sku, "sku", [option for option in options if option.skus == {sku}])
+        for sku in dict.fromkeys(request.search.skus)
     ]
-    restrictions += [
-        (mode.value, "mode", lambda option, mode=mode: option.mode is mode) for mode in request.search.modes
+    by_mode = [
+        (mode.value, "mode", [option for option in options if option.mode is mode]) for mode in request.search.modes
     ]
-    return tuple(_alternative(request, options, chosen, *restriction) for restriction in restrictions)
+    return tuple(_alternative(request, kept, chosen, name, kind) for name, kind, kept in by_sku + by_mode)
 
 
 def _alternative(
-    request: PlanRequest,
-    options: tuple[DeploymentOption, ...],
-    chosen: CostBreakdown,
-    name: str,
-    kind: str,
-    allowed: Callable[[DeploymentOption], bool],
+    request: PlanRequest, kept: list[DeploymentOption], chosen: CostBreakdown, name: str, kind: str
 ) -> Alternative:
-    kept = [option for option in options if allowed(option)]
     allocation = solve(_program(kept), _limits(request), request.objective) if kept else None
     if allocation is None or not allocation.status.has_allocation or not any(allocation.units.values()):
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
@@ -577,7 +406,10 @@ def _assumptions(deployments: tuple[PlannedDeployment, ...]) -> tuple[str, ...]:
 
 
 def _warnings(
-    deployments: tuple[PlannedDeployment, ...], targets: tuple[TargetCheck, ...], agreement: tuple[Agreement, ...]
+    day: date,
+    deployments: tuple[PlannedDeployment, ...],
+    targets: tuple[TargetCheck, ...],
+    agreement: tuple[Agreement, ...],
 ) -> tuple[str, ...]:
     warnings = []
     for check in targets:
@@ -590,7 +422,7 @@ def _warnings(
             )
     for planned in deployments:
         for pool in planned.option.pools:
-            age = (date.today() - pool.price.retrieved_on).days
+            age = (day - pool.price.retrieved_on).days
             if age > STALE_PRICE_DAYS:
                 warnings.append(f"{pool.price.sku}: price is {age} days old ({pool.price.provider})")
     return tuple(dict.fromkeys(warnings))

@@ -6,13 +6,14 @@ works for the command line, the Python API and the web app; `planner schema` pri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from hardware_db import Frozen
 from planner.candidates import SearchSpace
@@ -39,7 +40,37 @@ class TraceLengths(Frozen):
     trace: str = Field(min_length=1, description="path of the CSV, relative to the scenario file")
 
 
-Lengths = str | ConstantLengths | TraceLengths
+def _form_of_lengths(value: object) -> object:
+    """Decide by shape which form of lengths is meant, so that an error names the user's field, not a type."""
+    if isinstance(value, Mapping):
+        try:
+            return (TraceLengths if "trace" in value else ConstantLengths).model_validate(dict(value))
+        except ValidationError as error:
+            raise from_validation_error(error) from None
+    if isinstance(value, str | ConstantLengths | TraceLengths):
+        return value
+    bound = "must be the name of a preset, constant lengths, or a trace"
+    raise InputError(
+        "", value, bound, "write azure-2023-conv, {input_tokens: 1000, output_tokens: 100} or {trace: FILE}"
+    )
+
+
+def _number_or_name(value: object) -> object:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return value
+    raise InputError("", value, "must be a number or the name of a preset", "write 1 for Poisson, or azure-2023-conv")
+
+
+def _name_or_config(value: object) -> object:
+    if isinstance(value, str) or (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        return value
+    bound = "must be a preset, the path of a config.json, or its content"
+    raise InputError("", value, bound, "write e.g. llama-3.1-8b (see `planner llms`)")
+
+
+Lengths = Annotated[str | ConstantLengths | TraceLengths, BeforeValidator(_form_of_lengths)]
+Scv = Annotated[float | str, BeforeValidator(_number_or_name)]
+Llm = Annotated[str | dict[str, Any], BeforeValidator(_name_or_config)]
 
 
 class ScenarioClass(Frozen):
@@ -54,7 +85,7 @@ class ScenarioWorkload(Frozen):
     """Traffic: rate, burstiness and lengths."""
 
     rate_per_s: float = Field(gt=0, description="mean arrivals [1/s]")
-    scv: float | str = Field(default=1.0, description="squared coefficient of variation of gaps, or a preset's name")
+    scv: Scv = Field(default=1.0, description="squared coefficient of variation of gaps, or a preset's name")
     lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
     classes: tuple[ScenarioClass, ...] = Field(default=(), description="instead of lengths: a mix of classes")
 
@@ -63,7 +94,7 @@ class ScenarioSimulation(Frozen):
     """How the chosen plan is simulated."""
 
     seed: int = Field(default=0, ge=0)
-    requests: int = Field(default=4000, ge=100, le=1_000_000)
+    requests: int = Field(default=10_000, ge=100, le=1_000_000)
 
 
 class Scenario(Frozen):
@@ -71,7 +102,7 @@ class Scenario(Frozen):
 
     name: str = Field(default="unnamed", max_length=200)
     description: str = Field(default="", max_length=4000)
-    llm: str | dict[str, Any] = Field(description="preset id, path of a config.json, or its content")
+    llm: Llm = Field(description="preset id, path of a config.json, or its content")
     precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
     workload: ScenarioWorkload
     slo: tuple[LatencyTarget, ...] = Field(min_length=1)
@@ -88,41 +119,95 @@ def list_scenarios() -> tuple[str, ...]:
     return tuple(sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml")))
 
 
-def load_scenario(scenario: str | Path | Mapping[str, Any]) -> PlanRequest:
+def load_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlanRequest:
     """The request of a packaged scenario (by name), a YAML file (by path) or a dict.
+
+    `overrides` are ``dotted.key=value`` assignments, see `with_overrides`.
 
     Raises InputError naming the field, value, bound and fix; UnknownNameError for a name that is no preset and no file.
 
-    >>> request = load_scenario("chat-llama-70b")
+    >>> request = load_scenario("chat-llama-70b", ["workload.rate_per_s=80"])
     >>> request.workload.arrivals.rate_per_s
-    40.0
+    80.0
     """
-    content, folder = read_scenario(scenario)
+    content, folder = read_scenario(scenario, overrides)
     return build_request(content, folder)
 
 
-def read_scenario(scenario: str | Path | Mapping[str, Any]) -> tuple[Scenario, Path]:
+def read_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, Path]:
     """The validated scenario, and the folder its relative paths start from."""
+    content, folder = _content(scenario)
+    return _validated(with_overrides(content, overrides)), folder
+
+
+def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """A copy of a scenario's content with ``dotted.key=value`` assignments applied in order.
+
+    A value is YAML (``80``, ``[h100-sxm]``, ``{input_tokens: 1000, output_tokens: 100}``); an element of a list is
+    named by its number from 0 (``slo.0.threshold_s=0.5``). Validation of the whole finds keys that do not exist.
+
+    Raises InputError: no ``=``, no such element, a value on the way that holds no fields, or a value that is not YAML.
+
+    >>> with_overrides({"workload": {"rate_per_s": 40}}, ["workload.rate_per_s=80", "search.skus=[l4, l40s]"])
+    {'workload': {'rate_per_s': 80}, 'search': {'skus': ['l4', 'l40s']}}
+    """
+    changed = copy.deepcopy(dict(content))
+    for assignment in assignments:
+        key, equals, text = (part.strip() for part in assignment.partition("="))
+        if not (equals and key):
+            raise InputError("--set", assignment, "must read key=value", "write e.g. workload.rate_per_s=80")
+        *way, last = key.split(".")
+        place: Any = changed
+        for depth, name in enumerate(way):
+            if isinstance(place, dict):
+                place.setdefault(name, {})
+            place = place[_place(place, name, ".".join(way[:depth]))]
+        place[_place(place, last, ".".join(way))] = _yaml(text, key)
+    return changed
+
+
+def _place(holder: object, name: str, key: str) -> str | int:
+    """How `name` is looked up in a mapping or list that stands at `key`."""
+    if isinstance(holder, dict):
+        return name
+    if not isinstance(holder, list):
+        raise InputError(f"--set {key}", holder, f"holds no field {name}", f"set {key} as a whole: {key}={{...}}")
+    if not (name.isdecimal() and int(name) < len(holder)):
+        bound = f"no such element of {key}, which has {len(holder)}"
+        raise InputError(f"--set {key}", name, bound, f"count from 0, or set {key} as a whole: {key}=[...]")
+    return int(name)
+
+
+def _content(scenario: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+    """The fields as written, and the folder relative paths start from."""
     if isinstance(scenario, Mapping):
-        return _validated(dict(scenario)), Path()
+        return dict(scenario), Path()
     if str(scenario) in list_scenarios():
         text = resources.files("planner").joinpath(f"presets/scenarios/{scenario}.yaml").read_text(encoding="utf-8")
-        return _validated(_parsed(text)), Path()
+        return _parsed(text), Path()
     path = Path(scenario)
+    try:
+        return _parsed(_read(path)), path.parent
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error})"
+        raise InputError("scenario", str(scenario), reason, "give a YAML file") from None
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise InputError("scenario", str(path), "is a folder", "give the YAML file in it")
     if not path.is_file():
         if path.suffix or len(path.parts) > 1:
             raise InputError(
-                "scenario", str(scenario), "no such file", "give a YAML file or a name of list_scenarios()"
+                "scenario", str(path), "no such file", "give a YAML file, or a name of `planner scenarios`"
             )
-        raise UnknownNameError("scenario", str(scenario), list_scenarios())
+        raise UnknownNameError("scenario", str(path), list_scenarios())
     size = path.stat().st_size
     if size > MAX_SCENARIO_BYTES:
         raise InputError("scenario", f"{size} bytes", f"larger than {MAX_SCENARIO_BYTES} bytes", "give a scenario file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError("scenario", str(scenario), "is not UTF-8 text", "give a YAML file") from None
-    return _validated(_parsed(text)), path.parent
+    return path.read_text(encoding="utf-8")
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -135,14 +220,19 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _yaml(text: str, field: str) -> Any:  # noqa: ANN401
+    """Plain YAML as Python values. A tag or number that PyYAML fails on is malformed input like any other."""
     try:
-        content = yaml.load(text, Loader=_PlainLoader)
-    except yaml.YAMLError as error:
+        return yaml.load(text, Loader=_PlainLoader)
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         bound = " ".join(str(error).split())
-        raise InputError("scenario", text[:40], f"is not plain YAML: {bound}", "correct the file") from None
+        raise InputError(field, text[:40], f"is not plain YAML: {bound}", "correct it") from None
     except RecursionError:
-        raise InputError("scenario", text[:40], "is nested too deeply", "flatten the file") from None
+        raise InputError(field, text[:40], "is nested too deeply", "flatten it") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    content = _yaml(text, "scenario")
     if not isinstance(content, dict):
         raise InputError("scenario", content, "must be a mapping of fields", "start from a packaged scenario")
     return content

@@ -135,7 +135,7 @@ class Trace:
         places = np.floor(self.arrival_s / window_s)
         counts = np.unique(places[places < windows], return_counts=True)[1].astype(np.float64)
         mean = counts.sum() / windows
-        return float((np.square(counts).sum() / windows - mean**2) / mean)
+        return max(0.0, float((np.square(counts).sum() / windows - mean**2) / mean))
 
     def spread(self, step_s: float, seed: int) -> Trace:
         """The same requests with each arrival moved by a random share of `step_s` [s], in the same order.
@@ -403,8 +403,8 @@ class _Axis:
     @classmethod
     def of(cls, tokens: NDArray[np.int64], weights: NDArray[np.float64]) -> Self:
         values, which = np.unique(tokens, return_inverse=True)
-        mass = _sums(which, weights)
-        share = np.cumsum(mass) / mass.sum()
+        total = np.cumsum(_sums(which, weights))
+        share = total / total[-1]
         share_before = np.append(0.0, share[:-1])
         width = (values - values[0]) / max(1, int(values[-1] - values[0]))
         opened = np.searchsorted(np.subtract(ANCHORS, ANCHOR_HALF_WIDTH), share, side="right")

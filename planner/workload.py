@@ -158,6 +158,22 @@ class ArrivalProcess(Frozen):
         """The same burstiness at another mean rate [1/s] (time is rescaled)."""
         return ArrivalProcess(rate_per_s=rate_per_s, scv=self.scv, source=self.source)
 
+    def split(self, share: float) -> ArrivalProcess:
+        """The part of the arrivals that a random split sends one way: rate * share, SCV 1 + share (SCV - 1).
+
+        Random splitting of a renewal process (Whitt 1983, Bell Syst. Tech. J. 62(9), eq. 36).
+        Raises InputError unless 0 < share <= 1 (up to rounding).
+
+        >>> ArrivalProcess(rate_per_s=40.0, scv=3.0).split(0.25)
+        ArrivalProcess(rate_per_s=10.0, scv=1.5, source='given')
+        """
+        if not 0.0 < share <= 1.0 + 1e-9:
+            raise InputError("share", share, "must lie in (0, 1]")
+        share = min(share, 1.0)
+        return ArrivalProcess(
+            rate_per_s=self.rate_per_s * share, scv=max(0.0, 1.0 + share * (self.scv - 1.0)), source=self.source
+        )
+
     def sample_times_s(self, count: int, seed: int) -> NDArray[np.float64]:
         """`count` arrival times [s] after 0, sorted, shape (count,). Repeats for one seed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -42,8 +43,14 @@ from planner.llm import (
 )
 
 Config = dict[str, Any]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
 FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
-PUBLISHED = list(csv.DictReader((Path(__file__).parent / "reference" / "llm_parameters.csv").open(encoding="utf-8")))
+PUBLISHED = rows(Path(__file__).parent / "reference" / "llm_parameters.csv")
 UNSUPPORTED = {
     "Qwen/Qwen3-Next-80B-A3B-Thinking": ("linear attention", "shared experts"),
     "Qwen/Qwen3.5-397B-A17B": ("linear attention", "shared experts", "vision"),
@@ -127,7 +134,7 @@ def test_active_parameters_are_the_published_ones(llm: str, published_b: float) 
 def test_reference_collection_is_counted_within_one_percent(shared: Path) -> None:
     models = shared / "reference" / "models"
     counted = set()
-    for row in csv.DictReader((models / "index.csv").open(encoding="utf-8")):
+    for row in rows(models / "index.csv"):
         if row["model"] in UNSUPPORTED:
             continue
         llm = LlmSpec.from_config(models / row["file"])
@@ -141,7 +148,7 @@ def test_reference_collection_is_counted_within_one_percent(shared: Path) -> Non
 
 def test_reference_collection_models_that_are_not_modelled_are_refused(shared: Path) -> None:
     models = shared / "reference" / "models"
-    files = {row["model"]: row["file"] for row in csv.DictReader((models / "index.csv").open(encoding="utf-8"))}
+    files = {row["model"]: row["file"] for row in rows(models / "index.csv")}
     for model, features in UNSUPPORTED.items():
         with pytest.raises(UnsupportedFeatureError) as caught:
             LlmSpec.from_config(models / files[model])
@@ -422,7 +429,7 @@ def test_layers_are_grouped_by_shape() -> None:
 
 def test_fewer_kv_heads_mean_fewer_parameters_and_bytes() -> None:
     specs = [LlmSpec.from_config(llama(num_key_value_heads=kv)) for kv in (8, 4, 2, 1)]
-    for more, fewer in zip(specs, specs[1:], strict=False):
+    for more, fewer in itertools.pairwise(specs):
         assert parameters(fewer) < parameters(more)
         assert kv_bytes_per_token(fewer, Dtype.BF16) == kv_bytes_per_token(more, Dtype.BF16) / 2
 
@@ -489,7 +496,17 @@ def test_load_llm_takes_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # ------------------------------------------------------------------------------------------ files
 
 
-@pytest.mark.parametrize("path", ["nowhere/config.json", "nowhere.json", "~nobody-of-that-name/x", "a\0b.json", "."])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nowhere/config.json",
+        "nowhere.json",
+        "~nobody-of-that-name/x",
+        "~nobody-of-that-name/llama-3.1-8b",
+        "a\0b.json",
+        ".",
+    ],
+)
 def test_path_that_is_not_there(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for read in (load_llm, LlmSpec.from_config):
@@ -499,7 +516,7 @@ def test_path_that_is_not_there(path: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_path_with_a_name_that_is_too_long() -> None:
-    with pytest.raises(InputError, match="no such file|cannot be read"):
+    with pytest.raises(InputError, match=r"no such file|cannot be read"):
         load_llm("x" * 5000 + ".json")
 
 
@@ -853,11 +870,16 @@ def test_presets_name_their_formats() -> None:
             {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.mlp.gate_proj"]},
             "layers left unquantised",
         ),
-        ({"quant_method": "awq", "bits": 8}, r"bits = 8: 8-bit int quantisation is not modelled"),
-        ({"quant_method": "gptq", "bits": 3}, r"bits = 3: 3-bit int quantisation is not modelled"),
+        ({"quant_method": "awq", "bits": 8}, r"bits = 8: 8-bit weights of this method are not modelled"),
+        ({"quant_method": "gptq", "bits": 3}, r"bits = 3: 3-bit weights of this method are not modelled"),
+        ({"quant_method": "gptq", "bits": 4, "lm_head": True}, "a quantised LM head is not modelled"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT3"},
+            "kv_cache_quant_algo = 'INT3'",
+        ),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, r"group_size = 32: int4 is modelled with 128 values"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8"}, r"quant_algo = 'W4A8': is not modelled \(known: FP8"),
-        (compressed({"num_bits": 2, "type": "int"}), "2-bit int quantisation"),
+        (compressed({"num_bits": 2, "type": "int"}), "num_bits = 2: 2-bit 'int' quantisation is not modelled"),
         (compressed(FLOAT8, config_groups={}), "needs one number format for all layers, has 0"),
         (
             compressed(FLOAT8, config_groups={"a": {"weights": FLOAT8}, "b": {"weights": INTEGER8}}),
@@ -889,10 +911,11 @@ scalars = st.one_of(
     st.text(max_size=8),
     st.sampled_from(["llama", "opt", "mixtral", "qwen3_moe", "fp8", "awq", "modelopt", "compressed-tensors", "yarn"]),
 )
-section_keys = st.sampled_from(
-    ["quant_method", "bits", "group_size", "quant_algo", "config_groups", "ignore", "weights", "num_bits", "type"]
-    + ["rope_type", "factor", "original_max_position_embeddings", "kv_cache_scheme", "hidden_size", "model_type"]
+SECTION_KEYS = (
+    "quant_method bits group_size quant_algo config_groups ignore weights num_bits type rope_type factor "
+    "original_max_position_embeddings kv_cache_scheme input_activations sparsity_config hidden_size model_type"
 )
+section_keys = st.sampled_from(SECTION_KEYS.split())
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(section_keys, inner, max_size=4), max_leaves=8
 )

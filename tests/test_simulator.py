@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hardware_db.schema import Calibration, Dtype, EngineProfile, Fact, GpuSku, NodeSku, ScaleUp
 from planner import simulator
-from planner.deployment import Deployment, Method, Pool, PoolLimit, Role
+from planner.deployment import Deployment, Method, Performance, Pool, PoolLimit, Role
 from planner.errors import InputError
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward
 from planner.replica import Parallelism, ReplicaConfig, memory_footprint, step_time
@@ -18,6 +21,9 @@ from planner.roofline import Bound, StepShape
 from planner.simulator import simulate
 from planner.workload import Metric, RequestClass, TokenLengths, Workload
 
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Times = tuple[FloatArray, FloatArray]
 DAY = dt.date(2025, 1, 1)
 GIB = 1024**3
 H100_BF16_FLOPS_PER_S = 989.4e12  # NVIDIA H100 SXM5 datasheet, dense
@@ -113,7 +119,7 @@ def alone(deployment: Deployment, inputs: int, outputs: int) -> tuple[float, flo
 # ------------------------------------------------------------------------------------- one request, by hand
 
 
-def test_lone_request_takes_its_chunks_then_its_decode_steps():
+def test_lone_request_takes_its_chunks_then_its_decode_steps() -> None:
     config = replica(max_batched_tokens=1024)
     ttft, tpot, e2e = alone(Deployment.mixed(config), 2500, 40)
     chunks = [(1024, 0), (1024, 1024), (452, 2048)]
@@ -123,20 +129,20 @@ def test_lone_request_takes_its_chunks_then_its_decode_steps():
     assert e2e == pytest.approx(ttft + sum(decodes), rel=1e-12)
 
 
-def test_lone_decode_reads_the_weights_at_full_bandwidth():
+def test_lone_decode_reads_the_weights_at_full_bandwidth() -> None:
     """Llama 3 8B has 8.03e9 parameters, of which the 0.53e9 of the embedding table are looked up, not read."""
     _, tpot, _ = alone(Deployment.mixed(replica()), 16, 32)
     assert tpot == pytest.approx((8.03e9 - 0.525e9) * 2 / H100_BANDWIDTH_BYTES_PER_S, rel=0.01)
 
 
-def test_one_output_token_ends_with_the_prompt():
+def test_one_output_token_ends_with_the_prompt() -> None:
     config = replica()
     ttft, tpot, e2e = alone(Deployment.mixed(config), 700, 1)
     assert ttft == e2e == pytest.approx(step_s(config, [], [(700, 0)]), rel=1e-12)
     assert tpot == 0.0
 
 
-def test_lone_request_through_two_pools_adds_the_kv_transfer():
+def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     prefill, decode = replica(max_batched_tokens=1024), replica(gpu(speed=0.5))
     deployment = Deployment.disaggregated(prefill, decode)
     ttft, _, e2e = alone(deployment, 1500, 20)
@@ -149,7 +155,7 @@ def test_lone_request_through_two_pools_adds_the_kv_transfer():
     assert [pool.role for pool in result.pools] == [Role.PREFILL, Role.DECODE]
 
 
-def test_doubling_every_rate_of_the_gpu_halves_lone_latencies():
+def test_doubling_every_rate_of_the_gpu_halves_lone_latencies() -> None:
     slow, fast = (alone(Deployment.mixed(replica(gpu(speed))), 3000, 50) for speed in (1.0, 2.0))
     assert fast == pytest.approx([latency / 2 for latency in slow], rel=1e-9)
 
@@ -157,7 +163,7 @@ def test_doubling_every_rate_of_the_gpu_halves_lone_latencies():
 # ------------------------------------------------------------------------------------- classical queues
 
 
-def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0):
+def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0) -> tuple[Performance, float]:
     """Prompts that fill a step each, one output token: a single server with deterministic service."""
     config = replica(max_batched_tokens=512, max_running_requests=64)
     service = step_s(config, [], [(512, 0)])
@@ -166,7 +172,7 @@ def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0):
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
-def test_full_prompts_wait_as_in_m_d_1(load: float):
+def test_full_prompts_wait_as_in_m_d_1(load: float) -> None:
     """Pollaczek-Khinchine for deterministic service: mean wait = load * service / (2 (1 - load))."""
     runs = [prompt_queue(load, 8000, seed) for seed in range(12)]
     waits = np.array([(result.ttft.mean_s - service) / service for result, service in runs])
@@ -178,19 +184,19 @@ def test_full_prompts_wait_as_in_m_d_1(load: float):
     assert np.mean([result.pools[0].utilisation for result, _ in runs]) == pytest.approx(load, abs=0.01)
 
 
-def test_metronome_below_capacity_never_waits():
+def test_metronome_below_capacity_never_waits() -> None:
     result, service = prompt_queue(0.99, 500, seed=0, scv=0.0)
     assert result.ttft.support_s == pytest.approx(np.full(450, service), rel=1e-9)
 
 
-def test_one_running_request_waits_as_in_m_g_1():
+def test_one_running_request_waits_as_in_m_g_1() -> None:
     """With one running request, service is the lone E2E: wait = rate * E[S^2] / (2 (1 - load))."""
     config = replica(max_batched_tokens=1024, max_running_requests=1)
     cells = [(200, 5), (900, 20), (2000, 2)]
     services = np.array([alone(Deployment.mixed(config), *cell)[2] for cell in cells])
     load = 0.7
     rate = load / services.mean()
-    workload = Workload.of(rate, TokenLengths.from_pairs(*zip(*cells, strict=True)))
+    workload = Workload.of(rate, TokenLengths.from_pairs([i for i, _ in cells], [o for _, o in cells]))
     runs = [simulate(Deployment.mixed(config), workload, requests=8000, seed=seed) for seed in range(12)]
     waits = np.array([run.e2e.mean_s - services.mean() for run in runs])
     error = waits.std(ddof=1) / math.sqrt(waits.size)
@@ -199,7 +205,7 @@ def test_one_running_request_waits_as_in_m_g_1():
     assert runs[0].pools[0].limit is PoolLimit.RUNNING_REQUESTS
 
 
-def test_running_sequences_obey_littles_law():
+def test_running_sequences_obey_littles_law() -> None:
     config = replica(max_batched_tokens=2048)
     workload = Workload.of(20.0, TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20]))
     result = simulate(Deployment.mixed(config, replicas=2), workload, requests=20_000)
@@ -208,7 +214,7 @@ def test_running_sequences_obey_littles_law():
     assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
 
 
-def test_decode_pool_obeys_littles_law_and_prefill_pool_decodes_nothing():
+def test_decode_pool_obeys_littles_law_and_prefill_pool_decodes_nothing() -> None:
     lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
     deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2))
     result = simulate(deployment, Workload.of(20.0, lengths), requests=10_000)
@@ -217,7 +223,7 @@ def test_decode_pool_obeys_littles_law_and_prefill_pool_decodes_nothing():
     assert result.pools[1].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
 
 
-def test_kv_occupancy_is_load_times_the_blocks_of_one_request():
+def test_kv_occupancy_is_load_times_the_blocks_of_one_request() -> None:
     """A server busy for a share `load` of the time holds ceil(513 / 16) = 33 blocks while it is busy."""
     config = replica(max_batched_tokens=512, max_running_requests=1)
     rate = 0.4 / step_s(config, [], [(512, 0)])
@@ -230,52 +236,79 @@ def test_kv_occupancy_is_load_times_the_blocks_of_one_request():
 # ------------------------------------------------------------------------------------- an independent plain loop
 
 
-def plain_replica(config: ReplicaConfig, role: Role, arrivals, inputs, outputs):
-    """First-token and end times of every request, step by step from lists of sequences.
+@dataclass
+class Sequence:
+    """A request inside a replica of the plain loop."""
 
-    Admits as early as caps allow (the simulator admits when a chunk of the step is free): the same times must follow.
+    id: int
+    inputs: int
+    outputs: int
+    cached: int
+    produced: int
+
+    def blocks(self, size: int) -> int:
+        return math.ceil((self.inputs + self.outputs) / size)
+
+
+def plain_admission(
+    config: ReplicaConfig, waiting: list[Sequence], active: list[Sequence], arrivals: FloatArray, now: float
+) -> None:
+    """Move from waiting to active as early as the caps allow.
+
+    (The simulator admits when the step has tokens left for a chunk. The same times must follow.)
     """
-    engine_blocks, size = memory_footprint(config).kv_blocks, config.engine.kv_block_tokens
+    size, room = config.engine.kv_block_tokens, memory_footprint(config).kv_blocks
+    while waiting and arrivals[waiting[0].id] <= now:
+        held = sum(sequence.blocks(size) for sequence in active)
+        full = len(active) >= min(config.max_running_requests, config.max_batched_tokens)
+        if full or held + waiting[0].blocks(size) > room:
+            break
+        active.append(waiting.pop(0))
+
+
+def plain_step(config: ReplicaConfig, active: list[Sequence]) -> float:
+    """Advance the sequences by one step; its duration [s]."""
+    decodes = [sequence for sequence in active if sequence.cached >= sequence.inputs]
+    budget = config.max_batched_tokens - len(decodes)
+    contexts = [sequence.cached + 1 for sequence in decodes]
+    chunks = []
+    for sequence in active:
+        new = min(sequence.inputs - sequence.cached, budget)
+        if sequence not in decodes and new > 0:
+            chunks.append((new, sequence.cached))
+            budget -= new
+            sequence.cached += new
+            sequence.produced = int(sequence.cached == sequence.inputs)
+    for sequence in decodes:
+        sequence.cached += 1
+        sequence.produced += 1
+    return step_s(config, contexts, chunks)
+
+
+def plain_replica(
+    config: ReplicaConfig, role: Role, arrivals: FloatArray, inputs: IntArray, outputs: IntArray
+) -> Times:
+    """First-token and end times of every request, step by step from lists of sequences."""
     first, end = np.zeros(len(arrivals)), np.zeros(len(arrivals))
-    waiting, active, now = list(range(len(arrivals))), [], 0.0
+    ready = int(role is Role.DECODE)
+    waiting = [Sequence(k, i, o, ready * i, ready) for k, (i, o) in enumerate(zip(inputs, outputs, strict=True))]
+    active: list[Sequence] = []
+    now = 0.0
     while waiting or active:
         if not active:
-            now = max(now, arrivals[waiting[0]])
-        while waiting and arrivals[waiting[0]] <= now:
-            request = waiting[0]
-            blocks = math.ceil((inputs[request] + outputs[request]) / size)
-            full = len(active) >= min(config.max_running_requests, config.max_batched_tokens)
-            if full or sum(sequence["blocks"] for sequence in active) + blocks > engine_blocks:
-                break
-            ready = role is Role.DECODE
-            active.append(
-                {"id": waiting.pop(0), "blocks": blocks, "cached": int(ready) * inputs[request], "out": int(ready)}
-            )
-        decodes = [sequence for sequence in active if sequence["cached"] >= inputs[sequence["id"]]]
-        budget, chunks = config.max_batched_tokens - len(decodes), []
+            now = max(now, arrivals[waiting[0].id])
+        plain_admission(config, waiting, active, arrivals, now)
+        now += plain_step(config, active)
         for sequence in active:
-            left = inputs[sequence["id"]] - sequence["cached"]
-            if left > 0 and budget > 0:
-                chunks.append((sequence, min(left, budget)))
-                budget -= min(left, budget)
-        contexts = [sequence["cached"] + 1 for sequence in decodes]
-        now += step_s(config, contexts, [(new, sequence["cached"]) for sequence, new in chunks])
-        for sequence in decodes:
-            sequence["cached"] += 1
-            sequence["out"] += 1
-        for sequence, new in chunks:
-            sequence["cached"] += new
-            if sequence["cached"] == inputs[sequence["id"]]:
-                sequence["out"] = 1
-                first[sequence["id"]] = now
-        for sequence in active:
-            if sequence["out"] == outputs[sequence["id"]]:
-                end[sequence["id"]] = now
-        active = [sequence for sequence in active if sequence["out"] < outputs[sequence["id"]]]
+            if sequence.produced == 1 and not first[sequence.id]:
+                first[sequence.id] = now
+            if sequence.produced == sequence.outputs:
+                end[sequence.id] = now
+        active = [sequence for sequence in active if sequence.produced < sequence.outputs]
     return first, end
 
 
-def plain_pool(pool: Pool, arrivals, inputs, outputs):
+def plain_pool(pool: Pool, arrivals: FloatArray, inputs: IntArray, outputs: IntArray) -> Times:
     first, end = np.zeros(len(arrivals)), np.zeros(len(arrivals))
     for index in range(pool.replicas):
         mine = slice(index, None, pool.replicas)
@@ -283,7 +316,7 @@ def plain_pool(pool: Pool, arrivals, inputs, outputs):
     return first, end
 
 
-def plain_deployment(deployment: Deployment, arrivals, inputs, outputs):
+def plain_deployment(deployment: Deployment, arrivals: FloatArray, inputs: IntArray, outputs: IntArray) -> Times:
     """TTFT and E2E [s] of every request."""
     if not deployment.is_disaggregated:
         first, end = plain_pool(deployment.pools[0], arrivals, inputs, outputs)
@@ -320,7 +353,7 @@ def random_case(seed: int) -> tuple[Deployment, Workload]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_equals_the_plain_loop(seed: int):
+def test_equals_the_plain_loop(seed: int) -> None:
     deployment, workload = random_case(seed)
     result = simulate(deployment, workload, seed=seed, requests=60, warmup_fraction=0.0)
     offered = simulator._draw(workload, 60, seed)
@@ -350,7 +383,7 @@ CLOCKED = {
 
 
 @pytest.mark.parametrize("name", CLOCKED)
-def test_scalar_step_times_equal_the_timer(name: str):
+def test_scalar_step_times_equal_the_timer(name: str) -> None:
     timer, rng = CLOCKED[name].timer, np.random.default_rng(3)
     clock = simulator._Clock(timer)
     for _ in range(100):
@@ -363,7 +396,7 @@ def test_scalar_step_times_equal_the_timer(name: str):
 
 
 @pytest.mark.parametrize("name", CLOCKED)
-def test_decode_line_follows_the_timer_up_to_its_end(name: str):
+def test_decode_line_follows_the_timer_up_to_its_end(name: str) -> None:
     timer = CLOCKED[name].timer
     clock = simulator._Clock(timer)
     for decodes in (1, 7, 150):
@@ -379,8 +412,8 @@ def test_decode_line_follows_the_timer_up_to_its_end(name: str):
         assert end == math.inf
 
 
-def test_decode_attention_changes_side_on_a_gpu_of_few_flops():
-    """Memory: 4096 (c + n) + 16384 n bytes per layer; compute: 16384 c FLOPs; equal at c = 20480 n / (16384 / i - 4096)."""
+def test_decode_attention_changes_side_on_a_gpu_of_few_flops() -> None:
+    """Per layer 4096 (c + n) + 16384 n bytes against 16384 c FLOPs at 3.2 FLOP/byte: n sequences, total context c."""
     _, _, end = simulator._Clock(CLOCKED["few flops"].timer).decode_line(10, 10.0)
     assert end == pytest.approx(20480 * 10 / (16384 / 3.2 - 4096), rel=1e-6)
     assert simulator._Clock(CLOCKED["dense"].timer).decode_line(10, 10.0)[2] == math.inf
@@ -390,19 +423,18 @@ def test_decode_attention_changes_side_on_a_gpu_of_few_flops():
 
 
 @pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL, Role.DECODE])
-def test_every_offered_token_is_processed_once(role: Role, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(simulator, "BOUND_SAMPLING", 1)
+def test_every_offered_token_is_processed_once(role: Role) -> None:
     workload = Workload.of(40.0, TokenLengths.from_pairs([50, 900, 2500], [30, 2, 400]))
     offered = simulator._draw(workload, 300, seed=5)
     pool = Pool(role=role, config=replica(max_batched_tokens=512, max_running_requests=20), replicas=3)
-    steps, decodes, _, chunk_tokens, pairs, _, _ = np.array(simulator._serve(pool, offered).sampled).T
+    _, _, steps, _, decodes, _, chunk_tokens, pairs, _, _ = np.array(simulator._serve(pool, offered).runs).T
     i, o = offered.inputs, offered.outputs
     assert steps @ chunk_tokens == (0 if role is Role.DECODE else i.sum())
     assert steps @ pairs == (0 if role is Role.DECODE else (i * (i + 1) // 2).sum())
     assert steps @ decodes == (0 if role is Role.PREFILL else (o - 1).sum())
 
 
-def test_round_robin_gives_each_replica_every_nth_arrival():
+def test_round_robin_gives_each_replica_every_nth_arrival() -> None:
     """A metronome at n times the rate over n replicas: every replica sees the lone replica's arrivals, shifted."""
     config, lengths = replica(max_batched_tokens=512), TokenLengths.constant(800, 60)
     one = simulate(Deployment.mixed(config), Workload.of(8.0, lengths, scv=0.0), requests=50, warmup_fraction=0.0)
@@ -412,7 +444,7 @@ def test_round_robin_gives_each_replica_every_nth_arrival():
         assert many.samples_s[metric] == pytest.approx(np.repeat(one.samples_s[metric], 3), rel=1e-9)
 
 
-def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast():
+def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast() -> None:
     lengths = TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20])
     slow, fast = (
         simulate(Deployment.mixed(replica(gpu(speed))), Workload.of(10.0 * speed, lengths), requests=300)
@@ -422,7 +454,7 @@ def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast():
         assert fast.samples_s[metric] * 2 == pytest.approx(slow.samples_s[metric], rel=1e-6)
 
 
-def test_same_seed_same_result_other_seed_other():
+def test_same_seed_same_result_other_seed_other() -> None:
     deployment = Deployment.mixed(replica())
     workload = Workload.of(10.0, TokenLengths.from_pairs([300, 1200], [40, 150]))
     first, again, other = (simulate(deployment, workload, seed=seed, requests=200) for seed in (1, 1, 2))
@@ -430,14 +462,14 @@ def test_same_seed_same_result_other_seed_other():
     assert not np.array_equal(first.samples_s[Metric.E2E], other.samples_s[Metric.E2E])
 
 
-def test_lengths_are_independent_of_gaps():
+def test_lengths_are_independent_of_gaps() -> None:
     lengths = TokenLengths.from_pairs(np.arange(1, 1001), np.arange(1, 1001))
     offered = simulator._draw(Workload.of(1.0, lengths), 10_000, seed=0)
     correlation = np.corrcoef(np.diff(offered.arrival_s), offered.inputs[1:])[0, 1]
     assert abs(correlation) < 4 / math.sqrt(10_000)
 
 
-def test_classes_are_mixed_by_share():
+def test_classes_are_mixed_by_share() -> None:
     classes = (
         RequestClass(name="short", lengths=TokenLengths.constant(100, 1), share=0.75),
         RequestClass(name="long", lengths=TokenLengths.constant(100, 2), share=0.25),
@@ -447,7 +479,7 @@ def test_classes_are_mixed_by_share():
     assert (result.samples_s[Metric.TPOT] > 0).mean() == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 3600))
 
 
-def test_only_requests_after_the_warm_up_are_measured():
+def test_only_requests_after_the_warm_up_are_measured() -> None:
     result = simulate(Deployment.mixed(replica()), Workload.of(10.0, TokenLengths.constant(100, 10)), requests=200)
     assert result.method is Method.SIMULATED
     assert result.requests == 180
@@ -455,12 +487,12 @@ def test_only_requests_after_the_warm_up_are_measured():
     assert result.rate_per_s == 10.0
 
 
-def test_more_replicas_than_requests_leave_some_idle():
+def test_more_replicas_than_requests_leave_some_idle() -> None:
     one = alone(Deployment.mixed(replica()), 500, 30)
     assert alone(Deployment.mixed(replica(), replicas=1000), 500, 30) == one
 
 
-def test_decode_pool_without_work_is_idle():
+def test_decode_pool_without_work_is_idle() -> None:
     result = simulate(
         Deployment.disaggregated(replica(), replica()), Workload.of(5.0, TokenLengths.constant(500, 1)), requests=50
     )
@@ -471,18 +503,18 @@ def test_decode_pool_without_work_is_idle():
 # ------------------------------------------------------------------------------------- overload, limits, bounds
 
 
-@pytest.mark.parametrize("load", [1.06, 1.3, 4.0])
-def test_overload_is_seen(load: float):
+@pytest.mark.parametrize("load", [1.1, 1.3, 4.0])
+def test_overload_is_seen(load: float) -> None:
     assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(6)] == [False] * 6
 
 
-@pytest.mark.parametrize("load", [0.3, 0.8, 0.9])
-def test_load_below_capacity_is_stable(load: float):
+@pytest.mark.parametrize("load", [0.3, 0.8, 0.95])
+def test_load_below_capacity_is_stable(load: float) -> None:
     assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(10)] == [True] * 10
 
 
-def test_overloaded_decode_pool_is_seen_and_named():
-    lengths = TokenLengths.constant(100, 200)
+def test_overloaded_decode_pool_is_seen_and_named() -> None:
+    lengths = TokenLengths.constant(2000, 200)
     deployment = Deployment.disaggregated(replica(), replica(max_running_requests=4))
     result = simulate(deployment, Workload.of(20.0, lengths), requests=1000)
     assert not result.stable
@@ -491,32 +523,32 @@ def test_overloaded_decode_pool_is_seen_and_named():
     assert result.pools[1].mean_running == pytest.approx(4.0, rel=0.01)
 
 
-def test_scarce_memory_is_named_as_the_limit():
+def test_scarce_memory_is_named_as_the_limit() -> None:
     lengths = TokenLengths.constant(512, 100)
     result = simulate(Deployment.mixed(with_kv_tokens(2000)), Workload.of(20.0, lengths), requests=1000)
     assert not result.stable
     assert result.pools[0].limit is PoolLimit.KV_CAPACITY
-    assert result.pools[0].mean_running <= 3  # 39 blocks each, 124 blocks in all
-    assert result.pools[0].kv_occupancy <= 3 * 39 / 125
+    assert result.pools[0].mean_running <= 3  # 39 blocks each, 125 blocks in all
+    assert result.pools[0].kv_occupancy <= 3 * 39 / 125 * (1 + 1e-9)
 
 
-def test_bounds_are_memory_for_decodes_compute_for_prompts_overhead_for_slow_hosts():
+def test_bounds_are_memory_for_decodes_compute_for_prompts_overhead_for_slow_hosts() -> None:
     short, long = TokenLengths.constant(20, 300), TokenLengths.constant(4000, 1)
     slow_host = CALIBRATION.model_copy(update={"step_overhead_s": 1.0})
     cases = [(replica(), short, Bound.MEMORY), (replica(), long, Bound.COMPUTE)]
     cases += [(replica(calibration=slow_host), short, Bound.OVERHEAD)]
     for config, lengths, bound in cases:
-        pool = simulate(Deployment.mixed(config), Workload.of(0.5, lengths), requests=60).pools[0]
+        pool = simulate(Deployment.mixed(config), Workload.of(0.002, lengths), requests=60).pools[0]
         assert (pool.bound, pool.limit) == (bound, PoolLimit(bound.value))
 
 
-def test_assumptions_are_those_of_the_configurations_once():
+def test_assumptions_are_those_of_the_configurations_once() -> None:
     lengths = TokenLengths.constant(100, 10)
     result = simulate(Deployment.disaggregated(replica(), replica()), Workload.of(5.0, lengths), requests=500)
     assert result.assumptions == (*replica().assumptions, "KV transfer at full NIC bandwidth without contention")
 
 
-def test_too_short_a_run_says_so_and_how_long_would_do():
+def test_too_short_a_run_says_so_and_how_long_would_do() -> None:
     workload = Workload.of(200.0, TokenLengths.constant(100, 400))
     deployment = Deployment.mixed(replica(), replicas=10)
     short = simulate(deployment, workload, requests=400)
@@ -537,7 +569,7 @@ def test_too_short_a_run_says_so_and_how_long_would_do():
         ({"seed": -1}, r"seed = -1: must be >= 0"),
     ],
 )
-def test_arguments_out_of_range_are_refused(changes: dict[str, float], text: str):
+def test_arguments_out_of_range_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         simulate(Deployment.mixed(replica()), Workload.of(1.0, TokenLengths.constant(10, 10)), **changes)
 
@@ -550,6 +582,6 @@ def test_arguments_out_of_range_are_refused(changes: dict[str, float], text: str
         (replica(gpu(capacity_bytes=10 * GIB)), (10, 10), r"replica.memory = .*leave no KV cache"),
     ],
 )
-def test_what_does_not_fit_is_refused(config: ReplicaConfig, lengths: tuple[int, int], text: str):
+def test_what_does_not_fit_is_refused(config: ReplicaConfig, lengths: tuple[int, int], text: str) -> None:
     with pytest.raises(InputError, match=text):
         simulate(Deployment.mixed(config), Workload.of(1.0, TokenLengths.constant(*lengths)))

@@ -21,8 +21,9 @@ program, in the report and in the documentation.
 from __future__ import annotations
 
 from planner.optimizer.dominance import dominated
-from planner.optimizer.program import to_pulp
-from planner.optimizer.solving import build, solve
+from planner.optimizer.highs import to_pulp
+from planner.optimizer.program import Program, build
+from planner.optimizer.solving import solve
 from planner.optimizer.types import (
     Allocation,
     Candidate,
@@ -44,6 +45,7 @@ __all__ = [
     "Diagnosis",
     "Limits",
     "Objective",
+    "Program",
     "Relaxation",
     "Sense",
     "SolveStatus",

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from planner.optimizer.constraints import Row, Rows
 from planner.optimizer.fleet import fleet_of
-from planner.optimizer.program import Answer, Outcome, Program, Solver
+from planner.optimizer.highs import Answer, Outcome, Solver
+from planner.optimizer.program import Program
 from planner.optimizer.types import Candidate, Diagnosis, Limits, Relaxation, Sense
 
 
@@ -28,13 +29,14 @@ def diagnose(solver: Solver, program: Program, candidates: Sequence[Candidate], 
         candidates: of the program.
         limits: of the program. Its demand is more than can be served, so it bounds every rate tried here.
     """
-    conflict, is_proven = _conflict(solver, program, limits)
+    conflict, is_minimal = _conflict(solver, program, limits)
     relaxations = tuple(_relaxation(solver, program, row, candidates, limits) for row in conflict)
+    is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
     return Diagnosis(
-        summary=_summary(conflict, relaxations),
+        summary=_summary(conflict, relaxations, is_proven),
         conflict=tuple(row.name for row in conflict),
         relaxations=relaxations,
-        is_proven=is_proven and all(relaxation.is_proven for relaxation in relaxations),
+        is_proven=is_proven,
     )
 
 
@@ -79,9 +81,11 @@ def _use(row: Row, answer: Answer, candidates: Sequence[Candidate]) -> float:
     return math.fsum(value * answer.units[name] for name, value in row.used.items())
 
 
-def _summary(conflict: Rows, relaxations: Sequence[Relaxation]) -> str:
+def _summary(conflict: Rows, relaxations: Sequence[Relaxation], is_proven: bool) -> str:
     names = [row.name for row in conflict]
     together = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     helpful = [str(relaxation) for relaxation in relaxations if relaxation.needed is not None]
     way_out = f"enough is any of: {'; '.join(helpful)}" if helpful else "no change of one of them alone is enough"
+    if not is_proven:
+        way_out = f"{way_out if helpful else 'no way out found yet'} (the time ran out: a smaller change may do)"
     return f"{together} cannot hold together; {way_out}"

@@ -21,7 +21,6 @@ class Fleet:
 
     Attributes:
         units: by pool name.
-        capacity: rate each candidate's chain can carry [1/s], by candidate name.
         routed: rate routed to each candidate [1/s], by candidate name.
         capacity_per_s: rate all chains together can carry [1/s].
         rate_per_s: rate served [1/s], the sum of the routed rates.
@@ -29,7 +28,6 @@ class Fleet:
     """
 
     units: Mapping[str, int]
-    capacity: Mapping[str, float]
     routed: Mapping[str, float]
     capacity_per_s: float
     rate_per_s: float
@@ -39,6 +37,7 @@ class Fleet:
     def rate_per_cost(self) -> float:
         """Rate served per cost [1/s per USD/h]; infinite for a free fleet."""
         return self.rate_per_s / self.cost_per_h if self.cost_per_h else math.inf
+
 
 def fleet_of(rows: Rows, candidates: Sequence[Candidate], limits: Limits, found: Mapping[str, int]) -> Fleet:
     """The fleet of units by variable name, without the units that carry nothing.
@@ -61,7 +60,7 @@ def fleet_of(rows: Rows, candidates: Sequence[Candidate], limits: Limits, found:
     served = total if limits.demand_per_s is None else min(total, limits.demand_per_s)
     routed = {name: rate * (served / total if total else 0.0) for name, rate in capacity.items()}
     cost = math.fsum(pool.cost_per_unit * units[pool.name] for pool in pools_of(candidates))
-    fleet = Fleet(units, capacity, routed, total, served, cost)
+    fleet = Fleet(units, routed, total, served, cost)
     for row in reports(rows, candidates, fleet, {}):
         if row.slack < -FEASIBILITY_TOLERANCE * max(abs(row.limit), abs(row.used)):
             raise PlannerError(

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.errors import InputError
 from planner.optimizer.constraints import (
     label,
     pools_of,
-    rows_for,
     total_cost,
-    total_rate,
     total_units,
-    units_name,
 )
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.fleet import Fleet, fleet_of, reports
-from planner.optimizer.program import Answer, Outcome, Program, Solver, duals
+from planner.optimizer.highs import Answer, Outcome, Solver, duals
+from planner.optimizer.program import build
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -32,32 +30,10 @@ from planner.optimizer.types import (
 )
 
 MAX_RATIO_STEPS = 50
-"""Most Dinkelbach steps. Convergence is superlinear (Schaible 1976), about 4 to 8 in practice; more means a stall."""
+"""Most Dinkelbach steps; more means a stall. Convergence is superlinear (S. Schaible 1976, "Fractional programming II,
+on Dinkelbach's algorithm", Management Science 22(8)), so a handful is usual."""
 _SAME_RATIO = 1e-9
 """Ratios closer than this share are the same: far above float rounding, far below `FEASIBILITY_TOLERANCE`."""
-
-
-def build(candidates: Sequence[Candidate], limits: Limits, objective: Objective, ratio: float = 0.0) -> Program:
-    """The program of a request: its rows, and the goal.
-
-    Args:
-        candidates: at least one.
-        limits: see `Limits`.
-        objective: see `Objective`.
-        ratio: for `max_rate_per_cost`, the ratio q [1/s per USD/h] of the parametric goal ``rate - q cost``.
-    """
-    goals: Mapping[Objective, Mapping[str, float]] = {
-        Objective.MIN_COST: total_cost(candidates),
-        Objective.MAX_RATE: total_rate(candidates),
-        Objective.MAX_RATE_PER_COST: total_rate(candidates)
-        | {name: -ratio * cost for name, cost in total_cost(candidates).items()},
-    }
-    return Program(
-        rows=rows_for(objective, candidates, limits),
-        goal=goals[objective],
-        maximise=objective is not Objective.MIN_COST,
-        granularity={units_name(pool): pool.granularity for pool in pools_of(candidates)},
-    )
 
 
 def solve(
@@ -133,7 +109,7 @@ def _cheapest(solver: Solver, candidates: Sequence[Candidate], limits: Limits) -
 
 
 def _fastest(solver: Solver, candidates: Sequence[Candidate], limits: Limits) -> _Found:
-    """Greatest rate, then the least cost at that rate; the worse of both proofs is reported."""
+    """Greatest rate, then the least cost at that rate (to the relative gap). The gap reported is that of the rate."""
     program = build(candidates, limits, Objective.MAX_RATE)
     first = solver.run(program, limits.demand_per_s)
     if not first.has_units:
@@ -144,16 +120,15 @@ def _fastest(solver: Solver, candidates: Sequence[Candidate], limits: Limits) ->
     second = solver.run(cheapest, limits.demand_per_s)
     if second.has_units:
         fleet = fleet_of(cheapest.rows, candidates, limits, second.units)
-    gaps = (_gap(fleet.rate_per_s, first.bound), _gap(fleet.cost_per_h, second.bound))
-    worst = None if gaps[0] is None or gaps[1] is None else max(gaps[0], gaps[1])
-    return _graded(solver, second if first.outcome is Outcome.PROVEN else first, fleet, worst)
+    last = second if first.outcome is Outcome.PROVEN else first
+    return _graded(solver, last, fleet, _gap(fleet.rate_per_s, first.bound))
 
 
 def _best_ratio(solver: Solver, candidates: Sequence[Candidate], limits: Limits) -> _Found:
     """Dinkelbach's method: maximise rate - q cost, set q to the ratio found, until no allocation has more than 0.
 
     F(q) = max(rate - q cost) is convex and falling, and F(q) = 0 exactly at the greatest ratio: W. Dinkelbach 1967,
-    "On nonlinear fractional programming", Management Science 13(7), theorem 1. Each step solves an integer program,
+    "On nonlinear fractional programming", Management Science 13(7). Each step solves an integer program,
     so the ratio is that of whole units. Since rate <= q cost + F(q), no ratio exceeds q + F(q) / (least cost > 0),
     which is the bound of the reported gap.
     """

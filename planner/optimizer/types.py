@@ -43,7 +43,7 @@ class SolveStatus(StrEnum):
     WITHIN_GAP = "within_gap"
     """Proved to be within the relative gap that was asked for, but not to be best."""
     TIME_LIMIT = "time_limit"
-    """The time ran out; the allocation meets every limit, and may or may not be best."""
+    """The time ran out; the allocation meets every limit, and may or may not be best (or, at `max_rate`, cheapest)."""
     NO_SOLUTION_IN_TIME = "no_solution_in_time"
     """The time ran out before any allocation was found, and before it was proved that there is none."""
     INFEASIBLE = "infeasible"

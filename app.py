@@ -1,0 +1,403 @@
+"""The web app: widgets -> scenario -> plan -> charts. Run it with ``streamlit run app.py``.
+
+One page and no physics: every number comes from `planner.plan`, every table from `planner.report`, every picture from
+`planner.charts`. The plan follows the widgets by itself and is cached by its scenario.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+import planner
+from hardware_db import HardwareDb, Price, load_hardware, select_price
+from planner import charts, export, report
+from planner.candidates import Mode
+from planner.errors import InputError, PlannerError
+from planner.llm import list_llms
+from planner.optimizer import Objective
+from planner.planning import Plan
+from planner.scenario import read_scenario
+from planner.traces import list_lengths, load_lengths, preset_scv
+
+DEFAULT = read_scenario("chat-llama-70b")[0]
+"""The worked example: what the page shows before anything is touched."""
+SIMULATED_REQUESTS = 2000
+"""Fewer than the command line takes: the page answers while one waits, at 0.4 % sampling error of a p99 share."""
+MAX_CONFIG_BYTES = 1_000_000
+"""Largest config.json taken; published ones have a few thousand bytes."""
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+CONSTANT = "constant"
+PRECISIONS: dict[str, dict[str, str] | None] = {
+    "FP8, FP8 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
+    "FP8, BF16 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
+    "BF16": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"},
+    "INT4 weights, BF16 rest": {"weights": "int4", "activations": "bf16", "kv_cache": "bf16"},
+    "As the checkpoint": None,
+}
+OBJECTIVES = {
+    Objective.MIN_COST: "Least cost for all requests",
+    Objective.MAX_RATE: "Most requests for the budget",
+    Objective.MAX_RATE_PER_COST: "Most requests per dollar",
+}
+
+Scenario = dict[str, Any]
+
+
+def main() -> None:
+    """The page from top to bottom."""
+    st.set_page_config(page_title="LLM capacity planner", layout="wide")
+    st.title("LLM capacity planner")
+    try:
+        with st.sidebar:
+            scenario = scenario_inputs()
+        key = json.dumps(scenario, sort_keys=True)
+        plan = planned(key)
+        show_answer(plan, key)
+    except PlannerError as error:
+        st.error(str(error))
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def scenario_inputs() -> Scenario:
+    """All widgets; their values as the dict that `planner.load_scenario` reads."""
+    hardware = hardware_db()
+    scenario = {"name": "web app", **model_inputs(), "workload": traffic_inputs(), "slo": slo_inputs()}
+    st.subheader("Hardware", divider="gray")
+    skus = st.multiselect(
+        "SKUs",
+        list(hardware.skus),
+        [*DEFAULT.search.skus],
+        key="skus",
+        help="The only ones considered.",
+    )
+    modes = st.multiselect(
+        "Modes",
+        [mode.value for mode in Mode],
+        [mode.value for mode in DEFAULT.search.modes],
+        key="modes",
+        help="mixed: every replica does prefill and decode. disaggregated: a pool for each, KV cache sent between.",
+    )
+    if not skus:
+        raise InputError("SKUs", "none chosen", "nothing to plan with", "choose at least one SKU")
+    if not modes:
+        raise InputError("Modes", "none chosen", "nothing to plan with", "choose mixed, disaggregated or both")
+    scenario["search"] = {**DEFAULT.search.model_dump(mode="json"), "skus": skus, "modes": modes}
+    scenario["prices"] = price_inputs(skus, hardware)
+    scenario |= goal_inputs()
+    scenario["simulation"] = {"requests": SIMULATED_REQUESTS}
+    return scenario
+
+
+def model_inputs() -> Scenario:
+    """Preset or uploaded config.json, and the number formats."""
+    st.subheader("Model", divider="gray")
+    presets = list(list_llms())
+    llm = st.selectbox("Model", presets, presets.index(str(DEFAULT.llm)), key="llm", label_visibility="collapsed")
+    with st.expander("Another model: upload its config.json"):
+        uploaded = st.file_uploader(
+            "Hugging Face config.json", type="json", key="config", help="Only read as data; nothing in it is run."
+        )
+    precision = st.selectbox(
+        "Number format", list(PRECISIONS), key="precision", help="Of weights and arithmetic, and of the KV cache."
+    )
+    content = llm if uploaded is None else config_content(uploaded.name, uploaded.getvalue())
+    formats = PRECISIONS[precision]
+    return {"llm": content} | ({"precision": formats} if formats else {})
+
+
+def config_content(name: str, raw: bytes) -> Scenario:
+    """An uploaded config.json as a dict. Raises InputError when it is too large or is no JSON object."""
+    fix = "upload the config.json of a Hugging Face model"
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise InputError("config.json", f"{len(raw)} bytes", f"larger than {MAX_CONFIG_BYTES} bytes", fix)
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise InputError("config.json", name, "is not JSON", fix) from None
+    if not isinstance(content, dict):
+        raise InputError("config.json", name, "is not a JSON object", fix)
+    return {"_name": name.removesuffix(".json"), **content}
+
+
+def traffic_inputs() -> Scenario:
+    """Rate, lengths and burstiness."""
+    st.subheader("Traffic", divider="gray")
+    rate = st.number_input(
+        "Requests per second", min_value=0.01, max_value=1e6, value=DEFAULT.workload.rate_per_s, step=5.0, key="rate"
+    )
+    presets = [*list_lengths(), CONSTANT]
+    name = st.selectbox("Token lengths", presets, presets.index(str(DEFAULT.workload.lengths)), key="lengths")
+    if name == CONSTANT:
+        left, right = st.columns(2)
+        lengths: str | dict[str, int] = {
+            "input_tokens": left.number_input("Input tokens", 1, 1_000_000, 1000, 100, key="input_tokens"),
+            "output_tokens": right.number_input("Output tokens", 1, 1_000_000, 200, 50, key="output_tokens"),
+        }
+    else:
+        lengths = name
+        law = load_lengths(name)
+        st.caption(f"From a request trace: mean {law.mean_input:,.0f} input and {law.mean_output:,.0f} output tokens")
+    scv = st.number_input(
+        "Burstiness (SCV of arrival gaps)",
+        min_value=0.0,
+        max_value=100.0,
+        value=1.0 if name == CONSTANT else round(preset_scv(name), 2),
+        step=0.5,
+        key=f"scv-{name}",
+        help="Variance / mean² of the time between arrivals. 0: evenly spaced, 1: Poisson, above 1: bursty.",
+    )
+    return {"rate_per_s": rate, "scv": scv, "lengths": lengths}
+
+
+def slo_inputs() -> list[Scenario]:
+    """A percentile and a threshold for TTFT and for TPOT."""
+    st.subheader("Latency targets", divider="gray")
+    words = {"ttft": ("TTFT", "Time to first token"), "tpot": ("TPOT", "Time per output token after the first")}
+    targets = []
+    for default in DEFAULT.slo:
+        label, meaning = words[default.metric.value]
+        left, right = st.columns([2, 3])
+        names = list(PERCENTILES)
+        index = list(PERCENTILES.values()).index(default.percentile)
+        percentile = left.selectbox(f"{label}", names, index, key=f"{label}-percentile", help=f"{meaning}: percentile")
+        limit_ms = right.number_input(
+            f"{label} at most (ms)",
+            min_value=0.01,
+            max_value=1e7,
+            value=1000 * default.threshold_s,
+            step=5.0,
+            format="%g",
+            key=f"{label}-ms",
+        )
+        targets.append(
+            {"metric": default.metric.value, "percentile": PERCENTILES[percentile], "threshold_s": limit_ms / 1000}
+        )
+    return targets
+
+
+def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
+    """Commitment, and the price of each SKU: the cheapest that is listed, or the user's own."""
+    st.subheader("Prices", divider="gray")
+    commitments = sorted({price.commitment for price in hardware.prices})
+    commitment = st.selectbox(
+        "Commitment",
+        commitments,
+        commitments.index(DEFAULT.prices.commitment),
+        format_func=lambda name: name.replace("_", " "),
+        key="commitment",
+    )
+    confidence = DEFAULT.prices.min_confidence
+    listed = {sku: select_price(hardware, sku, commitment=commitment, min_confidence=confidence) for sku in skus}
+    own = own_prices(commitment)
+    edited = price_editor(skus, listed, own, key=f"prices {commitment} {' '.join(skus)}")
+    own.update({sku: usd for sku, usd in edited.items() if usd != listed_usd(listed[sku])})
+    for sku in [sku for sku, usd in edited.items() if usd == listed_usd(listed[sku])]:
+        own.pop(sku, None)
+    used = {sku: own[sku] for sku in skus if own.get(sku) is not None}
+    return {"commitment": commitment, "min_confidence": confidence, "usd_per_gpu_hour": used}
+
+
+def own_prices(commitment: str) -> dict[str, float | None]:
+    """Prices typed in this session under a commitment, by SKU; they outlive a change of the SKUs shown."""
+    prices: dict[str, dict[str, float | None]] = st.session_state.setdefault("own_prices", {})
+    return prices.setdefault(commitment, {})
+
+
+def price_editor(
+    skus: list[str], listed: dict[str, Price | None], own: dict[str, float | None], key: str
+) -> dict[str, float | None]:
+    """A table of prices to edit; returns USD per GPU-hour by SKU, None where a cell is empty."""
+    if st.session_state.get("price_editor") != key:  # a new table starts from what was typed before
+        st.session_state.update(price_editor=key, price_start=dict(own))
+    start = st.session_state["price_start"]
+    table = pd.DataFrame(
+        {
+            "SKU": skus,
+            "USD/GPU-h": [start.get(sku, listed_usd(listed[sku])) for sku in skus],
+            "Listed": [cited(listed[sku]) for sku in skus],
+        }
+    )
+    number = st.column_config.NumberColumn(
+        min_value=0.01, step=0.0001, format="%.2f", help="Edit to use your own price."
+    )
+    edited = st.data_editor(
+        table, hide_index=True, disabled=["SKU", "Listed"], column_config={"USD/GPU-h": number}, key=key
+    )
+    st.caption("The cheapest listed price of each SKU. Edit a price to plan with your own.")
+    return {sku: float(usd) if pd.notna(usd) else None for sku, usd in zip(skus, edited["USD/GPU-h"], strict=True)}
+
+
+def listed_usd(price: Price | None) -> float | None:
+    """The listed price, or None."""
+    return price.usd_per_gpu_hour if price else None
+
+
+def cited(price: Price | None) -> str:
+    """Where a listed price comes from, in a few words."""
+    if price is None:
+        return "not listed"
+    return f"{price.usd_per_gpu_hour:.2f}, {price.provider}, {price.retrieved_on.isoformat()}"
+
+
+def goal_inputs() -> Scenario:
+    """Objective and budget."""
+    st.subheader("Goal", divider="gray")
+    objective = st.selectbox("Goal", list(OBJECTIVES), format_func=OBJECTIVES.__getitem__, key="objective")
+    budget = st.number_input(
+        "Budget (USD per hour)", min_value=0.01, value=None, step=10.0, key="budget", placeholder="no limit"
+    )
+    return {"objective": objective.value, "limits": {"budget_usd_per_hour": budget}}
+
+
+# --- work, cached ---------------------------------------------------------------------------------------------------
+
+
+@st.cache_data(show_spinner=False)
+def hardware_db() -> HardwareDb:
+    """The packaged hardware database."""
+    return load_hardware()
+
+
+@st.cache_data(show_spinner=False, max_entries=50)
+def planned(key: str) -> Plan:
+    """The plan of a scenario (JSON text), its stages named while it is made."""
+    stage = st.empty()
+
+    def show(name: str) -> None:
+        stage.status(f"Planning: {name}", state="running")
+
+    try:
+        return planner.plan(planner.load_scenario(json.loads(key)), progress=show)
+    finally:
+        stage.empty()
+
+
+@st.cache_data(show_spinner="Sweeping arrival rates", max_entries=50)
+def latency_rows(key: str, index: int, _plan: Plan) -> list[charts.Row]:
+    """Latencies of one deployment of a plan over arrival rates."""
+    chosen = _plan.deployments[index]
+    return charts.latency_vs_rate_rows(chosen.deployment, chosen.workload, _plan.request.slo)
+
+
+# --- answer ---------------------------------------------------------------------------------------------------------
+
+
+def show_answer(plan: Plan, key: str) -> None:
+    """The plan, or why there is none."""
+    if not plan.feasible:
+        show_infeasible(plan)
+        return
+    show_summary(plan)
+    show_charts(plan, key)
+    show_trust(plan)
+    show_downloads(plan, key)
+
+
+def show_summary(plan: Plan) -> None:
+    """The answer in a sentence, four figures, the fleet and its targets."""
+    assert plan.cost is not None
+    st.markdown(f"**{plain(report.headline(plan))}**")
+    if plan.warnings:
+        st.warning("\n".join(f"- {plain(warning)}" for warning in plan.warnings))
+    cost = plan.cost
+    figures = {
+        "Fleet": " + ".join(f"{count:,} × {sku}" for sku, count in plan.gpus.items()),
+        "Cost per month": f"${cost.usd_per_month:,.0f}",
+        "Per million output tokens": f"${report.money(cost.usd_per_million_output_tokens)}",
+        "Goodput per dollar": f"{report.significant(cost.requests_per_usd)} requests",
+    }
+    with st.container(horizontal=True):
+        for label, value in figures.items():
+            st.metric(label, value, border=True)
+    tables = {table.title: table for table in report.tables(plan)}
+    for title in ("Fleet", "Targets"):
+        show_table(tables[title])
+    with st.expander("All figures: latencies, load, cost, agreement, constraints, prices"):
+        for title in ("Latency", "Load of each pool", "Cost", "Theory against simulation", "Constraints", "Prices"):
+            if title in tables:
+                show_table(tables[title])
+
+
+def show_charts(plan: Plan, key: str) -> None:
+    """Latency against rate and the roofline of one deployment; the cost of the alternatives."""
+    slo = plan.request.slo
+    st.subheader("Latency against rate", divider="gray")
+    index = chosen_index("Deployment", [planned.option.name for planned in plan.deployments])
+    chosen = plan.deployments[index]
+    rows = latency_rows(key, index, plan)
+    for metric in charts.shown_metrics(slo):
+        st.altair_chart(charts.latency_panel(rows, slo, metric), width="stretch")
+    st.subheader("Roofline", divider="gray")
+    pools = chosen.deployment.pools
+    index = chosen_index("Pool", [f"{pool.role}: {pool.config.label}" for pool in pools])
+    shapes = charts.pool_shapes(pools[index], chosen.predicted.pools[index], chosen.workload.lengths)
+    st.altair_chart(charts.roofline(pools[index].config, shapes), width="stretch")
+    st.subheader("Cost comparison", divider="gray")
+    st.altair_chart(charts.cost_comparison(plan), width="stretch")
+    show_rejections(plan)
+
+
+def chosen_index(label: str, names: list[str]) -> int:
+    """Which of several to show; no question where there is one."""
+    if len(names) == 1:
+        return 0
+    return st.radio(label, range(len(names)), format_func=names.__getitem__, horizontal=True)
+
+
+def show_rejections(plan: Plan) -> None:
+    """Why a SKU offers nothing in a mode."""
+    for table in report.tables(plan):
+        if table.title == "Rejected":
+            show_table(table)
+
+
+def show_trust(plan: Plan) -> None:
+    """What the numbers take for granted, and how they were made."""
+    st.subheader("How far to trust this", divider="gray")
+    st.markdown("\n".join(f"- {plain(note)}" for note in report.assumed(plan)))
+    with st.expander("Method"):
+        st.markdown("\n".join(f"- {plain(line)}" for line in report.METHOD))
+
+
+def show_downloads(plan: Plan, key: str) -> None:
+    """The plan and the scenario as files."""
+    st.subheader("Take it with you", divider="gray")
+    files = {
+        "Plan (JSON)": ("plan.json", json.dumps(export.plan_to_dict(plan), indent=2), "application/json"),
+        "Plan (Markdown)": ("plan.md", report.markdown(plan), "text/markdown"),
+        "Scenario (for planner plan)": ("scenario.json", key, "application/json"),
+    }
+    with st.container(horizontal=True):
+        for label, (name, content, kind) in files.items():
+            st.download_button(label, content, file_name=name, mime=kind, on_click="ignore")
+
+
+def show_infeasible(plan: Plan) -> None:
+    """What binds, what comes nearest, and the smallest change that helps."""
+    st.warning(f"**{plain(report.headline(plan))}**")
+    st.subheader("What would help", divider="gray")
+    st.markdown("\n".join(f"- {plain(line)}" for line in plan.diagnosis))
+    show_rejections(plan)
+
+
+def show_table(table: report.Table) -> None:
+    """A table of the report, its first column as row heads."""
+    st.markdown(f"**{plain(table.title)}**")
+    frame = pd.DataFrame([[plain(cell) for cell in row] for row in table.rows], columns=list(table.columns))
+    st.table(frame.set_index(table.columns[0]))
+    if table.note:
+        st.caption(plain(table.note))
+
+
+def plain(text: str) -> str:
+    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis."""
+    return "".join(f"\\{mark}" if mark in "\\`*_[]$:<>~#|" else mark for mark in text)
+
+
+main()

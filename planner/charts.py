@@ -1,0 +1,542 @@
+"""Charts of a plan: latency against rate, the roofline of a step, the cost of the alternatives.
+
+Every chart has a companion that returns its data as rows (lists of plain dicts), so that a number in a picture can be
+tested and exported. Charts work in a notebook and in the web app, on a light and on a dark page. Colours are from the
+palette of Okabe and Ito (Color Universal Design, 2008, https://jfly.uni-koeln.de/color/), told apart by all common
+kinds of colour vision; shape, dash or words always say the same thing again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import altair as alt
+import numpy as np
+
+from planner.deployment import Deployment, Pool, PoolPerformance, Role
+from planner.errors import InputError
+from planner.optimizer import Objective
+from planner.performance import evaluate, fluid_rate_per_s, step_shapes, token_costs
+from planner.planning import HOURS_PER_MONTH, Alternative, Plan
+from planner.replica import ReplicaConfig, step_timer
+from planner.roofline import Bound, Family, StepShape, coefficients, ridge_point_flops_per_byte, statistics, step_work
+from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
+
+Row = dict[str, str | float | bool | None]
+"""One mark of a chart: plain values only, so that rows are JSON."""
+
+BLUE, SKY, GREEN, ORANGE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
+GREY = "#8C8C8C"
+"""Neutral marks and text; readable on white and on near-black."""
+
+LOWEST_LOAD, HIGHEST_LOAD = 0.10, 0.98
+"""Ends of a rate sweep as shares of the largest stable rate: a choice; at 1 the queue has no stationary law."""
+MAX_POINTS = 25
+"""Most evaluations in one sweep, so that a chart never takes longer than its plan."""
+DEFAULT_PERCENTILE = 0.99
+"""Upper curve of a metric for which the Slo names no percentile."""
+SAME_PLACE = 1.6
+"""Points of one step whose intensities differ by less than this factor share one label."""
+BAR_HEIGHT_PX, AXIS_HEIGHT_PX = 26, 110
+
+FAMILY_WORDS = {
+    Family.EMBEDDING: "embedding",
+    Family.NORM: "norms",
+    Family.QKV: "QKV",
+    Family.ATTENTION_PREFILL: "prefill attention",
+    Family.ATTENTION_DECODE: "decode attention",
+    Family.ATTENTION_OUTPUT: "attention output",
+    Family.FEED_FORWARD: "feed-forward",
+    Family.ROUTER: "router",
+    Family.EXPERTS: "experts",
+    Family.LM_HEAD: "LM head",
+    Family.ALL_REDUCE: "all-reduce",
+    Family.ALL_GATHER: "all-gather",
+}
+
+
+def _chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
+
+
+def _layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int, description: str) -> alt.LayerChart:
+    return alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
+
+
+# --- latency against rate -------------------------------------------------------------------------------------------
+
+
+def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> list[Row]:
+    """Percentiles of TTFT and TPOT (and of E2E where the Slo has a target on it) over arrival rates.
+
+    Rates run from 10 % to 98 % of the largest stable rate, closer together where queues grow, and include the
+    workload's own rate (`is_planned`). Each metric has its median and the percentiles of its targets, p99 without any.
+    Rates at which the deployment is unstable have no rows.
+
+    Args:
+        deployment: what serves.
+        workload: lengths and burstiness; its rate is the planned one.
+        slo: whose percentiles are shown.
+        points: evaluations, 2 to 25.
+
+    Returns rows with metric, percentile ("p99"), rate_per_s [1/s], load (share of the largest stable rate),
+    latency_ms [ms] and is_planned. Raises InputError when `points` is out of range or the deployment does not fit.
+    """
+    if not 2 <= points <= MAX_POINTS:
+        raise InputError("points", points, f"must be from 2 to {MAX_POINTS}", "give a number of evaluations in range")
+    planned = workload.arrivals.rate_per_s
+    largest = largest_stable_rate_per_s(deployment, workload)
+    loads = 1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points - 1)
+    rows: list[Row] = []
+    for rate in sorted({*(loads * largest).tolist(), planned}):
+        performance = evaluate(deployment, workload.at_rate(rate))
+        if not performance.stable:
+            continue
+        for metric in shown_metrics(slo):
+            for percentile in _percentiles(slo, metric):
+                latency_s = performance.distribution(metric).quantile_s(percentile)
+                rows.append(
+                    {
+                        "metric": metric.value.upper(),
+                        "percentile": f"p{100 * percentile:g}",
+                        "rate_per_s": rate,
+                        "load": rate / largest,
+                        "latency_ms": 1e3 * latency_s,
+                        "is_planned": rate == planned,
+                    }
+                )
+    return rows
+
+
+def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:
+    """Rate [1/s] above which the first pool's backlog grows without bound: min over pools of replicas * fluid rate."""
+    return min(pool.replicas * fluid_rate_per_s(pool, workload) for pool in deployment.pools)
+
+
+def shown_metrics(slo: Slo) -> list[Metric]:
+    """TTFT and TPOT, and E2E where the Slo has a target on it: one panel each."""
+    return [
+        metric
+        for metric in Metric
+        if metric is not Metric.E2E or any(target.metric is Metric.E2E for target in slo.targets)
+    ]
+
+
+def _percentiles(slo: Slo, metric: Metric) -> list[float]:
+    asked = {target.percentile for target in slo.targets if target.metric is metric}
+    return sorted({0.5} | (asked or {DEFAULT_PERCENTILE}))
+
+
+def latency_vs_rate(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> alt.VConcatChart:
+    """TTFT and TPOT percentiles against the arrival rate, one panel each, with targets and the planned rate.
+
+    Arguments and errors as `latency_vs_rate_rows`.
+    """
+    rows = latency_vs_rate_rows(deployment, workload, slo, points)
+    return alt.vconcat(*(latency_panel(rows, slo, metric).properties(width=560) for metric in shown_metrics(slo)))
+
+
+def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerChart:
+    """One metric of `latency_vs_rate_rows` as a chart. The vertical axis ends somewhat above targets and plan."""
+    name = metric.value.upper()
+    mine = [row for row in rows if row["metric"] == name]
+    targets = [target for target in slo.targets if target.metric is metric]
+    top = _top_ms(mine, targets)
+    shown = [f"p{100 * percentile:g}" for percentile in _percentiles(slo, metric)]
+    x = alt.X("rate_per_s:Q", title="Arrival rate (requests/s)", scale=alt.Scale(zero=True, nice=False))
+    y = alt.Y("latency_ms:Q", title=f"{name} (ms)", scale=alt.Scale(domain=[0.0, top], nice=False))
+    color = alt.Color(
+        "percentile:N",
+        title="Percentile of requests",
+        scale=alt.Scale(domain=shown, range=[SKY, BLUE, GREEN, ORANGE][: len(shown)]),
+        legend=alt.Legend(orient="top"),
+    )
+    tooltip = [
+        alt.Tooltip("percentile:N", title="Percentile"),
+        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~g"),
+        alt.Tooltip("load:Q", title="Share of the largest stable rate", format=".0%"),
+        alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~g"),
+    ]
+    lines = _chart(mine).mark_line(clip=True, strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=tooltip)
+    planned = [row for row in mine if row["is_planned"]]
+    dots = _chart(planned).mark_point(filled=True, size=80, opacity=1, clip=True)
+    layers = [
+        lines,
+        *_planned_rate(planned[:1], top),
+        *_threshold_lines(targets, mine),
+        dots.encode(x=x, y=y, color=color, tooltip=tooltip),
+    ]
+    title = alt.TitleParams(
+        f"{name} against arrival rate",
+        subtitle="Dashed line: target. Dots: the planned rate.",
+        anchor="start",
+    )
+    return _layered(layers, title, 320, f"{name} percentiles over arrival rate")
+
+
+def _top_ms(rows: Sequence[Row], targets: Sequence[LatencyTarget]) -> float:
+    """End of the vertical axis [ms]: 1.6 times what must be seen, so that saturation does not flatten the rest."""
+    marks = [1e3 * target.threshold_s for target in targets]
+    marks += [_number(row, "latency_ms") for row in rows if row["is_planned"]]
+    if not marks:
+        marks = [_number(row, "latency_ms") for row in rows]
+    return 1.6 * max(marks, default=1.0) or 1.0
+
+
+def _number(row: Row, name: str) -> float:
+    value = row[name]
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> list[alt.Chart]:
+    left = min((_number(row, "rate_per_s") for row in rows), default=0.0)
+    values = [
+        {
+            "latency_ms": 1e3 * target.threshold_s,
+            "rate_per_s": left,
+            "label": f"target: {target.name.split()[0]} ≤ {1e3 * target.threshold_s:,.4g} ms",
+        }
+        for target in targets
+    ]
+    if not values:
+        return []
+    base = _chart(values)
+    rule = base.mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency_ms:Q")
+    text = base.mark_text(align="left", dy=-8, color=VERMILLION, fontWeight="bold", fontSize=12)
+    return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q", text="label:N")]
+
+
+def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
+    if not planned:
+        return []
+    rate = _number(planned[0], "rate_per_s")
+    base = _chart([{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}])
+    rule = base.mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
+    text = base.mark_text(align="right", dx=-6, dy=10, color=GREY, fontSize=12)
+    return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q", text="label:N")]
+
+
+# --- roofline -------------------------------------------------------------------------------------------------------
+
+
+def pool_shapes(pool: Pool, performance: PoolPerformance, lengths: TokenLengths) -> dict[str, StepShape]:
+    """The steps that describe a pool, by name: its mean decode step, and a step full of prompt tokens.
+
+    A prefill pool has no decode step, a decode pool no prefill step.
+
+    Args:
+        pool: of a deployment.
+        performance: its own, for the mean number of running requests.
+        lengths: of the workload.
+    """
+    costs = token_costs(lengths, pool.config.max_batched_tokens, pool.role)
+    shapes = {}
+    if pool.role is not Role.PREFILL:
+        running = max(1.0, performance.mean_running)
+        name = f"decode step, {running:,.0f} running"
+        shapes[name] = step_shapes(np.array(running), np.array(0.0), costs)
+    if pool.role is not Role.DECODE:
+        tokens = pool.config.max_batched_tokens
+        name = f"prefill step, {tokens:,} tokens"
+        shapes[name] = step_shapes(np.array(0.0), np.array(float(tokens)), costs)
+    return shapes
+
+
+def roofline_rows(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> list[Row]:
+    """Operators of steps as points on the roofline of one GPU.
+
+    Intensity is FLOPs / HBM bytes; attained is FLOPs / operator time, where the time is that of the step-time model
+    (the largest of compute, memory and link time, at the calibrated efficiencies if there are any). Operators without
+    FLOPs (norms, embedding, collectives) have no place on a roofline and no row; their time counts in `time_share`.
+    Layer groups of one family are summed.
+
+    Args:
+        config: the replica.
+        shapes: one step each, by name.
+
+    Returns rows with step, operator, dtype, intensity_flops_per_byte, attained_flops_per_s, time_s, time_share (of
+    the step) and bound.
+    """
+    rows: list[Row] = []
+    for step, shape in shapes.items():
+        rows += _operator_rows(config, step, shape)
+    return rows
+
+
+def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[Row]:
+    works = step_work(config.llm, config.sku, config.precision, config.parallelism.tp)
+    timer = step_timer(config)
+    by_resource = timer.operator_times_s(shape)
+    amounts = statistics(shape, timer.experts)
+    total_s = float(timer.times_s(shape))
+    rows: list[Row] = []
+    for family in dict.fromkeys(work.family for work in works):
+        members = [index for index, work in enumerate(works) if work.family is family]
+        flops = float(sum(coefficients(works[index].flops) @ amounts for index in members))
+        hbm_bytes = float(sum(coefficients(works[index].hbm_bytes) @ amounts for index in members))
+        time_s = float(by_resource[:, members].max(axis=0).sum())
+        if flops <= 0.0 or time_s <= 0.0:
+            continue
+        waits = by_resource[:, members].sum(axis=1)
+        rows.append(
+            {
+                "step": step,
+                "operator": FAMILY_WORDS[family],
+                "dtype": works[members[0]].dtype.value,
+                "intensity_flops_per_byte": flops / hbm_bytes,
+                "attained_flops_per_s": flops / time_s,
+                "time_s": time_s,
+                "time_share": time_s / total_s,
+                "bound": (Bound.COMPUTE, Bound.MEMORY, Bound.LINK)[int(waits.argmax())].value,
+            }
+        )
+    return rows
+
+
+def roof_rows(config: ReplicaConfig, lowest: float, highest: float) -> list[Row]:
+    """Roofs of a SKU between two intensities [FLOP/byte]: min(bandwidth * intensity, peak).
+
+    Three points (both ends and the ridge) for each number format the replica computes in. Rows hold dtype,
+    intensity_flops_per_byte, attained_flops_per_s and is_ridge.
+    Source: Williams, Waterman, Patterson 2009, CACM 52(4), eq. 1.
+    """
+    works = step_work(config.llm, config.sku, config.precision, config.parallelism.tp)
+    bandwidth = config.sku.hbm_bandwidth_bytes_per_s.value
+    rows: list[Row] = []
+    for dtype in sorted({work.dtype for work in works if work.flops}):
+        ridge = ridge_point_flops_per_byte(config.sku, dtype)
+        peak = config.sku.peak_flops_per_s[dtype].value
+        rows += [
+            {
+                "dtype": dtype.value,
+                "intensity_flops_per_byte": intensity,
+                "attained_flops_per_s": min(bandwidth * intensity, peak),
+                "is_ridge": intensity == ridge,
+            }
+            for intensity in (min(lowest, ridge), ridge, max(highest, ridge))
+        ]
+    return rows
+
+
+def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.LayerChart:
+    """Operators of steps under the roof of the SKU, per GPU, both axes logarithmic.
+
+    Args:
+        config: the replica.
+        shapes: one step each, by name; `pool_shapes` gives those of a pool.
+    """
+    points = roofline_rows(config, shapes)
+    intensities = [_number(row, "intensity_flops_per_byte") for row in points]
+    lowest = 10.0 ** math.floor(math.log10(min(intensities, default=1.0)))
+    highest = 10.0 ** (math.ceil(math.log10(max(intensities, default=1e3))) + 1)
+    roofs = roof_rows(config, lowest, highest)
+    x = alt.X(
+        "intensity_flops_per_byte:Q",
+        title="Arithmetic intensity (FLOP per byte of HBM traffic)",
+        scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
+        axis=alt.Axis(format="~s", tickCount=6),
+    )
+    y = alt.Y(
+        "attained_tflops_per_s:Q",
+        title="Attained per GPU (TFLOP/s)",
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(format="~g", tickCount=6),
+    )
+    layers = [*_roof_layers(roofs, x, y), *_operator_layers(points, list(shapes), x, y)]
+    title = alt.TitleParams(
+        f"Roofline of {config.label}",
+        subtitle="Operators of one step. Larger mark: larger share of its time.",
+        anchor="start",
+    )
+    return _layered(layers, title, 420, f"Roofline of {config.label}")
+
+
+def _in_tflops(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "attained_tflops_per_s": _number(row, "attained_flops_per_s") / 1e12} for row in rows]
+
+
+def _roof_layers(roofs: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    ridges = [
+        {**row, "label": f"{row['dtype']}: ridge at {row['intensity_flops_per_byte']:,.0f} FLOP/byte"}
+        for row in _in_tflops(roofs)
+        if row["is_ridge"]
+    ]
+    lines = _chart(_in_tflops(roofs)).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")
+    marks = _chart(ridges).mark_point(shape="diamond", filled=True, color=GREY, size=90, opacity=1).encode(x=x, y=y)
+    text = _chart(ridges).mark_text(align="right", dx=-10, dy=-6, color=GREY, fontSize=12)
+    return [lines, marks, text.encode(x=x, y=y, text="label:N")]
+
+
+def _operator_layers(points: Sequence[Row], steps: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    colors = [BLUE, VERMILLION, GREEN, ORANGE][: len(steps)]
+    shapes = ["circle", "triangle-up", "square", "cross"][: len(steps)]
+    legend = alt.Legend(orient="top", title=None, labelLimit=300)
+    marks = _chart(_in_tflops(points)).mark_point(filled=True, opacity=0.85)
+    return [
+        marks.encode(
+            x=x,
+            y=y,
+            color=alt.Color("step:N", scale=alt.Scale(domain=steps, range=colors), legend=legend),
+            shape=alt.Shape("step:N", scale=alt.Scale(domain=steps, range=shapes), legend=legend),
+            size=alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=[60, 700]), legend=None),
+            tooltip=[
+                alt.Tooltip("step:N", title="Step"),
+                alt.Tooltip("operator:N", title="Operator"),
+                alt.Tooltip("dtype:N", title="Arithmetic"),
+                alt.Tooltip("intensity_flops_per_byte:Q", title="FLOP/byte", format=",.4~g"),
+                alt.Tooltip("attained_tflops_per_s:Q", title="TFLOP/s", format=",.4~g"),
+                alt.Tooltip("time_share:Q", title="Share of step time", format=".1%"),
+                alt.Tooltip("bound:N", title="Waits for"),
+            ],
+        ),
+        *(
+            _operator_names([row for row in points if row["step"] == step], color, 20 + 15 * place, x, y)
+            for place, (step, color) in enumerate(zip(steps, colors, strict=True))
+        ),
+    ]
+
+
+def _operator_names(points: Sequence[Row], color: str, below_px: int, x: alt.X, y: alt.Y) -> alt.Chart:
+    """Names beside the points of one step, under the roof; each step on a line of its own where two meet."""
+    text = _chart(_in_tflops(label_rows(points))).mark_text(align="left", dx=8, dy=below_px, fontSize=12, color=color)
+    return text.encode(x=x, y=y, text="label:N")
+
+
+def label_rows(points: Sequence[Row]) -> list[Row]:
+    """One label for points of a step that lie in one place: their names, at the rightmost of them."""
+    labels: list[Row] = []
+    order = sorted(points, key=lambda row: (str(row["step"]), _number(row, "intensity_flops_per_byte")))
+    for row in order:
+        last = labels[-1] if labels else None
+        near = last is not None and last["step"] == row["step"]
+        if last is not None and near and _near(last, row):
+            labels[-1] = {**row, "label": f"{last['label']}, {row['operator']}"}
+        else:
+            labels.append({**row, "label": row["operator"]})
+    return labels
+
+
+def _near(one: Row, other: Row) -> bool:
+    return all(
+        abs(math.log(_number(one, name) / _number(other, name))) < math.log(SAME_PLACE)
+        for name in ("intensity_flops_per_byte", "attained_flops_per_s")
+    )
+
+
+# --- cost comparison ------------------------------------------------------------------------------------------------
+
+
+def cost_comparison_rows(plan: Plan) -> list[Row]:
+    """The best fleet of each SKU and of each mode, cheapest first within a kind; those without one last.
+
+    Returns rows with name, kind ("sku" or "mode"), fleet (in words), is_feasible, is_chosen, usd_per_month [USD],
+    usd_per_thousand_requests [USD], cost (what the bar shows, by objective), ratio (to the chosen fleet's) and reason
+    (why there is none). A plan that is infeasible has only rows without a cost.
+    """
+    chosen = None
+    if plan.cost is not None:
+        chosen = _shown_cost(plan, plan.cost.usd_per_month, plan.cost.usd_per_thousand_requests)
+    if plan.alternatives:
+        rows = [_cost_row(plan, alternative, chosen) for alternative in plan.alternatives]
+    else:
+        rows = [_rejected_row(plan, "sku", sku) for sku in dict.fromkeys(plan.request.search.skus)]
+        rows += [_rejected_row(plan, "mode", mode.value) for mode in dict.fromkeys(plan.request.search.modes)]
+    return sorted(rows, key=lambda row: (row["kind"] == "mode", not row["is_feasible"], _sortable(row)))
+
+
+def _sortable(row: Row) -> float:
+    return _number(row, "cost") if row["is_feasible"] else 0.0
+
+
+def _shown_cost(plan: Plan, usd_per_month: float, usd_per_thousand_requests: float) -> float:
+    """Fleets for one demand compare by the month; fleets that serve different rates by the request."""
+    return usd_per_month if plan.request.objective is Objective.MIN_COST else usd_per_thousand_requests
+
+
+def _cost_row(plan: Plan, alternative: Alternative, chosen: float | None) -> Row:
+    if alternative.usd_per_hour is None or alternative.rate_per_s <= 0.0:
+        return {**_rejected_row(plan, alternative.kind, alternative.restriction)}
+    per_month = alternative.usd_per_hour * HOURS_PER_MONTH
+    per_thousand = 1e3 * alternative.usd_per_hour / (3600.0 * alternative.rate_per_s)
+    cost = _shown_cost(plan, per_month, per_thousand)
+    return {
+        "name": alternative.restriction,
+        "kind": alternative.kind,
+        "fleet": alternative.summary,
+        "is_feasible": True,
+        "is_chosen": alternative.is_chosen,
+        "usd_per_month": per_month,
+        "usd_per_thousand_requests": per_thousand,
+        "cost": cost,
+        "ratio": cost / chosen if chosen else None,
+        "reason": "",
+    }
+
+
+def _rejected_row(plan: Plan, kind: str, name: str) -> Row:
+    found = [item for item in plan.rejections if name in (item.sku, item.mode.value)]
+    nearest = min(found, key=lambda item: item.ratio, default=None)
+    return {
+        "name": name,
+        "kind": kind,
+        "fleet": "",
+        "is_feasible": False,
+        "is_chosen": False,
+        "usd_per_month": None,
+        "usd_per_thousand_requests": None,
+        "cost": None,
+        "ratio": None,
+        "reason": nearest.reason if nearest else "none meets the targets within the limits",
+    }
+
+
+def cost_comparison(plan: Plan) -> alt.LayerChart:
+    """What the best fleet of each SKU and of each mode costs, as bars; what cannot be done is named at zero."""
+    rows = [_labelled(row, plan) for row in cost_comparison_rows(plan)]
+    per_month = plan.request.objective is Objective.MIN_COST
+    unit = "USD per month" if per_month else "USD per 1,000 requests"
+    longest = max((_number(row, "cost") for row in rows if row["is_feasible"]), default=1.0)
+    y = alt.Y(
+        "title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, ticks=False, domain=False)
+    )
+    x = alt.X(
+        "cost:Q",
+        title=unit,
+        scale=alt.Scale(domain=[0.0, 1.45 * longest], nice=False),
+        axis=alt.Axis(format="~s", tickCount=6),
+    )
+    base = _chart(rows).encode(y=y)
+    bars = base.mark_bar(height={"band": 0.7}).encode(
+        x=x,
+        color=alt.condition("datum.is_chosen", alt.value(BLUE), alt.value(SKY)),
+        tooltip=[
+            alt.Tooltip("title:N", title="Restricted to"),
+            alt.Tooltip("fleet:N", title="Fleet"),
+            alt.Tooltip("usd_per_month:Q", title="USD per month", format="$,.0f"),
+            alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format="$,.4f"),
+        ],
+    )
+    text = base.mark_text(align="left", dx=6, color=GREY, fontSize=12).encode(x="end:Q", text="label:N")
+    title = alt.TitleParams(
+        "Cost of the best fleet of each SKU and mode",
+        subtitle="Dark bar: the plan. Other bars: from theory, not simulated.",
+        anchor="start",
+    )
+    height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
+    return _layered([bars, text], title, height, f"Alternatives in {unit}")
+
+
+def _labelled(row: Row, plan: Plan) -> Row:
+    words = "only {}" if row["kind"] == "sku" else "only {}, any SKU"
+    if not row["is_feasible"]:
+        label = "no fleet: see the reason below"
+    elif plan.request.objective is Objective.MIN_COST:
+        label = f"${_number(row, 'cost'):,.0f}"
+    else:
+        label = f"${_number(row, 'cost'):,.4f}"
+    if row["is_chosen"]:
+        label += " (the plan)"
+    elif row["ratio"] is not None:
+        label += f" ({_number(row, 'ratio') - 1.0:+.0%})"
+    return {**row, "title": words.format(row["name"]), "label": label, "end": row["cost"] or 0.0}

@@ -1,0 +1,530 @@
+"""A plan in words and tables: the one place where seconds become milliseconds and numbers become text.
+
+`tables(plan)` is plain data that the command line, the Markdown report and the web app all show, so they cannot
+disagree; `headline(plan)` is the answer in one sentence; `markdown(plan)` is a report to send on. Nothing is computed
+here that the plan does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from hardware_db import Price
+from planner.deployment import Deployment, Performance, Pool, PoolPerformance
+from planner.latency import LatencyDistribution
+from planner.llm import parameters
+from planner.planning import AGREEMENT, HOURS_PER_MONTH, Alternative, CostBreakdown, Plan, PlannedDeployment
+from planner.workload import Metric, Slo, TokenLengths
+
+DISTRIBUTION_NAME = "llm-capacity-planner"
+PERCENTILES = (0.5, 0.95, 0.99, 0.999)
+"""Columns of the latency table: median and the tails that service levels name."""
+_SHOWN_IN_S = frozenset({Metric.E2E})
+"""Metrics shown in seconds; the others last milliseconds."""
+_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+( %| x)?|unbounded|undefined|-|")
+
+METHOD = (
+    "Step times: a roofline of every operator (compute, HBM, links), summed over one step of the engine.",
+    "Predicted latencies: queueing theory on those step times, with the SCV of the arrivals and the joint lengths.",
+    "Simulated latencies: the chosen fleet served request by request under the same step times; the two share the "
+    "roofline, so their agreement checks the queueing theory, not the hardware.",
+    "Fleet: an integer program over all candidates, each at the largest rate at which it meets every target; what "
+    "missed a target in simulation was given fewer requests per replica and the program solved again.",
+    "Goodput: simulated requests per second that meet every target at once. Goodput per dollar: goodput over cost.",
+    "Input and output tokens share the cost of a mixed pool by the step time that prompts add; a prefill pool is all "
+    "input, a decode pool all output.",
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under named columns.
+
+    Attributes:
+        title: what it shows.
+        columns: headings, with units where a column has one.
+        rows: one string per column.
+        note: how to read it, or empty.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Per column, whether it holds numbers only (and is best aligned to the right)."""
+        return tuple(
+            any(row[index] for row in self.rows) and all(_NUMBER.fullmatch(row[index]) for row in self.rows)
+            for index in range(len(self.columns))
+        )
+
+
+# --- numbers as text ------------------------------------------------------------------------------------------------
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number to `digits` significant digits, in full, with thousands separators; integers are never cut.
+
+    >>> significant(0.0123456), significant(12.3456), significant(1234567.8), significant(math.inf)
+    ('0.0123', '12.3', '1,234,568', 'unbounded')
+    """
+    if math.isnan(value):
+        return "undefined"
+    if math.isinf(value):
+        return "unbounded"
+    if value == 0.0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if float(value).is_integer() and "." in text else text
+
+
+def money(usd: float) -> str:
+    """US dollars: cents from one dollar on, three significant digits below.
+
+    >>> money(17476.2), money(0.0108)
+    ('17,476.20', '0.0108')
+    """
+    return f"{usd:,.2f}" if abs(usd) >= 1.0 or usd == 0.0 else significant(usd)
+
+
+def share(value: float, *, signed: bool = False) -> str:
+    """A fraction in percent, one decimal below 10 % and near 100 %.
+
+    >>> share(0.0123), share(0.5), share(0.9987), share(0.25, signed=True)
+    ('1.2 %', '50 %', '99.87 %', '+25 %')
+    """
+    percent = 100.0 * value
+    if not math.isfinite(percent):
+        return significant(percent)
+    decimals = 2 if 99.0 < percent < 100.0 else 1 if 0.0 < abs(percent) < 10.0 else 0
+    return f"{percent:{'+' if signed else ''}.{decimals}f} %"
+
+
+def duration(seconds: float, metric: Metric) -> str:
+    """A latency in the unit of its metric (see `unit`), without the unit.
+
+    >>> duration(0.41234, Metric.TTFT), duration(12.345, Metric.E2E)
+    ('412', '12.3')
+    """
+    return significant(seconds if metric in _SHOWN_IN_S else 1e3 * seconds)
+
+
+def unit(metric: Metric) -> str:
+    """The unit a metric is shown in: seconds for E2E, milliseconds for the others."""
+    return "s" if metric in _SHOWN_IN_S else "ms"
+
+
+def token_laws(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
+    """Input and output tokens of a request as weighted empirical laws [tokens], the type latencies have too."""
+    law = LatencyDistribution.from_samples
+    return law(lengths.inputs, lengths.probabilities), law(lengths.outputs, lengths.probabilities)
+
+
+def planner_version() -> str:
+    """Version of the installed package."""
+    try:
+        return metadata.version(DISTRIBUTION_NAME)
+    except metadata.PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+# --- the answer in a sentence ---------------------------------------------------------------------------------------
+
+
+def headline(plan: Plan) -> str:
+    """The answer in one sentence, or why there is none."""
+    request = plan.request
+    rate = significant(request.workload.arrivals.rate_per_s)
+    if plan.cost is None:
+        why = plan.diagnosis[0] if plan.diagnosis else f"the solver ended with {plan.status}"
+        return f"No fleet serves {request.llm.id} at {rate} requests/s: {why}."
+    served = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    if served < (1.0 - 1e-6) * request.workload.arrivals.rate_per_s:
+        rate = f"{significant(served)} of {rate}"
+    fleet = " + ".join(_in_words(planned) for planned in plan.deployments)
+    reached = ", ".join(
+        f"{check.target.name} {duration(check.predicted_s, check.target.metric)} {unit(check.target.metric)}"
+        for check in plan.targets
+    )
+    held = "all targets held in simulation" if all(check.met for check in plan.targets) else "NOT all targets held"
+    return (
+        f"Serve {request.llm.id} at {rate} requests/s on {fleet}: {money(plan.cost.usd_per_hour)} USD/hour; "
+        f"{reached}; {held}; {_calibration(plan)}."
+    )
+
+
+def _in_words(planned: PlannedDeployment) -> str:
+    pools = planned.deployment.pools
+    return " and ".join(
+        f"{pool.gpus} x {pool.config.sku.id} ({_count(pool.replicas, 'replica')} of TP{pool.config.parallelism.tp}, "
+        f"{pool.role})"
+        for pool in pools
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _calibration(plan: Plan) -> str:
+    configs = [pool.config for planned in plan.deployments for pool in planned.deployment.pools]
+    fitted = [config for config in configs if config.calibration is not None]
+    if not fitted:
+        return "uncalibrated"
+    return "calibrated" if len(fitted) == len(configs) else "partly calibrated"
+
+
+# --- tables of a plan -----------------------------------------------------------------------------------------------
+
+
+def tables(plan: Plan) -> tuple[Table, ...]:
+    """Everything a plan says in numbers. An infeasible one has its request, its limits and what was rejected."""
+    shown = [_request(plan)]
+    if plan.cost is not None:
+        shown += [_fleet(plan), _cost(plan, plan.cost), _targets(plan), _latency(plan), _load(plan)]
+        shown += [_alternatives(plan, plan.cost), _agreement(plan)]
+    if plan.allocation is not None and plan.allocation.constraints:
+        shown.append(_constraints(plan))
+    if plan.cost is not None:
+        shown.append(_prices(plan))
+    if plan.rejections:
+        shown.append(_rejections(plan))
+    return tuple(shown)
+
+
+def assumed(plan: Plan) -> tuple[str, ...]:
+    """What the numbers take for granted, without the prices, which have a table of their own."""
+    sources = {price.source_url for price in _prices_used(plan)}
+    return tuple(note for note in plan.assumptions if not any(source in note for source in sources))
+
+
+def _request(plan: Plan) -> Table:
+    request, search = plan.request, plan.request.search
+    precision, arrivals = request.precision, request.workload.arrivals
+    rows = [
+        ("model", f"{request.llm.id}, {significant(parameters(request.llm) / 1e9)} B parameters"),
+        ("precision", f"weights {precision.weights}, activations {precision.activations}, KV {precision.kv_cache}"),
+        (
+            "traffic",
+            f"{significant(arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)} ({arrivals.source})",
+        ),
+        ("lengths", _lengths(request.workload.lengths)),
+        ("targets", _slo(request.slo)),
+        ("objective", request.objective.replace("_", " ")),
+        ("limits", _limits(plan)),
+        ("searched", f"{plan.considered:,} configurations of {', '.join(search.skus)}; {', '.join(search.modes)}"),
+    ]
+    return Table("Request", ("what", "value"), tuple(rows))
+
+
+def _lengths(lengths: TokenLengths) -> str:
+    sides = (f"mean {law.mean_s:,.0f}, p99 {law.quantile_s(0.99):,.0f}" for law in token_laws(lengths))
+    return "input {}; output {} tokens ({})".format(*sides, lengths.source)
+
+
+def _slo(slo: Slo) -> str:
+    return "; ".join(f"{t.name} <= {duration(t.threshold_s, t.metric)} {unit(t.metric)}" for t in slo.targets)
+
+
+def _limits(plan: Plan) -> str:
+    limits = plan.request.limits
+    parts = [f"at most {count:,} x {sku}" for sku, count in limits.gpus.items()]
+    if limits.budget_usd_per_hour is not None:
+        parts.insert(0, f"budget {money(limits.budget_usd_per_hour)} USD/hour")
+    return "; ".join(parts) or "none"
+
+
+def _pool_names(plan: Plan) -> list[tuple[str, PlannedDeployment, int]]:
+    """Each pool as (name, its deployment, its index); numbered by deployment when there are several."""
+    several = len(plan.deployments) > 1
+    return [
+        (f"{number} {pool.role}" if several else str(pool.role), planned, index)
+        for number, planned in enumerate(plan.deployments, start=1)
+        for index, pool in enumerate(planned.deployment.pools)
+    ]
+
+
+_POOL_COLUMNS = ("pool", "SKU", "TP", "replicas", "GPUs")
+_ENGINE_COLUMNS = ("max running requests", "chunk budget [tokens]")
+
+
+def _pool_cells(pool: Pool) -> tuple[str, ...]:
+    return (pool.config.sku.id, str(pool.config.parallelism.tp), f"{pool.replicas:,}", f"{pool.gpus:,}")
+
+
+def _engine_cells(pool: Pool) -> tuple[str, ...]:
+    return (f"{pool.config.max_running_requests:,}", f"{pool.config.max_batched_tokens:,}")
+
+
+def _fleet(plan: Plan) -> Table:
+    rows = []
+    for name, planned, index in _pool_names(plan):
+        pool, option = planned.deployment.pools[index], planned.option.pools[index]
+        rate, cost = planned.workload.arrivals.rate_per_s, pool.replicas * option.usd_per_replica_hour
+        engine = _engine_cells(pool)
+        rows.append((name, *_pool_cells(pool), f"{planned.nodes[index]:,}", *engine, significant(rate), money(cost)))
+    columns = (*_POOL_COLUMNS, "nodes", *_ENGINE_COLUMNS, "requests/s", "USD/hour")
+    engines = sorted({f"{p.config.engine.name} {p.config.engine.version}" for p in _pools(plan)})
+    note = (
+        f"Engine {', '.join(engines)}: max running requests is its max_num_seqs, chunk budget its "
+        "max_num_batched_tokens. TP: GPUs per replica. Nodes: servers, no replica straddling two."
+    )
+    return Table("Fleet", columns, tuple(rows), note)
+
+
+def _pools(plan: Plan) -> Iterable[Pool]:
+    return (pool for planned in plan.deployments for pool in planned.deployment.pools)
+
+
+def _cost(plan: Plan, cost: CostBreakdown) -> Table:
+    nodes = sum(sum(planned.nodes) for planned in plan.deployments)
+    rows = (
+        ("GPUs", " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())),
+        ("nodes", f"{nodes:,}"),
+        ("$ per hour", money(cost.usd_per_hour)),
+        ("$ per month", money(cost.usd_per_month)),
+        ("$ per million input tokens", money(cost.usd_per_million_input_tokens)),
+        ("$ per million output tokens", money(cost.usd_per_million_output_tokens)),
+        ("$ per thousand requests", money(cost.usd_per_thousand_requests)),
+        ("goodput [requests/s]", significant(cost.goodput_per_s)),
+        ("goodput per dollar [requests/USD]", significant(cost.requests_per_usd)),
+    )
+    return Table("Cost", ("what", "value"), rows, f"A month has {HOURS_PER_MONTH:g} hours.")
+
+
+def _targets(plan: Plan) -> Table:
+    rows = []
+    for check in plan.targets:
+        target, metric = check.target, check.target.metric
+        latencies = (duration(s, metric) for s in (target.threshold_s, check.predicted_s, check.simulated_s))
+        attained = (share(target.percentile), share(check.simulated_attainment))
+        rows.append((f"{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
+    columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")
+    note = "Shares: requests within the threshold. Met: predicted within it, simulated within it or its sampling error."
+    return Table("Targets", columns, tuple(rows), note)
+
+
+def _latency(plan: Plan) -> Table:
+    laws = [
+        (metric, source, plan.latency(metric, simulated=source == "simulated"))
+        for metric in Metric
+        for source in ("predicted", "simulated")
+    ]
+    return _latency_table(laws)
+
+
+def _latency_table(laws: Iterable[tuple[Metric, str, LatencyDistribution]]) -> Table:
+    rows = tuple(
+        (
+            f"{metric.upper()} [{unit(metric)}]",
+            source,
+            duration(law.mean_s, metric),
+            *(duration(law.quantile_s(p), metric) for p in PERCENTILES),
+        )
+        for metric, source, law in laws
+    )
+    columns = ("metric", "from", "mean", *(f"p{100 * p:g}" for p in PERCENTILES))
+    return Table("Latency", columns, rows)
+
+
+_LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
+_LOAD_NOTE = (
+    "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
+    "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved."
+)
+
+
+def _load_cells(pool: PoolPerformance) -> tuple[str, ...]:
+    return (
+        share(pool.utilisation),
+        pool.limit.replace("_", " "),
+        str(pool.bound),
+        significant(pool.mean_running),
+        significant(1e3 * pool.mean_step_s),
+        share(pool.kv_occupancy),
+    )
+
+
+def _load(plan: Plan) -> Table:
+    rows = [
+        (name, source, *_load_cells(performance.pools[index]))
+        for name, planned, index in _pool_names(plan)
+        for source, performance in (("predicted", planned.predicted), ("simulated", planned.simulated))
+    ]
+    return Table("Load of each pool", _LOAD_COLUMNS, tuple(rows), _LOAD_NOTE)
+
+
+def _alternatives(plan: Plan, cost: CostBreakdown) -> Table:
+    order = sorted(
+        plan.alternatives, key=lambda a: (a.kind != "sku", math.inf if a.usd_per_hour is None else a.usd_per_hour)
+    )
+    rows = tuple(_alternative_cells(alternative, cost) for alternative in order)
+    columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
+    note = (
+        "From theory, not simulated: one that is a little cheaper than the plan may have to grow as the plan did. "
+        "Difference: USD/hour against the plan."
+    )
+    return Table("Best alternative per SKU and mode", columns, rows, note)
+
+
+def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
+    if alternative.usd_per_hour is None:
+        return (alternative.restriction, alternative.summary, "-", "-", "-", "-")
+    difference = alternative.usd_per_hour - cost.usd_per_hour
+    if alternative.is_chosen:
+        differences = ("0", "0 %")
+    else:
+        differences = (f"{difference:+,.2f}", share(difference / cost.usd_per_hour, signed=True))
+    rate, usd = significant(alternative.rate_per_s), money(alternative.usd_per_hour)
+    return (alternative.restriction, alternative.summary, rate, usd, *differences)
+
+
+def _agreement(plan: Plan) -> Table:
+    rows = []
+    for pair in plan.agreement:
+        means = (duration(s, pair.metric) for s in (pair.predicted_mean_s, pair.simulated_mean_s))
+        name = f"mean {pair.metric.upper()} [{unit(pair.metric)}]"
+        rows.append((name, *means, share(pair.relative_difference, signed=True), "yes" if pair.holds else "NO"))
+    columns = ("metric", "predicted", "simulated", "difference", f"within {share(AGREEMENT)}")
+    note = f"Simulated: {plan.request.simulated_requests:,} requests per deployment, seed {plan.request.seed}."
+    return Table("Theory against simulation", columns, tuple(rows), note)
+
+
+def _constraints(plan: Plan) -> Table:
+    assert plan.allocation is not None
+    rows = tuple(
+        (
+            row.name.partition("__")[0],
+            row.field.removeprefix("pool "),
+            f"{significant(row.used, 4)} {row.sense} {significant(row.limit, 4)}",
+            significant(max(0.0, row.slack), 4),
+            "-" if row.dual is None else significant(row.dual, 4),
+            "yes" if row.is_tight else "no",
+        )
+        for row in plan.allocation.constraints
+    )
+    gap = plan.allocation.gap
+    note = (
+        f"Integer program: {plan.status.replace('_', ' ')}{'' if gap is None else f', gap {share(gap)}'}. Dual: change "
+        "of the objective per unit of the limit in the linear relaxation."
+    )
+    return Table("Constraints", ("constraint", "of", "used and limit", "slack", "dual", "binding"), rows, note)
+
+
+def _prices_used(plan: Plan) -> list[Price]:
+    prices = {pool.price.sku: pool.price for planned in plan.deployments for pool in planned.option.pools}
+    return list(prices.values())
+
+
+def _prices(plan: Plan) -> Table:
+    rows = tuple(
+        (
+            price.sku,
+            money(price.usd_per_gpu_hour),
+            price.provider,
+            price.region,
+            price.commitment.replace("_", " "),
+            price.retrieved_on.isoformat(),
+            str(price.confidence),
+        )
+        for price in _prices_used(plan)
+    )
+    columns = ("SKU", "USD/GPU-hour", "provider", "region", "commitment", "read on", "confidence")
+    note = "Sources: " + "; ".join(f"{price.sku}: {price.source_url}" for price in _prices_used(plan))
+    return Table("Prices", columns, rows, note)
+
+
+def _rejections(plan: Plan) -> Table:
+    rows = tuple(
+        (rejection.sku, str(rejection.mode), rejection.reason, _relaxation(rejection.ratio))
+        for rejection in plan.rejections
+    )
+    columns = ("SKU", "mode", "why nothing is offered", "relax by")
+    return Table("Rejected", columns, rows, "Relax by: factor on that target that would help; - where none does.")
+
+
+def _relaxation(ratio: float) -> str:
+    return f"{significant(ratio)} x" if math.isfinite(ratio) else "-"
+
+
+# --- tables of one performance --------------------------------------------------------------------------------------
+
+
+def performance_tables(deployment: Deployment, performance: Performance) -> tuple[Table, ...]:
+    """A given deployment and how it performs: pools, latencies, load."""
+    pools = tuple((str(pool.role), *_pool_cells(pool), *_engine_cells(pool)) for pool in deployment.pools)
+    source = "predicted" if performance.requests == 0 else "simulated"
+    loads = tuple((str(pool.role), source, *_load_cells(pool)) for pool in performance.pools)
+    return (
+        Table("Deployment", (*_POOL_COLUMNS, *_ENGINE_COLUMNS), pools),
+        _latency_table((metric, source, performance.distribution(metric)) for metric in Metric),
+        Table("Load of each pool", _LOAD_COLUMNS, loads, _LOAD_NOTE),
+    )
+
+
+def performance_headline(deployment: Deployment, performance: Performance) -> str:
+    """How a given deployment performs, in one sentence."""
+    pools = " and ".join(
+        f"{_count(pool.replicas, 'replica')} of {pool.config.label} ({pool.role})" for pool in deployment.pools
+    )
+    llm, rate = deployment.pools[0].config.llm.id, significant(performance.rate_per_s)
+    subject = f"{pools} under {rate} requests/s of {llm}"
+    if not performance.stable:
+        return f"Overloaded: {subject}; the queue grows without bound."
+    reached = ", ".join(
+        f"p99 {metric.upper()} {duration(performance.distribution(metric).quantile_s(0.99), metric)} {unit(metric)}"
+        for metric in Metric
+    )
+    return f"{subject}: {reached}."
+
+
+# --- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def markdown(plan: Plan) -> str:
+    """The plan as a report in GitHub Markdown: answer, tables, warnings, assumptions, method, version."""
+    parts = [f"# Capacity plan: {_inline(plan.request.name)}", f"**{_inline(headline(plan))}**"]
+    parts += _bullets("Why it is infeasible, and what would help", plan.diagnosis)
+    parts += _bullets("Warnings", plan.warnings)
+    parts += [_markdown_table(table) for table in tables(plan)]
+    parts += _bullets("What is assumed", assumed(plan))
+    parts += _bullets("Method", METHOD)
+    version, elapsed = planner_version(), significant(plan.elapsed_s)
+    parts.append(f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _bullets(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", "\n".join(f"- {_inline(line)}" for line in lines)] if lines else []
+
+
+def _markdown_table(table: Table) -> str:
+    lines = [
+        _markdown_row(table.columns),
+        _markdown_row(["---:" if numeric else "---" for numeric in table.numeric]),
+        *(_markdown_row(row) for row in table.rows),
+    ]
+    parts = [f"## {table.title}", "\n".join(lines)]
+    if table.note:
+        parts.append(_inline(table.note))
+    return "\n\n".join(parts)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
+
+
+def _inline(text: str) -> str:
+    r"""Text on one line that Markdown shows as it is: no tags, no cell borders, no emphasis.
+
+    >>> _inline("a|b <script> x_y")
+    'a\\|b &lt;script> x_y'
+    """
+    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))

@@ -1,0 +1,56 @@
+"""How long the simulator takes: `pytest tests/benchmarks --benchmark-enable --benchmark-only`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_db import load_hardware
+from planner.deployment import Deployment
+from planner.llm import load_llm
+from planner.replica import Parallelism, ReplicaConfig
+from planner.simulator import simulate
+from planner.workload import TokenLengths, Workload
+
+AZURE_CHAT_MEAN_INPUT = 1155  # Azure LLM inference trace 2023, conversation (Patel et al. 2024, Splitwise)
+AZURE_CHAT_MEAN_OUTPUT = 211
+
+
+def azure_like() -> TokenLengths:
+    """Log-normal lengths with the means of the trace."""
+    rng = np.random.default_rng(1)
+    inputs = rng.lognormal(np.log(AZURE_CHAT_MEAN_INPUT) - 0.405, 0.9, 20_000)
+    outputs = rng.lognormal(np.log(AZURE_CHAT_MEAN_OUTPUT) - 0.32, 0.8, 20_000)
+    return TokenLengths.from_pairs(inputs.clip(1, 8000).astype(int), outputs.clip(1, 2000).astype(int))
+
+
+def llama_70b(sku: str) -> ReplicaConfig:
+    db = load_hardware()
+    return ReplicaConfig(
+        llm=load_llm("llama-3.3-70b-instruct"),
+        sku=db.skus[sku],
+        engine=db.engines["vllm"],
+        parallelism=Parallelism(tp=2),
+    )
+
+
+@pytest.mark.parametrize("sku", ["h100-sxm", "h200-sxm"])
+def test_bench_mixed(benchmark: Any, sku: str) -> None:
+    """4000 requests at 40/s over 6 replicas: the H100s are short of KV cache, the H200s are not."""
+    deployment, workload = Deployment.mixed(llama_70b(sku), 6), Workload.of(40.0, azure_like())
+    assert benchmark(simulate, deployment, workload).requests == 3600
+
+
+def test_bench_disaggregated(benchmark: Any) -> None:
+    """4000 requests at 40/s over 4 prefill and 4 decode replicas."""
+    config = llama_70b("h200-sxm")
+    deployment = Deployment.disaggregated(config, config, (4, 4))
+    assert benchmark(simulate, deployment, Workload.of(40.0, azure_like())).requests == 3600
+
+
+def test_bench_lone_long_outputs(benchmark: Any) -> None:
+    """200 requests of 8000 output tokens that never meet: 1.8 million steps."""
+    workload = Workload.of(1e-3, TokenLengths.constant(500, 8000))
+    assert benchmark(simulate, Deployment.mixed(llama_70b("h200-sxm")), workload, requests=200).requests == 180
