@@ -23,12 +23,21 @@ from planner.planning import Plan
 from planner.scenario import read_scenario
 from planner.traces import list_lengths, load_lengths, preset_scv
 
+# The worked example: what the page shows before anything is touched.
 DEFAULT = read_scenario("chat-llama-70b")[0]
-"""The worked example: what the page shows before anything is touched."""
+# Fewer than the command line takes, because one waits: the share within a p99 target is known to +- 0.4 %
+# (1.96 standard errors of a share of 0.99 in 2000 draws).
 SIMULATED_REQUESTS = 2000
-"""Fewer than the command line takes: the page answers while one waits, at 0.4 % sampling error of a p99 share."""
+# Largest config.json taken; published ones have a few thousand bytes.
 MAX_CONFIG_BYTES = 1_000_000
-"""Largest config.json taken; published ones have a few thousand bytes."""
+# Widths that keep four figures in a row on a wide page and two on a narrow one.
+FIGURE_WIDTH_PX = 250
+# Less air around the page and in tables; a table too wide for the page scrolls by itself.
+STYLE = """<style>
+.stMainBlockContainer {padding: 3rem 2rem}
+.stMarkdown table {display: block; overflow-x: auto}
+.stMarkdown th, .stMarkdown td {padding: 0.3rem; font-size: 0.8rem}
+</style>"""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 CONSTANT = "constant"
 PRECISIONS: dict[str, dict[str, str] | None] = {
@@ -50,7 +59,8 @@ Scenario = dict[str, Any]
 def main() -> None:
     """The page from top to bottom."""
     st.set_page_config(page_title="LLM capacity planner", layout="wide")
-    st.title("LLM capacity planner")
+    st.html(STYLE)
+    st.header("LLM capacity planner", anchor=False)
     try:
         with st.sidebar:
             scenario = scenario_inputs()
@@ -68,7 +78,7 @@ def scenario_inputs() -> Scenario:
     """All widgets; their values as the dict that `planner.load_scenario` reads."""
     hardware = hardware_db()
     scenario = {"name": "web app", **model_inputs(), "workload": traffic_inputs(), "slo": slo_inputs()}
-    st.subheader("Hardware", divider="gray")
+    st.subheader("Hardware", divider="gray", anchor=False)
     skus = st.multiselect(
         "SKUs",
         list(hardware.skus),
@@ -96,10 +106,10 @@ def scenario_inputs() -> Scenario:
 
 def model_inputs() -> Scenario:
     """Preset or uploaded config.json, and the number formats."""
-    st.subheader("Model", divider="gray")
+    st.subheader("Model", divider="gray", anchor=False)
     presets = list(list_llms())
     llm = st.selectbox("Model", presets, presets.index(str(DEFAULT.llm)), key="llm", label_visibility="collapsed")
-    with st.expander("Another model: upload its config.json"):
+    with st.expander("Upload a config.json instead"):
         uploaded = st.file_uploader(
             "Hugging Face config.json", type="json", key="config", help="Only read as data; nothing in it is run."
         )
@@ -127,7 +137,7 @@ def config_content(name: str, raw: bytes) -> Scenario:
 
 def traffic_inputs() -> Scenario:
     """Rate, lengths and burstiness."""
-    st.subheader("Traffic", divider="gray")
+    st.subheader("Traffic", divider="gray", anchor=False)
     rate = st.number_input(
         "Requests per second", min_value=0.01, max_value=1e6, value=DEFAULT.workload.rate_per_s, step=5.0, key="rate"
     )
@@ -157,7 +167,7 @@ def traffic_inputs() -> Scenario:
 
 def slo_inputs() -> list[Scenario]:
     """A percentile and a threshold for TTFT and for TPOT."""
-    st.subheader("Latency targets", divider="gray")
+    st.subheader("Latency targets", divider="gray", anchor=False)
     words = {"ttft": ("TTFT", "Time to first token"), "tpot": ("TPOT", "Time per output token after the first")}
     targets = []
     for default in DEFAULT.slo:
@@ -183,7 +193,7 @@ def slo_inputs() -> list[Scenario]:
 
 def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
     """Commitment, and the price of each SKU: the cheapest that is listed, or the user's own."""
-    st.subheader("Prices", divider="gray")
+    st.subheader("Prices", divider="gray", anchor=False)
     commitments = sorted({price.commitment for price in hardware.prices})
     commitment = st.selectbox(
         "Commitment",
@@ -223,13 +233,16 @@ def price_editor(
             "Listed": [cited(listed[sku]) for sku in skus],
         }
     )
-    number = st.column_config.NumberColumn(
-        min_value=0.01, step=0.0001, format="%.2f", help="Edit to use your own price."
-    )
-    edited = st.data_editor(
-        table, hide_index=True, disabled=["SKU", "Listed"], column_config={"USD/GPU-h": number}, key=key
-    )
-    st.caption("The cheapest listed price of each SKU. Edit a price to plan with your own.")
+    number = st.column_config.NumberColumn(min_value=0.01, step=0.0001, format="%.2f")
+    with st.popover("Edit prices", width="stretch"):
+        st.caption("The cheapest listed price of each SKU. Edit one to plan with your own.")
+        edited = st.data_editor(
+            table,
+            hide_index=True,
+            disabled=["SKU", "Listed"],
+            column_config={"USD/GPU-h": number},
+            key=key,
+        )
     return {sku: float(usd) if pd.notna(usd) else None for sku, usd in zip(skus, edited["USD/GPU-h"], strict=True)}
 
 
@@ -247,7 +260,7 @@ def cited(price: Price | None) -> str:
 
 def goal_inputs() -> Scenario:
     """Objective and budget."""
-    st.subheader("Goal", divider="gray")
+    st.subheader("Goal", divider="gray", anchor=False)
     objective = st.selectbox("Goal", list(OBJECTIVES), format_func=OBJECTIVES.__getitem__, key="objective")
     budget = st.number_input(
         "Budget (USD per hour)", min_value=0.01, value=None, step=10.0, key="budget", placeholder="no limit"
@@ -307,40 +320,38 @@ def show_summary(plan: Plan) -> None:
         st.warning("\n".join(f"- {plain(warning)}" for warning in plan.warnings))
     cost = plan.cost
     figures = {
-        "Fleet": " + ".join(f"{count:,} × {sku}" for sku, count in plan.gpus.items()),
+        f"Fleet: {' + '.join(plan.gpus)}": f"{sum(plan.gpus.values()):,} GPUs",
         "Cost per month": f"${cost.usd_per_month:,.0f}",
-        "Per million output tokens": f"${report.money(cost.usd_per_million_output_tokens)}",
-        "Goodput per dollar": f"{report.significant(cost.requests_per_usd)} requests",
+        "Cost per million output tokens": f"${report.money(cost.usd_per_million_output_tokens)}",
+        "Goodput per dollar (requests)": report.significant(cost.requests_per_usd),
     }
     with st.container(horizontal=True):
         for label, value in figures.items():
-            st.metric(label, value, border=True)
-    tables = {table.title: table for table in report.tables(plan)}
-    for title in ("Fleet", "Targets"):
-        show_table(tables[title])
-    with st.expander("All figures: latencies, load, cost, agreement, constraints, prices"):
-        for title in ("Latency", "Load of each pool", "Cost", "Theory against simulation", "Constraints", "Prices"):
-            if title in tables:
-                show_table(tables[title])
+            st.metric(plain(label), value, border=True, width=FIGURE_WIDTH_PX)
+    show_tables(plan, "Fleet", "Targets")
+    with st.expander("All figures: latencies, load, cost, constraints, prices"):
+        show_tables(plan, "Latency", "Load of each pool", "Cost", "Constraints", "Prices")
 
 
 def show_charts(plan: Plan, key: str) -> None:
     """Latency against rate and the roofline of one deployment; the cost of the alternatives."""
     slo = plan.request.slo
-    st.subheader("Latency against rate", divider="gray")
+    st.subheader("Latency against rate", divider="gray", anchor=False)
     index = chosen_index("Deployment", [planned.option.name for planned in plan.deployments])
     chosen = plan.deployments[index]
     rows = latency_rows(key, index, plan)
     for metric in charts.shown_metrics(slo):
         st.altair_chart(charts.latency_panel(rows, slo, metric), width="stretch")
-    st.subheader("Roofline", divider="gray")
+    st.subheader("Roofline", divider="gray", anchor=False)
     pools = chosen.deployment.pools
     index = chosen_index("Pool", [f"{pool.role}: {pool.config.label}" for pool in pools])
     shapes = charts.pool_shapes(pools[index], chosen.predicted.pools[index], chosen.workload.lengths)
     st.altair_chart(charts.roofline(pools[index].config, shapes), width="stretch")
-    st.subheader("Cost comparison", divider="gray")
+    st.subheader("Cost comparison", divider="gray", anchor=False)
     st.altair_chart(charts.cost_comparison(plan), width="stretch")
-    show_rejections(plan)
+    with st.expander("The fleets behind the bars"):
+        show_tables(plan, "Best alternative per SKU and mode")
+    show_tables(plan, "Rejected")
 
 
 def chosen_index(label: str, names: list[str]) -> int:
@@ -350,16 +361,10 @@ def chosen_index(label: str, names: list[str]) -> int:
     return st.radio(label, range(len(names)), format_func=names.__getitem__, horizontal=True)
 
 
-def show_rejections(plan: Plan) -> None:
-    """Why a SKU offers nothing in a mode."""
-    for table in report.tables(plan):
-        if table.title == "Rejected":
-            show_table(table)
-
-
 def show_trust(plan: Plan) -> None:
     """What the numbers take for granted, and how they were made."""
-    st.subheader("How far to trust this", divider="gray")
+    st.subheader("How far to trust this", divider="gray", anchor=False)
+    show_tables(plan, "Theory against simulation")
     st.markdown("\n".join(f"- {plain(note)}" for note in report.assumed(plan)))
     with st.expander("Method"):
         st.markdown("\n".join(f"- {plain(line)}" for line in report.METHOD))
@@ -367,9 +372,9 @@ def show_trust(plan: Plan) -> None:
 
 def show_downloads(plan: Plan, key: str) -> None:
     """The plan and the scenario as files."""
-    st.subheader("Take it with you", divider="gray")
+    st.subheader("Take it with you", divider="gray", anchor=False)
     files = {
-        "Plan (JSON)": ("plan.json", json.dumps(export.plan_to_dict(plan), indent=2), "application/json"),
+        "Plan (JSON)": ("plan.json", export.json_text(export.plan_to_dict(plan)), "application/json"),
         "Plan (Markdown)": ("plan.md", report.markdown(plan), "text/markdown"),
         "Scenario (for planner plan)": ("scenario.json", key, "application/json"),
     }
@@ -381,16 +386,26 @@ def show_downloads(plan: Plan, key: str) -> None:
 def show_infeasible(plan: Plan) -> None:
     """What binds, what comes nearest, and the smallest change that helps."""
     st.warning(f"**{plain(report.headline(plan))}**")
-    st.subheader("What would help", divider="gray")
-    st.markdown("\n".join(f"- {plain(line)}" for line in plan.diagnosis))
-    show_rejections(plan)
+    further = [line for line in report.diagnosis(plan) if line != plan.diagnosis[0]]
+    st.markdown("\n".join(f"- {plain(line)}" for line in further))
+    show_tables(plan, "Rejected")
+
+
+def show_tables(plan: Plan, *titles: str) -> None:
+    """Those tables of the report that the plan has, in the given order."""
+    tables = {table.title: table for table in report.tables(plan)}
+    for title in titles:
+        if title in tables:
+            show_table(tables[title])
 
 
 def show_table(table: report.Table) -> None:
-    """A table of the report, its first column as row heads."""
+    """A table of the report, numbers to the right."""
     st.markdown(f"**{plain(table.title)}**")
-    frame = pd.DataFrame([[plain(cell) for cell in row] for row in table.rows], columns=list(table.columns))
-    st.table(frame.set_index(table.columns[0]))
+    heads = [plain(name) for name in table.columns]
+    lines = ["---:" if numeric else "---" for numeric in table.numeric]
+    cells = [[plain(cell) for cell in row] for row in table.rows]
+    st.markdown("\n".join("| " + " | ".join(row) + " |" for row in [heads, lines, *cells]))
     if table.note:
         st.caption(plain(table.note))
 

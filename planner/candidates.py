@@ -2,13 +2,15 @@
 
 A configuration is judged by the homogeneous fleet it needs: the smallest number of replicas k whose latencies meet the
 Slo at demand / k requests per second each, times its price. The whole grid (SKU x TP x batch limit x chunk budget) is
-searched exhaustively, but almost every point falls to one of two cheap tests:
+searched, but almost every point falls to a cheap test:
 
-- *fluid*: below its largest stable rate no fleet that beats the best one found can carry the demand;
-- *incumbent*: with the largest fleet that would still be cheaper than the best one found, the Slo is missed.
+- *idle*: requests that meet nobody already miss a target;
+- *fluid*: even the optimistic bound on what a replica carries needs a fleet no cheaper than the best one found;
+- *incumbent*: with the largest fleet that would still be cheaper than the best one found, a target is missed.
 
-Both are exact as long as latency grows with the rate (which `planner.queueing` guarantees by test), so nothing better
-is dropped. The best configuration of every (SKU, TP, mode) survives, so that the program can mix sizes.
+These are exact as long as latency grows with the rate (which tests of `planner.queueing` hold it to), so no cheaper
+fleet of one configuration is dropped. The best configurations met on the way at other TP degrees survive too, so that
+the program can mix sizes.
 """
 
 from __future__ import annotations
@@ -30,17 +32,24 @@ from planner.performance import (
     decode_stage,
     evaluate,
     fluid_rate_per_s,
+    idle_latencies,
     mixed_stage,
     prefill_stage,
     tandem_tpot,
     transfer_time,
 )
-from planner.replica import Parallelism, ReplicaConfig, require_room
+from planner.replica import Parallelism, ReplicaConfig
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
-RATE_TOLERANCE = 0.01
+RATE_TOLERANCE = 0.02
 """Relative tolerance of a sustainable rate; it is always rounded down, never up."""
-MAX_REPLICAS = 4096
+MAX_REPLICAS = 1_000_000
+CALM = 64
+"""A pool of this many times the fluid bound is as good as idle: each replica works 1.6 % of its time."""
+USUAL_BUDGET = 2048
+"""Chunk budget tried first; only the order of the search depends on it."""
+BULK = 0.9
+"""A TPOT percentile from here on is taken to lie above the mean step."""
 MAX_GRID = 200_000
 
 
@@ -255,7 +264,7 @@ def _mixed_options(
     demand: Demand, search: SearchSpace, sku: GpuSku, price: Price, engine: EngineProfile, tally: _Tally
 ) -> list[DeploymentOption]:
     grid = _grid(demand, search, sku, engine, search.max_running_requests, search.max_batched_tokens)
-    found = _best_per_tp(Role.MIXED, grid, price, demand, _assess_mixed(demand), tally)
+    found = _best_pools(Role.MIXED, grid, price, demand, _assess_mixed(demand), tally)
     if not found.options:
         tally.misses[sku.id, Mode.MIXED] = found.miss
     return [DeploymentOption(Mode.MIXED, (option,)) for option in found.options]
@@ -271,9 +280,9 @@ def _disaggregated_options(
         return []
     most = (max(search.max_running_requests),)
     prompts = _grid(demand, search, sku, engine, most, search.max_batched_tokens)
-    prefill = _best_per_tp(Role.PREFILL, prompts, price, demand, _assess_prefill(demand), tally)
+    prefill = _best_pools(Role.PREFILL, prompts, price, demand, _assess_prefill(demand), tally)
     tokens = _grid(demand, search, sku, engine, search.max_running_requests, (max(search.max_batched_tokens),))
-    decode = _best_per_tp(Role.DECODE, tokens, price, demand, _assess_decode(demand), tally)
+    decode = _best_pools(Role.DECODE, tokens, price, demand, _assess_decode(demand), tally)
     if not prefill.options or not decode.options:
         tally.misses[sku.id, Mode.DISAGGREGATED] = decode.miss if prefill.options else prefill.miss
         return []
@@ -310,10 +319,10 @@ def _grid(
     running: tuple[int, ...],
     budgets: tuple[int, ...],
 ) -> Iterator[ReplicaConfig]:
-    """Configurations of one SKU, smallest replica first, large budgets and limits first."""
+    """Configurations of one SKU: every TP degree, batch limit and chunk budget."""
     for tp in sorted(set(search.tp)):
-        for batch in sorted(set(running), reverse=True):
-            for budget in sorted(set(budgets), reverse=True):
+        for batch in sorted(set(running)):
+            for budget in sorted(set(budgets)):
                 yield ReplicaConfig(
                     llm=demand.llm,
                     sku=sku,
@@ -339,20 +348,42 @@ class _Found:
     miss: _Miss
 
 
-def _best_per_tp(
+@dataclass(frozen=True)
+class _Bounded:
+    """A configuration that passed the cheap tests, with the fewest replicas the fluid bound allows."""
+
+    config: ReplicaConfig
+    floor: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the smallest conceivable fleet: its cost in units of the SKU's price."""
+        return self.floor * self.config.parallelism.gpus
+
+
+def _best_pools(
     role: Role, grid: Iterable[ReplicaConfig], price: Price, demand: Demand, assess: Assessor, tally: _Tally
 ) -> _Found:
-    """The configuration with the cheapest fleet for each TP degree, cheapest first; and the nearest miss."""
-    best: dict[int, tuple[ReplicaConfig, int]] = {}
+    """The cheapest fleet of the grid first, then the best ones of other TP degrees that were met on the way."""
+    bounded: list[_Bounded] = []
     nearest = _Miss("nothing in the search space", math.inf)
     for config in grid:
         tally.considered += 1
-        tp = config.parallelism.tp
-        most = best[tp][1] - 1 if tp in best else MAX_REPLICAS
-        sized = _smallest_pool(role, config, demand, assess, most, tally)
+        checked = _cheap_tests(role, config, demand)
+        if isinstance(checked, _Bounded):
+            bounded.append(checked)
+        elif checked.ratio <= nearest.ratio:
+            nearest = checked
+    best: dict[int, tuple[ReplicaConfig, int]] = {}
+    fewest_gpus: int | None = None
+    for item in _in_order(bounded, best):
+        gpus = item.config.parallelism.gpus
+        most = None if fewest_gpus is None else (fewest_gpus - 1) // gpus
+        sized = _smallest_pool(role, item, demand, assess, most, tally)
         if isinstance(sized, int):
-            best[tp] = (config, sized)
-        elif sized.ratio <= nearest.ratio:
+            fewest_gpus = sized * gpus
+            best[gpus] = (item.config, sized)
+        elif sized is not None and sized.ratio <= nearest.ratio:
             nearest = sized
     options = [
         PoolOption(role, config, price, replicas, _sustained(role, config, replicas, demand, assess, tally))
@@ -362,36 +393,82 @@ def _best_per_tp(
     return _Found(options, nearest)
 
 
-def _smallest_pool(
-    role: Role, config: ReplicaConfig, demand: Demand, assess: Assessor, most: int, tally: _Tally
-) -> int | _Miss:
-    """Smallest number of replicas, at most `most`, that meets the targets at the whole demand; or the miss."""
-    workload = demand.workload
+def _in_order(bounded: list[_Bounded], best: Mapping[int, tuple[ReplicaConfig, int]]) -> Iterator[_Bounded]:
+    """All configurations with the most generous batch limit; then the other limits at the best ones found so far."""
+    ordered = sorted(bounded, key=_most_promising)
+    generous = max((item.config.max_running_requests for item in bounded), default=0)
+    yield from (item for item in ordered if item.config.max_running_requests == generous)
+    winners = {(config.parallelism.tp, config.max_batched_tokens) for config, _ in best.values()}
+    for item in ordered:
+        config = item.config
+        if config.max_running_requests < generous and (config.parallelism.tp, config.max_batched_tokens) in winners:
+            yield item
+
+
+def _most_promising(item: _Bounded) -> tuple[float, ...]:
+    """Fewest GPUs by the fluid bound first; of equals, budgets near the usual and generous batch limits."""
+    config = item.config
+    return (item.gpus, abs(math.log(config.max_batched_tokens / USUAL_BUDGET)), -config.max_running_requests)
+
+
+def _cheap_tests(role: Role, config: ReplicaConfig, demand: Demand) -> _Bounded | _Miss:
+    """Does it fit, can it meet the targets when idle, and how many replicas does the fluid bound ask for?"""
+    pool, workload = Pool(role=role, config=config, replicas=1), demand.workload
     try:
-        require_room(config, workload.lengths.max_total)
-        fluid = fluid_rate_per_s(Pool(role=role, config=config, replicas=1), workload)
+        idle = idle_latencies(pool, workload)
     except PlannerError as error:
         return _Miss(error.bound, math.inf)
-    low = math.floor(workload.arrivals.rate_per_s / fluid)
-    if low >= most:
-        return _Miss(f"{config.label}: even without latency targets needs more than {most} replicas", math.inf)
+    reached = {target: idle[target.metric].quantile_s(target.percentile) for target in demand.slo.targets}
+    if _misses(reached):
+        return _miss(config, reached)
+    rate = fluid_rate_per_s(pool, workload, _largest_mean_step_s(role, demand))
+    if rate <= 0.0:
+        return _Miss(f"{config.label}: a decode step is too slow for the TPOT target at any load", math.inf)
+    return _Bounded(config, math.ceil(workload.arrivals.rate_per_s / rate * (1.0 - 1e-9)))
+
+
+def _largest_mean_step_s(role: Role, demand: Demand) -> float:
+    """Mean step [s] beyond which a TPOT target cannot hold: its threshold, for percentiles above the bulk."""
+    if role is Role.PREFILL:
+        return math.inf
+    high = [target.threshold_s for target in demand.targets(Metric.TPOT) if target.percentile >= BULK]
+    return min(high, default=math.inf)
+
+
+def _smallest_pool(
+    role: Role, item: _Bounded, demand: Demand, assess: Assessor, most: int | None, tally: _Tally
+) -> int | _Miss | None:
+    """Smallest number of replicas, at most `most` (None: any), that meets the targets at the whole demand.
+
+    None when no pool of at most `most` replicas does; the miss when not even a nearly idle one does.
+    """
+    config = item.config
+    if most is not None and item.floor > most:
+        return None
 
     def latencies(replicas: int) -> Mapping[LatencyTarget, float]:
         tally.evaluated += 1
-        return assess(Pool(role=role, config=config, replicas=replicas), workload)
+        return assess(Pool(role=role, config=config, replicas=replicas), demand.workload)
 
-    at_most = latencies(most)
-    if _misses(at_most):
-        return _miss(config, at_most)
-    step = max(1, low // 8)
-    high = min(most, low + step)
-    while high < most and _misses(latencies(high)):
-        step *= 2
-        low, high = high, min(most, high + step)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _misses(latencies(middle)) else (low, middle)
-    return high
+    first = min(CALM * item.floor, MAX_REPLICAS) if most is None else most
+    reached = latencies(first)
+    if _misses(reached):
+        return _miss(config, reached) if most is None else None
+    return _bisect(lambda replicas: _misses(latencies(replicas)), item.floor, first)
+
+
+def _bisect(misses: Callable[[int], bool], floor: int, holds: int) -> int:
+    """Smallest count in [floor, holds] that does not miss; `holds` is known to hold. Gallops up from the floor."""
+    low, step = floor - 1, max(1, floor // 8)
+    while low + step < holds:
+        if not misses(low + step):
+            holds = low + step
+            break
+        low, step = low + step, 2 * step
+    while holds - low > 1:
+        middle = (low + holds) // 2
+        low, holds = (middle, holds) if misses(middle) else (low, middle)
+    return holds
 
 
 def _miss(config: ReplicaConfig, latencies_s: Mapping[LatencyTarget, float]) -> _Miss:
@@ -404,10 +481,15 @@ def _miss(config: ReplicaConfig, latencies_s: Mapping[LatencyTarget, float]) -> 
 def _sustained(
     role: Role, config: ReplicaConfig, replicas: int, demand: Demand, assess: Assessor, tally: _Tally
 ) -> float:
-    """Largest rate [1/s] each of `replicas` replicas sustains under the targets, rounded down by the tolerance."""
+    """Largest rate [1/s] each of `replicas` replicas sustains under the targets, rounded down by the tolerance.
+
+    Looked for between demand / replicas, which holds, and demand / (replicas - 1), which did not.
+    """
     pool = Pool(role=role, config=config, replicas=replicas)
-    low = demand.workload.arrivals.rate_per_s / replicas
-    high = fluid_rate_per_s(pool, demand.workload)
+    demanded = demand.workload.arrivals.rate_per_s
+    low, high = demanded / replicas, fluid_rate_per_s(pool, demand.workload, _largest_mean_step_s(role, demand))
+    if replicas > 1:
+        high = min(high, demanded / (replicas - 1))
     while high - low > RATE_TOLERANCE * low:
         middle = (low + high) / 2.0
         tally.evaluated += 1

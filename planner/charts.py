@@ -9,7 +9,7 @@ kinds of colour vision; shape, dash or words always say the same thing again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import altair as alt
 import numpy as np
@@ -144,11 +144,16 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
     targets = [target for target in slo.targets if target.metric is metric]
     top = _top_ms(mine, targets)
     shown = [f"p{100 * percentile:g}" for percentile in _percentiles(slo, metric)]
-    x = alt.X("rate_per_s:Q", title="Arrival rate (requests/s)", scale=alt.Scale(zero=True, nice=False))
+    x = alt.X(
+        "rate_per_s:Q",
+        title="Arrival rate (requests/s)",
+        scale=alt.Scale(zero=True, nice=False),
+        axis=alt.Axis(tickCount=8),
+    )
     y = alt.Y("latency_ms:Q", title=f"{name} (ms)", scale=alt.Scale(domain=[0.0, top], nice=False))
     color = alt.Color(
         "percentile:N",
-        title="Percentile of requests",
+        title=None,
         scale=alt.Scale(domain=shown, range=[SKY, BLUE, GREEN, ORANGE][: len(shown)]),
         legend=alt.Legend(orient="top"),
     )
@@ -169,10 +174,11 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
     ]
     title = alt.TitleParams(
         f"{name} against arrival rate",
-        subtitle="Dashed line: target. Dots: the planned rate.",
+        subtitle="Percentiles over requests. Dashed line: target. Dots: the planned rate.",
         anchor="start",
+        subtitleColor=GREY,
     )
-    return _layered(layers, title, 320, f"{name} percentiles over arrival rate")
+    return _layered(layers, title, 360, f"{name} percentiles over arrival rate")
 
 
 def _top_ms(rows: Sequence[Row], targets: Sequence[LatencyTarget]) -> float:
@@ -213,7 +219,10 @@ def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
     rate = _number(planned[0], "rate_per_s")
     base = _chart([{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}])
     rule = base.mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
-    text = base.mark_text(align="right", dx=-6, dy=10, color=GREY, fontSize=12)
+    if _number(planned[0], "load") > 0.5:  # the label goes where there is room
+        text = base.mark_text(align="right", dx=-6, dy=10, color=GREY, fontSize=12)
+    else:
+        text = base.mark_text(align="left", dx=6, dy=10, color=GREY, fontSize=12)
     return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q", text="label:N")]
 
 
@@ -326,53 +335,64 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
         config: the replica.
         shapes: one step each, by name; `pool_shapes` gives those of a pool.
     """
-    points = roofline_rows(config, shapes)
-    intensities = [_number(row, "intensity_flops_per_byte") for row in points]
-    lowest = 10.0 ** math.floor(math.log10(min(intensities, default=1.0)))
-    highest = 10.0 ** (math.ceil(math.log10(max(intensities, default=1e3))) + 1)
-    roofs = roof_rows(config, lowest, highest)
+    points = _in_tflops(roofline_rows(config, shapes))
+    right = 10 * max((_number(row, "intensity_flops_per_byte") for row in points), default=100.0)
+    x_decades = _decades(min((_number(row, "intensity_flops_per_byte") for row in points), default=1.0), right)
+    roofs = _in_tflops(roof_rows(config, x_decades[0], x_decades[-1]))
+    attained = [_number(row, "attained_tflops_per_s") for row in [*points, *roofs]]
     x = alt.X(
         "intensity_flops_per_byte:Q",
         title="Arithmetic intensity (FLOP per byte of HBM traffic)",
-        scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
-        axis=alt.Axis(format="~s", tickCount=6),
+        scale=alt.Scale(type="log", domain=[x_decades[0], x_decades[-1]], nice=False),
+        axis=alt.Axis(format="~s", values=x_decades),
     )
     y = alt.Y(
         "attained_tflops_per_s:Q",
         title="Attained per GPU (TFLOP/s)",
-        scale=alt.Scale(type="log", nice=False),
-        axis=alt.Axis(format="~g", tickCount=6),
+        scale=alt.Scale(type="log", domain=[min(attained) / 2, 3 * max(attained)], nice=False),
+        axis=alt.Axis(format=",~g", values=_decades(min(attained), max(attained))),
     )
-    layers = [*_roof_layers(roofs, x, y), *_operator_layers(points, list(shapes), x, y)]
+    layers = [*_roof_layers(roofs, min(attained) / 2, x, y), *_operator_layers(points, list(shapes), x, y)]
     title = alt.TitleParams(
         f"Roofline of {config.label}",
         subtitle="Operators of one step. Larger mark: larger share of its time.",
         anchor="start",
+        subtitleColor=GREY,
     )
-    return _layered(layers, title, 420, f"Roofline of {config.label}")
+    return _layered(layers, title, 460, f"Roofline of {config.label}")
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """Powers of ten from the last one at or below `low` to the first one at or above `high`."""
+    return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
 
 
 def _in_tflops(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "attained_tflops_per_s": _number(row, "attained_flops_per_s") / 1e12} for row in rows]
 
 
-def _roof_layers(roofs: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    ridges = [
-        {**row, "label": f"{row['dtype']}: ridge at {row['intensity_flops_per_byte']:,.0f} FLOP/byte"}
-        for row in _in_tflops(roofs)
-        if row["is_ridge"]
-    ]
-    lines = _chart(_in_tflops(roofs)).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")
-    marks = _chart(ridges).mark_point(shape="diamond", filled=True, color=GREY, size=90, opacity=1).encode(x=x, y=y)
-    text = _chart(ridges).mark_text(align="right", dx=-10, dy=-6, color=GREY, fontSize=12)
-    return [lines, marks, text.encode(x=x, y=y, text="label:N")]
+def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Roof lines, and ridge points as dotted lines named at the bottom, where no operator can be."""
+    ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: _number(row, "intensity_flops_per_byte"))
+    layers = [_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")]
+    for place, ridge in enumerate(ridges):
+        name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"
+        ends = [ridge, {**ridge, "attained_tflops_per_s": bottom, "label": name}]
+        layers.append(_chart(ends).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
+        base, dy = _chart(ends[1:]), -10
+        if place == 0:
+            text = base.mark_text(align="right", dx=-6, dy=dy, color=GREY, fontSize=12)
+        else:
+            text = base.mark_text(align="left", dx=6, dy=dy, color=GREY, fontSize=12)
+        layers.append(text.encode(x=x, y=y, text="label:N"))
+    return layers
 
 
 def _operator_layers(points: Sequence[Row], steps: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     colors = [BLUE, VERMILLION, GREEN, ORANGE][: len(steps)]
     shapes = ["circle", "triangle-up", "square", "cross"][: len(steps)]
     legend = alt.Legend(orient="top", title=None, labelLimit=300)
-    marks = _chart(_in_tflops(points)).mark_point(filled=True, opacity=0.85)
+    marks = _chart(points).mark_point(filled=True, opacity=0.85)
     return [
         marks.encode(
             x=x,
@@ -390,30 +410,45 @@ def _operator_layers(points: Sequence[Row], steps: list[str], x: alt.X, y: alt.Y
                 alt.Tooltip("bound:N", title="Waits for"),
             ],
         ),
-        *(
-            _operator_names([row for row in points if row["step"] == step], color, 20 + 15 * place, x, y)
-            for place, (step, color) in enumerate(zip(steps, colors, strict=True))
-        ),
+        *_operator_labels(points, steps, colors, x, y),
     ]
 
 
-def _operator_names(points: Sequence[Row], color: str, below_px: int, x: alt.X, y: alt.Y) -> alt.Chart:
-    """Names beside the points of one step, under the roof; each step on a line of its own where two meet."""
-    text = _chart(_in_tflops(label_rows(points))).mark_text(align="left", dx=8, dy=below_px, fontSize=12, color=color)
-    return text.encode(x=x, y=y, text="label:N")
+def _operator_labels(
+    points: Sequence[Row], steps: list[str], colors: list[str], x: alt.X, y: alt.Y
+) -> Iterator[alt.Chart]:
+    """Names beside the points: below the roof, but above it for later steps on the highest roof, where steps meet."""
+    highest = max((_number(row, "attained_flops_per_s") for row in points), default=0.0)
+    for place, (step, color) in enumerate(zip(steps, colors, strict=True)):
+        rows = label_rows([row for row in points if row["step"] == step])
+        above = [row for row in rows if place and _number(row, "attained_flops_per_s") > highest / SAME_PLACE]
+        yield _operator_names(above, color, True, x, y)
+        yield _operator_names([row for row in rows if row not in above], color, False, x, y)
+
+
+def _operator_names(points: Sequence[Row], color: str, is_above: bool, x: alt.X, y: alt.Y) -> alt.Chart:
+    base = _chart(points)
+    if is_above:
+        text = base.mark_text(align="center", dy=-16, fontSize=12, fontWeight="bold", color=color)
+    else:
+        text = base.mark_text(align="left", dx=10, dy=13, fontSize=12, fontWeight="bold", color=color)
+    named: alt.Chart = text.encode(x=x, y=y, text="label:N")
+    return named
 
 
 def label_rows(points: Sequence[Row]) -> list[Row]:
-    """One label for points of a step that lie in one place: their names, at the rightmost of them."""
-    labels: list[Row] = []
-    order = sorted(points, key=lambda row: (str(row["step"]), _number(row, "intensity_flops_per_byte")))
-    for row in order:
-        last = labels[-1] if labels else None
-        near = last is not None and last["step"] == row["step"]
-        if last is not None and near and _near(last, row):
-            labels[-1] = {**row, "label": f"{last['label']}, {row['operator']}"}
+    """One label for points of a step that lie in one place: the operator that takes longest, and how many more."""
+    groups: list[list[Row]] = []
+    for row in sorted(points, key=lambda row: (str(row["step"]), _number(row, "intensity_flops_per_byte"))):
+        if groups and groups[-1][-1]["step"] == row["step"] and _near(groups[-1][-1], row):
+            groups[-1].append(row)
         else:
-            labels.append({**row, "label": row["operator"]})
+            groups.append([row])
+    labels = []
+    for group in groups:
+        longest = max(group, key=lambda row: _number(row, "time_s"))
+        more = f" + {len(group) - 1}" if len(group) > 1 else ""
+        labels.append({**longest, "label": f"{longest['operator']}{more}"})
     return labels
 
 
@@ -428,38 +463,32 @@ def _near(one: Row, other: Row) -> bool:
 
 
 def cost_comparison_rows(plan: Plan) -> list[Row]:
-    """The best fleet of each SKU and of each mode, cheapest first within a kind; those without one last.
+    """The plan, then the best fleet of each SKU, then of each mode; cheapest first, those without a fleet last.
 
-    Returns rows with name, kind ("sku" or "mode"), fleet (in words), is_feasible, is_chosen, usd_per_month [USD],
-    usd_per_thousand_requests [USD], cost (what the bar shows, by objective), ratio (to the chosen fleet's) and reason
-    (why there is none). A plan that is infeasible has only rows without a cost.
+    Returns rows with name, kind ("plan", "sku" or "mode"), fleet (in words), is_feasible, is_chosen (costs and serves
+    what the plan does), usd_per_month [USD], usd_per_thousand_requests [USD], cost (the one of the two that the bar
+    shows: by the month when every fleet serves the same demand, else by the request), ratio (to the plan's cost) and
+    reason (why there is none). An infeasible plan has only rows without a fleet.
     """
-    chosen = None
-    if plan.cost is not None:
-        chosen = _shown_cost(plan, plan.cost.usd_per_month, plan.cost.usd_per_thousand_requests)
-    if plan.alternatives:
-        rows = [_cost_row(plan, alternative, chosen) for alternative in plan.alternatives]
-    else:
-        rows = [_rejected_row(plan, "sku", sku) for sku in dict.fromkeys(plan.request.search.skus)]
-        rows += [_rejected_row(plan, "mode", mode.value) for mode in dict.fromkeys(plan.request.search.modes)]
-    return sorted(rows, key=lambda row: (row["kind"] == "mode", not row["is_feasible"], _sortable(row)))
+    if plan.cost is None or not plan.alternatives:
+        rows = [_fleetless_row(plan, "sku", sku) for sku in dict.fromkeys(plan.request.search.skus)]
+        return rows + [_fleetless_row(plan, "mode", mode.value) for mode in dict.fromkeys(plan.request.search.modes)]
+    fleet = " + ".join(f"{count} x {sku}" for sku, count in plan.gpus.items())
+    rate = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    chosen = Alternative("the plan", "plan", fleet, plan.cost.usd_per_hour, rate, True)
+    rows = [_cost_row(plan, alternative) for alternative in (chosen, *plan.alternatives)]
+    own_cost = _number(rows[0], "cost")
+    for row in rows:
+        row["ratio"] = _number(row, "cost") / own_cost if row["is_feasible"] else None
+    kinds = ("plan", "sku", "mode")
+    return sorted(rows, key=lambda row: (kinds.index(str(row["kind"])), not row["is_feasible"], row["cost"] or 0.0))
 
 
-def _sortable(row: Row) -> float:
-    return _number(row, "cost") if row["is_feasible"] else 0.0
-
-
-def _shown_cost(plan: Plan, usd_per_month: float, usd_per_thousand_requests: float) -> float:
-    """Fleets for one demand compare by the month; fleets that serve different rates by the request."""
-    return usd_per_month if plan.request.objective is Objective.MIN_COST else usd_per_thousand_requests
-
-
-def _cost_row(plan: Plan, alternative: Alternative, chosen: float | None) -> Row:
+def _cost_row(plan: Plan, alternative: Alternative) -> Row:
     if alternative.usd_per_hour is None or alternative.rate_per_s <= 0.0:
-        return {**_rejected_row(plan, alternative.kind, alternative.restriction)}
+        return _fleetless_row(plan, alternative.kind, alternative.restriction)
     per_month = alternative.usd_per_hour * HOURS_PER_MONTH
     per_thousand = 1e3 * alternative.usd_per_hour / (3600.0 * alternative.rate_per_s)
-    cost = _shown_cost(plan, per_month, per_thousand)
     return {
         "name": alternative.restriction,
         "kind": alternative.kind,
@@ -468,13 +497,16 @@ def _cost_row(plan: Plan, alternative: Alternative, chosen: float | None) -> Row
         "is_chosen": alternative.is_chosen,
         "usd_per_month": per_month,
         "usd_per_thousand_requests": per_thousand,
-        "cost": cost,
-        "ratio": cost / chosen if chosen else None,
+        "cost": per_month if _is_by_month(plan) else per_thousand,
         "reason": "",
     }
 
 
-def _rejected_row(plan: Plan, kind: str, name: str) -> Row:
+def _is_by_month(plan: Plan) -> bool:
+    return plan.request.objective is Objective.MIN_COST
+
+
+def _fleetless_row(plan: Plan, kind: str, name: str) -> Row:
     found = [item for item in plan.rejections if name in (item.sku, item.mode.value)]
     nearest = min(found, key=lambda item: item.ratio, default=None)
     return {
@@ -492,51 +524,41 @@ def _rejected_row(plan: Plan, kind: str, name: str) -> Row:
 
 
 def cost_comparison(plan: Plan) -> alt.LayerChart:
-    """What the best fleet of each SKU and of each mode costs, as bars; what cannot be done is named at zero."""
-    rows = [_labelled(row, plan) for row in cost_comparison_rows(plan)]
-    per_month = plan.request.objective is Objective.MIN_COST
-    unit = "USD per month" if per_month else "USD per 1,000 requests"
-    longest = max((_number(row, "cost") for row in rows if row["is_feasible"]), default=1.0)
-    y = alt.Y(
-        "title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, ticks=False, domain=False)
-    )
-    x = alt.X(
-        "cost:Q",
-        title=unit,
-        scale=alt.Scale(domain=[0.0, 1.45 * longest], nice=False),
-        axis=alt.Axis(format="~s", tickCount=6),
-    )
-    base = _chart(rows).encode(y=y)
+    """What the plan and the best fleet of each SKU and of each mode cost, as bars; what cannot be done is named."""
+    rows = [_labelled(row, _is_by_month(plan)) for row in cost_comparison_rows(plan)]
+    unit = "USD per month" if _is_by_month(plan) else "USD per 1,000 requests"
+    longest = max((_number(row, "end") for row in rows), default=0.0) or 1.0
+    y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
+    domain = alt.Scale(domain=[0.0, 1.45 * longest], nice=False)
+    x = alt.X("end:Q", title=unit, scale=domain, axis=alt.Axis(format=",~g", tickCount=5))
+    base = _chart(rows).encode(x=x, y=y)
     bars = base.mark_bar(height={"band": 0.7}).encode(
-        x=x,
-        color=alt.condition("datum.is_chosen", alt.value(BLUE), alt.value(SKY)),
+        color=alt.condition("datum.kind === 'plan'", alt.value(BLUE), alt.value(SKY)),
         tooltip=[
             alt.Tooltip("title:N", title="Restricted to"),
             alt.Tooltip("fleet:N", title="Fleet"),
-            alt.Tooltip("usd_per_month:Q", title="USD per month", format="$,.0f"),
-            alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format="$,.4f"),
+            alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
+            alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
         ],
     )
-    text = base.mark_text(align="left", dx=6, color=GREY, fontSize=12).encode(x="end:Q", text="label:N")
+    text = base.mark_text(align="left", dx=6, color=GREY, fontSize=12).encode(text="label:N")
     title = alt.TitleParams(
-        "Cost of the best fleet of each SKU and mode",
-        subtitle="Dark bar: the plan. Other bars: from theory, not simulated.",
+        "Cost of the plan and of the best fleet of each SKU and mode",
+        subtitle="The plan is simulated, the others are from theory alone.",
         anchor="start",
+        subtitleColor=GREY,
     )
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
-    return _layered([bars, text], title, height, f"Alternatives in {unit}")
+    return _layered([bars, text], title, height, f"Cost of the alternatives in {unit}")
 
 
-def _labelled(row: Row, plan: Plan) -> Row:
-    words = "only {}" if row["kind"] == "sku" else "only {}, any SKU"
+def _labelled(row: Row, is_by_month: bool) -> Row:
+    titles = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU"}
+    end = _number(row, "cost") if row["is_feasible"] else 0.0
+    label = f"${end:,.0f}" if is_by_month else f"${end:,.4f}"
     if not row["is_feasible"]:
-        label = "no fleet: see the reason below"
-    elif plan.request.objective is Objective.MIN_COST:
-        label = f"${_number(row, 'cost'):,.0f}"
-    else:
-        label = f"${_number(row, 'cost'):,.4f}"
-    if row["is_chosen"]:
-        label += " (the plan)"
-    elif row["ratio"] is not None:
-        label += f" ({_number(row, 'ratio') - 1.0:+.0%})"
-    return {**row, "title": words.format(row["name"]), "label": label, "end": row["cost"] or 0.0}
+        label = "no fleet"
+    elif row["kind"] != "plan":
+        change = round(_number(row, "ratio") - 1.0, 2) + 0.0  # no minus zero
+        label += " (as planned)" if row["is_chosen"] else f" ({change:+.0%})"
+    return {**row, "title": titles[str(row["kind"])].format(row["name"]), "label": label, "end": end}

@@ -1,18 +1,21 @@
-r"""The `planner` command: a thin shell over the Python API. It parses, calls and prints; it computes nothing.
+"""The `planner` command: a thin shell over the Python API. It parses, calls and prints; it computes nothing.
 
 Exit codes: 0 planned, 2 bad input (one line on standard error), 3 infeasible (the diagnosis is printed). Modules that
 take time to load are imported by the command that needs them, so that `planner --help` is quick.
 """
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
 
 from __future__ import annotations
 
-import contextlib
+import inspect
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -21,23 +24,19 @@ import planner
 from planner.errors import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
-    from hardware_db import GpuSku, HardwareDb
     from planner.deployment import Deployment, Performance
-    from planner.llm import LlmSpec, Precision
-    from planner.planning import Plan
+    from planner.plan_types import Plan, PlanRequest
     from planner.replica import ReplicaConfig
-    from planner.report import Table
-    from planner.scenario import Scenario
+    from planner.tables import Table
     from planner.workload import Slo, Workload
+
+T = TypeVar("T")
 
 BAD_INPUT = 2
 INFEASIBLE = 3
-WIDTH = 100
-"""Columns that output is laid out for when it is piped, and at least on a terminal: no number is ever cut."""
 STDOUT = "-"
-
-USAGE_ERROR = typer.BadParameter.__mro__[1]
-"""Typer's base of all complaints about the command line; it exports only this child of it."""
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer's base of all complaints about the command line; of its children it exports only this one."""
 
 
 class OneLineErrors(TyperGroup):
@@ -48,18 +47,21 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except PlannerError as error:
-            _fail(str(error))
+            _fail(error)
         except USAGE_ERROR as error:
-            context = getattr(error, "ctx", None)
-            command = context.command_path if context else "planner"
-            complaint = " ".join(getattr(error, "message", "") and error.format_message().split()).rstrip(".")
-            given = " ".join(args[0] if args and args[0] is not None else kwargs.get("args") or sys.argv[1:])
-            _fail(str(InputError("command line", given, complaint, f"see {command} --help")))
+            _fail(_usage_error(error, kwargs.get("args")))
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(line: str) -> NoReturn:
-    typer.echo(f"error: {' '.join(line.split())}", err=True)
+def _usage_error(error: Any, arguments: list[str] | None) -> InputError:  # noqa: ANN401
+    command = error.ctx.command_path if error.ctx else "planner"
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    complaint = error.format_message().replace("Value error, ", "").rstrip(".")
+    return InputError("command line", given, complaint, f"see `{command} --help`")
+
+
+def _fail(error: PlannerError) -> NoReturn:
+    typer.echo(f"error: {' '.join(str(error).split())}", err=True)
     sys.exit(BAD_INPUT)
 
 
@@ -67,16 +69,16 @@ app = typer.Typer(
     cls=OneLineErrors,
     rich_markup_mode=None,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
 def main() -> None:
     """Entry point of the `planner` command."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    app()
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    app(prog_name="planner")
 
 
 @app.callback(invoke_without_command=True)
@@ -87,12 +89,12 @@ def planner_command(
     """Which GPUs, how many, how split, at what cost: capacity and cost planning for serving LLMs.
 
     \b
-    planner plan chat-llama-70b                            a worked example
-    planner plan my.yaml --md report.md --json plan.json   your own, with a report to send on
-    planner scenarios | skus | llms                        what there is to choose from
-    planner schema                                         every field of a scenario
+    planner plan chat-llama-70b                             a worked example
+    planner plan my.yaml --md report.md --json plan.json    your own, with a report to send on
+    planner scenarios, planner skus, planner llms           what there is to choose from
+    planner schema                                          every field of a scenario
 
-    Exit codes: 0 planned, 2 bad input, 3 infeasible (the diagnosis is printed).
+    Exit codes: 0 planned, 2 bad input (one line says what and how to fix it), 3 infeasible (the diagnosis is printed).
     """
     if version:
         typer.echo(f"planner {planner.__version__}")
@@ -100,22 +102,24 @@ def planner_command(
         typer.echo(context.get_help())
 
 
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE (- for stdout).")]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE; - for stdout.")]
+MarkdownFile = Annotated[
+    str | None, typer.Option("--md", metavar="FILE", help="Write a Markdown report to FILE; - for stdout.")
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; VALUE is YAML. Repeatable."),
+]
 
 
 @app.command()
 def plan(
     scenario: Annotated[str, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")],
     json_file: JsonFile = None,
-    md_file: Annotated[
-        str | None, typer.Option("--md", metavar="FILE", help="Write a Markdown report to FILE (- for stdout).")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; repeatable; VALUE is YAML."),
-    ] = None,
+    md_file: MarkdownFile = None,
+    assignments: Assignments = None,
 ) -> None:
-    """Plan the cheapest fleet that meets the targets of a scenario, and print it.
+    """Plan the best fleet that meets the targets of a scenario, and print it.
 
     \b
     planner plan chat-llama-70b
@@ -123,19 +127,17 @@ def plan(
     planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
     planner plan my.yaml --json plan.json --md report.md
 
-    Every plan is evaluated by theory and simulated request by request before it is printed. Exit code 3: no fleet
+    Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
     """
-    from planner import export, report
+    from planner import export, report, screen
 
     _check_outputs(json_file, md_file)
     request = planner.load_scenario(scenario, assignments or ())
-    with _progress() as say:
+    with screen.progress() as say:
         result = planner.plan(request, progress=say)
-    if json_file is not None:
-        _write_json(json_file, export.plan_to_dict(result))
-    if md_file is not None:
-        _write_text(md_file, report.markdown(result))
+    _write(json_file, lambda: export.json_text(export.plan_to_dict(result)))
+    _write(md_file, lambda: report.markdown(result))
     if STDOUT not in (json_file, md_file):
         _show_plan(result)
     if not result.feasible:
@@ -143,147 +145,305 @@ def plan(
 
 
 def _show_plan(result: Plan) -> None:
-    from planner import report
+    from planner import report, screen
 
-    _show(report.headline(result), report.tables(result))
-    _show_lines("Why, and what would help", result.diagnosis)
-    _show_lines("Warnings", result.warnings)
-    _show_lines("Assumed", report.assumed(result))
+    lists = {
+        "Why, and what would help": report.diagnosis(result),
+        "Warnings": result.warnings,
+        "Assumed": report.assumed(result),
+    }
+    screen.show(report.headline(result), report.tables(result), lists)
 
 
 # --- a given deployment ---------------------------------------------------------------------------------------------
 
-ScenarioOption = Annotated[
-    str | None, typer.Option("--scenario", metavar="NAME", help="Take model, precision, traffic and targets from it.")
-]
-LlmOption = Annotated[str | None, typer.Option("--llm", help="Preset id, config.json or its folder.")]
-WeightsOption = Annotated[str | None, typer.Option("--weights", metavar="DTYPE", help="bf16, fp8, int4, ...")]
-ActivationsOption = Annotated[str | None, typer.Option("--activations", metavar="DTYPE", help="Matrix inputs.")]
-KvOption = Annotated[str | None, typer.Option("--kv", metavar="DTYPE", help="KV cache.")]
-RateOption = Annotated[float | None, typer.Option("--rate", help="Mean arrivals [requests/s].")]
-LengthsOption = Annotated[
-    str | None, typer.Option("--lengths", help="IN/OUT tokens such as 1000/200, a preset, or a trace as CSV.")
-]
-ScvOption = Annotated[str | None, typer.Option("--scv", help="SCV of the gaps (1: Poisson), or a preset.")]
-SkuOption = Annotated[str, typer.Option("--sku", help="GPU of the mixed pool, or of the decode pool.")]
-TpOption = Annotated[int, typer.Option("--tp", help="GPUs per replica.")]
-ReplicasOption = Annotated[int, typer.Option("--replicas", help="Replicas of that pool.")]
-ModeOption = Annotated[str, typer.Option("--mode", help="mixed or disaggregated.")]
-PrefillSkuOption = Annotated[str | None, typer.Option("--prefill-sku", help="Prefill pool. [default: --sku]")]
-PrefillTpOption = Annotated[int | None, typer.Option("--prefill-tp", help="Prefill pool. [default: --tp]")]
-PrefillReplicasOption = Annotated[int | None, typer.Option("--prefill-replicas", help="Prefill pool. [default: 1]")]
-RunningOption = Annotated[int, typer.Option("--max-running-requests", help="Per replica (max_num_seqs).")]
-BudgetOption = Annotated[int, typer.Option("--max-batched-tokens", help="Chunk budget (max_num_batched_tokens).")]
-EngineOption = Annotated[str, typer.Option("--engine", help="Engine profile.")]
+MODES = ("mixed", "disaggregated")
+NO_SCENARIO: Mapping[str, Any] = {
+    "workload": {},
+    "slo": [{"metric": "e2e", "percentile": 0.99, "threshold_s": 1e9}],
+    "search": {"skus": ["any"]},
+}
+"""What a scenario must have and a given deployment does not need."""
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What was given about a deployment and its traffic; None: not given."""
+class Setting:
+    """A deployment, its traffic, and the targets it is held against, if any."""
 
-    scenario: str | None
-    llm: str | None
-    precision: Mapping[str, str | None]
-    traffic: Mapping[str, Any]
-    mode: str
-    pool: tuple[str, int, int]
-    prefill: tuple[str | None, int | None, int | None]
-    engine: str
-    settings: Mapping[str, int]
+    deployment: Deployment
+    workload: Workload
+    slo: Slo | None
+
+
+def _setting(
+    *,
+    sku: Annotated[str, typer.Option(help="GPU of the mixed pool, or of the decode pool.")],
+    scenario: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Take model, formats, traffic and targets from it.")
+    ] = None,
+    llm: Annotated[str | None, typer.Option(help="Preset id, config.json or its folder.")] = None,
+    weights: Annotated[str | None, typer.Option(metavar="DTYPE", help="bf16, fp8, int4, ...")] = None,
+    activations: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format that matrices multiply in.")] = None,
+    kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Mean arrivals [requests/s].")] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Tokens as IN/OUT such as 1000/200, a preset, or a trace (CSV).")
+    ] = None,
+    scv: Annotated[str | None, typer.Option(help="SCV of the gaps between arrivals (1: Poisson), or a preset.")] = None,
+    mode: Annotated[str, typer.Option(help="mixed or disaggregated.")] = MODES[0],
+    tp: Annotated[int, typer.Option(help="GPUs per replica of that pool.")] = 1,
+    replicas: Annotated[int, typer.Option(help="Replicas of that pool.")] = 1,
+    prefill_sku: Annotated[str | None, typer.Option(help="GPU of the prefill pool (default: --sku).")] = None,
+    prefill_tp: Annotated[int | None, typer.Option(help="GPUs per prefill replica (default: --tp).")] = None,
+    prefill_replicas: Annotated[int | None, typer.Option(help="Prefill replicas (default: 1).")] = None,
+    max_running_requests: Annotated[int, typer.Option(help="Per replica; vLLM's max_num_seqs.")] = 256,
+    max_batched_tokens: Annotated[int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens.")] = 8192,
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
+) -> Setting:
+    """What the options describe; model, formats and traffic that are not given come from the scenario."""
+    from hardware_db import load_hardware
+    from planner.llm import Precision
+    from planner.replica import Parallelism, ReplicaConfig
+
+    request = _request(scenario, llm, rate, lengths, scv)
+    formats = {"weights": weights, "activations": activations, "kv_cache": kv}
+    given = {name: dtype for name, dtype in formats.items() if dtype is not None}
+    precision = Precision(**{**request.precision.model_dump(), **given})
+    hardware = load_hardware()
+
+    def config(option: str, name: str, gpus: int) -> ReplicaConfig:
+        return ReplicaConfig(
+            llm=request.llm,
+            sku=_known(option, name, hardware.skus),
+            engine=_known("--engine", engine, hardware.engines),
+            precision=precision,
+            parallelism=Parallelism(tp=gpus),
+            max_running_requests=max_running_requests,
+            max_batched_tokens=max_batched_tokens,
+        )
+
+    pool = config("--sku", sku, tp)
+    if _known("--mode", mode, dict.fromkeys(MODES, mode)) == MODES[0]:
+        _refuse({"--prefill-sku": prefill_sku, "--prefill-tp": prefill_tp, "--prefill-replicas": prefill_replicas})
+        deployment = planner.Deployment.mixed(pool, replicas)
+    else:
+        first = config("--prefill-sku", _or(prefill_sku, sku), _or(prefill_tp, tp))
+        deployment = planner.Deployment.disaggregated(first, pool, (_or(prefill_replicas, 1), replicas))
+    return Setting(deployment, request.workload, request.slo if scenario else None)
+
+
+def _request(
+    scenario: str | None, llm: str | None, rate: float | None, lengths: str | None, scv: str | None
+) -> PlanRequest:
+    """Model, traffic and targets: those of the scenario, changed by what else is given."""
+    if scenario is None:
+        for option, value in {"--llm": llm, "--rate": rate, "--lengths": lengths}.items():
+            if value is None:
+                raise InputError(option, "(missing)", "is needed without a scenario", f"give {option} or --scenario")
+    assignments: dict[str, Any] = {"llm": llm, "workload.rate_per_s": rate, "workload.scv": scv}
+    if lengths is not None:
+        assignments |= {"workload.lengths": _lengths(lengths), "workload.classes": []}
+    changes = [f"{key}={json.dumps(value)}" for key, value in assignments.items() if value is not None]
+    return planner.load_scenario(NO_SCENARIO if scenario is None else scenario, changes)
+
+
+def _lengths(text: str) -> str | dict[str, int] | dict[str, str]:
+    """Lengths as a scenario writes them: ``IN/OUT`` tokens, the path of a trace, or the name of a preset."""
+    constant = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if constant:
+        return {"input_tokens": int(constant[1]), "output_tokens": int(constant[2])}
+    if text.endswith((".csv", ".gz")):
+        return {"trace": str(Path(text).absolute())}
+    return text
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(option, value, "only a disaggregated deployment has it", "add --mode disaggregated")
+
+
+def _known(option: str, name: str, table: Mapping[str, T]) -> T:
+    if name not in table:
+        raise UnknownNameError(option, name, table)
+    return table[name]
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _of_a_deployment(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of `_setting` before its own; what they describe is its first argument.
+
+    Typer reads options off a signature, so two signatures are joined instead of being written out in every command.
+    """
+    shared = inspect.signature(_setting, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    joined = [*shared.values(), *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own)]
+
+    def run(**given: Any) -> None:  # noqa: ANN401
+        setting = _setting(**{name: given.pop(name) for name in shared})
+        command(setting, **given)
+
+    run.__signature__ = inspect.Signature(joined)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in joined}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 @app.command()
-def evaluate(
-    sku: SkuOption,
-    scenario: ScenarioOption = None,
-    llm: LlmOption = None,
-    weights: WeightsOption = None,
-    activations: ActivationsOption = None,
-    kv: KvOption = None,
-    rate: RateOption = None,
-    lengths: LengthsOption = None,
-    scv: ScvOption = None,
-    tp: TpOption = 1,
-    replicas: ReplicasOption = 1,
-    mode: ModeOption = "mixed",
-    prefill_sku: PrefillSkuOption = None,
-    prefill_tp: PrefillTpOption = None,
-    prefill_replicas: PrefillReplicasOption = None,
-    max_running_requests: RunningOption = 256,
-    max_batched_tokens: BudgetOption = 8192,
-    engine: EngineOption = "vllm",
-    json_file: JsonFile = None,
-) -> None:
+@_of_a_deployment
+def evaluate(setting: Setting, json_file: JsonFile = None) -> None:
     """Predict the latencies of a given deployment from theory.
 
     \b
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200
     planner evaluate --scenario chat-llama-70b --sku h100-sxm --tp 2 --replicas 3
-    planner evaluate --scenario chat-llama-70b --mode disaggregated --sku h200-sxm --prefill-sku h100-sxm \\
-        --prefill-tp 2 --prefill-replicas 3
+    planner evaluate --scenario chat-llama-70b --mode disaggregated --sku h200-sxm --prefill-sku h100-sxm
+            --prefill-tp 2 --prefill-replicas 3
 
-    Options that are not given come from the scenario; the precision defaults to that of the checkpoint.
+    Formats that are not given are those of the scenario, or else of the checkpoint.
     """
     _check_outputs(json_file)
-    given = _Given(
-        scenario,
-        llm,
-        {"weights": weights, "activations": activations, "kv_cache": kv},
-        {"rate_per_s": rate, "lengths": lengths, "scv": scv},
-        mode,
-        (sku, tp, replicas),
-        (prefill_sku, prefill_tp, prefill_replicas),
-        engine,
-        {"max_running_requests": max_running_requests, "max_batched_tokens": max_batched_tokens},
-    )
-    deployment, workload, slo = _setting(given)
-    _show_performance(deployment, workload, planner.evaluate(deployment, workload), slo, json_file)
+    _show_performance(setting, planner.evaluate(setting.deployment, setting.workload), json_file)
 
 
 @app.command()
+@_of_a_deployment
 def simulate(
-    sku: SkuOption,
-    scenario: ScenarioOption = None,
-    llm: LlmOption = None,
-    weights: WeightsOption = None,
-    activations: ActivationsOption = None,
-    kv: KvOption = None,
-    rate: RateOption = None,
-    lengths: LengthsOption = None,
-    scv: ScvOption = None,
-    tp: TpOption = 1,
-    replicas: ReplicasOption = 1,
-    mode: ModeOption = "mixed",
-    prefill_sku: PrefillSkuOption = None,
-    prefill_tp: PrefillTpOption = None,
-    prefill_replicas: PrefillReplicasOption = None,
-    max_running_requests: RunningOption = 256,
-    max_batched_tokens: BudgetOption = 8192,
-    engine: EngineOption = "vllm",
+    setting: Setting,
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 0,
     requests: Annotated[int, typer.Option(help="Requests to simulate; several hundred per replica.")] = 4000,
     json_file: JsonFile = None,
 ) -> None:
-    """Simulate a given deployment request by request; the same options and output as `planner evaluate`.
+    """Simulate a given deployment request by request; options and output are those of `planner evaluate`.
 
     \b
     planner simulate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200 --requests 2000 --seed 1
     planner simulate --scenario chat-llama-70b --sku h100-sxm --tp 2 --replicas 3 --json simulated.json
     """
+    from planner import screen
+
     _check_outputs(json_file)
-    given = _Given(
-        scenario,
-        llm,
-        {"weights": weights, "activations": activations, "kv_cache": kv},
-        {"rate_per_s": rate, "lengths": lengths, "scv": scv},
-        mode,
-        (sku, tp, replicas),
-        (prefill_sku, prefill_tp, prefill_replicas),
-        engine,
-        {"max_running_requests": max_running_requests, "max_batched_tokens": max_batched_tokens},
-    )
-    deployment, workload, slo = _setting(given)
-    with _progress() as say:
+    with screen.progress() as say:
         say(f"simulating {requests} requests")
-        performance = planner.simulate(deployment, workload, seed=seed, requests=requests)
-    _show_performance(deployment, workload, performance, slo, json_file)
+        performance = planner.simulate(setting.deployment, setting.workload, seed=seed, requests=requests)
+    _show_performance(setting, performance, json_file)
+
+
+def _show_performance(setting: Setting, performance: Performance, json_file: str | None) -> None:
+    from planner import export, report, screen
+
+    evaluated = (setting.deployment, setting.workload, performance, setting.slo)
+    _write(json_file, lambda: export.json_text(export.evaluation_to_dict(*evaluated)))
+    if json_file != STDOUT:
+        shown = report.performance_tables(setting.deployment, performance, setting.slo)
+        headline = report.performance_headline(setting.deployment, performance)
+        screen.show(headline, shown, {"Assumed": performance.assumptions})
+
+
+# --- what there is to choose from -----------------------------------------------------------------------------------
+
+
+@app.command()
+def skus(json_file: JsonFile = None) -> None:
+    """List the GPUs: memory, bandwidth, dense peaks, links, and the cheapest on-demand price with its date.
+
+    \b
+    planner skus
+    planner skus --json -      every fact with its source
+    """
+    from planner import catalogue
+
+    _show_list(catalogue.sku_table, catalogue.sku_list, json_file)
+
+
+@app.command()
+def llms(json_file: JsonFile = None) -> None:
+    """List the packaged models: parameters, layers, KV bytes per token, context.
+
+    \b
+    planner llms
+    planner plan chat-llama-70b --set llm=qwen3-32b
+    """
+    from planner import catalogue
+
+    _show_list(catalogue.llm_table, catalogue.llm_list, json_file)
+
+
+@app.command()
+def scenarios(json_file: JsonFile = None) -> None:
+    """List the packaged scenarios: what they serve, and what they promise.
+
+    \b
+    planner scenarios
+    planner scenarios --json -      every field, as a start for your own
+    """
+    from planner import catalogue
+
+    _show_list(catalogue.scenario_table, catalogue.scenario_list, json_file)
+
+
+class Document(StrEnum):
+    """What has a schema."""
+
+    SCENARIO = "scenario"
+    PLAN = "plan"
+
+
+@app.command()
+def schema(
+    document: Annotated[Document, typer.Argument(help="What to describe.")] = Document.SCENARIO,
+    json_file: JsonFile = STDOUT,
+) -> None:
+    """Print the JSON Schema of a scenario (the input) or of a plan (the output of `planner plan --json`).
+
+    \b
+    planner schema
+    planner schema plan --json plan.schema.json
+    """
+    from planner import export, scenario
+
+    _check_outputs(json_file)
+    is_plan = document is Document.PLAN
+    described = export.json_schema() if is_plan else scenario.Scenario.model_json_schema()
+    _write(json_file, lambda: export.json_text(described))
+
+
+def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any]]], json_file: str | None) -> None:
+    from planner import screen
+    from planner.export import json_text
+
+    _check_outputs(json_file)
+    _write(json_file, lambda: json_text(data()))
+    if json_file != STDOUT:
+        screen.show("", [table()])
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(*files: str | None) -> None:
+    """Refuse what cannot be written before the work is done."""
+    from planner.export import require_writable
+
+    for file in files:
+        if file not in (None, STDOUT):
+            require_writable(str(file))
+    if len(files) > 1 and files.count(STDOUT) == len(files):
+        raise InputError("--json, --md", STDOUT, "both go to stdout", "write one of them to a file")
+
+
+def _write(file: str | None, text: Callable[[], str]) -> None:
+    """Write what was asked for, to a file or to stdout."""
+    from planner.export import write_text
+
+    if file == STDOUT:
+        typer.echo(text(), nl=False)
+    elif file is not None:
+        write_text(file, text())
+
+
+if __name__ == "__main__":
+    main()

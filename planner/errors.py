@@ -80,12 +80,19 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
     rest = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
     nested = context.get("error")
     if isinstance(nested, PlannerError):
-        return InputError(_dotted(prefix, (*first["loc"], nested.field)), nested.value, nested.bound, nested.fix + rest)
+        return _placed(nested, prefix, first["loc"], rest)
     if kind == "missing":
         return InputError(field, "(missing)", "required field is missing", f"add {field.rsplit('.', 1)[-1]}{rest}")
     if kind == "extra_forbidden":
         return InputError(field, first["input"], "unknown field", f"remove it or correct its spelling{rest}")
     return InputError(field, first["input"], first["msg"].removeprefix("Value error, "), _fix_for(kind, context) + rest)
+
+
+def _placed(nested: PlannerError, prefix: str, location: Sequence[Any], rest: str) -> InputError:
+    """An error raised inside a record, with the place of the record before its field (unless it names that itself)."""
+    names_its_place = bool(location) and nested.field.split(".")[0] == location[-1]
+    field = _dotted(prefix, (*(location[:-1] if names_its_place else location), nested.field))
+    return InputError(field, nested.value, nested.bound, (nested.fix or "give a value within that bound") + rest)
 
 
 def _dotted(prefix: str, location: Sequence[Any]) -> str:

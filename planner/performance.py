@@ -12,6 +12,7 @@ transfer and decode pool into one tandem, and names what each pool runs out of. 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +25,11 @@ from planner.llm import kv_bytes_per_token
 from planner.queueing import BatchServer, QueueLatency, decode_pool, mixed_pool, prefill_pool
 from planner.replica import MemoryFootprint, require_room, step_timer
 from planner.roofline import Bound, StepShape
-from planner.workload import TokenLengths, Workload
+from planner.workload import Metric, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
+_LOADS = 64
+"""Points on the range of loads where the fluid bound is looked up."""
 
 
 @dataclass(frozen=True)
@@ -202,16 +205,34 @@ def decode_stage(pool: Pool, workload: Workload) -> Stage:
     return Stage(model, queue, rate, decoding)
 
 
-def fluid_rate_per_s(pool: Pool, workload: Workload) -> float:
-    """Largest stable rate of one replica [requests/s]: above it the backlog grows without bound."""
-    lengths = workload.lengths
+def fluid_rate_per_s(pool: Pool, workload: Workload, max_step_s: float = math.inf) -> float:
+    """Upper bound on what one replica can carry [requests/s] with a mean step of at most `max_step_s` [s].
+
+    In steady state n sequences run and each step carries n I / (O - 1) prompt tokens, so the rate is
+    n / ((O - 1) tau(n, n I / (O - 1))), as far as the token budget and the running limit allow (I, O means). Real steps
+    alternate between few and many prompt tokens; tau is convex in them, so their mean is longer (Jensen): the bound is
+    optimistic. Without `max_step_s` it is the largest stable rate. Returns 0 when even one sequence is too slow.
+    """
+    lengths, share = workload.lengths, 1.0
     if pool.role is Role.DECODE:
         lengths, share = decoding_only(lengths)
-        return largest_decode_rate(pool_model(pool, lengths).server, lengths) / share
-    model = pool_model(pool, lengths)
-    if pool.role is Role.PREFILL:
-        return largest_prefill_rate(model.server, prompts_only(lengths))
-    return largest_mixed_rate(model.server, lengths)
+    server = pool_model(pool, lengths).server
+    running, prompts, per_step = _steady_states(pool.role, server, lengths)
+    steps = server.step_s(running, prompts)
+    rates = np.where(steps <= max_step_s, per_step / steps, 0.0)
+    return float(rates.max()) / share
+
+
+def _steady_states(role: Role, server: BatchServer, lengths: TokenLengths) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Running sequences, prompt tokens and finished requests per step over the range of loads, each shape (64,)."""
+    gaps = lengths.mean_output - 1.0
+    ratio = 0.0 if role is Role.DECODE else lengths.mean_input / gaps if gaps > 0.0 else math.inf
+    if role is Role.PREFILL or not math.isfinite(ratio):
+        prompts = np.geomspace(1.0, server.token_budget, _LOADS)
+        return np.zeros(_LOADS), prompts, prompts / lengths.mean_input
+    most = min(server.max_running, server.token_budget / (1.0 + ratio))
+    running = np.geomspace(most / 1e3, most, _LOADS)
+    return running, running * ratio, running / gaps
 
 
 def prompts_only(lengths: TokenLengths) -> TokenLengths:
@@ -300,6 +321,31 @@ def _assumptions(deployment: Deployment) -> tuple[str, ...]:
     if deployment.is_disaggregated:
         notes.append("KV transfer at full NIC bandwidth without contention")
     return tuple(dict.fromkeys(notes))
+
+
+def idle_latencies(pool: Pool, workload: Workload) -> dict[Metric, LatencyDistribution]:
+    """Latencies of requests that meet nobody: what no fleet of this configuration can beat.
+
+    TTFT is the request's own chunks (nothing for a DECODE pool), TPOT one decode step at the mean context (nothing for
+    a PREFILL pool).
+    """
+    lengths = workload.lengths
+    model = pool_model(pool, lengths)
+    budget, step_s = model.server.token_budget, model.server.step_s
+    whole = np.floor(lengths.inputs / budget)
+    rest = lengths.inputs - whole * budget
+    chunk = step_s(np.zeros(1), np.array([float(budget)]))[0]
+    prompt_s = whole * chunk + np.where(rest > 0, step_s(np.zeros_like(rest), np.maximum(rest, 1.0)), 0.0)
+    gap_s = step_s(np.ones(1), np.zeros(1))[0]
+    zero = np.zeros_like(prompt_s)
+    ttft_s = zero if pool.role is Role.DECODE else prompt_s
+    tpot_s = zero if pool.role is Role.PREFILL else np.where(lengths.outputs > 1, gap_s, 0.0)
+    e2e_s = ttft_s + (lengths.outputs - 1.0) * tpot_s
+    by_metric = {Metric.TTFT: ttft_s, Metric.TPOT: tpot_s, Metric.E2E: e2e_s}
+    return {
+        metric: LatencyDistribution.from_samples(seconds, lengths.probabilities)
+        for metric, seconds in by_metric.items()
+    }
 
 
 def prompt_time_share(pool: Pool, workload: Workload) -> float:

@@ -83,7 +83,8 @@ def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Pro
     demand = Demand(request.llm, request.precision, request.workload, request.slo)
     found = find_candidates(demand, request.search, offers, _engine(request, hardware))
     say("solving and simulating")
-    allocation, deployments = _settle(request, list(found.options))
+    options = list(found.options)
+    allocation, deployments = _settle(request, options)
     rejections = (*found.rejections, *unpriced)
     if not deployments:
         return _infeasible(request, allocation, rejections, found, time.perf_counter() - started)
@@ -99,7 +100,7 @@ def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Pro
         cost=cost,
         targets=targets,
         agreement=agreement,
-        alternatives=_alternatives(request, found.options, cost),
+        alternatives=_alternatives(request, tuple(options), cost),
         rejections=rejections,
         diagnosis=(),
         assumptions=_assumptions(deployments),
@@ -195,7 +196,10 @@ def _limits(request: PlanRequest) -> Limits:
 def _settle(
     request: PlanRequest, options: list[DeploymentOption]
 ) -> tuple[Allocation | None, tuple[PlannedDeployment, ...]]:
-    """Solve, re-evaluate and simulate, lowering the rates of what misses, until everything holds or rounds run out."""
+    """Solve, re-evaluate and simulate until everything holds or the rounds run out.
+
+    The rates of what misses are lowered in `options` itself, so that alternatives are judged by the same rates.
+    """
     if not options:
         return None, ()
     allocation: Allocation | None = None

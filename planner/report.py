@@ -1,4 +1,4 @@
-"""A plan in words and tables: the one place where seconds become milliseconds and numbers become text.
+"""A plan in words and tables.
 
 `tables(plan)` is plain data that the command line, the Markdown report and the web app all show, so they cannot
 disagree; `headline(plan)` is the answer in one sentence; `markdown(plan)` is a report to send on. Nothing is computed
@@ -10,22 +10,37 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 
 from hardware_db import Price
-from planner.deployment import Deployment, Performance, Pool, PoolPerformance
+from planner.deployment import Deployment, Method, Performance, Pool, PoolPerformance
 from planner.latency import LatencyDistribution
 from planner.llm import parameters
-from planner.planning import AGREEMENT, HOURS_PER_MONTH, Alternative, CostBreakdown, Plan, PlannedDeployment
+from planner.plan_types import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment
+from planner.tables import Table, counted, duration, money, percent, significant, unit, with_unit
 from planner.workload import Metric, Slo, TokenLengths
+
+__all__ = [
+    "METHOD",
+    "Table",
+    "assumed",
+    "diagnosis",
+    "headline",
+    "markdown",
+    "money",
+    "performance_headline",
+    "performance_tables",
+    "planner_version",
+    "significant",
+    "tables",
+    "token_laws",
+]
 
 DISTRIBUTION_NAME = "llm-capacity-planner"
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 """Columns of the latency table: median and the tails that service levels name."""
-_SHOWN_IN_S = frozenset({Metric.E2E})
-"""Metrics shown in seconds; the others last milliseconds."""
-_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+( %| x)?|unbounded|undefined|-|")
+ROUNDING = 1e-5
+"""Share of a limit below which a slack is shown as 0: ten solver tolerances."""
 
 METHOD = (
     "Step times: a roofline of every operator (compute, HBM, links), summed over one step of the engine.",
@@ -38,87 +53,6 @@ METHOD = (
     "Input and output tokens share the cost of a mixed pool by the step time that prompts add; a prefill pool is all "
     "input, a decode pool all output.",
 )
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under named columns.
-
-    Attributes:
-        title: what it shows.
-        columns: headings, with units where a column has one.
-        rows: one string per column.
-        note: how to read it, or empty.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
-    @property
-    def numeric(self) -> tuple[bool, ...]:
-        """Per column, whether it holds numbers only (and is best aligned to the right)."""
-        return tuple(
-            any(row[index] for row in self.rows) and all(_NUMBER.fullmatch(row[index]) for row in self.rows)
-            for index in range(len(self.columns))
-        )
-
-
-# --- numbers as text ------------------------------------------------------------------------------------------------
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """A number to `digits` significant digits, in full, with thousands separators; integers are never cut.
-
-    >>> significant(0.0123456), significant(12.3456), significant(1234567.8), significant(math.inf)
-    ('0.0123', '12.3', '1,234,568', 'unbounded')
-    """
-    if math.isnan(value):
-        return "undefined"
-    if math.isinf(value):
-        return "unbounded"
-    if value == 0.0:
-        return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if float(value).is_integer() and "." in text else text
-
-
-def money(usd: float) -> str:
-    """US dollars: cents from one dollar on, three significant digits below.
-
-    >>> money(17476.2), money(0.0108)
-    ('17,476.20', '0.0108')
-    """
-    return f"{usd:,.2f}" if abs(usd) >= 1.0 or usd == 0.0 else significant(usd)
-
-
-def share(value: float, *, signed: bool = False) -> str:
-    """A fraction in percent, one decimal below 10 % and near 100 %.
-
-    >>> share(0.0123), share(0.5), share(0.9987), share(0.25, signed=True)
-    ('1.2 %', '50 %', '99.87 %', '+25 %')
-    """
-    percent = 100.0 * value
-    if not math.isfinite(percent):
-        return significant(percent)
-    decimals = 2 if 99.0 < percent < 100.0 else 1 if 0.0 < abs(percent) < 10.0 else 0
-    return f"{percent:{'+' if signed else ''}.{decimals}f} %"
-
-
-def duration(seconds: float, metric: Metric) -> str:
-    """A latency in the unit of its metric (see `unit`), without the unit.
-
-    >>> duration(0.41234, Metric.TTFT), duration(12.345, Metric.E2E)
-    ('412', '12.3')
-    """
-    return significant(seconds if metric in _SHOWN_IN_S else 1e3 * seconds)
-
-
-def unit(metric: Metric) -> str:
-    """The unit a metric is shown in: seconds for E2E, milliseconds for the others."""
-    return "s" if metric in _SHOWN_IN_S else "ms"
 
 
 def token_laws(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
@@ -150,8 +84,7 @@ def headline(plan: Plan) -> str:
         rate = f"{significant(served)} of {rate}"
     fleet = " + ".join(_in_words(planned) for planned in plan.deployments)
     reached = ", ".join(
-        f"{check.target.name} {duration(check.predicted_s, check.target.metric)} {unit(check.target.metric)}"
-        for check in plan.targets
+        f"{check.target.name} {with_unit(check.predicted_s, check.target.metric)}" for check in plan.targets
     )
     held = "all targets held in simulation" if all(check.met for check in plan.targets) else "NOT all targets held"
     return (
@@ -163,14 +96,10 @@ def headline(plan: Plan) -> str:
 def _in_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
-        f"{pool.gpus} x {pool.config.sku.id} ({_count(pool.replicas, 'replica')} of TP{pool.config.parallelism.tp}, "
+        f"{pool.gpus} x {pool.config.sku.id} ({counted(pool.replicas, 'replica')} of TP{pool.config.parallelism.tp}, "
         f"{pool.role})"
         for pool in pools
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _calibration(plan: Plan) -> str:
@@ -205,6 +134,12 @@ def assumed(plan: Plan) -> tuple[str, ...]:
     return tuple(note for note in plan.assumptions if not any(source in note for source in sources))
 
 
+def diagnosis(plan: Plan) -> tuple[str, ...]:
+    """Why there is no fleet and what would help, without the reasons that stand in the table of what was rejected."""
+    reasons = tuple(rejection.reason for rejection in plan.rejections)
+    return tuple(line for line in plan.diagnosis if not line.endswith(reasons))
+
+
 def _request(plan: Plan) -> Table:
     request, search = plan.request, plan.request.search
     precision, arrivals = request.precision, request.workload.arrivals
@@ -230,7 +165,7 @@ def _lengths(lengths: TokenLengths) -> str:
 
 
 def _slo(slo: Slo) -> str:
-    return "; ".join(f"{t.name} <= {duration(t.threshold_s, t.metric)} {unit(t.metric)}" for t in slo.targets)
+    return "; ".join(f"{t.name} <= {with_unit(t.threshold_s, t.metric)}" for t in slo.targets)
 
 
 def _limits(plan: Plan) -> str:
@@ -296,7 +231,7 @@ def _cost(plan: Plan, cost: CostBreakdown) -> Table:
         ("goodput [requests/s]", significant(cost.goodput_per_s)),
         ("goodput per dollar [requests/USD]", significant(cost.requests_per_usd)),
     )
-    return Table("Cost", ("what", "value"), rows, f"A month has {HOURS_PER_MONTH:g} hours.")
+    return Table("Cost", ("what", "value"), rows, f"A month has {cost.usd_per_month / cost.usd_per_hour:.0f} hours.")
 
 
 def _targets(plan: Plan) -> Table:
@@ -304,7 +239,7 @@ def _targets(plan: Plan) -> Table:
     for check in plan.targets:
         target, metric = check.target, check.target.metric
         latencies = (duration(s, metric) for s in (target.threshold_s, check.predicted_s, check.simulated_s))
-        attained = (share(target.percentile), share(check.simulated_attainment))
+        attained = (percent(target.percentile), percent(check.simulated_attainment))
         rows.append((f"{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
     columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")
     note = "Shares: requests within the threshold. Met: predicted within it, simulated within it or its sampling error."
@@ -317,10 +252,14 @@ def _latency(plan: Plan) -> Table:
         for metric in Metric
         for source in ("predicted", "simulated")
     ]
-    return _latency_table(laws)
+    transfers = [planned.predicted.kv_transfer_s for planned in plan.deployments if planned.predicted.kv_transfer_s]
+    sent = " and ".join(f"{significant(1e3 * seconds)} ms" for seconds in transfers)
+    return _latency_table(
+        laws, f"E2E and TPOT include the KV transfer between pools, {sent} on average." if sent else ""
+    )
 
 
-def _latency_table(laws: Iterable[tuple[Metric, str, LatencyDistribution]]) -> Table:
+def _latency_table(laws: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:
     rows = tuple(
         (
             f"{metric.upper()} [{unit(metric)}]",
@@ -331,7 +270,7 @@ def _latency_table(laws: Iterable[tuple[Metric, str, LatencyDistribution]]) -> T
         for metric, source, law in laws
     )
     columns = ("metric", "from", "mean", *(f"p{100 * p:g}" for p in PERCENTILES))
-    return Table("Latency", columns, rows)
+    return Table("Latency", columns, rows, note)
 
 
 _LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
@@ -343,12 +282,12 @@ _LOAD_NOTE = (
 
 def _load_cells(pool: PoolPerformance) -> tuple[str, ...]:
     return (
-        share(pool.utilisation),
+        percent(pool.utilisation),
         pool.limit.replace("_", " "),
         str(pool.bound),
         significant(pool.mean_running),
         significant(1e3 * pool.mean_step_s),
-        share(pool.kv_occupancy),
+        percent(pool.kv_occupancy),
     )
 
 
@@ -381,7 +320,7 @@ def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[s
     if alternative.is_chosen:
         differences = ("0", "0 %")
     else:
-        differences = (f"{difference:+,.2f}", share(difference / cost.usd_per_hour, signed=True))
+        differences = (f"{difference:+,.2f}", percent(difference / cost.usd_per_hour, signed=True))
     rate, usd = significant(alternative.rate_per_s), money(alternative.usd_per_hour)
     return (alternative.restriction, alternative.summary, rate, usd, *differences)
 
@@ -391,9 +330,10 @@ def _agreement(plan: Plan) -> Table:
     for pair in plan.agreement:
         means = (duration(s, pair.metric) for s in (pair.predicted_mean_s, pair.simulated_mean_s))
         name = f"mean {pair.metric.upper()} [{unit(pair.metric)}]"
-        rows.append((name, *means, share(pair.relative_difference, signed=True), "yes" if pair.holds else "NO"))
-    columns = ("metric", "predicted", "simulated", "difference", f"within {share(AGREEMENT)}")
-    note = f"Simulated: {plan.request.simulated_requests:,} requests per deployment, seed {plan.request.seed}."
+        rows.append((name, *means, percent(pair.relative_difference, signed=True), "yes" if pair.holds else "NO"))
+    columns = ("metric", "predicted", "simulated", "difference", f"within {percent(AGREEMENT)}")
+    requests = sum(planned.simulated.requests for planned in plan.deployments)
+    note = f"Simulated: {requests:,} requests measured, seed {plan.request.seed}."
     return Table("Theory against simulation", columns, tuple(rows), note)
 
 
@@ -403,19 +343,23 @@ def _constraints(plan: Plan) -> Table:
         (
             row.name.partition("__")[0],
             row.field.removeprefix("pool "),
-            f"{significant(row.used, 4)} {row.sense} {significant(row.limit, 4)}",
-            significant(max(0.0, row.slack), 4),
-            "-" if row.dual is None else significant(row.dual, 4),
+            f"{_four(row.used)} {row.sense} {_four(row.limit)}",
+            _four(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
+            "-" if row.dual is None else _four(row.dual),
             "yes" if row.is_tight else "no",
         )
         for row in plan.allocation.constraints
     )
     gap = plan.allocation.gap
     note = (
-        f"Integer program: {plan.status.replace('_', ' ')}{'' if gap is None else f', gap {share(gap)}'}. Dual: change "
-        "of the objective per unit of the limit in the linear relaxation."
+        f"Integer program: {plan.status.replace('_', ' ')}{'' if gap is None else f', gap {percent(gap)}'}. Dual: "
+        "change of the objective per unit of the limit in the linear relaxation."
     )
     return Table("Constraints", ("constraint", "of", "used and limit", "slack", "dual", "binding"), rows, note)
+
+
+def _four(value: float) -> str:
+    return significant(float(f"{value:.4g}"), 4)
 
 
 def _prices_used(plan: Plan) -> list[Price]:
@@ -457,29 +401,44 @@ def _relaxation(ratio: float) -> str:
 # --- tables of one performance --------------------------------------------------------------------------------------
 
 
-def performance_tables(deployment: Deployment, performance: Performance) -> tuple[Table, ...]:
-    """A given deployment and how it performs: pools, latencies, load."""
+def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:
+    """A given deployment and how it performs: pools, targets if any, latencies, load."""
     pools = tuple((str(pool.role), *_pool_cells(pool), *_engine_cells(pool)) for pool in deployment.pools)
-    source = "predicted" if performance.requests == 0 else "simulated"
+    source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
     loads = tuple((str(pool.role), source, *_load_cells(pool)) for pool in performance.pools)
     return (
         Table("Deployment", (*_POOL_COLUMNS, *_ENGINE_COLUMNS), pools),
+        *([_reached(performance, slo, source)] if slo else []),
         _latency_table((metric, source, performance.distribution(metric)) for metric in Metric),
         Table("Load of each pool", _LOAD_COLUMNS, loads, _LOAD_NOTE),
     )
 
 
+def _reached(performance: Performance, slo: Slo, source: str) -> Table:
+    rows = tuple(
+        (
+            f"{target.name} [{unit(target.metric)}]",
+            duration(target.threshold_s, target.metric),
+            duration(performance.latency_s(target), target.metric),
+            "yes" if performance.latency_s(target) <= target.threshold_s else "NO",
+        )
+        for target in slo.targets
+    )
+    note = f"Goodput: {significant(performance.goodput_per_s(slo))} requests/s meet every target."
+    return Table("Targets", ("target", "at most", source, "met"), rows, note)
+
+
 def performance_headline(deployment: Deployment, performance: Performance) -> str:
     """How a given deployment performs, in one sentence."""
     pools = " and ".join(
-        f"{_count(pool.replicas, 'replica')} of {pool.config.label} ({pool.role})" for pool in deployment.pools
+        f"{counted(pool.replicas, 'replica')} of {pool.config.label} ({pool.role})" for pool in deployment.pools
     )
     llm, rate = deployment.pools[0].config.llm.id, significant(performance.rate_per_s)
     subject = f"{pools} under {rate} requests/s of {llm}"
     if not performance.stable:
         return f"Overloaded: {subject}; the queue grows without bound."
     reached = ", ".join(
-        f"p99 {metric.upper()} {duration(performance.distribution(metric).quantile_s(0.99), metric)} {unit(metric)}"
+        f"p99 {metric.upper()} {with_unit(performance.distribution(metric).quantile_s(0.99), metric)}"
         for metric in Metric
     )
     return f"{subject}: {reached}."
@@ -491,7 +450,7 @@ def performance_headline(deployment: Deployment, performance: Performance) -> st
 def markdown(plan: Plan) -> str:
     """The plan as a report in GitHub Markdown: answer, tables, warnings, assumptions, method, version."""
     parts = [f"# Capacity plan: {_inline(plan.request.name)}", f"**{_inline(headline(plan))}**"]
-    parts += _bullets("Why it is infeasible, and what would help", plan.diagnosis)
+    parts += _bullets("Why it is infeasible, and what would help", diagnosis(plan))
     parts += _bullets("Warnings", plan.warnings)
     parts += [_markdown_table(table) for table in tables(plan)]
     parts += _bullets("What is assumed", assumed(plan))

@@ -392,19 +392,21 @@ def routing(llm: LlmSpec) -> tuple[int, int] | None:
 def statistics(shape: StepShape, experts: tuple[int, int] | None) -> FloatArray:
     """The statistics of steps, shape (len(STATISTICS), ...steps), in the order of `STATISTICS`."""
     tokens = np.asarray(shape.decodes, dtype=np.float64) + shape.chunk_tokens
-    share = expected_expert_share(*experts, tokens) if experts else np.zeros_like(tokens)
-    rows = [
-        np.ones_like(tokens),
-        tokens,
-        np.asarray(shape.decodes) + shape.chunks,
-        shape.decodes,
-        shape.decode_context,
-        shape.chunk_tokens,
-        shape.chunk_pairs,
-        shape.chunk_context,
-        share,
-    ]
-    return np.stack([np.broadcast_to(np.asarray(row, dtype=np.float64), tokens.shape) for row in rows])
+    values = {
+        Statistic.STEP: 1.0,
+        Statistic.TOKENS: tokens,
+        Statistic.LOGIT_ROWS: np.asarray(shape.decodes) + shape.chunks,
+        Statistic.DECODE_TOKENS: shape.decodes,
+        Statistic.DECODE_CONTEXT: shape.decode_context,
+        Statistic.CHUNK_TOKENS: shape.chunk_tokens,
+        Statistic.CHUNK_PAIRS: shape.chunk_pairs,
+        Statistic.CHUNK_CONTEXT: shape.chunk_context,
+        Statistic.EXPERT_SHARE: expected_expert_share(*experts, tokens) if experts else 0.0,
+    }
+    rows = np.empty((len(STATISTICS), *tokens.shape))
+    for index, statistic in enumerate(STATISTICS):
+        rows[index] = values[statistic]
+    return rows
 
 
 def coefficients(linear: Linear) -> FloatArray:

@@ -6,8 +6,10 @@ works for the command line, the Python API and the web app; `planner schema` pri
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +24,7 @@ from planner.llm import LlmSpec, Precision, load_llm
 from planner.optimizer import Objective
 from planner.planning import FleetLimits, PlanRequest, PricePolicy
 from planner.traces import load_lengths, preset_scv, read_trace
-from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import MAX_SCV, ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 
 MAX_SCENARIO_BYTES = 1_000_000
 
@@ -56,9 +58,17 @@ def _form_of_lengths(value: object) -> object:
 
 
 def _number_or_name(value: object) -> object:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+    bound = f"must be a number from 0 to {MAX_SCV:g}, or the name of a preset"
+    fix = "write 1 for Poisson, or azure-2023-conv"
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except ValueError:
         return value
-    raise InputError("", value, "must be a number or the name of a preset", "write 1 for Poisson, or azure-2023-conv")
+    except OverflowError:
+        number = math.inf
+    if not 0.0 <= number <= MAX_SCV:
+        raise InputError("", value, bound, fix)
+    return number
 
 
 def _name_or_config(value: object) -> object:
@@ -191,8 +201,8 @@ def _content(scenario: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], 
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error})"
-        raise InputError("scenario", str(scenario), reason, "give a YAML file") from None
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+        raise InputError("scenario", str(scenario), f"cannot be read: {reason}", "give a YAML file") from None
 
 
 def _read(path: Path) -> str:
@@ -224,9 +234,11 @@ def _yaml(text: str, field: str) -> Any:  # noqa: ANN401
     """Plain YAML as Python values. A tag or number that PyYAML fails on is malformed input like any other."""
     try:
         return yaml.load(text, Loader=_PlainLoader)
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        bound = " ".join(str(error).split())
-        raise InputError(field, text[:40], f"is not plain YAML: {bound}", "correct it") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(field, text[:40], f"is not plain YAML: {reason}", "correct it") from None
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise InputError(field, text[:40], "holds a number, date or tag that cannot be read", "correct it") from None
     except RecursionError:
         raise InputError(field, text[:40], "is nested too deeply", "flatten it") from None
 
@@ -270,26 +282,42 @@ def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:
 
 
 def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
-    if isinstance(workload.scv, str):
-        scv, source = preset_scv(workload.scv), workload.scv
-    else:
-        scv, source = workload.scv, "given"
+    with _at("workload.scv"):
+        scv = preset_scv(workload.scv) if isinstance(workload.scv, str) else workload.scv
+    source = workload.scv if isinstance(workload.scv, str) else "given"
     arrivals = ArrivalProcess(rate_per_s=workload.rate_per_s, scv=scv, source=source)
     if (workload.lengths is None) == (not workload.classes):
         given = "both" if workload.classes else "neither"
         raise InputError("workload", given, "needs either lengths or classes", "give exactly one of them")
     if workload.lengths is not None:
-        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=_lengths(workload.lengths, folder)),))
+        lengths = _lengths(workload.lengths, folder, "workload.lengths")
+        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=lengths),))
     classes = tuple(
-        RequestClass(name=item.name, share=item.share, lengths=_lengths(item.lengths, folder))
-        for item in workload.classes
+        RequestClass(
+            name=item.name,
+            share=item.share,
+            lengths=_lengths(item.lengths, folder, f"workload.classes[{index}].lengths"),
+        )
+        for index, item in enumerate(workload.classes)
     )
-    return Workload(arrivals=arrivals, classes=classes)
+    with _at("workload"):
+        return Workload(arrivals=arrivals, classes=classes)
 
 
-def _lengths(lengths: Lengths, folder: Path) -> TokenLengths:
-    if isinstance(lengths, ConstantLengths):
-        return TokenLengths.constant(lengths.input_tokens, lengths.output_tokens)
-    if isinstance(lengths, TraceLengths):
-        return read_trace(folder / lengths.trace).lengths()
-    return load_lengths(lengths)
+def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
+    with _at(field):
+        if isinstance(lengths, ConstantLengths):
+            return TokenLengths.constant(lengths.input_tokens, lengths.output_tokens)
+        if isinstance(lengths, TraceLengths):
+            return read_trace(folder / lengths.trace).lengths()
+        return load_lengths(lengths)
+
+
+@contextlib.contextmanager
+def _at(field: str) -> Iterator[None]:
+    """Names the scenario's field in an error that only knows its own."""
+    try:
+        yield
+    except InputError as error:
+        inner = "" if error.field in ("lengths", "trace") else f" {error.field}"
+        raise InputError(f"{field}{inner}", error.value, error.bound, error.fix) from None

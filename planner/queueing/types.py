@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from planner.latency import LatencyDistribution
 
 FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

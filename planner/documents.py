@@ -1,0 +1,399 @@
+"""What is written of a plan and of an evaluation: the records of the JSON documents, and how they are filled.
+
+Units stand in the names. `planner.export` turns records into JSON and into its schema, so a field is named only here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hardware_db import Price
+from planner.candidates import Mode, Rejection, SearchSpace
+from planner.deployment import Deployment, Method, Performance, Pool, PoolPerformance, Role
+from planner.latency import LatencyDistribution
+from planner.llm import LlmSpec, Precision, active_parameters, kv_bytes_per_token, parameters
+from planner.optimizer import Allocation, Objective, SolveStatus
+from planner.plan_types import (
+    Alternative,
+    CostBreakdown,
+    FleetLimits,
+    Plan,
+    PlannedDeployment,
+    PlanRequest,
+    PricePolicy,
+    TargetCheck,
+)
+from planner.replica import MemoryFootprint, memory_footprint
+from planner.report import headline, planner_version, token_laws
+from planner.workload import LatencyTarget, Metric, Slo, Workload
+
+SCHEMA_VERSION = 1
+"""Raised when a field changes its meaning or goes; new fields do not raise it."""
+
+
+@dataclass(frozen=True)
+class LatencySummary:
+    """Mean and percentiles over requests [s]; null: unbounded."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p99_9: float
+
+
+@dataclass(frozen=True)
+class TokenSummary:
+    """Mean and percentiles over requests [tokens]."""
+
+    mean: float
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """One kind of request: its share of the arrivals and its lengths."""
+
+    name: str
+    share: float
+    source: str
+    input_tokens: TokenSummary
+    output_tokens: TokenSummary
+
+
+@dataclass(frozen=True)
+class WorkloadSummary:
+    """Mean arrivals [1/s], SCV of the gaps, lengths of all requests and of each class."""
+
+    rate_per_s: float
+    scv: float
+    source: str
+    input_tokens: TokenSummary
+    output_tokens: TokenSummary
+    classes: tuple[ClassSummary, ...]
+
+
+@dataclass(frozen=True)
+class LlmSummary:
+    """What is served; KV bytes per token at the precision of the request."""
+
+    id: str
+    name: str
+    source: str
+    parameters: int
+    active_parameters: int
+    layers: int
+    max_context_tokens: int
+    kv_bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class RequestSummary:
+    """What was asked."""
+
+    name: str
+    llm: LlmSummary
+    precision: Precision
+    workload: WorkloadSummary
+    slo: tuple[LatencyTarget, ...]
+    search: SearchSpace
+    prices: PricePolicy
+    limits: FleetLimits
+    objective: Objective
+    seed: int
+    simulated_requests: int
+
+
+@dataclass(frozen=True)
+class PoolSummary:
+    """One pool with every setting of its engine. Memory is per GPU, KV tokens per replica.
+
+    `calibration` names the fit in use, null: efficiency 1. Sustained rate, cost and nodes are null outside a plan.
+    """
+
+    role: Role
+    sku: str
+    tp: int
+    replicas: int
+    gpus: int
+    max_running_requests: int
+    max_batched_tokens: int
+    precision: Precision
+    engine: str
+    engine_version: str
+    kv_block_tokens: int
+    memory_fraction: float
+    calibration: str | None
+    memory: MemoryFootprint
+    nodes: int | None = None
+    usd_per_hour: float | None = None
+    sustained_rate_per_replica_s: float | None = None
+
+
+@dataclass(frozen=True)
+class PerformanceSummary:
+    """How a deployment performs, predicted (analytic) or simulated. Goodput is null where no targets are given."""
+
+    method: Method
+    rate_per_s: float
+    stable: bool
+    goodput_per_s: float | None
+    ttft_s: LatencySummary
+    tpot_s: LatencySummary
+    e2e_s: LatencySummary
+    kv_transfer_s: float
+    requests: int
+    pools: tuple[PoolPerformance, ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeploymentSummary:
+    """Pools that serve together and the traffic they take; `kv_link_bytes_per_s` is null when nothing is sent."""
+
+    mode: Mode
+    gpus: int
+    kv_link_bytes_per_s: float
+    pools: tuple[PoolSummary, ...]
+
+
+@dataclass(frozen=True)
+class PlannedSummary:
+    """One deployment of a plan, its share of the traffic, its cost, and both judgements of it."""
+
+    name: str
+    rate_per_s: float
+    usd_per_hour: float
+    deployment: DeploymentSummary
+    predicted: PerformanceSummary
+    simulated: PerformanceSummary
+
+
+@dataclass(frozen=True)
+class MetricSummary:
+    """Latencies over all deployments [s]."""
+
+    ttft_s: LatencySummary
+    tpot_s: LatencySummary
+    e2e_s: LatencySummary
+
+
+@dataclass(frozen=True)
+class AgreementSummary:
+    """Theory against simulation on a mean; relative difference is (predicted - simulated) / simulated."""
+
+    metric: Metric
+    predicted_mean_s: float
+    simulated_mean_s: float
+    relative_difference: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class PlanDocument:
+    """A plan. Infeasible: no deployments, cost and latencies null, and `diagnosis` says why and what would help."""
+
+    schema_version: int
+    planner_version: str
+    headline: str
+    status: SolveStatus
+    feasible: bool
+    request: RequestSummary
+    deployments: tuple[PlannedSummary, ...]
+    gpus: Mapping[str, int]
+    cost: CostBreakdown | None
+    predicted: MetricSummary | None
+    simulated: MetricSummary | None
+    targets: tuple[TargetCheck, ...]
+    agreement: tuple[AgreementSummary, ...]
+    alternatives: tuple[Alternative, ...]
+    rejections: tuple[Rejection, ...]
+    prices: tuple[Price, ...]
+    allocation: Allocation | None
+    binding: tuple[str, ...]
+    diagnosis: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    considered: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class EvaluationDocument:
+    """A given deployment under a workload, and how it performs."""
+
+    schema_version: int
+    planner_version: str
+    llm: LlmSummary
+    workload: WorkloadSummary
+    deployment: DeploymentSummary
+    performance: PerformanceSummary
+
+
+# --- filling the records --------------------------------------------------------------------------------------------
+
+
+def plan_document(plan: Plan) -> PlanDocument:
+    """Everything a plan says."""
+    prices = {pool.price.sku: pool.price for planned in plan.deployments for pool in planned.option.pools}
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        planner_version=planner_version(),
+        headline=headline(plan),
+        status=plan.status,
+        feasible=plan.feasible,
+        request=_request(plan.request),
+        deployments=tuple(_planned(planned, plan.request.slo) for planned in plan.deployments),
+        gpus=plan.gpus,
+        cost=plan.cost,
+        predicted=_metrics(plan, simulated=False) if plan.feasible else None,
+        simulated=_metrics(plan, simulated=True) if plan.feasible else None,
+        targets=plan.targets,
+        agreement=tuple(
+            AgreementSummary(a.metric, a.predicted_mean_s, a.simulated_mean_s, a.relative_difference, a.holds)
+            for a in plan.agreement
+        ),
+        alternatives=plan.alternatives,
+        rejections=plan.rejections,
+        prices=tuple(prices.values()),
+        allocation=plan.allocation,
+        binding=tuple(row.name for row in plan.allocation.binding) if plan.allocation else (),
+        diagnosis=plan.diagnosis,
+        assumptions=plan.assumptions,
+        warnings=plan.warnings,
+        considered=plan.considered,
+        elapsed_s=plan.elapsed_s,
+    )
+
+
+def evaluation_document(
+    deployment: Deployment, workload: Workload, performance: Performance, slo: Slo | None = None
+) -> EvaluationDocument:
+    """A given deployment, its workload and its performance; goodput only with an Slo."""
+    config = deployment.pools[0].config
+    return EvaluationDocument(
+        schema_version=SCHEMA_VERSION,
+        planner_version=planner_version(),
+        llm=_llm(config.llm, config.precision),
+        workload=_workload(workload),
+        deployment=_deployment(deployment, tuple(_pool(pool) for pool in deployment.pools)),
+        performance=performance_summary(performance, slo),
+    )
+
+
+def _request(request: PlanRequest) -> RequestSummary:
+    return RequestSummary(
+        name=request.name,
+        llm=_llm(request.llm, request.precision),
+        precision=request.precision,
+        workload=_workload(request.workload),
+        slo=request.slo.targets,
+        search=request.search,
+        prices=request.prices,
+        limits=request.limits,
+        objective=request.objective,
+        seed=request.seed,
+        simulated_requests=request.simulated_requests,
+    )
+
+
+def _llm(llm: LlmSpec, precision: Precision) -> LlmSummary:
+    return LlmSummary(
+        id=llm.id,
+        name=llm.name,
+        source=llm.source,
+        parameters=parameters(llm),
+        active_parameters=active_parameters(llm),
+        layers=llm.num_layers,
+        max_context_tokens=llm.max_context_tokens,
+        kv_bytes_per_token=kv_bytes_per_token(llm, precision.kv_cache),
+    )
+
+
+def _workload(workload: Workload) -> WorkloadSummary:
+    arrivals = workload.arrivals
+    classes = tuple(
+        ClassSummary(kind.name, kind.share, kind.lengths.source, *map(_tokens, token_laws(kind.lengths)))
+        for kind in workload.classes
+    )
+    inputs, outputs = map(_tokens, token_laws(workload.lengths))
+    return WorkloadSummary(arrivals.rate_per_s, arrivals.scv, arrivals.source, inputs, outputs, classes)
+
+
+def _tokens(law: LatencyDistribution) -> TokenSummary:
+    return TokenSummary(law.mean_s, law.quantile_s(0.5), law.quantile_s(0.99), law.quantile_s(1.0))
+
+
+def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
+    pools = tuple(
+        dataclasses.replace(
+            _pool(pool),
+            nodes=nodes,
+            usd_per_hour=pool.replicas * option.usd_per_replica_hour,
+            sustained_rate_per_replica_s=option.rate_per_replica_s,
+        )
+        for pool, option, nodes in zip(planned.deployment.pools, planned.option.pools, planned.nodes, strict=True)
+    )
+    return PlannedSummary(
+        name=planned.option.name,
+        rate_per_s=planned.workload.arrivals.rate_per_s,
+        usd_per_hour=planned.usd_per_hour,
+        deployment=_deployment(planned.deployment, pools),
+        predicted=performance_summary(planned.predicted, slo),
+        simulated=performance_summary(planned.simulated, slo),
+    )
+
+
+def _deployment(deployment: Deployment, pools: tuple[PoolSummary, ...]) -> DeploymentSummary:
+    mode = Mode.DISAGGREGATED if deployment.is_disaggregated else Mode.MIXED
+    return DeploymentSummary(mode, deployment.gpus, deployment.kv_link_bytes_per_s, pools)
+
+
+def _pool(pool: Pool) -> PoolSummary:
+    config = pool.config
+    return PoolSummary(
+        role=pool.role,
+        sku=config.sku.id,
+        tp=config.parallelism.tp,
+        replicas=pool.replicas,
+        gpus=pool.gpus,
+        max_running_requests=config.max_running_requests,
+        max_batched_tokens=config.max_batched_tokens,
+        precision=config.precision,
+        engine=config.engine.id,
+        engine_version=config.engine.version,
+        kv_block_tokens=config.engine.kv_block_tokens,
+        memory_fraction=config.engine.memory_fraction,
+        calibration=config.calibration.stack if config.calibration else None,
+        memory=memory_footprint(config),
+    )
+
+
+def performance_summary(performance: Performance, slo: Slo | None = None) -> PerformanceSummary:
+    """One performance; goodput only with an Slo."""
+    return PerformanceSummary(
+        method=performance.method,
+        rate_per_s=performance.rate_per_s,
+        stable=performance.stable,
+        goodput_per_s=None if slo is None else performance.goodput_per_s(slo),
+        ttft_s=_latency(performance.ttft),
+        tpot_s=_latency(performance.tpot),
+        e2e_s=_latency(performance.e2e),
+        kv_transfer_s=performance.kv_transfer_s,
+        requests=performance.requests,
+        pools=performance.pools,
+        assumptions=performance.assumptions,
+    )
+
+
+def _metrics(plan: Plan, *, simulated: bool) -> MetricSummary:
+    return MetricSummary(*(_latency(plan.latency(metric, simulated=simulated)) for metric in Metric))
+
+
+def _latency(law: LatencyDistribution) -> LatencySummary:
+    return LatencySummary(law.mean_s, *(law.quantile_s(p) for p in (0.5, 0.9, 0.95, 0.99, 0.999)))

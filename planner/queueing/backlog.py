@@ -1,0 +1,278 @@
+"""The backlog of prompt tokens at step boundaries: a Markov chain solved exactly while the running number stands still.
+
+From backlog q a step serves min(q, c) prompt tokens and lasts tau(min(q, c)); meanwhile A(tau) tokens arrive:
+
+    q' = max(q - c, 0) + A(tau(min(q, c)))
+
+Above c the chain is a random walk with steps A(tau(c)) - c. Its part below c is found from the Wiener-Hopf factor of
+that walk (the stationary law must put nothing below c that did not come from there), the rest by one transform.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.queueing.lattice import descent_filter, lattice_law, poisson_sum
+from planner.queueing.steps import step_duration_s, step_durations_s
+from planner.queueing.types import BatchServer, ComplexArray, FloatArray
+
+FINE_CELLS = 2**14
+"""Lattice cells below the chunk times cells in all, for a latency."""
+COARSE_CELLS = 2**12
+"""The same where only a mean step time is wanted."""
+CELLS_PER_PROMPT = 20.0
+CELLS_PER_CHUNK = 12.0
+LARGEST_SIZE = 2**13
+TAIL_SCALES = 9.0
+"""Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
+SMALLEST_SHRINK = 0.05
+"""Prompts of a very regular stream are not cut into more than 1 / this pieces."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenArrivals:
+    """Prompt tokens arriving in batches at Poisson instants.
+
+    Attributes:
+        rate_per_s: batches [1/s].
+        sizes: tokens of one prompt of a batch, shape (P,).
+        weights: their probabilities, shape (P,).
+        prompts_per_batch: mean of the geometric number of prompts in a batch, >= 1.
+        second_moment: E[tokens of one prompt ^2].
+    """
+
+    rate_per_s: float
+    sizes: FloatArray
+    weights: FloatArray
+    prompts_per_batch: float
+    second_moment: float
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean tokens of a batch."""
+        return float(self.sizes @ self.weights) * self.prompts_per_batch
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Mean token rate [1/s]."""
+        return self.rate_per_s * self.mean_tokens
+
+    @property
+    def variance_per_s(self) -> float:
+        """Growth of the variance of the tokens arrived, rate * E[batch^2] [tokens^2/s]."""
+        b = self.prompts_per_batch
+        prompt = self.mean_tokens / b
+        return self.rate_per_s * (b * self.second_moment + 2.0 * b * (b - 1.0) * prompt**2)
+
+    def batch_transform(self, prompt: ComplexArray) -> ComplexArray:
+        """Transform of a batch from that of a prompt: z / (b - (b - 1) z), a geometric number of prompts."""
+        b = self.prompts_per_batch
+        return prompt / (b - (b - 1.0) * prompt)
+
+    def companions_transform(self, prompt: ComplexArray) -> ComplexArray:
+        """Transform of the tokens of the batch ahead of a random prompt of it: 1 / (b - (b - 1) z).
+
+        The prompts ahead are geometric with mean b - 1: a prompt picked at random is in a size-biased batch.
+        """
+        b = self.prompts_per_batch
+        return 1.0 / (b - (b - 1.0) * prompt)
+
+
+def token_arrivals(
+    rate_per_s: float, sizes: FloatArray, weights: FloatArray, second_moment: float, dispersion: float
+) -> TokenArrivals:
+    """A batch Poisson stream whose counts have an index of dispersion `dispersion`.
+
+    Above 1, prompts come in geometric batches of mean (dispersion + 1) / 2, whose index is E[N^2]/E[N]. Below 1, no
+    batches do it; prompts are shrunk and come more often, by the factor that gives the token count the variance
+    rate * (Var L + dispersion E[L]^2) that it should have.
+    """
+    if dispersion >= 1.0:
+        b = (dispersion + 1.0) / 2.0
+        return TokenArrivals(rate_per_s / b, sizes, weights, b, second_moment)
+    mean = float(sizes @ weights)
+    shrink = max(1.0 - (1.0 - dispersion) * mean**2 / second_moment, SMALLEST_SHRINK)
+    return TokenArrivals(rate_per_s / shrink, sizes * shrink, weights, 1.0, second_moment * shrink**2)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What stands still while the backlog moves.
+
+    Attributes:
+        running: decoding sequences in a step with prompts.
+        decoding: decoding sequences in a step without prompts (more on average: there is at least one).
+        idle: probability that nothing decodes when the backlog is empty, so that the server waits for an arrival.
+        chunk: prompt tokens of a full step.
+    """
+
+    running: float
+    decoding: float
+    idle: float
+    chunk: float
+
+
+@dataclass(frozen=True, eq=False)
+class Backlog:
+    """Stationary backlog at the start of a step (or of an idle period).
+
+    Attributes:
+        arrivals: the token stream it was solved for.
+        regime: what stood still.
+        cell: lattice spacing [tokens].
+        law: probability of 0, cell, 2 cell, ... tokens, shape (size,).
+        duration_s: of steps that start with less than a chunk, shape (m,), m cell = chunk; entry 0 is a step without
+            prompts.
+        full_s: duration of a full step.
+        prompt_transform: of one prompt of the stream on the lattice.
+    """
+
+    arrivals: TokenArrivals
+    regime: Regime
+    cell: float
+    law: FloatArray
+    duration_s: FloatArray
+    full_s: float
+    prompt_transform: ComplexArray
+
+    @property
+    def below(self) -> int:
+        """Lattice points below the chunk."""
+        return self.duration_s.size
+
+    @cached_property
+    def step_probabilities(self) -> FloatArray:
+        """Law of the start of a real step over the points below the chunk, and a full step last, shape (m + 1,)."""
+        mass = np.append(self.law[: self.below], self.law[self.below :].sum())
+        mass[0] *= 1.0 - self.regime.idle
+        return np.asarray(mass / mass.sum())
+
+    @cached_property
+    def step_durations_s(self) -> FloatArray:
+        """Durations [s] that go with `step_probabilities`."""
+        return np.append(self.duration_s, self.full_s)
+
+    @cached_property
+    def mean_step_s(self) -> float:
+        """Mean duration of a step [s]."""
+        return float(self.step_probabilities @ self.step_durations_s)
+
+    @cached_property
+    def step_variance(self) -> float:
+        """Variance of the duration of a step [s^2]."""
+        return float(self.step_probabilities @ (self.step_durations_s - self.mean_step_s) ** 2)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean backlog at the start of a step [tokens]."""
+        return float(self.law @ np.arange(self.law.size)) * self.cell
+
+
+def drift_tokens(server: BatchServer, chunk: float, arrivals: TokenArrivals) -> float:
+    """Tokens a full step serves beyond those that arrive meanwhile; the backlog is stable where this is positive."""
+    return chunk - arrivals.tokens_per_s * full_step_s(server, chunk)
+
+
+def full_step_s(server: BatchServer, chunk: float) -> float:
+    """Duration [s] of a step that uses the whole token budget, `chunk` of it for prompts."""
+    return step_duration_s(server, max(server.token_budget - chunk, 0.0), chunk)
+
+
+def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, cells: int = FINE_CELLS) -> Backlog:
+    """Stationary law of the backlog. The caller makes sure that `drift_tokens` is positive.
+
+    Args:
+        server: budget and step times.
+        regime: running number, chunk and idleness.
+        arrivals: the token stream.
+        cells: resolution.
+    """
+    full_s = full_step_s(server, regime.chunk)
+    reach = _reach(server, regime, arrivals, full_s)
+    chunk = min(regime.chunk, reach)
+    if chunk < regime.chunk:
+        full_s = step_duration_s(server, regime.running, chunk)
+    below, size = _lattice_size(chunk, reach, arrivals, cells)
+    cell = chunk / below
+    jump = lattice_law(arrivals.sizes, arrivals.weights, cell, size)
+    prompt = np.fft.rfft(jump)
+    batch = arrivals.batch_transform(prompt)
+    if arrivals.prompts_per_batch > 1.0:
+        jump = np.maximum(np.fft.irfft(batch, size), 0.0)
+    tokens = np.arange(below) * cell
+    durations = step_durations_s(server, regime.running, np.maximum(tokens, 1.0))
+    durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
+    law = _stationary(durations, full_s, batch, jump, arrivals.rate_per_s, regime.idle)
+    return Backlog(arrivals, regime, cell, law, durations, full_s, prompt)
+
+
+def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:
+    """Backlog [tokens] that is practically never exceeded: mean, fluctuation in a step, and tail of the walk."""
+    longest = float(arrivals.sizes.max())
+    drift = regime.chunk - arrivals.tokens_per_s * full_s
+    scale = arrivals.variance_per_s * full_s / (2.0 * drift)
+    spread = 3.0 * np.sqrt(arrivals.variance_per_s * full_s)
+    walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
+    walk = max(walk, regime.chunk + 1.5 * longest)
+    tokens = np.geomspace(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), 48)
+    durations = step_durations_s(server, regime.running, tokens)
+    settled = np.flatnonzero(_upper_bound(arrivals, durations, longest) <= tokens)
+    return float(min(walk, tokens[settled[0]])) if settled.size and tokens[settled[0]] < regime.chunk else float(walk)
+
+
+def _upper_bound(arrivals: TokenArrivals, durations: FloatArray, longest: float) -> FloatArray:
+    mean = arrivals.tokens_per_s * durations
+    return np.asarray(mean + 8.0 * np.sqrt(arrivals.variance_per_s * durations) + 2.0 * longest)
+
+
+def _lattice_size(chunk: float, reach: float, arrivals: TokenArrivals, cells: int) -> tuple[int, int]:
+    prompt = float(arrivals.sizes @ arrivals.weights)
+    cell = max(np.sqrt(chunk * reach / cells), min(prompt / CELLS_PER_PROMPT, chunk / CELLS_PER_CHUNK))
+    cell = max(cell, reach / LARGEST_SIZE)
+    below = max(2, int(np.ceil(chunk / cell)))
+    size = 2 ** int(np.ceil(np.log2(max(reach / (chunk / below), 64.0, 2.0 * below))))
+    return below, min(size, 2 * LARGEST_SIZE)
+
+
+def _stationary(
+    durations: FloatArray, full_s: float, batch: ComplexArray, jump: FloatArray, rate_per_s: float, idle: float
+) -> FloatArray:
+    """Stationary law on the lattice, shape of `jump`."""
+    below, size = durations.size, jump.size
+    arriving = np.fft.irfft(poisson_sum(rate_per_s * durations, batch), size)
+    mean_arriving = rate_per_s * durations * float(jump @ np.arange(size))
+    arriving[0] = (1.0 - idle) * arriving[0] + idle * jump
+    mean_arriving[0] = (1.0 - idle) * mean_arriving[0] + idle * float(jump @ np.arange(size))
+    moves = arriving
+    moves[np.arange(below), np.arange(below)] -= 1.0
+    bottom = _bottom_law(moves, descent_filter(jump, rate_per_s * full_s, below, size))
+    turn = 2j * np.pi * np.arange(size // 2 + 1) / size
+    remaining = 1.0 - np.exp(turn * below) * poisson_sum(np.array([rate_per_s * full_s]), batch)[0]
+    remaining[0] = 1.0
+    above = np.fft.rfft(bottom @ moves) / remaining
+    drift = below - rate_per_s * full_s * float(jump @ np.arange(size))
+    above[0] = bottom @ (mean_arriving - np.arange(below)) / drift
+    law = np.fft.irfft(above, size)
+    law[:below] = bottom
+    law = np.maximum(law, 0.0)
+    return np.asarray(law / law.sum())
+
+
+def _bottom_law(moves: FloatArray, descent: FloatArray) -> FloatArray:
+    """The part of the law below the chunk, up to a factor, shape (m,).
+
+    Row i of `moves` is the law of the next backlog minus the present one. Dividing by the descending factor (a tail
+    sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
+    """
+    below, size = moves.shape
+    tails = np.cumsum(moves[:, ::-1], axis=1)[:, ::-1]
+    padded = np.concatenate([np.zeros(below), descent, np.zeros(below)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size)[1 : below + 1][::-1]
+    equations = windows @ tails.T
+    equations[0] = 1.0
+    right = np.zeros(below)
+    right[0] = 1.0
+    return np.asarray(np.linalg.solve(equations, right))

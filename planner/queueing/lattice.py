@@ -1,0 +1,112 @@
+"""Probability on a lattice of tokens: discretised laws, their summaries, and the factor that says how a walk descends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.queueing.types import ComplexArray, FloatArray
+
+TILTS = 24
+"""Exponents tried for the exponential tilt; any inside the strip of convergence gives the same factor."""
+
+
+def lattice_law(points: FloatArray, weights: FloatArray, cell: float, size: int) -> FloatArray:
+    """Spread a law over 0, cell, 2 cell, ...: each point goes to its two neighbours, so that the mean is kept.
+
+    Returns shape (size,); what lies beyond the end is put on the last cell.
+    """
+    position = points / cell
+    low = np.floor(position).astype(np.int64)
+    high_share = position - low
+    law = np.bincount(np.minimum(low, size - 1), weights * (1.0 - high_share), size)
+    return np.asarray(law + np.bincount(np.minimum(low + 1, size - 1), weights * high_share, size))
+
+
+def condensed_rows(law: FloatArray, edges: FloatArray) -> FloatArray:
+    """Mean position [cells] of each probability slice of each row.
+
+    Args:
+        law: masses on 0, 1, 2, ... per row, shape (rows, size); rounding may leave some below 0.
+        edges: slice edges in [0, 1], shape (slices + 1,).
+
+    Returns shape (rows, slices).
+    """
+    mass = np.maximum(law, 0.0)
+    below = np.concatenate([np.zeros((law.shape[0], 1)), np.cumsum(mass, axis=1)], axis=1)
+    moment = np.concatenate(
+        [np.zeros((law.shape[0], 1)), np.cumsum(mass * np.arange(law.shape[1]), axis=1)], axis=1
+    )
+    total = np.maximum(below[:, -1:], np.finfo(float).tiny)
+    cut = np.stack([np.interp(edges, b, m) for b, m in zip(below / total, moment / total, strict=True)])
+    return np.asarray(np.diff(cut, axis=1) / np.diff(edges))
+
+
+def shifted_down(law: FloatArray, cells: float) -> FloatArray:
+    """Law of max(X - cells, 0) for each row of masses on 0, 1, 2, ..., shape kept."""
+    whole = int(cells)
+    share = cells - whole
+    near, far = _shifted_whole(law, whole), _shifted_whole(law, whole + 1)
+    return near * (1.0 - share) + far * share
+
+
+def _shifted_whole(law: FloatArray, cells: int) -> FloatArray:
+    moved = np.zeros_like(law)
+    if cells >= law.shape[1]:
+        moved[:, 0] = law.sum(axis=1)
+        return moved
+    moved[:, : law.shape[1] - cells] = law[:, cells:]
+    moved[:, 0] += law[:, :cells].sum(axis=1)
+    return moved
+
+
+def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> FloatArray:
+    """Inverse of the descending Wiener-Hopf factor of a random walk, apart from its pole at 1.
+
+    The walk moves by A - down cells per step, A compound Poisson. With z marking cells, 1 - z^-down E[z^A] is the
+    product of a factor in powers of z and one in powers of 1/z; the latter is (1 - 1/z) e(1/z), and 1/e(1/z) is
+    returned. The factors are split by the cepstrum (the FFT of the logarithm) on a circle through the saddle point,
+    where the logarithm has no singularity near by.
+
+    Args:
+        jump: law of one batch on 0, 1, 2, ... cells, shape (n,).
+        rate: mean batches per step.
+        down: cells served per step, >= 1; must exceed rate * mean batch.
+        size: coefficients wanted.
+
+    Returns coefficients of 1, 1/z, 1/z^2, ..., shape (size,).
+    Source: Ackroyd, IEEE Trans. Communications 28 (1980) 52-58; Asmussen, Applied Probability and Queues (2003),
+    chapter VIII.3.
+    """
+    length = max(2 * size, 8192)
+    tilt = _saddle_point(jump, rate, down)
+    reach = int(np.flatnonzero(jump > 0.0)[-1]) + 1
+    tilted = np.fft.rfft(jump[:reach] * np.exp(tilt * np.arange(reach)), length)
+    turn = 2j * np.pi * np.arange(length // 2 + 1) / length - tilt
+    remaining = -np.expm1(turn * down + rate * (tilted - 1.0))
+    pole = -np.expm1(turn)
+    if tilt == 0.0:
+        pole[0], remaining[0] = 1.0, down - rate * float(jump @ np.arange(jump.size))
+    ratio = remaining / pole
+    cepstrum = np.fft.irfft(np.log(np.abs(ratio)) + 1j * np.unwrap(np.angle(ratio)), length)
+    cepstrum[: length // 2] = 0.0
+    coefficients = np.fft.irfft(np.exp(-np.fft.rfft(cepstrum)), length)
+    descending = np.concatenate([coefficients[:1], coefficients[:0:-1]])[:size]
+    return np.asarray(descending * np.exp(tilt * np.arange(size)))
+
+
+def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
+    """Tilt t >= 0 that makes exp(-t down) E[exp(t A)] smallest, from a geometric list; 0 when none is below 1."""
+    cells = np.flatnonzero(jump > 1e-15)
+    tilts = np.geomspace(1e-6, 20.0 / max(float(cells[-1]), 1.0), TILTS)
+    growth = np.exp(np.outer(tilts, cells)) @ jump[cells]
+    exponent = rate * (growth - 1.0) - tilts * down
+    best = int(np.argmin(exponent))
+    return float(tilts[best]) if exponent[best] < 0.0 else 0.0
+
+
+def poisson_sum(rates: FloatArray, transform: ComplexArray) -> ComplexArray:
+    """Transforms of Poisson sums: exp(rate (transform - 1)) for each mean count, shape (len(rates), len(transform)).
+
+    Source: Asmussen, Applied Probability and Queues (2003), section III.4 (compound Poisson).
+    """
+    return np.exp(rates[:, None] * (transform - 1.0)[None, :])

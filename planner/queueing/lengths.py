@@ -1,0 +1,147 @@
+"""Token lengths condensed to what the queue needs: a few hundred points instead of every request of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from planner.queueing.types import FloatArray, IntArray
+from planner.workload import TokenLengths
+
+PROMPT_POINTS = 256
+"""Points of the prompt law on the backlog lattice."""
+GROUPS = 12
+"""Prompt sizes told apart in a latency; finer towards the long ones, which make the tail."""
+GAP_POINTS = 32
+"""Output lengths told apart in a latency."""
+GAPS_PER_GROUP = 8
+
+
+@dataclass(frozen=True, eq=False)
+class LengthLaw:
+    """The joint law of prompts and outputs. A request of O output tokens has O - 1 *gaps*, one decode step each.
+
+    Attributes:
+        prompts: prompt lengths [tokens], sorted, shape (P,).
+        prompt_weights: their probabilities, shape (P,).
+        prompt_second_moment: E[L^2] [tokens^2].
+        groups: mean prompt [tokens] of each prompt group, shape (Q,).
+        group_weights: shape (Q,).
+        group_gaps: gaps of the requests in each prompt group, one tuple of (points, weights) per group.
+        gaps: gaps of the requests that decode at all, shape (G,).
+        gap_weights: probabilities given that a request decodes, shape (G,).
+        decoding: share of requests with more than one output token.
+    """
+
+    prompts: FloatArray
+    prompt_weights: FloatArray
+    prompt_second_moment: float
+    groups: FloatArray
+    group_weights: FloatArray
+    group_gaps: tuple[tuple[FloatArray, FloatArray], ...]
+    gaps: FloatArray
+    gap_weights: FloatArray
+    decoding: float
+
+    @property
+    def mean_prompt(self) -> float:
+        """E[L] [tokens]."""
+        return float(self.prompts @ self.prompt_weights)
+
+    @property
+    def prompt_scv(self) -> float:
+        """Squared coefficient of variation of the prompts."""
+        return max(self.prompt_second_moment / self.mean_prompt**2 - 1.0, 0.0)
+
+    @property
+    def mean_gaps(self) -> float:
+        """E[O - 1] over all requests."""
+        return float(self.gaps @ self.gap_weights) * self.decoding
+
+    @property
+    def gaps_scv(self) -> float:
+        """Squared coefficient of variation of O - 1 over all requests; 0 when none decodes."""
+        if self.decoding == 0.0:
+            return 0.0
+        return float(self.gaps**2 @ self.gap_weights) * self.decoding / self.mean_gaps**2 - 1.0
+
+    @property
+    def residual_gaps(self) -> float:
+        """E[(O-1)^2] / (2 E[O-1]): mean gaps still to come of a running sequence, the memory of the running number."""
+        mean = float(self.gaps @ self.gap_weights)
+        return float(self.gaps**2 @ self.gap_weights) / (2.0 * mean) if mean > 0.0 else 1.0
+
+    @property
+    def overlap(self) -> float:
+        """E[min(K, K')] / E[K] of two independent gaps K, K'; 1 for constant, 1/2 for exponential outputs."""
+        smaller = np.minimum.outer(self.gaps, self.gaps)
+        return float(self.gap_weights @ smaller @ self.gap_weights / (self.gaps @ self.gap_weights))
+
+    def prompts_only(self) -> LengthLaw:
+        """The same prompts with one output token each."""
+        none = (np.zeros(1), np.ones(1))
+        return LengthLaw(
+            self.prompts,
+            self.prompt_weights,
+            self.prompt_second_moment,
+            self.groups,
+            self.group_weights,
+            (none,) * self.groups.size,
+            *none,
+            0.0,
+        )
+
+
+@lru_cache(maxsize=64)
+def length_law(lengths: TokenLengths) -> LengthLaw:
+    """Condense joint token lengths; means, and the second moment of the prompts, are kept exactly."""
+    inputs, gaps, weights = lengths.inputs, lengths.outputs - 1.0, lengths.probabilities
+    prompts, prompt_weights = grouped(inputs, weights, np.linspace(0.0, 1.0, PROMPT_POINTS + 1))[:2]
+    groups, group_weights, member = grouped(inputs, weights, tail_edges(GROUPS))
+    joint = [_gaps_of(gaps[member == g], weights[member == g], GAPS_PER_GROUP) for g in range(groups.size)]
+    decodes = (gaps > 0.0) & (weights > 0.0)
+    points, gap_weights = _gaps_of(gaps[decodes], weights[decodes], GAP_POINTS)
+    return LengthLaw(
+        prompts=prompts,
+        prompt_weights=prompt_weights,
+        prompt_second_moment=float(inputs**2 @ weights),
+        groups=groups,
+        group_weights=group_weights,
+        group_gaps=tuple(joint),
+        gaps=points,
+        gap_weights=gap_weights,
+        decoding=float(weights[decodes].sum()),
+    )
+
+
+def tail_edges(slices: int) -> FloatArray:
+    """Edges of `slices` probability slices that get finer towards 1, shape (slices + 1,)."""
+    return np.asarray(1.0 - np.linspace(1.0, 0.0, slices + 1) ** 2)
+
+
+def grouped(values: FloatArray, weights: FloatArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Slice a weighted sample by cumulative probability.
+
+    Returns the mean and the weight of every slice that is not empty, and the slice of each value. A value is never
+    split, so that a law of a few values comes back unchanged.
+    """
+    order = np.argsort(values, kind="stable")
+    middle = np.cumsum(weights[order]) - weights[order] / 2.0
+    slot = np.clip(np.searchsorted(edges * weights.sum(), middle, side="right") - 1, 0, edges.size - 2)
+    first = np.concatenate([[True], np.diff(values[order]) > 0.0])
+    slot = slot[np.maximum.accumulate(np.where(first, np.arange(values.size), 0))]
+    kept, slot = np.unique(slot, return_inverse=True)
+    mass = np.bincount(slot, weights[order], kept.size)
+    means = np.bincount(slot, weights[order] * values[order], kept.size) / np.maximum(mass, np.finfo(float).tiny)
+    member = np.empty(values.size, dtype=np.int64)
+    member[order] = slot
+    return means, mass / weights.sum(), member
+
+
+def _gaps_of(gaps: FloatArray, weights: FloatArray, slices: int) -> tuple[FloatArray, FloatArray]:
+    if gaps.size == 0 or weights.sum() <= 0.0:
+        return np.zeros(1), np.ones(1)
+    means, mass, _ = grouped(gaps, weights, np.linspace(0.0, 1.0, slices + 1))
+    return means, mass

@@ -1,0 +1,91 @@
+"""How many sequences run: a birth-death law whose death rate is set by the step time, and what waits when slots run out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.queueing.types import FloatArray
+
+SMALLEST_DISPERSION = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class RunningLaw:
+    """Stationary number of running sequences.
+
+    Attributes:
+        probabilities: of 0, 1, ..., N running, seen at a random instant, shape (N + 1,).
+        blocked: probability that an arrival finds no free slot.
+    """
+
+    probabilities: FloatArray
+    blocked: float
+
+    @property
+    def counts(self) -> FloatArray:
+        """0, 1, ..., N."""
+        return np.arange(self.probabilities.size, dtype=np.float64)
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean running."""
+        return float(self.probabilities @ self.counts)
+
+    @cached_property
+    def std(self) -> float:
+        """Standard deviation of the number running."""
+        return float(np.sqrt(self.probabilities @ (self.counts - self.mean) ** 2))
+
+    @property
+    def empty(self) -> float:
+        """Probability that nothing runs."""
+        return float(self.probabilities[0])
+
+
+def running_law(step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, occupancy: float) -> RunningLaw:
+    """Law of the number running when n of them advance once per T(n).
+
+    Each request needs E[K] steps, so n -> n + 1 at rate lambda and n -> n - 1 at rate n / (E[K] T(n)). The product form
+
+        pi(n) / pi(n - 1) = lambda E[K] T(n) / n
+
+    depends on K only through its mean (processor sharing). Arrivals whose counts are z times as variable as Poisson
+    ones turn it into pi(n) / pi(n - 1) = (lambda E[K] T(n) + (z - 1)(n - 1)) / (z n): a negative binomial (z > 1) or
+    binomial (z < 1) law where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z. Beyond the last
+    slot requests wait: a geometric tail with ratio `occupancy`.
+
+    Args:
+        step_means_s: T(0), T(1), ..., T(N) [s], shape (N + 1,); entry 0 is not used.
+        token_rate_per_s: lambda E[K], decode tokens offered [1/s].
+        dispersion: z, > 0.
+        occupancy: offered rate over the largest stable rate when all N slots may fill up; 0 where they cannot.
+
+    Source: Kelly, Reversibility and Stochastic Networks (1979), section 3.3 (symmetric queues); z: Eckberg,
+    "Generalized peakedness of teletraffic processes", ITC 10 (1983).
+    """
+    counts = np.arange(1, step_means_s.size)
+    z = max(dispersion, SMALLEST_DISPERSION)
+    births = np.maximum(token_rate_per_s * step_means_s[1:] + (z - 1.0) * (counts - 1), np.finfo(float).tiny)
+    weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * counts)))])
+    law = np.exp(weights - weights.max())
+    waiting = float(law[-1]) * occupancy / (1.0 - occupancy)
+    law[-1] += waiting
+    law /= law.sum()
+    blocked = float(law[-1]) if occupancy > 0.0 else 0.0
+    return RunningLaw(probabilities=law, blocked=blocked)
+
+
+def mean_wait_when_blocked_s(rate_per_s: float, largest_rate_per_s: float, arrival_scv: float, work_scv: float) -> float:
+    """Mean wait [s] for a slot of a request that has to wait.
+
+    (arrival SCV + work SCV) / 2 / (largest rate - rate), the heavy-traffic form for many servers; exact for M/M/c.
+    Source: Whitt, "Approximations for the GI/G/m queue", Production and Operations Management 2 (1993) 114-161, section 2;
+    Kingman (1961) for one server.
+
+    >>> mean_wait_when_blocked_s(8.0, 10.0, 1.0, 1.0)  # M/M/c: 1 / (c mu - lambda)
+    0.5
+    """
+    return (arrival_scv + work_scv) / 2.0 / (largest_rate_per_s - rate_per_s)

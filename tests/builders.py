@@ -1,0 +1,64 @@
+"""Small deployments and requests that several test modules share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hardware_db import Dtype, GpuSku, load_hardware
+from planner.deployment import Deployment
+from planner.llm import Precision, load_llm
+from planner.planning import PlanRequest
+from planner.replica import Parallelism, ReplicaConfig
+from planner.scenario import load_scenario
+from planner.workload import TokenLengths, Workload
+
+HARDWARE = load_hardware()
+H100 = HARDWARE.skus["h100-sxm"]
+FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8, kv_cache=Dtype.FP8)
+CHAT = TokenLengths.from_pairs([200, 800, 2000, 400], [50, 150, 300, 600], [0.3, 0.4, 0.1, 0.2])
+
+
+def replica(model: str = "llama-3.1-8b", sku: GpuSku = H100, tp: int = 1, **changes: Any) -> ReplicaConfig:
+    """A replica with defaults for everything a test does not speak about."""
+    return ReplicaConfig(
+        llm=load_llm(model), sku=sku, engine=HARDWARE.engines["vllm"], parallelism=Parallelism(tp=tp), **changes
+    )
+
+
+def mixed(replicas: int = 1, **changes: Any) -> Deployment:
+    """A mixed deployment of Llama-3.1-8B on H100."""
+    return Deployment.mixed(replica(**changes), replicas)
+
+
+def disaggregated(replicas: tuple[int, int] = (1, 1), **changes: Any) -> Deployment:
+    """A disaggregated deployment of Llama-3.1-8B on H100."""
+    return Deployment.disaggregated(replica(**changes), replica(**changes), replicas)
+
+
+def chat(rate_per_s: float, scv: float = 1.0) -> Workload:
+    """A chat-like mix of four lengths."""
+    return Workload.of(rate_per_s, CHAT, scv)
+
+
+def small_request(**changes: Any) -> PlanRequest:
+    """A plan over two SKUs that is searched in a fraction of a second."""
+    content: dict[str, Any] = {
+        "name": "small",
+        "llm": "llama-3.1-8b",
+        "workload": {"rate_per_s": 30.0, "lengths": {"input_tokens": 800, "output_tokens": 150}},
+        "slo": [
+            {"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5},
+            {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.03},
+        ],
+        "search": {
+            "skus": ["h100-sxm", "a100-sxm-80gb"],
+            "tp": [1, 2],
+            "max_batched_tokens": [1024, 4096],
+            "max_running_requests": [128],
+        },
+        "prices": {"as_of": "2026-11-21"},
+        "simulation": {"requests": 1500},
+    }
+    for key, value in changes.items():
+        content[key] = {**content[key], **value} if isinstance(value, dict) and key in content else value
+    return load_scenario(content)

@@ -1,0 +1,132 @@
+"""Scenarios: packaged ones load, bad ones are refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hardware_db import Dtype
+from planner.errors import InputError, UnknownNameError
+from planner.scenario import list_scenarios, load_scenario
+from tests.builders import small_request
+
+MINIMAL: dict[str, Any] = {
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": 1.0, "lengths": {"input_tokens": 10, "output_tokens": 10}},
+    "slo": [{"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0}],
+    "search": {"skus": ["h100-sxm"]},
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The minimal scenario with fields replaced."""
+    return {**MINIMAL, **changes}
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_packaged_scenarios_load(name: str) -> None:
+    request = load_scenario(name)
+    assert request.name == name
+    assert request.prices.as_of is not None  # a worked example repeats
+
+
+def test_the_worked_example_is_what_it_says() -> None:
+    request = load_scenario("chat-llama-70b")
+    assert request.llm.id == "llama-3.3-70b-instruct"
+    assert request.precision.weights is Dtype.FP8
+    assert request.workload.arrivals.rate_per_s == 40.0
+    # Azure 2023 conversation trace: mean 1154.7 tokens in, 211.1 out, interarrival CV 1.09 (its README).
+    assert request.workload.lengths.mean_input == pytest.approx(1154.7, rel=1e-3)
+    assert request.workload.lengths.mean_output == pytest.approx(211.1, rel=1e-3)
+    assert request.workload.arrivals.scv**0.5 == pytest.approx(1.09, abs=0.01)
+    assert set(request.search.skus) == {"a100-sxm-80gb", "h100-sxm", "h200-sxm", "l40s", "b200-sxm", "mi300x"}
+
+
+def test_a_file_its_text_and_its_dict_give_the_same_request(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    assert load_scenario(path) == load_scenario(str(path)) == load_scenario(MINIMAL)
+
+
+def test_paths_start_from_the_scenario_file(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,20\n1,30,40\n2.5,30,40\n")
+    scenario = tmp_path / "s.yaml"
+    workload = {"rate_per_s": 2.0, "lengths": {"trace": "trace.csv"}}
+    scenario.write_text(yaml.safe_dump(changed(workload=workload)))
+    assert load_scenario(scenario).workload.lengths.mean_input == pytest.approx(70 / 3)
+
+
+def test_classes_are_mixed_by_share() -> None:
+    classes = [
+        {"name": "short", "share": 0.75, "lengths": {"input_tokens": 10, "output_tokens": 10}},
+        {"name": "long", "share": 0.25, "lengths": {"input_tokens": 50, "output_tokens": 10}},
+    ]
+    request = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": classes}))
+    assert request.workload.lengths.mean_input == pytest.approx(20.0)
+
+
+def test_precision_defaults_to_the_checkpoints_own() -> None:
+    assert load_scenario(MINIMAL).precision.weights is Dtype.BF16
+    assert load_scenario(changed(llm="minimax-m2.5")).precision.weights is Dtype.FP8
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (changed(workload={**MINIMAL["workload"], "rate_per_s": -3}), r"workload.rate_per_s = -3: .*greater than 0"),
+        (changed(workload={**MINIMAL["workload"], "rate_per_s": float("nan")}), r"rate_per_s = nan: .*finite"),
+        (changed(workload={"rate_per_s": 1}), "needs either lengths or classes"),
+        (changed(workload={"rate_per_s": 1, "lengths": "azure"}), r"azure.*unknown name.*azure-2023-co"),
+        (changed(workload={**MINIMAL["workload"], "scv": "azur"}), "unknown name"),
+        (changed(slo=[{"metric": "ttft", "percentile": 1.5, "threshold_s": 1}]), r"percentile = 1.5.*0.99 for p99"),
+        (changed(slo=[{"metric": "ttft", "percentile": 0.5, "threshold_s": 0}]), "threshold_s = 0"),
+        (changed(slo=[{"metric": "latency", "percentile": 0.5, "threshold_s": 1}]), r"metric = 'latency'.*ttft"),
+        (changed(slo=[]), r"slo = \[\]"),
+        (changed(llm="llama-9"), r"unknown name.*llama"),
+        (changed(extra=1), "extra = 1: unknown field"),
+        (changed(objective="cheap"), r"objective = 'cheap'.*min_cost"),
+        (changed(search={"skus": []}), "skus"),
+        ({k: v for k, v in MINIMAL.items() if k != "slo"}, r"slo = '\(missing\)': required field is missing"),
+        (changed(limits={"budget_usd_per_hour": 0}), "budget_usd_per_hour = 0"),
+    ],
+)
+def test_bad_content_is_one_line_with_field_value_bound_and_fix(content: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        load_scenario(content)
+    assert "\n" not in str(caught.value)
+    assert "Fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"- a\n- b\n", "must be a mapping of fields"),
+        (b"a: [1\n", "is not plain YAML"),
+        (b"a: &x [1]\nb: *x\n", "aliases"),
+        (b"!!python/object/apply:os.system ['true']\n", "is not plain YAML"),
+        (b"\xff\xfe\x00\x01", "is not UTF-8 text"),
+        (b"[" * 20_000, "nested too deeply|not plain YAML"),
+        (b"x: " + b"a" * 1_100_000, "larger than 1000000 bytes"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, raw: bytes, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=text):
+        load_scenario(path)
+
+
+def test_names_that_are_no_scenario(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"scenario = 'chat-lama'.*chat-llama-70b"):
+        load_scenario("chat-lama")
+    with pytest.raises(InputError, match="no such file"):
+        load_scenario(tmp_path / "missing.yaml")
+    with pytest.raises(InputError):
+        load_scenario(tmp_path)
+
+
+def test_builders_give_what_they_say() -> None:
+    assert small_request().workload.arrivals.rate_per_s == 30.0
