@@ -7,27 +7,26 @@ One page and no physics: every number comes from `planner.plan`, every table fro
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 import planner
-from hardware_db import HardwareDb, Price, load_hardware, select_price
+from hardware_db import HardwareDb, Price, load_hardware
 from planner import charts, export, report
 from planner.candidates import Mode
+from planner.deployment import Deployment
 from planner.errors import InputError, PlannerError
 from planner.llm import list_llms
 from planner.optimizer import Objective
-from planner.planning import Plan
+from planner.planning import Plan, PricePolicy, offered_price
 from planner.scenario import read_scenario
 from planner.traces import list_lengths, load_lengths, preset_scv
 
 # The worked example: what the page shows before anything is touched.
 DEFAULT = read_scenario("chat-llama-70b")[0]
-# Fewer than the command line takes, because one waits: the share within a p99 target is known to +- 0.4 %
-# (1.96 standard errors of a share of 0.99 in 2000 draws).
-SIMULATED_REQUESTS = 2000
 # Largest config.json taken; published ones have a few thousand bytes.
 MAX_CONFIG_BYTES = 1_000_000
 # Widths that keep four figures in a row on a wide page and two on a narrow one.
@@ -68,7 +67,7 @@ def main() -> None:
         plan = planned(key)
         show_answer(plan, key)
     except PlannerError as error:
-        st.error(str(error))
+        st.error(plain(str(error)))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ def scenario_inputs() -> Scenario:
     scenario["search"] = {**DEFAULT.search.model_dump(mode="json"), "skus": skus, "modes": modes}
     scenario["prices"] = price_inputs(skus, hardware)
     scenario |= goal_inputs()
-    scenario["simulation"] = {"requests": SIMULATED_REQUESTS}
+    scenario["simulation"] = DEFAULT.simulation.model_dump(mode="json")
     return scenario
 
 
@@ -157,8 +156,9 @@ def traffic_inputs() -> Scenario:
         "Burstiness (SCV of arrival gaps)",
         min_value=0.0,
         max_value=100.0,
-        value=1.0 if name == CONSTANT else round(preset_scv(name), 2),
+        value=1.0 if name == CONSTANT else preset_scv(name),
         step=0.5,
+        format="%.2f",
         key=f"scv-{name}",
         help="Variance / mean² of the time between arrivals. 0: evenly spaced, 1: Poisson, above 1: bursty.",
     )
@@ -202,15 +202,15 @@ def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
         format_func=lambda name: name.replace("_", " "),
         key="commitment",
     )
-    confidence = DEFAULT.prices.min_confidence
-    listed = {sku: select_price(hardware, sku, commitment=commitment, min_confidence=confidence) for sku in skus}
+    policy = PricePolicy(commitment=commitment, min_confidence=DEFAULT.prices.min_confidence)
+    listed = {sku: offered_price(sku, policy, hardware) for sku in skus}
     own = own_prices(commitment)
     edited = price_editor(skus, listed, own, key=f"prices {commitment} {' '.join(skus)}")
     own.update({sku: usd for sku, usd in edited.items() if usd != listed_usd(listed[sku])})
     for sku in [sku for sku, usd in edited.items() if usd == listed_usd(listed[sku])]:
         own.pop(sku, None)
     used = {sku: own[sku] for sku in skus if own.get(sku) is not None}
-    return {"commitment": commitment, "min_confidence": confidence, "usd_per_gpu_hour": used}
+    return {"commitment": commitment, "min_confidence": policy.min_confidence, "usd_per_gpu_hour": used}
 
 
 def own_prices(commitment: str) -> dict[str, float | None]:
@@ -337,7 +337,7 @@ def show_charts(plan: Plan, key: str) -> None:
     """Latency against rate and the roofline of one deployment; the cost of the alternatives."""
     slo = plan.request.slo
     st.subheader("Latency against rate", divider="gray", anchor=False)
-    index = chosen_index("Deployment", [planned.option.name for planned in plan.deployments])
+    index = chosen_index("Part of the fleet", [in_words(each.deployment) for each in plan.deployments])
     chosen = plan.deployments[index]
     rows = latency_rows(key, index, plan)
     for metric in charts.shown_metrics(slo):
@@ -352,6 +352,11 @@ def show_charts(plan: Plan, key: str) -> None:
     with st.expander("The fleets behind the bars"):
         show_tables(plan, "Best alternative per SKU and mode")
     show_tables(plan, "Rejected")
+
+
+def in_words(deployment: Deployment) -> str:
+    """The pools of a deployment in a few words."""
+    return " + ".join(f"{pool.replicas} x {pool.config.label} {pool.role}" for pool in deployment.pools)
 
 
 def chosen_index(label: str, names: list[str]) -> int:
@@ -386,7 +391,7 @@ def show_downloads(plan: Plan, key: str) -> None:
 def show_infeasible(plan: Plan) -> None:
     """What binds, what comes nearest, and the smallest change that helps."""
     st.warning(f"**{plain(report.headline(plan))}**")
-    further = [line for line in report.diagnosis(plan) if line != plan.diagnosis[0]]
+    further = [line for line in report.diagnosis(plan) if line not in plan.diagnosis[:1]]
     st.markdown("\n".join(f"- {plain(line)}" for line in further))
     show_tables(plan, "Rejected")
 
@@ -411,8 +416,13 @@ def show_table(table: report.Table) -> None:
 
 
 def plain(text: str) -> str:
-    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis."""
-    return "".join(f"\\{mark}" if mark in "\\`*_[]$:<>~#|" else mark for mark in text)
+    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links."""
+    return " ".join(word if word.startswith("https://") else escaped(word) for word in text.split(" "))
+
+
+def escaped(word: str) -> str:
+    """A word with a backslash before every mark that Markdown would read."""
+    return re.sub(r"([\\`*_\[\]$<>~#|]|:(?=\w))", r"\\\1", word)
 
 
 main()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
@@ -41,9 +41,10 @@ from planner.performance import (
 from planner.replica import Parallelism, ReplicaConfig
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
-RATE_TOLERANCE = 0.02
+RATE_TOLERANCE = 0.03
 """Relative tolerance of a sustainable rate; it is always rounded down, never up."""
-MAX_REPLICAS = 1_000_000
+FIRST_GUESS = 0.8
+"""Share of the upper bound tried first when a sustainable rate is looked for."""
 CALM = 64
 """A pool of this many times the fluid bound is as good as idle: each replica works 1.6 % of its time."""
 USUAL_BUDGET = 2048
@@ -84,21 +85,19 @@ class SearchSpace(Frozen):
 
 @dataclass(frozen=True)
 class PoolOption:
-    """One configuration in one role, with what it sustains and costs.
+    """One configuration in one role.
 
     Attributes:
         role: of the pool.
         config: of its replicas.
         price: the cited price.
         replicas: smallest pool that meets the Slo at the whole demand.
-        rate_per_replica_s: requests/s each replica of such a pool sustains under the Slo.
     """
 
     role: Role
     config: ReplicaConfig
     price: Price
     replicas: int
-    rate_per_replica_s: float
 
     @property
     def usd_per_replica_hour(self) -> float:
@@ -137,7 +136,16 @@ class DeploymentOption:
         """Cost of the smallest fleet for the whole demand [USD/h]."""
         return sum(pool.fleet_usd_per_hour for pool in self.pools)
 
-    def deployment(self, replicas: Iterable[int]) -> Deployment:
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Pool sizes for the whole demand."""
+        return tuple(pool.replicas for pool in self.pools)
+
+    def usd_per_hour(self, replicas: tuple[int, ...]) -> float:
+        """Cost with these pool sizes [USD/h]."""
+        return sum(count * pool.usd_per_replica_hour for count, pool in zip(replicas, self.pools, strict=True))
+
+    def deployment(self, replicas: tuple[int, ...]) -> Deployment:
         """The deployment with these pool sizes."""
         return Deployment(
             pools=tuple(
@@ -295,20 +303,14 @@ def _disaggregated_options(
 
 
 def _joined(pair: tuple[PoolOption, PoolOption], demand: Demand, tally: _Tally) -> DeploymentOption | None:
-    """The pair as one option, its pools grown (rates lowered in step) until the whole tandem meets the Slo."""
+    """The pair as one option, its pools grown until the whole tandem meets the Slo."""
     for growth in (1.0, 1.1, 1.25, 1.5, 2.0):
-        pools = tuple(_grown(pool, growth) for pool in pair)
+        pools = tuple(replace(pool, replicas=math.ceil(pool.replicas * growth)) for pool in pair)
         option = DeploymentOption(Mode.DISAGGREGATED, pools)
         tally.evaluated += 1
-        deployment = option.deployment(pool.replicas for pool in pools)
-        if evaluate(deployment, demand.workload).meets(demand.slo):
+        if evaluate(option.deployment(option.replicas), demand.workload).meets(demand.slo):
             return option
     return None
-
-
-def _grown(pool: PoolOption, growth: float) -> PoolOption:
-    replicas = math.ceil(pool.replicas * growth)
-    return PoolOption(pool.role, pool.config, pool.price, replicas, pool.rate_per_replica_s / growth)
 
 
 def _grid(
@@ -385,10 +387,7 @@ def _best_pools(
             best[gpus] = (item.config, sized)
         elif sized is not None and sized.ratio <= nearest.ratio:
             nearest = sized
-    options = [
-        PoolOption(role, config, price, replicas, _sustained(role, config, replicas, demand, assess, tally))
-        for config, replicas in best.values()
-    ]
+    options = [PoolOption(role, config, price, replicas) for config, replicas in best.values()]
     options.sort(key=lambda option: option.fleet_usd_per_hour)
     return _Found(options, nearest)
 
@@ -450,25 +449,26 @@ def _smallest_pool(
         tally.evaluated += 1
         return assess(Pool(role=role, config=config, replicas=replicas), demand.workload)
 
-    first = min(CALM * item.floor, MAX_REPLICAS) if most is None else most
-    reached = latencies(first)
-    if _misses(reached):
-        return _miss(config, reached) if most is None else None
-    return _bisect(lambda replicas: _misses(latencies(replicas)), item.floor, first)
+    if most is not None:
+        return None if _misses(latencies(most)) else _bisect(latencies, item.floor - 1, most)
+    low, high, step = item.floor - 1, item.floor, max(1, item.floor // 8)
+    if _misses(latencies(high)):
+        calm = latencies(CALM * item.floor)
+        if _misses(calm):
+            return _miss(config, calm)
+        low, high = high, high + step
+        while high < CALM * item.floor and _misses(latencies(high)):
+            step *= 2
+            low, high = high, high + step
+    return _bisect(latencies, low, high)
 
 
-def _bisect(misses: Callable[[int], bool], floor: int, holds: int) -> int:
-    """Smallest count in [floor, holds] that does not miss; `holds` is known to hold. Gallops up from the floor."""
-    low, step = floor - 1, max(1, floor // 8)
-    while low + step < holds:
-        if not misses(low + step):
-            holds = low + step
-            break
-        low, step = low + step, 2 * step
-    while holds - low > 1:
-        middle = (low + holds) // 2
-        low, holds = (middle, holds) if misses(middle) else (low, middle)
-    return holds
+def _bisect(latencies: Callable[[int], Mapping[LatencyTarget, float]], low: int, high: int) -> int:
+    """Smallest count in (low, high] that does not miss; `low` misses (or is 0) and `high` holds."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _misses(latencies(middle)) else (low, middle)
+    return high
 
 
 def _miss(config: ReplicaConfig, latencies_s: Mapping[LatencyTarget, float]) -> _Miss:
@@ -478,21 +478,35 @@ def _miss(config: ReplicaConfig, latencies_s: Mapping[LatencyTarget, float]) -> 
     return _Miss(reason, reached / target.threshold_s)
 
 
-def _sustained(
-    role: Role, config: ReplicaConfig, replicas: int, demand: Demand, assess: Assessor, tally: _Tally
-) -> float:
-    """Largest rate [1/s] each of `replicas` replicas sustains under the targets, rounded down by the tolerance.
+def sustained_rate_per_s(option: DeploymentOption, replicas: tuple[int, ...], demand: Demand, upper: float) -> float:
+    """Largest rate [1/s], at most `upper`, at which these pools meet the Slo; rounded down by `RATE_TOLERANCE`.
 
-    Looked for between demand / replicas, which holds, and demand / (replicas - 1), which did not.
+    0 when not even a small rate holds.
     """
-    pool = Pool(role=role, config=config, replicas=replicas)
-    demanded = demand.workload.arrivals.rate_per_s
-    low, high = demanded / replicas, fluid_rate_per_s(pool, demand.workload, _largest_mean_step_s(role, demand))
-    if replicas > 1:
-        high = min(high, demanded / (replicas - 1))
-    while high - low > RATE_TOLERANCE * low:
+    deployment = option.deployment(replicas)
+
+    def holds(rate_per_s: float) -> bool:
+        return evaluate(deployment, demand.workload.at_rate(rate_per_s)).meets(demand.slo)
+
+    if holds(upper):
+        return upper
+    low, high = FIRST_GUESS * upper, upper
+    if not holds(low):
+        low, high = 0.0, low
+    while high - low > RATE_TOLERANCE * high:
         middle = (low + high) / 2.0
-        tally.evaluated += 1
-        misses = _misses(assess(pool, demand.workload.at_rate(middle * replicas)))
-        low, high = (low, middle) if misses else (middle, high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def fluid_bound_per_s(option: DeploymentOption, replicas: tuple[int, ...], demand: Demand) -> float:
+    """Optimistic bound on the rate [1/s] these pools carry together (see `performance.fluid_rate_per_s`)."""
+    return min(
+        count
+        * fluid_rate_per_s(
+            Pool(role=pool.role, config=pool.config, replicas=1),
+            demand.workload,
+            _largest_mean_step_s(pool.role, demand),
+        )
+        for count, pool in zip(replicas, option.pools, strict=True)
+    )

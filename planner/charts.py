@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import altair as alt
 import numpy as np
@@ -62,6 +63,23 @@ def _chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
 
 def _layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int, description: str) -> alt.LayerChart:
     return alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
+
+
+def _title(text: str, subtitle: str) -> alt.TitleParams:
+    return alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY)
+
+
+def _words(
+    rows: Iterable[Mapping[str, object]],
+    color: str,
+    align: Literal["left", "center", "right"],
+    dx: int = 0,
+    dy: int = 0,
+) -> alt.Chart:
+    """The rows' `label` beside their place; positions are left to the caller."""
+    marks = _chart(rows).mark_text(align=align, dx=dx, dy=dy, color=color, fontSize=12)
+    words: alt.Chart = marks.encode(text="label:N")
+    return words
 
 
 # --- latency against rate -------------------------------------------------------------------------------------------
@@ -159,9 +177,9 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
     )
     tooltip = [
         alt.Tooltip("percentile:N", title="Percentile"),
-        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~g"),
+        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
         alt.Tooltip("load:Q", title="Share of the largest stable rate", format=".0%"),
-        alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~g"),
+        alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~r"),
     ]
     lines = _chart(mine).mark_line(clip=True, strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=tooltip)
     planned = [row for row in mine if row["is_planned"]]
@@ -172,12 +190,8 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
         *_threshold_lines(targets, mine),
         dots.encode(x=x, y=y, color=color, tooltip=tooltip),
     ]
-    title = alt.TitleParams(
-        f"{name} against arrival rate",
-        subtitle="Percentiles over requests. Dashed line: target. Dots: the planned rate.",
-        anchor="start",
-        subtitleColor=GREY,
-    )
+    subtitle = "Percentiles over requests. Dashed line: target. Dots: the planned rate."
+    title = _title(f"{name} against arrival rate", subtitle)
     return _layered(layers, title, 360, f"{name} percentiles over arrival rate")
 
 
@@ -207,23 +221,19 @@ def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> l
     ]
     if not values:
         return []
-    base = _chart(values)
-    rule = base.mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency_ms:Q")
-    text = base.mark_text(align="left", dy=-8, color=VERMILLION, fontWeight="bold", fontSize=12)
-    return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q", text="label:N")]
+    rule = _chart(values).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency_ms:Q")
+    return [rule, _words(values, VERMILLION, "left", dy=-8).encode(x="rate_per_s:Q", y="latency_ms:Q")]
 
 
 def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
     if not planned:
         return []
     rate = _number(planned[0], "rate_per_s")
-    base = _chart([{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}])
-    rule = base.mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
-    if _number(planned[0], "load") > 0.5:  # the label goes where there is room
-        text = base.mark_text(align="right", dx=-6, dy=10, color=GREY, fontSize=12)
-    else:
-        text = base.mark_text(align="left", dx=6, dy=10, color=GREY, fontSize=12)
-    return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q", text="label:N")]
+    rows = [{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}]
+    rule = _chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
+    is_right = _number(planned[0], "load") > 0.5  # the label goes where there is room
+    text = _words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
+    return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q")]
 
 
 # --- roofline -------------------------------------------------------------------------------------------------------
@@ -350,15 +360,10 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
         "attained_tflops_per_s:Q",
         title="Attained per GPU (TFLOP/s)",
         scale=alt.Scale(type="log", domain=[min(attained) / 2, 3 * max(attained)], nice=False),
-        axis=alt.Axis(format=",~g", values=_decades(min(attained), max(attained))),
+        axis=alt.Axis(format=",~f", values=_decades(min(attained), max(attained))),
     )
     layers = [*_roof_layers(roofs, min(attained) / 2, x, y), *_operator_layers(points, list(shapes), x, y)]
-    title = alt.TitleParams(
-        f"Roofline of {config.label}",
-        subtitle="Operators of one step. Larger mark: larger share of its time.",
-        anchor="start",
-        subtitleColor=GREY,
-    )
+    title = _title(f"Roofline of {config.label}", "Operators of one step. Larger mark: larger share of its time.")
     return _layered(layers, title, 460, f"Roofline of {config.label}")
 
 
@@ -379,12 +384,8 @@ def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> lis
         name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"
         ends = [ridge, {**ridge, "attained_tflops_per_s": bottom, "label": name}]
         layers.append(_chart(ends).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
-        base, dy = _chart(ends[1:]), -10
-        if place == 0:
-            text = base.mark_text(align="right", dx=-6, dy=dy, color=GREY, fontSize=12)
-        else:
-            text = base.mark_text(align="left", dx=6, dy=dy, color=GREY, fontSize=12)
-        layers.append(text.encode(x=x, y=y, text="label:N"))
+        text = _words(ends[1:], GREY, "left" if place else "right", dx=6 if place else -6, dy=-10)
+        layers.append(text.encode(x=x, y=y))
     return layers
 
 
@@ -404,8 +405,8 @@ def _operator_layers(points: Sequence[Row], steps: list[str], x: alt.X, y: alt.Y
                 alt.Tooltip("step:N", title="Step"),
                 alt.Tooltip("operator:N", title="Operator"),
                 alt.Tooltip("dtype:N", title="Arithmetic"),
-                alt.Tooltip("intensity_flops_per_byte:Q", title="FLOP/byte", format=",.4~g"),
-                alt.Tooltip("attained_tflops_per_s:Q", title="TFLOP/s", format=",.4~g"),
+                alt.Tooltip("intensity_flops_per_byte:Q", title="FLOP/byte", format=",.4~r"),
+                alt.Tooltip("attained_tflops_per_s:Q", title="TFLOP/s", format=",.4~r"),
                 alt.Tooltip("time_share:Q", title="Share of step time", format=".1%"),
                 alt.Tooltip("bound:N", title="Waits for"),
             ],
@@ -422,18 +423,8 @@ def _operator_labels(
     for place, (step, color) in enumerate(zip(steps, colors, strict=True)):
         rows = label_rows([row for row in points if row["step"] == step])
         above = [row for row in rows if place and _number(row, "attained_flops_per_s") > highest / SAME_PLACE]
-        yield _operator_names(above, color, True, x, y)
-        yield _operator_names([row for row in rows if row not in above], color, False, x, y)
-
-
-def _operator_names(points: Sequence[Row], color: str, is_above: bool, x: alt.X, y: alt.Y) -> alt.Chart:
-    base = _chart(points)
-    if is_above:
-        text = base.mark_text(align="center", dy=-16, fontSize=12, fontWeight="bold", color=color)
-    else:
-        text = base.mark_text(align="left", dx=10, dy=13, fontSize=12, fontWeight="bold", color=color)
-    named: alt.Chart = text.encode(x=x, y=y, text="label:N")
-    return named
+        yield _words(above, color, "center", dy=-16).encode(x=x, y=y)
+        yield _words([row for row in rows if row not in above], color, "left", dx=10, dy=13).encode(x=x, y=y)
 
 
 def label_rows(points: Sequence[Row]) -> list[Row]:
@@ -530,7 +521,7 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
     longest = max((_number(row, "end") for row in rows), default=0.0) or 1.0
     y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
     domain = alt.Scale(domain=[0.0, 1.45 * longest], nice=False)
-    x = alt.X("end:Q", title=unit, scale=domain, axis=alt.Axis(format=",~g", tickCount=5))
+    x = alt.X("end:Q", title=unit, scale=domain, axis=alt.Axis(format=",~f", tickCount=5))
     base = _chart(rows).encode(x=x, y=y)
     bars = base.mark_bar(height={"band": 0.7}).encode(
         color=alt.condition("datum.kind === 'plan'", alt.value(BLUE), alt.value(SKY)),
@@ -541,12 +532,10 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
             alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
         ],
     )
-    text = base.mark_text(align="left", dx=6, color=GREY, fontSize=12).encode(text="label:N")
-    title = alt.TitleParams(
+    text = _words(rows, GREY, "left", dx=6).encode(x=x, y=y)
+    title = _title(
         "Cost of the plan and of the best fleet of each SKU and mode",
-        subtitle="The plan is simulated, the others are from theory alone.",
-        anchor="start",
-        subtitleColor=GREY,
+        "The plan is simulated, the others are from theory alone.",
     )
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
     return _layered([bars, text], title, height, f"Cost of the alternatives in {unit}")

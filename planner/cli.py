@@ -119,7 +119,7 @@ def plan(
     md_file: MarkdownFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Plan the best fleet that meets the targets of a scenario, and print it.
+    """Plan the best fleet that meets the targets of a scenario.
 
     \b
     planner plan chat-llama-70b
@@ -317,7 +317,9 @@ def simulate(
     requests: Annotated[int, typer.Option(help="Requests to simulate; several hundred per replica.")] = 4000,
     json_file: JsonFile = None,
 ) -> None:
-    """Simulate a given deployment request by request; options and output are those of `planner evaluate`.
+    """Simulate a given deployment request by request.
+
+    Options and output are those of `planner evaluate`.
 
     \b
     planner simulate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200 --requests 2000 --seed 1
@@ -348,7 +350,9 @@ def _show_performance(setting: Setting, performance: Performance, json_file: str
 
 @app.command()
 def skus(json_file: JsonFile = None) -> None:
-    """List the GPUs: memory, bandwidth, dense peaks, links, and the cheapest on-demand price with its date.
+    """List the GPUs with their peaks, links and prices.
+
+    A price is the cheapest on-demand one of a single GPU, with provider and date.
 
     \b
     planner skus
@@ -361,7 +365,7 @@ def skus(json_file: JsonFile = None) -> None:
 
 @app.command()
 def llms(json_file: JsonFile = None) -> None:
-    """List the packaged models: parameters, layers, KV bytes per token, context.
+    """List the packaged models: parameters, KV cache, context.
 
     \b
     planner llms
@@ -374,7 +378,7 @@ def llms(json_file: JsonFile = None) -> None:
 
 @app.command()
 def scenarios(json_file: JsonFile = None) -> None:
-    """List the packaged scenarios: what they serve, and what they promise.
+    """List the packaged scenarios: traffic and targets.
 
     \b
     planner scenarios
@@ -397,7 +401,9 @@ def schema(
     document: Annotated[Document, typer.Argument(help="What to describe.")] = Document.SCENARIO,
     json_file: JsonFile = STDOUT,
 ) -> None:
-    """Print the JSON Schema of a scenario (the input) or of a plan (the output of `planner plan --json`).
+    """Print the JSON Schema of a scenario or of a plan.
+
+    A scenario is the input of `planner plan`, a plan what it writes with --json.
 
     \b
     planner schema
@@ -440,7 +446,7 @@ def _write(file: str | None, text: Callable[[], str]) -> None:
     from planner.export import write_text
 
     if file == STDOUT:
-        typer.echo(text(), nl=False)
+        sys.stdout.write(text())
     elif file is not None:
         write_text(file, text())
 

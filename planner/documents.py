@@ -335,7 +335,7 @@ def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
             _pool(pool),
             nodes=nodes,
             usd_per_hour=pool.replicas * option.usd_per_replica_hour,
-            sustained_rate_per_replica_s=option.rate_per_replica_s,
+            sustained_rate_per_replica_s=planned.sustained_per_s / pool.replicas,
         )
         for pool, option, nodes in zip(planned.deployment.pools, planned.option.pools, planned.nodes, strict=True)
     )

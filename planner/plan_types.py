@@ -115,6 +115,7 @@ class PlannedDeployment:
         option: the candidate it comes from.
         deployment: with its pool sizes.
         workload: what is routed to it.
+        sustained_per_s: rate it sustains under the Slo [1/s], as far as it was looked for; >= what is routed.
         predicted: from theory.
         simulated: from request-level simulation.
         usd_per_hour: of all its pools.
@@ -124,6 +125,7 @@ class PlannedDeployment:
     option: DeploymentOption
     deployment: Deployment
     workload: Workload
+    sustained_per_s: float
     predicted: Performance
     simulated: Performance
     usd_per_hour: float

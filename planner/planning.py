@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 
+from threadpoolctl import threadpool_limits
+
 from hardware_db import EngineProfile, GpuSku, HardwareDb, Price, load_hardware, select_price
-from planner.candidates import CandidateSet, Demand, DeploymentOption, Mode, Rejection, find_candidates
-from planner.deployment import Performance, Role
+from planner.candidates import CandidateSet, Demand, Mode, Rejection, find_candidates
+from planner.columns import Column, Columns, used_by_option
+from planner.deployment import Performance
 from planner.errors import UnknownNameError
 from planner.latency import LatencyDistribution
-from planner.optimizer import Allocation, Candidate, CandidatePool, Limits, SolveStatus, solve
+from planner.optimizer import Allocation, Limits, SolveStatus, solve
 from planner.performance import evaluate, prompt_time_share
 from planner.plan_types import (
     AGREEMENT,
@@ -49,12 +51,16 @@ __all__ = [
     "PlannedDeployment",
     "PricePolicy",
     "TargetCheck",
+    "offered_price",
     "plan",
 ]
 
 HOURS_PER_MONTH = 730.0
 """8760 h / 12, the month cloud price lists use."""
-MAX_ROUNDS = 6
+RELATIVE_GAP = 1e-4
+"""To which the fleet is proved best; a cent on a hundred dollars."""
+MAX_ROUNDS = 60
+"""Solves before the plan is shown as it stands, with what it misses."""
 SETTLED_LIFETIMES = 15.0
 """Simulated time in mean request lifetimes: long against the start, which the warm-up drops."""
 MAX_SIMULATED = 200_000
@@ -75,16 +81,19 @@ def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Pro
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
     """
+    with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
+        return _plan(request, hardware or load_hardware(), progress or (lambda _: None))
+
+
+def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress) -> Plan:
     started = time.perf_counter()
-    hardware = hardware or load_hardware()
-    say = progress or (lambda _: None)
     offers, unpriced = _offers(request, hardware)
     say("searching configurations")
     demand = Demand(request.llm, request.precision, request.workload, request.slo)
     found = find_candidates(demand, request.search, offers, _engine(request, hardware))
     say("solving and simulating")
-    options = list(found.options)
-    allocation, deployments = _settle(request, options)
+    columns = Columns(found.options, demand)
+    allocation, deployments = _settle(request, demand, columns)
     rejections = (*found.rejections, *unpriced)
     if not deployments:
         return _infeasible(request, allocation, rejections, found, time.perf_counter() - started)
@@ -100,7 +109,7 @@ def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Pro
         cost=cost,
         targets=targets,
         agreement=agreement,
-        alternatives=_alternatives(request, tuple(options), cost),
+        alternatives=_alternatives(request, columns, cost),
         rejections=rejections,
         diagnosis=(),
         assumptions=_assumptions(deployments),
@@ -129,7 +138,7 @@ def _offers(request: PlanRequest, hardware: HardwareDb) -> tuple[list[tuple[GpuS
                 raise UnknownNameError(field, name, hardware.skus)
     offers, unpriced = [], []
     for name in dict.fromkeys(request.search.skus):
-        price = _price(name, policy, hardware)
+        price = offered_price(name, policy, hardware)
         if price is not None:
             offers.append((hardware.skus[name], price))
             continue
@@ -138,7 +147,11 @@ def _offers(request: PlanRequest, hardware: HardwareDb) -> tuple[list[tuple[GpuS
     return offers, unpriced
 
 
-def _price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
+def offered_price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
+    """The price of a SKU under a policy (see `PricePolicy`), or None when nothing is listed.
+
+    Raises UnknownNameError for a SKU, commitment, provider or region that is nowhere in the database.
+    """
     if sku in policy.usd_per_gpu_hour:
         return Price(
             sku=sku,
@@ -162,29 +175,6 @@ def _price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
     return choose(not_before=policy.day - timedelta(days=STALE_PRICE_DAYS)) or choose()
 
 
-def _program(options: list[DeploymentOption]) -> list[Candidate]:
-    """The options as the integer program sees them: rates, costs and GPUs per replica."""
-    return [
-        Candidate(
-            name=option.name,
-            pools=tuple(
-                CandidatePool(
-                    name=_pool_name(option, index),
-                    rate_per_unit=pool.rate_per_replica_s,
-                    cost_per_unit=pool.usd_per_replica_hour,
-                    resources={pool.config.sku.id: float(pool.config.parallelism.gpus)},
-                )
-                for index, pool in enumerate(option.pools)
-            ),
-        )
-        for option in options
-    ]
-
-
-def _pool_name(option: DeploymentOption, index: int) -> str:
-    return f"{option.name} [{option.pools[index].role}]"
-
-
 def _limits(request: PlanRequest) -> Limits:
     return Limits(
         demand_per_s=request.workload.arrivals.rate_per_s,
@@ -194,66 +184,73 @@ def _limits(request: PlanRequest) -> Limits:
 
 
 def _settle(
-    request: PlanRequest, options: list[DeploymentOption]
+    request: PlanRequest, demand: Demand, columns: Columns
 ) -> tuple[Allocation | None, tuple[PlannedDeployment, ...]]:
-    """Solve, re-evaluate and simulate until everything holds or the rounds run out.
+    """Solve, and refute what was too optimistic, until the chosen columns hold in theory and in simulation.
 
-    The rates of what misses are lowered in `options` itself, so that alternatives are judged by the same rates.
+    Every refuted column gets its true rate, so the result is optimal over the true rates although only those of
+    chosen columns were ever computed.
     """
-    if not options:
-        return None, ()
     allocation: Allocation | None = None
     deployments: tuple[PlannedDeployment, ...] = ()
-    for _ in range(MAX_ROUNDS):
-        allocation = _solve(request, options)
+    for _ in range(MAX_ROUNDS if columns.all else 0):
+        allocation = _solve(request, columns)
         if not allocation.status.has_allocation:
-            return allocation, deployments
-        deployments = _deploy(request, allocation, options)
+            return allocation, ()
+        unchecked = [column for column in columns.chosen(allocation) if not column.checked]
+        if unchecked:
+            columns.check(unchecked, demand)
+            continue
+        deployments = _deploy(request, allocation, columns)
         missed = [planned for planned in deployments if _missed(planned, request.slo)]
         if not missed:
             break
-        for planned in missed:
-            options[options.index(planned.option)] = _derated(planned, request.slo)
+        columns.lower(missed, allocation)
     return allocation, deployments
 
 
-def _solve(request: PlanRequest, options: list[DeploymentOption]) -> Allocation:
+def _solve(request: PlanRequest, columns: Columns) -> Allocation:
     """The best allocation; of equally good ones, one without disaggregation, which is simpler to run."""
-    limits = _limits(request)
-    best = solve(_program(options), limits, request.objective)
-    mixed = [option for option in options if option.mode is Mode.MIXED]
-    if best.objective is None or not mixed or len(mixed) == len(options):
+    best = _solved(request, columns.all)
+    mixed = [column for column in columns.all if column.option.mode is Mode.MIXED]
+    if best.objective is None or not mixed or all(c.option.mode is Mode.MIXED for c in columns.chosen(best)):
         return best
-    simple = solve(_program(mixed), limits, request.objective)
+    simple = _solved(request, mixed)
     if simple.objective is not None and math.isclose(simple.objective, best.objective, rel_tol=1e-9):
         return simple
     return best
 
 
-def _deploy(
-    request: PlanRequest, allocation: Allocation, options: list[DeploymentOption]
-) -> tuple[PlannedDeployment, ...]:
-    """The deployments of an allocation, evaluated and simulated at the rates routed to them."""
+def _solved(request: PlanRequest, columns: list[Column]) -> Allocation:
+    program = [column.candidate() for column in columns]
+    return solve(program, _limits(request), request.objective, relative_gap=RELATIVE_GAP)
+
+
+def _deploy(request: PlanRequest, allocation: Allocation, columns: Columns) -> tuple[PlannedDeployment, ...]:
+    """The deployments of an allocation, evaluated and simulated at the rates routed to them.
+
+    Several columns of one configuration become one deployment: a larger pool waits no longer than its parts.
+    """
     planned = []
-    for option in options:
-        units = tuple(allocation.units.get(_pool_name(option, index), 0) for index in range(len(option.pools)))
-        rate = allocation.routed_rate.get(option.name, 0.0)
-        if not all(units) or rate <= 0.0:
-            continue
+    for chosen in columns.by_option(allocation).values():
+        option = chosen[0][0].option
+        replicas = tuple(
+            sum(units * column.replicas[index] for column, units in chosen) for index in range(len(option.pools))
+        )
+        rate = sum(allocation.routed_rate[column.name] for column, _ in chosen)
         arrivals = request.workload.arrivals.split(rate / request.workload.arrivals.rate_per_s)
         workload = Workload(arrivals=arrivals, classes=request.workload.classes)
-        deployment = option.deployment(units)
+        deployment = option.deployment(replicas)
         predicted = evaluate(deployment, workload)
         planned.append(
             PlannedDeployment(
                 option=option,
                 deployment=deployment,
                 workload=workload,
+                sustained_per_s=sum(units * column.rate_per_s for column, units in chosen),
                 predicted=predicted,
                 simulated=simulate(deployment, workload, seed=request.seed, requests=_requests(request, predicted)),
-                usd_per_hour=sum(
-                    count * pool.usd_per_replica_hour for count, pool in zip(units, option.pools, strict=True)
-                ),
+                usd_per_hour=option.usd_per_hour(replicas),
                 nodes=tuple(
                     _nodes(pool.config.sku, pool.config.parallelism.gpus, pool.replicas) for pool in deployment.pools
                 ),
@@ -288,22 +285,6 @@ def _holds_in(simulated: Performance, target: LatencyTarget) -> bool:
     share = simulated.distribution(target.metric).cdf(target.threshold_s)
     error = math.sqrt(target.percentile * (1.0 - target.percentile) / max(simulated.requests, 1))
     return share >= target.percentile - Z_95 * error
-
-
-def _derated(planned: PlannedDeployment, slo: Slo) -> DeploymentOption:
-    """The option with rates such that the same traffic needs one more replica of the pool to blame."""
-    target = _missed(planned, slo)
-    rate = planned.workload.arrivals.rate_per_s
-    pools = []
-    for option, pool in zip(planned.option.pools, planned.deployment.pools, strict=True):
-        innocent = (pool.role is Role.PREFILL and target is not None and target.metric is Metric.TPOT) or (
-            pool.role is Role.DECODE and target is not None and target.metric is Metric.TTFT
-        )
-        lowered = rate / (pool.replicas + 1) * (1.0 + 1e-6)
-        pools.append(
-            option if innocent else replace(option, rate_per_replica_s=min(lowered, option.rate_per_replica_s))
-        )
-    return replace(planned.option, pools=tuple(pools))
 
 
 def _cost(deployments: tuple[PlannedDeployment, ...], slo: Slo) -> CostBreakdown:
@@ -367,32 +348,29 @@ def _agreement(deployments: tuple[PlannedDeployment, ...]) -> tuple[Agreement, .
     return tuple(pairs)
 
 
-def _alternatives(
-    request: PlanRequest, options: tuple[DeploymentOption, ...], chosen: CostBreakdown
-) -> tuple[Alternative, ...]:
-    """The best fleet of each single SKU and of each mode, from theory."""
+def _alternatives(request: PlanRequest, columns: Columns, chosen: CostBreakdown) -> tuple[Alternative, ...]:
+    """The best fleet of each single SKU and of each mode, from theory, over the columns whose rate is known."""
+    known = [column for column in columns.all if column.checked]
     by_sku = [
-        (sku, "sku", [option for option in options if option.skus == {sku}])
+        (sku, "sku", [column for column in known if column.option.skus == {sku}])
         for sku in dict.fromkeys(request.search.skus)
     ]
     by_mode = [
-        (mode.value, "mode", [option for option in options if option.mode is mode]) for mode in request.search.modes
+        (mode.value, "mode", [column for column in known if column.option.mode is mode])
+        for mode in request.search.modes
     ]
     return tuple(_alternative(request, kept, chosen, name, kind) for name, kind, kept in by_sku + by_mode)
 
 
-def _alternative(
-    request: PlanRequest, kept: list[DeploymentOption], chosen: CostBreakdown, name: str, kind: str
-) -> Alternative:
-    allocation = solve(_program(kept), _limits(request), request.objective) if kept else None
-    if allocation is None or not allocation.status.has_allocation or not any(allocation.units.values()):
+def _alternative(request: PlanRequest, kept: list[Column], chosen: CostBreakdown, name: str, kind: str) -> Alternative:
+    allocation = _solved(request, kept) if kept else None
+    if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     parts = []
-    for option in kept:
-        for index, pool in enumerate(option.pools):
-            count = allocation.units.get(_pool_name(option, index), 0)
-            if count:
-                parts.append(f"{count} x {pool.config.label} {pool.role}")
+    for used in used_by_option(kept, allocation).values():
+        for index, pool in enumerate(used[0][0].option.pools):
+            count = sum(units * column.replicas[index] for column, units in used)
+            parts.append(f"{count} x {pool.config.label} {pool.role}")
     same = math.isclose(allocation.cost_per_h, chosen.usd_per_hour, rel_tol=1e-9)
     return Alternative(name, kind, " + ".join(parts), allocation.cost_per_h, allocation.rate_per_s, same)
 

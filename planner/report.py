@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 
 from hardware_db import Price
 from planner.deployment import Deployment, Method, Performance, Pool, PoolPerformance
@@ -62,11 +62,8 @@ def token_laws(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistr
 
 
 def planner_version() -> str:
-    """Version of the installed package."""
-    try:
-        return metadata.version(DISTRIBUTION_NAME)
-    except metadata.PackageNotFoundError:
-        return "unknown (not installed)"
+    """Version of the package, which is loaded before any module of it (and stands above this layer)."""
+    return str(sys.modules["planner"].__version__)
 
 
 # --- the answer in a sentence ---------------------------------------------------------------------------------------
@@ -143,6 +140,7 @@ def diagnosis(plan: Plan) -> tuple[str, ...]:
 def _request(plan: Plan) -> Table:
     request, search = plan.request, plan.request.search
     precision, arrivals = request.precision, request.workload.arrivals
+    considered = counted(plan.considered, "configuration")
     rows = [
         ("model", f"{request.llm.id}, {significant(parameters(request.llm) / 1e9)} B parameters"),
         ("precision", f"weights {precision.weights}, activations {precision.activations}, KV {precision.kv_cache}"),
@@ -154,7 +152,8 @@ def _request(plan: Plan) -> Table:
         ("targets", _slo(request.slo)),
         ("objective", request.objective.replace("_", " ")),
         ("limits", _limits(plan)),
-        ("searched", f"{plan.considered:,} configurations of {', '.join(search.skus)}; {', '.join(search.modes)}"),
+        ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
+        ("planned in", f"{significant(plan.elapsed_s)} s"),
     ]
     return Table("Request", ("what", "value"), tuple(rows))
 
@@ -307,8 +306,8 @@ def _alternatives(plan: Plan, cost: CostBreakdown) -> Table:
     rows = tuple(_alternative_cells(alternative, cost) for alternative in order)
     columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     note = (
-        "From theory, not simulated: one that is a little cheaper than the plan may have to grow as the plan did. "
-        "Difference: USD/hour against the plan."
+        "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
+        "plan may have to grow as the plan did. Difference: USD/hour against the plan."
     )
     return Table("Best alternative per SKU and mode", columns, rows, note)
 

@@ -201,8 +201,9 @@ def _content(scenario: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], 
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
-        raise InputError("scenario", str(scenario), f"cannot be read: {reason}", "give a YAML file") from None
+        reason = f"cannot be read: {getattr(error, 'strerror', error)}"
+        bound = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else reason
+        raise InputError("scenario", str(scenario), bound, "give a YAML file") from None
 
 
 def _read(path: Path) -> str:

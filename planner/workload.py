@@ -56,6 +56,24 @@ class TokenLengths(Frozen):
         _checked_weights(self.weights)
         return self
 
+    def __eq__(self, other: object) -> bool:
+        """Same cells, weights and source (the arrays derived from them do not count)."""
+        if not isinstance(other, TokenLengths):
+            return NotImplemented
+        return self is other or self._cells == other._cells
+
+    def __hash__(self) -> int:
+        """Of cells, weights and source."""
+        return self._hash
+
+    @property
+    def _cells(self) -> tuple[object, ...]:
+        return (self.input_tokens, self.output_tokens, self.weights, self.source)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._cells)
+
     @classmethod
     def constant(cls, input_tokens: int, output_tokens: int) -> Self:
         """Every request alike.

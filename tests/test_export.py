@@ -189,28 +189,26 @@ def _complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], where:
     if "anyOf" in schema:
         tried = [_complaints(value, option, root, where) for option in schema["anyOf"]]
         return [] if [] in tried else [f"{where}: none of anyOf"]
-    found = []
-    if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{where}: {value!r} not in enum")
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-    allowed = schema.get("type", [])
-    kind = names.get(type(value), "object" if isinstance(value, dict) else "array")
-    allowed = [allowed] if isinstance(allowed, str) else allowed
-    if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed):
-        found.append(f"{where}: {kind} is not {allowed}")
+    found = [] if value in schema.get("enum", [value]) else [f"{where}: {value!r} not in enum"]
+    if not _has_type(value, schema.get("type", [])):
+        found.append(f"{where}: is not {schema['type']}")
+    items = (
+        [(f"[{i}]", item, schema.get("items", {})) for i, item in enumerate(value)] if isinstance(value, list) else []
+    )
     if isinstance(value, dict):
+        rest = schema.get("additionalProperties", {})
         found += [f"{where}: {name} is missing" for name in schema.get("required", []) if name not in value]
-        rest = schema.get("additionalProperties", True)
-        for name, item in value.items():
-            inner = schema.get("properties", {}).get(name, rest)
-            if inner is False:
-                found.append(f"{where}.{name}: unknown")
-            elif isinstance(inner, dict):
-                found += _complaints(item, inner, root, f"{where}.{name}")
-    if isinstance(value, list) and "items" in schema:
-        for index, item in enumerate(value):
-            found += _complaints(item, schema["items"], root, f"{where}[{index}]")
+        items = [(f".{name}", item, schema.get("properties", {}).get(name, rest)) for name, item in value.items()]
+    for place, item, inner in items:
+        known = inner is not False
+        found += _complaints(item, inner or {}, root, where + place) if known else [f"{where}{place}: unknown"]
     return found
+
+
+def _has_type(value: Any, allowed: str | list[str]) -> bool:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object"}
+    kind = names.get(type(value), "array")
+    return not allowed or kind in allowed or (kind == "integer" and "number" in allowed)
 
 
 def test_plans_are_as_their_schema_says(exported: dict[str, Any], impossible: Plan) -> None:
@@ -234,7 +232,7 @@ def test_evaluations_are_as_their_schema_says(plan: Plan) -> None:
     ("change", "complaint"),
     [
         ({"status": "fine"}, "$.status: 'fine' not in enum"),
-        ({"considered": 1.5}, "$.considered: number is not ['integer']"),
+        ({"considered": 1.5}, "$.considered: is not integer"),
         ({"surprise": 1}, "$.surprise: unknown"),
         ({"cost": {}}, "$.cost: none of anyOf"),
     ],
@@ -288,7 +286,7 @@ def test_files_are_written_as_utf8(tmp_path: Path) -> None:
     [
         ("missing/x.json", r"output file = '.*': there is no folder .*missing\. Fix: create it"),
         (".", r"output file = '.*': is a folder\. Fix: add a file name"),
-        ("a\0b", r"output file = '.*': is no file name .*Fix: choose another name"),
+        ("a\0b", r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
         ("x" * 300, r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
     ],
 )
@@ -305,7 +303,5 @@ def test_a_refused_permission_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "write_text", refuse)
     require_writable(tmp_path / "x.json")
-    with pytest.raises(
-        InputError, match=r"output file = '.*x.json': cannot be written: Permission denied\. Fix: choose"
-    ):
+    with pytest.raises(InputError, match=r"output file = '.*': cannot be written: Permission denied\. Fix: choose"):
         write_text(tmp_path / "x.json", "text")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,7 @@ def test_a_miss_is_never_rounded_up_to_everything() -> None:
 
 
 @pytest.mark.parametrize("show", [significant, money, percent])
-def test_what_is_not_finite_is_said_in_words(show) -> None:
+def test_what_is_not_finite_is_said_in_words(show: Callable[[float], str]) -> None:
     assert show(math.inf) == "unbounded"
     assert show(math.nan) == "undefined"
 

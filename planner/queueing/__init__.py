@@ -11,8 +11,18 @@ the queue is unstable. Equations and sources are in docs/science.md and in the c
 
 from __future__ import annotations
 
+from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
 from planner.queueing.decode import decode_pool
 from planner.queueing.mixed import mixed_pool, prefill_pool
 from planner.queueing.types import BatchServer, QueueLatency
 
-__all__ = ["BatchServer", "QueueLatency", "decode_pool", "mixed_pool", "prefill_pool"]
+__all__ = [
+    "BatchServer",
+    "QueueLatency",
+    "decode_pool",
+    "largest_decode_rate",
+    "largest_mixed_rate",
+    "largest_prefill_rate",
+    "mixed_pool",
+    "prefill_pool",
+]

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.queueing.backlog import Backlog, full_step_s
-from planner.queueing.lattice import condensed_rows, poisson_sum, shifted_down
-from planner.queueing.lengths import LengthLaw, tail_edges
+from planner.queueing.lattice import poisson_sum, shifted_down
+from planner.queueing.lengths import LengthLaw
+from planner.queueing.slices import sorted_slice_means, tail_edges
 from planner.queueing.steps import step_durations_s
-from planner.queueing.types import BatchServer, ComplexArray, FloatArray
+from planner.queueing.types import BatchServer, ComplexArray, FloatArray, IntArray
 
 GROUPS_BELOW = 4
 """Groups of steps with less than a full chunk, told apart by their duration."""
-AHEAD_EDGES = tail_edges(20)
-BEHIND_EDGES = np.linspace(0.0, 1.0, 4)
+AHEAD_EDGES = tail_edges(14)
+BEHIND_EDGES = np.linspace(0.0, 1.0, 3)
 ARRIVAL_POINTS = ((0.5 - np.sqrt(1.0 / 12.0), 0.125, 0.375), (0.5 + np.sqrt(1.0 / 12.0), 0.625, 0.875))
 """When in a step a request comes: two-point Gauss-Legendre for the tokens before it, four even points for the rest."""
 SMALLEST_WEIGHT = 1e-9
@@ -45,7 +46,7 @@ class Sight:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Situations an arrival may meet: weight, duration of the step in progress [s], transform of the tokens left over."""
+    """Situations an arrival may meet: weight, duration of the step in progress [s], transform of tokens left over."""
 
     weight: FloatArray
     duration_s: FloatArray
@@ -110,8 +111,8 @@ def _situations(backlog: Backlog, sight: Sight) -> _Rows:
     return _Rows(np.array(weight)[kept], np.array(duration)[kept], carried[kept])
 
 
-def _parts(below: int) -> Iterator[FloatArray]:
-    yield from (part for part in np.array_split(np.arange(1, below), GROUPS_BELOW) if part.size)
+def _parts(below: int) -> Iterator[IntArray]:
+    yield from (np.asarray(part) for part in np.array_split(np.arange(1, below), GROUPS_BELOW) if part.size)
 
 
 def _ahead(backlog: Backlog, rows: _Rows, before: float, sight: Sight, mean_prompt: float) -> FloatArray:
@@ -136,7 +137,7 @@ def _arrived(
     law = np.fft.irfft(transform, backlog.law.size)
     if sight.missing_prompts > 0.0:
         law = shifted_down(law, sight.missing_prompts * mean_prompt / backlog.cell)
-    return condensed_rows(law, edges) * backlog.cell
+    return sorted_slice_means(np.arange(float(law.shape[1])) * backlog.cell, np.maximum(law, 0.0), edges)
 
 
 def _served(

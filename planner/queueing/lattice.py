@@ -1,4 +1,4 @@
-"""Probability on a lattice of tokens: discretised laws, their summaries, and the factor that says how a walk descends."""
+"""Probability on a lattice of tokens: discretised laws, their summaries, and how a random walk descends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.queueing.types import ComplexArray, FloatArray
 
+SHORTEST_TRANSFORM = 4096
 TILTS = 24
 """Exponents tried for the exponential tilt; any inside the strip of convergence gives the same factor."""
 
@@ -20,25 +21,6 @@ def lattice_law(points: FloatArray, weights: FloatArray, cell: float, size: int)
     high_share = position - low
     law = np.bincount(np.minimum(low, size - 1), weights * (1.0 - high_share), size)
     return np.asarray(law + np.bincount(np.minimum(low + 1, size - 1), weights * high_share, size))
-
-
-def condensed_rows(law: FloatArray, edges: FloatArray) -> FloatArray:
-    """Mean position [cells] of each probability slice of each row.
-
-    Args:
-        law: masses on 0, 1, 2, ... per row, shape (rows, size); rounding may leave some below 0.
-        edges: slice edges in [0, 1], shape (slices + 1,).
-
-    Returns shape (rows, slices).
-    """
-    mass = np.maximum(law, 0.0)
-    below = np.concatenate([np.zeros((law.shape[0], 1)), np.cumsum(mass, axis=1)], axis=1)
-    moment = np.concatenate(
-        [np.zeros((law.shape[0], 1)), np.cumsum(mass * np.arange(law.shape[1]), axis=1)], axis=1
-    )
-    total = np.maximum(below[:, -1:], np.finfo(float).tiny)
-    cut = np.stack([np.interp(edges, b, m) for b, m in zip(below / total, moment / total, strict=True)])
-    return np.asarray(np.diff(cut, axis=1) / np.diff(edges))
 
 
 def shifted_down(law: FloatArray, cells: float) -> FloatArray:
@@ -77,7 +59,7 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     Source: Ackroyd, IEEE Trans. Communications 28 (1980) 52-58; Asmussen, Applied Probability and Queues (2003),
     chapter VIII.3.
     """
-    length = max(2 * size, 8192)
+    length = max(2 * size, SHORTEST_TRANSFORM)
     tilt = _saddle_point(jump, rate, down)
     reach = int(np.flatnonzero(jump > 0.0)[-1]) + 1
     tilted = np.fft.rfft(jump[:reach] * np.exp(tilt * np.arange(reach)), length)
@@ -86,8 +68,8 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     pole = -np.expm1(turn)
     if tilt == 0.0:
         pole[0], remaining[0] = 1.0, down - rate * float(jump @ np.arange(jump.size))
-    ratio = remaining / pole
-    cepstrum = np.fft.irfft(np.log(np.abs(ratio)) + 1j * np.unwrap(np.angle(ratio)), length)
+    # Numerator and denominator lie right of the imaginary axis, so the principal logarithm is continuous.
+    cepstrum = np.fft.irfft(np.log(remaining / pole), length)
     cepstrum[: length // 2] = 0.0
     coefficients = np.fft.irfft(np.exp(-np.fft.rfft(cepstrum)), length)
     descending = np.concatenate([coefficients[:1], coefficients[:0:-1]])[:size]

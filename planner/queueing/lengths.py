@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from planner.queueing.slices import tail_edges
 from planner.queueing.types import FloatArray, IntArray
 from planner.workload import TokenLengths
 
 PROMPT_POINTS = 256
 """Points of the prompt law on the backlog lattice."""
-GROUPS = 12
+GROUPS = 24
 """Prompt sizes told apart in a latency; finer towards the long ones, which make the tail."""
-GAP_POINTS = 32
+GAP_POINTS = 40
 """Output lengths told apart in a latency."""
-GAPS_PER_GROUP = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +29,10 @@ class LengthLaw:
         prompt_second_moment: E[L^2] [tokens^2].
         groups: mean prompt [tokens] of each prompt group, shape (Q,).
         group_weights: shape (Q,).
-        group_gaps: gaps of the requests in each prompt group, one tuple of (points, weights) per group.
         gaps: gaps of the requests that decode at all, shape (G,).
         gap_weights: probabilities given that a request decodes, shape (G,).
+        gap_groups: prompt groups among the requests of each entry of `gaps`, and last among those that do not decode,
+            shape (G + 1, Q); rows sum to 1.
         decoding: share of requests with more than one output token.
     """
 
@@ -40,9 +41,9 @@ class LengthLaw:
     prompt_second_moment: float
     groups: FloatArray
     group_weights: FloatArray
-    group_gaps: tuple[tuple[FloatArray, FloatArray], ...]
     gaps: FloatArray
     gap_weights: FloatArray
+    gap_groups: FloatArray
     decoding: float
 
     @property
@@ -81,16 +82,12 @@ class LengthLaw:
 
     def prompts_only(self) -> LengthLaw:
         """The same prompts with one output token each."""
-        none = (np.zeros(1), np.ones(1))
-        return LengthLaw(
-            self.prompts,
-            self.prompt_weights,
-            self.prompt_second_moment,
-            self.groups,
-            self.group_weights,
-            (none,) * self.groups.size,
-            *none,
-            0.0,
+        return replace(
+            self,
+            gaps=np.zeros(1),
+            gap_weights=np.ones(1),
+            gap_groups=np.tile(self.group_weights, (2, 1)),
+            decoding=0.0,
         )
 
 
@@ -100,25 +97,25 @@ def length_law(lengths: TokenLengths) -> LengthLaw:
     inputs, gaps, weights = lengths.inputs, lengths.outputs - 1.0, lengths.probabilities
     prompts, prompt_weights = grouped(inputs, weights, np.linspace(0.0, 1.0, PROMPT_POINTS + 1))[:2]
     groups, group_weights, member = grouped(inputs, weights, tail_edges(GROUPS))
-    joint = [_gaps_of(gaps[member == g], weights[member == g], GAPS_PER_GROUP) for g in range(groups.size)]
     decodes = (gaps > 0.0) & (weights > 0.0)
-    points, gap_weights = _gaps_of(gaps[decodes], weights[decodes], GAP_POINTS)
+    points, gap_weights, gap_member = np.zeros(1), np.ones(1), np.zeros(0, dtype=np.int64)
+    if decodes.any():
+        points, gap_weights, gap_member = grouped(gaps[decodes], weights[decodes], tail_edges(GAP_POINTS))
+    joint = np.zeros((points.size + 1, groups.size))
+    np.add.at(joint, (gap_member, member[decodes]), weights[decodes])
+    np.add.at(joint[-1], member[~decodes], weights[~decodes])
+    joint[joint.sum(axis=1) == 0.0] = group_weights
     return LengthLaw(
         prompts=prompts,
         prompt_weights=prompt_weights,
         prompt_second_moment=float(inputs**2 @ weights),
         groups=groups,
         group_weights=group_weights,
-        group_gaps=tuple(joint),
         gaps=points,
         gap_weights=gap_weights,
+        gap_groups=joint / joint.sum(axis=1, keepdims=True),
         decoding=float(weights[decodes].sum()),
     )
-
-
-def tail_edges(slices: int) -> FloatArray:
-    """Edges of `slices` probability slices that get finer towards 1, shape (slices + 1,)."""
-    return np.asarray(1.0 - np.linspace(1.0, 0.0, slices + 1) ** 2)
 
 
 def grouped(values: FloatArray, weights: FloatArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -138,10 +135,3 @@ def grouped(values: FloatArray, weights: FloatArray, edges: FloatArray) -> tuple
     member = np.empty(values.size, dtype=np.int64)
     member[order] = slot
     return means, mass / weights.sum(), member
-
-
-def _gaps_of(gaps: FloatArray, weights: FloatArray, slices: int) -> tuple[FloatArray, FloatArray]:
-    if gaps.size == 0 or weights.sum() <= 0.0:
-        return np.zeros(1), np.ones(1)
-    means, mass, _ = grouped(gaps, weights, np.linspace(0.0, 1.0, slices + 1))
-    return means, mass

@@ -1,4 +1,4 @@
-"""How many sequences run: a birth-death law whose death rate is set by the step time, and what waits when slots run out."""
+"""How many sequences run: a birth-death law whose death rate is set by the step time; and the wait for a slot."""
 
 from __future__ import annotations
 
@@ -78,12 +78,14 @@ def running_law(step_means_s: FloatArray, token_rate_per_s: float, dispersion: f
     return RunningLaw(probabilities=law, blocked=blocked)
 
 
-def mean_wait_when_blocked_s(rate_per_s: float, largest_rate_per_s: float, arrival_scv: float, work_scv: float) -> float:
+def mean_wait_when_blocked_s(
+    rate_per_s: float, largest_rate_per_s: float, arrival_scv: float, work_scv: float
+) -> float:
     """Mean wait [s] for a slot of a request that has to wait.
 
     (arrival SCV + work SCV) / 2 / (largest rate - rate), the heavy-traffic form for many servers; exact for M/M/c.
-    Source: Whitt, "Approximations for the GI/G/m queue", Production and Operations Management 2 (1993) 114-161, section 2;
-    Kingman (1961) for one server.
+    Source: Whitt, "Approximations for the GI/G/m queue", Production and Operations Management 2 (1993) 114-161; for one
+    server Kingman, Proc. Cambridge Philosophical Society 57 (1961) 902-904.
 
     >>> mean_wait_when_blocked_s(8.0, 10.0, 1.0, 1.0)  # M/M/c: 1 / (c mu - lambda)
     0.5

@@ -6,19 +6,22 @@ and the start, because a request begins to decode right after a prompt was serve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri
 
 from planner.queueing.backlog import Backlog
-from planner.queueing.lengths import tail_edges
+from planner.queueing.slices import sorted_slice_means, tail_edges
 from planner.queueing.types import FloatArray
 
 NOISE_EDGES = tail_edges(16)
-NOISE_POINTS = (NOISE_EDGES[:-1] + NOISE_EDGES[1:]) / 2.0
-FEW_GAPS = 2.0
-"""Below this many effectively independent gaps their mean still has the law of one gap."""
+LEVELS = 5
+"""Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own law."""
+SHAPE_CELLS = 256
+LEAST_SHARE = 1e-6
+LARGEST_FEEDBACK = 0.9
+"""Bound on lambda E[K] dT/dn, by which the memory of the number running is lengthened."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,25 @@ class GapNoise:
         variance: of one step [s^2].
         correlation: of neighbouring steps, in [0, 1).
         start_s: excess of the first steps of a request over the mean, summed [s].
-        quantiles_s: conditional means of one step over the slices NOISE_EDGES [s], shape (16,).
-        shortest_s: shortest step [s].
+        durations_s: of a step, shape (D,).
+        probabilities: of these durations, shape (D,).
     """
 
     mean_s: float
     variance: float
     correlation: float
     start_s: float
-    quantiles_s: FloatArray
-    shortest_s: float
+    durations_s: FloatArray
+    probabilities: FloatArray
+
+    def damped(self, share: float) -> GapNoise:
+        """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
+        return replace(self, correlation=self.correlation * share, start_s=self.start_s * share)
+
+    @property
+    def shortest_s(self) -> float:
+        """Shortest step [s]."""
+        return float(self.durations_s.min())
 
     def mean_variance(self, gaps: FloatArray) -> FloatArray:
         """Variance [s^2] of the mean of k successive steps with geometrically fading correlation r.
@@ -71,7 +83,7 @@ def token_elasticity(backlog: Backlog) -> float:
     return load / (1.0 - load)
 
 
-def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float) -> GapNoise:
+def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, thinning: float) -> GapNoise:
     """Fluctuation of the steps around the mean at a fixed number running.
 
     Over many steps the total time T_K satisfies T_K = K a + f A(T_K): its variance per step is
@@ -81,19 +93,20 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float)
         backlog: solved for a server that never idles.
         token_variance_per_s: long-run variance of the tokens arriving, rate * (Var L + SCV E[L]^2) [tokens^2/s].
         mean_prompt: E[L] [tokens].
+        thinning: arrivals close behind a request over those close behind a random instant, at most 1.
     """
     variance, mean = backlog.step_variance, backlog.mean_step_s
     per_token_s = token_elasticity(backlog) / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
-    excess = _backlog_after_a_prompt(backlog, mean_prompt) - backlog.mean_tokens
+    excess = thinning * _backlog_after_a_prompt(backlog, mean_prompt) - backlog.mean_tokens
     return GapNoise(
         mean_s=mean,
         variance=variance,
         correlation=(ratio - 1.0) / (ratio + 1.0),
         start_s=excess * per_token_s,
-        quantiles_s=_slice_means(backlog.step_durations_s, backlog.step_probabilities),
-        shortest_s=float(backlog.step_durations_s.min()),
+        durations_s=backlog.step_durations_s,
+        probabilities=backlog.step_probabilities,
     )
 
 
@@ -126,29 +139,85 @@ def token_gap_times(
         memory_steps: steps over which the number running is remembered.
         longest_s: no step is longer [s].
     """
-    fast = _fast_fluctuation(gaps, noise)
+    slow = slowly_varying_times(gaps, slow_s, memory_steps)
+    fast = _fast_fluctuation(gaps, noise) * _coherence(gaps, noise, slow, memory_steps)[:, None]
+    above = slow[:, :, None] + fast[:, None, :] - noise.shortest_s
+    grown = 1.0 + noise.start_excess_s(gaps) / max(float(slow_s.mean()) - noise.shortest_s, LEAST_SHARE * noise.mean_s)
+    return np.asarray(np.clip(noise.shortest_s + above * grown[:, None, None], noise.shortest_s, longest_s))
+
+
+def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: float) -> FloatArray:
+    """Mean step [s] over `gaps` steps where only the number running moves, shape (gaps, slow points).
+
+    The deviations from the mean shrink as the mean of an exponentially forgetting process over that span does.
+    """
     lasting = np.sqrt(_kept_variance(gaps / memory_steps))
-    slow = slow_s.mean() + (slow_s - slow_s.mean())[None, :] * lasting[:, None]
-    times = (slow + noise.start_excess_s(gaps)[:, None])[:, :, None] + fast[:, None, :]
-    return np.asarray(np.clip(times, noise.shortest_s, longest_s))
+    return np.asarray(slow_s.mean() + (slow_s - slow_s.mean())[None, :] * lasting[:, None])
+
+
+def _coherence(gaps: FloatArray, noise: GapNoise, slow: FloatArray, memory_steps: float) -> FloatArray:
+    """Factor on the fast fluctuation because the number running follows it, shape (gaps,).
+
+    The prompts that lengthen the steps decode next and raise the number running. Over k steps the two deviations have
+    the correlation 1 - (1 - exp(-x)) / x, x = k / memory (none at first, full in the long run), which adds twice the
+    product of their standard deviations to the variance.
+    """
+    if noise.variance <= 0.0:
+        return np.ones(gaps.size)
+    x = np.maximum(gaps / memory_steps, 1e-6)
+    correlation = 1.0 + np.expm1(-x) / x
+    return np.asarray(np.sqrt(1.0 + 2.0 * correlation * slow.std(axis=1) / np.sqrt(noise.mean_variance(gaps))))
 
 
 def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     """Deviation [s] of the mean of k steps from its mean at the noise points, shape (gaps, 16).
 
-    Few gaps keep the law of one; many have a gamma law with the skewness 3 sd / mean of a first-passage time
-    (inverse Gaussian), through the Wilson-Hilferty cube.
+    Few effectively independent steps (their variance over that of the mean) have the law of a mean of so many draws of
+    one step; many have a gamma law with the skewness 3 sd / mean of a first-passage time (inverse Gaussian).
     """
-    std = np.sqrt(noise.mean_variance(gaps))[:, None]
     if noise.variance <= 0.0:
-        return np.zeros((gaps.size, NOISE_POINTS.size))
-    one = (noise.quantiles_s - noise.mean_s) / np.sqrt(noise.variance)
-    skew = np.clip(3.0 * std / noise.mean_s, 1e-6, 4.0)
-    normal = ndtri(NOISE_POINTS)[None, :]
-    many = 2.0 / skew * (np.maximum(1.0 + skew * normal / 6.0 - skew**2 / 36.0, 0.0) ** 3 - 1.0)
-    many -= many @ np.diff(NOISE_EDGES)[:, None]
-    few = (noise.variance / std**2) < FEW_GAPS
-    return np.asarray(std * np.where(few, one[None, :], many))
+        return np.zeros((gaps.size, NOISE_EDGES.size - 1))
+    std = np.sqrt(noise.mean_variance(gaps))
+    level = np.clip(np.log2(noise.variance / std**2), 0.0, LEVELS - 1.0)
+    shapes = _shapes_of_means(noise.durations_s, noise.probabilities)
+    low = np.minimum(level.astype(np.int64), LEVELS - 2)
+    share = (level - low)[:, None]
+    few = shapes[low] * (1.0 - share) + shapes[low + 1] * share
+    shape = np.where((level < LEVELS - 1.0)[:, None], few, _gamma_shape(3.0 * std / noise.mean_s))
+    return np.asarray(std[:, None] * shape)
+
+
+def _gamma_shape(skewness: FloatArray) -> FloatArray:
+    """Gamma laws of mean 0, variance 1 and given skewness at the noise points, shape (skewness, 16).
+
+    Wilson and Hilferty, PNAS 17 (1931) 684-688.
+    """
+    skew = np.clip(skewness, 1e-6, 4.0)[:, None]
+    middle = (NOISE_EDGES[:-1] + NOISE_EDGES[1:]) / 2.0
+    cube = np.maximum(1.0 + skew * ndtri(middle)[None, :] / 6.0 - skew**2 / 36.0, 0.0) ** 3
+    return _standardised(2.0 / skew * (cube - 1.0))
+
+
+def _shapes_of_means(durations: FloatArray, weights: FloatArray) -> FloatArray:
+    """Laws of the mean of 1, 2, 4, ... independent draws, standardised, at the noise points, shape (LEVELS, 16)."""
+    low, high = float(durations.min()), float(durations.max())
+    if high <= low:
+        return np.zeros((LEVELS, NOISE_EDGES.size - 1))
+    cells = np.rint((durations - low) / (high - low) * (SHAPE_CELLS - 1)).astype(np.int64)
+    law = np.bincount(cells, weights, SHAPE_CELLS).astype(np.float64)
+    shapes = np.zeros((LEVELS, NOISE_EDGES.size - 1))
+    for level in range(LEVELS):
+        shapes[level] = sorted_slice_means(np.arange(float(SHAPE_CELLS)), law, NOISE_EDGES)
+        pairs = np.convolve(law, law)
+        halves = np.concatenate([[0.0], pairs[1::2], [0.0]]) / 2.0
+        law = pairs[0::2] + halves[:-1] + halves[1:]
+    return _standardised(shapes)
+
+
+def _standardised(shapes: FloatArray) -> FloatArray:
+    mass = np.diff(NOISE_EDGES)
+    centred = shapes - (shapes @ mass)[:, None]
+    return np.asarray(centred / np.sqrt(np.maximum(centred**2 @ mass, np.finfo(float).tiny))[:, None])
 
 
 def _kept_variance(spans: FloatArray) -> FloatArray:
@@ -158,10 +227,3 @@ def _kept_variance(spans: FloatArray) -> FloatArray:
     """
     x = np.maximum(spans, 1e-3)
     return np.asarray(2.0 * (np.expm1(-x) + x) / x**2)
-
-
-def _slice_means(values: FloatArray, weights: FloatArray) -> FloatArray:
-    order = np.argsort(values, kind="stable")
-    below = np.concatenate([[0.0], np.cumsum(weights[order])])
-    moment = np.concatenate([[0.0], np.cumsum((weights * values)[order])])
-    return np.asarray(np.diff(np.interp(NOISE_EDGES * below[-1], below, moment)) / np.diff(NOISE_EDGES) / below[-1])

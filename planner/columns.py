@@ -1,0 +1,143 @@
+"""The columns of the integer program: one configuration at one pool size, with the rate it carries.
+
+The capacity of k replicas behind one router is more than k times that of one, so each pool size is a column of its own.
+A column starts with an optimistic rate; only when the program chooses it is the true one computed (`Columns.check`).
+Because rates per replica grow with the pool, a computed rate also bounds those of smaller pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from planner.candidates import Demand, DeploymentOption, fluid_bound_per_s, sustained_rate_per_s
+from planner.optimizer import Allocation, Candidate, CandidatePool
+from planner.plan_types import PlannedDeployment
+
+SMALL = 8
+"""Up to this size every pool size is a column; above, sizes grow by a quarter."""
+REFUTED = 0.97
+"""A column that missed a target in simulation keeps this share of the rate it missed it at."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Pools of these sizes as one unit of the program.
+
+    Attributes:
+        option: the configuration.
+        replicas: pool sizes.
+        rate_per_s: what the unit carries under the Slo [1/s]; an upper bound until `checked`.
+        checked: whether the rate is known to hold.
+    """
+
+    option: DeploymentOption
+    replicas: tuple[int, ...]
+    rate_per_s: float
+    checked: bool
+
+    @property
+    def name(self) -> str:
+        """E.g. ``mixed h100-sxm TP2 c2048 b128 x3``."""
+        return f"{self.option.name} x{'+'.join(str(count) for count in self.replicas)}"
+
+    def candidate(self) -> Candidate:
+        """The column as the integer program sees it."""
+        gpus: dict[str, float] = {}
+        for count, pool in zip(self.replicas, self.option.pools, strict=True):
+            gpus[pool.config.sku.id] = gpus.get(pool.config.sku.id, 0.0) + count * pool.config.parallelism.gpus
+        unit = CandidatePool(
+            name=self.name,
+            rate_per_unit=self.rate_per_s,
+            cost_per_unit=self.option.usd_per_hour(self.replicas),
+            resources=gpus,
+        )
+        return Candidate(name=self.name, pools=(unit,))
+
+
+class Columns:
+    """All columns of a plan; their rates only ever fall."""
+
+    def __init__(self, options: Iterable[DeploymentOption], demand: Demand) -> None:
+        self.all = [column for option in options for column in _columns(option, demand)]
+
+    def chosen(self, allocation: Allocation) -> list[Column]:
+        """The columns an allocation uses."""
+        return [column for column in self.all if allocation.units.get(column.name, 0) > 0]
+
+    def by_option(self, allocation: Allocation) -> dict[str, list[tuple[Column, int]]]:
+        """The columns an allocation uses with their units, by name of their configuration."""
+        return used_by_option(self.all, allocation)
+
+    def check(self, columns: Iterable[Column], demand: Demand) -> None:
+        """Replace optimistic rates by true ones, and tighten the bounds of smaller pools accordingly."""
+        for column in columns:
+            rate = sustained_rate_per_s(column.option, column.replicas, demand, column.rate_per_s)
+            self._replace(column, rate)
+            for other in list(self.all):
+                if other.option is column.option and not other.checked and _is_part(other, column):
+                    share = max(a / b for a, b in zip(other.replicas, column.replicas, strict=True))
+                    self._bound(other, share * rate)
+
+    def lower(self, missed: Iterable[PlannedDeployment], allocation: Allocation) -> None:
+        """Lower the columns of deployments that missed a target below the rate they missed it at."""
+        groups = self.by_option(allocation)
+        for planned in missed:
+            share = planned.workload.arrivals.rate_per_s / planned.sustained_per_s
+            for column, _ in groups[planned.option.name]:
+                self._replace(column, REFUTED * min(1.0, share) * column.rate_per_s)
+
+    def _bound(self, column: Column, rate_per_s: float) -> None:
+        if rate_per_s < column.rate_per_s:
+            self.all[self.all.index(column)] = replace(column, rate_per_s=rate_per_s)
+
+    def _replace(self, column: Column, rate_per_s: float) -> None:
+        if rate_per_s > 0.0:
+            self.all[self.all.index(column)] = replace(column, rate_per_s=rate_per_s, checked=True)
+        else:
+            self.all.remove(column)
+
+
+def used_by_option(columns: Iterable[Column], allocation: Allocation) -> dict[str, list[tuple[Column, int]]]:
+    """Those of `columns` that an allocation uses with their units, by name of their configuration."""
+    groups: dict[str, list[tuple[Column, int]]] = {}
+    for column in columns:
+        units = allocation.units.get(column.name, 0)
+        if units > 0:
+            groups.setdefault(column.option.name, []).append((column, units))
+    return groups
+
+
+def _is_part(small: Column, large: Column) -> bool:
+    return small.replicas != large.replicas and all(a <= b for a, b in zip(small.replicas, large.replicas, strict=True))
+
+
+def _columns(option: DeploymentOption, demand: Demand) -> list[Column]:
+    """One column for each size up to a little more than what the whole demand needs."""
+    whole = demand.workload.arrivals.rate_per_s
+    largest = max(option.replicas)
+    columns = []
+    for size in _sizes(largest):
+        replicas = tuple(-(-count * size // largest) for count in option.replicas)
+        if size >= largest:
+            columns.append(Column(option, replicas, whole, checked=True))
+            continue
+        bound = min(whole, fluid_bound_per_s(option, replicas, demand))
+        if len(option.pools) == 1:
+            bound = min(bound, whole * size / (largest - 1))
+        columns.append(Column(option, replicas, bound, checked=False))
+    return columns
+
+
+def _sizes(largest: int) -> list[int]:
+    """Pool sizes worth a column, when `largest` carries the whole demand.
+
+    >>> _sizes(3), _sizes(14)
+    ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16])
+    """
+    sizes = set(range(1, min(SMALL, largest) + 1)) | {largest, largest + 1, largest + 2, -(-largest * 11 // 10)}
+    size = SMALL
+    while size < largest:
+        sizes.add(size)
+        size = -(-size * 5 // 4)
+    return sorted(sizes)

@@ -1,0 +1,108 @@
+"""Pools that only decode: requests bring their KV cache, take a slot, and advance one token per step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.queueing.capacity import decode_limit
+from planner.queueing.latencies import FIRST_EDGES, Blocking, condensed, decode_latencies, delayed, unstable
+from planner.queueing.lengths import LengthLaw, length_law
+from planner.queueing.renewal import per_server
+from planner.queueing.running import RunningLaw, mean_wait_when_blocked_s, running_law
+from planner.queueing.slices import slice_means, sorted_slice_means
+from planner.queueing.steps import require_usable, step_durations_s
+from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
+from planner.queueing.types import BatchServer, FloatArray, QueueLatency
+from planner.workload import ArrivalProcess, TokenLengths
+
+SLOW_EDGES = np.linspace(0.0, 1.0, 17)
+BOUNDARY_POINTS = (np.arange(8) + 0.5) / 8.0
+"""Where in the step in progress an arrival falls."""
+SEARCH_POINTS = 64
+
+
+def decode_pool(
+    server: BatchServer, arrivals: ArrivalProcess, lengths: TokenLengths, replicas: int = 1
+) -> QueueLatency:
+    """Latencies of identical servers that decode only, behind a round-robin router.
+
+    A request arrives with its prompt served. `ttft` is its wait until it joins a step (for a free slot, then for the
+    step boundary), `tpot` its mean step from then on, `e2e` the wait and its O - 1 steps.
+
+    Args:
+        server: one server; its token budget caps the slots.
+        arrivals: of the pool; each server sees every `replicas`-th arrival (rate / c, SCV / c).
+        lengths: joint input and output tokens.
+        replicas: servers.
+
+    Raises InputError when the server cannot work or its step times are not finite and positive. Overload is an answer
+    (`stable` False), not an error.
+    """
+    require_usable(server, replicas)
+    law, one = length_law(lengths), per_server(arrivals, replicas)
+    limit = decode_limit(server, law)
+    utilisation = one.rate_per_s / limit.rate_per_s
+    if utilisation >= 1.0:
+        return unstable(limit, utilisation)
+    step_means_s, running = _running(server, one, law, utilisation)
+    wait_s = _wait(step_means_s, running, limit.rate_per_s, one, law)
+    first_s = np.broadcast_to(wait_s, (law.groups.size, wait_s.size))
+    tpot, e2e = decode_latencies(law, first_s, *_gap_times_s(step_means_s, running, one.rate_per_s, law))
+    busy = running.probabilities[1:]
+    return QueueLatency(
+        stable=True,
+        ttft=condensed(wait_s, np.diff(FIRST_EDGES)),
+        tpot=tpot,
+        e2e=e2e,
+        mean_running=running.mean,
+        mean_step_s=float(busy.sum() / max((busy / step_means_s[1:]).sum(), np.finfo(float).tiny)),
+        utilisation=utilisation,
+        limit=limit.limit,
+    )
+
+
+def _running(
+    server: BatchServer, arrivals: ArrivalProcess, lengths: LengthLaw, utilisation: float
+) -> tuple[FloatArray, RunningLaw]:
+    """Step times tau(0), tau(1), ..., tau(N) [s] and the law of the number running."""
+    slots = max(1, round(min(float(server.max_running), float(server.token_budget))))
+    token_rate = arrivals.rate_per_s * lengths.mean_gaps
+    z = 1.0 + (arrivals.scv - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)
+    grid = np.unique(np.round(np.geomspace(1.0, slots, SEARCH_POINTS)))
+    growing = grid[token_rate * step_durations_s(server, grid, 0.0) >= grid]
+    settled = float(growing[-1]) if growing.size else 1.0
+    last = int(min(slots, 1.5 * settled + 12.0 * np.sqrt(max(z, 1.0) * settled) + 20.0))
+    step_means_s = step_durations_s(server, np.maximum(np.arange(last + 1), 1.0), 0.0)
+    return step_means_s, running_law(step_means_s, token_rate, z, utilisation if last == slots else 0.0)
+
+
+def _wait(
+    step_means_s: FloatArray,
+    running: RunningLaw,
+    largest_rate_per_s: float,
+    arrivals: ArrivalProcess,
+    lengths: LengthLaw,
+) -> FloatArray:
+    """Wait [s] until a request joins, in slices FIRST_EDGES: for a slot, then for the end of the step in progress."""
+    empty = running.empty
+    steps = sorted_slice_means(step_means_s, running.probabilities * (running.counts > 0), SLOW_EDGES)
+    rest = np.append(np.outer(steps, BOUNDARY_POINTS).ravel(), 0.0)
+    weights = np.append(np.full(rest.size - 1, (1.0 - empty) / (rest.size - 1)), empty)
+    mean = mean_wait_when_blocked_s(arrivals.rate_per_s, largest_rate_per_s, arrivals.scv, lengths.gaps_scv)
+    boundary = slice_means(rest, weights, FIRST_EDGES)
+    return np.asarray(delayed(boundary[None, :], Blocking(running.blocked, mean))[0])
+
+
+def _gap_times_s(
+    step_means_s: FloatArray, running: RunningLaw, rate_per_s: float, lengths: LengthLaw
+) -> tuple[FloatArray, FloatArray]:
+    """Times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points), and the points' masses.
+
+    A request sees the number running at a random instant, and itself on top (PASTA).
+    """
+    seen = np.append(step_means_s[1:], step_means_s[-1])
+    slow = sorted_slice_means(seen, running.probabilities, SLOW_EDGES)
+    at = int(min(round(running.mean), step_means_s.size - 2))
+    feedback = rate_per_s * lengths.mean_gaps * float(step_means_s[at + 1] - step_means_s[at])
+    memory = lengths.residual_gaps / (1.0 - min(max(feedback, 0.0), LARGEST_FEEDBACK))
+    return slowly_varying_times(lengths.gaps, slow, memory), np.diff(SLOW_EDGES)

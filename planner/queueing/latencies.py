@@ -1,0 +1,105 @@
+"""Points and weights put together into the three latency distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.latency import LatencyDistribution
+from planner.queueing.capacity import FluidLimit
+from planner.queueing.lengths import LengthLaw
+from planner.queueing.slices import slice_means, sorted_slice_means, tail_edges
+from planner.queueing.types import FloatArray, QueueLatency
+
+POINTS = 512
+"""Support points of a returned distribution, finer towards the tail."""
+FIRST_EDGES = tail_edges(40)
+"""Slices of the TTFT of a prompt group."""
+START_EDGES = tail_edges(10)
+"""Slices of the same within an E2E."""
+GAP_TIME_EDGES = tail_edges(10)
+"""Slices of the TPOT within an E2E."""
+WAIT_EDGES = tail_edges(12)
+NEGLIGIBLE = 1e-5
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Wait for a free slot: with `probability`, exponential with mean `mean_s` [s]; otherwise none."""
+
+    probability: float
+    mean_s: float
+
+    def points(self) -> tuple[FloatArray, FloatArray]:
+        """Waits [s] and weights."""
+        if self.probability < NEGLIGIBLE:
+            return np.zeros(1), np.ones(1)
+        edge = 1.0 - WAIT_EDGES
+        # Mean of an exponential between quantiles: integrate -log(1 - u) over each slice of u.
+        antiderivative = edge * np.log(np.maximum(edge, np.finfo(float).tiny)) - edge
+        means = -np.diff(-antiderivative) / np.diff(WAIT_EDGES)
+        waits = np.concatenate([[0.0], self.mean_s * means])
+        weights = np.concatenate([[1.0 - self.probability], self.probability * np.diff(WAIT_EDGES)])
+        return waits, weights
+
+
+def condensed(times: FloatArray, weights: FloatArray) -> LatencyDistribution:
+    """A weighted sample as a distribution of at most POINTS points that keeps the mean; any one shape."""
+    values, mass = times.ravel(), np.broadcast_to(weights, times.shape).ravel()
+    if values.size <= POINTS:
+        return LatencyDistribution.from_samples(values, mass)
+    edges = tail_edges(POINTS)
+    means = slice_means(values, mass, edges)
+    return LatencyDistribution.from_samples(np.maximum.accumulate(means), np.diff(edges))
+
+
+def delayed(first_s: FloatArray, blocking: Blocking) -> FloatArray:
+    """Add the wait for a slot (independent) to times given by slices FIRST_EDGES; shape (groups, slices) kept."""
+    waits, chance = blocking.points()
+    if waits.size == 1:
+        return first_s
+    total = first_s[:, :, None] + waits
+    share = np.broadcast_to(np.diff(FIRST_EDGES)[:, None] * chance, total.shape)
+    rows = (first_s.shape[0], -1)
+    return slice_means(total.reshape(rows), share.reshape(rows), FIRST_EDGES)
+
+
+def decode_latencies(
+    lengths: LengthLaw, first_s: FloatArray, gap_times_s: FloatArray, mass: FloatArray
+) -> tuple[LatencyDistribution, LatencyDistribution]:
+    """Laws of TPOT and of E2E = TTFT + (O - 1) TPOT.
+
+    Args:
+        lengths: of the requests.
+        first_s: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices).
+        gap_times_s: times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points).
+        mass: of these points, shape (points,).
+    """
+    tokens = np.append(gap_times_s.ravel(), 0.0)
+    shares = np.append(np.outer(lengths.gap_weights * lengths.decoding, mass).ravel(), 1.0 - lengths.decoding)
+    decode_s = lengths.gaps[:, None] * slice_means(gap_times_s, mass, GAP_TIME_EDGES)
+    few = sorted_slice_means(first_s, np.broadcast_to(np.diff(FIRST_EDGES), first_s.shape), START_EDGES)
+    among = (lengths.gap_groups[:, :, None] * np.diff(START_EDGES)).reshape(lengths.gaps.size + 1, -1)
+    start_s = slice_means(np.broadcast_to(few.ravel(), among.shape), among, START_EDGES)
+    ends = (start_s[:-1, :, None] + decode_s[:, None, :]).reshape(lengths.gaps.size, -1)
+    chance = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES)).ravel()
+    weights = np.outer(lengths.gap_weights * lengths.decoding, chance)
+    all_ends = np.append(ends, start_s[-1])
+    all_weights = np.append(weights, np.diff(START_EDGES) * (1.0 - lengths.decoding))
+    return condensed(tokens, shares), condensed(all_ends, all_weights)
+
+
+def unstable(limit: FluidLimit, utilisation: float) -> QueueLatency:
+    """The answer to an overload."""
+    never = LatencyDistribution.unbounded()
+    return QueueLatency(
+        stable=False,
+        ttft=never,
+        tpot=never,
+        e2e=never,
+        mean_running=limit.running,
+        mean_step_s=limit.step_s,
+        utilisation=utilisation,
+        limit=limit.limit,
+    )

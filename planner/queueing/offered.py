@@ -1,0 +1,166 @@
+"""One server and the load offered to it: the scales every part of the theory needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.queueing.backlog import TokenArrivals, drift_tokens, full_step_s, token_arrivals
+from planner.queueing.capacity import FluidLimit
+from planner.queueing.first_token import Sight, own_steps_s
+from planner.queueing.lengths import LengthLaw
+from planner.queueing.renewal import arrivals_before, index_of_dispersion
+from planner.queueing.steps import step_durations_s
+from planner.queueing.types import BatchServer, FloatArray
+from planner.workload import ArrivalProcess
+
+FLUID_POINTS = 64
+SEARCH_MARGIN = 1.6
+"""The number running is followed up to this multiple of its value at the largest stable rate."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One server at one stable rate.
+
+    Attributes:
+        server: the server.
+        arrivals: what this server sees.
+        lengths: of its requests.
+        limit: its largest stable rate.
+    """
+
+    server: BatchServer
+    arrivals: ArrivalProcess
+    lengths: LengthLaw
+    limit: FluidLimit
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests [1/s]."""
+        return self.arrivals.rate_per_s
+
+    @property
+    def token_rate_per_s(self) -> float:
+        """Prompt tokens offered [1/s]."""
+        return self.rate_per_s * self.lengths.mean_prompt
+
+    @property
+    def gap_rate_per_s(self) -> float:
+        """Decode tokens offered [1/s]."""
+        return self.rate_per_s * self.lengths.mean_gaps
+
+    @property
+    def token_variance_per_s(self) -> float:
+        """Long-run variance of the prompt tokens that arrive, rate (Var L + SCV E[L]^2) [tokens^2/s]."""
+        mean = self.lengths.mean_prompt
+        return self.rate_per_s * (self.lengths.prompt_second_moment + (self.arrivals.scv - 1.0) * mean**2)
+
+    @property
+    def slots(self) -> float:
+        """Most sequences decoding at once: the slots less those that prompts hold."""
+        gaps = self.lengths.mean_gaps
+        share = gaps / (gaps + self.limit.prefill_steps)
+        return max(1.0, min(self.server.max_running * share, self.server.token_budget - 1.0))
+
+    @cached_property
+    def counts(self) -> FloatArray:
+        """Numbers running worth following, 0, 1, ..., N."""
+        return np.arange(int(min(round(self.slots), SEARCH_MARGIN * self.limit.running + 20.0)) + 1, dtype=np.float64)
+
+    @cached_property
+    def full_steps_s(self) -> FloatArray:
+        """Duration [s] of a full step at each of `counts`."""
+        return step_durations_s(self.server, self.counts, self._chunks)
+
+    @property
+    def _chunks(self) -> FloatArray:
+        few = max(self.server.max_running * self.lengths.mean_prompt, 1.0)
+        return np.clip(self.budget - self.counts, 1.0, few)
+
+    @cached_property
+    def critical(self) -> float:
+        """Number running at which full steps only just keep up with the prompts."""
+        spare = self._chunks - self.token_rate_per_s * self.full_steps_s
+        if spare[-1] > 0.0:
+            return float(self.counts[-1]) + 1.0
+        return float(np.interp(0.0, -spare, self.counts))
+
+    @property
+    def budget(self) -> float:
+        """Tokens of a full step."""
+        return float(self.server.token_budget)
+
+    def chunk(self, running: float) -> float:
+        """Prompt tokens of a full step beside `running` decodes; few slots let in few prompts at once."""
+        return max(min(self.budget - running, self.server.max_running * self.lengths.mean_prompt), 1.0)
+
+    def fluid(self) -> tuple[float, float]:
+        """Number running and step time [s] if every step were average: n = lambda E[K] T, T = tau(n, lambda E[L] T).
+
+        A lower bound: step times are convex in the prompt tokens.
+        """
+        times = np.geomspace(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
+        running = np.minimum(self.gap_rate_per_s * times, 0.98 * self.limit.running)
+        tokens = np.minimum(self.token_rate_per_s * times, self.budget - running)
+        excess = step_durations_s(self.server, running, tokens) - times
+        above = int(np.flatnonzero(excess <= 0.0)[0]) if excess[-1] <= 0.0 else times.size - 1
+        low = max(above - 1, 0)
+        step_s = float(np.interp(0.0, -excess[[low, above]], times[[low, above]]))
+        return min(self.gap_rate_per_s * step_s, 0.98 * self.limit.running), step_s
+
+    def relaxation_steps(self, running: float) -> float:
+        """Steps in which a backlog is forgotten, variance per step / drift^2 of the walk of full steps."""
+        chunk = self.chunk(running)
+        full_s = full_step_s(self.server, chunk)
+        drift = max(chunk - self.token_rate_per_s * full_s, 1e-3 * chunk)
+        return self.token_variance_per_s * full_s / drift**2
+
+    def window(self, running: float, step_s: float) -> float:
+        """Mean arrivals while a prompt is around: one step and its own steps, times the memory of the backlog."""
+        own = own_steps_s(self.server, running, self.chunk(running), self.lengths.groups)
+        alone_s = step_s + float(own @ self.lengths.group_weights)
+        return self.rate_per_s * alone_s * (1.0 + self.relaxation_steps(running))
+
+    def tokens(self, dispersion: float) -> TokenArrivals:
+        """The token stream with a given index of dispersion of the counts."""
+        law = self.lengths
+        return token_arrivals(self.rate_per_s, law.prompts, law.prompt_weights, law.prompt_second_moment, dispersion)
+
+    def keeps_up(self, chunk: float, stream: TokenArrivals) -> bool:
+        """Whether full steps with this chunk serve more than arrives."""
+        return drift_tokens(self.server, chunk, stream) > 0.0
+
+
+@dataclass(frozen=True)
+class Burstiness:
+    """Dispersion of the arrival counts at the time scales that matter, and what an arrival sees of it.
+
+    Attributes:
+        in_step: index of dispersion for step times.
+        in_queue: index of dispersion for waiting.
+        sight: how an arrival's view differs from a random instant's.
+    """
+
+    in_step: float
+    in_queue: float
+    sight: Sight
+
+
+def burstiness(offered: Offered, running: float, step_s: float) -> Burstiness:
+    """Burstiness of an offered load at a number running and a step time [s].
+
+    A queue feels the dispersion over the time it remembers; a single step that over one step, or over the queue's
+    memory where that is larger. A regular stream (SCV < 1) keeps its distance: a request finds fewer others than a
+    random instant has, the share M(x) / x of them where M counts the arrivals in the window before an arrival.
+    """
+    scv = offered.arrivals.scv
+    window = offered.window(running, step_s)
+    in_queue = index_of_dispersion(window, scv)
+    in_step = max(in_queue, index_of_dispersion(offered.rate_per_s * step_s, scv))
+    if scv >= 1.0:
+        return Burstiness(in_step, in_queue, Sight())
+    thinning = min(1.0, arrivals_before(window, scv) / window)
+    return Burstiness(in_step, in_queue, Sight(thinning, (1.0 - in_queue) / 2.0))
