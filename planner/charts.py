@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
@@ -24,8 +24,8 @@ from planner.replica import ReplicaConfig, step_timer
 from planner.roofline import Bound, Family, StepShape, coefficients, ridge_point_flops_per_byte, statistics, step_work
 from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 
-Row = dict[str, str | float | bool | None]
-"""One mark of a chart: plain values only, so that rows are JSON."""
+Row = dict[str, Any]
+"""One mark of a chart. Values are text, float, bool or None, so that rows are JSON."""
 
 BLUE, SKY, GREEN, ORANGE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 GREY = "#8C8C8C"
@@ -198,19 +198,14 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
 def _top_ms(rows: Sequence[Row], targets: Sequence[LatencyTarget]) -> float:
     """End of the vertical axis [ms]: 1.6 times what must be seen, so that saturation does not flatten the rest."""
     marks = [1e3 * target.threshold_s for target in targets]
-    marks += [_number(row, "latency_ms") for row in rows if row["is_planned"]]
+    marks += [row["latency_ms"] for row in rows if row["is_planned"]]
     if not marks:
-        marks = [_number(row, "latency_ms") for row in rows]
+        marks = [row["latency_ms"] for row in rows]
     return 1.6 * max(marks, default=1.0) or 1.0
 
 
-def _number(row: Row, name: str) -> float:
-    value = row[name]
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
 def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> list[alt.Chart]:
-    left = min((_number(row, "rate_per_s") for row in rows), default=0.0)
+    left = min((row["rate_per_s"] for row in rows), default=0.0)
     values = [
         {
             "latency_ms": 1e3 * target.threshold_s,
@@ -228,10 +223,10 @@ def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> l
 def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
     if not planned:
         return []
-    rate = _number(planned[0], "rate_per_s")
+    rate = planned[0]["rate_per_s"]
     rows = [{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}]
     rule = _chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
-    is_right = _number(planned[0], "load") > 0.5  # the label goes where there is room
+    is_right = planned[0]["load"] > 0.5  # the label goes where there is room
     text = _words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
     return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q")]
 
@@ -346,10 +341,10 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
         shapes: one step each, by name; `pool_shapes` gives those of a pool.
     """
     points = _in_tflops(roofline_rows(config, shapes))
-    right = 10 * max((_number(row, "intensity_flops_per_byte") for row in points), default=100.0)
-    x_decades = _decades(min((_number(row, "intensity_flops_per_byte") for row in points), default=1.0), right)
+    right = 10 * max((row["intensity_flops_per_byte"] for row in points), default=100.0)
+    x_decades = _decades(min((row["intensity_flops_per_byte"] for row in points), default=1.0), right)
     roofs = _in_tflops(roof_rows(config, x_decades[0], x_decades[-1]))
-    attained = [_number(row, "attained_tflops_per_s") for row in [*points, *roofs]]
+    attained = [row["attained_tflops_per_s"] for row in [*points, *roofs]]
     x = alt.X(
         "intensity_flops_per_byte:Q",
         title="Arithmetic intensity (FLOP per byte of HBM traffic)",
@@ -373,12 +368,12 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _in_tflops(rows: Sequence[Row]) -> list[Row]:
-    return [{**row, "attained_tflops_per_s": _number(row, "attained_flops_per_s") / 1e12} for row in rows]
+    return [{**row, "attained_tflops_per_s": row["attained_flops_per_s"] / 1e12} for row in rows]
 
 
 def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Roof lines, and ridge points as dotted lines named at the bottom, where no operator can be."""
-    ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: _number(row, "intensity_flops_per_byte"))
+    ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: row["intensity_flops_per_byte"])
     layers = [_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")]
     for place, ridge in enumerate(ridges):
         name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"
@@ -419,10 +414,10 @@ def _operator_labels(
     points: Sequence[Row], steps: list[str], colors: list[str], x: alt.X, y: alt.Y
 ) -> Iterator[alt.Chart]:
     """Names beside the points: below the roof, but above it for later steps on the highest roof, where steps meet."""
-    highest = max((_number(row, "attained_flops_per_s") for row in points), default=0.0)
+    highest = max((row["attained_flops_per_s"] for row in points), default=0.0)
     for place, (step, color) in enumerate(zip(steps, colors, strict=True)):
         rows = label_rows([row for row in points if row["step"] == step])
-        above = [row for row in rows if place and _number(row, "attained_flops_per_s") > highest / SAME_PLACE]
+        above = [row for row in rows if place and row["attained_flops_per_s"] > highest / SAME_PLACE]
         yield _words(above, color, "center", dy=-16).encode(x=x, y=y)
         yield _words([row for row in rows if row not in above], color, "left", dx=10, dy=13).encode(x=x, y=y)
 
@@ -430,14 +425,14 @@ def _operator_labels(
 def label_rows(points: Sequence[Row]) -> list[Row]:
     """One label for points of a step that lie in one place: the operator that takes longest, and how many more."""
     groups: list[list[Row]] = []
-    for row in sorted(points, key=lambda row: (str(row["step"]), _number(row, "intensity_flops_per_byte"))):
+    for row in sorted(points, key=lambda row: (row["step"], row["intensity_flops_per_byte"])):
         if groups and groups[-1][-1]["step"] == row["step"] and _near(groups[-1][-1], row):
             groups[-1].append(row)
         else:
             groups.append([row])
     labels = []
     for group in groups:
-        longest = max(group, key=lambda row: _number(row, "time_s"))
+        longest = max(group, key=lambda row: row["time_s"])
         more = f" + {len(group) - 1}" if len(group) > 1 else ""
         labels.append({**longest, "label": f"{longest['operator']}{more}"})
     return labels
@@ -445,7 +440,7 @@ def label_rows(points: Sequence[Row]) -> list[Row]:
 
 def _near(one: Row, other: Row) -> bool:
     return all(
-        abs(math.log(_number(one, name) / _number(other, name))) < math.log(SAME_PLACE)
+        abs(math.log(one[name] / other[name])) < math.log(SAME_PLACE)
         for name in ("intensity_flops_per_byte", "attained_flops_per_s")
     )
 
@@ -468,11 +463,11 @@ def cost_comparison_rows(plan: Plan) -> list[Row]:
     rate = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
     chosen = Alternative("the plan", "plan", fleet, plan.cost.usd_per_hour, rate, True)
     rows = [_cost_row(plan, alternative) for alternative in (chosen, *plan.alternatives)]
-    own_cost = _number(rows[0], "cost")
+    own_cost = rows[0]["cost"]
     for row in rows:
-        row["ratio"] = _number(row, "cost") / own_cost if row["is_feasible"] else None
+        row["ratio"] = row["cost"] / own_cost if row["is_feasible"] else None
     kinds = ("plan", "sku", "mode")
-    return sorted(rows, key=lambda row: (kinds.index(str(row["kind"])), not row["is_feasible"], row["cost"] or 0.0))
+    return sorted(rows, key=lambda row: (kinds.index(row["kind"]), not row["is_feasible"], row["cost"] or 0.0))
 
 
 def _cost_row(plan: Plan, alternative: Alternative) -> Row:
@@ -518,7 +513,7 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
     """What the plan and the best fleet of each SKU and of each mode cost, as bars; what cannot be done is named."""
     rows = [_labelled(row, _is_by_month(plan)) for row in cost_comparison_rows(plan)]
     unit = "USD per month" if _is_by_month(plan) else "USD per 1,000 requests"
-    longest = max((_number(row, "end") for row in rows), default=0.0) or 1.0
+    longest = max((row["end"] for row in rows), default=0.0) or 1.0
     y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
     domain = alt.Scale(domain=[0.0, 1.45 * longest], nice=False)
     x = alt.X("end:Q", title=unit, scale=domain, axis=alt.Axis(format=",~f", tickCount=5))
@@ -543,11 +538,11 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
 
 def _labelled(row: Row, is_by_month: bool) -> Row:
     titles = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU"}
-    end = _number(row, "cost") if row["is_feasible"] else 0.0
+    end = row["cost"] if row["is_feasible"] else 0.0
     label = f"${end:,.0f}" if is_by_month else f"${end:,.4f}"
     if not row["is_feasible"]:
         label = "no fleet"
     elif row["kind"] != "plan":
-        change = round(_number(row, "ratio") - 1.0, 2) + 0.0  # no minus zero
+        change = round(row["ratio"] - 1.0, 2) + 0.0  # no minus zero
         label += " (as planned)" if row["is_chosen"] else f" ({change:+.0%})"
-    return {**row, "title": titles[str(row["kind"])].format(row["name"]), "label": label, "end": end}
+    return {**row, "title": titles[row["kind"]].format(row["name"]), "label": label, "end": end}

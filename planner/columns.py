@@ -133,7 +133,7 @@ def _sizes(largest: int) -> list[int]:
     """Pool sizes worth a column, when `largest` carries the whole demand.
 
     >>> _sizes(3), _sizes(14)
-    ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16])
+    ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16])
     """
     sizes = set(range(1, min(SMALL, largest) + 1)) | {largest, largest + 1, largest + 2, -(-largest * 11 // 10)}
     size = SMALL

@@ -7,7 +7,16 @@ import math
 import pytest
 
 from hardware_db import Price, select_price
-from planner.candidates import CandidateSet, Demand, Mode, SearchSpace, find_candidates
+from planner.candidates import (
+    RATE_TOLERANCE,
+    CandidateSet,
+    Demand,
+    Mode,
+    SearchSpace,
+    find_candidates,
+    fluid_bound_per_s,
+    sustained_rate_per_s,
+)
 from planner.deployment import Deployment
 from planner.errors import InputError
 from planner.llm import Precision, load_llm
@@ -62,38 +71,50 @@ def smallest_fleet(sku: str, tp: int, batch: int, budget: int) -> int | None:
 
 
 @pytest.mark.parametrize("sku", SEARCH.skus)
-@pytest.mark.parametrize("tp", SEARCH.tp)
-def test_the_best_mixed_configuration_is_that_of_trying_every_one(sku: str, tp: int) -> None:
-    sizes = [
-        smallest_fleet(sku, tp, batch, budget)
+def test_the_cheapest_mixed_fleet_is_that_of_trying_every_configuration(sku: str) -> None:
+    gpus = [
+        tp * size
+        for tp in SEARCH.tp
         for batch in SEARCH.max_running_requests
         for budget in SEARCH.max_batched_tokens
+        if (size := smallest_fleet(sku, tp, batch, budget)) is not None
     ]
-    needed = [size for size in sizes if size is not None]
     ours = [
-        option.pools[0].replicas
+        pool.replicas * pool.config.parallelism.gpus
         for option in FOUND.options
-        if option.mode is Mode.MIXED and option.skus == {sku} and option.pools[0].config.parallelism.tp == tp
+        for pool in option.pools
+        if option.mode is Mode.MIXED and option.skus == {sku}
     ]
-    assert ours == ([min(needed)] if needed else [])
+    assert min(ours, default=None) == min(gpus, default=None)
 
 
-def test_every_option_meets_the_slo_at_its_own_size_and_rate() -> None:
+def test_every_option_meets_the_slo_at_its_size_and_one_replica_fewer_does_not() -> None:
     assert FOUND.options
     for option in FOUND.options:
-        replicas = [pool.replicas for pool in option.pools]
-        assert evaluate(option.deployment(replicas), DEMAND.workload).meets(SLO), option.name
-        rate = min(pool.replicas * pool.rate_per_replica_s for pool in option.pools)
-        assert rate >= 80.0 * (1 - 1e-9)
+        assert evaluate(option.deployment(option.replicas), DEMAND.workload).meets(SLO), option.name
+        if option.mode is Mode.MIXED and option.replicas > (1,):
+            fewer = option.deployment((option.replicas[0] - 1,))
+            assert not evaluate(fewer, DEMAND.workload).meets(SLO), option.name
 
 
-def test_a_sustained_rate_holds_and_a_little_more_does_not() -> None:
-    option = next(option for option in FOUND.options if option.mode is Mode.MIXED)
-    pool = option.pools[0]
-    deployment = option.deployment([pool.replicas])
-    rate = pool.replicas * pool.rate_per_replica_s
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_sustained_rate_holds_and_a_little_more_does_not(mode: Mode) -> None:
+    option = next(option for option in FOUND.options if option.mode is mode)
+    replicas = tuple(1 for _ in option.pools)
+    upper = fluid_bound_per_s(option, replicas, DEMAND)
+    rate = sustained_rate_per_s(option, replicas, DEMAND, upper)
+    assert 0.0 < rate <= upper
+    deployment = option.deployment(replicas)
     assert evaluate(deployment, DEMAND.workload.at_rate(rate)).meets(SLO)
-    assert not evaluate(deployment, DEMAND.workload.at_rate(1.03 * rate)).meets(SLO)
+    assert not evaluate(deployment, DEMAND.workload.at_rate(rate * (1 + 2 * RATE_TOLERANCE))).meets(SLO)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_nothing_above_the_fluid_bound_is_stable_or_fast_enough(mode: Mode) -> None:
+    option = next(option for option in FOUND.options if option.mode is mode)
+    bound = fluid_bound_per_s(option, option.replicas, DEMAND)
+    beyond = DEMAND.workload.at_rate(1.02 * bound)
+    assert not evaluate(option.deployment(option.replicas), beyond).meets(SLO)
 
 
 def test_options_come_cheapest_first() -> None:
@@ -132,7 +153,7 @@ def test_an_e2e_target_binds_both_modes() -> None:
     found = search(Demand(DEMAND.llm, DEMAND.precision, DEMAND.workload, e2e))
     assert {option.mode for option in found.options} == set(Mode)
     for option in found.options:
-        deployment = option.deployment([pool.replicas for pool in option.pools])
+        deployment = option.deployment(option.replicas)
         assert evaluate(deployment, DEMAND.workload).e2e.quantile_s(0.9) <= 4.0
 
 

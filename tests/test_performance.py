@@ -141,7 +141,7 @@ def test_transfer_times_scale_with_the_prompt() -> None:
 
 def test_costs_are_attributed_to_prompts_by_added_time() -> None:
     share = prompt_time_share(mixed().pools[0], chat(30.0))
-    assert 0.1 < share < 0.9
+    assert 0.01 < share < 0.9
     assert prompt_time_share(disaggregated().pools[0], chat(1.0)) == 1.0
     assert prompt_time_share(disaggregated().pools[1], chat(1.0)) == 0.0
 

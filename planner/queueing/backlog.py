@@ -106,13 +106,19 @@ class Regime:
         running: decoding sequences in a step with prompts.
         decoding: decoding sequences in a step without prompts (more on average: there is at least one).
         idle: probability that nothing decodes when the backlog is empty, so that the server waits for an arrival.
+        full_running: decoding sequences in a full step.
         chunk: prompt tokens of a full step.
     """
 
     running: float
     decoding: float
     idle: float
+    full_running: float
     chunk: float
+
+    def full_step_s(self, server: BatchServer) -> float:
+        """Duration of a full step [s]."""
+        return step_duration_s(server, self.full_running, self.chunk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,18 +177,8 @@ class Backlog:
         return float(self.law @ np.arange(self.law.size)) * self.cell
 
 
-def drift_tokens(server: BatchServer, chunk: float, arrivals: TokenArrivals) -> float:
-    """Tokens a full step serves beyond those that arrive meanwhile; the backlog is stable where this is positive."""
-    return chunk - arrivals.tokens_per_s * full_step_s(server, chunk)
-
-
-def full_step_s(server: BatchServer, chunk: float) -> float:
-    """Duration [s] of a step that uses the whole token budget, `chunk` of it for prompts."""
-    return step_duration_s(server, max(server.token_budget - chunk, 0.0), chunk)
-
-
 def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, cells: int = FINE_CELLS) -> Backlog:
-    """Stationary law of the backlog. The caller makes sure that `drift_tokens` is positive.
+    """Stationary law of the backlog. The caller makes sure that a full step serves more than arrives meanwhile.
 
     Args:
         server: budget and step times.
@@ -190,7 +186,7 @@ def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, 
         arrivals: the token stream.
         cells: resolution.
     """
-    full_s = full_step_s(server, regime.chunk)
+    full_s = regime.full_step_s(server)
     reach = _reach(server, regime, arrivals, full_s)
     chunk = min(regime.chunk, reach)
     if chunk < regime.chunk:

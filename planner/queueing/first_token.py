@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.queueing.backlog import Backlog, full_step_s
+from planner.queueing.backlog import Backlog
 from planner.queueing.lattice import poisson_sum, shifted_down
 from planner.queueing.lengths import LengthLaw
 from planner.queueing.slices import sorted_slice_means, tail_edges
-from planner.queueing.steps import step_durations_s
+from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, ComplexArray, FloatArray, IntArray
 
 GROUPS_BELOW = 4
@@ -80,7 +80,7 @@ def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: Floa
     """Duration [s] of the steps a prompt needs when it is alone, shape of `prompts`."""
     whole = np.ceil(prompts / chunk) - 1.0
     last = step_durations_s(server, running, prompts - whole * chunk)
-    return np.asarray(whole * full_step_s(server, chunk) + last)
+    return np.asarray(whole * step_duration_s(server, running, chunk) + last)
 
 
 def _situations(backlog: Backlog, sight: Sight) -> _Rows:
@@ -145,7 +145,7 @@ def _served(
 ) -> FloatArray:
     """Time [s] from the next step boundary to the first token, shape (rows, groups, ahead, behind)."""
     chunk = backlog.regime.chunk
-    full_s = full_step_s(server, chunk)
+    full_s = backlog.regime.full_step_s(server)
     tokens = ahead[:, None, :] + lengths.groups[None, :, None]
     whole = np.maximum(np.ceil(tokens / chunk - 1e-9) - 1.0, 0.0)
     meanwhile = backlog.arrivals.tokens_per_s * whole * full_s

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.latency import LatencyDistribution
-from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, Regime, TokenArrivals, solve_backlog
+from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.capacity import RUNNING, mixed_limit
 from planner.queueing.first_token import first_token_times
 from planner.queueing.latencies import (
@@ -97,8 +97,9 @@ def _prompts_alone(offered: Offered) -> QueueLatency:
     if utilisation >= 1.0:
         return unstable(offered.limit, utilisation)
     spread = burstiness(solved, 0.0, solved.fluid()[1])
-    chunk = solved.chunk(0.0)
-    backlog = solve_backlog(solved.server, Regime(0.0, 0.0, 1.0, chunk), solved.tokens(spread.in_queue))
+    alone = solved.regime(0.0, 0.0, idle=1.0)
+    backlog = solve_backlog(solved.server, alone, solved.tokens(spread.in_queue))
+    busy = solve_backlog(solved.server, alone, solved.tokens(spread.in_step), COARSE_CELLS)
     times, weights = first_token_times(solved.server, backlog, solved.lengths, spread.sight)
     first_s = slice_means(times, weights, FIRST_EDGES) * stretch
     ttft = condensed(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
@@ -108,7 +109,7 @@ def _prompts_alone(offered: Offered) -> QueueLatency:
         tpot=LatencyDistribution.constant(0.0),
         e2e=ttft,
         mean_running=0.0,
-        mean_step_s=backlog.mean_step_s,
+        mean_step_s=busy.mean_step_s,
         utilisation=utilisation,
         limit=offered.limit.limit,
     )
@@ -192,19 +193,21 @@ def _law_from(
     """Law of n from solved points of T(n), the curve through them [s], and the point nearest to the mean."""
     means = _step_curve(offered, solved)
     gaps = np.array([max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)])
-    occupancy = min(utilisation, LARGEST_SOLVED) if offered.counts[-1] >= round(offered.slots) else 0.0
-    guess = running_law(means, offered.gap_rate_per_s, 1.0, occupancy)
+    largest = None
+    if offered.limit.limit == RUNNING and offered.counts[-1] >= round(offered.slots):
+        largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
+    guess = running_law(means, offered.gap_rate_per_s, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
     noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
     stay = means + float(noise.start_excess_s(gaps)[0]) * (1.0 - guess.blocked)
-    return running_law(stay, offered.gap_rate_per_s, z, occupancy), means, nearest
+    return running_law(stay, offered.gap_rate_per_s, z, largest), means, nearest
 
 
 def _decoding_backlog(offered: Offered, running: float, stream: TokenArrivals) -> Backlog:
     """Backlog beside `running` sequences that never run out, at the resolution for mean step times."""
     n = min(running, CLOSEST_TO_CRITICAL * offered.critical)
-    return solve_backlog(offered.server, Regime(n, n, 0.0, offered.chunk(n)), stream, COARSE_CELLS)
+    return solve_backlog(offered.server, offered.regime(n, n), stream, COARSE_CELLS)
 
 
 def _running_dispersion(offered: Offered, backlog: Backlog) -> float:
@@ -254,32 +257,36 @@ def _backlogs_met(offered: Offered, state: _RunningState) -> list[Backlog]:
 
 def _met_backlog(offered: Offered, running: float, empty: float, saturating: float, stream: TokenArrivals) -> Backlog:
     full_running = running + max(offered.limit.running - running, 0.0) * saturating
-    chunk = offered.chunk(full_running)
-    if not offered.keeps_up(chunk, stream):
-        chunk = offered.chunk(running)
+    if not offered.keeps_up(full_running):
+        full_running = running
     idle, decoding = 0.0, running
     if empty > 0.0:
         decoding = max(running / max(1.0 - empty, 1e-9), 1e-6)
         pause_s = 1.0 / stream.rate_per_s
         odds = step_duration_s(offered.server, decoding, 0.0) / pause_s * empty / max(1.0 - empty, 1e-12)
         idle = odds / (1.0 + odds)
-    return solve_backlog(offered.server, Regime(running, decoding, idle, chunk), stream, FINE_CELLS)
+    return solve_backlog(offered.server, offered.regime(running, full_running, decoding, idle), stream, FINE_CELLS)
+
+
+def _work_scv(offered: Offered) -> float:
+    """Variability of the completions of a server whose slots are all taken.
+
+    They fluctuate as the slots' own cycles (SCV of the gaps) and as the prompts that lengthen the steps (SCV of the
+    prompts), each in proportion to its share of the step time, squared.
+    """
+    law, limit = offered.lengths, offered.limit
+    decoding = step_duration_s(offered.server, limit.running, 0.0) / limit.step_s
+    cycle = law.mean_gaps / (law.mean_gaps + limit.prefill_steps)
+    return law.gaps_scv * (cycle * decoding) ** 2 + law.prompt_scv * (1.0 - decoding) ** 2
 
 
 def _blocking(offered: Offered, state: _RunningState, utilisation: float) -> Blocking:
-    """Wait for a slot where slots give out first.
-
-    Completions fluctuate as the slots' own cycles (SCV of the gaps) and as the prompts that lengthen the steps (SCV of
-    the prompts), each in proportion to its share of the step time, squared.
-    """
-    law, limit = offered.lengths, offered.limit
-    if state.law.blocked < NEGLIGIBLE or limit.limit != RUNNING:
+    """Wait for a slot where slots give out first."""
+    if state.law.blocked < NEGLIGIBLE or offered.limit.limit != RUNNING:
         return Blocking(0.0, 0.0)
-    decoding = step_duration_s(offered.server, limit.running, 0.0) / limit.step_s
-    cycle = law.mean_gaps / (law.mean_gaps + limit.prefill_steps)
-    work_scv = law.gaps_scv * (cycle * decoding) ** 2 + law.prompt_scv * (1.0 - decoding) ** 2
-    rate = utilisation * limit.rate_per_s
-    return Blocking(state.law.blocked, mean_wait_when_blocked_s(rate, limit.rate_per_s, offered.arrivals.scv, work_scv))
+    largest = offered.limit.rate_per_s
+    mean = mean_wait_when_blocked_s(utilisation * largest, largest, offered.arrivals.scv, _work_scv(offered))
+    return Blocking(state.law.blocked, mean)
 
 
 def _gap_times_s(offered: Offered, state: _RunningState) -> tuple[FloatArray, FloatArray]:

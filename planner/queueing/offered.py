@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.queueing.backlog import TokenArrivals, drift_tokens, full_step_s, token_arrivals
+from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import FluidLimit
 from planner.queueing.first_token import Sight, own_steps_s
 from planner.queueing.lengths import LengthLaw
 from planner.queueing.renewal import arrivals_before, index_of_dispersion
-from planner.queueing.steps import step_durations_s
+from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, FloatArray
 from planner.workload import ArrivalProcess
 
@@ -114,7 +114,7 @@ class Offered:
     def relaxation_steps(self, running: float) -> float:
         """Steps in which a backlog is forgotten, variance per step / drift^2 of the walk of full steps."""
         chunk = self.chunk(running)
-        full_s = full_step_s(self.server, chunk)
+        full_s = step_duration_s(self.server, running, chunk)
         drift = max(chunk - self.token_rate_per_s * full_s, 1e-3 * chunk)
         return self.token_variance_per_s * full_s / drift**2
 
@@ -129,9 +129,14 @@ class Offered:
         law = self.lengths
         return token_arrivals(self.rate_per_s, law.prompts, law.prompt_weights, law.prompt_second_moment, dispersion)
 
-    def keeps_up(self, chunk: float, stream: TokenArrivals) -> bool:
-        """Whether full steps with this chunk serve more than arrives."""
-        return drift_tokens(self.server, chunk, stream) > 0.0
+    def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
+        """What stands still at a number running; `full_running` decode in a full step."""
+        return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
+
+    def keeps_up(self, running: float) -> bool:
+        """Whether full steps beside `running` decodes serve more prompt tokens than arrive."""
+        chunk = self.chunk(running)
+        return chunk > self.token_rate_per_s * step_duration_s(self.server, running, chunk)
 
 
 @dataclass(frozen=True)

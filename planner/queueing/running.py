@@ -45,7 +45,9 @@ class RunningLaw:
         return float(self.probabilities[0])
 
 
-def running_law(step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, occupancy: float) -> RunningLaw:
+def running_law(
+    step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, largest_token_rate_per_s: float | None = None
+) -> RunningLaw:
     """Law of the number running when n of them advance once per T(n).
 
     Each request needs E[K] steps, so n -> n + 1 at rate lambda and n -> n - 1 at rate n / (E[K] T(n)). The product form
@@ -54,28 +56,38 @@ def running_law(step_means_s: FloatArray, token_rate_per_s: float, dispersion: f
 
     depends on K only through its mean (processor sharing). Arrivals whose counts are z times as variable as Poisson
     ones turn it into pi(n) / pi(n - 1) = (lambda E[K] T(n) + (z - 1)(n - 1)) / (z n): a negative binomial (z > 1) or
-    binomial (z < 1) law where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z. Beyond the last
-    slot requests wait: a geometric tail with ratio `occupancy`.
+    binomial (z < 1) law where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z.
+
+    Beyond the last slot requests wait. The mass of those states follows from what flows in and out: tokens are made
+    at rate n / T(n) with n < N running, and at the largest rate with all slots taken; the mean is lambda E[K]. For
+    M/M/c this is Erlang's formula.
 
     Args:
         step_means_s: T(0), T(1), ..., T(N) [s], shape (N + 1,); entry 0 is not used.
         token_rate_per_s: lambda E[K], decode tokens offered [1/s].
         dispersion: z, > 0.
-        occupancy: offered rate over the largest stable rate when all N slots may fill up; 0 where they cannot.
+        largest_token_rate_per_s: of a server with all N slots taken; None where there are more slots than N.
 
     Source: Kelly, Reversibility and Stochastic Networks (1979), section 3.3 (symmetric queues); z: Eckberg,
     "Generalized peakedness of teletraffic processes", ITC 10 (1983).
+
+    >>> service = running_law(1.0 / np.array([1.0, 1.0, 1.0]), 1.5, 1.0, 2.0)  # M/M/2 at 75 %
+    >>> round(service.blocked, 4)  # Erlang C: 2 rho^2 / (1 + rho)
+    0.6429
     """
     counts = np.arange(1, step_means_s.size)
     z = max(dispersion, SMALLEST_DISPERSION)
     births = np.maximum(token_rate_per_s * step_means_s[1:] + (z - 1.0) * (counts - 1), np.finfo(float).tiny)
     weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * counts)))])
     law = np.exp(weights - weights.max())
-    waiting = float(law[-1]) * occupancy / (1.0 - occupancy)
-    law[-1] += waiting
     law /= law.sum()
-    blocked = float(law[-1]) if occupancy > 0.0 else 0.0
-    return RunningLaw(probabilities=law, blocked=blocked)
+    if largest_token_rate_per_s is None:
+        return RunningLaw(probabilities=law, blocked=0.0)
+    made = float(law[1:-1] @ (counts[:-1] / step_means_s[1:-1])) + float(law[-1]) * largest_token_rate_per_s
+    spare = largest_token_rate_per_s - token_rate_per_s
+    law[-1] += max(token_rate_per_s - made, 0.0) / spare
+    law /= law.sum()
+    return RunningLaw(probabilities=law, blocked=float(law[-1]))
 
 
 def mean_wait_when_blocked_s(
