@@ -36,12 +36,12 @@ def select_price(
     (6.155, '2026-09-20')
     """
     _check_known("sku", sku, db.skus)
-    _check_known("commitment", commitment, {price.commitment for price in db.prices})
-    _check_known("min_confidence", min_confidence, list(Confidence))
+    _check_known("prices.commitment", commitment, {price.commitment for price in db.prices})
+    _check_known("prices.min_confidence", min_confidence, list(Confidence))
     if provider is not None:
-        _check_known("provider", provider, {price.provider for price in db.prices})
+        _check_known("prices.provider", provider, {price.provider for price in db.prices})
     if region is not None:
-        _check_known("region", region, {price.region for price in db.prices})
+        _check_known("prices.region", region, {price.region for price in db.prices})
     matching = [
         price
         for price in _current(price for price in db.prices if price.sku == sku)

@@ -349,14 +349,19 @@ def idle_latencies(pool: Pool, workload: Workload) -> dict[Metric, LatencyDistri
 
 
 def prompt_time_share(pool: Pool, workload: Workload) -> float:
-    """Share of a pool's step time that prompts add: (tau(n, p) - tau(n, 0)) / tau(n, p) at the mean step.
+    """Share of a pool's step time that prompts add; splits its cost between input and output tokens.
 
-    1 for a prefill pool, 0 for a decode pool; splits the cost of a mixed pool between input and output tokens.
+    A step with p prompt tokens takes tau(n, p), of which tau(n, 0) would pass without them. Prompts come in bunches, so
+    a token's share is taken where prompts are: (tau(n, p') - tau(n, 0)) / p' with p' = min(E[I^2] / E[I], C), the size
+    of the prompt a random prompt token belongs to. Times the mean prompt tokens per step, over the whole step.
+    1 for a prefill pool, 0 for a decode pool.
     """
     if pool.role is not Role.MIXED:
         return float(pool.role is Role.PREFILL)
-    stage = mixed_stage(pool, workload)
-    running = np.array([max(stage.queue.mean_running, 1e-9)] * 2)
-    prompts = np.array([stage.prompt_tokens_per_step(), 0.0])
-    both, decodes = step_timer(pool.config).times_s(step_shapes(running, prompts, stage.model.costs))
-    return float((both - decodes) / both)
+    stage, lengths = mixed_stage(pool, workload), workload.lengths
+    size_biased = float(lengths.inputs**2 @ lengths.probabilities) / lengths.mean_input
+    bunch = min(size_biased, max(1.0, pool.config.max_batched_tokens - stage.queue.mean_running))
+    running = np.full(2, max(stage.queue.mean_running, 1e-9))
+    with_prompt, without = stage.model.server.step_s(running, np.array([bunch, 0.0]))
+    added = (with_prompt - without) / bunch * stage.prompt_tokens_per_step()
+    return float(added / (added + without))

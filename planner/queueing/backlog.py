@@ -229,8 +229,17 @@ def _lattice_size(chunk: float, reach: float, arrivals: TokenArrivals, cells: in
     cell = max(np.sqrt(chunk * reach / cells), min(prompt / CELLS_PER_PROMPT, chunk / CELLS_PER_CHUNK))
     cell = max(cell, reach / LARGEST_SIZE)
     below = max(2, int(np.ceil(chunk / cell)))
+    below //= _common_cells(arrivals.sizes, chunk / below, below)
     size = 2 ** int(np.ceil(np.log2(max(reach / (chunk / below), 64.0, 2.0 * below))))
     return below, min(size, 2 * LARGEST_SIZE)
+
+
+def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
+    """Largest number of cells that divides the chunk and every prompt: the backlog only visits its multiples."""
+    cells = np.rint(sizes / cell).astype(np.int64)
+    if not np.allclose(cells * cell, sizes, rtol=1e-9, atol=0.0):
+        return 1
+    return int(np.gcd.reduce(np.append(cells, below)))
 
 
 def _stationary(

@@ -72,9 +72,10 @@ def _running(
     growing = grid[token_rate * step_durations_s(server, grid, 0.0) >= grid]
     settled = float(growing[-1]) if growing.size else 1.0
     last = int(min(slots, 1.5 * settled + 12.0 * np.sqrt(max(z, 1.0) * settled) + 20.0))
-    step_means_s = step_durations_s(server, np.maximum(np.arange(last + 1), 1.0), 0.0)
+    counts = np.arange(last + 1.0)
+    step_means_s = step_durations_s(server, np.maximum(counts, 1.0), 0.0)
     largest = slots / float(step_means_s[-1]) if last == slots else None
-    return step_means_s, running_law(step_means_s, token_rate, z, largest)
+    return step_means_s, running_law(counts, step_means_s, token_rate, z, largest)
 
 
 def _wait(

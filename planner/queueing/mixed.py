@@ -181,7 +181,7 @@ def _agreed(offered: Offered, utilisation: float, spread: Burstiness, starts: tu
         solved += [_decoding_backlog(offered, n, stream) for n in new]
     law, means, nearest = _law_from(offered, solved, utilisation, spread)
     noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
-    noise = noise.damped(1.0 - law.blocked)
+    noise = noise.damped((1.0 - law.blocked) ** 2)
     rise = np.interp([law.mean + 1.0, law.mean + 1.0 + max(law.std, 1.0)], offered.counts, means)
     slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / max(law.std, 1.0)
     return _RunningState(law, means, spread, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
@@ -194,14 +194,14 @@ def _law_from(
     means = _step_curve(offered, solved)
     gaps = np.array([max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)])
     largest = None
-    if offered.limit.limit == RUNNING and offered.counts[-1] >= round(offered.slots):
+    if offered.limit.limit == RUNNING:
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
-    guess = running_law(means, offered.gap_rate_per_s, 1.0, largest)
+    guess = running_law(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
     noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
-    stay = means + float(noise.start_excess_s(gaps)[0]) * (1.0 - guess.blocked)
-    return running_law(stay, offered.gap_rate_per_s, z, largest), means, nearest
+    stay = means + float(noise.start_excess_s(gaps)[0]) * (1.0 - guess.blocked) ** 2
+    return running_law(offered.counts, stay, offered.gap_rate_per_s, z, largest), means, nearest
 
 
 def _decoding_backlog(offered: Offered, running: float, stream: TokenArrivals) -> Backlog:
@@ -291,10 +291,10 @@ def _blocking(offered: Offered, state: _RunningState, utilisation: float) -> Blo
 
 def _gap_times_s(offered: Offered, state: _RunningState) -> tuple[FloatArray, FloatArray]:
     """Times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points), and the points' masses."""
-    seen = np.append(state.step_means_s[1:], state.step_means_s[-1])
+    seen = np.interp(offered.counts + 1.0, offered.counts, state.step_means_s)
     slow = sorted_slice_means(seen, state.law.probabilities, SLOW_EDGES)
-    likely = int(min(round(state.law.mean + 2.0 * state.law.std), offered.counts.size - 1))
-    longest = max(float(offered.full_steps_s[likely]), state.noise.shortest_s)
+    likely = np.interp(state.law.mean + 2.0 * state.law.std, offered.counts, offered.full_steps_s)
+    longest = max(float(likely), state.noise.shortest_s)
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
     times = token_gap_times(offered.lengths.gaps, state.noise, slow, memory, longest)
     mass = np.outer(np.diff(SLOW_EDGES), np.diff(NOISE_EDGES))

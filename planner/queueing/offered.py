@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
-from planner.queueing.capacity import FluidLimit
+from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import Sight, own_steps_s
 from planner.queueing.lengths import LengthLaw
 from planner.queueing.renewal import arrivals_before, index_of_dispersion
@@ -67,8 +67,15 @@ class Offered:
 
     @cached_property
     def counts(self) -> FloatArray:
-        """Numbers running worth following, 0, 1, ..., N."""
-        return np.arange(int(min(round(self.slots), SEARCH_MARGIN * self.limit.running + 20.0)) + 1, dtype=np.float64)
+        """Numbers running worth following, 0, d, 2 d, ..., N d.
+
+        Where slots give out first, state i has i slots taken, of which the share d decodes; elsewhere d = 1.
+        """
+        most = SEARCH_MARGIN * self.limit.running + 20.0
+        if self.limit.limit != RUNNING:
+            return np.arange(int(min(self.slots, most)) + 1).astype(np.float64)
+        taken = max(1.0, np.floor(min(self.server.max_running, self.server.token_budget - 1.0)))
+        return np.arange(taken + 1.0) * (self.slots / taken)
 
     @cached_property
     def full_steps_s(self) -> FloatArray:

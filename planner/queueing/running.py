@@ -17,17 +17,14 @@ class RunningLaw:
     """Stationary number of running sequences.
 
     Attributes:
-        probabilities: of 0, 1, ..., N running, seen at a random instant, shape (N + 1,).
+        counts: numbers running, sorted, from 0, shape (N + 1,).
+        probabilities: of these, seen at a random instant, shape (N + 1,).
         blocked: probability that an arrival finds no free slot.
     """
 
+    counts: FloatArray
     probabilities: FloatArray
     blocked: float
-
-    @property
-    def counts(self) -> FloatArray:
-        """0, 1, ..., N."""
-        return np.arange(self.probabilities.size, dtype=np.float64)
 
     @cached_property
     def mean(self) -> float:
@@ -46,7 +43,11 @@ class RunningLaw:
 
 
 def running_law(
-    step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, largest_token_rate_per_s: float | None = None
+    counts: FloatArray,
+    step_means_s: FloatArray,
+    token_rate_per_s: float,
+    dispersion: float,
+    largest_token_rate_per_s: float | None = None,
 ) -> RunningLaw:
     """Law of the number running when n of them advance once per T(n).
 
@@ -63,7 +64,8 @@ def running_law(
     M/M/c this is Erlang's formula.
 
     Args:
-        step_means_s: T(0), T(1), ..., T(N) [s], shape (N + 1,); entry 0 is not used.
+        counts: numbers running 0, d, 2 d, ..., N d, shape (N + 1,); d < 1 where slots also hold prompts.
+        step_means_s: T at each of them [s], shape (N + 1,); entry 0 is not used.
         token_rate_per_s: lambda E[K], decode tokens offered [1/s].
         dispersion: z, > 0.
         largest_token_rate_per_s: of a server with all N slots taken; None where there are more slots than N.
@@ -71,23 +73,23 @@ def running_law(
     Source: Kelly, Reversibility and Stochastic Networks (1979), section 3.3 (symmetric queues); z: Eckberg,
     "Generalized peakedness of teletraffic processes", ITC 10 (1983).
 
-    >>> service = running_law(1.0 / np.array([1.0, 1.0, 1.0]), 1.5, 1.0, 2.0)  # M/M/2 at 75 %
+    >>> service = running_law(np.arange(3.0), np.ones(3), 1.5, 1.0, 2.0)  # M/M/2 at 75 %
     >>> round(service.blocked, 4)  # Erlang C: 2 rho^2 / (1 + rho)
     0.6429
     """
-    counts = np.arange(1, step_means_s.size)
+    here, before = counts[1:], counts[:-1]
     z = max(dispersion, SMALLEST_DISPERSION)
-    births = np.maximum(token_rate_per_s * step_means_s[1:] + (z - 1.0) * (counts - 1), np.finfo(float).tiny)
-    weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * counts)))])
+    births = np.maximum(token_rate_per_s * step_means_s[1:] + (z - 1.0) * before, np.finfo(float).tiny)
+    weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * here)))])
     law = np.exp(weights - weights.max())
     law /= law.sum()
     if largest_token_rate_per_s is None:
-        return RunningLaw(probabilities=law, blocked=0.0)
-    made = float(law[1:-1] @ (counts[:-1] / step_means_s[1:-1])) + float(law[-1]) * largest_token_rate_per_s
+        return RunningLaw(counts=counts, probabilities=law, blocked=0.0)
+    made = float(law[1:-1] @ (here[:-1] / step_means_s[1:-1])) + float(law[-1]) * largest_token_rate_per_s
     spare = largest_token_rate_per_s - token_rate_per_s
     law[-1] += max(token_rate_per_s - made, 0.0) / spare
     law /= law.sum()
-    return RunningLaw(probabilities=law, blocked=float(law[-1]))
+    return RunningLaw(counts=counts, probabilities=law, blocked=float(law[-1]))
 
 
 def mean_wait_when_blocked_s(
