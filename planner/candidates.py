@@ -41,10 +41,12 @@ from planner.performance import (
 from planner.replica import Parallelism, ReplicaConfig
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
-RATE_TOLERANCE = 0.03
+RATE_TOLERANCE = 0.015
 """Relative tolerance of a sustainable rate; it is always rounded down, never up."""
-FIRST_GUESS = 0.8
-"""Share of the upper bound tried first when a sustainable rate is looked for."""
+GUESS_RATIO = 0.8
+"""A sustainable rate is looked for downwards from its upper bound in steps of this ratio, then by bisection."""
+HOPELESS = 0.02
+"""Below this share of the upper bound a pool is taken to sustain nothing."""
 CALM = 64
 """A pool of this many times the fluid bound is as good as idle: each replica works 1.6 % of its time."""
 USUAL_BUDGET = 2048
@@ -488,11 +490,11 @@ def sustained_rate_per_s(option: DeploymentOption, replicas: tuple[int, ...], de
     def holds(rate_per_s: float) -> bool:
         return evaluate(deployment, demand.workload.at_rate(rate_per_s)).meets(demand.slo)
 
-    if holds(upper):
-        return upper
-    low, high = FIRST_GUESS * upper, upper
-    if not holds(low):
-        low, high = 0.0, low
+    low, high = upper, upper
+    while not holds(low):
+        low, high = GUESS_RATIO * low, low
+        if low < HOPELESS * upper:
+            return 0.0
     while high - low > RATE_TOLERANCE * high:
         middle = (low + high) / 2.0
         low, high = (middle, high) if holds(middle) else (low, middle)

@@ -70,14 +70,24 @@ class Columns:
         return used_by_option(self.all, allocation)
 
     def check(self, columns: Iterable[Column], demand: Demand) -> None:
-        """Replace optimistic rates by true ones, and tighten the bounds of smaller pools accordingly."""
-        for column in columns:
+        """Replace optimistic rates by true ones, and tighten the bounds of smaller pools accordingly.
+
+        For each configuration the largest unchecked pool goes first: its rate bounds all the others.
+        """
+        largest = {column.option.name: self._largest_unchecked(column) for column in columns}
+        for column in largest.values():
             rate = sustained_rate_per_s(column.option, column.replicas, demand, column.rate_per_s)
             self._replace(column, rate)
             for other in list(self.all):
                 if other.option is column.option and not other.checked and _is_part(other, column):
                     share = max(a / b for a, b in zip(other.replicas, column.replicas, strict=True))
                     self._bound(other, share * rate)
+
+    def _largest_unchecked(self, column: Column) -> Column:
+        return max(
+            (other for other in self.all if other.option is column.option and not other.checked),
+            key=lambda other: other.replicas,
+        )
 
     def lower(self, missed: Iterable[PlannedDeployment], allocation: Allocation) -> None:
         """Lower the columns of deployments that missed a target below the rate they missed it at."""

@@ -21,7 +21,7 @@ from planner.columns import Column, Columns, used_by_option
 from planner.deployment import Performance
 from planner.errors import UnknownNameError
 from planner.latency import LatencyDistribution
-from planner.optimizer import Allocation, Limits, SolveStatus, solve
+from planner.optimizer import Allocation, Limits, Objective, SolveStatus, solve
 from planner.performance import evaluate, prompt_time_share
 from planner.plan_types import (
     AGREEMENT,
@@ -186,21 +186,13 @@ def _limits(request: PlanRequest) -> Limits:
 def _settle(
     request: PlanRequest, demand: Demand, columns: Columns
 ) -> tuple[Allocation | None, tuple[PlannedDeployment, ...]]:
-    """Solve, and refute what was too optimistic, until the chosen columns hold in theory and in simulation.
-
-    Every refuted column gets its true rate, so the result is optimal over the true rates although only those of
-    chosen columns were ever computed.
-    """
+    """Solve, deploy and simulate; lower the rates of what misses and repeat, until everything holds."""
     allocation: Allocation | None = None
     deployments: tuple[PlannedDeployment, ...] = ()
     for _ in range(MAX_ROUNDS if columns.all else 0):
-        allocation = _solve(request, columns)
+        allocation = _solve(request, demand, columns)
         if not allocation.status.has_allocation:
-            return allocation, ()
-        unchecked = [column for column in columns.chosen(allocation) if not column.checked]
-        if unchecked:
-            columns.check(unchecked, demand)
-            continue
+            return _diagnosed(request, demand, columns), ()
         deployments = _deploy(request, allocation, columns)
         missed = [planned for planned in deployments if _missed(planned, request.slo)]
         if not missed:
@@ -209,21 +201,42 @@ def _settle(
     return allocation, deployments
 
 
-def _solve(request: PlanRequest, columns: Columns) -> Allocation:
+def _solve(request: PlanRequest, demand: Demand, columns: Columns) -> Allocation:
     """The best allocation; of equally good ones, one without disaggregation, which is simpler to run."""
-    best = _solved(request, columns.all)
-    mixed = [column for column in columns.all if column.option.mode is Mode.MIXED]
-    if best.objective is None or not mixed or all(c.option.mode is Mode.MIXED for c in columns.chosen(best)):
+    best = _refined(columns, demand, _limits(request), request.objective)
+    if all(column.option.mode is Mode.MIXED for column in columns.chosen(best)):
         return best
-    simple = _solved(request, mixed)
-    if simple.objective is not None and math.isclose(simple.objective, best.objective, rel_tol=1e-9):
-        return simple
+    mixed = [column for column in columns.all if column.option.mode is Mode.MIXED and column.checked]
+    simple = _solved(mixed, _limits(request), request.objective)
+    if simple.objective is not None and best.objective is not None:
+        return simple if math.isclose(simple.objective, best.objective, rel_tol=1e-9) else best
     return best
 
 
-def _solved(request: PlanRequest, columns: list[Column]) -> Allocation:
+def _refined(columns: Columns, demand: Demand, limits: Limits, objective: Objective) -> Allocation:
+    """Solve and replace optimistic rates by true ones until every chosen column has its true rate.
+
+    The result is optimal over the true rates of all columns although only those of chosen ones were computed.
+    """
+    while True:
+        allocation = _solved(columns.all, limits, objective)
+        unchecked = [column for column in columns.chosen(allocation) if not column.checked]
+        if not unchecked:
+            return allocation
+        columns.check(unchecked, demand)
+
+
+def _solved(columns: list[Column], limits: Limits, objective: Objective) -> Allocation:
     program = [column.candidate() for column in columns]
-    return solve(program, _limits(request), request.objective, relative_gap=RELATIVE_GAP)
+    return solve(program, limits, objective, relative_gap=RELATIVE_GAP)
+
+
+def _diagnosed(request: PlanRequest, demand: Demand, columns: Columns) -> Allocation:
+    """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had."""
+    limits = _limits(request)
+    _refined(columns, demand, Limits(demand_per_s=limits.demand_per_s), Objective.MIN_COST)
+    _refined(columns, demand, limits, Objective.MAX_RATE)
+    return _solved([column for column in columns.all if column.checked], limits, request.objective)
 
 
 def _deploy(request: PlanRequest, allocation: Allocation, columns: Columns) -> tuple[PlannedDeployment, ...]:
@@ -363,7 +376,7 @@ def _alternatives(request: PlanRequest, columns: Columns, chosen: CostBreakdown)
 
 
 def _alternative(request: PlanRequest, kept: list[Column], chosen: CostBreakdown, name: str, kind: str) -> Alternative:
-    allocation = _solved(request, kept) if kept else None
+    allocation = _solved(kept, _limits(request), request.objective) if kept else None
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     parts = []

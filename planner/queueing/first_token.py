@@ -29,6 +29,9 @@ BEHIND_EDGES = np.linspace(0.0, 1.0, 3)
 ARRIVAL_POINTS = ((0.5 - np.sqrt(1.0 / 12.0), 0.125, 0.375), (0.5 + np.sqrt(1.0 / 12.0), 0.625, 0.875))
 """When in a step a request comes: two-point Gauss-Legendre for the tokens before it, four even points for the rest."""
 SMALLEST_WEIGHT = 1e-9
+COARSE = 6
+"""Fewer lattice cells than this in a chunk come from a common measure of chunk and prompts, not from resolution."""
+TABLE_POINTS = 48
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,12 @@ def first_token_times(
     rows = _situations(backlog, sight)
     times, weights = [], []
     for before, *rests in ARRIVAL_POINTS:
-        ahead = _ahead(backlog, rows, before, sight, lengths.mean_prompt)
+        ahead, chance = _ahead(backlog, rows, before, sight, lengths.mean_prompt)
         behind = _arrived(backlog, rows.duration_s * (1.0 - before), sight, lengths.mean_prompt)
         last = _served(server, backlog, lengths, ahead, behind)
         rest = rows.duration_s[:, None] * (1.0 - np.array(rests))
         total = last[..., None] + rest[:, None, None, None, :]
-        mass = rows.weight[:, None] * np.diff(AHEAD_EDGES)[None, :]
+        mass = rows.weight[:, None] * chance
         share = mass[:, None, :, None, None] / (total.shape[3] * total.shape[4])
         times.append(np.moveaxis(total, 1, 0).reshape(lengths.groups.size, -1))
         weights.append(np.moveaxis(np.broadcast_to(share, total.shape), 1, 0).reshape(lengths.groups.size, -1))
@@ -115,9 +118,22 @@ def _parts(below: int) -> Iterator[IntArray]:
     yield from (np.asarray(part) for part in np.array_split(np.arange(1, below), GROUPS_BELOW) if part.size)
 
 
-def _ahead(backlog: Backlog, rows: _Rows, before: float, sight: Sight, mean_prompt: float) -> FloatArray:
-    """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions."""
-    return _arrived(backlog, rows.duration_s * before, sight, mean_prompt, rows.carried, AHEAD_EDGES)
+def _ahead(
+    backlog: Backlog, rows: _Rows, before: float, sight: Sight, mean_prompt: float
+) -> tuple[FloatArray, FloatArray]:
+    """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
+
+    Returns points and masses, both of shape (rows, points). Where prompts and chunks have a coarse common measure, the
+    points are its multiples: between them, tokens would take a step too many.
+    """
+    ahead = _arrived(backlog, rows.duration_s * before, sight, mean_prompt, rows.carried, AHEAD_EDGES)
+    mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
+    if backlog.below >= COARSE:
+        return ahead, mass
+    low = np.floor(ahead / backlog.cell + 1e-9)
+    high_share = np.clip(ahead / backlog.cell - low, 0.0, 1.0)
+    points = np.concatenate([low, low + 1.0], axis=1) * backlog.cell
+    return points, np.concatenate([mass * (1.0 - high_share), mass * high_share], axis=1)
 
 
 def _arrived(
@@ -150,13 +166,14 @@ def _served(
     whole = np.maximum(np.ceil(tokens / chunk - 1e-9) - 1.0, 0.0)
     meanwhile = backlog.arrivals.tokens_per_s * whole * full_s
     last = (tokens - whole * chunk + meanwhile)[..., None] + behind[:, None, None, :]
-    return np.asarray((whole * full_s)[..., None] + _interpolated(server, backlog, np.minimum(last, chunk)))
+    alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
+    return np.asarray((whole * full_s)[..., None] + _interpolated(server, backlog, alone, np.minimum(last, chunk)))
 
 
-def _interpolated(server: BatchServer, backlog: Backlog, tokens: FloatArray) -> FloatArray:
-    """Step durations [s] from a table over the lattice, continued to the full chunk."""
+def _interpolated(server: BatchServer, backlog: Backlog, exact: FloatArray, tokens: FloatArray) -> FloatArray:
+    """Step durations [s] for many token counts from a table up to the full chunk that holds the `exact` counts."""
     chunk, running = backlog.regime.chunk, backlog.regime.running
-    lattice = np.arange(1, backlog.below + 1) * backlog.cell
-    beyond = np.geomspace(max(lattice[-1], 1.0), chunk, 16) if lattice[-1] < 0.999 * chunk else np.array([chunk])
-    table = np.unique(np.concatenate([[1.0], lattice[lattice > 1.0], beyond]))
-    return np.interp(tokens, table, step_durations_s(server, running, np.minimum(table, chunk)))
+    top = min(backlog.below * backlog.cell, chunk)
+    grids = (np.linspace(1.0, top, TABLE_POINTS), np.geomspace(1.0, chunk, TABLE_POINTS), exact, np.array([chunk]))
+    table: FloatArray = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
+    return np.interp(tokens, table, step_durations_s(server, running, table))

@@ -7,6 +7,10 @@ import numpy as np
 from planner.queueing.types import ComplexArray, FloatArray
 
 SHORTEST_TRANSFORM = 4096
+NEGLIGIBLE_MASS = 1e-15
+"""Rounding noise of a transform; it must not be tilted."""
+LARGEST_GROWTH = 18.0
+"""Logarithm of the largest factor by which undoing the tilt magnifies rounding errors (1e-16)."""
 TILTS = 24
 """Exponents tried for the exponential tilt; any inside the strip of convergence gives the same factor."""
 
@@ -60,8 +64,9 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     chapter VIII.3.
     """
     length = max(2 * size, SHORTEST_TRANSFORM)
-    tilt = _saddle_point(jump, rate, down)
-    reach = int(np.flatnonzero(jump > 0.0)[-1]) + 1
+    jump = np.where(jump > NEGLIGIBLE_MASS, jump, 0.0)
+    tilt = min(_saddle_point(jump, rate, down), LARGEST_GROWTH / size)
+    reach = int(np.flatnonzero(jump)[-1]) + 1
     tilted = np.fft.rfft(jump[:reach] * np.exp(tilt * np.arange(reach)), length)
     turn = 2j * np.pi * np.arange(length // 2 + 1) / length - tilt
     remaining = -np.expm1(turn * down + rate * (tilted - 1.0))
@@ -78,7 +83,7 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
 
 def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
     """Tilt t >= 0 that makes exp(-t down) E[exp(t A)] smallest, from a geometric list; 0 when none is below 1."""
-    cells = np.flatnonzero(jump > 1e-15)
+    cells = np.flatnonzero(jump)
     tilts = np.geomspace(1e-6, 20.0 / max(float(cells[-1]), 1.0), TILTS)
     growth = np.exp(np.outer(tilts, cells)) @ jump[cells]
     exponent = rate * (growth - 1.0) - tilts * down

@@ -43,6 +43,8 @@ from planner.workload import ArrivalProcess, TokenLengths
 
 LARGEST_SOLVED = 0.985
 """Utilisation up to which the backlog is solved; above, waits grow as 1 / (1 - utilisation) (heavy traffic)."""
+SMALLEST_SOLVED = 1e-6
+"""A server less used than this is solved as if it were used this much."""
 CLOSEST_TO_CRITICAL = 0.985
 """The backlog is not solved nearer than this to the running number at which full steps only just keep up."""
 SLOW_EDGES = np.linspace(0.0, 1.0, 9)
@@ -87,7 +89,7 @@ def prefill_pool(
 def _solvable(offered: Offered) -> tuple[Offered, float, float]:
     """The load to solve, its true utilisation, and the factor by which waits are larger than there."""
     utilisation = offered.rate_per_s / offered.limit.rate_per_s
-    rate = min(utilisation, LARGEST_SOLVED) * offered.limit.rate_per_s
+    rate = min(max(utilisation, SMALLEST_SOLVED), LARGEST_SOLVED) * offered.limit.rate_per_s
     solved = Offered(offered.server, offered.arrivals.at_rate(rate), offered.lengths, offered.limit)
     return solved, utilisation, max(1.0, (1.0 - LARGEST_SOLVED) / max(1.0 - utilisation, np.finfo(float).tiny))
 
@@ -160,19 +162,22 @@ def _running_state(offered: Offered, utilisation: float) -> _RunningState:
     """The number running, from a fluid estimate; once more where the burstiness depends on what came out."""
     running, step_s = offered.fluid()
     spread = burstiness(offered, running, step_s)
-    state = _agreed(offered, utilisation, spread, (running + 1.0, 1.2 * running + 2.0))
-    if offered.arrivals.scv == 1.0:
-        return state
-    law = state.law
-    spread = burstiness(offered, law.mean, float(np.interp(law.mean + 1.0, offered.counts, state.step_means_s)))
-    return _agreed(offered, utilisation, spread, (law.mean + 1.0, law.mean + 1.0 + UPWARD * max(law.std, 0.5)))
+    starts = (running + 1.0, 1.2 * running + 2.0)
+    if offered.arrivals.scv != 1.0:
+        rough = _agreed(offered, utilisation, spread, starts, refinements=0)
+        law, means = rough.law, rough.step_means_s
+        spread = burstiness(offered, law.mean, float(np.interp(law.mean + 1.0, offered.counts, means)))
+        starts = (law.mean + 1.0, law.mean + 1.0 + UPWARD * max(law.std, 0.5))
+    return _agreed(offered, utilisation, spread, starts, REFINEMENTS)
 
 
-def _agreed(offered: Offered, utilisation: float, spread: Burstiness, starts: tuple[float, float]) -> _RunningState:
+def _agreed(
+    offered: Offered, utilisation: float, spread: Burstiness, starts: tuple[float, float], refinements: int
+) -> _RunningState:
     """The step curve T(n) and the law of n, made to agree: T is solved where the law has its mass."""
     stream = offered.tokens(spread.in_step)
     solved = [_decoding_backlog(offered, n, stream) for n in starts]
-    for _ in range(REFINEMENTS):
+    for _ in range(refinements):
         law = _law_from(offered, solved, utilisation, spread)[0]
         wanted = (law.mean + 1.0, law.mean + 1.0 + UPWARD * law.std)
         new = [n for n in wanted if all(abs(n - b.regime.running) > NEAR * max(law.std, 1.0) for b in solved)]

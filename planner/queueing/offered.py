@@ -73,9 +73,9 @@ class Offered:
         """
         most = SEARCH_MARGIN * self.limit.running + 20.0
         if self.limit.limit != RUNNING:
-            return np.arange(int(min(self.slots, most)) + 1).astype(np.float64)
-        taken = max(1.0, np.floor(min(self.server.max_running, self.server.token_budget - 1.0)))
-        return np.arange(taken + 1.0) * (self.slots / taken)
+            return np.arange(float(int(min(self.slots, most)) + 1))
+        taken = max(1, int(min(self.server.max_running, self.server.token_budget - 1.0)))
+        return np.arange(float(taken + 1)) * (self.slots / taken)
 
     @cached_property
     def full_steps_s(self) -> FloatArray:
