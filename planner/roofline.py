@@ -236,18 +236,9 @@ def attention_decode_work(group: LayerGroup, precision: Precision, dtype: Dtype,
 
     Queries in, outputs out and the new token's KV add per sequence. h = heads / tp, h_kv = KV heads on this GPU.
     """
-    attention = group.attention
-    query = attention.heads // tp * attention.head_dim
-    kv = 2.0 * kv_heads_per_gpu(attention, tp) * attention.head_dim * BYTES_PER_VALUE[precision.kv_cache]
-    return OperatorWork(
-        Family.ATTENTION_DECODE,
-        dtype,
-        flops={Statistic.DECODE_CONTEXT: group.count * 4.0 * query},
-        hbm_bytes={
-            Statistic.DECODE_CONTEXT: group.count * kv,
-            Statistic.DECODE_TOKENS: group.count * (kv + 2.0 * query * ACTIVATION_BYTES),
-        },
-        link_bytes={},
+    pairs = reads = Statistic.DECODE_CONTEXT
+    return _attention_work(
+        Family.ATTENTION_DECODE, group, precision, dtype, tp, (pairs, reads, Statistic.DECODE_TOKENS)
     )
 
 
@@ -256,17 +247,28 @@ def attention_prefill_work(group: LayerGroup, precision: Precision, dtype: Dtype
 
     KV of the past and of the chunk is read once, the new tokens' KV is written.
     """
+    per = (Statistic.CHUNK_PAIRS, Statistic.CHUNK_CONTEXT, Statistic.CHUNK_TOKENS)
+    return _attention_work(Family.ATTENTION_PREFILL, group, precision, dtype, tp, per)
+
+
+def _attention_work(
+    family: Family,
+    group: LayerGroup,
+    precision: Precision,
+    dtype: Dtype,
+    tp: int,
+    per: tuple[Statistic, Statistic, Statistic],
+) -> OperatorWork:
+    """Softmax attention with FLOPs per query-key pair, KV reads per cached token, traffic per query token (`per`)."""
     attention = group.attention
+    pairs, reads, queries = per
     query = attention.heads // tp * attention.head_dim
     kv = 2.0 * kv_heads_per_gpu(attention, tp) * attention.head_dim * BYTES_PER_VALUE[precision.kv_cache]
     return OperatorWork(
-        Family.ATTENTION_PREFILL,
+        family,
         dtype,
-        flops={Statistic.CHUNK_PAIRS: group.count * 4.0 * query},
-        hbm_bytes={
-            Statistic.CHUNK_CONTEXT: group.count * kv,
-            Statistic.CHUNK_TOKENS: group.count * (kv + 2.0 * query * ACTIVATION_BYTES),
-        },
+        flops={pairs: group.count * 4.0 * query},
+        hbm_bytes={reads: group.count * kv, queries: group.count * (kv + 2.0 * query * ACTIVATION_BYTES)},
         link_bytes={},
     )
 

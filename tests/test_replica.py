@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_db import Calibration, Dtype, Efficiency, GpuSku, load_hardware
+from hardware_db import Calibration, Dtype, Efficiency, GpuSku
 from planner.errors import InputError
 from planner.llm import Precision, kv_bytes_per_token, load_llm, weight_bytes
 from planner.replica import (
-    Parallelism,
-    ReplicaConfig,
     kv_bytes_per_token_per_gpu,
     memory_footprint,
     require_room,
@@ -22,16 +20,7 @@ from planner.replica import (
     weights_bytes_per_gpu,
 )
 from planner.roofline import Bound, Family, StepShape
-
-HARDWARE = load_hardware()
-H100 = HARDWARE.skus["h100-sxm"]
-VLLM = HARDWARE.engines["vllm"]
-FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8, kv_cache=Dtype.FP8)
-
-
-def replica(model: str = "llama-3.1-8b", sku: GpuSku = H100, tp: int = 1, **changes: object) -> ReplicaConfig:
-    """A replica with defaults for everything a test does not speak about."""
-    return ReplicaConfig(llm=load_llm(model), sku=sku, engine=VLLM, parallelism=Parallelism(tp=tp), **changes)
+from tests.builders import FP8, H100, HARDWARE, replica
 
 
 def with_bandwidth(factor: float) -> GpuSku:
@@ -97,9 +86,11 @@ class TestLlama70bByHand:
     def test_kv_capacity_is_what_the_bytes_leave(self) -> None:
         config = replica("llama-3.3-70b-instruct", tp=2, precision=FP8)
         footprint = memory_footprint(config)
-        left = 80 * 2**30 * VLLM.memory_fraction - footprint.weights_bytes - footprint.activation_bytes
+        left = (
+            80 * 2**30 * HARDWARE.engines["vllm"].memory_fraction - footprint.weights_bytes - footprint.activation_bytes
+        )
         assert footprint.kv_capacity_tokens == pytest.approx(left / (327_680 / 2 / 2), rel=1e-3)
-        assert footprint.kv_blocks * VLLM.kv_block_tokens == footprint.kv_capacity_tokens
+        assert footprint.kv_blocks * HARDWARE.engines["vllm"].kv_block_tokens == footprint.kv_capacity_tokens
 
 
 def test_replicated_kv_projections_are_counted() -> None:
