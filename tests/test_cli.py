@@ -302,7 +302,7 @@ BAD_SETTINGS = [
     ("search.engine=none", "search.engine", "'none'", "unknown name", "vllm"),
     ("search.modes=[both]", "search.modes[0]", "'both'", "mixed", "use one of"),
     ("prices.usd_per_gpu_hour.h100-sxm=-2", "prices.usd_per_gpu_hour.h100-sxm", "-2", "> 0", "within"),
-    ("prices.commitment=demand", "commitment", "'demand'", "unknown name", "on_demand"),
+    ("prices.commitment=demand", "prices.commitment", "'demand'", "unknown name", "on_demand"),
     ("limits.gpus.h100-sxm=-1", "limits.gpus.h100-sxm", "-1", "must be >= 0", "within"),
     ("limits.gpus.none=1", "limits.gpus", "'none'", "unknown name", "use one"),
     ("limits.budget_usd_per_hour=0", "limits.budget_usd_per_hour", "0", "greater than 0", "greater than 0"),
