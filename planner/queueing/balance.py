@@ -25,6 +25,9 @@ UPWARD = 1.2
 NEAR = 0.3
 """No new anchor within this many standard deviations of an old one."""
 REFINEMENTS = 3
+SMALLEST_STD = 0.5
+LEAST_STEP = 0.5
+"""An extrapolated mean step is not below this share of the lowest solved one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class RunningState:
 
     Attributes:
         law: of the number running.
-        step_means_s: T(0), ..., T(N) [s].
+        step_means_s: T at each of the numbers running of `law` [s].
         spread: burstiness.
         noise: fluctuation of the steps near the mean number running.
         slope: lambda E[K] dT/dn, the feedback of the number running on itself, in [0, 0.9].
@@ -46,7 +49,7 @@ class RunningState:
     slope: float
 
 
-def running_state(offered: Offered: float) -> RunningState:
+def running_state(offered: Offered) -> RunningState:
     """The number running, from a fluid estimate; once more where the burstiness depends on what came out."""
     running, step_s = offered.fluid()
     spread = burstiness(offered, running, step_s)
@@ -55,13 +58,11 @@ def running_state(offered: Offered: float) -> RunningState:
         rough = _agreed(offered, spread, starts, refinements=0)
         law, means = rough.law, rough.step_means_s
         spread = burstiness(offered, law.mean, float(np.interp(law.mean + 1.0, offered.counts, means)))
-        starts = (law.mean + 1.0, law.mean + 1.0 + UPWARD * max(law.std, 0.5))
+        starts = (law.mean + 1.0, law.mean + 1.0 + UPWARD * max(law.std, SMALLEST_STD))
     return _agreed(offered, spread, starts, REFINEMENTS)
 
 
-def _agreed(
-    offered: Offered, spread: Burstiness, starts: tuple[float, float], refinements: int
-) -> RunningState:
+def _agreed(offered: Offered, spread: Burstiness, starts: tuple[float, float], refinements: int) -> RunningState:
     """The step curve T(n) and the law of n, made to agree: T is solved where the law has its mass."""
     stream = offered.tokens(spread.in_step)
     solved = [_decoding_backlog(offered, n, stream) for n in starts]
@@ -74,15 +75,13 @@ def _agreed(
         solved += [_decoding_backlog(offered, n, stream) for n in new]
     law, means, nearest = _law_from(offered, solved, spread)
     noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
-    noise = noise.damped((1.0 - law.blocked) ** 2)
+    noise = noise.damped(_open(law))
     rise = np.interp([law.mean + 1.0, law.mean + 1.0 + max(law.std, 1.0)], offered.counts, means)
     slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / max(law.std, 1.0)
     return RunningState(law, means, spread, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
 
 
-def _law_from(
-    offered: Offered, solved: list[Backlog], spread: Burstiness
-) -> tuple[RunningLaw, FloatArray, Backlog]:
+def _law_from(offered: Offered, solved: list[Backlog], spread: Burstiness) -> tuple[RunningLaw, FloatArray, Backlog]:
     """Law of n from solved points of T(n), the curve through them [s], and the point nearest to the mean."""
     means = _step_curve(offered, solved)
     gaps = np.array([max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)])
@@ -93,8 +92,16 @@ def _law_from(
     nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
     noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
-    stay = means + float(noise.start_excess_s(gaps)[0]) * (1.0 - guess.blocked) ** 2
+    stay = means + float(noise.start_excess_s(gaps)[0]) * _open(guess)
     return running_law(offered.counts, stay, offered.gap_rate_per_s, z, largest), means, nearest
+
+
+def _open(law: RunningLaw) -> float:
+    """Share of the backlog's memory that is left where slots are short: few slots let in few prompts at once.
+
+    That a request and one behind it both find a slot, (1 - blocked)^2; chosen because it agrees with simulation.
+    """
+    return (1.0 - law.blocked) ** 2
 
 
 def _decoding_backlog(offered: Offered, running: float, stream: TokenArrivals) -> Backlog:
@@ -128,4 +135,4 @@ def _step_curve(offered: Offered, solved: list[Backlog]) -> FloatArray:
         slopes = np.maximum(np.diff(t) / np.diff(n), 0.0)
         curve = np.interp(counts, n, t)
         curve += slopes[-1] * np.maximum(counts - n[-1], 0.0) - slopes[0] * np.maximum(n[0] - counts, 0.0)
-    return np.where(counts >= offered.critical, full, np.clip(curve, 0.5 * t[0], full))
+    return np.where(counts >= offered.critical, full, np.clip(curve, LEAST_STEP * t[0], full))

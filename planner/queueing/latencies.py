@@ -18,6 +18,8 @@ FIRST_EDGES = tail_edges(40)
 """Slices of the TTFT of a prompt group."""
 START_EDGES = tail_edges(10)
 """Slices of the same within an E2E."""
+TOKEN_EDGES = tail_edges(24)
+"""Slices of the TPOT of requests of one output length."""
 GAP_TIME_EDGES = tail_edges(10)
 """Slices of the TPOT within an E2E."""
 WAIT_EDGES = tail_edges(12)
@@ -76,18 +78,25 @@ def decode_latencies(
         gap_times_s: times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points).
         mass: of these points, shape (points,).
     """
-    tokens = np.append(gap_times_s.ravel(), 0.0)
-    shares = np.append(np.outer(lengths.gap_weights * lengths.decoding, mass).ravel(), 1.0 - lengths.decoding)
-    decode_s = lengths.gaps[:, None] * slice_means(gap_times_s, mass, GAP_TIME_EDGES)
-    few = sorted_slice_means(first_s, np.broadcast_to(np.diff(FIRST_EDGES), first_s.shape), START_EDGES)
+    token_s = slice_means(gap_times_s, mass, TOKEN_EDGES)
+    tokens = np.append(token_s.ravel(), 0.0)
+    chance = np.outer(lengths.gap_weights * lengths.decoding, np.diff(TOKEN_EDGES))
+    shares = np.append(chance.ravel(), 1.0 - lengths.decoding)
+    decode_s = lengths.gaps[:, None] * _coarser(token_s, TOKEN_EDGES, GAP_TIME_EDGES)
+    few = _coarser(first_s, FIRST_EDGES, START_EDGES)
     among = (lengths.gap_groups[:, :, None] * np.diff(START_EDGES)).reshape(lengths.gaps.size + 1, -1)
     start_s = slice_means(np.broadcast_to(few.ravel(), among.shape), among, START_EDGES)
     ends = (start_s[:-1, :, None] + decode_s[:, None, :]).reshape(lengths.gaps.size, -1)
-    chance = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES)).ravel()
-    weights = np.outer(lengths.gap_weights * lengths.decoding, chance)
+    both = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES)).ravel()
+    weights = np.outer(lengths.gap_weights * lengths.decoding, both)
     all_ends = np.append(ends, start_s[-1])
     all_weights = np.append(weights, np.diff(START_EDGES) * (1.0 - lengths.decoding))
     return condensed(tokens, shares), condensed(all_ends, all_weights)
+
+
+def _coarser(means: FloatArray, edges: FloatArray, to: FloatArray) -> FloatArray:
+    """Slice means at fewer edges, row by row."""
+    return sorted_slice_means(means, np.broadcast_to(np.diff(edges), means.shape), to)
 
 
 def unstable(limit: FluidLimit, utilisation: float) -> QueueLatency:

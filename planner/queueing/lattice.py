@@ -6,7 +6,8 @@ import numpy as np
 
 from planner.queueing.types import ComplexArray, FloatArray
 
-SHORTEST_TRANSFORM = 4096
+ENOUGH = 4096
+"""Length of a transform from which on wrapping around is negligible whatever the load."""
 NEGLIGIBLE_MASS = 1e-15
 """Rounding noise of a transform; it must not be tilted."""
 LARGEST_GROWTH = 18.0
@@ -50,8 +51,8 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
 
     The walk moves by A - down cells per step, A compound Poisson. With z marking cells, 1 - z^-down E[z^A] is the
     product of a factor in powers of z and one in powers of 1/z; the latter is (1 - 1/z) e(1/z), and 1/e(1/z) is
-    returned. The factors are split by the cepstrum (the FFT of the logarithm) on a circle through the saddle point,
-    where the logarithm has no singularity near by.
+    returned. The factors are split by the cepstrum (the FFT of the logarithm) on a circle half-way to the saddle
+    point, where the logarithm has no singularity near by on either side.
 
     Args:
         jump: law of one batch on 0, 1, 2, ... cells, shape (n,).
@@ -63,9 +64,9 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     Source: Ackroyd, IEEE Trans. Communications 28 (1980) 52-58; Asmussen, Applied Probability and Queues (2003),
     chapter VIII.3.
     """
-    length = max(2 * size, SHORTEST_TRANSFORM)
+    length = max(2 * size, min(8 * size, ENOUGH))
     jump = np.where(jump > NEGLIGIBLE_MASS, jump, 0.0)
-    tilt = min(_saddle_point(jump, rate, down), LARGEST_GROWTH / size)
+    tilt = min(_saddle_point(jump, rate, down) / 2.0, LARGEST_GROWTH / size)
     reach = int(np.flatnonzero(jump)[-1]) + 1
     tilted = np.fft.rfft(jump[:reach] * np.exp(tilt * np.arange(reach)), length)
     turn = 2j * np.pi * np.arange(length // 2 + 1) / length - tilt

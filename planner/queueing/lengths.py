@@ -15,7 +15,7 @@ PROMPT_POINTS = 256
 """Points of the prompt law on the backlog lattice."""
 GROUPS = 24
 """Prompt sizes told apart in a latency; finer towards the long ones, which make the tail."""
-GAP_POINTS = 40
+GAP_POINTS = 80
 """Output lengths told apart in a latency."""
 
 

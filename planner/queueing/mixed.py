@@ -34,12 +34,18 @@ from planner.queueing.token_gap import (
 from planner.queueing.types import BatchServer, FloatArray, QueueLatency
 from planner.workload import ArrivalProcess, TokenLengths
 
+TINY = 1e-9
 LARGEST_SOLVED = 0.985
 """Utilisation up to which the backlog is solved; above, waits grow as 1 / (1 - utilisation) (heavy traffic)."""
 SMALLEST_SOLVED = 1e-6
 """A server less used than this is solved as if it were used this much."""
 SLOW_EDGES = np.linspace(0.0, 1.0, 9)
 OFTEN_EMPTY = 1e-3
+"""Above this probability that nothing decodes, steps with nothing but prompts count in the mean step."""
+TOWARDS_SATURATION = 0.5
+"""Share of the way to its saturated value that the number running goes while a long backlog lasts; agrees with
+simulation."""
+NEGLIGIBLE_SPREAD = 0.02
 
 
 def mixed_pool(server: BatchServer, arrivals: ArrivalProcess, lengths: TokenLengths, replicas: int = 1) -> QueueLatency:
@@ -137,20 +143,21 @@ def _backlogs_met(offered: Offered, state: RunningState) -> list[Backlog]:
     slow = offered.relaxation_steps(mean)
     spread = min(law.std * np.sqrt(memory / (memory + slow)), mean, top - mean)
     stream = offered.tokens(state.spread.in_queue)
-    saturating = 0.5 * slow / (slow + memory)
-    nodes = [mean - spread, mean + spread] if spread > 0.02 * mean else [mean]
+    saturating = TOWARDS_SATURATION * slow / (slow + memory)
+    nodes = [mean - spread, mean + spread] if spread > NEGLIGIBLE_SPREAD * mean else [mean]
     return [_met_backlog(offered, n, law.empty, saturating, stream) for n in nodes]
 
 
 def _met_backlog(offered: Offered, running: float, empty: float, saturating: float, stream: TokenArrivals) -> Backlog:
+    """Backlog at one number running; nothing decodes for the share `empty` of the time."""
     full_running = running + max(offered.limit.running - running, 0.0) * saturating
     if not offered.keeps_up(full_running):
         full_running = running
     idle, decoding = 0.0, running
     if empty > 0.0:
-        decoding = max(running / max(1.0 - empty, 1e-9), 1e-6)
+        decoding = max(running / max(1.0 - empty, TINY), TINY)
         pause_s = 1.0 / stream.rate_per_s
-        odds = step_duration_s(offered.server, decoding, 0.0) / pause_s * empty / max(1.0 - empty, 1e-12)
+        odds = step_duration_s(offered.server, decoding, 0.0) / pause_s * empty / max(1.0 - empty, TINY)
         idle = odds / (1.0 + odds)
     return solve_backlog(offered.server, offered.regime(running, full_running, decoding, idle), stream, FINE_CELLS)
 

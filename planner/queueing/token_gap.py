@@ -20,6 +20,8 @@ LEVELS = 5
 """Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own law."""
 SHAPE_CELLS = 256
 LEAST_SHARE = 1e-6
+LARGEST_SKEWNESS = 2.0
+"""Above it the gamma approximation of a mean is worse than the law of a mean of 16."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, by which the memory of the number running is lengthened."""
 
@@ -173,7 +175,8 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     """Deviation [s] of the mean of k steps from its mean at the noise points, shape (gaps, 16).
 
     Few effectively independent steps (their variance over that of the mean) have the law of a mean of so many draws of
-    one step; many have a gamma law with the skewness 3 sd / mean of a first-passage time (inverse Gaussian).
+    one step; many have a gamma law with the skewness 3 sd / mean of a first-passage time (inverse Gaussian), or the
+    larger one that keeps it above the shortest step. Rare prompts (a larger skewness still) keep their own law.
     """
     if noise.variance <= 0.0:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
@@ -183,7 +186,9 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     low = np.minimum(level.astype(np.int64), LEVELS - 2)
     share = (level - low)[:, None]
     few = shapes[low] * (1.0 - share) + shapes[low + 1] * share
-    shape = np.where((level < LEVELS - 1.0)[:, None], few, _gamma_shape(3.0 * std / noise.mean_s))
+    skewness = np.maximum(3.0 * std / noise.mean_s, 2.0 * std / (noise.mean_s - noise.shortest_s))
+    many = (level >= LEVELS - 1.0) & (skewness <= LARGEST_SKEWNESS)
+    shape = np.where(many[:, None], _gamma_shape(np.minimum(skewness, LARGEST_SKEWNESS)), few)
     return np.asarray(std[:, None] * shape)
 
 
@@ -192,26 +197,29 @@ def _gamma_shape(skewness: FloatArray) -> FloatArray:
 
     Wilson and Hilferty, PNAS 17 (1931) 684-688.
     """
-    skew = np.clip(skewness, 1e-6, 4.0)[:, None]
+    skew = np.maximum(skewness, 1e-6)[:, None]
     middle = (NOISE_EDGES[:-1] + NOISE_EDGES[1:]) / 2.0
     cube = np.maximum(1.0 + skew * ndtri(middle)[None, :] / 6.0 - skew**2 / 36.0, 0.0) ** 3
     return _standardised(2.0 / skew * (cube - 1.0))
 
 
 def _shapes_of_means(durations: FloatArray, weights: FloatArray) -> FloatArray:
-    """Laws of the mean of 1, 2, 4, ... independent draws, standardised, at the noise points, shape (LEVELS, 16)."""
+    """Laws of the mean of 1, 2, 4, ... independent draws, less mean and over deviation, shape (LEVELS, 16)."""
     low, high = float(durations.min()), float(durations.max())
     if high <= low:
         return np.zeros((LEVELS, NOISE_EDGES.size - 1))
     cells = np.rint((durations - low) / (high - low) * (SHAPE_CELLS - 1)).astype(np.int64)
     law = np.bincount(cells, weights, SHAPE_CELLS).astype(np.float64)
+    places = np.arange(float(SHAPE_CELLS))
     shapes = np.zeros((LEVELS, NOISE_EDGES.size - 1))
     for level in range(LEVELS):
-        shapes[level] = sorted_slice_means(np.arange(float(SHAPE_CELLS)), law, NOISE_EDGES)
+        mean = float(places @ law)
+        std = np.sqrt(max(float((places - mean) ** 2 @ law), np.finfo(float).tiny))
+        shapes[level] = (sorted_slice_means(places, law, NOISE_EDGES) - mean) / std
         pairs = np.convolve(law, law)
         halves = np.concatenate([[0.0], pairs[1::2], [0.0]]) / 2.0
         law = pairs[0::2] + halves[:-1] + halves[1:]
-    return _standardised(shapes)
+    return shapes
 
 
 def _standardised(shapes: FloatArray) -> FloatArray:

@@ -1,0 +1,293 @@
+"""How far the queueing theory is from a step-by-step simulation, over machines, lengths, burstiness and load.
+
+Prints the tables of docs/science-queueing.md. Run from the root of the checkout, some four minutes:
+
+    python -m tests.studies.queueing_vs_steps
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.queueing import BatchServer, QueueLatency, decode_pool, mixed_pool, prefill_pool
+from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
+from planner.workload import ArrivalProcess, TokenLengths
+
+FloatArray = NDArray[np.float64]
+StepTime = Callable[[FloatArray, FloatArray], FloatArray]
+PERCENTILES = (0.5, 0.95, 0.99)
+HEADINGS = ("mean", "p50", "p95", "p99")
+WARM_UP = 0.1
+
+
+def dense_model_step(
+    parameters: float,
+    weight_bytes: float,
+    bandwidth: float,
+    flops: float,
+    kv_bytes: float,
+    overhead_s: float,
+) -> StepTime:
+    """Step time of a dense model: the larger of memory time and compute time, and a fixed cost of a prompt.
+
+    Memory: weights and the KV cache of each running sequence over the bandwidth. Compute: 2 FLOP per parameter and
+    token over the peak.
+    """
+
+    def step_s(running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        memory = (weight_bytes + kv_bytes * running) / bandwidth
+        compute = (running + prompt_tokens) * 2.0 * parameters / flops
+        return np.asarray(np.maximum(memory, compute) + overhead_s * (prompt_tokens > 0))
+
+    return step_s
+
+
+# H100 SXM data sheet: 3.35e12 B/s, 0.99e15 FLOP/s in 16 bit, 1.98e15 in FP8, dense. KV cache of 1,000 tokens:
+# Llama-3 70B in FP8 1.6e8 B, Llama-3 8B in 16 bit 1.3e8 B (assumed context). Overheads are assumed.
+LLAMA_70B = dense_model_step(70.6e9, 70.6e9, 6.7e12, 3.96e15, 1.6e8, 4e-4)
+LLAMA_8B = dense_model_step(8.03e9, 16.1e9, 3.35e12, 0.99e15, 1.3e8, 3e-4)
+
+
+def lognormal_lengths(
+    inputs: tuple[float, float], outputs: tuple[float, float], most: tuple[int, int], seed: int = 1
+) -> TokenLengths:
+    """20,000 requests with log-normal lengths of given (mean, standard deviation), clipped to at most `most`."""
+    generator = np.random.default_rng(seed)
+
+    def draw(mean: float, deviation: float, largest: int) -> NDArray[np.int64]:
+        spread = np.log1p((deviation / mean) ** 2)
+        values = np.exp(generator.normal(np.log(mean) - spread / 2.0, np.sqrt(spread), 20_000))
+        return np.clip(np.rint(values), 1, largest).astype(np.int64)
+
+    return TokenLengths.from_pairs(draw(*inputs, most[0]), draw(*outputs, most[1]))
+
+
+# Means and spreads like public traces: Azure 2023 conversation (1155 in, 211 out) and code (2048 in, 28 out), and a
+# reasoning workload (970 in, 1430 out).
+AZURE = lognormal_lengths((1155, 1100), (211, 250), (14_000, 2000))
+CODE = lognormal_lengths((2048, 1900), (28, 50), (8000, 1000))
+CHAT = lognormal_lengths((300, 300), (300, 300), (8000, 2000))
+REASONING = lognormal_lengths((970, 2000), (1430, 1600), (20_000, 12_000))
+CONSTANT = TokenLengths.constant(1000, 200)
+
+
+class StepLoop:
+    """One server, step by step, nothing approximated.
+
+    At a step boundary waiting requests are admitted in order while slots are free. Every running sequence gets one
+    token; the rest of the budget goes to admitted prompts in order, split where it ends. A prompt whose last token is
+    in the step has its first output token at the end of the step, and one more in each of the next `gaps` steps. An
+    input of 0 tokens brings its prompt served: its first time is when it joins.
+    """
+
+    def __init__(
+        self, server: BatchServer, arrival_s: FloatArray, inputs: NDArray[np.int64], gaps: NDArray[np.int64]
+    ) -> None:
+        self.server, self.arrival_s, self.inputs, self.gaps = server, arrival_s, inputs, gaps
+        self.first_s, self.end_s = np.zeros(inputs.size), np.zeros(inputs.size)
+        self.remaining = inputs.copy()
+        self.now_s, self.step, self.running, self.admitted, self.head = 0.0, 0, 0, 0, 0
+        self.leaving: dict[int, list[int]] = {}
+        self.durations_s: dict[tuple[int, int], float] = {}
+
+    def run(self) -> tuple[FloatArray, FloatArray]:
+        """First-token and end times [s] of every request."""
+        while self.head < self.inputs.size or self.running:
+            self._admit()
+            if self.running or self.head < self.admitted:
+                self._serve()
+            elif self.admitted < self.inputs.size:
+                self.now_s = max(self.now_s, float(self.arrival_s[self.admitted]))
+        return self.first_s, self.end_s
+
+    def _admit(self) -> None:
+        while (
+            self.admitted < self.inputs.size
+            and self.arrival_s[self.admitted] <= self.now_s
+            and self.running + self.admitted - self.head < self.server.max_running
+        ):
+            self.admitted += 1
+            if self.inputs[self.head] == 0:
+                self._start(self.head, self.step)
+                self.head += 1
+
+    def _serve(self) -> None:
+        room, finished = self.server.token_budget - self.running, self.head
+        budget = room
+        while finished < self.admitted and budget > 0:
+            served = min(int(self.remaining[finished]), budget)
+            self.remaining[finished] -= served
+            budget -= served
+            finished += int(self.remaining[finished] == 0)
+        self.now_s += self._duration_s(self.running, room - budget)
+        done = self.leaving.pop(self.step, [])
+        self.end_s[done] = self.now_s
+        self.running -= len(done)
+        self.step += 1
+        for request in range(self.head, finished):
+            self._start(request, self.step)
+        self.head = finished
+
+    def _start(self, request: int, step: int) -> None:
+        self.first_s[request] = self.end_s[request] = self.now_s
+        if self.gaps[request]:
+            self.running += 1
+            self.leaving.setdefault(step + int(self.gaps[request]) - 1, []).append(request)
+
+    def _duration_s(self, running: int, tokens: int) -> float:
+        if (running, tokens) not in self.durations_s:
+            duration = self.server.step_s(np.array(float(running)), np.array(float(tokens)))
+            self.durations_s[running, tokens] = float(duration)
+        return self.durations_s[running, tokens]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One server, its lengths, and where to look."""
+
+    name: str
+    step_s: StepTime
+    token_budget: int
+    lengths: TokenLengths
+    max_running: float = 1e5
+    kind: str = "mixed"
+    scvs: tuple[float, ...] = (1.0,)
+    loads: tuple[float, ...] = (0.05, 0.3, 0.6, 0.8, 0.9)
+    requests: int = 60_000
+
+    @property
+    def server(self) -> BatchServer:
+        """The server."""
+        return BatchServer(self.step_s, self.token_budget, self.max_running)
+
+    @property
+    def largest_rate_per_s(self) -> float:
+        """Largest stable rate by theory [1/s]."""
+        rate = {"mixed": largest_mixed_rate, "prefill": largest_prefill_rate, "decode": largest_decode_rate}[self.kind]
+        return rate(self.server, self.lengths)
+
+    def predicted(self, arrivals: ArrivalProcess) -> QueueLatency:
+        """The theory's answer."""
+        pool = {"mixed": mixed_pool, "prefill": prefill_pool, "decode": decode_pool}[self.kind]
+        return pool(self.server, arrivals, self.lengths)
+
+    def simulated(self, arrivals: ArrivalProcess, requests: int, seed: int) -> dict[str, FloatArray]:
+        """TTFT, TPOT (of requests that decode) and E2E [s] of simulated requests, warm-up dropped."""
+        arrival_s = arrivals.sample_times_s(requests, seed)
+        inputs, outputs = self.lengths.sample(requests, seed + 1)
+        gaps = np.zeros_like(outputs) if self.kind == "prefill" else outputs - 1
+        inputs = np.zeros_like(inputs) if self.kind == "decode" else inputs
+        first, end = StepLoop(self.server, arrival_s, inputs, gaps).run()
+        kept = np.arange(requests) >= WARM_UP * requests
+        decodes = kept & (gaps > 0)
+        tpot = (end - first)[decodes] / gaps[decodes]
+        return {"ttft": (first - arrival_s)[kept], "tpot": tpot, "e2e": (end - arrival_s)[kept]}
+
+
+def summary(samples: FloatArray) -> FloatArray:
+    """Mean, p50, p95, p99."""
+    return np.array([samples.mean(), *np.quantile(samples, PERCENTILES)])
+
+
+def predicted_summary(latency: QueueLatency, metric: str) -> FloatArray:
+    """Mean, p50, p95, p99 of a metric; TPOT of the requests that decode."""
+    law = getattr(latency, metric)
+    support, weights = law.support_s, law.weights
+    if metric == "tpot":
+        support, weights = support[law.support_s > 0], weights[law.support_s > 0]
+    reached = np.cumsum(weights / weights.sum())
+    last = support.size - 1
+    quantiles = [support[min(int(np.searchsorted(reached, p - 1e-12)), last)] for p in PERCENTILES]
+    return np.array([support @ weights / weights.sum(), *quantiles])
+
+
+@dataclass
+class Errors:
+    """Relative errors of the theory, collected over scenarios."""
+
+    rows: dict[str, list[FloatArray]] = field(default_factory=dict)
+    times_s: list[float] = field(default_factory=list)
+
+    def add(self, scenario: Scenario, load: float, scv: float) -> str:
+        """Compare one operating point; returns its row of the table."""
+        arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s, scv=scv)
+        started = time.process_time()
+        latency = scenario.predicted(arrivals)
+        self.times_s.append(time.process_time() - started)
+        samples = scenario.simulated(arrivals, scenario.requests, seed=7)
+        cells = [scenario.name, f"{scv:g}", f"{load:g}"]
+        for metric in ("ttft", "tpot", "e2e"):
+            if not samples[metric].size or (metric == "e2e" and scenario.kind == "prefill"):
+                cells += ["–", "–"]
+                continue
+            truth = summary(samples[metric])
+            error = 100.0 * (predicted_summary(latency, metric) / truth - 1.0)
+            self.rows.setdefault(metric, []).append(error)
+            cells += [f"{1e3 * truth[0]:.4g}", " ".join(f"{e:+.0f}" for e in error)]
+        return "| " + " | ".join(cells) + " |"
+
+    def table(self) -> str:
+        """Median, 90th percentile and largest absolute errors."""
+        lines = ["| metric | figure | median | 90 % within | largest |", "|---|---|---|---|---|"]
+        for metric, rows in self.rows.items():
+            size = np.abs(np.array(rows))
+            for column, heading in enumerate(HEADINGS):
+                figures = (np.median(size[:, column]), np.quantile(size[:, column], 0.9), size[:, column].max())
+                lines.append(f"| {metric.upper()} | {heading} | " + " | ".join(f"{f:.1f} %" for f in figures) + " |")
+        return "\n".join(lines)
+
+
+POISSON = (
+    Scenario("70B C=256 conversation", LLAMA_70B, 256, AZURE),
+    Scenario("70B C=1024 conversation", LLAMA_70B, 1024, AZURE),
+    Scenario("70B C=8192 conversation", LLAMA_70B, 8192, AZURE),
+    Scenario("70B C=2048 reasoning", LLAMA_70B, 2048, REASONING),
+    Scenario("8B C=512 code", LLAMA_8B, 512, CODE),
+    Scenario("8B C=2048 chat", LLAMA_8B, 2048, CHAT),
+    Scenario("8B C=8192 constant 1000/200", LLAMA_8B, 8192, CONSTANT),
+)
+OTHER_BURSTINESS = tuple(
+    Scenario(s.name, s.step_s, s.token_budget, s.lengths, scvs=(0.0, 0.25, 4.0), loads=(0.05, 0.5, 0.9))
+    for s in POISSON
+    if "reasoning" not in s.name
+)
+SLOT_LOADS = (0.5, 0.8, 0.9)
+FEW_SLOTS = (
+    Scenario("70B C=8192 conversation, 64 slots", LLAMA_70B, 8192, AZURE, 64, loads=SLOT_LOADS),
+    Scenario("70B C=512 conversation, 24 slots", LLAMA_70B, 512, AZURE, 24, scvs=(0.25, 1.0, 4.0), loads=SLOT_LOADS),
+    Scenario("8B C=2048 chat, 128 slots", LLAMA_8B, 2048, CHAT, 128, loads=SLOT_LOADS),
+    Scenario("8B C=2048 code, 8 slots", LLAMA_8B, 2048, CODE, 8, loads=SLOT_LOADS),
+)
+SPLIT = (
+    Scenario("70B C=8192 prefill", LLAMA_70B, 8192, AZURE, 256, "prefill", (0.25, 1.0, 4.0), (0.05, 0.5, 0.9)),
+    Scenario("8B C=2048 prefill", LLAMA_8B, 2048, CHAT, 256, "prefill", (0.25, 1.0, 4.0), (0.05, 0.5, 0.9)),
+    Scenario("70B decode, 256 slots", LLAMA_70B, 8192, AZURE, 256, "decode", (0.25, 1.0, 4.0), (0.1, 0.5, 0.9)),
+    Scenario("8B decode, 32 slots", LLAMA_8B, 8192, CHAT, 32, "decode", (0.25, 1.0, 4.0), (0.1, 0.5, 0.9)),
+)
+GROUPS = {
+    "Mixed pool, Poisson arrivals": POISSON,
+    "Mixed pool, SCV 0, 0.25 and 4": OTHER_BURSTINESS,
+    "Mixed pool with few slots": FEW_SLOTS,
+    "Prefill and decode pools": SPLIT,
+}
+
+
+def main() -> None:
+    """Print every table."""
+    for title, scenarios in GROUPS.items():
+        errors = Errors()
+        rows = [errors.add(s, load, scv) for s in scenarios for scv in s.scvs for load in s.loads]
+        print(f"\n### {title}\n\n{errors.table()}\n")
+        print("| scenario | SCV | load | TTFT ms | error % | TPOT ms | error % | E2E ms | error % |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        print("\n".join(rows))
+        print(f"\nTime of one evaluation: median {1e3 * float(np.median(errors.times_s)):.0f} ms.")
+
+
+if __name__ == "__main__":
+    main()
