@@ -185,6 +185,10 @@ def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, 
         regime: running number, chunk and idleness.
         arrivals: the token stream.
         cells: resolution.
+
+    Raises InputError when a step time is not finite and positive.
+    Source: a bulk-service queue with state-dependent service, Asmussen, Applied Probability and Queues (2003), chapters
+    VIII (Wiener-Hopf factors) and X; the factor as in `descent_filter`.
     """
     full_s = regime.full_step_s(server)
     reach = _reach(server, regime, arrivals, full_s)

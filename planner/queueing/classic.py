@@ -16,7 +16,7 @@ def pollaczek_khinchine_wait_s(rate_per_s: float, service_s: float, service_scv:
         service_scv: squared coefficient of variation of the service time; 0 is M/D/1, 1 is M/M/1.
 
     Raises InputError when the load rate * service is 1 or more.
-    Source: Kleinrock, Queueing Systems I (1975), section 5.6, eq. (5.72).
+    Source: Kleinrock, Queueing Systems I (1975), chapter 5 (Pollaczek-Khinchine mean-value formula).
 
     >>> pollaczek_khinchine_wait_s(0.5, 1.0, 0.0), pollaczek_khinchine_wait_s(0.5, 1.0, 1.0)
     (0.5, 1.0)
@@ -33,7 +33,7 @@ def erlang_c(servers: int, load: float) -> float:
         load: offered load per server, in [0, 1).
 
     Raises InputError when the load is 1 or more.
-    Source: Cooper, Introduction to Queueing Theory (1981), section 3.3 (recursion) and 3.4, eq. (4.8).
+    Source: Cooper, Introduction to Queueing Theory (1981), chapter 3.
 
     >>> erlang_c(1, 0.75), round(erlang_c(2, 0.75), 4)
     (0.75, 0.6429)

@@ -37,10 +37,10 @@ class Blocking:
         """Waits [s] and weights."""
         if self.probability < NEGLIGIBLE:
             return np.zeros(1), np.ones(1)
-        edge = 1.0 - WAIT_EDGES
-        # Mean of an exponential between quantiles: integrate -log(1 - u) over each slice of u.
-        antiderivative = edge * np.log(np.maximum(edge, np.finfo(float).tiny)) - edge
-        means = -np.diff(-antiderivative) / np.diff(WAIT_EDGES)
+        above = 1.0 - WAIT_EDGES
+        # Mean of an exponential between two quantiles: its quantile -log(1 - u), integrated over the slice of u.
+        integral = above * np.log(np.maximum(above, np.finfo(float).tiny)) - above
+        means = np.diff(integral) / np.diff(WAIT_EDGES)
         waits = np.concatenate([[0.0], self.mean_s * means])
         weights = np.concatenate([[1.0 - self.probability], self.probability * np.diff(WAIT_EDGES)])
         return waits, weights

@@ -61,8 +61,8 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
         size: coefficients wanted.
 
     Returns coefficients of 1, 1/z, 1/z^2, ..., shape (size,).
-    Source: Ackroyd, IEEE Trans. Communications 28 (1980) 52-58; Asmussen, Applied Probability and Queues (2003),
-    chapter VIII.3.
+    Source: Ackroyd, "Computing the waiting time distribution for the G/G/1 queue by signal processing methods", IEEE
+    Trans. Communications 28 (1980) 52-58; Asmussen, Applied Probability and Queues (2003), chapter VIII.
     """
     length = max(2 * size, min(8 * size, ENOUGH))
     jump = np.where(jump > NEGLIGIBLE_MASS, jump, 0.0)
@@ -95,6 +95,6 @@ def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
 def poisson_sum(rates: FloatArray, transform: ComplexArray) -> ComplexArray:
     """Transforms of Poisson sums: exp(rate (transform - 1)) for each mean count, shape (len(rates), len(transform)).
 
-    Source: Asmussen, Applied Probability and Queues (2003), section III.4 (compound Poisson).
+    Source: Feller, An Introduction to Probability Theory I (1968), chapter XII (compound Poisson).
     """
     return np.exp(rates[:, None] * (transform - 1.0)[None, :])

@@ -31,11 +31,11 @@ def arrivals_before(window: float, scv: float) -> float:
     """Mean number of arrivals within the window [mean gaps] just before an arrival (the renewal function).
 
     M(x) = sum_j P(j, x / scv; Gamma(j / scv)); equals x for a Poisson process, less for a regular one, more for a
-    bursty one. Source: Cox, Renewal Theory (1962), section 4.1; asymptote x + (scv - 1) / 2, section 4.2.
+    bursty one; tends to x + (scv - 1) / 2. Source: Cox, Renewal Theory (1962), chapter 4.
 
     >>> arrivals_before(3.0, 1.0)
     3.0
-    >>> round(arrivals_before(2.0, 0.5), 6)  # Erlang-2: x - 1/4 + exp(-4 x) / 4, Cox section 4.3
+    >>> round(arrivals_before(2.0, 0.5), 6)  # Erlang-2: x - 1/4 + exp(-4 x) / 4
     1.750084
     """
     return float(_renewal_function(np.array([window]), scv)[0])
@@ -44,7 +44,7 @@ def arrivals_before(window: float, scv: float) -> float:
 def index_of_dispersion(window: float, scv: float) -> float:
     """Variance over mean of the arrivals in a window [mean gaps] placed at random: 1 for Poisson, tends to the SCV.
 
-    Var N(x) = x + 2 int_0^x (M(s) - s) ds with the renewal function M. Source: Cox, Renewal Theory (1962), section 4.5.
+    Var N(x) = x + 2 int_0^x (M(s) - s) ds with the renewal function M. Source: Cox, Renewal Theory (1962), chapter 4.
 
     >>> index_of_dispersion(5.0, 1.0)
     1.0

@@ -70,7 +70,7 @@ def running_law(
         dispersion: z, > 0.
         largest_token_rate_per_s: of a server with all N slots taken; None where there are more slots than N.
 
-    Source: Kelly, Reversibility and Stochastic Networks (1979), section 3.3 (symmetric queues); z: Eckberg,
+    Source: Kelly, Reversibility and Stochastic Networks (1979), chapter 3 (symmetric queues); z: Eckberg,
     "Generalized peakedness of teletraffic processes", ITC 10 (1983).
 
     >>> service = running_law(np.arange(3.0), np.ones(3), 1.5, 1.0, 2.0)  # M/M/2 at 75 %
