@@ -17,7 +17,6 @@ import planner
 from hardware_db import HardwareDb, Price, load_hardware
 from planner import charts, export, report
 from planner.candidates import Mode
-from planner.deployment import Deployment
 from planner.errors import InputError, PlannerError
 from planner.llm import list_llms
 from planner.optimizer import Objective
@@ -75,7 +74,7 @@ def main() -> None:
 
 def scenario_inputs() -> Scenario:
     """All widgets; their values as the dict that `planner.load_scenario` reads."""
-    hardware = hardware_db()
+    hardware = load_hardware()
     scenario = {"name": "web app", **model_inputs(), "workload": traffic_inputs(), "slo": slo_inputs()}
     st.subheader("Hardware", divider="gray", anchor=False)
     skus = st.multiselect(
@@ -271,12 +270,6 @@ def goal_inputs() -> Scenario:
 # --- work, cached ---------------------------------------------------------------------------------------------------
 
 
-@st.cache_data(show_spinner=False)
-def hardware_db() -> HardwareDb:
-    """The packaged hardware database."""
-    return load_hardware()
-
-
 @st.cache_data(show_spinner=False, max_entries=50)
 def planned(key: str) -> Plan:
     """The plan of a scenario (JSON text), its stages named while it is made."""
@@ -337,7 +330,7 @@ def show_charts(plan: Plan, key: str) -> None:
     """Latency against rate and the roofline of one deployment; the cost of the alternatives."""
     slo = plan.request.slo
     st.subheader("Latency against rate", divider="gray", anchor=False)
-    index = chosen_index("Part of the fleet", [in_words(each.deployment) for each in plan.deployments])
+    index = chosen_index("Part of the fleet", [each.deployment.summary for each in plan.deployments])
     chosen = plan.deployments[index]
     rows = latency_rows(key, index, plan)
     for metric in charts.shown_metrics(slo):
@@ -352,11 +345,6 @@ def show_charts(plan: Plan, key: str) -> None:
     with st.expander("The fleets behind the bars"):
         show_tables(plan, "Best alternative per SKU and mode")
     show_tables(plan, "Rejected")
-
-
-def in_words(deployment: Deployment) -> str:
-    """The pools of a deployment in a few words."""
-    return " + ".join(f"{pool.replicas} x {pool.config.label} {pool.role}" for pool in deployment.pools)
 
 
 def chosen_index(label: str, names: list[str]) -> int:

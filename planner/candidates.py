@@ -1,15 +1,15 @@
-"""Which deployments are worth offering to the integer program, at which sustainable rate, and why the others are not.
+"""Which deployments are worth offering to the integer program, at which pool size, and why the others are not.
 
 A configuration is judged by the homogeneous fleet it needs: the smallest number of replicas k whose latencies meet the
-Slo at demand / k requests per second each, times its price. The whole grid (SKU x TP x batch limit x chunk budget) is
-searched, but almost every point falls to a cheap test:
+Slo at demand / k requests per second each, times its price. The grid SKU x TP x chunk budget is searched with the most
+generous batch limit, the other batch limits at the chunk budgets that won. Almost every point falls to a cheap test:
 
 - *idle*: requests that meet nobody already miss a target;
 - *fluid*: even the optimistic bound on what a replica carries needs a fleet no cheaper than the best one found;
 - *incumbent*: with the largest fleet that would still be cheaper than the best one found, a target is missed.
 
-These are exact as long as latency grows with the rate (which tests of `planner.queueing` hold it to), so no cheaper
-fleet of one configuration is dropped. The best configurations met on the way at other TP degrees survive too, so that
+These drop no cheaper fleet as long as latency grows with the rate (which tests of `planner.queueing` hold it to, with
+ample batch slots). The best configurations met on the way at other TP degrees survive too, so that
 the program can mix sizes.
 """
 
@@ -26,7 +26,6 @@ from pydantic import Field, model_validator
 from hardware_db import EngineProfile, Frozen, GpuSku, Price
 from planner.deployment import Deployment, Pool, Role
 from planner.errors import InputError, PlannerError
-from planner.latency import LatencyDistribution
 from planner.llm import LlmSpec, Precision
 from planner.performance import (
     decode_stage,
@@ -263,8 +262,7 @@ def _assess_decode(demand: Demand) -> Assessor:
         if not stage.queue.stable:
             return dict.fromkeys(targets, math.inf)
         pair = Deployment.disaggregated(pool.config, pool.config)
-        delay = LatencyDistribution.independent_sum(transfer_time(pair, stage.lengths), stage.queue.ttft)
-        tpot = tandem_tpot(stage.queue, delay, stage.lengths)
+        tpot = tandem_tpot(stage, transfer_time(pair, stage.lengths))
         return {target: tpot.quantile_s(target.percentile) for target in targets}
 
     return assess

@@ -18,7 +18,7 @@ import numpy as np
 from planner.deployment import Deployment, Pool, PoolPerformance, Role
 from planner.errors import InputError
 from planner.optimizer import Objective
-from planner.performance import evaluate, fluid_rate_per_s, step_shapes, token_costs
+from planner.performance import evaluate, largest_stable_rate_per_s, step_shapes, token_costs
 from planner.planning import HOURS_PER_MONTH, Alternative, Plan
 from planner.replica import ReplicaConfig, step_timer
 from planner.roofline import Bound, Family, StepShape, coefficients, ridge_point_flops_per_byte, statistics, step_work
@@ -125,11 +125,6 @@ def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, p
                     }
                 )
     return rows
-
-
-def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:
-    """Rate [1/s] above which the first pool's backlog grows without bound: min over pools of replicas * fluid rate."""
-    return min(pool.replicas * fluid_rate_per_s(pool, workload) for pool in deployment.pools)
 
 
 def shown_metrics(slo: Slo) -> list[Metric]:

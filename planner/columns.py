@@ -7,7 +7,7 @@ Because rates per replica grow with the pool, a computed rate also bounds those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.candidates import Demand, DeploymentOption, fluid_bound_per_s, sustained_rate_per_s
@@ -59,7 +59,12 @@ class Columns:
     """All columns of a plan; their rates only ever fall."""
 
     def __init__(self, options: Iterable[DeploymentOption], demand: Demand) -> None:
-        self.all = [column for option in options for column in _columns(option, demand)]
+        self._by_name = {column.name: column for option in options for column in _columns(option, demand)}
+
+    @property
+    def all(self) -> list[Column]:
+        """Every column as it stands."""
+        return list(self._by_name.values())
 
     def chosen(self, allocation: Allocation) -> list[Column]:
         """The columns an allocation uses."""
@@ -74,20 +79,13 @@ class Columns:
 
         For each configuration the largest unchecked pool goes first: its rate bounds all the others.
         """
-        largest = {column.option.name: self._largest_unchecked(column) for column in columns}
+        largest = {column.option.name: self._unchecked(column.option)[-1] for column in columns}
         for column in largest.values():
             rate = sustained_rate_per_s(column.option, column.replicas, demand, column.rate_per_s)
-            self._replace(column, rate)
-            for other in list(self.all):
-                if other.option is column.option and not other.checked and _is_part(other, column):
-                    share = max(a / b for a, b in zip(other.replicas, column.replicas, strict=True))
-                    self._bound(other, share * rate)
-
-    def _largest_unchecked(self, column: Column) -> Column:
-        return max(
-            (other for other in self.all if other.option is column.option and not other.checked),
-            key=lambda other: other.replicas,
-        )
+            self._set(replace(column, rate_per_s=rate, checked=True))
+            for other in self._unchecked(column.option):
+                share = max(a / b for a, b in zip(other.replicas, column.replicas, strict=True))
+                self._set(replace(other, rate_per_s=min(other.rate_per_s, share * rate)))
 
     def lower(self, missed: Iterable[PlannedDeployment], allocation: Allocation) -> None:
         """Lower the columns of deployments that missed a target below the rate they missed it at."""
@@ -95,17 +93,19 @@ class Columns:
         for planned in missed:
             share = planned.workload.arrivals.rate_per_s / planned.sustained_per_s
             for column, _ in groups[planned.option.name]:
-                self._replace(column, REFUTED * min(1.0, share) * column.rate_per_s)
+                self._set(replace(column, rate_per_s=REFUTED * min(1.0, share) * column.rate_per_s))
 
-    def _bound(self, column: Column, rate_per_s: float) -> None:
-        if rate_per_s < column.rate_per_s:
-            self.all[self.all.index(column)] = replace(column, rate_per_s=rate_per_s)
+    def _unchecked(self, option: DeploymentOption) -> list[Column]:
+        """The unchecked columns of a configuration, smallest pools first."""
+        rest = [column for column in self.all if column.option is option and not column.checked]
+        return sorted(rest, key=lambda column: column.replicas)
 
-    def _replace(self, column: Column, rate_per_s: float) -> None:
-        if rate_per_s > 0.0:
-            self.all[self.all.index(column)] = replace(column, rate_per_s=rate_per_s, checked=True)
+    def _set(self, column: Column) -> None:
+        """Put a column in place of the one of its name; one that carries nothing is no column."""
+        if column.rate_per_s > 0.0:
+            self._by_name[column.name] = column
         else:
-            self.all.remove(column)
+            del self._by_name[column.name]
 
 
 def used_by_option(columns: Iterable[Column], allocation: Allocation) -> dict[str, list[tuple[Column, int]]]:
@@ -118,8 +118,13 @@ def used_by_option(columns: Iterable[Column], allocation: Allocation) -> dict[st
     return groups
 
 
-def _is_part(small: Column, large: Column) -> bool:
-    return small.replicas != large.replicas and all(a <= b for a, b in zip(small.replicas, large.replicas, strict=True))
+def pool_sizes(used: Sequence[tuple[Column, int]]) -> tuple[int, ...]:
+    """Replicas of each pool when the used columns of one configuration become one deployment."""
+    return tuple(sum(sizes) for sizes in zip(*(_times(column, units) for column, units in used), strict=True))
+
+
+def _times(column: Column, units: int) -> tuple[int, ...]:
+    return tuple(units * count for count in column.replicas)
 
 
 def _columns(option: DeploymentOption, demand: Demand) -> list[Column]:

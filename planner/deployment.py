@@ -88,6 +88,11 @@ class Deployment(Frozen):
         return sum(pool.gpus for pool in self.pools)
 
     @property
+    def summary(self) -> str:
+        """E.g. ``4 x h100-sxm TP2 mixed``."""
+        return " + ".join(f"{pool.replicas} x {pool.config.label} {pool.role}" for pool in self.pools)
+
+    @property
     def kv_link_bytes_per_s(self) -> float:
         """Bandwidth of one prompt's KV transfer [bytes/s]: NICs of the smaller of the two replicas; inf when mixed."""
         if not self.is_disaggregated:

@@ -22,7 +22,16 @@ from planner.deployment import Deployment, Method, Performance, Pool, PoolLimit,
 from planner.errors import InputError
 from planner.latency import LatencyDistribution
 from planner.llm import kv_bytes_per_token
-from planner.queueing import BatchServer, QueueLatency, decode_pool, mixed_pool, prefill_pool
+from planner.queueing import (
+    BatchServer,
+    QueueLatency,
+    decode_pool,
+    largest_decode_rate,
+    largest_mixed_rate,
+    largest_prefill_rate,
+    mixed_pool,
+    prefill_pool,
+)
 from planner.replica import MemoryFootprint, require_room, step_timer
 from planner.roofline import Bound, StepShape
 from planner.workload import Metric, TokenLengths, Workload
@@ -192,7 +201,7 @@ def prefill_stage(pool: Pool, workload: Workload) -> Stage:
     """A prefill pool under the workload's prompts; its `queue.ttft` is the TTFT of the deployment."""
     lengths = workload.lengths
     model = pool_model(pool, lengths)
-    queue = prefill_pool(model.server, workload.arrivals, prompts_only(lengths), pool.replicas)
+    queue = prefill_pool(model.server, workload.arrivals, lengths, pool.replicas)
     return Stage(model, queue, workload.arrivals.rate_per_s, lengths)
 
 
@@ -211,7 +220,7 @@ def fluid_rate_per_s(pool: Pool, workload: Workload, max_step_s: float = math.in
     In steady state n sequences run and each step carries n I / (O - 1) prompt tokens, so the rate is
     n / ((O - 1) tau(n, n I / (O - 1))), as far as the token budget and the running limit allow (I, O means). Real steps
     alternate between few and many prompt tokens; tau is convex in them, so their mean is longer (Jensen): the bound is
-    optimistic. Without `max_step_s` it is the largest stable rate. Returns 0 when even one sequence is too slow.
+    optimistic; `largest_stable_rate_per_s` is the limit of stability. Returns 0 when even one sequence is too slow.
     """
     lengths, share = workload.lengths, 1.0
     if pool.role is Role.DECODE:
@@ -221,6 +230,19 @@ def fluid_rate_per_s(pool: Pool, workload: Workload, max_step_s: float = math.in
     steps = server.step_s(running, prompts)
     rates = np.where(steps <= max_step_s, per_step / steps, 0.0)
     return float(rates.max()) / share
+
+
+def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:
+    """Rate [requests/s] above which the backlog of some pool grows without bound."""
+    return min(pool.replicas * _replica_limit_per_s(pool, workload) for pool in deployment.pools)
+
+
+def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
+    if pool.role is Role.DECODE:
+        lengths, share = decoding_only(workload.lengths)
+        return largest_decode_rate(pool_model(pool, lengths).server, lengths) / share
+    limit = largest_prefill_rate if pool.role is Role.PREFILL else largest_mixed_rate
+    return limit(pool_model(pool, workload.lengths).server, workload.lengths)
 
 
 def _steady_states(role: Role, server: BatchServer, lengths: TokenLengths) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -235,16 +257,13 @@ def _steady_states(role: Role, server: BatchServer, lengths: TokenLengths) -> tu
     return running, running * ratio, running / gaps
 
 
-def prompts_only(lengths: TokenLengths) -> TokenLengths:
-    """The same inputs with one output token each: what a prefill pool serves."""
-    return TokenLengths.from_pairs(lengths.inputs, np.ones(lengths.inputs.size), lengths.probabilities, lengths.source)
-
-
 def decoding_only(lengths: TokenLengths) -> tuple[TokenLengths, float]:
     """The requests with more than one output token, and their share: what reaches a decode pool.
 
     Raises InputError when there are none.
     """
+    if lengths.outputs.min() > 1:
+        return lengths, 1.0
     mask = (lengths.outputs > 1) & (lengths.probabilities > 0)
     share = float(lengths.probabilities[mask].sum())
     if share <= 0.0:
@@ -275,9 +294,8 @@ def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Perfo
     stable = first.queue.stable and second.queue.stable and _link_keeps_up(deployment, workload)
     tpot = e2e = LatencyDistribution.unbounded()
     if stable:
-        waiting = LatencyDistribution.independent_sum(transfer, second.queue.ttft)
         e2e = LatencyDistribution.independent_sum(first.queue.ttft, transfer, second.queue.e2e)
-        tpot = tandem_tpot(second.queue, waiting, second.lengths)
+        tpot = tandem_tpot(second, transfer)
         tpot = LatencyDistribution.mixture([(tpot, share), (LatencyDistribution.constant(0.0), 1.0 - share)])
         e2e = LatencyDistribution.mixture([(e2e, share), (first.queue.ttft, 1.0 - share)])
     return Performance(
@@ -295,17 +313,18 @@ def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Perfo
     )
 
 
-def tandem_tpot(tokens: QueueLatency, delay: LatencyDistribution, decoding: TokenLengths) -> LatencyDistribution:
+def tandem_tpot(decode: Stage, transfer: LatencyDistribution) -> LatencyDistribution:
     """TPOT after a hand-over: gap + (transfer + wait) / (O - 1), the terms taken as independent.
 
     The second token comes only after transfer and admission, so their delay is spread over the O - 1 gaps.
     """
-    delay = delay.condensed(64)
-    gaps = LatencyDistribution.from_samples(decoding.outputs - 1.0, decoding.probabilities).condensed(64)
+    lengths = decode.lengths
+    delay = LatencyDistribution.independent_sum(transfer, decode.queue.ttft).condensed(64)
+    gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(64)
     spread = LatencyDistribution.from_samples(
         np.divide.outer(delay.support_s, gaps.support_s).ravel(), np.multiply.outer(delay.weights, gaps.weights).ravel()
     )
-    return LatencyDistribution.independent_sum(tokens.tpot, spread)
+    return LatencyDistribution.independent_sum(decode.queue.tpot, spread)
 
 
 def _link_keeps_up(deployment: Deployment, workload: Workload) -> bool:

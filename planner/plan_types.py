@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Self
@@ -235,8 +235,10 @@ class Plan:
 
     def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
         """Distribution of a metric over all deployments, weighted by their traffic."""
-        parts = []
-        for planned in self.deployments:
-            performance = planned.simulated if simulated else planned.predicted
-            parts.append((performance.distribution(metric), performance.rate_per_s))
-        return LatencyDistribution.mixture(parts)
+        return latency_over(self.deployments, metric, simulated=simulated)
+
+
+def latency_over(deployments: Sequence[PlannedDeployment], metric: Metric, *, simulated: bool) -> LatencyDistribution:
+    """Distribution of a metric over deployments, weighted by their traffic."""
+    performances = [planned.simulated if simulated else planned.predicted for planned in deployments]
+    return LatencyDistribution.mixture([(each.distribution(metric), each.rate_per_s) for each in performances])

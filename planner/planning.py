@@ -1,8 +1,8 @@
 """`plan(request) -> Plan`: the only orchestrator. From a model, its traffic and its targets to a costed fleet.
 
-Candidates meet the integer program here; the allocation is re-evaluated at its real pool sizes and simulated request
-by request before it is shown. When theory or simulation misses a target, the candidate's rate is lowered by one
-replica's worth and the program is solved again, so the plan that is printed has been seen to hold.
+Candidates meet the integer program here; the allocation is evaluated again at its real pool sizes and simulated request
+by request before it is shown. What turns out too optimistic gets its true rate, what misses a target in simulation a
+lower one, and the program is solved again, so the plan that is printed has been seen to hold.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from hardware_db import EngineProfile, GpuSku, HardwareDb, Price, load_hardware, select_price
 from planner.candidates import CandidateSet, Demand, Mode, Rejection, find_candidates
-from planner.columns import Column, Columns, used_by_option
+from planner.columns import Column, Columns, pool_sizes, used_by_option
 from planner.deployment import Performance
 from planner.errors import UnknownNameError
-from planner.latency import LatencyDistribution
 from planner.optimizer import Allocation, Limits, Objective, SolveStatus, solve
 from planner.performance import evaluate, prompt_time_share
 from planner.plan_types import (
@@ -35,6 +34,7 @@ from planner.plan_types import (
     PlanRequest,
     PricePolicy,
     TargetCheck,
+    latency_over,
 )
 from planner.simulator import simulate
 from planner.workload import LatencyTarget, Metric, Slo, Workload
@@ -247,9 +247,7 @@ def _deploy(request: PlanRequest, allocation: Allocation, columns: Columns) -> t
     planned = []
     for chosen in columns.by_option(allocation).values():
         option = chosen[0][0].option
-        replicas = tuple(
-            sum(units * column.replicas[index] for column, units in chosen) for index in range(len(option.pools))
-        )
+        replicas = pool_sizes(chosen)
         rate = sum(allocation.routed_rate[column.name] for column, _ in chosen)
         arrivals = request.workload.arrivals.split(rate / request.workload.arrivals.rate_per_s)
         workload = Workload(arrivals=arrivals, classes=request.workload.classes)
@@ -329,12 +327,8 @@ def _usd_on_inputs(planned: PlannedDeployment) -> float:
 def _target_checks(request: PlanRequest, deployments: tuple[PlannedDeployment, ...]) -> tuple[TargetCheck, ...]:
     checks = []
     for target in request.slo.targets:
-        predicted, simulated = (
-            LatencyDistribution.mixture(
-                [(performance.distribution(target.metric), performance.rate_per_s) for performance in performances]
-            )
-            for performances in ([d.predicted for d in deployments], [d.simulated for d in deployments])
-        )
+        predicted = latency_over(deployments, target.metric, simulated=False)
+        simulated = latency_over(deployments, target.metric, simulated=True)
         checks.append(
             TargetCheck(
                 target=target,
@@ -349,16 +343,15 @@ def _target_checks(request: PlanRequest, deployments: tuple[PlannedDeployment, .
 
 
 def _agreement(deployments: tuple[PlannedDeployment, ...]) -> tuple[Agreement, ...]:
-    rates = [planned.workload.arrivals.rate_per_s for planned in deployments]
-    pairs = []
-    for metric in (Metric.TTFT, Metric.TPOT):
-        predicted, simulated = (
-            sum(rate * p.distribution(metric).mean_s for rate, p in zip(rates, performances, strict=True)) / sum(rates)
-            for performances in ([d.predicted for d in deployments], [d.simulated for d in deployments])
+    pairs = [
+        Agreement(
+            metric,
+            latency_over(deployments, metric, simulated=False).mean_s,
+            latency_over(deployments, metric, simulated=True).mean_s,
         )
-        if simulated > 0.0:
-            pairs.append(Agreement(metric, predicted, simulated))
-    return tuple(pairs)
+        for metric in (Metric.TTFT, Metric.TPOT)
+    ]
+    return tuple(pair for pair in pairs if pair.simulated_mean_s > 0.0)
 
 
 def _alternatives(request: PlanRequest, columns: Columns, chosen: CostBreakdown) -> tuple[Alternative, ...]:
@@ -379,13 +372,15 @@ def _alternative(request: PlanRequest, kept: list[Column], chosen: CostBreakdown
     allocation = _solved(kept, _limits(request), request.objective) if kept else None
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
-    parts = []
-    for used in used_by_option(kept, allocation).values():
-        for index, pool in enumerate(used[0][0].option.pools):
-            count = sum(units * column.replicas[index] for column, units in used)
-            parts.append(f"{count} x {pool.config.label} {pool.role}")
-    same = math.isclose(allocation.cost_per_h, chosen.usd_per_hour, rel_tol=1e-9)
-    return Alternative(name, kind, " + ".join(parts), allocation.cost_per_h, allocation.rate_per_s, same)
+    fleets = [used[0][0].option.deployment(pool_sizes(used)) for used in used_by_option(kept, allocation).values()]
+    return Alternative(
+        restriction=name,
+        kind=kind,
+        summary=" + ".join(fleet.summary for fleet in fleets),
+        usd_per_hour=allocation.cost_per_h,
+        rate_per_s=allocation.rate_per_s,
+        is_chosen=math.isclose(allocation.cost_per_h, chosen.usd_per_hour, rel_tol=1e-9),
+    )
 
 
 def _assumptions(deployments: tuple[PlannedDeployment, ...]) -> tuple[str, ...]:
