@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
@@ -191,7 +192,7 @@ def slo_inputs() -> list[Scenario]:
 
 
 def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
-    """Commitment, and the price of each SKU: the cheapest that is listed, or the user's own."""
+    """Commitment, and the price of each SKU: the cheapest that is listed, or the user's own; as of today."""
     st.subheader("Prices", divider="gray", anchor=False)
     commitments = sorted({price.commitment for price in hardware.prices})
     commitment = st.selectbox(
@@ -201,7 +202,9 @@ def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
         format_func=lambda name: name.replace("_", " "),
         key="commitment",
     )
-    policy = PricePolicy(commitment=commitment, min_confidence=DEFAULT.prices.min_confidence)
+    policy = PricePolicy(
+        commitment=commitment, min_confidence=DEFAULT.prices.min_confidence, as_of=datetime.now(tz=UTC).date()
+    )
     listed = {sku: offered_price(sku, policy, hardware) for sku in skus}
     own = own_prices(commitment)
     edited = price_editor(skus, listed, own, key=f"prices {commitment} {' '.join(skus)}")
@@ -209,7 +212,7 @@ def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
     for sku in [sku for sku, usd in edited.items() if usd == listed_usd(listed[sku])]:
         own.pop(sku, None)
     used = {sku: own[sku] for sku in skus if own.get(sku) is not None}
-    return {"commitment": commitment, "min_confidence": policy.min_confidence, "usd_per_gpu_hour": used}
+    return {**policy.model_dump(mode="json"), "usd_per_gpu_hour": used}
 
 
 def own_prices(commitment: str) -> dict[str, float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def text(app: AppTest) -> str:
 def test_the_page_opens_with_a_plan_of_the_worked_example() -> None:
     app = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
     assert shows_a_plan(app), text(app)
-    assert headline(planner.plan(planner.load_scenario("chat-llama-70b"))) in text(app)  # as the command line says
+    today = f"prices.as_of={datetime.now(tz=UTC).date().isoformat()}"  # the page plans with the prices of the day
+    same = planner.load_scenario("chat-llama-70b", [today])
+    assert headline(planner.plan(same)) in text(app)  # as the command line says
     assert [item.label.split(":")[0] for item in app.metric] == [
         "Fleet",
         "Cost per month",
