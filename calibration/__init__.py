@@ -1,6 +1,7 @@
-"""Home of measuring and fitting: kernels timed on a GPU, fits of achieved share of peak, imports of measured tables.
+"""From measured kernel times to the coefficients that predictions use.
 
-Nothing here runs yet. Until it does, `hardware_db` holds no calibration, every prediction is made at efficiency 1,
-and every result says "uncalibrated". This package will be the only importer of torch, inside functions, so that the
-planner never needs it.
+``python -m calibration fit-table FOLDER`` fits tables of measurements (`tables`, `operators`, `fit`, `assemble`) and
+writes one file per SKU and engine into ``hardware_db/calibrations``; ``python -m calibration run`` measures on the GPU
+at hand and fits with the same code. The equations are those of `planner.kernels`, so that what is fitted is what
+predicts. This package is the only importer of torch, inside functions: the planner and the fitting never need it.
 """

@@ -6,18 +6,21 @@
 True
 """
 
-from hardware_db.loader import load_hardware
+from hardware_db.fits import select_calibration, with_calibration, with_costs
+from hardware_db.loader import load_hardware, read_calibration
 from hardware_db.pricing import select_price, stale_days
 from hardware_db.schema import (
     Calibration,
+    Coefficient,
     Confidence,
     Dtype,
-    Efficiency,
+    EngineCosts,
     EngineProfile,
     Fact,
     Frozen,
     GpuSku,
     HardwareDb,
+    KernelFit,
     Kind,
     NodeSku,
     Price,
@@ -27,20 +30,26 @@ from hardware_db.schema import (
 
 __all__ = [
     "Calibration",
+    "Coefficient",
     "Confidence",
     "Dtype",
-    "Efficiency",
+    "EngineCosts",
     "EngineProfile",
     "Fact",
     "Frozen",
     "GpuSku",
     "HardwareDb",
+    "KernelFit",
     "Kind",
     "NodeSku",
     "Price",
     "ScaleUp",
     "Topology",
     "load_hardware",
+    "read_calibration",
+    "select_calibration",
     "select_price",
     "stale_days",
+    "with_calibration",
+    "with_costs",
 ]

@@ -25,6 +25,9 @@ from pydantic import Field
 from hardware_db.schema import Calibration, EngineProfile, Frozen, GpuSku, HardwareDb, Kind, Price
 from planner.errors import InputError, UnknownNameError
 
+MAX_CALIBRATION_BYTES = 50_000_000
+"""Largest calibration file that is read; those shipped are below 100 kB."""
+
 
 class _Source(Frozen):
     """An entry of a SKU file's ``[sources]`` table."""
@@ -123,6 +126,20 @@ def _read_calibration(file: Traversable) -> Calibration:
         if not isinstance(fields, dict):
             raise InputError("file", fields, "must be one JSON object", "give one calibration a file")
         return Calibration(**fields)
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """A calibration file, as ``python -m calibration`` writes it.
+
+    Raises InputError for a file that is missing, larger than `MAX_CALIBRATION_BYTES`, not JSON or not a calibration.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise InputError("calibration", str(path), "no such file", "give a JSON file of python -m calibration")
+    if place.stat().st_size > MAX_CALIBRATION_BYTES:
+        bound = f"is larger than {MAX_CALIBRATION_BYTES} bytes"
+        raise InputError("calibration", str(path), bound, "give a JSON file of python -m calibration")
+    return _read_calibration(place)
 
 
 def _parse_toml(file: Traversable) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -55,14 +56,29 @@ class Confidence(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Number formats of weights, activations and KV cache. `FP4` stores 4-bit floats with block scales (NVFP4)."""
+    """Number formats of weights, activations and KV cache.
+
+    A SKU states peaks for the formats its matrix units multiply: bf16, fp16, fp8, int8, int4, fp4. The block-scaled
+    storage formats run on the units of `arithmetic`.
+    """
 
     BF16 = "bf16"
     FP16 = "fp16"
     FP8 = "fp8"
+    """e4m3 with a scale per tensor, channel or token."""
+    FP8_BLOCK = "fp8_block"
+    """e4m3 with a scale per 128 x 128 block of weights (DeepSeek-V3)."""
     INT8 = "int8"
     INT4 = "int4"
     FP4 = "fp4"
+    """NVFP4: e2m1 with an fp8 scale per 16 values."""
+    MXFP4 = "mxfp4"
+    """e2m1 with a power-of-two scale per 32 values (OCP Microscaling)."""
+
+    @property
+    def arithmetic(self) -> Dtype:
+        """The format in which matrix units multiply values stored so."""
+        return {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.MXFP4: Dtype.FP4}.get(self, self)
 
 
 class Fact(Frozen):
@@ -148,23 +164,120 @@ class Price(Frozen):
     note: str = ""
 
 
-class Efficiency(Frozen):
-    """Achieved share of peak of one operator family, fitted."""
+class Coefficient(Frozen):
+    """A fitted number with its 90 % interval."""
 
-    compute: Fraction = 1.0
-    memory: Fraction = 1.0
-    link: Fraction = 1.0
+    value: float
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Coefficient:
+        if not self.low <= self.value <= self.high:
+            raise InputError("coefficient", self.value, f"must lie in its interval [{self.low:g}, {self.high:g}]")
+        return self
+
+
+class Correction(Frozen):
+    """What a kernel form misses, as measured: log(measured / form), tabulated over two sizes of the kernel.
+
+    Between the knots it is interpolated, beyond them it stays at its edge. Which sizes, the form says.
+    """
+
+    first_log2: tuple[float, ...] = Field(min_length=1, description="knots of the first size, log2, rising")
+    second_log2: tuple[float, ...] = Field(min_length=1, description="knots of the second size, log2, rising")
+    log_factor: tuple[tuple[float, ...], ...] = Field(description="one row per knot of the first size")
+
+    @model_validator(mode="after")
+    def _shaped(self) -> Correction:
+        for name in ("first_log2", "second_log2"):
+            knots = getattr(self, name)
+            if any(b <= a for a, b in pairwise(knots)):
+                raise InputError(name, knots, "knots must rise", "sort them and drop repeats")
+        shape = [len(row) for row in self.log_factor]
+        if shape != [len(self.second_log2)] * len(self.first_log2):
+            wanted = f"needs {len(self.first_log2)} rows of {len(self.second_log2)} values"
+            raise InputError("log_factor", shape, wanted, "give one value for every pair of knots")
+        return self
+
+
+class KernelFit(Frozen):
+    """One kernel form fitted to measurements: coefficients, and how well they predict what was held out.
+
+    Errors are |fitted / measured - 1|. `spread` is the standard deviation of log(measured / fitted) over the held-out
+    measurements: it is what predictions carry as their interval.
+    """
+
+    parameters: Mapping[str, Coefficient] = Field(min_length=1, description="of a form of planner.kernels")
+    correction: Correction | None = Field(default=None, description="of the form's time, never below its roofline")
+    samples: int = Field(ge=1, description="measurements the fit used")
+    held_out: int = Field(ge=0, description="measurements it was judged on")
+    median_error: float = Field(ge=0, description="held-out median")
+    p90_error: float = Field(ge=0, description="held-out 90th percentile")
+    interpolation_error: float | None = Field(default=None, description="held-out median of log-log interpolation")
+    spread: float = Field(ge=0, description="standard deviation of log(measured / fitted)")
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _below_peak(self) -> KernelFit:
+        for name, coefficient in self.parameters.items():
+            if "efficiency" in name and not 0.0 < coefficient.value <= 1.0:
+                raise InputError(f"parameters.{name}", coefficient.value, "an efficiency lies in (0, 1]", "refit")
+        return self
 
 
 class Calibration(Frozen):
-    """Fits for one (SKU, software stack, date). Without one a prediction runs at efficiency 1 and says so."""
+    """Fits for one (SKU, software stack, date). Without one a prediction runs at efficiency 1 and says so.
 
+    Keys of `kernels` are ``<operator>/<variant>``, e.g. ``gemm/fp8``, ``attention_decode/bf16``, ``all_reduce/8``.
+    """
+
+    schema_version: Literal[2] = 2
     sku: str
-    stack: str = Field(description="e.g. vllm 0.14, torch 2.10, cuda 13.0")
+    stack: str = Field(description="engine and versions, e.g. vllm 0.24.0")
+    engine: str = Field(default="", description="id of the engine whose kernels were measured, if any")
     fitted_on: date
-    efficiency: Mapping[str, Efficiency] = Field(description="per operator family of planner.roofline.Family")
-    step_overhead_s: float = Field(default=0.0, ge=0, description="host and launch time added to every step")
+    kernels: Mapping[str, KernelFit]
     source: str = Field(min_length=8)
+    note: str = ""
+
+
+class EngineCosts(Frozen):
+    """What an engine adds to its kernels, fitted to serving results. All 0 and 1: nothing is known, nothing is added.
+
+    A step of decodes replays a captured graph and takes
+
+        stretch * kernels + gap_s * launches + latent_s * latent layers + step_s + sequence_s * sequences
+
+    and never less than the rooflines of its kernels: a negative gap says that a kernel starts before the last one has
+    ended. A step with prompts and more than `captured_tokens` tokens is launched kernel by kernel, so that the host may
+    be what takes longest:
+
+        max(prompt_stretch * kernels, launch_s * launches + latent_prompt_s * latent layers)
+        + step_s + sequence_s * sequences
+
+    A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
+    looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. Where
+    prefill and decode have pools of their own, `handover_s` passes beside the transfer of the KV cache before the
+    decode server takes over and the first token reaches the client.
+    """
+
+    step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")
+    sequence_s: float = Field(default=0.0, ge=0, description="host time per running sequence and step")
+    gap_s: float = Field(default=0.0, ge=-2e-6, description="per launch in a step of decodes: gaps and small kernels")
+    launch_s: float = Field(default=0.0, ge=0, description="host time per launch in a step with prompts")
+    captured_tokens: int = Field(default=0, ge=0, description="most tokens of a prompt step that is replayed, too")
+    latent_s: float = Field(default=0.0, ge=0, description="more per layer of latent attention in a step of decodes")
+    latent_prompt_s: float = Field(default=0.0, ge=0, description="more host time per such layer in steps with prompts")
+    request_s: float = Field(default=0.0, ge=0, description="HTTP, tokenisation and hand-over of a request")
+    admission_s: float = Field(default=0.0, ge=0, description="time between two requests that arrive together")
+    handover_s: float = Field(default=0.0, ge=0, description="router, and the decode server taking over")
+    draft_acceptance: float = Field(default=0.7, ge=0, le=1, description="of a drafted token, the ones before it right")
+    lag_steps: int = Field(default=0, ge=0, le=8, description="steps already prepared when a request arrives")
+    stretch: float = Field(default=1.0, ge=1.0, description="kernels in a serving step over the same kernels alone")
+    prompt_stretch: float = Field(default=1.0, ge=1.0, description="the same in a step with prompts")
+    fitted_on: tuple[str, ...] = Field(default=(), description="groups of measurements it was fitted to")
+    source: str = Field(default="none: kernels only", min_length=8)
 
 
 class EngineProfile(Frozen):
@@ -175,9 +288,25 @@ class EngineProfile(Frozen):
     version: str
     kv_block_tokens: int = Field(ge=1, description="tokens per KV block")
     memory_fraction: Fraction = Field(description="share of HBM the engine may use, weights included")
+    mixed_steps: bool = Field(default=True, description="by default a step may hold prompts and decodes together")
+    whole_prompts: bool = Field(default=False, description="by default prompts are not split over steps")
+    reserves_outputs: bool = Field(
+        default=True, description="KV blocks for all output tokens are kept from admission on"
+    )
+    costs: EngineCosts = EngineCosts()
+    costs_by_architecture: Mapping[str, EngineCosts] = Field(
+        default_factory=dict, description="instead of `costs`, by the start of GpuSku.architecture"
+    )
     source: str = Field(min_length=8)
     retrieved_on: date
     note: str = ""
+
+    def costs_on(self, sku: GpuSku) -> EngineCosts:
+        """The costs on a GPU: those of its architecture (by the start of its name), else the engine's."""
+        for architecture, costs in self.costs_by_architecture.items():
+            if sku.architecture.startswith(architecture):
+                return costs
+        return self.costs
 
 
 class HardwareDb(Frozen):

@@ -19,11 +19,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import EngineProfile, Frozen, GpuSku, Price
+from hardware_db import Calibration, EngineProfile, Frozen, GpuSku, Price
 from planner.deployment import Deployment, Pool, Role
 from planner.errors import InputError, PlannerError
 from planner.llm import LlmSpec, Precision
@@ -71,6 +71,7 @@ class SearchSpace(Frozen):
     max_running_requests: tuple[int, ...] = Field(default=(64, 128, 256), min_length=1)
     max_batched_tokens: tuple[int, ...] = Field(default=(512, 1024, 2048, 4096, 8192), min_length=1)
     engine: str = "vllm"
+    calibrated: bool = Field(default=True, description="kernels as measured; false: datasheet rooflines, a bound")
 
     @model_validator(mode="after")
     def _positive_and_small_enough(self) -> Self:
@@ -212,16 +213,24 @@ class _Tally:
     misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
 
 
+class Offer(NamedTuple):
+    """A SKU that can be had: its price, and the calibration its step times come from."""
+
+    sku: GpuSku
+    price: Price
+    calibration: Calibration | None = None
+
+
 def find_candidates(
-    demand: Demand, search: SearchSpace, offers: Iterable[tuple[GpuSku, Price]], engine: EngineProfile
+    demand: Demand, search: SearchSpace, offers: Iterable[Offer], engine: EngineProfile
 ) -> CandidateSet:
     """All options of the search space on the offered SKUs; infeasible SKUs are named with the reason."""
     tally = _Tally()
     options: list[DeploymentOption] = []
-    for sku, price in offers:
+    for offer in offers:
         for mode in search.modes:
             find = _mixed_options if mode is Mode.MIXED else _disaggregated_options
-            options += find(demand, search, sku, price, engine, tally)
+            options += find(demand, search, offer, engine, tally)
     options.sort(key=lambda option: option.fleet_usd_per_hour)
     rejections = tuple(Rejection(sku, mode, miss.reason, miss.ratio) for (sku, mode), miss in tally.misses.items())
     return CandidateSet(tuple(options), rejections, tally.considered, tally.evaluated)
@@ -269,36 +278,36 @@ def _assess_decode(demand: Demand) -> Assessor:
 
 
 def _mixed_options(
-    demand: Demand, search: SearchSpace, sku: GpuSku, price: Price, engine: EngineProfile, tally: _Tally
+    demand: Demand, search: SearchSpace, offer: Offer, engine: EngineProfile, tally: _Tally
 ) -> list[DeploymentOption]:
-    grid = _grid(demand, search, sku, engine, search.max_running_requests, search.max_batched_tokens)
-    found = _best_pools(Role.MIXED, grid, price, demand, _assess_mixed(demand), tally)
+    grid = _grid(demand, search, offer, engine, search.max_running_requests, search.max_batched_tokens)
+    found = _best_pools(Role.MIXED, grid, offer.price, demand, _assess_mixed(demand), tally)
     if not found.options:
-        tally.misses[sku.id, Mode.MIXED] = found.miss
+        tally.misses[offer.sku.id, Mode.MIXED] = found.miss
     return [DeploymentOption(Mode.MIXED, (option,)) for option in found.options]
 
 
 def _disaggregated_options(
-    demand: Demand, search: SearchSpace, sku: GpuSku, price: Price, engine: EngineProfile, tally: _Tally
+    demand: Demand, search: SearchSpace, offer: Offer, engine: EngineProfile, tally: _Tally
 ) -> list[DeploymentOption]:
     """The best prefill and decode pools of one SKU, each sized apart, joined when the tandem meets the Slo."""
     if demand.workload.lengths.outputs.max() <= 1:
         reason = "every request has one output token: nothing to decode"
-        tally.misses[sku.id, Mode.DISAGGREGATED] = _Miss(reason, math.inf)
+        tally.misses[offer.sku.id, Mode.DISAGGREGATED] = _Miss(reason, math.inf)
         return []
     most = (max(search.max_running_requests),)
-    prompts = _grid(demand, search, sku, engine, most, search.max_batched_tokens)
-    prefill = _best_pools(Role.PREFILL, prompts, price, demand, _assess_prefill(demand), tally)
-    tokens = _grid(demand, search, sku, engine, search.max_running_requests, (max(search.max_batched_tokens),))
-    decode = _best_pools(Role.DECODE, tokens, price, demand, _assess_decode(demand), tally)
+    prompts = _grid(demand, search, offer, engine, most, search.max_batched_tokens)
+    prefill = _best_pools(Role.PREFILL, prompts, offer.price, demand, _assess_prefill(demand), tally)
+    tokens = _grid(demand, search, offer, engine, search.max_running_requests, (max(search.max_batched_tokens),))
+    decode = _best_pools(Role.DECODE, tokens, offer.price, demand, _assess_decode(demand), tally)
     if not prefill.options or not decode.options:
-        tally.misses[sku.id, Mode.DISAGGREGATED] = decode.miss if prefill.options else prefill.miss
+        tally.misses[offer.sku.id, Mode.DISAGGREGATED] = decode.miss if prefill.options else prefill.miss
         return []
     pair = (prefill.options[0], decode.options[0])
     option = _joined(pair, demand, tally)
     if option is None:
         reason = "prefill, KV transfer and decode together miss the Slo"
-        tally.misses[sku.id, Mode.DISAGGREGATED] = _Miss(reason, math.inf)
+        tally.misses[offer.sku.id, Mode.DISAGGREGATED] = _Miss(reason, math.inf)
     return [option] if option else []
 
 
@@ -316,7 +325,7 @@ def _joined(pair: tuple[PoolOption, PoolOption], demand: Demand, tally: _Tally) 
 def _grid(
     demand: Demand,
     search: SearchSpace,
-    sku: GpuSku,
+    offer: Offer,
     engine: EngineProfile,
     running: tuple[int, ...],
     budgets: tuple[int, ...],
@@ -327,12 +336,13 @@ def _grid(
             for budget in sorted(set(budgets)):
                 yield ReplicaConfig(
                     llm=demand.llm,
-                    sku=sku,
+                    sku=offer.sku,
                     engine=engine,
                     precision=demand.precision,
                     parallelism=Parallelism(tp=tp),
                     max_running_requests=batch,
                     max_batched_tokens=budget,
+                    calibration=offer.calibration,
                 )
 
 

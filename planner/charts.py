@@ -21,7 +21,16 @@ from planner.optimizer import Objective
 from planner.performance import evaluate, largest_stable_rate_per_s, step_shapes, token_costs
 from planner.planning import HOURS_PER_MONTH, Alternative, Plan
 from planner.replica import ReplicaConfig, step_timer
-from planner.roofline import Bound, Family, StepShape, coefficients, ridge_point_flops_per_byte, statistics, step_work
+from planner.roofline import (
+    Bound,
+    Family,
+    Load,
+    Operator,
+    StepShape,
+    operator_seconds,
+    ridge_point_flops_per_byte,
+    step_operators,
+)
 from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 
 Row = dict[str, Any]
@@ -48,12 +57,17 @@ FAMILY_WORDS = {
     Family.ATTENTION_PREFILL: "prefill attention",
     Family.ATTENTION_DECODE: "decode attention",
     Family.ATTENTION_OUTPUT: "attention output",
+    Family.INDEX: "sparse index",
+    Family.RECURRENCE: "recurrence",
     Family.FEED_FORWARD: "feed-forward",
     Family.ROUTER: "router",
     Family.EXPERTS: "experts",
+    Family.SHARED_EXPERTS: "shared experts",
     Family.LM_HEAD: "LM head",
     Family.ALL_REDUCE: "all-reduce",
     Family.ALL_GATHER: "all-gather",
+    Family.EXPERT_EXCHANGE: "expert exchange",
+    Family.STAGE_TRANSFER: "stage transfer",
 }
 
 
@@ -255,10 +269,10 @@ def pool_shapes(pool: Pool, performance: PoolPerformance, lengths: TokenLengths)
 def roofline_rows(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> list[Row]:
     """Operators of steps as points on the roofline of one GPU.
 
-    Intensity is FLOPs / HBM bytes; attained is FLOPs / operator time, where the time is that of the step-time model
-    (the largest of compute, memory and link time, at the calibrated efficiencies if there are any). Operators without
-    FLOPs (norms, embedding, collectives) have no place on a roofline and no row; their time counts in `time_share`.
-    Layer groups of one family are summed.
+    Intensity is FLOPs / HBM bytes; attained is FLOPs / operator time, where the time is that of the step-time model: a
+    measured kernel where the calibration has one, else the roofline. Operators without FLOPs (norms, activation
+    functions, rotary and token embedding, collectives) have no place on a roofline and no row; their time counts in
+    `time_share`. The rest of a family is summed. Draft steps and the engine's own time are in the step's time only.
 
     Args:
         config: the replica.
@@ -274,33 +288,38 @@ def roofline_rows(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> lis
 
 
 def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[Row]:
-    works = step_work(config.llm, config.sku, config.precision, config.parallelism.tp)
     timer = step_timer(config)
-    by_resource = timer.operator_times_s(shape)
-    amounts = statistics(shape, timer.experts)
+    load = Load.of(shape, config.parallelism, timer.queries)
     total_s = float(timer.times_s(shape))
     rows: list[Row] = []
-    for family in dict.fromkeys(work.family for work in works):
-        members = [index for index, work in enumerate(works) if work.family is family]
-        flops = float(sum(coefficients(works[index].flops) @ amounts for index in members))
-        hbm_bytes = float(sum(coefficients(works[index].hbm_bytes) @ amounts for index in members))
-        time_s = float(by_resource[:, members].max(axis=0).sum())
-        if flops <= 0.0 or time_s <= 0.0:
-            continue
-        waits = by_resource[:, members].sum(axis=1)
+    by_family: dict[Family, list[Operator]] = {}
+    for operator in _operators(config):
+        if float(operator.work(load).flops) > 0.0:
+            by_family.setdefault(operator.family, []).append(operator)
+    for family, members in by_family.items():
+        works = [operator.work(load) for operator in members]
+        seconds = [float(operator_seconds(operator, load, timer.silicon, math.inf)) for operator in members]
+        flops = sum(operator.count * float(work.flops) for operator, work in zip(members, works, strict=True))
+        hbm_bytes = sum(operator.count * float(work.hbm_bytes) for operator, work in zip(members, works, strict=True))
+        dtype = max((operator.dtype for operator in members), key=lambda one: timer.silicon.machine(one).flops_per_s)
+        time_s, ridge = sum(seconds), ridge_point_flops_per_byte(config.sku, dtype)
         rows.append(
             {
                 "step": step,
                 "operator": FAMILY_WORDS[family],
-                "dtype": works[members[0]].dtype.value,
+                "dtype": dtype.value,
                 "intensity_flops_per_byte": flops / hbm_bytes,
                 "attained_flops_per_s": flops / time_s,
                 "time_s": time_s,
                 "time_share": time_s / total_s,
-                "bound": (Bound.COMPUTE, Bound.MEMORY, Bound.LINK)[int(waits.argmax())].value,
+                "bound": (Bound.COMPUTE if flops / hbm_bytes > ridge else Bound.MEMORY).value,
             }
         )
     return rows
+
+
+def _operators(config: ReplicaConfig) -> tuple[Operator, ...]:
+    return step_operators(config.llm, config.sku, config.precision, config.parallelism, config.skew)
 
 
 def roof_rows(config: ReplicaConfig, lowest: float, highest: float) -> list[Row]:
@@ -310,10 +329,10 @@ def roof_rows(config: ReplicaConfig, lowest: float, highest: float) -> list[Row]
     intensity_flops_per_byte, attained_flops_per_s and is_ridge.
     Source: Williams, Waterman, Patterson 2009, CACM 52(4), eq. 1.
     """
-    works = step_work(config.llm, config.sku, config.precision, config.parallelism.tp)
+    probe = Load.of(StepShape(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), config.parallelism)
     bandwidth = config.sku.hbm_bandwidth_bytes_per_s.value
     rows: list[Row] = []
-    for dtype in sorted({work.dtype for work in works if work.flops}):
+    for dtype in sorted({one.dtype for one in _operators(config) if float(one.work(probe).flops) > 0.0}):
         ridge = ridge_point_flops_per_byte(config.sku, dtype)
         peak = config.sku.peak_flops_per_s[dtype].value
         rows += [

@@ -11,7 +11,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +24,7 @@ import planner
 from planner.errors import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
+    from hardware_db import HardwareDb
     from planner.deployment import Deployment, Performance
     from planner.plan_types import Plan, PlanRequest
     from planner.replica import ReplicaConfig
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 BAD_INPUT = 2
 INFEASIBLE = 3
+MIN_RUNS = 2
+"""Fewest benchmark runs that engine constants are fitted to: one to fit, one to hold out."""
 STDOUT = "-"
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's base of all complaints about the command line; of its children it exports only this one."""
@@ -110,6 +113,13 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; VALUE is YAML. Repeatable."),
 ]
+CalibrationFiles = Annotated[
+    list[str] | None,
+    typer.Option("--calibration", metavar="FILE", help="Use this calibration for its SKU. Repeatable."),
+]
+CostsFile = Annotated[
+    str | None, typer.Option("--engine-costs", metavar="FILE", help="Engine costs of planner calibrate-serving.")
+]
 
 
 @app.command()
@@ -118,6 +128,8 @@ def plan(
     json_file: JsonFile = None,
     md_file: MarkdownFile = None,
     assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
 ) -> None:
     """Plan the best fleet that meets the targets of a scenario.
 
@@ -126,6 +138,7 @@ def plan(
     planner plan chat-llama-70b --set workload.rate_per_s=80 --set 'search.skus=[h100-sxm, h200-sxm]'
     planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
     planner plan my.yaml --json plan.json --md report.md
+    planner plan my.yaml --calibration my-gpu.json
 
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
@@ -134,14 +147,31 @@ def plan(
 
     _check_outputs(json_file, md_file)
     request = planner.load_scenario(scenario, assignments or ())
+    hardware = _hardware(request.search.engine, calibrations or (), engine_costs)
     with screen.progress() as say:
-        result = planner.plan(request, progress=say)
+        result = planner.plan(request, hardware, progress=say)
     _write(json_file, lambda: export.json_text(export.plan_to_dict(result)))
     _write(md_file, lambda: report.markdown(result))
     if STDOUT not in (json_file, md_file):
         _show_plan(result)
     if not result.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _hardware(engine: str, calibrations: Iterable[str], engine_costs: str | None) -> HardwareDb:
+    """The packaged database with the user's own calibrations and engine costs."""
+    import hardware_db
+    from planner.serving_results import read_costs
+
+    hardware = hardware_db.load_hardware()
+    for path in calibrations:
+        calibration = hardware_db.read_calibration(path)
+        _known("--calibration", calibration.sku, hardware.skus)
+        hardware = hardware_db.with_calibration(hardware, calibration)
+    if engine_costs is not None:
+        _known("--engine", engine, hardware.engines)
+        hardware = hardware_db.with_costs(hardware, engine, read_costs(engine_costs))
+    return hardware
 
 
 def _show_plan(result: Plan) -> None:
@@ -199,9 +229,11 @@ def _setting(
     max_running_requests: Annotated[int, typer.Option(help="Per replica; vLLM's max_num_seqs.")] = 256,
     max_batched_tokens: Annotated[int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens.")] = 8192,
     engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
+    calibrations: CalibrationFiles = None,
+    uncalibrated: Annotated[bool, typer.Option("--uncalibrated", help="Datasheet rooflines: a bound.")] = False,
 ) -> Setting:
     """What the options describe; model, formats and traffic that are not given come from the scenario."""
-    from hardware_db import load_hardware
+    from hardware_db import select_calibration
     from planner.llm import Precision
     from planner.replica import Parallelism, ReplicaConfig
 
@@ -209,7 +241,7 @@ def _setting(
     formats = {"weights": weights, "activations": activations, "kv_cache": kv}
     given = {name: dtype for name, dtype in formats.items() if dtype is not None}
     precision = Precision(**{**request.precision.model_dump(), **given})
-    hardware = load_hardware()
+    hardware = _hardware(engine, calibrations or (), None)
 
     def config(option: str, name: str, gpus: int) -> ReplicaConfig:
         return ReplicaConfig(
@@ -220,6 +252,7 @@ def _setting(
             parallelism=Parallelism(tp=gpus),
             max_running_requests=max_running_requests,
             max_batched_tokens=max_batched_tokens,
+            calibration=None if uncalibrated else select_calibration(hardware, name, engine),
         )
 
     pool = config("--sku", sku, tp)
@@ -425,6 +458,119 @@ def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any
     _write(json_file, lambda: json_text(data()))
     if json_file != STDOUT:
         screen.show("", [table()])
+
+
+# --- measured runs --------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def validate(
+    points: Annotated[Path, typer.Argument(help="CSV of measured runs; docs/accuracy.md describes it.")],
+    engine: Annotated[str | None, typer.Option(help="Only runs of this engine.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only runs of models with this in their name.")] = None,
+    sku: Annotated[str | None, typer.Option(help="Only runs on this GPU.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Only mixed or disaggregated runs.")] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only groups that nothing was fitted to.")] = False,
+    fitted: Annotated[bool, typer.Option("--fitted", help="Only groups that constants were fitted to.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All groups (the default).")] = False,
+    calibrations: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of calibrations in place of the packaged ones.")
+    ] = None,
+    details: Annotated[str | None, typer.Option(metavar="FILE", help="Write a CSV line per run.")] = None,
+    markdown_file: Annotated[
+        str | None,
+        typer.Option("--write", metavar="FILE", help="Write the tables between the marks of a Markdown file."),
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write a parity plot as SVG.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes to predict in.")] = 1,
+) -> None:
+    """Predict measured serving runs and show how far off the predictions are.
+
+    Each run is played under its own protocol. A run without a prediction counts as 100 % error.
+
+    \b
+    planner validate points.csv
+    planner validate points.csv --engine vllm --model llama --details runs.csv
+    """
+    from planner import scoreboard, screen
+    from planner.serving_points import read_serving_points
+    from planner.validation import is_fitted
+
+    if held_out + fitted + everything > 1:
+        raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
+    _check_outputs(details)
+    _check_outputs(plot)
+    if markdown_file is not None:
+        scoreboard.require_marks(markdown_file)
+    runs = scoreboard.chosen(read_serving_points(points), engine, model, sku, mode)
+    if held_out or fitted:
+        db = scoreboard.hardware_with(calibrations)
+        runs = tuple(run for run in runs if is_fitted(run, db) is fitted)
+    if not runs:
+        raise InputError("points", str(points), "holds no such run", "ask for fewer restrictions")
+    with screen.progress() as say:
+        board = scoreboard.predict_all(runs, calibrations, jobs, say)
+    _write(details, lambda: scoreboard.details_csv(board))
+    _write(plot, lambda: scoreboard.plot(board))
+    if markdown_file is not None:
+        scoreboard.write_between_marks(markdown_file, scoreboard.markdown(board))
+    if STDOUT not in (details, plot):
+        failed = {"Runs without a prediction": scoreboard.failures(board)}
+        screen.show(scoreboard.headline(board), scoreboard.tables(board), failed)
+
+
+@app.command("calibrate-serving")
+def calibrate_serving(
+    results: Annotated[list[Path], typer.Argument(help="Result files of benchmark clients (JSON or JSONL).")],
+    model: Annotated[str, typer.Option(help="Preset id, config.json or its folder.")],
+    sku: Annotated[str, typer.Option(help="GPU the server ran on.")],
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
+    tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1,
+    dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1,
+    ep: Annotated[int, typer.Option(help="GPUs that experts are spread over.")] = 1,
+    precision: Annotated[str, typer.Option(help="bf16, fp8 or fp4 (default: the checkpoint's own).")] = "",
+    kv: Annotated[str, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = "bf16",
+    max_batched_tokens: Annotated[int | None, typer.Option(help="Tokens per step (default: the engine's).")] = None,
+    max_running_requests: Annotated[int | None, typer.Option(help="Sequences at once (default: the engine's).")] = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(help="Share of HBM it may use (default: the engine's).")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Fit what an engine adds to its kernels to benchmark results of your own.
+
+    Reads vllm bench serve --save-result, SGLang bench_serving, GuideLLM, AIPerf and GenAI-Perf. Every other run is
+    fitted to; the error on the rest is shown before and after. --json writes the constants.
+
+    \b
+    planner calibrate-serving results.json --model llama-3.1-8b --sku h100-sxm --json costs.json
+    """
+    from planner import engine_fit, screen, serving_results
+    from planner.scoreboard import hardware_with
+
+    _check_outputs(json_file)
+    db = hardware_with()
+    server = serving_results.server_of(
+        model=model,
+        sku=_known("--sku", sku, db.skus).id,
+        engine=_known("--engine", engine, db.engines),
+        split=(tp, dp, ep),
+        precision=precision,
+        kv_cache=kv,
+        max_batched_tokens=max_batched_tokens,
+        max_running_requests=max_running_requests,
+        memory_fraction=memory_fraction,
+    )
+    runs = [run for file in results for run in serving_results.read_results(file)]
+    if len(runs) < MIN_RUNS:
+        raise InputError("results", len(runs), f"needs at least {MIN_RUNS} runs", "benchmark at several concurrencies")
+    fitting, held_out = engine_fit.halves(serving_results.points_of(runs, server))
+    names = engine_fit.names_for(fitting)
+    with screen.progress() as say:
+        found = engine_fit.fit_costs(fitting, db, engine, names, held_out=held_out, progress=say)
+    _write(json_file, lambda: found.costs.model_dump_json(indent=2) + "\n")
+    if json_file != STDOUT:
+        screen.show(engine_fit.headline(found), engine_fit.fit_tables(found), {"Runs left out": found.dropped})
 
 
 # --- output ---------------------------------------------------------------------------------------------------------

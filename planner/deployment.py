@@ -6,7 +6,7 @@ A deployment is either one MIXED pool or a PREFILL pool and a DECODE pool joined
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -149,7 +149,7 @@ class Performance:
 
     Attributes:
         method: analytic or simulated.
-        rate_per_s: offered arrivals [1/s].
+        rate_per_s: offered arrivals [1/s]; of a closed loop, requests done per second of the run.
         stable: False when some pool cannot keep up; latencies are then unbounded (analytic).
         ttft: arrival to first token [s].
         tpot: (E2E - TTFT) / (output tokens - 1) [s]; 0 for one-token outputs.
@@ -159,6 +159,12 @@ class Performance:
         requests: requests measured (simulated), 0 when analytic.
         assumptions: what the numbers take for granted.
         samples_s: per-request latencies by metric, each shape (requests,), when simulated; else empty.
+        output_tokens_per_s: output tokens of the requests that ended in the measured time, per second of it
+            (simulated; of a closed loop the whole run); 0 when analytic.
+        steady: of a closed loop, the same over its steady part: requests sent after every user has had a first answer
+            and before the last request of every user. None when open or when the run is too short to have one.
+        interval: where the true mean of a metric lies with 90 % probability [s], from the spread of the kernels'
+            measurements about their fits (`planner.uncertainty`); empty when uncalibrated.
     """
 
     method: Method
@@ -172,10 +178,23 @@ class Performance:
     requests: int
     assumptions: tuple[str, ...]
     samples_s: Mapping[Metric, NDArray[np.float64]]
+    output_tokens_per_s: float = 0.0
+    steady: Performance | None = None
+    interval: Mapping[Metric, tuple[float, float]] = field(default_factory=dict)
 
     def distribution(self, metric: Metric) -> LatencyDistribution:
         """The distribution of a metric."""
         return {Metric.TTFT: self.ttft, Metric.TPOT: self.tpot, Metric.E2E: self.e2e}[metric]
+
+    def summary(self, metric: Metric) -> str:
+        """The mean of a metric with its interval, e.g. ``TPOT 21 ms [19, 24]``; in s from 1 s on."""
+        mean_s = self.distribution(metric).mean_s
+        scale, unit = (1.0, "s") if mean_s >= 1.0 else (1e3, "ms")
+        text = f"{metric.value.upper()} {mean_s * scale:.3g} {unit}"
+        if metric not in self.interval:
+            return text
+        low_s, high_s = self.interval[metric]
+        return f"{text} [{low_s * scale:.3g}, {high_s * scale:.3g}]"
 
     def latency_s(self, target: LatencyTarget) -> float:
         """The predicted latency [s] at the target's metric and percentile."""

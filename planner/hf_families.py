@@ -1,137 +1,184 @@
 """Families of decoders: what a ``model_type`` fixes beside the sizes in its ``config.json``.
 
 One row of `FAMILIES` per ``model_type``, as its ``modeling_<model_type>.py`` in Hugging Face Transformers defines
-it. To support another family of plain decoders, add a row.
+it; the arrangements of blocks a row names are read in `planner.hf_layers`. To support another family, add a row.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from enum import StrEnum
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from planner.errors import InputError, UnsupportedFeatureError
-from planner.hf_config import ConfigFields, refuse_experts
-from planner.llm_layers import (
-    MAX_LAYERS,
-    DenseFeedForward,
-    GroupedQueryAttention,
-    LayerGroup,
-    MoeFeedForward,
-    NormKind,
+from planner.errors import UnsupportedFeatureError
+from planner.hf_config import ConfigFields, Feature
+from planner.hf_layers import (
+    Attentions,
+    AttentionTraits,
+    FeedForwards,
+    QkNorm,
+    alternating_windows,
+    biased_experts,
+    chunked_attention,
+    corrected_experts,
+    deepseek_experts,
+    gated_layers,
+    interleaved_experts,
+    late_windows,
+    latent_attention,
+    linear_and_full,
+    local_experts,
+    nemotron_attentions,
+    nemotron_feed_forwards,
+    opt_layers,
+    periodic_windows,
+    qwen_experts,
+    same_attention,
 )
+from planner.llm_layers import Attention, FeedForward, LayerGroup, NormKind
 
-
-class _QkNorm(StrEnum):
-    """Values of the norms on queries and keys: none, one head shared by all heads, or every head its own."""
-
-    NONE = "none"
-    SHARED = "shared"
-    PER_HEAD = "per_head"
-
-
-_FeedForwards = tuple[tuple[int, "DenseFeedForward | MoeFeedForward"], ...]
-
-
-def _layers(fields: ConfigFields) -> int:
-    return fields.size("num_hidden_layers", most=MAX_LAYERS)
-
-
-def _gated_layers(fields: ConfigFields) -> _FeedForwards:
-    refuse_experts(fields)
-    size, bias = fields.size("intermediate_size"), fields.flag("mlp_bias", default=False)
-    return ((_layers(fields), DenseFeedForward(intermediate=size, bias=bias)),)
-
-
-def _opt_layers(fields: ConfigFields) -> _FeedForwards:
-    refuse_experts(fields)
-    _refuse_unusual_opt(fields)
-    return ((_layers(fields), DenseFeedForward(intermediate=fields.size("ffn_dim"), gated=False, bias=True)),)
-
-
-def _experts(fields: ConfigFields, count_key: str, size_key: str, router_bias: bool = False) -> MoeFeedForward:
-    return MoeFeedForward(
-        experts=fields.size(count_key),
-        experts_per_token=fields.size("num_experts_per_tok"),
-        intermediate=fields.size(size_key),
-        router_bias=router_bias,
-    )
-
-
-def _mixtral_layers(fields: ConfigFields) -> _FeedForwards:
-    return ((_layers(fields), _experts(fields, "num_local_experts", "intermediate_size")),)
-
-
-def _minimax_layers(fields: ConfigFields) -> _FeedForwards:
-    return ((_layers(fields), _experts(fields, "num_local_experts", "intermediate_size", router_bias=True)),)
-
-
-def _qwen3_moe_layers(fields: ConfigFields) -> _FeedForwards:
-    """Layer i has experts when (i + 1) is a multiple of ``decoder_sparse_step`` and i is not in ``mlp_only_layers``."""
-    layers, step = _layers(fields), fields.size("decoder_sparse_step", default=1)
-    dense_only = fields.layer_indices("mlp_only_layers")
-    sparse = sum((i + 1) % step == 0 and i not in dense_only for i in range(layers))
-    groups: _FeedForwards = ()
-    if sparse < layers:
-        groups += ((layers - sparse, DenseFeedForward(intermediate=fields.size("intermediate_size"))),)
-    if sparse:
-        groups += ((sparse, _experts(fields, "num_experts", "moe_intermediate_size")),)
-    return groups
+Layers = Sequence[tuple[Attention | None, FeedForward | None]]
+"""Attention and feed-forward of each decoder layer, in order."""
 
 
 class Family(NamedTuple):
     """What a ``model_type`` fixes beside the sizes in its config.
 
-    A bias given as text is the name of the flag in the config. `tied` is the default of ``tie_word_embeddings``;
-    `required` names fields whose class default is a number of another model, so that absence is no information.
-    `position_offset` is set for learned positions: rows of their table before position 0.
+    `tied` is the default of ``tie_word_embeddings``, `models` what a config of this family may ask for, `defaults` are
+    class defaults of fields that published configs leave out. `position_offset` is set for learned positions: rows of
+    their table before position 0.
     """
 
-    feed_forwards: Callable[[ConfigFields], _FeedForwards] = _gated_layers
-    qkv_bias: bool | str = False
-    output_bias: bool | str = False
-    qk_norm: _QkNorm = _QkNorm.NONE
-    qk_norm_flag: str | None = None
+    feed_forwards: Callable[[ConfigFields], FeedForwards] = gated_layers
+    attentions: Callable[[ConfigFields, AttentionTraits], Attentions] = same_attention
+    attention: AttentionTraits = AttentionTraits()
+    models: frozenset[Feature] = frozenset()
     tied: bool = False
     norm: NormKind = NormKind.RMS
     norms_per_layer: int = 2
-    required: tuple[str, ...] = ()
+    defaults: Mapping[str, object] = {}
     position_offset: int | None = None
 
 
+_KV = ("num_key_value_heads",)
+_KV_AND_HEAD = ("num_key_value_heads", "head_dim")
+_FLAGGED_BIAS = AttentionTraits(qkv_bias="attention_bias", output_bias="attention_bias")
+_WINDOW = frozenset({Feature.WINDOW})
+_LOCAL_AND_GLOBAL = frozenset({Feature.WINDOW, Feature.HYBRID})
+_DEEPSEEK = frozenset({Feature.LATENT, Feature.SHARED_EXPERTS, Feature.LEADING_DENSE})
+_DELTA_NET = frozenset({Feature.LINEAR, Feature.SHARED_EXPERTS})
+
+_QWEN3 = _FLAGGED_BIAS._replace(qk_norm=QkNorm.SHARED, required=_KV_AND_HEAD)
+_GATED_QWEN = _QWEN3._replace(output_gate=True)
+_GEMMA_DEFAULTS = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4096}
+_GEMMA_DEFAULTS |= {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+_MISTRAL_WINDOW = {"sliding_window": 4096}
+
+_QWEN3_DENSE = Family(attentions=late_windows, attention=_QWEN3, models=_LOCAL_AND_GLOBAL)
+_QWEN3_MOE = Family(qwen_experts, late_windows, _QWEN3, _LOCAL_AND_GLOBAL)
+_QWEN3_HYBRID = Family(qwen_experts, linear_and_full, _GATED_QWEN, _DELTA_NET)
+_DEEPSEEK_MOE = Family(deepseek_experts, latent_attention, models=_DEEPSEEK)
+
 FAMILIES: dict[str, Family] = {
-    "llama": Family(qkv_bias="attention_bias", output_bias="attention_bias"),
-    "mistral": Family(qkv_bias="attention_bias", output_bias="attention_bias", required=("num_key_value_heads",)),
-    "mixtral": Family(_mixtral_layers, required=("num_key_value_heads",)),
-    "qwen2": Family(qkv_bias=True, required=("num_key_value_heads",)),
-    "qwen3": Family(
-        qkv_bias="attention_bias",
-        output_bias="attention_bias",
-        qk_norm=_QkNorm.SHARED,
-        required=("num_key_value_heads", "head_dim"),
+    "llama": Family(attention=_FLAGGED_BIAS),
+    "mistral": Family(attention=_FLAGGED_BIAS._replace(required=_KV), models=_WINDOW, defaults=_MISTRAL_WINDOW),
+    "mixtral": Family(local_experts, attention=AttentionTraits(required=_KV), models=_WINDOW),
+    "qwen2": Family(
+        attentions=late_windows, attention=AttentionTraits(qkv_bias=True, required=_KV), models=_LOCAL_AND_GLOBAL
     ),
-    "qwen3_moe": Family(
-        _qwen3_moe_layers,
-        qkv_bias="attention_bias",
-        output_bias="attention_bias",
-        qk_norm=_QkNorm.SHARED,
-        required=("num_key_value_heads", "head_dim"),
+    "qwen2_moe": Family(
+        qwen_experts,
+        late_windows,
+        AttentionTraits(qkv_bias=True, required=_KV),
+        _LOCAL_AND_GLOBAL | {Feature.SHARED_EXPERTS},
     ),
-    "phi3": Family(),
+    "qwen3": _QWEN3_DENSE,
+    "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl_text": _QWEN3_DENSE,
+    "qwen3_vl_moe_text": _QWEN3_MOE,
+    "qwen3_next": _QWEN3_HYBRID,
+    "qwen3_5_text": Family(attentions=linear_and_full, attention=_GATED_QWEN, models=_DELTA_NET),
+    "qwen3_5_moe_text": _QWEN3_HYBRID,
+    "phi3": Family(models=_WINDOW),
     "cohere": Family(
-        qkv_bias="attention_bias",
-        output_bias="attention_bias",
-        qk_norm=_QkNorm.PER_HEAD,
-        qk_norm_flag="use_qk_norm",
+        attention=_FLAGGED_BIAS._replace(qk_norm=QkNorm.PER_HEAD, qk_norm_flag="use_qk_norm"),
         tied=True,
         norm=NormKind.LAYER_WITHOUT_BIAS,
         norms_per_layer=1,
     ),
-    "opt": Family(_opt_layers, qkv_bias=True, output_bias=True, tied=True, norm=NormKind.LAYER, position_offset=2),
-    "minimax_m2": Family(_minimax_layers, qk_norm=_QkNorm.PER_HEAD, required=("num_key_value_heads", "head_dim")),
+    "opt": Family(
+        opt_layers,
+        attention=AttentionTraits(qkv_bias=True, output_bias=True),
+        tied=True,
+        norm=NormKind.LAYER,
+        position_offset=2,
+    ),
+    "minimax_m2": Family(corrected_experts, attention=AttentionTraits(qk_norm=QkNorm.PER_HEAD, required=_KV_AND_HEAD)),
+    "deepseek_v2": _DEEPSEEK_MOE,
+    "deepseek_v3": _DEEPSEEK_MOE,
+    "kimi_k2": _DEEPSEEK_MOE,
+    "deepseek_v32": _DEEPSEEK_MOE._replace(
+        attention=AttentionTraits(index_heads=64), models=_DEEPSEEK | {Feature.SPARSE_INDEX}
+    ),
+    "glm_moe_dsa": _DEEPSEEK_MOE._replace(
+        attention=AttentionTraits(index_heads=32), models=_DEEPSEEK | {Feature.SPARSE_INDEX}
+    ),
+    "glm4_moe": Family(
+        deepseek_experts,
+        attention=AttentionTraits(
+            qkv_bias="attention_bias", qk_norm=QkNorm.SHARED, qk_norm_flag="use_qk_norm", required=_KV_AND_HEAD
+        ),
+        models=frozenset({Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
+    ),
+    "gemma2": Family(
+        attentions=alternating_windows,
+        attention=_FLAGGED_BIAS._replace(required=_KV_AND_HEAD),
+        models=_LOCAL_AND_GLOBAL,
+        tied=True,
+        norms_per_layer=4,
+        defaults={"sliding_window": 4096},
+    ),
+    "gemma3_text": Family(
+        attentions=periodic_windows,
+        attention=_FLAGGED_BIAS._replace(qk_norm=QkNorm.SHARED),
+        models=_LOCAL_AND_GLOBAL,
+        tied=True,
+        norms_per_layer=4,
+        defaults=_GEMMA_DEFAULTS,
+    ),
+    "gpt_oss": Family(
+        biased_experts,
+        alternating_windows,
+        _FLAGGED_BIAS._replace(sinks=True, required=_KV_AND_HEAD),
+        _LOCAL_AND_GLOBAL,
+        defaults={"sliding_window": 128, "attention_bias": True},
+    ),
+    "llama4_text": Family(
+        interleaved_experts,
+        chunked_attention,
+        _FLAGGED_BIAS._replace(required=_KV_AND_HEAD),
+        frozenset({Feature.CHUNKED, Feature.INTERLEAVED, Feature.HYBRID}),
+    ),
+    "nemotron_h": Family(
+        nemotron_feed_forwards,
+        nemotron_attentions,
+        _FLAGGED_BIAS._replace(required=_KV),
+        frozenset({Feature.STATE_SPACE, Feature.SHARED_EXPERTS}),
+        norms_per_layer=1,
+    ),
+    "mimo": Family(attentions=late_windows, attention=AttentionTraits(qkv_bias=True), models=_LOCAL_AND_GLOBAL),
 }
-"""Families by ``model_type``. OPT's offset of 2 is ``OPTLearnedPositionalEmbedding`` in ``modeling_opt.py``."""
+"""Families by ``model_type``. OPT's offset of 2 is ``OPTLearnedPositionalEmbedding`` in ``modeling_opt.py``; the index
+heads of DeepSeek-V3.2 and GLM-5 are ``index_n_heads`` of ``DeepseekV32Config`` and ``GlmMoeDsaConfig``."""
+
+MODELLED: dict[str, frozenset[Feature]] = {model_type: family.models for model_type, family in FAMILIES.items()}
+"""Features modelled in every family."""
+
+
+def with_defaults(fields: ConfigFields) -> ConfigFields:
+    """The fields with the class defaults of their family where a key is absent. Raises `InputError`."""
+    family = FAMILIES.get(fields.text("model_type") or "")
+    return ConfigFields({**family.defaults, **fields.values}, fields.prefix) if family else fields
 
 
 def learned_positions(fields: ConfigFields, family: Family) -> int:
@@ -141,59 +188,37 @@ def learned_positions(fields: ConfigFields, family: Family) -> int:
     return fields.size("max_position_embeddings") + family.position_offset
 
 
-def layer_groups(fields: ConfigFields, family: Family) -> tuple[LayerGroup, ...]:
-    """The decoder layers of a config, grouped by shape.
+def decoder_layers(fields: ConfigFields, family: Family) -> Layers:
+    """The blocks of every decoder layer of a config, in order.
 
     Raises:
         InputError: a missing, malformed or inconsistent size. UnsupportedFeatureError: a variant that is not modelled.
     """
-    attention = _attention(fields, family)
+    if fields.size("index_topk_freq", default=1) != 1:
+        bound = f"{Feature.SHARED_INDEX.value} is not modelled"
+        raise UnsupportedFeatureError(
+            fields.path("index_topk_freq"), fields.values["index_topk_freq"], bound, "use another model"
+        )
+    attentions = family.attentions(fields, family.attention)
+    return list(zip(attentions, family.feed_forwards(fields), strict=True))
+
+
+def layer_groups(layers: Layers) -> tuple[LayerGroup, ...]:
+    """Layers of one shape together, in the order in which shapes first appear. Raises nothing."""
     return tuple(
         LayerGroup(count=count, attention=attention, feed_forward=feed_forward)
-        for count, feed_forward in family.feed_forwards(fields)
+        for (attention, feed_forward), count in Counter(layers).items()
     )
 
 
-def _attention(fields: ConfigFields, family: Family) -> GroupedQueryAttention:
-    for name in family.required:
-        if name not in fields.values:
-            raise InputError(fields.path(name), "(missing)", "this family needs it", "add it from the model's config")
-    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", default=heads)
-    head_dim = fields.optional_size("head_dim")
-    if head_dim is None and hidden % heads:
-        bound = f"must be a multiple of num_attention_heads = {heads} when head_dim is absent"
-        raise InputError(fields.path("hidden_size"), hidden, bound, "correct one of the two, or give head_dim")
-    if heads % kv_heads:
-        bound = f"must divide num_attention_heads = {heads}"
-        raise InputError(fields.path("num_key_value_heads"), kv_heads, bound, "correct one of the two")
-    head_dim = head_dim or hidden // heads
-    has_norm = family.qk_norm_flag is None or fields.flag(family.qk_norm_flag, default=False)
-    norm_values = {_QkNorm.NONE: 0, _QkNorm.SHARED: 2 * head_dim, _QkNorm.PER_HEAD: (heads + kv_heads) * head_dim}
-    return GroupedQueryAttention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        qkv_bias=_bias(fields, family.qkv_bias),
-        output_bias=_bias(fields, family.output_bias),
-        qk_norm_values=norm_values[family.qk_norm] if has_norm else 0,
-    )
+def prediction_layers(fields: ConfigFields, layers: Layers) -> tuple[LayerGroup | None, int]:
+    """Layer and number of the multi-token-prediction modules: ``num_nextn_predict_layers``, ``mtp_num_hidden_layers``.
 
-
-def _bias(fields: ConfigFields, bias: bool | str) -> bool:
-    return fields.flag(bias, default=False) if isinstance(bias, str) else bias
-
-
-def _refuse_unusual_opt(fields: ConfigFields) -> None:
-    """Refuse OPT variants of other shapes (350m: post-norm and projected embeddings; Galactica: no biases)."""
-    usual = {"do_layer_norm_before": True, "enable_bias": True, "layer_norm_elementwise_affine": True}
-    usual |= {"_remove_final_layer_norm": False}
-    for name, value in usual.items():
-        if fields.flag(name, default=value) is not value:
-            bound = f"only {json.dumps(value)} is modelled (model_type opt)"
-            raise UnsupportedFeatureError(fields.path(name), not value, bound, "use another model")
-    hidden = fields.size("hidden_size")
-    projected = fields.size("word_embed_proj_dim", default=hidden)
-    if projected != hidden:
-        bound = f"projected embeddings are not modelled: must equal hidden_size = {hidden}"
-        raise UnsupportedFeatureError(fields.path("word_embed_proj_dim"), projected, bound, "use another model")
+    A module repeats the last decoder layer (DeepSeek-AI 2024, arXiv:2412.19437, sec. 2.2); none for a model whose last
+    layer has only one of the two blocks. Raises `InputError` for a malformed count.
+    """
+    count = fields.count("num_nextn_predict_layers") or fields.count("mtp_num_hidden_layers")
+    attention, feed_forward = layers[-1]
+    if not count or attention is None or feed_forward is None:
+        return None, 0
+    return LayerGroup(count=1, attention=attention, feed_forward=feed_forward), count

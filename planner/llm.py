@@ -1,9 +1,9 @@
-"""The architecture of a language model, read from a Hugging Face ``config.json``.
+"""Language models: presets and files, parameters, weight bytes, cache and state bytes.
 
 Answers: how many parameters (total, active per token), how many bytes of weights at a precision, how many bytes
-of KV cache per token. Layers are grouped by shape, so hybrids only add kinds of attention and feed-forward later.
-What is not modelled raises `UnsupportedFeatureError` naming the feature; a wrong number is never returned silently.
-The shapes of one layer and their weights are in `planner.llm_layers` and offered here too.
+of KV cache per token, of windows and of constant state. Layers are grouped by shape, whatever their order.
+The record itself is in `planner.llm_spec`, the shapes of one layer and their weights in `planner.llm_layers`; both are
+offered here too.
 """
 
 from __future__ import annotations
@@ -11,153 +11,81 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import re
+import math
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
-from pydantic import Field
-
-from hardware_db.schema import Dtype, Frozen
+from hardware_db.schema import Dtype
 from planner.errors import InputError, UnknownNameError
-from planner.hf_config import CONFIG_NAME, ConfigFields, context_tokens, number_formats, read_config, refuse_unmodelled
-from planner.hf_families import FAMILIES, layer_groups, learned_positions
 from planner.llm_layers import (
     BYTES_PER_VALUE,
-    Count,
+    Attention,
     DenseFeedForward,
+    FeedForward,
     GroupedQueryAttention,
+    LatentAttention,
     LayerGroup,
+    LinearAttention,
     MoeFeedForward,
     NormKind,
+    Part,
+    PartPrecision,
     Precision,
-    Size,
+    SparseIndex,
+    StateSpace,
+    attention_matrices,
+    attention_weights,
+    feed_forward_biases,
     feed_forward_weights,
     output_weights,
     qkv_weights,
     router_weights,
+    shared_expert_weights,
+    small_attention_parameters,
 )
+from planner.llm_spec import LlmSpec, id_of
 
 __all__ = [
     "BYTES_PER_VALUE",
+    "Attention",
     "DenseFeedForward",
+    "FeedForward",
     "GroupedQueryAttention",
+    "LatentAttention",
     "LayerGroup",
+    "LinearAttention",
     "LlmSpec",
     "MoeFeedForward",
     "NormKind",
+    "Part",
+    "PartPrecision",
     "Precision",
+    "SparseIndex",
+    "StateSpace",
     "active_parameters",
+    "attention_matrices",
+    "attention_weights",
     "embedding_parameters",
     "feed_forward_weights",
+    "index_bytes_per_token",
     "kv_bytes_per_token",
+    "kv_window_bytes",
     "linear_parameters",
+    "linear_parameters_by_part",
     "list_llms",
     "lm_head_weights",
     "load_llm",
+    "mtp_parameters",
+    "mtp_weight_bytes",
     "output_weights",
     "parameters",
     "qkv_weights",
     "router_weights",
+    "shared_expert_weights",
+    "state_bytes",
     "weight_bytes",
 ]
-
-
-class LlmSpec(Frozen):
-    """A decoder-only transformer as its shapes. Sizes are in channels, heads, tokens; no bytes and no GPUs."""
-
-    id: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    source: str = Field(min_length=1)
-    hidden_size: Size
-    vocab_size: Size
-    max_context_tokens: Size
-    tied_embeddings: bool
-    learned_positions: Count = Field(default=0, description="rows of a learned position table (OPT)")
-    norm: NormKind = NormKind.RMS
-    norms_per_layer: Size = 2
-    native_precision: Precision = Precision()
-    layers: tuple[LayerGroup, ...] = Field(min_length=1)
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers of all groups."""
-        return sum(group.count for group in self.layers)
-
-    @classmethod
-    def from_config(
-        cls,
-        config: Mapping[str, object] | str | Path,
-        *,
-        id: str | None = None,
-        name: str | None = None,
-        source: str | None = None,
-    ) -> LlmSpec:
-        """From a Hugging Face ``config.json``: its content, its path, or the folder that contains it.
-
-        Name and source default to the keys ``_name`` and ``_source``, then to folder and path; the id to the name,
-        in lower case and without the organisation. The native precision is that of the checkpoint, in 16 bits where
-        it is float32 or unnamed.
-        Multi-token-prediction modules (``num_nextn_predict_layers``, ``num_mtp_modules``) are not served by default
-        and not counted.
-
-        Raises:
-            InputError: unreadable file, or a missing, malformed or inconsistent field.
-            UnsupportedFeatureError: a family or feature that is not modelled, named in the message.
-
-        >>> LlmSpec.from_config({"model_type": "llama"})
-        Traceback (most recent call last):
-        planner.errors.InputError: config.hidden_size = '(missing)': a decoder config needs it. Fix: add it, or ...
-        """
-        if isinstance(config, Mapping):
-            fields, place, read_from = ConfigFields(config), None, "given"
-        elif isinstance(config, str | Path):
-            fields, place, read_from = ConfigFields(read_config(config)), _name_of(Path(config)), str(config)
-        else:
-            raise InputError("config", config, "is neither a mapping nor a path", "give a dict or a config.json")
-        try:
-            refuse_unmodelled(fields, tuple(FAMILIES))
-            name = name or fields.text("_name") or place or str(fields.text("model_type"))
-            return _spec(fields, id or _id_of(name), name, source or fields.text("_source") or read_from)
-        except RecursionError:
-            raise InputError("config", "(nested)", "is nested too deeply", "give a plain config.json") from None
-
-
-def _spec(fields: ConfigFields, id: str, name: str, source: str) -> LlmSpec:
-    family = FAMILIES[str(fields.text("model_type"))]
-    weights, activations, kv_cache = number_formats(fields)
-    return LlmSpec(
-        id=id,
-        name=name,
-        source=source,
-        hidden_size=fields.size("hidden_size"),
-        vocab_size=fields.size("vocab_size"),
-        max_context_tokens=context_tokens(fields),
-        tied_embeddings=fields.flag("tie_word_embeddings", family.tied),
-        learned_positions=learned_positions(fields, family),
-        norm=family.norm,
-        norms_per_layer=family.norms_per_layer,
-        native_precision=Precision(weights=weights, activations=activations, kv_cache=kv_cache),
-        layers=layer_groups(fields, family),
-    )
-
-
-def _name_of(path: Path) -> str:
-    """Name of a model read from disk: its folder for a ``config.json``, else the file's own."""
-    place = path.expanduser().resolve()
-    if place.is_dir():
-        return place.name
-    return place.parent.name if place.name == CONFIG_NAME else place.stem
-
-
-def _id_of(name: str) -> str:
-    """Lower-case name after the organisation, without the suffix of converted checkpoints.
-
-    >>> _id_of("meta-llama/Llama-2-70b-hf")
-    'llama-2-70b'
-    """
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix("-hf")
-    return re.sub(r"[^a-z0-9.]+", "-", last).strip("-.") or "llm"
 
 
 def list_llms() -> tuple[str, ...]:
@@ -192,7 +120,7 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
 
 
 def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
-    near = difflib.get_close_matches(_id_of(path), presets, n=1)
+    near = difflib.get_close_matches(id_of(path), presets, n=1)
     if near and not _exists(path):
         raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}")
     return LlmSpec.from_config(path)
@@ -241,21 +169,41 @@ def embedding_parameters(llm: LlmSpec) -> int:
 def linear_parameters(llm: LlmSpec) -> int:
     """Weights that quantisation shrinks: attention projections and feed-forward matrices of all layers and experts.
 
-    ``sum over groups of count * (qkv + output + experts * feed_forward)``. Source: the FP8 tensors of
+    Sum of `linear_parameters_by_part`. Source: the FP8 tensors of
     https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (68 451 041 280 values). Raises nothing.
 
     >>> linear_parameters(load_llm("llama-3.3-70b-instruct"))
     68451041280
     """
-    return sum(
-        group.count
-        * (
-            qkv_weights(group, llm.hidden_size)
-            + output_weights(group, llm.hidden_size)
-            + _copies(group.feed_forward) * feed_forward_weights(group.feed_forward, llm.hidden_size)
-        )
-        for group in llm.layers
-    )
+    return sum(linear_parameters_by_part(llm).values())
+
+
+def linear_parameters_by_part(llm: LlmSpec) -> dict[Part, int]:
+    """Weights of the matrices of all layers, by part; parts a model lacks and the LM head are left out.
+
+    ``sum over groups of count * (attention, dense feed-forward, experts * feed_forward, shared experts)``. Source:
+    DeepSeek-AI 2024, arXiv:2412.19437, sec. 4.2 (61 layers, the first 3 dense; 256 routed and 1 shared expert of 2048).
+    Raises nothing.
+
+    >>> linear_parameters_by_part(load_llm("deepseek-v3"))[Part.EXPERTS]  # 58 x 256 x 3 x 7168 x 2048
+    653908770816
+    """
+    found: dict[Part, int] = {}
+    for group in llm.layers:
+        for part, weights in _matrices_of(group, llm.hidden_size).items():
+            found[part] = found.get(part, 0) + group.count * weights
+    return {part: weights for part, weights in found.items() if weights}
+
+
+def _matrices_of(group: LayerGroup, hidden: int) -> dict[Part, int]:
+    """Weights of the matrices of one layer, by part."""
+    feed_forward = group.feed_forward
+    weights = feed_forward_weights(feed_forward, hidden)
+    found = {Part.ATTENTION: attention_weights(group.attention, hidden)}
+    if isinstance(feed_forward, MoeFeedForward):
+        shared = shared_expert_weights(feed_forward, hidden)
+        return found | {Part.EXPERTS: feed_forward.experts * weights, Part.SHARED_EXPERTS: shared}
+    return found | {Part.FEED_FORWARD: weights}
 
 
 def parameters(llm: LlmSpec) -> int:
@@ -268,34 +216,54 @@ def parameters(llm: LlmSpec) -> int:
     >>> parameters(load_llm("llama-3.1-8b"))
     8030261248
     """
-    small = sum(group.count * _router_norm_and_bias_parameters(llm, group) for group in llm.layers)
+    small = sum(group.count * _small_parameters(llm, group) for group in llm.layers)
     return embedding_parameters(llm) + linear_parameters(llm) + small + _norm_parameters(llm)
 
 
 def active_parameters(llm: LlmSpec) -> int:
     """Parameters one token uses: `parameters` without the experts its router does not choose; embeddings included.
 
-    ``parameters - sum over MoE groups of count * (experts - experts_per_token) * feed_forward``. Source: Jiang et al.
-    2024, Mixtral of Experts, arXiv:2401.04088, sec. 1 (13 B of 47 B active). Raises nothing.
+    ``parameters - sum over MoE groups of count * (experts - experts_per_token) * (feed_forward + biases)``. Source:
+    Jiang et al. 2024, Mixtral of Experts, arXiv:2401.04088, sec. 1 (13 B of 47 B active). Raises nothing.
 
     >>> round(active_parameters(load_llm("mixtral-8x7b-v0.1")) / 1e9, 1)
     12.9
     """
-    idle = sum(
-        group.count
-        * (group.feed_forward.experts - group.feed_forward.experts_per_token)
-        * feed_forward_weights(group.feed_forward, llm.hidden_size)
-        for group in llm.layers
-        if isinstance(group.feed_forward, MoeFeedForward)
+    return parameters(llm) - sum(group.count * _idle_weights(group, llm.hidden_size) for group in llm.layers)
+
+
+def _idle_weights(group: LayerGroup, hidden: int) -> int:
+    """Parameters of the experts of one layer that a token does not visit."""
+    moe = group.feed_forward
+    if not isinstance(moe, MoeFeedForward):
+        return 0
+    return (moe.experts - moe.experts_per_token) * (
+        feed_forward_weights(moe, hidden) + feed_forward_biases(moe, hidden)
     )
-    return parameters(llm) - idle
+
+
+def mtp_parameters(llm: LlmSpec) -> int:
+    """Parameters of the multi-token-prediction modules: each a decoder layer, a projection and three norms.
+
+    ``mtp_layers * (layer + 2 * hidden * hidden + 3 norms)``; embeddings and LM head are those of the model. Source:
+    DeepSeek-AI 2024, arXiv:2412.19437, eq. 21-23; ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3: 11.5 B
+    parameters of its own. Raises nothing.
+
+    >>> round(mtp_parameters(load_llm("deepseek-v3")) / 1e9, 1)
+    11.6
+    """
+    if llm.mtp is None:
+        return 0
+    layer = sum(_matrices_of(llm.mtp, llm.hidden_size).values()) + _small_parameters(llm, llm.mtp)
+    return llm.mtp_layers * (layer + 2 * llm.hidden_size**2 + 3 * _norm_parameters(llm))
 
 
 def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     """Bytes of all weights of one copy of the model at a precision [bytes].
 
-    ``linear_parameters * BYTES_PER_VALUE[precision.weights] + (parameters - linear_parameters) * 2``: embeddings, LM
-    head, norms, biases, router and positions stay in 16 bits. Source: the tensors of
+    ``sum over parts of linear_parameters_by_part * BYTES_PER_VALUE[precision.of(part)] + rest * 2``: embeddings, norms,
+    biases, router, convolutions and positions stay in 16 bits, the LM head unless `precision` names it. Without
+    multi-token-prediction modules. Source: the tensors of
     https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic: 68.451 GB in FP8, 2 x 2.109 GB in BF16; its
     channel scales, 0.02 % of the bytes, are not counted. Raises nothing.
 
@@ -303,25 +271,133 @@ def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     >>> round(weight_bytes(load_llm("llama-3.3-70b-instruct"), fp8) / 1e9, 2)  # 68.451 + 2 x 2.103
     72.66
     """
-    linear = linear_parameters(llm)
-    return linear * BYTES_PER_VALUE[precision.weights] + (parameters(llm) - linear) * _UNQUANTISED_BYTES
+    parts = linear_parameters_by_part(llm)
+    if not llm.tied_embeddings:
+        parts[Part.LM_HEAD] = lm_head_weights(llm)
+    return _bytes_of(parts, parameters(llm), precision)
+
+
+def mtp_weight_bytes(llm: LlmSpec, precision: Precision) -> float:
+    """Bytes of the multi-token-prediction modules at a precision, without the tables they share [bytes].
+
+    As `weight_bytes`: matrices of the layer in the formats of their parts, projection, norms and router in 16 bits.
+    Source: ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3. Raises nothing.
+
+    >>> llm = load_llm("deepseek-v3")
+    >>> mtp_weight_bytes(llm, Precision()) == 2 * mtp_parameters(llm)
+    True
+    """
+    if llm.mtp is None:
+        return 0.0
+    layer = _matrices_of(llm.mtp, llm.hidden_size)
+    parts = {part: llm.mtp_layers * weights for part, weights in layer.items()}
+    return _bytes_of(parts, mtp_parameters(llm), precision)
+
+
+def _bytes_of(parts: Mapping[Part, int], total: int, precision: Precision) -> float:
+    """Bytes of `total` parameters of which `parts` are in their own formats and the rest in 16 bits."""
+    in_parts = sum(weights * BYTES_PER_VALUE[precision.of(part)[0]] for part, weights in parts.items())
+    return in_parts + (total - sum(parts.values())) * _UNQUANTISED_BYTES
 
 
 def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
-    """Bytes of KV cache one token of context occupies, all layers together [bytes/token].
+    """Bytes one token of context occupies in the caches that keep the whole context, all layers together [bytes/token].
 
-    ``sum over layers of 2 * kv_heads * head_dim * BYTES_PER_VALUE[kv_dtype]`` (keys and values). Source: Kwon et al.
-    2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16. Raises nothing.
+    Softmax attention without a window: ``2 * kv_heads * head_dim`` values a layer (keys and values); latent attention:
+    ``kv_rank + rope_dim``, shared by all heads; both times BYTES_PER_VALUE[kv_dtype], plus `index_bytes_per_token`.
+    Windowed layers are in `kv_window_bytes`, linear attention and state space in `state_bytes`. Sources: Kwon et al.
+    2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16; DeepSeek-AI 2024,
+    arXiv:2405.04434, sec. 2.1.4. Raises nothing.
 
     >>> kv_bytes_per_token(load_llm("opt-13b"), Dtype.FP16) / 1024
     800.0
     """
-    values = sum(2 * group.count * group.attention.kv_heads * group.attention.head_dim for group in llm.layers)
+    values = sum(group.count * _kept_values(group.attention) for group in llm.layers)
+    return values * BYTES_PER_VALUE[kv_dtype] + index_bytes_per_token(llm)
+
+
+def index_bytes_per_token(llm: LlmSpec) -> float:
+    """Bytes one token of context occupies in the key caches of sparse indices, all layers together [bytes/token].
+
+    ``layers * (head_dim + 4 * head_dim / 128)``: one FP8 key and a 32-bit scale per 128 channels, whatever the format
+    of the KV cache. Source: DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer (k_cache, k_scale_cache); the same
+    132 bytes a token and layer in vLLM 0.11, ``DeepseekV32IndexerCache``. Raises nothing.
+
+    >>> index_bytes_per_token(load_llm("deepseek-v3.2")) / 61
+    132.0
+    """
+    return float(
+        sum(
+            group.count * (group.attention.index.head_dim + 4 * math.ceil(group.attention.index.head_dim / 128))
+            for group in llm.layers
+            if isinstance(group.attention, LatentAttention) and group.attention.index is not None
+        )
+    )
+
+
+def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> float:
+    """Bytes of KV cache of the windowed layers of one sequence of `context_tokens` [tokens], together [bytes].
+
+    ``sum over windowed layers of 2 * kv_heads * head_dim * min(context, window) * BYTES_PER_VALUE[kv_dtype]``; a chunk
+    (Llama 4) is counted at its fullest. Source: Beltagy et al. 2020, Longformer, arXiv:2004.05150, sec. 3.1; Jiang et
+    al. 2023, Mistral 7B, arXiv:2310.06825, sec. 2 (rolling buffer cache). Raises `InputError` for a negative context.
+
+    >>> kv_window_bytes(load_llm("mistral-7b-v0.1"), Dtype.BF16, 32_768) / 2**20  # 2 x 32 x 8 x 128 x 4096 x 2 B
+    512.0
+    """
+    if not context_tokens >= 0:
+        raise InputError("context_tokens", context_tokens, "must not be negative", "give the tokens of a sequence")
+    values = sum(
+        group.count * _values_per_token(group.attention) * min(context_tokens, group.attention.window)
+        for group in llm.layers
+        if isinstance(group.attention, GroupedQueryAttention) and group.attention.window
+    )
     return values * BYTES_PER_VALUE[kv_dtype]
 
 
-def _copies(feed_forward: DenseFeedForward | MoeFeedForward) -> int:
-    return feed_forward.experts if isinstance(feed_forward, MoeFeedForward) else 1
+_STATE_BYTES = 4.0
+"""Bytes per value of a recurrent state: float32. Default of SGLang 0.5 (``mamba_ssm_dtype``) and what checkpoints of
+Qwen3.5 (``mamba_ssm_dtype``) and Nemotron (``mamba_ssm_cache_dtype``) ask for; without a key vLLM takes 16 bits."""
+
+
+def state_bytes(llm: LlmSpec) -> float:
+    """Bytes of constant state of one sequence in linear-attention and state-space layers, together [bytes].
+
+    Linear attention: ``value_heads * key_dim * value_dim`` values; state space: ``heads * head_dim * state_size``; in
+    32 bits. Both: the last ``conv_kernel - 1`` tokens of the channels of the convolution, in 16 bits. Sources: Yang et
+    al. 2024, arXiv:2412.06464, eq. 10; Dao & Gu 2024, arXiv:2405.21060, sec. 7; vLLM 0.11, ``mamba_utils.py``
+    (MambaStateShapeCalculator). Raises nothing.
+
+    >>> state_bytes(load_llm("qwen3-next-80b-a3b-thinking"))  # 36 x (32 x 128 x 128 x 4 + 8192 x 3 x 2)
+    77266944.0
+    """
+    return sum(group.count * _state_bytes(group.attention) for group in llm.layers)
+
+
+def _state_bytes(attention: Attention | None) -> float:
+    match attention:
+        case LinearAttention():
+            state = attention.value_heads * attention.key_dim * attention.value_dim
+        case StateSpace():
+            state = attention.inner * attention.state_size
+        case _:
+            return 0.0
+    return state * _STATE_BYTES + attention.conv_channels * (attention.conv_kernel - 1) * _UNQUANTISED_BYTES
+
+
+def _kept_values(attention: Attention | None) -> int:
+    """Values one layer keeps of every token of the context."""
+    match attention:
+        case GroupedQueryAttention(window=0):
+            return _values_per_token(attention)
+        case LatentAttention():
+            return attention.kv_rank + attention.rope_dim
+        case _:
+            return 0
+
+
+def _values_per_token(attention: GroupedQueryAttention) -> int:
+    return 2 * attention.kv_heads * attention.head_dim
 
 
 def _norm_parameters(llm: LlmSpec) -> int:
@@ -329,17 +405,15 @@ def _norm_parameters(llm: LlmSpec) -> int:
     return llm.hidden_size * (2 if llm.norm is NormKind.LAYER else 1)
 
 
-def _router_norm_and_bias_parameters(llm: LlmSpec, group: LayerGroup) -> int:
+def _small_parameters(llm: LlmSpec, group: LayerGroup) -> int:
     """Parameters of one layer that are not in its attention and feed-forward matrices."""
-    attention, feed_forward, hidden = group.attention, group.feed_forward, llm.hidden_size
+    hidden, feed_forward = llm.hidden_size, group.feed_forward
     count = router_weights(feed_forward, hidden) + llm.norms_per_layer * _norm_parameters(llm)
-    count += attention.qk_norm_values
-    if attention.qkv_bias:
-        count += (attention.heads + 2 * attention.kv_heads) * attention.head_dim
-    if attention.output_bias:
-        count += hidden
+    count += small_attention_parameters(group.attention, hidden)
     if isinstance(feed_forward, MoeFeedForward):
-        return count + (feed_forward.experts if feed_forward.router_bias else 0)
-    if feed_forward.bias:
-        count += (2 if feed_forward.gated else 1) * feed_forward.intermediate + hidden
+        count += feed_forward.experts * feed_forward_biases(feed_forward, hidden)
+        count += feed_forward.experts if feed_forward.router_bias else 0
+        count += hidden if feed_forward.shared_gate else 0
+    elif feed_forward is not None:
+        count += feed_forward_biases(feed_forward, hidden)
     return count

@@ -1,27 +1,29 @@
 """`evaluate`: the one place where step times meet queues.
 
 Turns a deployment and a workload into the batch servers that `planner.queueing` solves, composes prefill pool, KV
-transfer and decode pool into one tandem, and names what each pool runs out of. Approximations made here:
+transfer and decode pool into one tandem, and names what each pool runs out of. `planner.pool_model` says what a pool's
+mean steps hold; closed loops are the matter of `planner.closed_loop`. Approximations made here:
 
-- a decode attends to the mean decode context of the workload (length-biased over outputs);
-- a prompt token costs the mean query-key pairs per prompt token, E[I (I + 1) / 2] / E[I];
-- a request holds KV for all its input and output tokens from admission to its end (the simulator does the same);
 - the KV transfer of a prompt takes bytes / bandwidth, without contention on the link;
-- arrivals at the decode pool have the SCV of the arrivals at the prefill pool.
+- arrivals at the decode pool have the SCV of the arrivals at the prefill pool;
+- a speculating engine's sequences take ceil((O - 1) / tokens per step) steps;
+- what an engine adds before a request is looked at (`EngineCosts.request_s`, `lag_steps`, a receive interval) is added
+  to the wait, the steps of it where sequences decode.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.closed_loop import closed_performance
+from planner.closed_tandem import tandem_performance
 from planner.deployment import Deployment, Method, Performance, Pool, PoolLimit, PoolPerformance, Role
 from planner.errors import InputError
 from planner.latency import LatencyDistribution
-from planner.llm import kv_bytes_per_token
+from planner.pool_model import FloatArray, PoolModel, pool_model, step_shapes, token_costs
 from planner.queueing import (
     BatchServer,
     QueueLatency,
@@ -32,86 +34,33 @@ from planner.queueing import (
     mixed_pool,
     prefill_pool,
 )
-from planner.replica import MemoryFootprint, require_room, step_timer
-from planner.roofline import Bound, StepShape
-from planner.workload import Metric, TokenLengths, Workload
+from planner.replica import ReplicaConfig, kv_transfer_bytes, step_timer
+from planner.roofline import Bound
+from planner.uncertainty import latency_intervals
+from planner.workload import ClosedLoop, Metric, TokenLengths, Workload
 
-FloatArray = NDArray[np.float64]
+__all__ = [
+    "Stage",
+    "decode_stage",
+    "decoding_only",
+    "evaluate",
+    "fluid_rate_per_s",
+    "idle_latencies",
+    "kv_transfer_times_s",
+    "largest_stable_rate_per_s",
+    "mixed_stage",
+    "prefill_stage",
+    "prompt_time_share",
+    "step_shapes",
+    "tandem_tpot",
+    "token_costs",
+    "transfer_time",
+]
+
+TINY_S = 1e-30
+"""Guards a division by a latency of 0 [s]."""
 _LOADS = 64
 """Points on the range of loads where the fluid bound is looked up."""
-
-
-@dataclass(frozen=True)
-class TokenCosts:
-    """Step-shape sums per running sequence and per prompt token, from the workload's lengths.
-
-    Attributes:
-        decode_context: tokens a decode attends to.
-        pairs: query-key pairs per prompt token.
-        context: cached tokens read per prompt token.
-        chunks: prompt chunks per prompt token.
-        held_tokens: KV tokens a request holds, weighted by how long it holds them.
-    """
-
-    decode_context: float
-    pairs: float
-    context: float
-    chunks: float
-    held_tokens: float
-
-
-def token_costs(lengths: TokenLengths, token_budget: int, role: Role) -> TokenCosts:
-    """Means per token of the sums a step time depends on.
-
-    A prompt of I tokens served in chunks of C reads sum_j min(j C, I) ~ I (I / C + 1) / 2 cached tokens when I > C,
-    else I. Residence grows with the output length O, so a random resident request holds E[(I + O) O] / E[O] tokens.
-    """
-    p, inputs, outputs = lengths.probabilities, lengths.inputs, lengths.outputs
-    mean_input = lengths.mean_input
-    pieces = np.maximum(1.0, inputs / token_budget)
-    residence = np.ones_like(outputs) if role is Role.PREFILL else outputs
-    held = inputs + (1.0 if role is Role.PREFILL else outputs)
-    return TokenCosts(
-        decode_context=lengths.mean_decode_context,
-        pairs=float((inputs * (inputs + 1.0) / 2.0) @ p) / mean_input,
-        context=float((inputs * np.maximum(1.0, (pieces + 1.0) / 2.0)) @ p) / mean_input,
-        chunks=float(pieces @ p) / mean_input,
-        held_tokens=float((held * residence) @ p) / float(residence @ p),
-    )
-
-
-def step_shapes(running: FloatArray, prompt_tokens: FloatArray, costs: TokenCosts) -> StepShape:
-    """Shapes of steps with `running` mean decodes and `prompt_tokens` mean prompt tokens (broadcast together)."""
-    running, prompt_tokens = np.broadcast_arrays(running, prompt_tokens)
-    return StepShape(
-        decodes=running,
-        decode_context=running * costs.decode_context,
-        chunk_tokens=prompt_tokens,
-        chunk_pairs=prompt_tokens * costs.pairs,
-        chunk_context=prompt_tokens * costs.context,
-        chunks=prompt_tokens * costs.chunks,
-    )
-
-
-@dataclass(frozen=True)
-class PoolModel:
-    """A pool as the queueing model sees it, and what is needed to read its answer back."""
-
-    pool: Pool
-    footprint: MemoryFootprint
-    costs: TokenCosts
-    kv_running: float
-
-    @property
-    def server(self) -> BatchServer:
-        """One replica as a server of steps."""
-        timer, costs, config = step_timer(self.pool.config), self.costs, self.pool.config
-        limit = min(float(config.max_running_requests), self.kv_running, float(config.max_batched_tokens))
-        return BatchServer(
-            step_s=lambda running, tokens: timer.times_s(step_shapes(running, tokens, costs)),
-            token_budget=config.max_batched_tokens,
-            max_running=limit,
-        )
 
 
 @dataclass(frozen=True)
@@ -158,26 +107,39 @@ class Stage:
         return step_timer(self.model.pool.config).itemised(shape).bound
 
 
-def pool_model(pool: Pool, lengths: TokenLengths) -> PoolModel:
-    """A pool prepared for the queueing model. Raises InputError when a request does not fit."""
-    footprint = require_room(pool.config, lengths.max_total)
-    costs = token_costs(lengths, pool.config.max_batched_tokens, pool.role)
-    held = costs.held_tokens + pool.config.engine.kv_block_tokens / 2.0
-    return PoolModel(pool, footprint, costs, kv_running=footprint.kv_capacity_tokens / held)
-
-
 def evaluate(deployment: Deployment, workload: Workload) -> Performance:
-    """Latency distributions of a deployment under a workload, from theory.
+    """Latency distributions of a deployment under a workload, from theory; of a closed loop over the whole run.
 
     Raises InputError when the model, its KV cache or the longest request does not fit. An overloaded deployment is
     not an error: `stable` is False and every latency is unbounded.
     """
-    if deployment.is_disaggregated:
-        return _evaluate_disaggregated(deployment, workload)
+    if isinstance(workload.arrivals, ClosedLoop):
+        play = tandem_performance if deployment.is_disaggregated else closed_performance
+        notes = _assumptions(deployment) + _closed_assumptions(deployment)
+        found = play(deployment, workload.arrivals, workload.lengths, notes)
+        return _with_interval(deployment, workload.lengths, found)
+    found = (_evaluate_disaggregated if deployment.is_disaggregated else _evaluate_mixed)(deployment, workload)
+    return _with_interval(deployment, workload.lengths, found)
+
+
+def _with_interval(deployment: Deployment, lengths: TokenLengths, found: Performance) -> Performance:
+    """The same with the intervals of its means; its steady part has the same spread."""
+    means = {metric: found.distribution(metric).mean_s for metric in Metric}
+    running = [pool.mean_running for pool in found.pools]
+    intervals = latency_intervals(deployment, lengths.mean_input, lengths.mean_output, running, means)
+    steady = found.steady
+    if steady is not None and intervals:
+        scale = {metric: steady.distribution(metric).mean_s / max(means[metric], TINY_S) for metric in Metric}
+        bounds = {metric: (low * scale[metric], high * scale[metric]) for metric, (low, high) in intervals.items()}
+        steady = replace(steady, interval=bounds)
+    return replace(found, interval=intervals, steady=steady)
+
+
+def _evaluate_mixed(deployment: Deployment, workload: Workload) -> Performance:
     stage = mixed_stage(deployment.pools[0], workload)
     return Performance(
         method=Method.ANALYTIC,
-        rate_per_s=workload.arrivals.rate_per_s,
+        rate_per_s=workload.rate_per_s,
         stable=stage.queue.stable,
         ttft=stage.queue.ttft,
         tpot=stage.queue.tpot,
@@ -185,33 +147,73 @@ def evaluate(deployment: Deployment, workload: Workload) -> Performance:
         pools=(stage.performance(),),
         kv_transfer_s=0.0,
         requests=0,
-        assumptions=_assumptions(deployment),
+        assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         samples_s={},
     )
 
 
 def mixed_stage(pool: Pool, workload: Workload) -> Stage:
     """A mixed pool under the whole workload."""
-    model = pool_model(pool, workload.lengths)
-    queue = mixed_pool(model.server, workload.arrivals, workload.lengths, pool.replicas)
-    return Stage(model, queue, workload.arrivals.rate_per_s, workload.lengths)
+    lengths = workload.lengths
+    model = pool_model(pool, lengths)
+    queue = mixed_pool(model.server, workload.open_arrivals, _in_steps(pool.config, lengths), pool.replicas)
+    return Stage(model, _as_served(queue, pool), workload.rate_per_s, lengths)
 
 
 def prefill_stage(pool: Pool, workload: Workload) -> Stage:
     """A prefill pool under the workload's prompts; its `queue.ttft` is the TTFT of the deployment."""
     lengths = workload.lengths
     model = pool_model(pool, lengths)
-    queue = prefill_pool(model.server, workload.arrivals, lengths, pool.replicas)
-    return Stage(model, queue, workload.arrivals.rate_per_s, lengths)
+    queue = prefill_pool(model.server, workload.open_arrivals, lengths, pool.replicas)
+    return Stage(model, _as_served(queue, pool), workload.rate_per_s, lengths)
 
 
 def decode_stage(pool: Pool, workload: Workload) -> Stage:
     """A decode pool under the requests that have more than one output token."""
     decoding, share = decoding_only(workload.lengths)
-    rate = workload.arrivals.rate_per_s * share
+    rate = workload.rate_per_s * share
     model = pool_model(pool, decoding)
-    queue = decode_pool(model.server, workload.arrivals.at_rate(rate), decoding, pool.replicas)
-    return Stage(model, queue, rate, decoding)
+    arrivals = workload.open_arrivals.at_rate(rate)
+    queue = decode_pool(model.server, arrivals, _in_steps(pool.config, decoding), pool.replicas)
+    return Stage(model, _as_served(queue, pool), rate, decoding)
+
+
+def _tokens_per_step(config: ReplicaConfig) -> float:
+    return config.speculation.tokens_per_step if config.speculation else 1.0
+
+
+def _in_steps(config: ReplicaConfig, lengths: TokenLengths) -> TokenLengths:
+    """Lengths with decode steps in place of output tokens: 1 + ceil((O - 1) / tokens per step)."""
+    if config.speculation is None:
+        return lengths
+    steps = 1.0 + np.ceil((lengths.outputs - 1.0) / _tokens_per_step(config) - 1e-9)
+    return TokenLengths.from_pairs(lengths.inputs, steps, lengths.probabilities, lengths.source)
+
+
+def _as_served(queue: QueueLatency, pool: Pool) -> QueueLatency:
+    """With what the engine adds before it looks at a request, and TPOT per token instead of per step.
+
+    Steps are waited for only where sequences decode, with chance min(1, mean running). A prefill pool has a step
+    prepared only while requests wait, and those wait for it anyway.
+    """
+    if not queue.stable:
+        return queue
+    config = pool.config
+    gain = _tokens_per_step(config)
+    tpot = (
+        LatencyDistribution.from_samples(queue.tpot.support_s / gain, queue.tpot.weights) if gain > 1.0 else queue.tpot
+    )
+    busy = 0.0 if pool.role is Role.PREFILL else min(1.0, queue.mean_running)
+    interval = config.schedule.receive_interval_steps - 1
+    late_s = (config.costs.lag_steps + interval / 2.0) * busy * queue.mean_step_s
+    if pool.role is not Role.DECODE:
+        late_s += config.costs.request_s
+    if late_s <= 0.0:
+        return replace(queue, tpot=tpot)
+    ttft, e2e = (
+        LatencyDistribution.from_samples(one.support_s + late_s, one.weights) for one in (queue.ttft, queue.e2e)
+    )
+    return replace(queue, ttft=ttft, tpot=tpot, e2e=e2e)
 
 
 def fluid_rate_per_s(pool: Pool, workload: Workload, max_step_s: float = math.inf) -> float:
@@ -225,7 +227,7 @@ def fluid_rate_per_s(pool: Pool, workload: Workload, max_step_s: float = math.in
     lengths, share = workload.lengths, 1.0
     if pool.role is Role.DECODE:
         lengths, share = decoding_only(lengths)
-    server = pool_model(pool, lengths).server
+    server, lengths = pool_model(pool, lengths).server, _in_steps(pool.config, lengths)
     running, prompts, per_step = _steady_states(pool.role, server, lengths)
     steps = server.step_s(running, prompts)
     rates = np.where(steps <= max_step_s, per_step / steps, 0.0)
@@ -240,9 +242,10 @@ def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> flo
 def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
     if pool.role is Role.DECODE:
         lengths, share = decoding_only(workload.lengths)
-        return largest_decode_rate(pool_model(pool, lengths).server, lengths) / share
+        server = pool_model(pool, lengths).server
+        return largest_decode_rate(server, _in_steps(pool.config, lengths)) / share
     limit = largest_prefill_rate if pool.role is Role.PREFILL else largest_mixed_rate
-    return limit(pool_model(pool, workload.lengths).server, workload.lengths)
+    return limit(pool_model(pool, workload.lengths).server, _in_steps(pool.config, workload.lengths))
 
 
 def _steady_states(role: Role, server: BatchServer, lengths: TokenLengths) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -275,10 +278,9 @@ def decoding_only(lengths: TokenLengths) -> tuple[TokenLengths, float]:
 
 
 def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatArray:
-    """KV transfer time [s] of each length cell, shape (cells,): input tokens * KV bytes per token / link bandwidth."""
-    config = deployment.pools[0].config
-    per_token = kv_bytes_per_token(config.llm, config.precision.kv_cache)
-    return lengths.inputs * per_token / deployment.kv_link_bytes_per_s
+    """KV transfer time [s] of each length cell, shape (cells,): bytes of the prompt's cache / link bandwidth."""
+    sent_bytes = kv_transfer_bytes(deployment.pools[0].config, lengths.inputs)
+    return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s)
 
 
 def transfer_time(deployment: Deployment, lengths: TokenLengths) -> LatencyDistribution:
@@ -300,7 +302,7 @@ def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Perfo
         e2e = LatencyDistribution.mixture([(e2e, share), (first.queue.ttft, 1.0 - share)])
     return Performance(
         method=Method.ANALYTIC,
-        rate_per_s=workload.arrivals.rate_per_s,
+        rate_per_s=workload.rate_per_s,
         stable=stable,
         ttft=first.queue.ttft,
         tpot=tpot,
@@ -308,7 +310,7 @@ def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Perfo
         pools=(first.performance(), second.performance()),
         kv_transfer_s=transfer.mean_s,
         requests=0,
-        assumptions=_assumptions(deployment),
+        assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         samples_s={},
     )
 
@@ -329,7 +331,7 @@ def tandem_tpot(decode: Stage, transfer: LatencyDistribution) -> LatencyDistribu
 
 def _link_keeps_up(deployment: Deployment, workload: Workload) -> bool:
     """Whether the NICs of the prefill pool carry the offered KV traffic."""
-    offered = workload.arrivals.rate_per_s * float(
+    offered = workload.rate_per_s * float(
         kv_transfer_times_s(deployment, workload.lengths) @ workload.lengths.probabilities
     )
     return offered < min(pool.replicas for pool in deployment.pools)
@@ -339,6 +341,38 @@ def _assumptions(deployment: Deployment) -> tuple[str, ...]:
     notes = [note for pool in deployment.pools for note in pool.config.assumptions]
     if deployment.is_disaggregated:
         notes.append("KV transfer at full NIC bandwidth without contention")
+    return tuple(dict.fromkeys(notes))
+
+
+def _closed_assumptions(deployment: Deployment) -> tuple[str, ...]:
+    """What the theory of closed loops leaves out."""
+    notes = ["theory: percentiles are those of means over the run, without the chance of single steps"]
+    if not all(pool.config.schedule.reserve_outputs for pool in deployment.pools):
+        notes.append("theory: KV cache holds inputs and half the outputs, and nothing is preempted")
+    if any(pool.config.schedule.whole_prompts for pool in deployment.pools):
+        notes.append("theory: whole prompts all have the mean length where they are fitted into steps")
+    return tuple(notes)
+
+
+def _queueing_assumptions(deployment: Deployment) -> tuple[str, ...]:
+    """Policies of the engines that the queueing theory of open arrivals does not know; the simulation does."""
+    notes = []
+    for pool in deployment.pools:
+        schedule, config = pool.config.schedule, pool.config
+        if pool.role is Role.MIXED and not schedule.mixed_steps:
+            notes.append("theory: prompts share steps with decodes, though the engine stops decodes for them")
+        if schedule.whole_prompts:
+            notes.append("theory: prompts are split over steps, though the engine keeps them whole")
+        if schedule.batch_wait_steps and schedule.batch_wait_fill:
+            notes.append("theory: prompts are taken in at once, though the engine holds them back to batch them")
+        if schedule.receive_interval_steps > 1:
+            notes.append("theory: half the receive interval is added to the wait")
+        if not schedule.reserve_outputs:
+            notes.append("theory: KV cache holds inputs and half the outputs, and nothing is preempted")
+        if config.speculation is not None:
+            notes.append("theory: every step of a sequence gains the mean number of tokens")
+        if config.costs.admission_s:
+            notes.append("theory: requests that arrive together are taken in together")
     return tuple(dict.fromkeys(notes))
 
 
@@ -355,7 +389,8 @@ def idle_latencies(pool: Pool, workload: Workload) -> dict[Metric, LatencyDistri
     rest = lengths.inputs - whole * budget
     chunk = step_s(np.zeros(1), np.array([float(budget)]))[0]
     prompt_s = whole * chunk + np.where(rest > 0, step_s(np.zeros_like(rest), np.maximum(rest, 1.0)), 0.0)
-    gap_s = step_s(np.ones(1), np.zeros(1))[0]
+    prompt_s = prompt_s + pool.config.costs.request_s
+    gap_s = step_s(np.ones(1), np.zeros(1))[0] / _tokens_per_step(pool.config)
     zero = np.zeros_like(prompt_s)
     ttft_s = zero if pool.role is Role.DECODE else prompt_s
     tpot_s = zero if pool.role is Role.PREFILL else np.where(lengths.outputs > 1, gap_s, 0.0)

@@ -15,8 +15,8 @@ from functools import partial
 
 from threadpoolctl import threadpool_limits
 
-from hardware_db import EngineProfile, GpuSku, HardwareDb, Price, load_hardware, select_price
-from planner.candidates import CandidateSet, Demand, Mode, Rejection, find_candidates
+from hardware_db import EngineProfile, GpuSku, HardwareDb, Price, load_hardware, select_calibration, select_price
+from planner.candidates import CandidateSet, Demand, Mode, Offer, Rejection, find_candidates
 from planner.columns import Column, Columns, pool_sizes, used_by_option
 from planner.deployment import Performance
 from planner.errors import UnknownNameError
@@ -87,10 +87,11 @@ def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Pro
 
 def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress) -> Plan:
     started = time.perf_counter()
-    offers, unpriced = _offers(request, hardware)
+    engine = _engine(request, hardware)
+    offers, unpriced = _offers(request, hardware, engine.id)
     say("searching configurations")
     demand = Demand(request.llm, request.precision, request.workload, request.slo)
-    found = find_candidates(demand, request.search, offers, _engine(request, hardware))
+    found = find_candidates(demand, request.search, offers, engine)
     say("solving and simulating")
     columns = Columns(found.options, demand)
     allocation, deployments = _settle(request, demand, columns)
@@ -125,8 +126,8 @@ def _engine(request: PlanRequest, hardware: HardwareDb) -> EngineProfile:
     return hardware.engines[request.search.engine]
 
 
-def _offers(request: PlanRequest, hardware: HardwareDb) -> tuple[list[tuple[GpuSku, Price]], list[Rejection]]:
-    """SKUs of the search space with their price; those without one are rejected by name."""
+def _offers(request: PlanRequest, hardware: HardwareDb, engine: str) -> tuple[list[Offer], list[Rejection]]:
+    """SKUs of the search space with their price and calibration; those without a price are rejected by name."""
     policy = request.prices
     for field, names in (
         ("search.skus", request.search.skus),
@@ -140,7 +141,8 @@ def _offers(request: PlanRequest, hardware: HardwareDb) -> tuple[list[tuple[GpuS
     for name in dict.fromkeys(request.search.skus):
         price = offered_price(name, policy, hardware)
         if price is not None:
-            offers.append((hardware.skus[name], price))
+            calibration = select_calibration(hardware, name, engine) if request.search.calibrated else None
+            offers.append(Offer(hardware.skus[name], price, calibration))
             continue
         reason = f"{name}: no {policy.commitment} price listed; give one in prices.usd_per_gpu_hour"
         unpriced += [Rejection(name, mode, reason, math.inf) for mode in request.search.modes]

@@ -1,55 +1,126 @@
 """One replica: its configuration, what fits into its memory, and how long any step takes.
 
-A replica is `tp` GPUs of one SKU serving one model with one engine loop: continuous batching with chunked prefill.
+A replica is a group of GPUs of one SKU serving one model with one engine loop.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hardware_db.schema import Calibration, Dtype, Efficiency, EngineProfile, Frozen, GpuSku
+from hardware_db.schema import Calibration, Dtype, EngineCosts, EngineProfile, Frozen, GpuSku
 from planner.errors import InputError
-from planner.llm import BYTES_PER_VALUE, LlmSpec, Precision, qkv_weights, weight_bytes
-from planner.roofline import (
-    ACTIVATION_BYTES,
-    Bound,
-    Family,
-    StepShape,
-    coefficients,
-    compute_dtype,
-    kv_heads_per_gpu,
-    link_bandwidth_bytes_per_s,
-    routing,
-    statistics,
-    step_work,
+from planner.llm import (
+    BYTES_PER_VALUE,
+    GroupedQueryAttention,
+    LatentAttention,
+    LayerGroup,
+    LinearAttention,
+    LlmSpec,
+    MoeFeedForward,
+    Part,
+    Precision,
+    StateSpace,
+    attention_weights,
+    embedding_parameters,
+    feed_forward_weights,
+    kv_bytes_per_token,
+    kv_window_bytes,
+    linear_parameters,
+    lm_head_weights,
+    parameters,
+    shared_expert_weights,
+    state_bytes,
 )
+from planner.roofline import ACTIVATION_BYTES, Parallelism, StepShape, compute_dtype, kv_heads_per_gpu
+from planner.steps import StepTime, StepTimer, build_timer
 
-FloatArray = NDArray[np.float64]
+__all__ = [
+    "MemoryFootprint",
+    "Parallelism",
+    "ReplicaConfig",
+    "Schedule",
+    "Speculation",
+    "StepTime",
+    "StepTimer",
+    "activation_bytes_per_gpu",
+    "kv_bytes_per_token_per_gpu",
+    "kv_transfer_bytes",
+    "memory_footprint",
+    "require_room",
+    "sequence_bytes_per_gpu",
+    "step_shape",
+    "step_time",
+    "step_timer",
+    "weights_bytes_per_gpu",
+]
+
 LOGIT_BYTES = 4.0
 """Bytes per logit while sampling: engines cast logits to 32 bit before softmax."""
 
 
-class Parallelism(Frozen):
-    """How one replica is split over GPUs. Tensor parallel only so far."""
+SERVED_SKEW = 0.8
+"""Exponent of the popularity of experts in serving: of 0, 0.5, 0.8 and 1.01 the one that meets TPOT of DeepSeek-R1 on
+H200 and Qwen3-235B-A22B on H100 best (docs/accuracy.md)."""
 
-    tp: int = Field(default=1, ge=1, le=72)
+
+class Schedule(Frozen):
+    """How an engine fills its steps.
+
+    Attributes:
+        mixed_steps: a step may hold prompts and decodes together; otherwise it holds prompts (first) or decodes.
+        whole_prompts: prompts are not split over steps, unless one is longer than the token budget.
+        batch_wait_steps, batch_wait_fill: while sequences decode, waiting prompts are held back until their tokens
+            reach this share of the token budget, or for so many steps (TensorRT-LLM: batch_wait_timeout_iters,
+            batch_wait_max_tokens_ratio).
+        receive_interval_steps: while sequences decode, new requests are looked at every so many steps (SGLang:
+            scheduler-recv-interval).
+        reserve_outputs: KV blocks for input and output are reserved on admission, so that nothing is preempted.
+    """
+
+    mixed_steps: bool = True
+    whole_prompts: bool = False
+    batch_wait_steps: int = Field(default=0, ge=0, le=10_000)
+    batch_wait_fill: float = Field(default=0.0, ge=0.0, le=1.0)
+    receive_interval_steps: int = Field(default=1, ge=1, le=10_000)
+    reserve_outputs: bool = True
+
+
+class Speculation(Frozen):
+    """Draft and verify (Leviathan et al. 2023, arXiv:2211.17192): `draft_tokens` guesses are checked in one step.
+
+    Attributes:
+        draft_tokens: guesses per step.
+        acceptance: probability that a guess is right, given that those before it were.
+    """
+
+    draft_tokens: int = Field(ge=1, le=64)
+    acceptance: float = Field(ge=0.0, le=1.0)
 
     @property
-    def gpus(self) -> int:
-        """GPUs of one replica."""
-        return self.tp
+    def tokens_per_step(self) -> float:
+        """Expected tokens a sequence gains per step: (1 - a^(k + 1)) / (1 - a) (eq. 1 there).
+
+        >>> round(Speculation(draft_tokens=3, acceptance=0.8).tokens_per_step, 3)
+        2.952
+        """
+        return sum(self.acceptance**position for position in range(self.draft_tokens + 1))
 
 
 class ReplicaConfig(Frozen):
     """Everything that decides how fast one replica is and how much it holds.
 
-    `max_running_requests` is vLLM's max_num_seqs, `max_batched_tokens` its max_num_batched_tokens (chunk budget).
+    `max_running_requests` is vLLM's max_num_seqs, `max_batched_tokens` its max_num_batched_tokens (chunk budget), both
+    of the whole replica (all attention ranks together). `own_schedule` None is the engine's. `expert_skew` is the
+    exponent of a power law of the experts' popularity, 0 for all alike; None is `SERVED_SKEW` with a calibration and 0
+    without, whose times are bounds.
     """
 
     llm: LlmSpec
@@ -60,16 +131,51 @@ class ReplicaConfig(Frozen):
     max_running_requests: int = Field(default=256, ge=1, le=65_536)
     max_batched_tokens: int = Field(default=8192, ge=16, le=1_048_576)
     calibration: Calibration | None = None
+    speculation: Speculation | None = None
+    own_schedule: Schedule | None = Field(default=None, description="instead of the engine's")
+    memory_fraction: float | None = Field(default=None, gt=0, le=1, description="instead of the engine's")
+    expert_skew: float | None = Field(default=None, ge=0.0, le=4.0)
 
     @property
     def label(self) -> str:
         """E.g. ``h100-sxm TP2``."""
-        return f"{self.sku.id} TP{self.parallelism.tp}"
+        return f"{self.sku.id} {self.parallelism.label}"
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """How steps are filled: as given, else the engine's way."""
+        engine = self.engine
+        return self.own_schedule or Schedule(
+            mixed_steps=engine.mixed_steps,
+            whole_prompts=engine.whole_prompts,
+            reserve_outputs=engine.reserves_outputs,
+        )
+
+    @property
+    def costs(self) -> EngineCosts:
+        """What the engine adds to its kernels; nothing to uncalibrated ones, whose times are bounds."""
+        return self.engine.costs_on(self.sku) if self.calibration is not None else EngineCosts()
+
+    @property
+    def skew(self) -> float:
+        """Exponent of the experts' popularity."""
+        if self.expert_skew is not None:
+            return self.expert_skew
+        return SERVED_SKEW if self.calibration is not None else 0.0
 
     @cached_property
     def timer(self) -> StepTimer:
         """Step times of this replica."""
-        return _build_timer(self)
+        return build_timer(
+            self.llm,
+            self.sku,
+            self.precision,
+            self.parallelism,
+            self.calibration,
+            self.costs,
+            self.speculation.draft_tokens if self.speculation else 0,
+            self.skew,
+        )
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
@@ -77,8 +183,10 @@ class ReplicaConfig(Frozen):
         notes = []
         if self.calibration is None:
             notes.append(f"{self.sku.id}: uncalibrated: operators at 100 % of their roofline, no launch or host time")
-        dtype = compute_dtype(self.precision, self.sku)
-        if dtype is not self.precision.activations:
+        elif self.calibration.sku != self.sku.id:
+            notes.append(f"{self.sku.id}: not measured: shares of peak as fitted on {self.calibration.sku}")
+        dtype = compute_dtype(self.precision.activations, self.sku)
+        if dtype is not self.precision.activations.arithmetic:
             notes.append(
                 f"{self.sku.id}: no {self.precision.activations} matrix units, {self.precision.weights} weights are "
                 f"dequantised and multiplied in {dtype}"
@@ -95,9 +203,10 @@ class MemoryFootprint:
         weights_bytes: this GPU's share of the weights.
         activation_bytes: reserve for the widest live activations of a full step and for logits.
         kv_capacity_bytes: what is left for KV cache; 0 when nothing is.
-        kv_bytes_per_token: KV bytes one token takes on this GPU.
-        kv_capacity_tokens: whole blocks times block size.
-        kv_blocks: whole blocks.
+        kv_bytes_per_token: KV bytes one token takes on this GPU, in layers that keep the whole context.
+        kv_capacity_tokens: whole blocks times block size, over all attention ranks.
+        kv_blocks: whole blocks, over all attention ranks.
+        sequence_blocks: blocks' worth of bytes each sequence takes beside its tokens (windows, recurrent state).
         reason: why it does not fit, or None.
     """
 
@@ -108,6 +217,7 @@ class MemoryFootprint:
     kv_bytes_per_token: float
     kv_capacity_tokens: int
     kv_blocks: int
+    sequence_blocks: int
     reason: str | None
 
     @property
@@ -116,92 +226,9 @@ class MemoryFootprint:
         return self.reason is None
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Duration of one step, itemised.
-
-    Attributes:
-        total_s: wall time of the step [s].
-        family_s: seconds per operator family.
-        bound_s: seconds spent waiting for each resource.
-    """
-
-    total_s: float
-    family_s: dict[Family, float]
-    bound_s: dict[Bound, float]
-
-    @property
-    def bound(self) -> Bound:
-        """The resource that takes most of the step."""
-        return max(self.bound_s, key=lambda bound: self.bound_s[bound])
-
-
-@dataclass(frozen=True, eq=False)
-class StepTimer:
-    """Step times of one replica as matrix products; build with `step_timer`.
-
-    Attributes:
-        resource_s: seconds per unit of each statistic, shape (3 resources, operators, statistics), in the order
-            compute, memory, link.
-        families: family of each operator.
-        experts: (experts, experts per token) or None.
-        overhead_s: host and launch time per step [s].
-    """
-
-    resource_s: FloatArray
-    families: tuple[Family, ...]
-    experts: tuple[int, int] | None
-    overhead_s: float
-
-    def operator_times_s(self, shape: StepShape) -> FloatArray:
-        """Time [s] each resource needs for each operator, shape (3, operators, ...steps)."""
-        return np.tensordot(self.resource_s, statistics(shape, self.experts), axes=1)
-
-    def times_s(self, shape: StepShape) -> FloatArray:
-        """Duration [s] of each step, shape (...steps)."""
-        return np.asarray(self.operator_times_s(shape).max(axis=0).sum(axis=0) + self.overhead_s)
-
-    def itemised(self, shape: StepShape) -> StepTime:
-        """One step, itemised by family and by bound."""
-        by_resource = self.operator_times_s(shape)
-        seconds, resource = by_resource.max(axis=0), by_resource.argmax(axis=0)
-        family_s = {
-            family: float(sum(s for s, f in zip(seconds, self.families, strict=True) if f is family))
-            for family in dict.fromkeys(self.families)
-        }
-        bounds = (Bound.COMPUTE, Bound.MEMORY, Bound.LINK)
-        bound_s = {bound: float(seconds[resource == index].sum()) for index, bound in enumerate(bounds)}
-        bound_s[Bound.OVERHEAD] = self.overhead_s
-        return StepTime(float(seconds.sum()) + self.overhead_s, family_s, bound_s)
-
-
 def step_timer(replica: ReplicaConfig) -> StepTimer:
     """The step-time function of a replica, built once per configuration."""
     return replica.timer
-
-
-def _build_timer(replica: ReplicaConfig) -> StepTimer:
-    sku, tp, calibration = replica.sku, replica.parallelism.tp, replica.calibration
-    link = link_bandwidth_bytes_per_s(sku, tp)
-    bandwidth = sku.hbm_bandwidth_bytes_per_s.value
-    fits = calibration.efficiency if calibration else {}
-    works = step_work(replica.llm, sku, replica.precision, tp)
-    rows = []
-    for work in works:
-        efficiency = fits.get(work.family, Efficiency())
-        rows.append(
-            (
-                coefficients(work.flops) / (efficiency.compute * sku.peak_flops_per_s[work.dtype].value),
-                coefficients(work.hbm_bytes) / (efficiency.memory * bandwidth),
-                coefficients(work.link_bytes) / (efficiency.link * link),
-            )
-        )
-    return StepTimer(
-        resource_s=np.array(rows).transpose(1, 0, 2),
-        families=tuple(work.family for work in works),
-        experts=routing(replica.llm),
-        overhead_s=calibration.step_overhead_s if calibration else 0.0,
-    )
 
 
 def step_time(
@@ -242,20 +269,24 @@ def step_shape(decode_contexts: Sequence[int], chunks: Sequence[tuple[int, int]]
 
 def memory_footprint(replica: ReplicaConfig) -> MemoryFootprint:
     """Weights, activation reserve and KV capacity of one GPU; `reason` says what does not fit."""
-    usable = replica.sku.hbm_capacity_bytes.value * replica.engine.memory_fraction
+    split = replica.parallelism
+    usable = replica.sku.hbm_capacity_bytes.value * (replica.memory_fraction or replica.engine.memory_fraction)
     weights = weights_bytes_per_gpu(replica)
     activations = activation_bytes_per_gpu(replica)
-    per_token = kv_bytes_per_token_per_gpu(replica.llm, replica.precision.kv_cache, replica.parallelism.tp)
+    per_token = kv_bytes_per_token_per_gpu(replica.llm, replica.precision.kv_cache, split.tp) / split.pp
+    fixed = sequence_bytes_per_gpu(replica)
+    block = per_token * replica.engine.kv_block_tokens
     left = usable - weights - activations
-    blocks = max(0, int(left // (per_token * replica.engine.kv_block_tokens)))
+    blocks = max(0, int(left // block))
     return MemoryFootprint(
         usable_bytes=usable,
         weights_bytes=weights,
         activation_bytes=activations,
         kv_capacity_bytes=max(0.0, left),
         kv_bytes_per_token=per_token,
-        kv_capacity_tokens=blocks * replica.engine.kv_block_tokens,
-        kv_blocks=blocks,
+        kv_capacity_tokens=blocks * replica.engine.kv_block_tokens * split.dp,
+        kv_blocks=blocks * split.dp,
+        sequence_blocks=math.ceil(fixed / block),
         reason=None if blocks else _shortfall(replica, weights, activations, usable),
     )
 
@@ -276,50 +307,138 @@ def require_room(replica: ReplicaConfig, longest_request_tokens: int) -> MemoryF
     footprint = memory_footprint(replica)
     if footprint.reason is not None:
         raise InputError("replica.memory", replica.label, footprint.reason)
-    if longest_request_tokens > footprint.kv_capacity_tokens:
-        bound = (
-            f"the longest request does not fit in the {footprint.kv_capacity_tokens} tokens of KV of {replica.label}"
-        )
+    room = footprint.kv_capacity_tokens // replica.parallelism.dp
+    room -= footprint.sequence_blocks * replica.engine.kv_block_tokens
+    if longest_request_tokens > room:
+        bound = f"the longest request does not fit in the {room} tokens of KV of {replica.label}"
         raise InputError("workload.lengths", longest_request_tokens, bound, "use more GPUs per replica or an fp8 cache")
     return footprint
 
 
 def weights_bytes_per_gpu(replica: ReplicaConfig) -> float:
-    """Bytes of weights on one GPU: an even share, plus KV projections replicated when tp > kv_heads.
+    """Bytes of weights on one GPU.
 
-    Norms (0.01 % of a model) are counted as if split.
+    Matrices split over tp, KV projections repeated where tp > kv_heads, compressed latent projections on every GPU,
+    routed experts over all GPUs of a stage; embeddings, head and what is small split over tp; all over pp. With
+    speculation the multi-token-prediction modules too.
     """
-    tp, hidden = replica.parallelism.tp, replica.llm.hidden_size
-    replicated = 0.0
-    for group in replica.llm.layers:
-        attention = group.attention
-        local = (attention.heads // tp + 2 * kv_heads_per_gpu(attention, tp)) * attention.head_dim * hidden
-        replicated += group.count * (local - qkv_weights(group, hidden) / tp)
-    return weight_bytes(replica.llm, replica.precision) / tp + replicated * BYTES_PER_VALUE[replica.precision.weights]
+    llm, precision, split = replica.llm, replica.precision, replica.parallelism
+    total = 0.0
+    for group in llm.layers:
+        total += group.count * _layer_bytes_per_gpu(group, llm.hidden_size, precision, split)
+    if replica.speculation is not None and llm.mtp is not None:
+        joined = 2.0 * llm.hidden_size**2 * ACTIVATION_BYTES / split.tp
+        total += llm.mtp_layers * (_layer_bytes_per_gpu(llm.mtp, llm.hidden_size, precision, split) + joined)
+    head = BYTES_PER_VALUE[precision.of(Part.LM_HEAD)[0]] * lm_head_weights(llm)
+    tables = embedding_parameters(llm) - (0 if llm.tied_embeddings else lm_head_weights(llm))
+    tables_bytes = ACTIVATION_BYTES * tables + (0.0 if llm.tied_embeddings else head)
+    small = parameters(llm) - linear_parameters(llm) - embedding_parameters(llm)
+    return total / split.pp + (tables_bytes + ACTIVATION_BYTES * small) / split.tp / split.pp
+
+
+def _layer_bytes_per_gpu(group: LayerGroup, hidden: int, precision: Precision, split: Parallelism) -> float:
+    def stored(part: Part, weights: float) -> float:
+        return weights * BYTES_PER_VALUE[precision.of(part)[0]]
+
+    total = stored(Part.ATTENTION, _attention_weights_per_gpu(group, hidden, split.tp))
+    block = group.feed_forward
+    if isinstance(block, MoeFeedForward):
+        routed = block.experts * feed_forward_weights(block, hidden) / split.stage_gpus
+        return (
+            total
+            + stored(Part.EXPERTS, routed)
+            + stored(Part.SHARED_EXPERTS, shared_expert_weights(block, hidden) / split.tp)
+        )
+    return total + stored(Part.FEED_FORWARD, feed_forward_weights(block, hidden) / split.tp)
+
+
+def _attention_weights_per_gpu(group: LayerGroup, hidden: int, tp: int) -> float:
+    kind = group.attention
+    whole = float(attention_weights(kind, hidden))
+    if isinstance(kind, GroupedQueryAttention):
+        repeated = 2 * (kv_heads_per_gpu(kind, tp) - kind.kv_heads / tp) * kind.head_dim * hidden
+        return whole / tp + repeated
+    if isinstance(kind, LatentAttention):
+        shared = float(hidden * (kind.query_rank + kind.kv_rank + kind.rope_dim))
+        return shared + (whole - shared) / tp
+    return whole / tp
 
 
 def activation_bytes_per_gpu(replica: ReplicaConfig) -> float:
     """Reserve for activations of a full step: the residual stream twice, the widest layer's tensors, and logits.
 
-    tokens * (2 hidden + max(qkv, feed-forward) widths) * 2 bytes + sampled rows * vocab / tp * 4 bytes.
+    tokens * (2 hidden + max(attention, feed-forward) widths) * 2 bytes + sampled rows * vocab / tp * 4 bytes, with the
+    tokens and rows of one attention rank.
     """
-    tp, tokens = replica.parallelism.tp, replica.max_batched_tokens
-    widths = []
-    for group in replica.llm.layers:
-        block, attention = group.feed_forward, group.attention
-        visits = getattr(block, "experts_per_token", 1)
-        widths.append(visits * (3 if block.gated else 2) * block.intermediate / tp)
-        widths.append((attention.heads // tp + 2 * kv_heads_per_gpu(attention, tp)) * attention.head_dim)
+    split = replica.parallelism
+    tokens = replica.max_batched_tokens / split.dp
+    widths = [_widest(group, split) for group in replica.llm.layers]
     live = tokens * (2 * replica.llm.hidden_size + max(widths)) * ACTIVATION_BYTES
-    rows = min(replica.max_running_requests, tokens)
-    return live + rows * replica.llm.vocab_size / tp * LOGIT_BYTES
+    rows = min(replica.max_running_requests, replica.max_batched_tokens) / split.dp
+    return live + rows * replica.llm.vocab_size / split.tp * LOGIT_BYTES
+
+
+def _widest(group: LayerGroup, split: Parallelism) -> float:
+    """Values per token of the widest tensors of a layer on one GPU."""
+    block, kind = group.feed_forward, group.attention
+    width = 0.0
+    if block is not None:
+        visits = block.experts_per_token if isinstance(block, MoeFeedForward) else 1
+        parts = split.stage_gpus if isinstance(block, MoeFeedForward) else split.tp
+        width = visits * (3 if block.gated else 2) * block.intermediate / parts
+    if isinstance(kind, GroupedQueryAttention):
+        width = max(width, (kind.heads // split.tp + 2 * kv_heads_per_gpu(kind, split.tp)) * kind.head_dim)
+    elif isinstance(kind, LatentAttention):
+        width = max(width, kind.heads / split.tp * (2 * kind.nope_dim + kind.rope_dim + kind.value_dim))
+    elif isinstance(kind, LinearAttention | StateSpace):
+        width = max(width, 2.0 * kind.conv_channels / split.tp)
+    return width
 
 
 def kv_bytes_per_token_per_gpu(llm: LlmSpec, kv_dtype: Dtype, tp: int) -> float:
-    """KV bytes of one token on one GPU: sum over layers of 2 * kv_heads_per_gpu * head_dim * bytes."""
-    return (
-        sum(
-            2.0 * group.count * kv_heads_per_gpu(group.attention, tp) * group.attention.head_dim for group in llm.layers
-        )
-        * BYTES_PER_VALUE[kv_dtype]
-    )
+    """KV bytes of one token on one GPU, in layers that keep the whole context.
+
+    Grouped heads are split over tp (repeated where tp > kv_heads); a latent row is on every GPU. A model whose layers
+    all have windows is counted as if they kept the whole context.
+    """
+    whole = [group for group in llm.layers if not getattr(group.attention, "window", 0)]
+    groups = whole if any(_caches(group) for group in whole) else list(llm.layers)
+    total = 0.0
+    for group in groups:
+        one = llm.model_copy(update={"layers": (group,)})
+        total += _kv_share(group, tp) * (kv_bytes_per_token(one, kv_dtype) or kv_window_bytes(one, kv_dtype, 1))
+    return total
+
+
+def _caches(group: LayerGroup) -> bool:
+    return isinstance(group.attention, GroupedQueryAttention | LatentAttention)
+
+
+def _kv_share(group: LayerGroup, tp: int) -> float:
+    kind = group.attention
+    return kv_heads_per_gpu(kind, tp) / kind.kv_heads if isinstance(kind, GroupedQueryAttention) else 1.0
+
+
+def sequence_bytes_per_gpu(replica: ReplicaConfig) -> float:
+    """Bytes one sequence takes on one GPU beside its tokens: full windows of windowed layers, recurrent state."""
+    llm, split = replica.llm, replica.parallelism
+    windowed = [group for group in llm.layers if getattr(group.attention, "window", 0)]
+    if not any(_caches(group) for group in llm.layers if group not in windowed):
+        windowed = []
+    total = state_bytes(llm) / split.tp
+    for group in windowed:
+        one = llm.model_copy(update={"layers": (group,)})
+        total += _kv_share(group, split.tp) * kv_window_bytes(one, replica.precision.kv_cache, llm.max_context_tokens)
+    return total / split.pp
+
+
+def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any]) -> NDArray[np.float64]:
+    """Bytes of each prompt's cache that travel between pools: KV of all tokens, of the windows, and recurrent state.
+
+    `input_tokens` has shape (n,) [tokens], as has the result [bytes].
+    """
+    llm, kv = replica.llm, replica.precision.kv_cache
+    distinct, which = np.unique(np.asarray(input_tokens), return_inverse=True)
+    windows = np.array([kv_window_bytes(llm, kv, tokens) for tokens in distinct.tolist()])
+    per_token = kv_bytes_per_token(llm, kv)
+    return np.asarray(input_tokens * per_token + windows[which] + state_bytes(llm), dtype=np.float64)

@@ -104,7 +104,13 @@ def _calibration(plan: Plan) -> str:
     fitted = [config for config in configs if config.calibration is not None]
     if not fitted:
         return "uncalibrated"
-    return "calibrated" if len(fitted) == len(configs) else "partly calibrated"
+    borrowed = {
+        f"{config.sku.id} by {config.calibration.sku}"
+        for config in fitted
+        if config.calibration is not None and config.calibration.sku != config.sku.id
+    }
+    how = f"calibrated ({', '.join(sorted(borrowed))})" if borrowed else "calibrated"
+    return how if len(fitted) == len(configs) else f"partly {how}"
 
 
 # --- tables of a plan -----------------------------------------------------------------------------------------------
@@ -253,9 +259,17 @@ def _latency(plan: Plan) -> Table:
     ]
     transfers = [planned.predicted.kv_transfer_s for planned in plan.deployments if planned.predicted.kv_transfer_s]
     sent = " and ".join(f"{significant(1e3 * seconds)} ms" for seconds in transfers)
-    return _latency_table(
-        laws, f"E2E and TPOT include the KV transfer between pools, {sent} on average." if sent else ""
-    )
+    notes = [f"E2E and TPOT include the KV transfer between pools, {sent} on average."] if sent else []
+    notes += [note for planned in plan.deployments if (note := _intervals(planned.predicted))]
+    return _latency_table(laws, " ".join(dict.fromkeys(notes)))
+
+
+def _intervals(performance: Performance) -> str:
+    """Means with the interval that the calibration leaves, or nothing without one."""
+    if not performance.interval:
+        return ""
+    shown = ", ".join(performance.summary(metric) for metric in performance.interval)
+    return f"Predicted means with the 90 % interval of the kernel fits: {shown}."
 
 
 def _latency_table(laws: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:
@@ -408,7 +422,9 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
     return (
         Table("Deployment", (*_POOL_COLUMNS, *_ENGINE_COLUMNS), pools),
         *([_reached(performance, slo, source)] if slo else []),
-        _latency_table((metric, source, performance.distribution(metric)) for metric in Metric),
+        _latency_table(
+            ((metric, source, performance.distribution(metric)) for metric in Metric), _intervals(performance)
+        ),
         Table("Load of each pool", _LOAD_COLUMNS, loads, _LOAD_NOTE),
     )
 

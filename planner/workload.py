@@ -23,6 +23,8 @@ MAX_TOKENS = 100_000_000
 """Most tokens of one request: ten times the longest advertised context window (10 M tokens, Llama 4 Scout, 2025)."""
 MAX_SCV = 1000.0
 """Largest SCV of interarrival times: six times the burstiest public trace (173, Azure 2023 code)."""
+REQUESTS_PER_USER = 10
+"""Of a closed loop unless given: InferenceX (SemiAnalysis, 2025) runs 10 times its concurrency."""
 METRONOME_SCV = 1e-12
 """At or below this SCV gaps differ by less than a millionth of their mean: drawn as exactly equal."""
 
@@ -207,6 +209,68 @@ class ArrivalProcess(Frozen):
         return np.cumsum(gaps) / self.rate_per_s
 
 
+class ClosedLoop(Frozen):
+    """Users who each send a request, wait for its whole answer and at once send the next, until all are done.
+
+    This is how benchmark clients load a server. The rate follows from the answers, so that what asks for a rate (a
+    search, a split of the traffic) refuses a closed loop; `evaluate` and `simulate` answer for it.
+
+    >>> ClosedLoop(concurrency=8).total_requests
+    80
+    """
+
+    concurrency: int = Field(ge=1, le=1_000_000, description="users in the loop, over the whole deployment")
+    requests: int = Field(default=0, ge=0, le=10_000_000, description="of all users together; 0: 10 per user")
+    ramp_s: float = Field(default=0.0, ge=0, description="the users' starts are spread evenly over it; 0: at once [s]")
+    warmup_requests: int = Field(
+        default=0,
+        ge=0,
+        description="sent and answered before the run; they leave nothing behind in the model and are not simulated",
+    )
+    source: str = Field(default="given", description="where the protocol comes from")
+
+    @property
+    def total_requests(self) -> int:
+        """Requests of the run, warm-up apart."""
+        return self.requests or REQUESTS_PER_USER * self.concurrency
+
+    @property
+    def rate_per_s(self) -> float:
+        """Raises InputError: the rate of a closed loop is an outcome."""
+        raise self.refusal("no arrival rate of its own")
+
+    @property
+    def scv(self) -> float:
+        """Raises InputError: arrivals follow completions."""
+        raise self.refusal("no law of interarrival times")
+
+    def at_rate(self, rate_per_s: float) -> ArrivalProcess:
+        """Raises InputError: its rate cannot be set to `rate_per_s`."""
+        raise self.refusal(f"no rate that could be set to {rate_per_s:g}/s")
+
+    def split(self, share: float) -> ArrivalProcess:
+        """Raises InputError: a `share` of it is no closed loop."""
+        raise self.refusal(f"no arrivals of which {share:g} could be split off")
+
+    def refusal(self, lacks: str) -> InputError:
+        """What to raise where a law of arrivals is needed."""
+        return InputError(
+            "workload.arrivals",
+            f"closed loop of {self.concurrency}",
+            f"a closed loop has {lacks}",
+            "simulate it, or give an ArrivalProcess at the rate that the simulation found",
+        )
+
+    def start_times_s(self) -> NDArray[np.float64]:
+        """When each user sends the first request [s], shape (users,): as many users as there are requests for.
+
+        >>> ClosedLoop(concurrency=4, ramp_s=2.0).start_times_s().tolist()
+        [0.0, 0.5, 1.0, 1.5]
+        """
+        users = np.arange(min(self.concurrency, self.total_requests), dtype=np.float64)
+        return users * (self.ramp_s / self.concurrency)
+
+
 class RequestClass(Frozen):
     """Requests of one kind: a name, their lengths, their share of the arrivals."""
 
@@ -219,11 +283,11 @@ class Workload(Frozen):
     """Arrivals and the mix of request classes they bring. Raises InputError unless the shares sum to 1.
 
     >>> load = Workload.of(2.0, TokenLengths.constant(1000, 100))
-    >>> load.at_rate(5.0).arrivals.rate_per_s
+    >>> load.at_rate(5.0).rate_per_s
     5.0
     """
 
-    arrivals: ArrivalProcess
+    arrivals: ArrivalProcess | ClosedLoop
     classes: tuple[RequestClass, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -237,6 +301,29 @@ class Workload(Frozen):
     def of(cls, rate_per_s: float, lengths: TokenLengths, scv: float = 1.0) -> Self:
         """One class of requests at a rate [1/s]."""
         return cls(arrivals=ArrivalProcess(rate_per_s=rate_per_s, scv=scv), classes=(RequestClass(lengths=lengths),))
+
+    @classmethod
+    def closed(cls, concurrency: int, lengths: TokenLengths, requests: int = 0, ramp_s: float = 0.0) -> Self:
+        """One class of requests from `concurrency` users in a loop; `requests` in all, 10 per user when 0."""
+        loop = ClosedLoop(concurrency=concurrency, requests=requests, ramp_s=ramp_s)
+        return cls(arrivals=loop, classes=(RequestClass(lengths=lengths),))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether arrivals follow completions."""
+        return isinstance(self.arrivals, ClosedLoop)
+
+    @property
+    def open_arrivals(self) -> ArrivalProcess:
+        """The arrivals where they do not depend on answers. Raises InputError for a closed loop."""
+        if isinstance(self.arrivals, ClosedLoop):
+            raise self.arrivals.refusal("no law of arrivals")
+        return self.arrivals
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean arrivals [1/s]. Raises InputError for a closed loop, whose rate is an outcome."""
+        return self.arrivals.rate_per_s
 
     @cached_property
     def lengths(self) -> TokenLengths:
@@ -259,7 +346,7 @@ class Workload(Frozen):
         )
 
     def at_rate(self, rate_per_s: float) -> Workload:
-        """The same mix and burstiness at another mean rate [1/s]."""
+        """The same mix and burstiness at another mean rate [1/s]. Raises InputError for a closed loop."""
         return Workload(arrivals=self.arrivals.at_rate(rate_per_s), classes=self.classes)
 
 

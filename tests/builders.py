@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hardware_db import Dtype, GpuSku, load_hardware
+from hardware_db.fits import select_calibration
 from planner.deployment import Deployment
 from planner.llm import Precision, load_llm
 from planner.planning import PlanRequest
@@ -20,8 +21,20 @@ CHAT = TokenLengths.from_pairs([200, 800, 2000, 400], [50, 150, 300, 600], [0.3,
 
 def replica(model: str = "llama-3.1-8b", sku: GpuSku = H100, tp: int = 1, **changes: Any) -> ReplicaConfig:
     """A replica with defaults for everything a test does not speak about."""
+    split = changes.pop("parallelism", Parallelism(tp=tp))
+    return ReplicaConfig(llm=load_llm(model), sku=sku, engine=HARDWARE.engines["vllm"], parallelism=split, **changes)
+
+
+def calibrated(
+    model: str = "llama-3.1-8b", sku: str = "h200-sxm", engine: str = "vllm", **changes: Any
+) -> ReplicaConfig:
+    """A replica predicted with the fits that ship for its SKU and engine."""
     return ReplicaConfig(
-        llm=load_llm(model), sku=sku, engine=HARDWARE.engines["vllm"], parallelism=Parallelism(tp=tp), **changes
+        llm=load_llm(model),
+        sku=HARDWARE.skus[sku],
+        engine=HARDWARE.engines[engine],
+        calibration=select_calibration(HARDWARE, sku, engine),
+        **changes,
     )
 
 
@@ -55,6 +68,7 @@ def small_request(**changes: Any) -> PlanRequest:
             "tp": [1, 2],
             "max_batched_tokens": [1024, 4096],
             "max_running_requests": [128],
+            "calibrated": False,
         },
         "prices": {"as_of": "2026-11-21"},
         "simulation": {"requests": 1500},

@@ -78,7 +78,7 @@ def test_the_page_opens_with_a_plan_of_the_worked_example() -> None:
     ]
     assert {"Latency against rate", "Roofline", "Cost comparison"} <= {item.value for item in app.subheader}
     assert len(app.get("vega_lite_chart")) == 4
-    assert "uncalibrated" in text(app)
+    assert "calibrated" in text(app)
     assert "| yes |" in text(app)  # targets are met in words, not only in colour
     assert len(app.get("download_button")) == 3
     assert set(app.selectbox(key="llm").options) == set(list_llms())

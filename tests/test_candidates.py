@@ -12,6 +12,7 @@ from planner.candidates import (
     CandidateSet,
     Demand,
     Mode,
+    Offer,
     SearchSpace,
     find_candidates,
     fluid_bound_per_s,
@@ -47,7 +48,7 @@ def price(sku: str) -> Price:
 
 def search(demand: Demand = DEMAND, space: SearchSpace = SEARCH) -> CandidateSet:
     """The candidates of a search space."""
-    return find_candidates(demand, space, [(HARDWARE.skus[sku], price(sku)) for sku in space.skus], ENGINE)
+    return find_candidates(demand, space, [Offer(HARDWARE.skus[sku], price(sku)) for sku in space.skus], ENGINE)
 
 
 FOUND = search()

@@ -32,7 +32,18 @@ SCENARIO: dict[str, Any] = {
     "simulation": {"requests": 300},
 }
 GIVEN = ["--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--rate", "5", "--lengths", "1000/100"]
-COMMANDS = ("plan", "evaluate", "simulate", "skus", "llms", "scenarios", "schema")
+COMMANDS = ("plan", "evaluate", "simulate", "validate", "calibrate-serving", "skus", "llms", "scenarios", "schema")
+SERVING = Path(__file__).parent / "reference" / "serving"
+RESULT = {
+    "request_rate": "inf",
+    "max_concurrency": 4,
+    "completed": 16,
+    "total_input_tokens": 16 * 1024,
+    "total_output_tokens": 16 * 128,
+    "mean_ttft_ms": 60.0,
+    "mean_tpot_ms": 9.0,
+}
+"""A result of vllm bench serve --save-result, without what is not read."""
 
 
 def _run(*arguments: str) -> Result:
@@ -137,7 +148,7 @@ def test_evaluate_and_simulate_answer_alike(command: str, method: str) -> None:
         256,
         8192,
     )
-    assert set(pool["precision"].values()) == {"bf16"}
+    assert pool["precision"] == {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16", "parts": []}
 
 
 def test_options_reach_the_deployment() -> None:
@@ -152,7 +163,7 @@ def test_options_reach_the_deployment() -> None:
     assert (decode["role"], decode["sku"], decode["tp"], decode["replicas"]) == ("decode", "h200-sxm", 2, 3)
     for pool in (prefill, decode):
         assert (pool["max_running_requests"], pool["max_batched_tokens"], pool["engine"]) == (32, 1024, "sglang")
-        assert set(pool["precision"].values()) == {"fp8"}
+        assert pool["precision"] == {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8", "parts": []}
     assert written["workload"]["scv"] == pytest.approx(1.09**2, rel=0.01)  # coefficient of variation of the trace
 
 
@@ -233,6 +244,7 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Plans are only parsed: they are run by tests of their own."""
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(Path(scenario).read_text(encoding="utf-8"), encoding="utf-8")
+    _measured_files(tmp_path)
     examples = _examples()
     assert {example[0] for example in examples} == set(COMMANDS)
     for command, *rest in examples:
@@ -240,6 +252,83 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             planner.load_scenario(rest[0], [rest[i + 1] for i, option in enumerate(rest) if option == "--set"])
         else:
             assert _run(command, *rest).exit_code == 0, (command, rest)
+
+
+# --- measured runs --------------------------------------------------------------------------------------------------
+
+
+def _measured_files(folder: Path) -> None:
+    """Runs to validate against (points.csv and its settings), and benchmark results (results.json)."""
+    for file in SERVING.glob("*.csv"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    lines = [json.dumps({**RESULT, "max_concurrency": users}) for users in (1, 4, 8)]
+    (folder / "results.json").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_validate_shows_and_writes_the_scoreboard(tmp_path: Path) -> None:
+    _measured_files(tmp_path)
+    page, plot, details = (tmp_path / name for name in ("page.md", "plot.svg", "runs.csv"))
+    page.write_text("<!-- scoreboard --><!-- /scoreboard -->", encoding="utf-8")
+    written = ["--write", str(page), "--plot", str(plot), "--details", str(details)]
+    done = _run("validate", str(tmp_path / "points.csv"), *written)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("7 runs, 100 % with a prediction; ")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "…" not in done.stdout
+    assert "### TPOT by group" in page.read_text(encoding="utf-8")
+    assert plot.read_text(encoding="utf-8").startswith("<svg")
+    assert len(details.read_text(encoding="utf-8").splitlines()) == 8
+
+
+def test_validate_filters() -> None:
+    points = str(SERVING / "points.csv")
+    assert _run("validate", points, "--sku", "h200-sxm").stdout.startswith("1 run,")
+    assert _run("validate", points, "--mode", "disaggregated").stdout.startswith("1 run,")
+    assert _run("validate", points, "--all", "--engine", "vllm").stdout.startswith("7 runs")
+    lines = _run("validate", points, "--sku", "h200-sxm", "--details", "-").stdout.splitlines()
+    assert lines[1].startswith("other-gpu,")
+
+
+def test_calibrate_serving_writes_costs_it_can_read_again(tmp_path: Path) -> None:
+    from planner.serving_results import read_costs
+
+    _measured_files(tmp_path)
+    costs = tmp_path / "costs.json"
+    results = str(tmp_path / "results.json")
+    done = _run("calibrate-serving", results, "--model", "llama-3.1-8b", "--sku", "h100-sxm", "--json", str(costs))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "held out" in done.stdout
+    assert read_costs(costs).fitted_on == ("llama-3.1-8b @ h100-sxm",)
+
+
+BAD_MEASURED = [
+    (["validate", "none.csv"], "points", "cannot be read"),
+    (["validate", "points.csv", "--sku", "h100"], "--sku", "unknown name"),
+    (["validate", "points.csv", "--mode", "both"], "--mode", "unknown name"),
+    (["validate", "points.csv", "--model", "qwen"], "--model", "unknown name"),
+    (["validate", "points.csv", "--held-out", "--fitted"], "--held-out, --fitted, --all", "exclude each other"),
+    (["validate", "points.csv", "--jobs", "0"], "--jobs", "must be >= 1"),
+    (["validate", "points.csv", "--write", "results.json"], "--write", "has no <!-- scoreboard -->"),
+    (["validate", "points.csv", "--plot", "missing/p.svg"], "output file", "there is no folder"),
+    (["validate", "points.csv", "--calibrations", "missing"], "--calibrations", "no .json files"),
+    (["calibrate-serving", "results.json", "--sku", "h100-sxm"], "command line", "--model"),
+    (["calibrate-serving", "results.json", "--model", "phi-4", "--sku", "h100"], "--sku", "unknown name"),
+    (["calibrate-serving", "none.json", "--model", "phi-4", "--sku", "h100-sxm"], "result", "cannot be read"),
+    (["calibrate-serving", "one.json", "--model", "phi-4", "--sku", "h100-sxm"], "results", "at least 2 runs"),
+    (["calibrate-serving", "points.csv", "--model", "phi-4", "--sku", "h100-sxm"], "result", "line 1 is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "field", "bound"), BAD_MEASURED, ids=[" ".join(b[0][:4]) for b in BAD_MEASURED])
+def test_bad_measured_runs_get_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], field: str, bound: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _measured_files(tmp_path)
+    (tmp_path / "one.json").write_text(json.dumps(RESULT), encoding="utf-8")
+    found = _complaint(_run(*arguments))
+    assert found["field"] == field
+    assert bound in found["bound"]
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_request_is_exported_with_all_it_depends_on(plan: Plan, exported: dict[s
     request = exported["request"]
     assert (request["llm"]["id"], request["llm"]["parameters"]) == ("llama-3.1-8b", 8_030_261_248)
     assert request["llm"]["kv_bytes_per_token"] == 131_072  # 2 x 8 heads x 128 x 2 bytes x 32 layers
-    assert request["precision"] == SCENARIO["precision"]
+    assert request["precision"] == {**SCENARIO["precision"], "parts": []}
     assert request["limits"] == SCENARIO["limits"]
     assert (request["seed"], request["simulated_requests"]) == (3, 300)
     assert request["slo"] == SCENARIO["slo"]
@@ -107,7 +107,7 @@ def test_deployments_carry_every_knob_and_their_memory(plan: Plan, exported: dic
             assert found["max_running_requests"] == config.max_running_requests
             assert found["max_batched_tokens"] == config.max_batched_tokens
             assert (found["engine"], found["engine_version"]) == (config.engine.id, config.engine.version)
-            assert found["calibration"] is None
+            assert found["calibration"] == (config.calibration.stack if config.calibration else None)
             assert found["nodes"] == planned.nodes[index]
             assert found["usd_per_hour"] == pytest.approx(2.5 * pool.gpus)
             assert found["memory"]["kv_capacity_tokens"] == memory_footprint(config).kv_capacity_tokens

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hardware_db.schema import EngineCosts
 from planner.deployment import Deployment, Pool, PoolLimit, Role
 from planner.errors import InputError
+from planner.llm import kv_bytes_per_token, state_bytes
 from planner.performance import (
     decoding_only,
     evaluate,
@@ -19,10 +21,13 @@ from planner.performance import (
     prompt_time_share,
     token_costs,
 )
-from planner.replica import step_time
+from planner.pool_model import pool_model
+from planner.replica import Parallelism, ReplicaConfig, Schedule, Speculation, memory_footprint, step_time
+from planner.roofline import StepShape
 from planner.simulator import simulate
-from planner.workload import TokenLengths, Workload
-from tests.builders import CHAT, FP8, chat, disaggregated, mixed, replica
+from planner.uncertainty import step_spread
+from planner.workload import Metric, TokenLengths, Workload
+from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
 
 LONE = Workload.of(1e-3, TokenLengths.constant(1000, 101))
 
@@ -151,3 +156,118 @@ def test_what_does_not_fit_is_an_instructive_error() -> None:
         evaluate(Deployment.mixed(replica("llama-3.1-70b")), chat(1.0))
     with pytest.raises(InputError, match="longer than the 131072 tokens of context"):
         evaluate(mixed(), Workload.of(1.0, TokenLengths.constant(131_000, 200)))
+
+
+# ------------------------------------------------------------------------------------- what engines add, and do
+
+
+def engine(config: ReplicaConfig, **costs: object) -> ReplicaConfig:
+    """Calibrated, with engine costs as given."""
+    changes = {"costs": EngineCosts.model_validate(costs), "costs_by_architecture": {}}
+    return config.model_copy(update={"engine": config.engine.model_copy(update=changes)})
+
+
+def test_overhead_of_a_request_is_added_to_every_ttft() -> None:
+    plain, slow = (evaluate(Deployment.mixed(engine(calibrated(), request_s=s)), LONE) for s in (0.0, 0.25))
+    assert slow.ttft.mean_s - plain.ttft.mean_s == pytest.approx(0.25)
+    assert slow.e2e.mean_s - plain.e2e.mean_s == pytest.approx(0.25)
+    assert slow.tpot.mean_s == pytest.approx(plain.tpot.mean_s)
+
+
+def test_steps_prepared_ahead_are_waited_for_on_a_busy_replica_only() -> None:
+    ready, ahead = (Deployment.mixed(engine(calibrated(), lag_steps=steps)) for steps in (0, 2))
+    for deployment in (ready, ahead):
+        assert evaluate(deployment, LONE).ttft.mean_s == pytest.approx(evaluate(ready, LONE).ttft.mean_s, rel=0.02)
+    busy = chat(15.0)
+    gained = evaluate(ahead, busy).ttft.mean_s - evaluate(ready, busy).ttft.mean_s
+    assert gained == pytest.approx(2.0 * evaluate(ready, busy).pools[0].mean_step_s, rel=0.01)
+
+
+def test_a_speculating_engine_divides_its_gaps() -> None:
+    """Guesses that are always right: four tokens in a step that verifies four."""
+    config = calibrated("deepseek-v3", parallelism=Parallelism(tp=8, ep=8), precision=FP8, memory_fraction=1.0)
+    config = config.model_copy(update={"speculation": Speculation(draft_tokens=3, acceptance=1.0)})
+    alone = evaluate(Deployment.mixed(config), LONE)
+    step = config.timer.decode_s(1.0, 1050.5)
+    assert alone.tpot.mean_s == pytest.approx(step / 4.0, rel=0.02)
+    assert any("mean number of tokens" in note for note in alone.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (Schedule(mixed_steps=False), "the engine stops decodes"),
+        (Schedule(whole_prompts=True), "keeps them whole"),
+        (Schedule(batch_wait_steps=10, batch_wait_fill=0.5), "holds them back"),
+        (Schedule(receive_interval_steps=20), "half the receive interval"),
+        (Schedule(reserve_outputs=False), "nothing is preempted"),
+    ],
+)
+def test_policies_the_theory_does_not_know_are_said(schedule: Schedule, says: str) -> None:
+    notes = evaluate(Deployment.mixed(replica(own_schedule=schedule)), chat(5.0)).assumptions
+    assert any(says in note for note in notes)
+    plain = evaluate(Deployment.mixed(replica(own_schedule=Schedule())), chat(5.0)).assumptions
+    assert not any(says in note for note in plain)
+
+
+def test_windows_and_state_take_room_from_every_sequence() -> None:
+    """A hybrid with constant state: KV capacity over (tokens held + half a block + its own blocks) sequences."""
+    config = replica("qwen3-next-80b-a3b-thinking", tp=4, own_schedule=Schedule())
+    pool, lengths = Pool(role=Role.MIXED, config=config, replicas=1), TokenLengths.constant(1000, 100)
+    model, block = pool_model(pool, lengths), config.engine.kv_block_tokens
+    room = memory_footprint(config)
+    assert room.sequence_blocks > 0
+    expected = room.kv_capacity_tokens / (1100.0 + block / 2.0 + room.sequence_blocks * block)
+    assert model.kv_running == pytest.approx(expected)
+
+
+def test_transferred_bytes_are_those_the_simulation_sends() -> None:
+    config = replica("qwen3-next-80b-a3b-thinking", tp=4)
+    deployment, lengths = Deployment.disaggregated(config, config), TokenLengths.constant(1000, 20)
+    theory = evaluate(deployment, Workload.of(0.5, lengths)).kv_transfer_s
+    assert theory == pytest.approx(simulate(deployment, Workload.of(0.5, lengths), requests=10).kv_transfer_s)
+    llm = config.llm
+    sent = 1000 * kv_bytes_per_token(llm, config.precision.kv_cache) + state_bytes(llm)
+    assert theory == pytest.approx(sent / deployment.kv_link_bytes_per_s)
+
+
+# ------------------------------------------------------------------------------------- intervals
+
+
+def test_bounds_have_no_interval() -> None:
+    found = evaluate(mixed(), chat(5.0))
+    assert found.interval == {}
+    assert found.summary(Metric.TPOT) == f"TPOT {found.tpot.mean_s * 1e3:.3g} ms"
+
+
+def test_intervals_enclose_the_mean_and_agree_between_theory_and_simulation() -> None:
+    deployment = Deployment.mixed(calibrated())
+    theory, judge = evaluate(deployment, chat(15.0)), simulate(deployment, chat(15.0), requests=1000)
+    for metric in Metric:
+        for found in (theory, judge):
+            low, high = found.interval[metric]
+            mean = found.distribution(metric).mean_s
+            assert low < mean < high
+            assert low * high == pytest.approx(mean**2)  # symmetric in the logarithm
+        ratios = [found.interval[metric][1] / found.interval[metric][0] for found in (theory, judge)]
+        assert ratios[0] == pytest.approx(ratios[1], rel=0.02)
+
+
+def test_one_common_error_is_carried_in_full_and_independent_ones_by_squares() -> None:
+    """All fits with spread s: a step of k equal parts has between s / sqrt(k) and s."""
+    config = calibrated()
+    assert config.calibration is not None
+    kernels = {key: fit.model_copy(update={"spread": 0.1}) for key, fit in config.calibration.kernels.items()}
+    fits = config.calibration.model_copy(update={"kernels": kernels})
+    alike = engine(config.model_copy(update={"calibration": fits}))
+    spread = step_spread(alike, StepShape(64.0, 64 * 4000.0))
+    assert 0.1 / math.sqrt(len(kernels)) < spread <= 0.1
+    nothing = {key: fit.model_copy(update={"spread": 0.0}) for key, fit in kernels.items()}
+    exact = alike.model_copy(update={"calibration": fits.model_copy(update={"kernels": nothing})})
+    assert step_spread(exact, StepShape(64.0, 64 * 4000.0)) == 0.0
+
+
+def test_intervals_read_as_text() -> None:
+    found = evaluate(Deployment.mixed(calibrated()), chat(5.0))
+    low, high = found.interval[Metric.TPOT]
+    assert found.summary(Metric.TPOT) == f"TPOT {found.tpot.mean_s * 1e3:.3g} ms [{low * 1e3:.3g}, {high * 1e3:.3g}]"

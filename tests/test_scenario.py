@@ -70,7 +70,7 @@ def test_classes_are_mixed_by_share() -> None:
 
 def test_precision_defaults_to_the_checkpoints_own() -> None:
     assert load_scenario(MINIMAL).precision.weights is Dtype.BF16
-    assert load_scenario(changed(llm="minimax-m2.5")).precision.weights is Dtype.FP8
+    assert load_scenario(changed(llm="minimax-m2.5")).precision.weights is Dtype.FP8_BLOCK
 
 
 @pytest.mark.parametrize(

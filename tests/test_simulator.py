@@ -2,78 +2,36 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
-from dataclasses import dataclass
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from hardware_db.schema import Calibration, Dtype, EngineProfile, Fact, GpuSku, NodeSku, ScaleUp
-from planner import simulator
-from planner.deployment import Deployment, Method, Performance, Pool, PoolLimit, Role
+from hardware_db.schema import Calibration, EngineCosts
+from planner.deployment import Deployment, Method, Performance, PoolLimit, Role
 from planner.errors import InputError
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward
-from planner.replica import Parallelism, ReplicaConfig, memory_footprint, step_time
+from planner.replica import Parallelism, ReplicaConfig, memory_footprint, step_shape
 from planner.roofline import Bound, StepShape
 from planner.simulator import simulate
+from planner.simulator.clock import Clock, Run
+from planner.simulator.pools import play
+from planner.simulator.traffic import draw
 from planner.workload import Metric, RequestClass, TokenLengths, Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Times = tuple[FloatArray, FloatArray]
-DAY = dt.date(2025, 1, 1)
-GIB = 1024**3
-H100_BF16_FLOPS_PER_S = 989.4e12  # NVIDIA H100 SXM5 datasheet, dense
-H100_BANDWIDTH_BYTES_PER_S = 3.35e12
-LLAMA_8B_KV_BYTES_PER_TOKEN = 128 * 1024  # 2 * 32 layers * 8 KV heads * 128 channels * 2 bytes
-VLLM = EngineProfile(
-    id="vllm",
-    name="vLLM",
-    version="test",
-    kv_block_tokens=16,
-    memory_fraction=0.9,
-    source="chosen for the test",
-    retrieved_on=DAY,
+from tests.simulator_oracle import (
+    DAY,
+    ENGINE,
+    GIB,
+    H100_BANDWIDTH_BYTES_PER_S,
+    LLAMA_8B_KV_BYTES_PER_TOKEN,
+    PlainRun,
+    gpu,
+    linear,
+    replica,
+    with_kv_tokens,
 )
-
-
-def fact(value: float) -> Fact:
-    return Fact(value=value, source="H100 datasheet, scaled by the test", retrieved_on=DAY)
-
-
-def gpu(speed: float = 1.0, flops: float = H100_BF16_FLOPS_PER_S, capacity_bytes: float = 80 * GIB) -> GpuSku:
-    """An H100 whose every rate is `speed` times as high."""
-    return GpuSku(
-        id="h100-test",
-        name="H100",
-        vendor="NVIDIA",
-        architecture="Hopper",
-        year=2022,
-        peak_flops_per_s={Dtype.BF16: fact(flops * speed)},
-        hbm_capacity_bytes=fact(capacity_bytes),
-        hbm_bandwidth_bytes_per_s=fact(H100_BANDWIDTH_BYTES_PER_S * speed),
-        scale_up=ScaleUp(link="NVLink4", topology="switch", domain_gpus=8, bandwidth_bytes_per_s=fact(450e9 * speed)),
-        node=NodeSku(gpus=8, pcie_bytes_per_s=fact(64e9 * speed), nic_bytes_per_s_per_gpu=fact(50e9 * speed)),
-        confidence="high",
-    )
-
-
-def llama_8b() -> LlmSpec:
-    attention = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
-    layers = LayerGroup(count=32, attention=attention, feed_forward=DenseFeedForward(intermediate=14336))
-    return LlmSpec(
-        id="llama-3-8b",
-        name="Llama 3 8B",
-        source="published config.json",
-        hidden_size=4096,
-        vocab_size=128256,
-        max_context_tokens=8192,
-        tied_embeddings=False,
-        layers=(layers,),
-    )
 
 
 def mixtral_like() -> LlmSpec:
@@ -93,21 +51,8 @@ def mixtral_like() -> LlmSpec:
     )
 
 
-def replica(sku: GpuSku | None = None, **changes: object) -> ReplicaConfig:
-    return ReplicaConfig(**{"llm": llama_8b(), "sku": sku or gpu(), "engine": VLLM, **changes})
-
-
-def with_kv_tokens(tokens: int, sku: GpuSku | None = None, **changes: object) -> ReplicaConfig:
-    """A replica whose memory leaves room for just `tokens` tokens of KV cache."""
-    base = replica(sku, **changes)
-    room = memory_footprint(base)
-    wanted = room.weights_bytes + room.activation_bytes + (tokens + 0.5) * room.kv_bytes_per_token
-    smaller = gpu(capacity_bytes=wanted / VLLM.memory_fraction).hbm_capacity_bytes
-    return base.model_copy(update={"sku": base.sku.model_copy(update={"hbm_capacity_bytes": smaller})})
-
-
 def step_s(config: ReplicaConfig, decodes: list[int], chunks: list[tuple[int, int]]) -> float:
-    return step_time(config, decodes, chunks).total_s
+    return config.timer.step_s(*astuple(step_shape(decodes, chunks)))
 
 
 def alone(deployment: Deployment, inputs: int, outputs: int) -> tuple[float, float, float]:
@@ -165,7 +110,7 @@ def test_doubling_every_rate_of_the_gpu_halves_lone_latencies() -> None:
 
 def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0) -> tuple[Performance, float]:
     """Prompts that fill a step each, one output token: a single server with deterministic service."""
-    config = replica(max_batched_tokens=512, max_running_requests=64)
+    config = linear(replica(max_batched_tokens=512, max_running_requests=64))
     service = step_s(config, [], [(512, 0)])
     workload = Workload.of(load / service, TokenLengths.constant(512, 1), scv=scv)
     return simulate(Deployment.mixed(config), workload, requests=requests, seed=seed), service
@@ -174,7 +119,7 @@ def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0) -> tup
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_full_prompts_wait_as_in_m_d_1(load: float) -> None:
     """Pollaczek-Khinchine for deterministic service: mean wait = load * service / (2 (1 - load))."""
-    runs = [prompt_queue(load, 8000, seed) for seed in range(12)]
+    runs = [prompt_queue(load, 4000, seed) for seed in range(16)]
     waits = np.array([(result.ttft.mean_s - service) / service for result, service in runs])
     error = waits.std(ddof=1) / math.sqrt(waits.size)
     assert waits.mean() == pytest.approx(load / (2 * (1 - load)), abs=4 * error)
@@ -191,13 +136,13 @@ def test_metronome_below_capacity_never_waits() -> None:
 
 def test_one_running_request_waits_as_in_m_g_1() -> None:
     """With one running request, service is the lone E2E: wait = rate * E[S^2] / (2 (1 - load))."""
-    config = replica(max_batched_tokens=1024, max_running_requests=1)
+    config = linear(replica(max_batched_tokens=1024, max_running_requests=1))
     cells = [(200, 5), (900, 20), (2000, 2)]
     services = np.array([alone(Deployment.mixed(config), *cell)[2] for cell in cells])
     load = 0.7
     rate = load / services.mean()
     workload = Workload.of(rate, TokenLengths.from_pairs([i for i, _ in cells], [o for _, o in cells]))
-    runs = [simulate(Deployment.mixed(config), workload, requests=8000, seed=seed) for seed in range(12)]
+    runs = [simulate(Deployment.mixed(config), workload, requests=4000, seed=seed) for seed in range(12)]
     waits = np.array([run.e2e.mean_s - services.mean() for run in runs])
     error = waits.std(ddof=1) / math.sqrt(waits.size)
     assert waits.mean() == pytest.approx(rate * (services**2).mean() / (2 * (1 - load)), abs=4 * error)
@@ -208,7 +153,7 @@ def test_one_running_request_waits_as_in_m_g_1() -> None:
 def test_running_sequences_obey_littles_law() -> None:
     config = replica(max_batched_tokens=2048)
     workload = Workload.of(20.0, TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20]))
-    result = simulate(Deployment.mixed(config, replicas=2), workload, requests=20_000)
+    result = simulate(Deployment.mixed(config, replicas=2), workload, requests=8000)
     decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT]
     assert result.stable
     assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
@@ -217,7 +162,7 @@ def test_running_sequences_obey_littles_law() -> None:
 def test_decode_pool_obeys_littles_law_and_prefill_pool_decodes_nothing() -> None:
     lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
     deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2))
-    result = simulate(deployment, Workload.of(20.0, lengths), requests=10_000)
+    result = simulate(deployment, Workload.of(20.0, lengths), requests=6000)
     decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT] - result.kv_transfer_s
     assert result.pools[0].mean_running == 0.0
     assert result.pools[1].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
@@ -236,111 +181,14 @@ def test_kv_occupancy_is_load_times_the_blocks_of_one_request() -> None:
 # ------------------------------------------------------------------------------------- an independent plain loop
 
 
-@dataclass
-class Sequence:
-    """A request inside a replica of the plain loop."""
-
-    id: int
-    inputs: int
-    outputs: int
-    cached: int
-    produced: int
-
-    def blocks(self, size: int) -> int:
-        return math.ceil((self.inputs + self.outputs) / size)
-
-
-def plain_admission(
-    config: ReplicaConfig, waiting: list[Sequence], active: list[Sequence], arrivals: FloatArray, now: float
-) -> None:
-    """Move from waiting to active as early as the caps allow.
-
-    (The simulator admits when the step has tokens left for a chunk. The same times must follow.)
-    """
-    size, room = config.engine.kv_block_tokens, memory_footprint(config).kv_blocks
-    while waiting and arrivals[waiting[0].id] <= now:
-        held = sum(sequence.blocks(size) for sequence in active)
-        full = len(active) >= min(config.max_running_requests, config.max_batched_tokens)
-        if full or held + waiting[0].blocks(size) > room:
-            break
-        active.append(waiting.pop(0))
-
-
-def plain_step(config: ReplicaConfig, active: list[Sequence]) -> float:
-    """Advance the sequences by one step; its duration [s]."""
-    decodes = [sequence for sequence in active if sequence.cached >= sequence.inputs]
-    budget = config.max_batched_tokens - len(decodes)
-    contexts = [sequence.cached + 1 for sequence in decodes]
-    chunks = []
-    for sequence in active:
-        new = min(sequence.inputs - sequence.cached, budget)
-        if sequence not in decodes and new > 0:
-            chunks.append((new, sequence.cached))
-            budget -= new
-            sequence.cached += new
-            sequence.produced = int(sequence.cached == sequence.inputs)
-    for sequence in decodes:
-        sequence.cached += 1
-        sequence.produced += 1
-    return step_s(config, contexts, chunks)
-
-
-def plain_replica(
-    config: ReplicaConfig, role: Role, arrivals: FloatArray, inputs: IntArray, outputs: IntArray
-) -> Times:
-    """First-token and end times of every request, step by step from lists of sequences."""
-    first, end = np.zeros(len(arrivals)), np.zeros(len(arrivals))
-    ready = int(role is Role.DECODE)
-    waiting = [Sequence(k, i, o, ready * i, ready) for k, (i, o) in enumerate(zip(inputs, outputs, strict=True))]
-    active: list[Sequence] = []
-    now = 0.0
-    while waiting or active:
-        if not active:
-            now = max(now, arrivals[waiting[0].id])
-        plain_admission(config, waiting, active, arrivals, now)
-        now += plain_step(config, active)
-        for sequence in active:
-            if sequence.produced == 1 and not first[sequence.id]:
-                first[sequence.id] = now
-            if sequence.produced == sequence.outputs:
-                end[sequence.id] = now
-        active = [sequence for sequence in active if sequence.produced < sequence.outputs]
-    return first, end
-
-
-def plain_pool(pool: Pool, arrivals: FloatArray, inputs: IntArray, outputs: IntArray) -> Times:
-    first, end = np.zeros(len(arrivals)), np.zeros(len(arrivals))
-    for index in range(pool.replicas):
-        mine = slice(index, None, pool.replicas)
-        first[mine], end[mine] = plain_replica(pool.config, pool.role, arrivals[mine], inputs[mine], outputs[mine])
-    return first, end
-
-
-def plain_deployment(deployment: Deployment, arrivals: FloatArray, inputs: IntArray, outputs: IntArray) -> Times:
-    """TTFT and E2E [s] of every request."""
-    if not deployment.is_disaggregated:
-        first, end = plain_pool(deployment.pools[0], arrivals, inputs, outputs)
-        return first - arrivals, end - arrivals
-    prefill, decode = deployment.pools
-    first, end = plain_pool(prefill, arrivals, inputs, np.ones_like(outputs))
-    ready = first + inputs * LLAMA_8B_KV_BYTES_PER_TOKEN / deployment.kv_link_bytes_per_s
-    order = np.array(sorted(np.flatnonzero(outputs > 1), key=lambda i: (ready[i], i)))
-    end[order] = plain_pool(decode, ready[order], inputs[order], outputs[order])[1]
-    return first - arrivals, end - arrivals
-
-
 def random_case(seed: int) -> tuple[Deployment, Workload]:
     rng = np.random.default_rng(seed)
     lengths = TokenLengths.from_pairs(rng.integers(1, 400, 12), rng.choice([1, 2, 5, 17, 40], 12))
 
     def config() -> ReplicaConfig:
-        # A GPU of 3 FLOP/byte crosses from memory- to compute-bound decode attention as contexts grow.
-        sku = gpu(flops=H100_BF16_FLOPS_PER_S if rng.random() < 0.6 else 3.2 * H100_BANDWIDTH_BYTES_PER_S)
-        caps = {
-            "max_running_requests": int(rng.choice([1, 3, 8, 64])),
-            "max_batched_tokens": int(rng.choice([16, 50, 256, 2048])),
-        }
-        return with_kv_tokens(int(rng.choice([450, 1500, 50_000])), sku, **caps)
+        running, budget = int(rng.choice([1, 3, 8, 64])), int(rng.choice([16, 50, 256, 2048]))
+        room = int(rng.choice([450, 1500, 50_000]))
+        return linear(with_kv_tokens(room, max_running_requests=running, max_batched_tokens=budget))
 
     replicas = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     mixed = rng.random() < 0.6
@@ -356,82 +204,66 @@ def random_case(seed: int) -> tuple[Deployment, Workload]:
 def test_equals_the_plain_loop(seed: int) -> None:
     deployment, workload = random_case(seed)
     result = simulate(deployment, workload, seed=seed, requests=60, warmup_fraction=0.0)
-    offered = simulator._draw(workload, 60, seed)
-    ttft, e2e = plain_deployment(deployment, offered.arrival_s, offered.inputs, offered.outputs)
+    offered = draw(workload, 60, seed)
+    sent, first, end = PlainRun(deployment, offered.inputs, offered.outputs, offered.sent_s.tolist()).run()
+    ttft, e2e = first - sent, end - sent
     assert result.samples_s[Metric.TTFT] == pytest.approx(ttft, rel=1e-9)
     assert result.samples_s[Metric.E2E] == pytest.approx(e2e, rel=1e-9)
     tpot = (e2e - ttft) / np.maximum(offered.outputs - 1, 1)
     assert result.samples_s[Metric.TPOT] == pytest.approx(tpot, rel=1e-6, abs=1e-12)
 
 
-# ------------------------------------------------------------------------------------- the fast step times
+# ------------------------------------------------------------------------------------- runs of steps
 
-CALIBRATION = Calibration(
-    sku="h100-test",
-    stack="chosen for the test",
-    fitted_on=DAY,
-    efficiency={"attention_decode": {"memory": 0.7}, "experts": {"compute": 0.5, "memory": 0.8}},
-    step_overhead_s=2e-3,
-    source="chosen for the test",
-)
 CLOCKED = {
     "dense": replica(),
     "dense tp2": replica(parallelism=Parallelism(tp=2)),
-    "moe tp4 calibrated": replica(llm=mixtral_like(), parallelism=Parallelism(tp=4), calibration=CALIBRATION),
+    "moe tp4": replica(llm=mixtral_like(), parallelism=Parallelism(tp=4)),
     "few flops": replica(gpu(flops=3.2 * H100_BANDWIDTH_BYTES_PER_S)),
 }
 
 
 @pytest.mark.parametrize("name", CLOCKED)
-def test_scalar_step_times_equal_the_timer(name: str) -> None:
-    timer, rng = CLOCKED[name].timer, np.random.default_rng(3)
-    clock = simulator._Clock(timer)
-    for _ in range(100):
-        decodes, chunks = int(rng.integers(0, 200)), int(rng.integers(1, 5))
-        new, past = rng.integers(1, 600, chunks), rng.integers(0, 5000, chunks)
-        context = float(decodes * rng.integers(1, 4000))
-        sums = (int(new.sum()), float((new * past + new * (new + 1) / 2).sum()), int((new + past).sum()))
-        expected = timer.times_s(StepShape(decodes, context, *sums, chunks))
-        assert clock.step_s(decodes, context, *sums, chunks) == pytest.approx(float(expected), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", CLOCKED)
-def test_decode_line_follows_the_timer_up_to_its_end(name: str) -> None:
+@pytest.mark.parametrize("tokens_per_step", [1.0, 2.5])
+def test_runs_end_where_single_steps_end(name: str, tokens_per_step: float) -> None:
+    """Every step timed on its own; where decode attention changes its side of the roofline a run is 2 % off at most."""
     timer = CLOCKED[name].timer
-    clock = simulator._Clock(timer)
-    for decodes in (1, 7, 150):
-        context = float(decodes)
-        for _ in range(4):
-            seconds, slope, end = clock.decode_line(decodes, context)
-            contexts = np.linspace(context, min(end, context + 1e6), 5)
-            expected = timer.times_s(StepShape(np.full(5, float(decodes)), contexts))
-            assert seconds + slope * (contexts - context) == pytest.approx(expected, rel=1e-12)
-            if end == math.inf:
-                break
-            context = math.nextafter(end, math.inf)
-        assert end == math.inf
+    clock = Clock(timer, tokens_per_step)
+    for decodes, mean in ((1, 1), (1, 3000), (7, 100), (150, 20), (150, 2000)):
+        context = float(decodes * mean)
+        for _ in range(3):
+            steps = clock.steps_in_line(decodes, context)
+            contexts = context + decodes * tokens_per_step * np.arange(steps)
+            each = timer.times_s(StepShape(np.full(steps, float(decodes)), np.asarray(contexts, dtype=np.float64)))
+            run = clock.run(5.0, decodes, context, steps)
+            ends = np.array([run.end_s(k) for k in range(1, steps + 1)])
+            assert ends - 5.0 == pytest.approx(np.cumsum(each), rel=1e-4)
+            context += steps * decodes * tokens_per_step
 
 
-def test_decode_attention_changes_side_on_a_gpu_of_few_flops() -> None:
-    """Per layer 4096 (c + n) + 16384 n bytes against 16384 c FLOPs at 3.2 FLOP/byte: n sequences, total context c."""
-    _, _, end = simulator._Clock(CLOCKED["few flops"].timer).decode_line(10, 10.0)
-    assert end == pytest.approx(20480 * 10 / (16384 / 3.2 - 4096), rel=1e-6)
-    assert simulator._Clock(CLOCKED["dense"].timer).decode_line(10, 10.0)[2] == math.inf
+def test_a_run_knows_its_first_step_from_a_time_on() -> None:
+    run = Run(start_s=2.0, first_s=0.5, slope_s=0.01)
+    ends = [run.end_s(k) for k in range(1, 41)]
+    for time_s in (2.0, 2.5, 2.6, ends[9], ends[9] + 1e-9, ends[-1]):
+        assert run.steps_until(time_s, 40) == next(k for k, end in enumerate(ends, start=1) if end >= time_s)
+    assert run.steps_until(1e9, 40) == 40
 
 
 # ------------------------------------------------------------------------------------- invariants
 
 
-@pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL, Role.DECODE])
-def test_every_offered_token_is_processed_once(role: Role) -> None:
+def test_every_offered_token_is_processed_once() -> None:
     workload = Workload.of(40.0, TokenLengths.from_pairs([50, 900, 2500], [30, 2, 400]))
-    offered = simulator._draw(workload, 300, seed=5)
-    pool = Pool(role=role, config=replica(max_batched_tokens=512, max_running_requests=20), replicas=3)
-    _, _, steps, _, decodes, _, chunk_tokens, pairs, _, _ = np.array(simulator._serve(pool, offered).runs).T
+    offered = draw(workload, 300, seed=5)
+    config = replica(max_batched_tokens=512, max_running_requests=20)
     i, o = offered.inputs, offered.outputs
-    assert steps @ chunk_tokens == (0 if role is Role.DECODE else i.sum())
-    assert steps @ pairs == (0 if role is Role.DECODE else (i * (i + 1) // 2).sum())
-    assert steps @ decodes == (0 if role is Role.PREFILL else (o - 1).sum())
+    mixed = play(Deployment.mixed(config, 3), offered).pools
+    split = play(Deployment.disaggregated(config, config, (3, 2)), offered).pools
+    for pool in mixed + split:
+        _, _, steps, _, _, decodes, _, chunk_tokens, pairs, _, _ = pool.runs.T
+        assert steps @ chunk_tokens == (0 if pool.pool.role is Role.DECODE else i.sum())
+        assert steps @ pairs == (0 if pool.pool.role is Role.DECODE else (i * (i + 1) // 2).sum())
+        assert steps @ decodes == (0 if pool.pool.role is Role.PREFILL else (o - 1).sum())
 
 
 def test_round_robin_gives_each_replica_every_nth_arrival() -> None:
@@ -464,8 +296,8 @@ def test_same_seed_same_result_other_seed_other() -> None:
 
 def test_lengths_are_independent_of_gaps() -> None:
     lengths = TokenLengths.from_pairs(np.arange(1, 1001), np.arange(1, 1001))
-    offered = simulator._draw(Workload.of(1.0, lengths), 10_000, seed=0)
-    correlation = np.corrcoef(np.diff(offered.arrival_s), offered.inputs[1:])[0, 1]
+    offered = draw(Workload.of(1.0, lengths), 10_000, seed=0)
+    correlation = np.corrcoef(np.diff(offered.sent_s), offered.inputs[1:])[0, 1]
     assert abs(correlation) < 4 / math.sqrt(10_000)
 
 
@@ -534,9 +366,10 @@ def test_scarce_memory_is_named_as_the_limit() -> None:
 
 def test_bounds_are_memory_for_decodes_compute_for_prompts_overhead_for_slow_hosts() -> None:
     short, long = TokenLengths.constant(20, 300), TokenLengths.constant(4000, 1)
-    slow_host = CALIBRATION.model_copy(update={"step_overhead_s": 1.0})
+    fits = Calibration(sku="h100-test", stack="a slow host", fitted_on=DAY, kernels={}, source="chosen for the test")
+    engine = ENGINE.model_copy(update={"costs": EngineCosts(step_s=1.0)})
     cases = [(replica(), short, Bound.MEMORY), (replica(), long, Bound.COMPUTE)]
-    cases += [(replica(calibration=slow_host), short, Bound.OVERHEAD)]
+    cases += [(replica(calibration=fits, engine=engine), short, Bound.OVERHEAD)]
     for config, lengths, bound in cases:
         pool = simulate(Deployment.mixed(config), Workload.of(0.002, lengths), requests=60).pools[0]
         assert (pool.bound, pool.limit) == (bound, PoolLimit(bound.value))

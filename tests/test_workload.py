@@ -15,6 +15,7 @@ from planner.errors import InputError
 from planner.workload import (
     MAX_TOKENS,
     ArrivalProcess,
+    ClosedLoop,
     LatencyTarget,
     Metric,
     RequestClass,
@@ -241,6 +242,60 @@ def test_nested_errors_name_the_whole_path() -> None:
     lengths = {"input_tokens": [7], "output_tokens": [0], "weights": [1.0]}
     with pytest.raises(InputError, match=re.escape("classes[0].lengths.output_tokens[0] = 0: must be a whole number")):
         Workload(arrivals={"rate_per_s": 1.0}, classes=({"lengths": lengths},))
+
+
+# --- closed loops ---------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_loop_has_ten_requests_per_user_unless_given() -> None:
+    """InferenceX: the number of prompts is 10 times the concurrency."""
+    lengths = TokenLengths.constant(1024, 1024)
+    assert Workload.closed(64, lengths).arrivals == ClosedLoop(concurrency=64, requests=0)
+    assert ClosedLoop(concurrency=64).total_requests == 640
+    assert ClosedLoop(concurrency=64, requests=100).total_requests == 100
+    assert Workload.closed(64, lengths, requests=640) == Workload.closed(64, lengths, requests=640)
+    assert hash(Workload.closed(64, lengths)) == hash(Workload.closed(64, lengths))
+    assert Workload.closed(64, lengths) != Workload.of(64.0, lengths)
+    assert Workload.closed(64, lengths).is_closed
+    assert not Workload.of(64.0, lengths).is_closed
+
+
+@given(st.integers(1, 50), st.integers(0, 100), st.floats(0.0, 100.0))
+def test_users_start_evenly_over_the_ramp(users: int, requests: int, ramp_s: float) -> None:
+    starts = ClosedLoop(concurrency=users, requests=requests, ramp_s=ramp_s).start_times_s()
+    assert starts.size == min(users, requests or 10 * users)
+    assert starts[0] == 0.0
+    assert np.diff(starts) == pytest.approx(np.full(starts.size - 1, ramp_s / users), abs=1e-9)
+
+
+def test_the_rate_of_a_closed_loop_is_an_outcome() -> None:
+    workload = Workload.closed(8, TokenLengths.constant(10, 5))
+    fix = "Fix: simulate it, or give an ArrivalProcess at the rate that the simulation found"
+    head = "workload.arrivals = 'closed loop of 8': a closed loop has no"
+    with pytest.raises(InputError, match=re.escape(f"{head} arrival rate of its own. {fix}")):
+        workload.rate_per_s  # noqa: B018
+    with pytest.raises(InputError, match=re.escape(f"{head} rate that could be set to 3/s. {fix}")):
+        workload.at_rate(3.0)
+    with pytest.raises(InputError, match=re.escape(f"{head} arrivals of which 0.5 could be split off. {fix}")):
+        workload.arrivals.split(0.5)
+    with pytest.raises(InputError, match=re.escape(f"{head} law of arrivals. {fix}")):
+        workload.open_arrivals  # noqa: B018
+    with pytest.raises(InputError, match=re.escape(f"{head} law of interarrival times. {fix}")):
+        workload.arrivals.scv  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"concurrency": 0}, "concurrency = 0: Input should be greater than or equal to 1"),
+        ({"concurrency": 4, "requests": -1}, "requests = -1: Input should be greater than or equal to 0"),
+        ({"concurrency": 4, "ramp_s": math.inf}, "ramp_s = inf: Input should be a finite number"),
+        ({}, "concurrency = '(missing)': required field is missing. Fix: add concurrency"),
+    ],
+)
+def test_closed_loops_refuse(fields: dict[str, float], line: str) -> None:
+    with pytest.raises(InputError, match=re.escape(line)):
+        ClosedLoop(**fields)
 
 
 # --- targets --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import numpy as np
 
 from planner.queueing.types import FloatArray
 
+LEAST_SPARE = 1e-9
+"""Share of its largest rate that a server is taken to have left when it is offered all of it."""
 SMALLEST_DISPERSION = 0.02
 
 
@@ -86,7 +88,7 @@ def running_law(
     if largest_token_rate_per_s is None:
         return RunningLaw(counts=counts, probabilities=law, blocked=0.0)
     made = float(law[1:-1] @ (here[:-1] / step_means_s[1:-1])) + float(law[-1]) * largest_token_rate_per_s
-    spare = largest_token_rate_per_s - token_rate_per_s
+    spare = max(largest_token_rate_per_s - token_rate_per_s, LEAST_SPARE * largest_token_rate_per_s)
     law[-1] += max(token_rate_per_s - made, 0.0) / spare
     law /= law.sum()
     return RunningLaw(counts=counts, probabilities=law, blocked=float(law[-1]))

@@ -5,24 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from planner.deployment import Deployment
 from planner.performance import evaluate
 from planner.planning import plan
 from planner.replica import step_timer
-from planner.roofline import StepShape
+from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
-from tests.builders import chat, mixed, replica
+from planner.workload import Workload
+from tests.builders import CHAT, calibrated, chat, mixed
 
 
-def test_ten_thousand_step_times(benchmark: Any) -> None:
-    timer = step_timer(replica("mixtral-8x7b-v0.1", tp=2))
+@pytest.mark.parametrize("model", ["mixtral-8x7b-v0.1", "deepseek-v3"])
+@pytest.mark.parametrize("prompts", [False, True], ids=["decodes", "with prompts"])
+def test_ten_thousand_step_times(benchmark: Any, model: str, prompts: bool) -> None:
+    """Calibrated; the target is 50 ms."""
+    timer = step_timer(calibrated(model, parallelism=Parallelism(tp=8, ep=8)))
     n = 1.0 + np.arange(10_000.0) % 256
-    shape = StepShape(n, 900 * n, 3 * n, 40 * n, 5 * n, n / 10)
-    assert benchmark(timer.times_s, shape).shape == (10_000,)
+    full = StepShape(n, 900 * n, 3 * n, 40 * n, 5 * n, n / 10)
+    times_s = benchmark(timer.times_s, full if prompts else StepShape(n, 900 * n))
+    assert times_s.shape == (10_000,)
+    assert benchmark.disabled or benchmark.stats.stats.median < 0.05
+
+
+def test_one_step_time(benchmark: Any) -> None:
+    timer = step_timer(calibrated("deepseek-v3", parallelism=Parallelism(tp=8, ep=8)))
+    assert benchmark(timer.decode_s, 100, 200_000) > 0.0
 
 
 def test_one_evaluation(benchmark: Any) -> None:
     assert benchmark(evaluate, mixed(2), chat(60.0)).stable
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("split", [False, True], ids=["mixed", "disaggregated"])
+def test_one_closed_loop(benchmark: Any, model: str, split: bool) -> None:
+    """640 requests of 64 users, calibrated; the target is 5 ms."""
+    config = calibrated(model)
+    deployment = Deployment.disaggregated(config, config) if split else Deployment.mixed(config)
+    found = benchmark(evaluate, deployment, Workload.closed(64, CHAT))
+    assert found.steady is not None
+    assert benchmark.disabled or benchmark.stats.stats.median < 0.005
 
 
 def test_the_worked_example(benchmark: Any) -> None:

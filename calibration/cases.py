@@ -1,0 +1,276 @@
+"""What to measure: the shapes that real models have on one of 1 to 8 GPUs, and in which order.
+
+Matrix shapes, heads and experts come from the models' own records. Cases of all operators are interleaved and shuffled
+(with a seed), so that a run that ends early has measured the same share of every operator, spread over its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.records import Case, Value
+from planner.llm import LlmSpec, load_llm
+from planner.llm_layers import DenseFeedForward, GroupedQueryAttention, LayerGroup, MoeFeedForward
+
+SEED = 20_261_121
+"""Seed of the order of cases."""
+HALF_BYTES = 2
+ROW_VALUES = 4096
+"""Values of one row of an element-wise pass."""
+PASSES = {"rms_norm": 2, "silu_mul": 3, "add": 3}
+"""Values moved per value written: a norm reads one, the gated activation and the residual addition read two."""
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much to measure.
+
+    Attributes:
+        llms: presets (or configurations) whose shapes are measured. tps: GPUs a model is split over.
+        tokens: rows of a matrix product. new: new tokens of a prompt chunk. past: tokens cached before it.
+        batches, contexts: of decode attention.
+        most_tokens: tokens of one prefill case at most. most_kv_bytes: KV cache of one decode case at most.
+        expert_tokens: tokens routed. traffic: bytes of copies and element-wise passes. transfers: bytes over links.
+    """
+
+    llms: tuple[str | Mapping[str, object], ...]
+    tps: tuple[int, ...]
+    tokens: tuple[int, ...]
+    new: tuple[int, ...]
+    past: tuple[int, ...]
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    most_tokens: int
+    most_kv_bytes: float
+    expert_tokens: tuple[int, ...]
+    traffic: tuple[int, ...]
+    transfers: tuple[int, ...]
+
+
+FULL = Scope(
+    llms=(
+        "llama-3.1-8b",
+        "llama-3.1-70b",
+        "llama-3.1-405b",
+        "qwen3-32b",
+        "qwen2.5-7b",
+        "mixtral-8x7b-v0.1",
+        "mixtral-8x22b-v0.1",
+        "qwen3-30b-a3b",
+        "qwen3-235b-a22b",
+    ),
+    tps=(1, 2, 4, 8),
+    tokens=(1, 2, 4, 8, 16, 24, 32, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512, 1024, 2048, 4096, 8192, 16384),
+    new=(1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+    past=(0, 1024, 4096, 16384, 65536),
+    batches=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+    contexts=(128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    most_tokens=32768,
+    most_kv_bytes=24 * GIB,
+    expert_tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+    traffic=tuple(64 * KIB * 2**power for power in range(15)),
+    transfers=tuple(KIB * 4**power for power in range(11)),
+)
+"""Twenty minutes on a data-centre GPU."""
+QUICK = Scope(
+    llms=("llama-3.1-8b", "llama-3.1-70b", "qwen3-32b", "qwen3-30b-a3b"),
+    tps=(1, 4, 8),
+    tokens=(1, 4, 16, 32, 64, 65, 128, 129, 256, 512, 2048, 8192),
+    new=(16, 128, 512, 1024, 4096, 8192),
+    past=(0, 4096, 16384),
+    batches=(1, 4, 16, 64, 256),
+    contexts=(256, 1024, 4096, 16384, 65536),
+    most_tokens=8192,
+    most_kv_bytes=8 * GIB,
+    expert_tokens=(1, 8, 32, 128, 512, 2048, 8192),
+    traffic=tuple(64 * KIB * 4**power for power in range(8)),
+    transfers=tuple(KIB * 16**power for power in range(6)),
+)
+"""Three minutes on a data-centre GPU."""
+
+_SMALL: dict[str, object] = {
+    "hidden_size": 512,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 1024,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+}
+TINY = Scope(
+    llms=(
+        {**_SMALL, "model_type": "llama"},
+        {**_SMALL, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    tps=(1, 2),
+    tokens=(1, 8, 65),
+    new=(16, 64, 128),
+    past=(0, 128),
+    batches=(1, 2, 4),
+    contexts=(256, 512),
+    most_tokens=256,
+    most_kv_bytes=4 * MIB,
+    expert_tokens=(1, 4, 16, 32, 64),
+    traffic=(64 * KIB, 128 * KIB, 256 * KIB),
+    transfers=(KIB, 64 * KIB, MIB),
+)
+"""Seconds on a CPU: tries the program, says nothing about any GPU."""
+
+
+def gemm_shapes(llms: Iterable[LlmSpec], tps: Iterable[int]) -> list[tuple[int, int]]:
+    """(n, k) of the distinct matrix products of these models on one of `tp` GPUs, router and LM head included.
+
+    >>> gemm_shapes([load_llm("llama-3.1-8b")], [1])  # QKV, output, gate and up, down, LM head
+    [(4096, 4096), (4096, 14336), (6144, 4096), (28672, 4096), (128256, 4096)]
+    """
+    found: set[tuple[int, int]] = set()
+    for llm in llms:
+        for tp in tps:
+            found.add((-(-llm.vocab_size // tp), llm.hidden_size))
+            for group in llm.layers:
+                found.update(_layer_shapes(group, llm.hidden_size, tp))
+    return sorted(found)
+
+
+def _layer_shapes(group: LayerGroup, hidden: int, tp: int) -> Iterator[tuple[int, int]]:
+    attention, feed_forward = group.attention, group.feed_forward
+    if isinstance(attention, GroupedQueryAttention) and attention.heads % tp == 0:
+        heads, kv_heads = attention.heads // tp, max(1, attention.kv_heads // tp)
+        yield (heads + 2 * kv_heads) * attention.head_dim, hidden
+        yield hidden, heads * attention.head_dim
+    if isinstance(feed_forward, DenseFeedForward) and feed_forward.intermediate % tp == 0:
+        yield (2 if feed_forward.gated else 1) * feed_forward.intermediate // tp, hidden
+        yield hidden, feed_forward.intermediate // tp
+    if isinstance(feed_forward, MoeFeedForward):
+        yield feed_forward.experts, hidden
+
+
+def head_shapes(llms: Iterable[LlmSpec], tps: Iterable[int]) -> list[tuple[int, int, int]]:
+    """(query heads, KV heads, head dimension) of the distinct attentions of these models on one of `tp` GPUs.
+
+    >>> head_shapes([load_llm("llama-3.1-70b")], [1, 8])
+    [(8, 1, 128), (64, 8, 128)]
+    """
+    found: set[tuple[int, int, int]] = set()
+    for llm in llms:
+        for group in llm.layers:
+            kind = group.attention
+            if isinstance(kind, GroupedQueryAttention):
+                split = [tp for tp in tps if kind.heads % tp == 0]
+                found.update((kind.heads // tp, max(1, kind.kv_heads // tp), kind.head_dim) for tp in split)
+    return sorted(found)
+
+
+def all_cases(scope: Scope, dtypes: Sequence[str], gpus: int, cuda: bool) -> dict[str, list[Case]]:
+    """Every case of a scope by operator; matrix products apart per format.
+
+    `dtypes` are the tables' names of formats for matrix products, the 16-bit one first; links are measured between
+    `gpus` GPUs, and host transfers only with `cuda`.
+    """
+    llms = [load_llm(name) for name in scope.llms]
+    half = dtypes[0]
+    cases = {f"gemm {dtype}": list(_gemms(llms, scope, dtype)) for dtype in dtypes}
+    cases["context_attention"] = list(_prefills(llms, scope, half))
+    cases["generation_attention"] = list(_decodes(llms, scope, half))
+    cases["moe"] = list(_experts(llms, scope, half))
+    cases["elementwise"] = list(_passes(scope))
+    cases["copy"] = [Case("copy", {"bytes": size}) for size in scope.traffic]
+    cases["launch"] = [Case("launch", {"mode": mode}) for mode in (("eager", "graph") if cuda else ("eager",))]
+    cases["host_device"] = list(_transfers(scope, gpus)) if cuda else []
+    return {name: listed for name, listed in cases.items() if listed}
+
+
+def _gemms(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+    for n, k in gemm_shapes(llms, scope.tps):
+        for m in scope.tokens:
+            yield Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
+
+
+def _attention(operator: str, dtype: str, heads: tuple[int, int, int], batch: int, new: int, past: int) -> Case:
+    fields: dict[str, Value] = {"attn_dtype": dtype, "kv_dtype": dtype, "batch": batch}
+    fields |= {"seq_len": new, "prefix_len": past}
+    fields |= {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": heads[2], "window": 0}
+    return Case(operator, fields)
+
+
+def _prefills(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+    for heads in head_shapes(llms, scope.tps):
+        for past in scope.past:
+            for new in scope.new:
+                for batch in scope.batches if past == 0 else (1,):
+                    if batch * new <= scope.most_tokens and batch <= 32:
+                        yield _attention("context_attention", dtype, heads, batch, new, past)
+
+
+def _decodes(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+    for heads in head_shapes(llms, scope.tps):
+        for batch in scope.batches:
+            for context in scope.contexts:
+                if 2 * batch * context * heads[1] * heads[2] * HALF_BYTES <= scope.most_kv_bytes:
+                    yield _attention("generation_attention", dtype, heads, batch, 1, context - 1)
+
+
+def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+    for llm in llms:
+        for kind in {group.feed_forward for group in llm.layers}:
+            if not isinstance(kind, MoeFeedForward):
+                continue
+            for tp in scope.tps:
+                for tokens in scope.expert_tokens:
+                    yield expert_case(dtype, tokens, llm.hidden_size, kind, tp)
+
+
+def expert_case(dtype: str, tokens: int, hidden: int, kind: MoeFeedForward, tp: int) -> Case:
+    """Routed experts of one layer, each split over `tp` GPUs, balanced routing."""
+    fields: dict[str, Value] = {"dtype": dtype, "distribution": "balanced", "num_tokens": tokens, "hidden": hidden}
+    fields |= {"inter": kind.intermediate, "topk": kind.experts_per_token, "num_experts": kind.experts}
+    return Case("moe", fields | {"tp": tp, "ep": 1, "gated": int(kind.gated)})
+
+
+def _passes(scope: Scope) -> Iterator[Case]:
+    """Whole rows, so that the traffic is exactly what the case says."""
+    for op, passes in PASSES.items():
+        row = HALF_BYTES * ROW_VALUES * passes
+        for size in scope.traffic:
+            yield Case("elementwise", {"op": op, "bytes": row * max(1, size // row)})
+
+
+def _transfers(scope: Scope, gpus: int) -> Iterator[Case]:
+    for size in scope.transfers:
+        for direction in ("to_device", "to_host"):
+            for pinned in (0, 1):
+                yield Case("host_device", {"direction": direction, "pinned": pinned, "bytes": size})
+        if gpus > 1:
+            yield Case("host_device", {"direction": "peer", "pinned": 0, "bytes": size})
+
+
+def collective_cases(scope: Scope, gpus: int, dtype: str, mode: str = "graph") -> list[Case]:
+    """Collectives among 2, 4 and 8 of `gpus` devices."""
+    operations = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+    return [
+        Case("collectives", {"mode": mode, "op": op, "num_gpus": count, "dtype": dtype, "bytes": size})
+        for count in (2, 4, 8)
+        if count <= gpus
+        for op in operations
+        for size in scope.transfers
+    ]
+
+
+def interleaved(cases: dict[str, list[Case]]) -> list[Case]:
+    """All cases in an order of which every beginning holds about the same share of each list, drawn with a seed.
+
+    >>> lists = {"a": [Case("copy", {"bytes": i}) for i in range(4)], "b": [Case("launch", {"mode": "eager"})] * 2}
+    >>> [case.operator for case in interleaved(lists)]
+    ['copy', 'launch', 'copy', 'copy', 'launch', 'copy']
+    """
+    chance = np.random.default_rng(SEED)
+    placed = []
+    for order, (name, listed) in enumerate(cases.items()):
+        shuffled = chance.permutation(len(listed))
+        placed += [((place + 0.5) / len(listed), order, name, index) for place, index in enumerate(shuffled.tolist())]
+    return [cases[name][index] for _, _, name, index in sorted(placed)]

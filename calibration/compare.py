@@ -1,0 +1,148 @@
+"""Two calibrations side by side: what each predicts over a grid of shapes, and how the second relates to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.operators import peak
+from calibration.tables import FloatArray
+from hardware_db.schema import Calibration, Dtype, GpuSku, KernelFit
+from planner.errors import InputError
+from planner.kernels import (
+    WEIGHT_FORMATS,
+    CollectiveForm,
+    DecodeForm,
+    ElementwiseForm,
+    ExpertsForm,
+    GemmForm,
+    Machine,
+    PrefillForm,
+    collective_s,
+    decode_attention_s,
+    elementwise_s,
+    experts_s,
+    gemm_s,
+    prefill_attention_s,
+)
+
+TOKENS = np.array([1.0, 8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 2048.0, 8192.0])
+MATRICES = (
+    (4096, 4096),
+    (6144, 4096),
+    (28672, 4096),
+    (4096, 14336),
+    (8192, 8192),
+    (10240, 8192),
+    (8192, 3584),
+    (2560, 5120),
+)
+HEADS = ((32, 8, 128), (8, 1, 128), (64, 8, 128), (16, 4, 128))
+CONTEXTS = np.array([512.0, 2048.0, 8192.0, 32768.0])
+BATCHES = (1.0, 8.0, 32.0, 128.0)
+CHUNKS = np.array([128.0, 512.0, 2048.0, 8192.0])
+EXPERTS = ((2048.0, 768.0, 128.0, 8.0), (4096.0, 14336.0, 8.0, 2.0), (4096.0, 1536.0, 128.0, 8.0))
+SIZES = np.geomspace(2.0**16, 2.0**30, 15)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Time by the second calibration over time by the first, over a grid of shapes of one operator."""
+
+    key: str
+    shapes: int
+    median: float
+    p10: float
+    p90: float
+
+
+def compare(first: Calibration, second: Calibration, skus: Mapping[str, GpuSku]) -> list[Comparison]:
+    """Every operator that both have and that has a grid here, sorted by key.
+
+    Raises:
+        InputError: a SKU is not among `skus`, or no operator is in both.
+    """
+    for calibration in (first, second):
+        if calibration.sku not in skus:
+            raise InputError("sku", calibration.sku, "is not in the hardware database", "add its SKU file")
+    found = []
+    for key in sorted(first.kernels.keys() & second.kernels.keys()):
+        a, b = (_times_s(key, one.kernels[key], skus[one.sku]) for one in (first, second))
+        if a is not None and b is not None:
+            ratio = b / a
+            p10, median, p90 = (float(x) for x in np.quantile(ratio, [0.1, 0.5, 0.9]))
+            found.append(Comparison(key, len(ratio), median, p10, p90))
+    if not found:
+        both = f"{sorted(first.kernels)} against {sorted(second.kernels)}"
+        raise InputError("kernels", both, "have no operator in common", "compare calibrations of the same operators")
+    return found
+
+
+def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
+    """Times over the operator's grid, flat; None for an operator without a grid."""
+    operator, variant = key.split("/", 1)
+    grids: dict[str, Callable[[str, KernelFit, GpuSku], FloatArray]] = {
+        "gemm": _gemm,
+        "attention_prefill": _prefill,
+        "attention_decode": _decode,
+        "experts": _experts,
+        "elementwise": _elementwise,
+        "all_reduce": _collective,
+        "all_gather": _collective,
+        "reduce_scatter": _collective,
+        "all_to_all": _collective,
+    }
+    return grids[operator](variant, fit, sku) if operator in grids else None
+
+
+def _machine(sku: GpuSku, arithmetic: Dtype) -> Machine:
+    return Machine(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 1))
+
+
+def _gemm(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
+    machine = _machine(sku, kind.arithmetic)
+    bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
+    return np.concatenate([gemm_s(TOKENS, n, k, form, machine, *bytes_each) for n, k in MATRICES])
+
+
+def _prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    form, machine = PrefillForm.of(fit), _machine(sku, Dtype(variant))
+    past, value_bytes = np.zeros_like(CHUNKS), _kv_bytes(variant)
+    one = np.ones_like(CHUNKS)
+    parts = [prefill_attention_s(one, CHUNKS, past, *heads, form, machine, value_bytes) for heads in HEADS]
+    return np.concatenate(parts)
+
+
+def _decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    form, machine = DecodeForm.of(fit), _machine(sku, Dtype(variant))
+    batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
+    value_bytes = _kv_bytes(variant)
+    parts = [decode_attention_s(b, CONTEXTS, *heads, form, machine, value_bytes) for heads in HEADS for b in batches]
+    return np.concatenate(parts)
+
+
+def _kv_bytes(variant: str) -> float:
+    return 1.0 if variant == "fp8" else 2.0
+
+
+def _experts(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    kind, form = WEIGHT_FORMATS[variant], ExpertsForm.of(fit)
+    machine = _machine(sku, kind.arithmetic)
+    parts = []
+    for hidden, width, count, visits in EXPERTS:
+        pairs = TOKENS * visits
+        load = (TOKENS, pairs, np.minimum(count, pairs))
+        bytes_each = (kind.weight_bytes, kind.activation_bytes)
+        parts.append(experts_s(*load, hidden, width, True, form, machine, *bytes_each))
+    return np.concatenate(parts)
+
+
+def _elementwise(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    return elementwise_s(SIZES, ElementwiseForm.of(fit), _machine(sku, Dtype.BF16))
+
+
+def _collective(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    return collective_s(SIZES, CollectiveForm.of(fit), sku.scale_up.bandwidth_bytes_per_s.value)

@@ -1,0 +1,312 @@
+"""Fit the coefficients of one kernel form to measured rows, and say how well it predicts shapes it has not seen.
+
+Robust least squares (soft-L1) on log(predicted / measured), coefficients within bounds, so that no efficiency leaves
+(0, 1]. Whole shape groups (weight shapes, head configurations, models) are held out, never single rows: neighbours of
+a row along one axis would give the answer away. Knows no operators; `calibration.operators` says what is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from calibration.tables import FloatArray, Table
+from hardware_db.schema import Coefficient, Correction, KernelFit
+from planner.errors import InputError
+from planner.kernel_forms import Bend, place
+
+Indices = NDArray[np.intp]
+Sizes = Callable[[Table], tuple[FloatArray, FloatArray]]
+
+SEED = 20_260_821
+"""Seed of sampling and splitting, so that a fit is reproducible."""
+TRAINING_ROWS = 3_000
+"""Rows a fit uses at most: more rows of the same groups no longer move coefficients beyond their intervals."""
+JUDGED_ROWS = 5_000
+"""Held-out rows a fit is judged on at most."""
+HELD_OUT = 0.2
+"""Share of the shape groups held out."""
+FEW_GROUPS = 40
+"""Below as many shape groups, every group is held out once (five folds), since a fifth of few groups says little."""
+FOLDS = 5
+SCALE = 0.1
+"""Residual [log] beyond which the loss grows linearly: errors above 10 % are outliers, not noise."""
+CORRECTED_ROWS = 12_000
+"""Rows a correction uses at most."""
+FIRST_KNOTS, SECOND_KNOTS = 12, 8
+"""Knots of a correction at most, per size: about one a doubling of the sizes that matter."""
+SHRINK_ROWS, SMOOTH_ROWS = 0.2, 0.5
+"""Weight of the pulls on a correction, as numbers of rows at each knot."""
+NORMAL_90 = 1.645
+"""Half width of a 90 % interval of a normal distribution [standard deviations]."""
+WIDEST = 3.0
+"""Largest half width of an interval [log]: a coefficient the rows do not determine."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a positive coefficient starts and between what it is sought."""
+
+    start: float
+    low: float
+    high: float
+
+
+class Predict(Protocol):
+    """Time of every row [s] at given coefficients and correction."""
+
+    def __call__(self, values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        """Times, shape (rows,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to fit.
+
+    Attributes:
+        rows: measurements with ``latency_s`` [s] and the columns `predict` reads.
+        predict: time of every row.
+        bounds: of every free coefficient.
+        group: columns that make a shape group.
+        axis: column that interpolation runs along.
+        fixed: coefficients that are not fitted.
+        sizes: the two sizes the form is corrected over (`planner.kernels`), if it is.
+        note: where the rows come from and what to know about them.
+    """
+
+    rows: Table
+    predict: Predict
+    bounds: Mapping[str, Bound]
+    group: tuple[str, ...]
+    axis: str
+    fixed: Mapping[str, float]
+    sizes: Sizes | None = None
+    note: str = ""
+
+
+def fit(problem: Problem, training_rows: int = TRAINING_ROWS) -> KernelFit:
+    """Coefficients with 90 % intervals, and held-out errors.
+
+    With many shape groups, 80 % are fitted and shipped and 20 % judge; with few, the error is that of five folds and
+    the shipped coefficients use all groups.
+
+    Raises:
+        InputError: too few rows or shape groups to fit and judge.
+    """
+    if not fittable(problem):
+        need = f"needs over {len(problem.bounds)} rows in two shape groups ({', '.join(problem.group)})"
+        raise InputError("rows", len(problem.rows), need, "measure more shapes")
+    groups = problem.rows.keys(*problem.group)
+    few = groups.max() + 1 < FEW_GROUPS
+    ratios = []
+    for train, test in _splits(groups, few):
+        solution = _solve(problem, stratified(problem, train, training_rows), groups, train)
+        judged = problem.rows.rows(_some(test, JUDGED_ROWS))
+        ratios.append(_log_ratio(problem, solution, judged))
+    if few:
+        everything = np.arange(len(groups))
+        solution = _solve(problem, stratified(problem, everything, training_rows), groups, everything)
+    used = len(groups) if few else len(train)
+    return _record(problem, solution, np.concatenate(ratios), min(used, training_rows))
+
+
+def predicted_s(problem: Problem, result: KernelFit) -> FloatArray:
+    """What a fit predicts for the problem's rows [s], measurement conditions and correction included."""
+    values = {name: one.value for name, one in result.parameters.items()}
+    return problem.predict(values, problem.rows, Bend.of(result.correction))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Fitted coefficients, the standard error of the logarithm of each, and the correction."""
+
+    values: Mapping[str, float]
+    errors: Mapping[str, float]
+    bend: Bend | None = None
+
+
+def fittable(problem: Problem) -> bool:
+    """Whether there are more rows than coefficients, in at least two shape groups."""
+    rows = problem.rows
+    return len(rows) > len(problem.bounds) and bool(rows.keys(*problem.group).max())
+
+
+def _splits(groups: Indices, few: bool) -> Iterator[tuple[Indices, Indices]]:
+    shuffled = np.random.default_rng(SEED).permutation(groups.max() + 1)
+    folds = min(FOLDS, len(shuffled)) if few else 1
+    size = max(1, round(HELD_OUT * len(shuffled)))
+    for fold in range(folds):
+        held = shuffled[fold::folds] if few else shuffled[:size]
+        out = np.isin(groups, held)
+        yield np.flatnonzero(~out), np.flatnonzero(out)
+
+
+def _some(rows: Indices, most: int) -> Indices:
+    return rows if len(rows) <= most else np.random.default_rng(SEED).choice(rows, most, replace=False)
+
+
+def stratified(problem: Problem, rows: Indices, most: int) -> Indices:
+    """At most `most` of the rows, taken in turns from cells of a factor of two in time and in the axis."""
+    if len(rows) <= most:
+        return rows
+    shuffled = np.random.default_rng(SEED).permutation(rows)
+    cells = np.floor(np.log2(problem.rows["latency_s"][shuffled])) * 64.0
+    cells += np.floor(np.log2(np.maximum(problem.rows[problem.axis][shuffled], 1.0)))
+    order = np.argsort(cells, kind="stable")
+    starts = np.flatnonzero(np.diff(cells[order], prepend=-np.inf))
+    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    return shuffled[order[np.argsort(turn, kind="stable")[:most]]]
+
+
+def _log_ratio(problem: Problem, solution: Solution, rows: Table) -> FloatArray:
+    """log(measured / predicted) of every row."""
+    return np.log(rows["latency_s"] / problem.predict(solution.values, rows, solution.bend))
+
+
+def _solve(problem: Problem, chosen: Indices, groups: Indices, train: Indices) -> Solution:
+    """Coefficients from the chosen rows, then the correction from the residuals of all training rows."""
+    rows, names = problem.rows.rows(chosen), list(problem.bounds)
+    low = np.log([problem.bounds[name].low for name in names])
+    high = np.log([problem.bounds[name].high for name in names])
+    start = np.clip(np.log([problem.bounds[name].start for name in names]), low + 1e-6, high - 1e-6)
+
+    def values_at(x: FloatArray) -> dict[str, float]:
+        return {**problem.fixed, **dict(zip(names, np.exp(x).tolist(), strict=True))}
+
+    def residual(x: FloatArray) -> FloatArray:
+        return -_log_ratio(problem, Solution(values_at(x), {}), rows)
+
+    found = least_squares(
+        residual,
+        start,
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=SCALE,
+        diff_step=np.full(len(names), 1e-3),
+        max_nfev=60,
+        xtol=1e-5,
+    )
+    errors = _clustered_errors(np.asarray(found.jac), found.fun, groups[chosen])
+    solution = Solution(values_at(found.x), dict(zip(names, errors.tolist(), strict=True)))
+    if problem.sizes is None:
+        return solution
+    shown = problem.rows.rows(_some(train, CORRECTED_ROWS))
+    bend = correction(*problem.sizes(shown), _log_ratio(problem, solution, shown))
+    return replace(solution, bend=bend)
+
+
+def correction(first: FloatArray, second: FloatArray, log_ratio: FloatArray) -> Bend:
+    """The bilinear table over log2 of two sizes that explains log(measured / form) best.
+
+    Robust least squares (soft-L1 weights, three rounds) with two gentle pulls, so that cells without rows are filled:
+    towards no correction, and towards neighbours on a line.
+    """
+    rows, columns = _knots(first, FIRST_KNOTS), _knots(second, SECOND_KNOTS)
+    (i, up), (j, right) = place(rows, first), place(columns, second)
+    cells = len(rows) * len(columns)
+    design = np.zeros((len(first), cells))
+    each = np.arange(len(first))
+    for di, row_weight in ((0, 1.0 - up), (1, up)):
+        for dj, column_weight in ((0, 1.0 - right), (1, right)):
+            cell = np.minimum(i + di, len(rows) - 1) * len(columns) + np.minimum(j + dj, len(columns) - 1)
+            design[each, cell] += row_weight * column_weight
+    bending = _bending(len(rows), len(columns))
+    prior = SHRINK_ROWS * np.eye(cells) + SMOOTH_ROWS * bending.T @ bending
+    table: FloatArray = np.zeros(cells)
+    for _ in range(3):
+        weight = 1.0 / np.sqrt(1.0 + ((log_ratio - design @ table) / SCALE) ** 2)
+        weighted = design * weight[:, None]
+        table = np.asarray(np.linalg.solve(weighted.T @ design + prior, weighted.T @ log_ratio), dtype=np.float64)
+    factors = np.round(table.reshape(len(rows), len(columns)), 4)
+    return Bend(tuple(rows.tolist()), tuple(columns.tolist()), tuple(tuple(row) for row in factors.tolist()))
+
+
+def _knots(size: FloatArray, most: int) -> FloatArray:
+    """Evenly spaced knots over the range of log2(size), at least one doubling apart."""
+    low, high = float(np.log2(size.min())), float(np.log2(size.max()))
+    count = min(most, int(high - low) + 1)
+    return np.round(np.linspace(low, high, count), 4) if count > 1 else np.array([round(low, 4)])
+
+
+def _bending(rows: int, columns: int) -> FloatArray:
+    """Second differences of a rows x columns table along both directions, one equation a line."""
+    lines = []
+    for count, other, step, jump in ((rows, columns, columns, 1), (columns, rows, 1, columns)):
+        for along in range(1, count - 1):
+            for across in range(other):
+                line = np.zeros(rows * columns)
+                middle = along * step + across * jump
+                line[[middle - step, middle, middle + step]] = 1.0, -2.0, 1.0
+                lines.append(line)
+    return np.array(lines).reshape(-1, rows * columns)
+
+
+def _clustered_errors(jacobian: FloatArray, residual: FloatArray, groups: Indices) -> FloatArray:
+    """Standard errors by the sandwich formula over clusters (Liang and Zeger 1986, Biometrika 73, eq. 7).
+
+    Rows of one shape group err together, so that independent-row errors would be far too small.
+    """
+    damped = residual / (1.0 + (residual / SCALE) ** 2) ** 0.25
+    _, cluster = np.unique(groups, return_inverse=True)
+    scores = np.zeros((cluster.max() + 1, jacobian.shape[1]))
+    np.add.at(scores, cluster, jacobian * damped[:, None])
+    bread = np.linalg.pinv(jacobian.T @ jacobian)
+    return np.sqrt(np.maximum(np.diag(bread @ (scores.T @ scores) @ bread), 0.0))
+
+
+def _record(problem: Problem, solution: Solution, ratios: FloatArray, samples: int) -> KernelFit:
+    wrong = np.abs(np.expm1(-ratios))
+    values, errors, bend = solution.values, solution.errors, solution.bend
+    table = None if bend is None else Correction(**{one.name: getattr(bend, one.name) for one in fields(bend)})
+    return KernelFit(
+        parameters={name: _coefficient(problem, name, values[name], errors.get(name, 0.0)) for name in values},
+        correction=table,
+        samples=samples,
+        held_out=len(ratios),
+        median_error=_rounded(float(np.median(wrong))),
+        p90_error=_rounded(float(np.quantile(wrong, 0.9))),
+        interpolation_error=interpolation_error(problem),
+        spread=_rounded(float(np.std(ratios))),
+        note=problem.note,
+    )
+
+
+def _coefficient(problem: Problem, name: str, value: float, error: float) -> Coefficient:
+    half = math.exp(min(NORMAL_90 * error, WIDEST))
+    bound = problem.bounds.get(name)
+    low, high = value / half, value * half
+    if bound is not None:
+        low, high = max(low, bound.low), min(high, bound.high)
+    value = _rounded(value)
+    return Coefficient(value=value, low=min(_rounded(low), value), high=max(_rounded(high), value))
+
+
+def _rounded(value: float) -> float:
+    """To five significant digits."""
+    return float(f"{value:.5g}")
+
+
+def interpolation_error(problem: Problem) -> float | None:
+    """Median error of log-log interpolation along the axis, each row left out once; None without three in a line.
+
+    Only rows that differ in the axis alone are interpolated, so this is what a table without physics would reach on
+    shapes it has measured.
+    """
+    rows = problem.rows
+    others = [name for name in rows.columns if name not in {"latency_s", problem.axis} and not name.startswith("_")]
+    line, x = rows.keys(*others), np.log(np.maximum(rows[problem.axis], 1.0))
+    order = np.lexsort((x, line))
+    line, x, y = line[order], x[order], np.log(rows["latency_s"][order])
+    inner = np.flatnonzero((line[2:] == line[:-2]) & (x[2:] > x[1:-1]) & (x[1:-1] > x[:-2])) + 1
+    if not len(inner):
+        return None
+    share = (x[inner] - x[inner - 1]) / (x[inner + 1] - x[inner - 1])
+    guess = y[inner - 1] + share * (y[inner + 1] - y[inner - 1])
+    return _rounded(float(np.median(np.abs(np.expm1(guess - y[inner])))))

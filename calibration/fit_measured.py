@@ -1,0 +1,143 @@
+"""From a folder of one's own measurements to a calibration, with the forms and the fitting that shipped tables use.
+
+Every measurement here rotates through more data than the L2 cache holds, so that the gain of resident data, which the
+shipped tables need, is fixed at 1; the few rows whose data stay in the cache all the same are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from calibration import operators
+from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES
+from calibration.fit import Problem, fit
+from calibration.tables import FloatArray, Table, read_table
+from hardware_db.schema import Calibration, GpuSku, KernelFit
+from planner.errors import InputError
+from planner.kernels import Bend
+
+HALF_FORMATS = ("bf16", "fp16")
+"""Number formats of the 16-bit variants, which a calibration calls bf16."""
+
+PASSES = {"norm": "rms_norm", "activation": "silu_mul", "add": "add"}
+"""Element-wise variants of a calibration -> what is measured for them; ``elementwise/bf16`` is all of them."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fit with the rows it was made of and what it predicts for them [s], for plots."""
+
+    key: str
+    fit: KernelFit
+    measured_s: FloatArray
+    fitted_s: FloatArray
+
+
+def fit_measured(folder: Path, sku: GpuSku) -> tuple[dict[str, Fitted], dict[str, str]]:
+    """Every operator that the folder has enough rows of, by key; and why the others are missing.
+
+    Raises:
+        InputError: there are no tables at all, or the SKU's record lacks its processors or L2 size.
+    """
+    fitted, missing = {}, {}
+    for key, candidates in _problems(folder, sku):
+        try:
+            fitted[key] = _best(key, candidates)
+        except InputError as error:
+            if error.field != "rows":
+                raise
+            missing[key] = str(error)
+    if not fitted and not missing:
+        raise InputError("raw", str(folder), "holds no tables to fit", "measure into it first")
+    return fitted, missing
+
+
+def calibration_of(
+    fitted: Mapping[str, Fitted], sku: GpuSku, stack: str, on: date, source: str, note: str
+) -> Calibration:
+    """The calibration of these fits; raises InputError where there is not one."""
+    if not fitted:
+        raise InputError("kernels", 0, "no operator has enough measurements to fit", "measure longer, or with --full")
+    kernels = {key: one.fit for key, one in fitted.items()}
+    return Calibration(sku=sku.id, stack=stack, fitted_on=on, kernels=kernels, source=source, note=note)
+
+
+def _best(key: str, candidates: tuple[Problem, ...]) -> Fitted:
+    fits = [(problem, fit(_with_groups(problem))) for problem in candidates]
+    problem, best = min(fits, key=lambda one: one[1].median_error)
+    kernels = ", ".join(np.unique(problem.rows.text("kernel")).tolist())
+    values = {name: coefficient.value for name, coefficient in best.parameters.items()}
+    predicted = problem.predict(values, problem.rows, Bend.of(best.correction))
+    note = "; ".join(part for part in (kernels, best.note) if part)
+    return Fitted(key, best.model_copy(update={"note": note}), problem.rows["latency_s"], predicted)
+
+
+def _with_groups(problem: Problem) -> Problem:
+    """Whole shape groups are held out; where there is one group only, its rows along the axis are."""
+    if len(problem.rows) <= len(problem.bounds):
+        raise InputError("rows", len(problem.rows), f"must exceed {len(problem.bounds)} coefficients", "measure more")
+    groups = problem.rows.keys(*problem.group)
+    return problem if groups.max() > 0 else replace(problem, group=(*problem.group, problem.axis))
+
+
+def _without_gain(problem: Problem) -> Problem:
+    bounds = {name: bound for name, bound in problem.bounds.items() if name != "resident_gain"}
+    return replace(problem, bounds=bounds, fixed={**problem.fixed, "resident_gain": 1.0})
+
+
+def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
+    for variant, rows in _variants(_cold(read_table(folder, "gemm")), "dtype", GEMM_DTYPES):
+        yield f"gemm/{variant}", (_without_gain(operators.gemm(rows, sku, variant, cold=True)),)
+    for variant, rows in _variants(read_table(folder, "context_attention"), "kv_dtype", {"bf16": "bf16"}):
+        yield f"attention_prefill/{variant}", (operators.attention_prefill(rows, sku, variant),)
+    for variant, rows in _variants(_cold(read_table(folder, "generation_attention")), "kv_dtype", {"bf16": "bf16"}):
+        splits = ((True, True), (True, False), (False, False))
+        ways = tuple(_without_gain(operators.attention_decode(rows, sku, variant, way)) for way in splits)
+        yield f"attention_decode/{variant}", ways
+    for variant, rows in _variants(_cold(read_table(folder, "moe")), "dtype", EXPERT_DTYPES):
+        yield f"experts/{variant}", (_without_gain(operators.experts(rows, sku, variant)),)
+    passes = read_table(folder, "elementwise")
+    if passes is not None:
+        yield "elementwise/bf16", (_passes(passes, sku),)
+        for variant, op in PASSES.items():
+            rows = passes.rows(passes.text("op") == op)
+            if len(rows):
+                yield f"elementwise/{variant}", (_passes(rows, sku),)
+    yield from _collectives(read_table(folder, "collectives"), sku)
+
+
+def _passes(rows: Table, sku: GpuSku) -> Problem:
+    return replace(operators.elementwise(rows, sku), group=("op",), axis="bytes")
+
+
+def _collectives(table: Table | None, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
+    if table is None:
+        return
+    link = sku.scale_up.bandwidth_bytes_per_s.value
+    for gpus in np.unique(table["num_gpus"]).astype(int).tolist():
+        # What crosses each link, as in `planner.roofline`; an all-reduce's whole buffer, as with the shipped tables.
+        for key, op in ({"all_reduce": "all_reduce"} | COLLECTIVES).items():
+            rows = table.rows((table["num_gpus"] == gpus) & (table.text("op") == op))
+            if len(rows):
+                share = 1.0 if op == "all_reduce" else (gpus - 1) / gpus
+                yield f"{key}/{gpus}", (operators.collective(rows, link, share),)
+
+
+def _variants(table: Table | None, column: str, names: Mapping[str, str]) -> Iterator[tuple[str, Table]]:
+    """The rows of each variant of a calibration, by the tables' name of its format; fp16 counts as bf16."""
+    if table is None:
+        return
+    for variant, name in names.items():
+        wanted = HALF_FORMATS if variant == "bf16" else (name,)
+        rows = table.rows(np.isin(table.text(column), wanted))
+        if len(rows):
+            yield variant, rows
+
+
+def _cold(table: Table | None) -> Table | None:
+    return None if table is None else table.rows(table["cold"] > 0)

@@ -1,0 +1,412 @@
+"""What is fitted to which rows: one function per operator makes the `Problem` of a table's rows.
+
+Rows whose working set stays in the L2 cache run faster than serving will, where every layer has weights and cache of
+its own. They are fitted with a gain in bandwidth, ``resident_gain``, that fades where the working set exceeds the
+cache; the coefficient describes the measurement, predictions leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from calibration.fit import Bound, Problem
+from calibration.tables import FloatArray, Mask, Table
+from hardware_db.schema import Dtype, GpuSku
+from planner.errors import InputError
+from planner.kernels import (
+    WEIGHT_FORMATS,
+    Bend,
+    CollectiveForm,
+    DecodeForm,
+    ElementwiseForm,
+    ExpertsForm,
+    GemmForm,
+    LatentDecodeForm,
+    LatentPrefillForm,
+    Machine,
+    PrefillForm,
+    collective_s,
+    decode_attention_s,
+    elementwise_s,
+    exchanged_bytes,
+    experts_s,
+    gemm_s,
+    latent_decode_s,
+    latent_prefill_s,
+    prefill_attention_s,
+)
+from planner.routing import routed_load
+
+WEIGHT_COPIES = 6.0
+"""Copies of a weight that the measured loop rotates through, so that small ones too are read from memory."""
+KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
+LATENT_RANK, LATENT_ROPE, LATENT_KEY, LATENT_VALUE = 512.0, 64.0, 192.0, 128.0
+"""Dimensions of the measured latent attention (DeepSeek-AI 2024, arXiv:2412.19437, sec. 4.2)."""
+MOST_QUERY_GROUP = 32.0
+"""Query heads per KV head beyond which one engine's decode kernel leaves its fast path; such rows are left out."""
+
+EFFICIENCY = Bound(0.7, 0.02, 1.0)
+START = Bound(5e-6, 1e-7, 1e-3)
+ORDER = Bound(2.5, 0.4, 20.0)
+FILL = Bound(3.0, 1.0, 50.0)
+GAIN = Bound(1.5, 1.0, 8.0)
+
+
+def peak(sku: GpuSku, arithmetic: Dtype) -> float:
+    """Peak [FLOP/s] of a format; of 16 bits where the GPU has no units for it."""
+    facts = sku.peak_flops_per_s
+    fact = facts.get(arithmetic) or facts.get(Dtype.BF16) or facts[Dtype.FP16]
+    return fact.value
+
+
+def machine(
+    sku: GpuSku, arithmetic: Dtype, resident_gain: float = 1.0, working_set: FloatArray | None = None
+) -> Machine:
+    """The peaks of a SKU; with a working set [bytes] per row, the bandwidth of each row as the L2 cache raises it.
+
+    Raises:
+        InputError: the SKU's record lacks its number of SMs or its L2 size.
+    """
+    if sku.sm_count is None:
+        raise InputError(f"{sku.id}.sm_count", None, "fitting needs the number of SMs", "add it to the SKU file")
+    bandwidth = sku.hbm_bandwidth_bytes_per_s.value
+    if working_set is None:
+        return Machine(peak(sku, arithmetic), bandwidth, sku.sm_count)
+    if sku.l2_bytes is None:
+        raise InputError(f"{sku.id}.l2_bytes", None, "fitting needs the size of the L2 cache", "add it to the SKU file")
+    hot = 1.0 / (1.0 + (working_set / sku.l2_bytes.value) ** 6)
+    raised = bandwidth / (1.0 - (1.0 - 1.0 / resident_gain) * hot)
+    return Machine(peak(sku, arithmetic), cast(float, raised), sku.sm_count)
+
+
+def gemm(rows: Table, sku: GpuSku, variant: str, cold: bool = False) -> Problem:
+    """Matrix products with n, k >= 512; columns m, n, k."""
+    kind = WEIGHT_FORMATS[variant]
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        working_set = WEIGHT_COPIES * rows["n"] * rows["k"] * kind.weight_bytes
+        there = machine(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
+        form, sizes = GemmForm.from_values(values, bend), (rows["m"], rows["n"], rows["k"])
+        return gemm_s(*sizes, form, there, kind.weight_bytes, kind.activation_bytes, kind.quantised)
+
+    bounds = {
+        "start_s": START,
+        "compute_efficiency": EFFICIENCY,
+        "memory_efficiency": Bound(0.8, 0.02, 1.0),
+        "order": ORDER,
+        "small_tile_loss": Bound(0.1, 1e-3, 2.0),
+        "fill": FILL,
+        "split_s": Bound(2e-6, 1e-8, 2e-4),
+        "resident_gain": GAIN,
+    }
+    if kind.quantised:
+        bounds["quantise_efficiency"] = Bound(0.5, 0.02, 1.0)
+        bounds["quantise_row"] = Bound(500.0, 1.0, 20000.0)
+    core = (rows["n"] >= 512) & (rows["k"] >= 512)
+    return Problem(rows.rows(core), predict, bounds, ("n", "k"), "m", {}, lambda rows: (rows["m"], rows["n"]))
+
+
+def attention_prefill(rows: Table, sku: GpuSku, variant: str) -> Problem:
+    """Causal self-attention of whole prompts; batch * seq_len >= 64, few windowed rows."""
+    kv_bytes = KV_BYTES[variant]
+    there = machine(sku, Dtype(variant))
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        form = PrefillForm.from_values(values, bend)
+        time = np.empty(len(rows))
+        for dim, window, at in _kinds(rows):
+            some = rows.rows(at)
+            heads, kv_heads = cast(float, some["num_heads"]), cast(float, some["num_kv_heads"])
+            new, past = some["seq_len"], some["prefix_len"]
+            time[at] = prefill_attention_s(
+                some["batch"], new, past, heads, kv_heads, dim, form, there, kv_bytes, window
+            )
+        return time
+
+    core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _thinned(rows)
+    chosen = rows.rows(core)
+    bounds = {
+        "start_s": START,
+        "memory_efficiency": Bound(0.6, 0.02, 1.0),
+        "order": ORDER,
+        "row_tokens": Bound(300.0, 1.0, 5000.0),
+        "block_share": Bound(0.5, 0.01, 2.0),
+        "window_row_growth": Bound(1.0, 0.05, 20.0),
+        **_per_dimension("compute_efficiency", chosen, 0.6),
+    }
+    group = ("num_heads", "num_kv_heads", "head_dim", "window")
+    return Problem(chosen, predict, bounds, group, "seq_len", {}, _prefill_sizes)
+
+
+def _prefill_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+    return rows["seq_len"], rows["batch"] * rows["num_heads"]
+
+
+def _kinds(rows: Table) -> list[tuple[float, float, Mask]]:
+    pairs = sorted(set(zip(rows["head_dim"].tolist(), rows["window"].tolist(), strict=True)))
+    return [(dim, window, (rows["head_dim"] == dim) & (rows["window"] == window)) for dim, window in pairs]
+
+
+def _thinned(rows: Table) -> Mask:
+    """All rows without a window and every fourth with one: most layers in use have none."""
+    return np.asarray((rows["window"] == 0) | (np.arange(len(rows)) % 4 == 0))
+
+
+def _per_dimension(name: str, rows: Table, start: float) -> dict[str, Bound]:
+    present = set(rows["head_dim"].tolist()) | {128.0}
+    return {f"{name}_{dim}": Bound(start, 0.02, 1.0) for dim in (64, 128, 256, 512) if dim in present}
+
+
+def attention_decode(rows: Table, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:
+    """One new token per sequence over prefix_len cached ones; prefix_len >= 255.
+
+    `splits`: whether the kernel splits a sequence's cache, and whether it does so in windowed or ungrouped layers.
+    """
+    kv_bytes = KV_BYTES[variant]
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        form = DecodeForm.from_values(values, bend)
+        time = np.empty(len(rows))
+        for dim, window, at in _kinds(rows):
+            some = rows.rows(at)
+            heads, kv_heads, context = some["num_heads"], some["num_kv_heads"], some["prefix_len"] + 1.0
+            held = np.minimum(context, window) if window else context
+            cached = 2.0 * some["batch"] * kv_heads * held * dim * kv_bytes
+            there = machine(sku, Dtype(variant), values["resident_gain"], cached)
+            time[at] = decode_attention_s(
+                some["batch"],
+                context,
+                cast(float, heads),
+                cast(float, kv_heads),
+                dim,
+                form,
+                there,
+                kv_bytes,
+                window,
+            )
+        return time
+
+    fast = rows["num_heads"] / rows["num_kv_heads"] <= MOST_QUERY_GROUP
+    core = (rows["prefix_len"] >= 255) & (rows["head_dim"] != 192) & fast & _thinned(rows)
+    chosen = rows.rows(core)
+    bounds = {
+        "start_s": START,
+        "compute_efficiency": EFFICIENCY,
+        "order": ORDER,
+        "block_s": Bound(2e-6, 1e-8, 1e-4),
+        "fill": FILL if all(splits) else Bound(3.0, 0.05, 50.0),
+        "ungrouped_efficiency": Bound(0.9, 0.1, 1.0),
+        "group_growth": Bound(0.1, 0.001, 1.5),
+        "window_growth": Bound(0.3, 0.001, 1.5),
+        "resident_gain": GAIN,
+        **_per_dimension("memory_efficiency", chosen, 0.8),
+    }
+    group = ("num_heads", "num_kv_heads", "head_dim", "window")
+    fixed = {"splits_kv": float(splits[0]), "splits_plain": float(splits[1])}
+    return Problem(chosen, predict, bounds, group, "prefix_len", fixed, _decode_sizes)
+
+
+def _decode_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+    context = rows["prefix_len"] + 1.0
+    held = np.where(rows["window"] > 0, np.minimum(context, rows["window"]), context)
+    return held, rows["batch"] * rows["num_kv_heads"]
+
+
+def latent_prefill(rows: Table, sku: GpuSku, variant: str) -> Problem:
+    """Latent attention of whole prompts with expanded keys and values; batch * seq_len >= 64."""
+    there = machine(sku, Dtype(variant))
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        form, heads = LatentPrefillForm.from_values(values, bend), cast(float, rows["num_heads"])
+        new, past = rows["seq_len"], rows["prefix_len"]
+        return latent_prefill_s(rows["batch"], new, past, heads, LATENT_KEY, LATENT_VALUE, form, there)
+
+    bounds = {
+        "start_s": Bound(1e-5, 1e-7, 1e-3),
+        "compute_efficiency": Bound(0.5, 0.02, 1.0),
+        "memory_efficiency": Bound(0.5, 0.02, 1.0),
+        "order": ORDER,
+        "row_tokens": Bound(300.0, 1.0, 5000.0),
+        "block_share": Bound(0.5, 0.01, 2.0),
+    }
+    core = rows["batch"] * rows["seq_len"] >= 64
+    return Problem(rows.rows(core), predict, bounds, ("num_heads",), "seq_len", {}, _prefill_sizes)
+
+
+def latent_decode(rows: Table, sku: GpuSku, variant: str, splits_kv: bool = True) -> Problem:
+    """Absorbed latent decode over prefix_len cached tokens; prefix_len >= 255."""
+    kv_bytes = KV_BYTES[variant]
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        form, heads, context = LatentDecodeForm.from_values(values, bend), rows["num_heads"], rows["prefix_len"] + 1.0
+        cached = rows["batch"] * context * (LATENT_RANK + LATENT_ROPE) * kv_bytes
+        there = machine(sku, Dtype(variant), values["resident_gain"], cached)
+        return latent_decode_s(
+            rows["batch"], context, cast(float, heads), LATENT_RANK, LATENT_ROPE, form, there, kv_bytes
+        )
+
+    bounds = {
+        "start_s": Bound(1e-5, 1e-7, 1e-3),
+        "compute_efficiency": Bound(0.5, 0.02, 1.0),
+        "memory_efficiency": Bound(0.7, 0.02, 1.0),
+        "order": ORDER,
+        "block_s": Bound(5e-6, 1e-8, 1e-4),
+        "fill": Bound(3.0, 0.05 if not splits_kv else 0.5, 50.0),
+        "resident_gain": GAIN,
+    }
+    core = rows["prefix_len"] >= 255
+    fixed = {"splits_kv": float(splits_kv)}
+    return Problem(rows.rows(core), predict, bounds, ("num_heads",), "prefix_len", fixed, _latent_sizes)
+
+
+def _latent_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+    return rows["prefix_len"] + 1.0, rows["batch"] * rows["num_heads"]
+
+
+def experts(rows: Table, sku: GpuSku, variant: str) -> Problem:
+    """Routed experts of the busiest GPU; columns num_tokens, hidden, inter, topk, num_experts, tp, ep, gated."""
+    kind = WEIGHT_FORMATS[variant]
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        width, gated = rows["inter"] / rows["tp"], rows["gated"] > 0
+        weights = rows["_active"] * rows["hidden"] * width * (2.0 + gated) * kind.weight_bytes
+        there = machine(sku, kind.arithmetic, values["resident_gain"], weights)
+        load, sizes = (rows["num_tokens"], rows["_pairs"], rows["_active"]), (rows["hidden"], width, gated)
+        form, widths = ExpertsForm.from_values(values, bend), (kind.weight_bytes, kind.activation_bytes)
+        return experts_s(*load, *cast(tuple[float, float, bool], sizes), form, there, *widths)
+
+    bounds = {
+        "start_s": Bound(2e-5, 1e-6, 1e-3),
+        "token_s": Bound(3e-9, 1e-11, 1e-6),
+        "compute_efficiency": Bound(0.5, 0.01, 1.0),
+        "memory_efficiency": Bound(0.7, 0.02, 1.0),
+        "order": ORDER,
+        "small_tile_loss": Bound(0.1, 1e-3, 5.0),
+        "fill": FILL,
+        "resident_gain": GAIN,
+    }
+    pairs, active = _loads(rows)
+    group: tuple[str, ...] = ("hidden", "inter", "topk", "num_experts")
+    note = ""
+    if not rows.keys(*group).max():
+        group, note = ("tp", "ep"), "one model measured: judged on its other TP and EP degrees"
+    loaded = rows.with_columns(_pairs=pairs, _active=active)
+    return Problem(loaded, predict, bounds, group, "num_tokens", {}, _experts_sizes, note)
+
+
+def _experts_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+    return rows["_pairs"] / rows["_active"], rows["inter"] / rows["tp"]
+
+
+def _loads(rows: Table) -> tuple[FloatArray, FloatArray]:
+    """Pairs and active experts of the measured rank under each row's routing."""
+    pairs, active = np.empty(len(rows)), np.empty(len(rows))
+    routing = rows.text("distribution")
+    kind = rows.keys("distribution", "num_experts", "topk", "ep")
+    for number in range(kind.max() + 1):
+        at = np.flatnonzero(kind == number)
+        first = at[0]
+        tokens, ranks = rows["num_tokens"][at], int(rows["ep"][first])
+        count, k = int(rows["num_experts"][first]), int(rows["topk"][first])
+        if routing[first] == "balanced":
+            loads = balanced_load(tokens, count, k, ranks)
+        else:
+            loads = routed_load(tokens, count, k, ranks, float(routing[first].rsplit("_", 1)[1]))
+        pairs[at], active[at] = loads
+    return pairs, active
+
+
+def balanced_load(
+    tokens: FloatArray, experts: int, experts_per_token: int, ranks: int
+) -> tuple[FloatArray, FloatArray]:
+    """Pairs and active experts of the first rank when tokens are dealt to experts in strides, as benchmarks do.
+
+    Token t takes experts t + i stride (i = 0 .. k - 1, stride = ceil(experts / k)), modulo the number of experts; with
+    fewer tokens than the stride they are spread evenly over it.
+
+    >>> pairs, active = balanced_load(np.array([1.0, 256.0]), 256, 8, 8)  # one token: one pair on each of 8 ranks
+    >>> pairs.tolist(), active.tolist()
+    ([1.0, 256.0], [1.0, 32.0])
+    """
+    stride, own = -(-experts // experts_per_token), experts // ranks
+    pairs, active = np.empty(len(tokens)), np.empty(len(tokens))
+    for i, count in enumerate(tokens.astype(int).tolist()):
+        first = np.arange(min(count, experts))
+        if count < stride:
+            first = np.floor(first * stride / count)
+        chosen = (first[:, None] + stride * np.arange(experts_per_token)).astype(int) % experts
+        here = chosen[chosen < own]
+        pairs[i], active[i] = len(here) * max(1.0, count / experts), len(np.unique(here))
+    return np.maximum(pairs, 1e-9), np.maximum(active, 1e-9)
+
+
+def collective(rows: Table, link_bytes_per_s: float, share: float) -> Problem:
+    """A collective of fixed size; columns bytes and latency_s. `share` of the buffer crosses each link."""
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        return collective_s(rows["bytes"] * share, CollectiveForm.from_values(values, bend), link_bytes_per_s)
+
+    bounds = {
+        "start_s": Bound(5e-6, 1e-7, 1e-3),
+        "link_efficiency": Bound(0.5, 0.005, 1.0),
+        "order": Bound(0.8, 0.25, 10.0),
+    }
+
+    def sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+        return rows["bytes"] * share, np.ones(len(rows))
+
+    return Problem(rows, predict, bounds, ("bytes",), "bytes", {}, sizes)
+
+
+def expert_exchange(
+    rows: Table, link_bytes_per_s: float, ranks: float, bytes_per_value: float, per_expert: bool
+) -> Problem:
+    """Dispatch to or combine from experts on other GPUs; columns num_tokens, hidden, topk."""
+
+    def sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+        shape = cast(tuple[float, float], (rows["hidden"], rows["topk"]))
+        payload = exchanged_bytes(rows["num_tokens"], *shape, ranks, bytes_per_value, per_expert)
+        return payload, np.ones(len(rows))
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        return collective_s(sizes(rows)[0], CollectiveForm.from_values(values, bend), link_bytes_per_s)
+
+    bounds = {
+        "start_s": Bound(2e-5, 1e-7, 1e-3),
+        "link_efficiency": Bound(0.3, 0.005, 1.0),
+        "order": Bound(1.0, 0.25, 10.0),
+    }
+    return Problem(rows, predict, bounds, ("hidden", "topk", "num_experts"), "num_tokens", {}, sizes)
+
+
+def elementwise(rows: Table, sku: GpuSku) -> Problem:
+    """Norms, rotary embedding, activation and residual addition; columns bytes (traffic) and latency_s."""
+    there = machine(sku, Dtype.BF16)
+
+    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+        return elementwise_s(rows["bytes"], ElementwiseForm.from_values(values, bend), there)
+
+    bounds = {"start_s": Bound(2e-6, 1e-7, 1e-4), "memory_efficiency": Bound(0.7, 0.02, 1.0)}
+    return Problem(rows, predict, bounds, ("op", "hidden", "ffn", "tp"), "num_tokens", {}, None)
+
+
+def elementwise_rows(rows: Table) -> Table:
+    """The element-wise rows of a per-layer table, with their 16-bit traffic in a column ``bytes``.
+
+    Norms read and write the hidden state, the addition reads two and writes one, the gated activation reads gate and
+    up projection and writes their product, the rotary embedding reads and writes queries and keys.
+    """
+    heads = rows["num_heads"] + rows["num_kv_heads"]
+    values = {
+        "input_layernorm": 2.0 * rows["hidden"],
+        "post_attention_layernorm": 2.0 * rows["hidden"],
+        "add": 3.0 * rows["hidden"],
+        "mlp_act": 3.0 * rows["ffn"] / rows["tp"],
+        "attn_rope": 2.0 * rows["hidden"] / rows["num_heads"] * heads / rows["tp"],
+    }
+    op = rows.text("op")
+    per_token = np.select([op == name for name in values], list(values.values()), 0.0)
+    return rows.with_columns(bytes=2.0 * rows["num_tokens"] * per_token).rows(per_token > 0.0)

@@ -1,0 +1,216 @@
+"""Raw measurements on disk: appended one by one, so that a run that stops can go on, and written as tables at the end.
+
+A folder holds ``measurements.jsonl`` (one line per case, in the order measured), ``setup.json`` (what was measured on)
+and, once `RawFolder.write_tables` ran, one ``<operator>.csv.gz`` per operator in the columns of `COLUMNS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from planner.errors import InputError
+
+Value = str | int | float
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "context_attention": (
+        "attn_dtype",
+        "kv_dtype",
+        "batch",
+        "seq_len",
+        "prefix_len",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "window",
+    ),
+    "generation_attention": (
+        "attn_dtype",
+        "kv_dtype",
+        "batch",
+        "seq_len",
+        "prefix_len",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "window",
+    ),
+    "moe": ("dtype", "distribution", "num_tokens", "hidden", "inter", "topk", "num_experts", "tp", "ep", "gated"),
+    "elementwise": ("op", "bytes"),
+    "copy": ("bytes",),
+    "launch": ("mode",),
+    "host_device": ("direction", "pinned", "bytes"),
+    "collectives": ("mode", "op", "num_gpus", "dtype", "bytes"),
+}
+"""Columns that say what was measured, per operator; tables add backend, version, kernel, ``cold``, ``latency_s``."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure: an operator and its dimensions, named as the columns of its table."""
+
+    operator: str
+    fields: Mapping[str, Value]
+
+    @property
+    def key(self) -> str:
+        """The same for the same case, in any order of fields.
+
+        >>> Case("copy", {"bytes": 1024}).key
+        'copy bytes=1024'
+        """
+        return " ".join([self.operator, *(f"{name}={self.fields[name]}" for name in sorted(self.fields))])
+
+    def number(self, name: str) -> int:
+        """A field that is a count."""
+        return int(self.fields[name])
+
+
+class Outcome(StrEnum):
+    """What became of a case."""
+
+    MEASURED = "measured"
+    UNAVAILABLE = "unavailable"
+    """The installed software or this GPU has no such kernel; the note holds its own words."""
+    OUT_OF_MEMORY = "out_of_memory"
+    IMPLAUSIBLE = "implausible"
+    """The time implies more than the SKU's peak, or is no positive number: kept for the eye, never fitted."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One case and its outcome.
+
+    Attributes:
+        latency_s: median seconds of one call; 0 unless measured or implausible.
+        scatter: half the distance between the quartiles over the median.
+        replays: timed replays the median is of.
+        cold: whether the rotating data exceed 1.3 times the L2 cache, so that calls read from memory.
+    """
+
+    case: Case
+    outcome: Outcome
+    latency_s: float = 0.0
+    kernel: str = ""
+    scatter: float = 0.0
+    replays: int = 0
+    cold: bool = True
+    note: str = ""
+
+    def line(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Back from `line`."""
+        content = json.loads(line)
+        content["case"] = Case(**content["case"])
+        content["outcome"] = Outcome(content["outcome"])
+        return cls(**content)
+
+
+@dataclass
+class RawFolder:
+    """The measurements of one run; make with `open_folder`."""
+
+    path: Path
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def _log(self) -> Path:
+        return self.path / "measurements.jsonl"
+
+    def done(self) -> frozenset[str]:
+        """Keys of the cases that need no second try; implausible ones get one."""
+        return frozenset(one.case.key for one in self.records if one.outcome is not Outcome.IMPLAUSIBLE)
+
+    def latest(self) -> list[Record]:
+        """The last record of each case, in the order first measured."""
+        return list({one.case.key: one for one in self.records}.values())
+
+    def measured(self) -> list[Record]:
+        """The last record of each case that has a plausible time."""
+        return [one for one in self.latest() if one.outcome is Outcome.MEASURED]
+
+    def append(self, record: Record) -> None:
+        """Write one record to disk at once."""
+        self.records.append(record)
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(record.line() + "\n")
+
+    def write_tables(self, backend: str, version: str) -> list[Path]:
+        """One ``<operator>.csv.gz`` per operator that has measurements; the same bytes for the same measurements."""
+        by_operator: dict[str, list[Record]] = {}
+        for record in self.measured():
+            by_operator.setdefault(record.case.operator, []).append(record)
+        written = []
+        for operator, records in by_operator.items():
+            path = self.path / f"{operator}.csv.gz"
+            path.write_bytes(gzip.compress(_table(operator, records, backend, version), mtime=0))
+            written.append(path)
+        return written
+
+
+def open_folder(path: Path, setup: Mapping[str, Value], resume: bool) -> RawFolder:
+    """A folder to append to. With `resume` it goes on with what is there, which must be of the same setup.
+
+    A last line cut off by a crash is dropped.
+
+    Raises:
+        InputError: the folder holds measurements and `resume` is off, or they are of another setup, or damaged.
+    """
+    log, about = path / "measurements.jsonl", path / "setup.json"
+    there = log.read_text(encoding="utf-8") if log.is_file() else ""
+    if there and not resume:
+        fix = "add --resume to go on with them, or give another folder"
+        raise InputError("raw", str(path), "holds measurements already", fix)
+    if there and about.is_file():
+        _same_setup(json.loads(about.read_text(encoding="utf-8")), setup)
+    path.mkdir(parents=True, exist_ok=True)
+    about.write_text(json.dumps(dict(setup), indent=1) + "\n", encoding="utf-8")
+    records, whole = _parse(path, there)
+    if whole != there:
+        log.write_text(whole, encoding="utf-8")
+    return RawFolder(path, records)
+
+
+def _same_setup(before: Mapping[str, Value], now: Mapping[str, Value]) -> None:
+    for name in before.keys() & now.keys():
+        if before[name] != now[name]:
+            bound = f"the folder's measurements are of {before[name]!r}"
+            raise InputError(f"raw.{name}", now[name], bound, "measure into another folder")
+
+
+def _parse(path: Path, text: str) -> tuple[list[Record], str]:
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(Record.parse(line))
+        except (ValueError, KeyError, TypeError) as error:
+            place = f"{path.name}/measurements.jsonl line {number}"
+            raise InputError(place, line, f"is no measurement: {error}", "remove that line") from None
+    return records, "".join(lines)
+
+
+def _table(operator: str, records: Iterable[Record], backend: str, version: str) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    columns = COLUMNS[operator]
+    writer.writerow(["backend", "backend_version", "kernel", *columns, "cold", "latency_s"])
+    for record in records:
+        cells = [record.case.fields[name] for name in columns]
+        writer.writerow([backend, version, record.kernel, *cells, int(record.cold), f"{record.latency_s:.5g}"])
+    return text.getvalue().encode("utf-8")

@@ -1,0 +1,331 @@
+"""``python -m calibration run`` and ``compare``: measure this machine's GPU, fit, check whole steps.
+
+The order of a run: recognise the SKU, measure small operators, then all others interleaved until the budget is spent,
+then collectives, fit, whole steps. Every measurement is on disk before the next begins; see
+``docs/calibration-run.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+
+from calibration.bench import Workbench
+from calibration.cases import FULL, QUICK, TINY, Scope, all_cases, collective_cases, interleaved
+from calibration.compare import compare
+from calibration.device import Device, StateLog, chosen_sku, gpu_state, load_torch, read_device
+from calibration.fit_measured import Fitted, calibration_of, fit_measured
+from calibration.links import measure_collectives
+from calibration.measure import Effort
+from calibration.records import Case, Outcome, RawFolder, Record, Value, open_folder
+from calibration.scatter import write_page
+from calibration.session import Report, Session, formats_of, usable_formats
+from calibration.whole_step import SHAPES, STEPS, TINY_SHAPES, TINY_STEPS, StepCheck, step_checks, uncalibrated
+from hardware_db import load_hardware
+from hardware_db.schema import Calibration, GpuSku
+from planner.errors import InputError
+
+QUICK_S, FULL_S = 180.0, 1200.0
+"""Budgets of a run [s]."""
+MEASURING_SHARE = 0.8
+"""Share of the budget for kernels; the rest is for collectives, fitting and whole steps."""
+FIRST = ("elementwise", "copy", "launch", "host_device")
+"""Operators that are measured completely before the others begin: few cases, short, and needed by every step."""
+MOST_REFUSED = 0.05
+"""Share of implausible measurements from which on the SKU is taken for a wrong one."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much a run does: what, how carefully, and for how long [s]."""
+
+    scope: Scope
+    effort: Effort
+    budget_s: float
+
+
+def extent_of(kind: str, quick: bool, budget_s: float | None = None) -> Extent:
+    """The extent of a run; on a CPU always tiny.
+
+    Raises:
+        InputError: the budget is no positive number.
+    """
+    if budget_s is not None and not budget_s > 0.0:
+        raise InputError("budget_s", budget_s, "must be greater than 0", "give seconds, or leave it out")
+    if kind == "cpu":
+        effort = Effort(warmups=1, replays=3, replay_s=2e-4, total_s=0.05, calls=8)
+        return Extent(TINY, effort, budget_s or QUICK_S)
+    if quick:
+        effort = Effort(warmups=2, replays=5, replay_s=3e-4, total_s=0.15, least_s=2e-3)
+        return Extent(QUICK, effort, budget_s or QUICK_S)
+    effort = Effort(warmups=3, replays=7, replay_s=1e-3, total_s=0.3, least_s=1e-2)
+    return Extent(FULL, effort, budget_s or FULL_S)
+
+
+def run_command(
+    out: Annotated[Path, typer.Option(help="calibration to write (.json); raw data and plots go beside it")],
+    sku: Annotated[str, typer.Option(help="SKU id; recognised on most GPUs")] = "",
+    device: Annotated[str, typer.Option(help="auto, cuda, or cpu (tiny, to try the program)")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick/--full", help="3 minutes instead of 20")] = False,
+    raw: Annotated[Path | None, typer.Option(help="folder of raw measurements")] = None,
+    resume: Annotated[bool, typer.Option(help="go on with what the folder of raw measurements holds")] = False,
+    whole_step: Annotated[bool | None, typer.Option(help="time whole steps of models; default: if --full")] = None,
+    budget: Annotated[float | None, typer.Option(help="seconds to spend, instead of 180 or 1200")] = None,
+) -> None:
+    """Measure kernels on the GPU at hand, fit them, check whole steps, write a calibration."""
+    calibrate_device(out, sku, device, quick, raw, resume, whole_step, budget)
+
+
+def calibrate_device(
+    out: Path,
+    sku: str = "",
+    device: str = "auto",
+    quick: bool = False,
+    raw: Path | None = None,
+    resume: bool = False,
+    whole_step: bool | None = None,
+    budget_s: float | None = None,
+    console: Console | None = None,
+) -> Calibration:
+    """Measure, fit, check, write; returns what it wrote.
+
+    Args:
+        out: file of the calibration (``.json``); a page of plots is written beside it.
+        sku: id of the SKU; empty = recognise it.
+        device: ``auto``, ``cuda`` or ``cpu`` (tiny, for tests).
+        quick: three minutes instead of twenty.
+        raw: folder of the measurements; default: `out` without its suffix, ``-raw`` added.
+        resume: go on with what the folder holds.
+        whole_step: time whole steps too; None = with a full run only.
+        budget_s: seconds instead of the extent's own.
+        console: where to print.
+
+    Raises:
+        InputError: no usable device, an unknown SKU, a folder of another setup, or measurements that beat the peak.
+    """
+    console = console or Console()
+    started = time.monotonic()
+    if out.suffix != ".json":
+        raise InputError("out", str(out), "must end in .json", f"write to {out.stem}.json")
+    found = read_device(device)
+    record = chosen_sku(found, sku, load_hardware().skus)
+    extent = extent_of(found.kind, quick, budget_s)
+    folder = open_folder(raw or out.with_name(f"{out.stem}-raw"), _setup(found, record), resume)
+    console.print(f"[bold]{found.name}[/] as {record.id}; {found.stack}; raw measurements in {folder.path}")
+    session = Session(_bench(found, record), record, extent.effort, folder)
+    before = gpu_state(found)
+    with StateLog(found, folder.path / "state.csv"):
+        refused = _measure(session, extent, found, started, console)
+        folder.write_tables("torch", found.versions["torch"])
+        _check_refused(folder.latest(), record)
+        fitted, missing = fit_measured(folder.path, record)
+        for key, why in missing.items():
+            console.print(f"not fitted, left to the roofline: {key} ({why})", markup=False)
+        note = "; ".join([_note(found, refused, missing, before), rates(folder.measured())])
+        calibration = calibration_of(fitted, record, found.stack, date.today(), _source(found), note)
+        _write(out, calibration, fitted, console)
+        if whole_step or (whole_step is None and not quick):
+            _check_steps(session, calibration, found, console)
+    (folder.path / "state.json").write_text(json.dumps({"before": before, "after": gpu_state(found)}), encoding="utf-8")
+    return calibration
+
+
+def compare_command(
+    a: Annotated[Path, typer.Argument(help="calibration to compare with")],
+    b: Annotated[Path, typer.Argument(help="calibration to compare")],
+) -> None:
+    """Print, per operator, the times predicted with calibration B over those predicted with calibration A.
+
+    Raises:
+        InputError: a file is missing or no calibration, or the two have no operator in common.
+    """
+    first, second = read_calibration(a), read_calibration(b)
+    grid = Grid(title=f"{b.name} over {a.name}: predicted time over a grid of shapes")
+    for heading in ("operator", "shapes", "p10", "median", "p90"):
+        grid.add_column(heading, justify="left" if heading == "operator" else "right")
+    for row in compare(first, second, load_hardware().skus):
+        grid.add_row(row.key, str(row.shapes), f"{row.p10:.3f}", f"{row.median:.3f}", f"{row.p90:.3f}")
+    Console().print(grid)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """A calibration from its file. Raises InputError where it is missing, no JSON, or no calibration."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("calibration", str(path), f"cannot be read: {error.strerror}", "give a JSON file") from None
+    except ValueError as error:
+        raise InputError("calibration", str(path), f"not valid JSON: {error}", "give a file that `run` wrote") from None
+    if not isinstance(fields, dict):
+        raise InputError("calibration", str(path), "must be one JSON object", "give a file that `run` wrote")
+    return Calibration(**fields)
+
+
+def _setup(device: Device, sku: GpuSku) -> dict[str, Value]:
+    return {"sku": sku.id, "device": device.name, "kind": device.kind, **device.versions}
+
+
+def _bench(device: Device, sku: GpuSku) -> Workbench:
+    torch = load_torch()
+    torch.manual_seed(0)
+    half = formats_of(sku)[0]
+    l2_bytes = float(device.l2_bytes or (sku.l2_bytes.value if sku.l2_bytes else 0.0))
+    if device.kind == "cpu":
+        return Workbench(torch, "cpu", half)
+    return Workbench(torch, "cuda:0", half, l2_bytes)
+
+
+def _measure(session: Session, extent: Extent, device: Device, started: float, console: Console) -> dict[str, str]:
+    """Everything there is to measure; returns the formats that are missing and why. Prints what was left out."""
+    deadline = started + MEASURING_SHARE * extent.budget_s
+    dtypes, refused = usable_formats(session, formats_of(session.sku))
+    if not dtypes:
+        raise InputError("device", device.name, f"multiplies no matrices: {refused}", "check driver and torch")
+    cases = all_cases(extent.scope, dtypes, device.gpus, device.kind == "cuda")
+    small = {name: listed for name, listed in cases.items() if name in FIRST}
+    large = {name: listed for name, listed in cases.items() if name not in FIRST}
+    with _progress(console) as report:
+        left = session.run(interleaved(small) + interleaved(large), deadline, report)
+    if device.gpus > 1:
+        links = collective_cases(extent.scope, device.gpus, dtypes[0])
+        measure_collectives(session.folder, links, session.sku, device.kind, extent.effort)
+    elif device.kind == "cuda":
+        console.print("one GPU: collectives and peer transfers skipped, predictions take them from the datasheet")
+    else:
+        console.print("CPU: GPU-only parts (CUDA graphs, host and peer transfers, collectives) skipped")
+    _report_outcomes(session.folder, left, refused, console)
+    console.print(f"largest transfers and launches: {rates(session.folder.measured())}", markup=False)
+    return refused
+
+
+def rates(records: Sequence[Record]) -> str:
+    """Bandwidth of the largest copy and transfers [bytes/s] and the time of a launch [s], in one line."""
+    best: dict[str, tuple[int, float]] = {}
+    launches = {}
+    for record in records:
+        case = record.case
+        if case.operator == "launch":
+            launches[f"{case.fields['mode']} launch"] = f"{record.latency_s:.3g} s"
+        elif case.operator in ("copy", "host_device"):
+            how = f"{case.fields.get('direction', 'copy')}{' pinned' if case.fields.get('pinned') else ''}"
+            size = case.number("bytes")
+            best[how] = max(best.get(how, (0, 0.0)), (size, size / record.latency_s))
+    return ", ".join(
+        f"{how} {one}" for how, one in ({h: f"{r:.3g} bytes/s" for h, (_, r) in best.items()} | launches).items()
+    )
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Report]:
+    columns = (TextColumn("measuring"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.description}"), console=console) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda share, key: bar.update(task, completed=share, description=key[:60])
+
+
+def _report_outcomes(folder: RawFolder, left: Sequence[Case], refused: dict[str, str], console: Console) -> None:
+    records = folder.latest()
+    counts = Counter(str(record.outcome) for record in records)
+    console.print("cases: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items()))
+    for dtype, words in refused.items():
+        console.print(f"format {dtype}: not available here ({words[:120]})", markup=False)
+    if left:
+        shares = Counter(case.operator for case in left)
+        listed = ", ".join(f"{count} of {name}" for name, count in shares.items())
+        console.print(
+            f"budget spent: {len(left)} cases left out ({listed}); --resume with a larger budget measures them"
+        )
+    for record in records:
+        if record.outcome is Outcome.IMPLAUSIBLE:
+            console.print(f"refused: {record.note}", markup=False)
+    skipped = [record for record in records if record.outcome is Outcome.OUT_OF_MEMORY]
+    if skipped:
+        console.print(f"out of memory, skipped: {len(skipped)} cases, e.g. {skipped[0].case.key}", markup=False)
+
+
+def _check_refused(records: Sequence[Record], sku: GpuSku) -> None:
+    beyond = [record for record in records if record.outcome is Outcome.IMPLAUSIBLE]
+    if len(beyond) > MOST_REFUSED * max(len(records), 20):
+        bound = f"{len(beyond)} of {len(records)} measurements beat the peaks of {sku.id}, e.g. {beyond[0].note}"
+        raise InputError("sku", sku.id, bound, "give the right --sku, or correct the SKU's peaks")
+
+
+def _source(device: Device) -> str:
+    return f"measured by `python -m calibration run` on {device.name}"
+
+
+def _note(device: Device, refused: dict[str, str], missing: dict[str, str], before: dict[str, str]) -> str:
+    parts = ["PyTorch's own kernels, not an engine's; replays of CUDA graphs, random data, cache flushed"]
+    if device.kind == "cpu":
+        parts = ["measured on a CPU to try the program: says nothing about this SKU, do not plan with it"]
+    parts += [f"{dtype} not available" for dtype in refused]
+    parts += [f"{key} not fitted: too few measurements" for key in missing]
+    if before:
+        parts.append("state before: " + ", ".join(f"{name} {value}" for name, value in before.items()))
+    return "; ".join(parts)
+
+
+def _write(out: Path, calibration: Calibration, fitted: dict[str, Fitted], console: Console) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(document(calibration), encoding="utf-8")
+    page = out.with_suffix(".html")
+    write_page(page, fitted.values(), f"{calibration.sku}: measured against fitted")
+    grid = Grid(title=f"fit of {calibration.sku}, errors on shapes held out")
+    for heading in ("operator", "rows", "median", "p90", "interpolated"):
+        grid.add_column(heading, justify="left" if heading == "operator" else "right")
+    for key, fit in calibration.kernels.items():
+        interpolated = "-" if fit.interpolation_error is None else f"{fit.interpolation_error:.1%}"
+        grid.add_row(key, str(fit.samples), f"{fit.median_error:.1%}", f"{fit.p90_error:.1%}", interpolated)
+    console.print(grid)
+    console.print("coefficients [90 % interval]", markup=False)
+    for key, fit in calibration.kernels.items():
+        free = {name: one for name, one in fit.parameters.items() if one.low < one.high}
+        values = ", ".join(f"{name} {one.value:.3g} [{one.low:.3g}, {one.high:.3g}]" for name, one in free.items())
+        console.print(f"  {key}: {values}", markup=False)
+    console.print(f"wrote {out} and {page}")
+
+
+def document(calibration: Calibration) -> str:
+    """The calibration as JSON with one operator a line."""
+    fields = calibration.model_dump(mode="json")
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(fit)}" for key, fit in fields.pop("kernels").items())
+    head = json.dumps(fields, indent=1).removesuffix("\n}")
+    return f'{head},\n "kernels": {{\n{lines}\n }}\n}}\n'
+
+
+def _check_steps(session: Session, calibration: Calibration, device: Device, console: Console) -> None:
+    """Whole steps against the composed prediction: printed, and kept beside the raw measurements."""
+    tiny = device.kind == "cpu"
+    shapes, steps = (TINY_SHAPES, TINY_STEPS) if tiny else (SHAPES, STEPS)
+    stopwatch = session.stopwatch(Case("whole_step", {}))
+    sizes = (session.bench, stopwatch, session.effort, calibration, session.sku)
+    checks, notes = step_checks(*sizes, shapes, steps)
+    lacking = uncalibrated(calibration, experts=True)
+    grid = Grid(title="whole steps (not used for the fit)")
+    for heading in ("model", "step", "measured ms", "predicted ms", "error"):
+        grid.add_column(heading, justify="left" if heading in ("model", "step") else "right")
+    for check in checks:
+        times = (f"{1e3 * check.measured_s:.3f}", f"{1e3 * check.predicted_s:.3f}", f"{check.error:+.1%}")
+        grid.add_row(check.llm, check.step.label, *times)
+    console.print(grid)
+    if lacking:
+        console.print(f"uncalibrated, predicted at their roofline: {', '.join(lacking)}")
+    for note in notes:
+        console.print(f"not run: {note}", markup=False)
+    _keep_checks(session.folder.path / "whole_step.json", checks)
+
+
+def _keep_checks(path: Path, checks: Sequence[StepCheck]) -> None:
+    path.write_text(json.dumps([asdict(check) for check in checks], indent=1) + "\n", encoding="utf-8")

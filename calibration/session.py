@@ -1,0 +1,130 @@
+"""Measuring case after case within a budget of time: each becomes a record on disk, whatever happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from calibration.bench import UNAVAILABLE, Workbench
+from calibration.measure import CudaStopwatch, Effort, HostStopwatch, Stopwatch, flush_buffer, is_cold, time_calls
+from calibration.plausible import implausible
+from calibration.records import Case, Outcome, RawFolder, Record
+from calibration.workloads import build
+from hardware_db.schema import GpuSku
+from planner.errors import InputError, PlannerError
+
+UNGRAPHED = ("launch eager", "host_device")
+"""Cases that are timed call by call: eager launches are what is measured, pageable copies cannot be recorded."""
+Report = Callable[[float, str], None]
+"""Called after every case with the share done, of cases or of the budget, whichever is larger, and the case's key."""
+
+
+@dataclass
+class Session:
+    """What measuring needs. `sku` judges plausibility; `clock` is the wall clock [s]."""
+
+    bench: Workbench
+    sku: GpuSku
+    effort: Effort
+    folder: RawFolder
+    clock: Callable[[], float] = time.monotonic
+    _graphed: Stopwatch | None = field(default=None, init=False)
+    _ungraphed: Stopwatch | None = field(default=None, init=False)
+
+    def stopwatch(self, case: Case) -> Stopwatch:
+        """The way to time a case."""
+        if self._graphed is None or self._ungraphed is None:
+            self._graphed, self._ungraphed = self._stopwatches()
+        name = f"{case.operator} {case.fields.get('mode', '')}".strip()
+        return self._ungraphed if name in UNGRAPHED else self._graphed
+
+    def _stopwatches(self) -> tuple[Stopwatch, Stopwatch]:
+        if not self.bench.cuda:
+            return HostStopwatch(), HostStopwatch()
+        torch = self.bench.torch
+        buffer = flush_buffer(torch, self.bench.device, self.bench.l2_bytes)
+        return CudaStopwatch(torch, buffer), CudaStopwatch(torch, buffer, graphs=False)
+
+    def run(self, cases: Sequence[Case], deadline_s: float, report: Report = lambda *_: None) -> list[Case]:
+        """Measure the cases that the folder does not have yet, until `deadline_s` of the clock; returns what is left.
+
+        Raises:
+            InputError: the GPU failed in a way that spoils everything after; running again skips that case.
+        """
+        done, start = self.folder.done(), self.clock()
+        waiting = [case for case in cases if case.key not in done]
+        for index, case in enumerate(waiting):
+            now = self.clock()
+            if now >= deadline_s:
+                return waiting[index:]
+            self.folder.append(self.measure(case))
+            spent = (self.clock() - start) / max(deadline_s - start, 1e-9)
+            report(min(1.0, max((index + 1) / len(waiting), spent)), case.key)
+        return []
+
+    def measure(self, case: Case) -> Record:
+        """One case, with every way it can go as an outcome."""
+        record = self._attempt(case)
+        if record.outcome is Outcome.OUT_OF_MEMORY and self.bench.cuda:
+            self.bench.torch.cuda.empty_cache()
+            return self._attempt(case)
+        return record
+
+    def _attempt(self, case: Case) -> Record:
+        try:
+            return self._timed(case)
+        except PlannerError:
+            raise
+        except UNAVAILABLE as error:
+            return self._failed(case, error)
+
+    def _timed(self, case: Case) -> Record:
+        work = build(case, self.bench)
+        with self.bench.torch.inference_mode():
+            timing = time_calls(work.calls, self.stopwatch(case), self.effort)
+        why = implausible(case, timing.latency_s, self.sku, work.rotated_bytes, self.bench.l2_bytes)
+        return Record(
+            case,
+            Outcome.IMPLAUSIBLE if why else Outcome.MEASURED,
+            timing.latency_s,
+            work.kernel,
+            timing.scatter,
+            timing.replays,
+            is_cold(work.rotated_bytes, self.bench.l2_bytes),
+            why,
+        )
+
+    def _failed(self, case: Case, error: Exception) -> Record:
+        words = " ".join(str(error).split())[:300] or type(error).__name__
+        if isinstance(error, self.bench.torch.cuda.OutOfMemoryError) or "can't allocate memory" in words:
+            return Record(case, Outcome.OUT_OF_MEMORY, note=words)
+        record = Record(case, Outcome.UNAVAILABLE, note=words)
+        if "CUDA error" in words:
+            self.folder.append(record)
+            raise InputError(case.key, words, "the GPU failed and must be set up anew", "run again with --resume")
+        return record
+
+
+def usable_formats(session: Session, formats: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The formats this machine can multiply, and what it said about the others.
+
+    Each is tried on one small product, since a product that fails would fail in every shape.
+    """
+    usable, refused = [], {}
+    for dtype in formats:
+        case = Case("gemm", {"dtype": dtype, "m": 32, "n": 256, "k": 256})
+        record = session.measure(case)
+        if record.outcome in (Outcome.UNAVAILABLE, Outcome.OUT_OF_MEMORY):
+            refused[dtype] = record.note
+        else:
+            usable.append(dtype)
+    return usable, refused
+
+
+def formats_of(sku: GpuSku) -> list[str]:
+    """The tables' names of the formats worth trying on a SKU: 16 bits first, then what it states a peak for."""
+    peaks = {str(dtype.value) for dtype in sku.peak_flops_per_s}
+    half = "bf16" if "bf16" in peaks else "fp16"
+    more = [name for name, needs in (("fp8", "fp8"), ("fp8_block", "fp8"), ("sq", "int8")) if needs in peaks]
+    return [half, *more]

@@ -1,0 +1,90 @@
+"""Measured tables as columns: one CSV file (plain or gzip) per operator, the header names the columns.
+
+The files are those of the table layout documented in ``docs/calibration.md``: seconds, bytes, token counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InputError
+
+FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one length: numbers as float64, everything else as text."""
+
+    columns: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self.columns:
+            raise InputError("column", name, f"not among {', '.join(self.columns)}", "add it to the table's header")
+        return self.columns[name]
+
+    def text(self, name: str) -> NDArray[np.str_]:
+        """A column of text."""
+        return self[name].astype(np.str_)
+
+    def rows(self, chosen: Mask | NDArray[np.intp]) -> Table:
+        """The chosen rows, by mask or by index."""
+        return Table({name: column[chosen] for name, column in self.columns.items()})
+
+    def with_columns(self, **more: FloatArray) -> Table:
+        """The same rows with further columns."""
+        return Table({**self.columns, **more})
+
+    def keys(self, *names: str) -> NDArray[np.intp]:
+        """A number for each distinct combination of the named columns, per row."""
+        codes = np.zeros(len(self), dtype=np.intp)
+        for name in names:
+            values, inverse = np.unique(self.columns[name], return_inverse=True)
+            codes = codes * len(values) + inverse
+        return np.unique(codes, return_inverse=True)[1]
+
+
+def read_table(folder: Path, name: str) -> Table | None:
+    """The table ``<name>.csv`` or ``<name>.csv.gz`` of a folder; None where there is neither.
+
+    Raises:
+        InputError: the file has no rows, or a row is shorter or longer than the header.
+    """
+    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
+    if plain.is_file():
+        return _parse(plain.name, plain.read_bytes())
+    if packed.is_file():
+        return _parse(packed.name, gzip.decompress(packed.read_bytes()))
+    return None
+
+
+def _parse(name: str, content: bytes) -> Table:
+    rows = list(csv.reader(io.StringIO(content.decode("utf-8"))))
+    if len(rows) < 2:
+        raise InputError("table", name, "has no rows", "give a CSV file with a header and measurements")
+    width = len(rows[0])
+    wrong = next((i for i, row in enumerate(rows) if len(row) != width), None)
+    if wrong is not None:
+        raise InputError(f"{name} line {wrong + 1}", rows[wrong], f"must have {width} cells", "correct that line")
+    return Table({column: _typed(values) for column, *values in zip(*rows, strict=True)})
+
+
+def _typed(values: list[str]) -> NDArray[Any]:
+    array = np.array(values)
+    try:
+        return array.astype(np.float64)
+    except ValueError:
+        return array

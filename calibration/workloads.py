@@ -1,0 +1,263 @@
+"""The kernels themselves: a case becomes calls on random data, as PyTorch and what is installed beside it run them.
+
+Every call of a case works on a copy of the data of its own (weights, cached keys and values), of which there are enough
+to exceed the L2 cache several times; activations are shared, as the layer before has just written them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from calibration.attention import decode_call, prefill_call
+from calibration.bench import BLOCK, EPSILON, FP8_LARGEST, Tensor, Workbench, quantise
+from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
+from calibration.measure import Call
+from calibration.records import Case
+from planner.errors import InputError
+
+
+@dataclass(frozen=True)
+class Work:
+    """Calls to be timed in turn, the kernel's name, and the bytes of all copies together."""
+
+    calls: Sequence[Call]
+    kernel: str
+    rotated_bytes: float
+
+
+def build(case: Case, bench: Workbench) -> Work:
+    """The calls of a case.
+
+    Raises:
+        InputError: an operator this module does not know. One of `UNAVAILABLE`: the kernel does not exist here.
+    """
+    makers = {
+        "gemm": _gemm,
+        "context_attention": _prefill,
+        "generation_attention": _decode,
+        "moe": _experts,
+        "elementwise": _elementwise,
+        "copy": _copy,
+        "launch": _launch,
+        "host_device": _transfer,
+    }
+    if case.operator not in makers:
+        raise InputError("operator", case.operator, f"is none of {', '.join(makers)}", "correct the case")
+    return makers[case.operator](case, bench)
+
+
+def _gemm(case: Case, bench: Workbench) -> Work:
+    m, n, k = (case.number(name) for name in ("m", "n", "k"))
+    dtype = str(case.fields["dtype"])
+    x = bench.normal(m, k)
+    bytes_each = n * k * (2.0 if dtype in ("bf16", "fp16") else 1.0)
+    makers = {"fp8": _fp8_product, "fp8_block": _fp8_block_product, "sq": _int8_product}
+    make = makers.get(dtype, _half_product)
+    weights = [bench.normal(n, k, scale=k**-0.5) for _ in range(bench.copies(bytes_each))]
+    products = [make(bench, x, weight) for weight in weights]
+    kernel = {"fp8": "torch_scaled_mm", "fp8_block": "torch_scaled_mm_block", "sq": "torch_int_mm"}.get(
+        dtype, "torch_linear"
+    )
+    if dtype.startswith("fp8"):
+        kernel += "+compiled_quantise" if bench.fusing else "+eager_quantise"
+    return Work(products, kernel, bytes_each * len(products))
+
+
+def _half_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
+    linear = bench.torch.nn.functional.linear
+    return lambda: linear(x, weight)
+
+
+def _fp8_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
+    stored, scale = quantise(weight)
+    product, fused, dtype = bench.torch._scaled_mm, bench.quantise, bench.dtype
+
+    def call() -> Tensor:
+        values, own = fused(x)
+        return product(values, stored.t(), scale_a=own, scale_b=scale, out_dtype=dtype, use_fast_accum=True)
+
+    return call
+
+
+def _fp8_block_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
+    n, k = weight.shape
+    torch = bench.torch
+    if n % BLOCK or k % BLOCK:
+        raise RuntimeError(f"blocks of {BLOCK} do not divide a weight of {n} x {k}")
+    blocks = weight.view(n // BLOCK, BLOCK, k // BLOCK, BLOCK)
+    largest = blocks.abs().amax(dim=(1, 3)).float()
+    stored = (blocks * (FP8_LARGEST / largest)[:, None, :, None]).to(torch.float8_e4m3fn).view(n, k)
+    scale = (largest / FP8_LARGEST).t()
+    product, fused, dtype = torch._scaled_mm, bench.quantise_blocks, bench.dtype
+
+    def call() -> Tensor:
+        values, own = fused(x)
+        by_column = own.t().contiguous().t()
+        return product(values, stored.t(), scale_a=by_column, scale_b=scale, out_dtype=dtype)
+
+    return call
+
+
+def _int8_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
+    torch = bench.torch
+    values = [(one * (127.0 / one.abs().max())).round().to(torch.int8) for one in (x, weight)]
+    product = torch._int_mm
+    return lambda: product(values[0], values[1].t())
+
+
+def _heads(case: Case) -> tuple[int, int, int]:
+    return case.number("num_heads"), case.number("num_kv_heads"), case.number("head_dim")
+
+
+def _prefill(case: Case, bench: Workbench) -> Work:
+    heads, kv_heads, dim = _heads(case)
+    batch, new, past = (case.number(name) for name in ("batch", "seq_len", "prefix_len"))
+    bytes_each = 4.0 * batch * (past + new) * kv_heads * dim
+    q, fresh = bench.normal(batch, new, heads, dim), bench.normal(2, batch, new, kv_heads, dim)
+    caches = [bench.normal(2, batch, past + new, kv_heads, dim) for _ in range(bench.copies(bytes_each))]
+    calls = [prefill_call(bench, q, fresh, cache) for cache in caches]
+    return Work(calls, f"{bench.attention_library}_prefill", bytes_each * len(caches))
+
+
+def _decode(case: Case, bench: Workbench) -> Work:
+    heads, kv_heads, dim = _heads(case)
+    batch, context = case.number("batch"), case.number("prefix_len") + 1
+    bytes_each = 4.0 * batch * context * kv_heads * dim
+    q, fresh = bench.normal(batch, heads, dim), bench.normal(2, batch, 1, kv_heads, dim)
+    caches = [bench.normal(2, batch, context, kv_heads, dim) for _ in range(bench.copies(bytes_each))]
+    calls = [decode_call(bench, q, fresh, cache) for cache in caches]
+    return Work(calls, f"{bench.attention_library}_decode", bytes_each * len(caches))
+
+
+@dataclass(frozen=True)
+class ExpertSizes:
+    """Routed experts of one layer on one GPU. `width` is that of an expert on this GPU."""
+
+    experts: int
+    visits: int
+    hidden: int
+    width: int
+    gated: bool
+
+
+def expert_weights(bench: Workbench, sizes: ExpertSizes) -> tuple[Tensor, Tensor]:
+    """Up (and gate) and down projections, stored (experts, outputs, inputs)."""
+    up = sizes.width * (2 if sizes.gated else 1)
+    first = bench.normal(sizes.experts, up, sizes.hidden, scale=sizes.hidden**-0.5)
+    return first, bench.normal(sizes.experts, sizes.hidden, sizes.width, scale=sizes.width**-0.5)
+
+
+def balanced_logits(bench: Workbench, tokens: int, experts: int, visits: int) -> Tensor:
+    """Router logits whose largest `visits` are those of the balanced routing of the tables, shape (tokens, experts).
+
+    Token t takes experts t + i stride, stride = ceil(experts / visits); fewer tokens than that are spread over it.
+    """
+    torch = bench.torch
+    stride = -(-experts // visits)
+    first = torch.arange(tokens, device=bench.device)
+    if tokens < stride:
+        first = first * stride // tokens
+    chosen = (first[:, None] + stride * torch.arange(visits, device=bench.device)) % experts
+    logits = bench.normal(tokens, experts)
+    return logits.scatter_(1, chosen, 10.0 + bench.normal(tokens, visits))
+
+
+def experts_call(
+    bench: Workbench, x: Tensor, logits: Tensor, sizes: ExpertSizes, weights: tuple[Tensor, Tensor]
+) -> Call:
+    """Top-k, permutation, two grouped products, activation, un-permutation; x: (tokens, hidden)."""
+    torch = bench.torch
+    up, down = (one.transpose(1, 2) for one in weights)
+    numbers = torch.arange(sizes.experts, device=bench.device)
+    activate = bench.gated if sizes.gated else torch.nn.functional.silu
+    grouped = torch._grouped_mm if bench.grouped_products else _looped(bench, logits, sizes)
+
+    def call() -> Tensor:
+        shares, chosen = torch.topk(logits.float().softmax(-1), sizes.visits, dim=-1)
+        visited, order = torch.sort(chosen.flatten())
+        ends = torch.searchsorted(visited, numbers, right=True).to(torch.int32)
+        source = order // sizes.visits
+        made = grouped(activate(grouped(x[source], up, offs=ends)), down, offs=ends)
+        weighed = made * shares.flatten()[order].to(made.dtype)[:, None]
+        return torch.zeros_like(x).index_add_(0, source, weighed)
+
+    return call
+
+
+def _looped(bench: Workbench, logits: Tensor, sizes: ExpertSizes) -> Callable[..., Tensor]:
+    """Grouped products as one product per expert in use; the routing is known beforehand, so no call waits for it."""
+    chosen = bench.torch.topk(logits.float(), sizes.visits, dim=-1)[1].flatten()
+    counts = bench.torch.bincount(chosen, minlength=sizes.experts).tolist()
+
+    def grouped(rows: Tensor, matrices: Tensor, offs: Tensor) -> Tensor:
+        parts = zip(rows.split(counts), matrices, strict=True)
+        return bench.torch.cat([part @ matrix for part, matrix in parts if len(part)])
+
+    return grouped
+
+
+def _experts(case: Case, bench: Workbench) -> Work:
+    tokens = case.number("num_tokens")
+    sizes = ExpertSizes(
+        experts=case.number("num_experts"),
+        visits=case.number("topk"),
+        hidden=case.number("hidden"),
+        width=case.number("inter") // case.number("tp"),
+        gated=bool(case.number("gated")),
+    )
+    bytes_each = 2.0 * sizes.experts * sizes.hidden * sizes.width * (3 if sizes.gated else 2)
+    x = bench.normal(tokens, sizes.hidden)
+    logits = balanced_logits(bench, tokens, sizes.experts, sizes.visits)
+    copies = [expert_weights(bench, sizes) for _ in range(bench.copies(bytes_each))]
+    calls = [experts_call(bench, x, logits, sizes, weights) for weights in copies]
+    kernel = "torch_grouped_mm" if bench.grouped_products else "torch_expert_loop"
+    return Work(calls, kernel, bytes_each * len(copies))
+
+
+def _elementwise(case: Case, bench: Workbench) -> Work:
+    """`bytes` is the traffic: norm reads and writes, activation reads two halves and writes one, addition likewise."""
+    functional, op = bench.torch.nn.functional, str(case.fields["op"])
+    width, passes = ROW_VALUES, PASSES[op]
+    rows = case.number("bytes") // (HALF_BYTES * width * passes)
+    bytes_each = float(case.number("bytes"))
+    count = bench.copies(bytes_each)
+    inputs = [bench.normal(rows, width * (passes - 1)) for _ in range(count)]
+    if op == "rms_norm":
+        scale = bench.normal(width)
+        calls: list[Call] = [partial(functional.rms_norm, x, (width,), scale, EPSILON) for x in inputs]
+    elif op == "silu_mul":
+        gated = bench.gated
+        calls = [partial(gated, x) for x in inputs]
+    else:
+        calls = [partial(bench.torch.add, x[:, :width].contiguous(), x[:, width:].contiguous()) for x in inputs]
+    return Work(calls, f"torch_{op}", bytes_each * count)
+
+
+def _copy(case: Case, bench: Workbench) -> Work:
+    """`bytes` is the traffic: half of it read, half written."""
+    size = max(1, case.number("bytes") // 2)
+    count = bench.copies(2.0 * size)
+    sources = [bench.normal(max(1, size // 2)) for _ in range(count)]
+    targets = [bench.torch.empty_like(source) for source in sources]
+    calls = [partial(target.copy_, source) for source, target in zip(sources, targets, strict=True)]
+    return Work(calls, "torch_copy", 2.0 * size * count)
+
+
+def _launch(case: Case, bench: Workbench) -> Work:
+    """The smallest kernel there is: its time is launch, not work."""
+    one = bench.torch.zeros(1, device=bench.device)
+    return Work([lambda: one.add_(1.0)], f"torch_add_{case.fields['mode']}", 4.0)
+
+
+def _transfer(case: Case, bench: Workbench) -> Work:
+    torch, direction = bench.torch, case.fields["direction"]
+    size, pinned = case.number("bytes"), bool(case.number("pinned"))
+    there = torch.empty(size, dtype=torch.uint8, device=bench.device)
+    if direction == "peer":
+        other = torch.empty(size, dtype=torch.uint8, device="cuda:1")
+        return Work([lambda: other.copy_(there, non_blocking=True)], "torch_copy_peer", 2.0 * size)
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    source, target = (host, there) if direction == "to_device" else (there, host)
+    return Work([lambda: target.copy_(source, non_blocking=pinned)], "torch_copy", 2.0 * size)

@@ -1,0 +1,70 @@
+"""Which calibration stands for a SKU and an engine."""
+
+from __future__ import annotations
+
+from hardware_db.schema import Calibration, EngineCosts, HardwareDb
+
+RELATIVES: dict[str, tuple[str, ...]] = {
+    "turing": ("a100-sxm-80gb",),
+    "volta": ("a100-sxm-80gb",),
+    "ampere": ("a100-sxm-80gb",),
+    "ada": ("l40s",),
+    "hopper": ("h200-sxm", "h100-sxm"),
+    "blackwell": ("b200-sxm", "gb200-nvl72"),
+    "cdna2": ("a100-sxm-80gb",),
+    "cdna3": ("h200-sxm",),
+    "cdna4": ("b200-sxm",),
+    "gaudi2": ("a100-sxm-80gb",),
+    "gaudi3": ("h100-sxm",),
+    "neuroncore": ("a100-sxm-80gb",),
+    "tpu": ("a100-sxm-80gb",),
+}
+"""Measured SKUs whose shares of peak stand in for an unmeasured SKU, by the start of its architecture's name: the same
+architecture where one was measured, else the NVIDIA architecture of its years. Carried over inside a family shares of
+peak are off by 6 to 11 % (median, bf16 matrix products), across families by up to 64 % (docs/calibration.md); between
+vendors nobody has measured it, and results say whose shares they use."""
+WORKSTATION = "rtx-pro-6000-blackwell-server"
+"""Measured workstation Blackwell: stands in for other GDDR Blackwells instead of the datacentre ones."""
+
+
+def select_calibration(db: HardwareDb, sku: str, engine: str) -> Calibration | None:
+    """The calibration to predict with: of the SKU and engine, else of the SKU, else of a relative; else None.
+
+    Its `sku` says whether it is a relative's.
+    """
+    own = [calibration for calibration in db.calibrations if calibration.sku == sku]
+    if own:
+        return _of_engine(own, engine)
+    for relative in _relatives(db, sku):
+        found = [calibration for calibration in db.calibrations if calibration.sku == relative]
+        if found:
+            return _of_engine(found, engine)
+    return None
+
+
+def _of_engine(calibrations: list[Calibration], engine: str) -> Calibration:
+    """The newest of the engine, else the newest of all."""
+    mine = [calibration for calibration in calibrations if calibration.engine == engine] or calibrations
+    return max(mine, key=lambda calibration: (calibration.fitted_on, calibration.stack))
+
+
+def _relatives(db: HardwareDb, sku: str) -> tuple[str, ...]:
+    record = db.skus.get(sku)
+    if record is None:
+        return ()
+    architecture = record.architecture.lower()
+    if architecture.startswith("blackwell") and "rtx" in sku:
+        return (WORKSTATION,)
+    return next((found for name, found in RELATIVES.items() if architecture.startswith(name)), ())
+
+
+def with_calibration(db: HardwareDb, calibration: Calibration) -> HardwareDb:
+    """The database with one more calibration in place of all others of its SKU."""
+    others = tuple(other for other in db.calibrations if other.sku != calibration.sku)
+    return db.model_copy(update={"calibrations": (*others, calibration)})
+
+
+def with_costs(db: HardwareDb, engine: str, costs: EngineCosts) -> HardwareDb:
+    """The database with other costs of an engine, on every GPU."""
+    profile = db.engines[engine].model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    return db.model_copy(update={"engines": {**db.engines, engine: profile}})

@@ -1,0 +1,123 @@
+"""A GPU as operators see it: peaks from its datasheet, coefficients from its calibration, links between GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from hardware_db.schema import Calibration, Dtype, GpuSku, Topology
+from planner.errors import InputError
+from planner.kernel_forms import Form, Machine
+from planner.llm import GroupedQueryAttention
+
+FormType = TypeVar("FormType", bound=Form)
+
+
+@dataclass(frozen=True)
+class Silicon:
+    """One SKU and, where there is one, its calibration."""
+
+    sku: GpuSku
+    calibration: Calibration | None = None
+
+    def machine(self, dtype: Dtype) -> Machine:
+        """Peaks for a kernel that computes in `dtype`, or in 16 bit where the SKU has no units for it."""
+        if dtype not in self.sku.peak_flops_per_s:
+            dtype = half_precision(self.sku)
+        sku = self.sku
+        return Machine(sku.peak_flops_per_s[dtype].value, sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 1))
+
+    @cached_property
+    def _forms(self) -> dict[tuple[str, type[Form]], Form]:
+        return {}
+
+    def form(self, kind: type[FormType], *keys: str) -> FormType | None:
+        """Fitted coefficients under the first of the keys the calibration has, or None."""
+        key = self.first(*keys)
+        if key is None or self.calibration is None:
+            return None
+        found = self._forms.get((key, kind))
+        if found is None:
+            found = self._forms[key, kind] = kind.of(self.calibration.kernels[key])
+        return found  # type: ignore[return-value]
+
+    def first(self, *keys: str) -> str | None:
+        """The first of the keys the calibration has, or None."""
+        if self.calibration is None:
+            return None
+        return next((key for key in keys if key in self.calibration.kernels), None)
+
+    def collective_keys(self, operation: str, gpus: int) -> tuple[str, ...]:
+        """Keys of a collective over `gpus` GPUs: that number, else the nearest larger, else the largest measured."""
+        sizes = sorted((2, 4, 8), key=lambda size: (size < gpus, abs(size - gpus)))
+        return tuple(f"{operation}/{size}" for size in sizes)
+
+
+def half_precision(sku: GpuSku) -> Dtype:
+    """The 16-bit format of the SKU's matrix units: bf16 where it has it, else fp16."""
+    return Dtype.BF16 if Dtype.BF16 in sku.peak_flops_per_s else Dtype.FP16
+
+
+def compute_dtype(activations: Dtype, sku: GpuSku) -> Dtype:
+    """Number format in which the SKU multiplies activations of this format.
+
+    That format's arithmetic where the SKU has a peak for it; otherwise weights are dequantised and multiplied in 16
+    bit (weight-only kernels), which saves memory traffic but no FLOPs.
+    """
+    return activations.arithmetic if activations.arithmetic in sku.peak_flops_per_s else half_precision(sku)
+
+
+def ridge_point_flops_per_byte(sku: GpuSku, dtype: Dtype) -> float:
+    """Arithmetic intensity [FLOP/byte] above which a kernel is compute-bound: peak FLOPs / bandwidth."""
+    return sku.peak_flops_per_s[dtype].value / sku.hbm_bandwidth_bytes_per_s.value
+
+
+def all_reduce_link_bytes(payload_bytes: float, gpus: int) -> float:
+    """Bytes each GPU sends in a ring all-reduce of `payload_bytes` over `gpus` GPUs: 2 (n - 1) / n * payload.
+
+    Bandwidth-optimal ring (Patarasuk and Yuan 2009, J. Parallel Distrib. Comput. 69(2), theorem 1).
+
+    >>> all_reduce_link_bytes(100.0, 4)
+    150.0
+    """
+    return 2.0 * (gpus - 1) / gpus * payload_bytes
+
+
+def link_bandwidth_bytes_per_s(sku: GpuSku, gpus: int) -> float:
+    """Bandwidth per GPU and direction [bytes/s] among `gpus` GPUs.
+
+    Inside the scale-up domain a switch gives every GPU its whole bandwidth; a mesh gives it one link per peer, so
+    (n - 1) / (domain - 1) of it; a torus at least one ring, so at most its whole and at least a pair of links is
+    taken as whole (optimistic for non-contiguous groups). Beyond the domain traffic goes over PCIe inside a node, and
+    over the network between nodes.
+    """
+    up = sku.scale_up
+    if gpus > max(sku.node.gpus, up.domain_gpus):
+        return sku.node.nic_bytes_per_s_per_gpu.value
+    if gpus > up.domain_gpus or up.topology is Topology.HOST:
+        return sku.node.pcie_bytes_per_s.value
+    whole = up.bandwidth_bytes_per_s.value
+    if up.topology is Topology.MESH:
+        return whole * max(gpus - 1, 1) / (up.domain_gpus - 1)
+    return whole
+
+
+def require_tp_in_one_domain(sku: GpuSku, tp: int) -> None:
+    """Tensor parallelism needs one fast domain or node; raises InputError where the group is larger."""
+    largest = max(sku.node.gpus, sku.scale_up.domain_gpus)
+    if tp > largest:
+        raise InputError("parallelism.tp", tp, f"{sku.id} has at most {largest} GPUs in one fast domain", "lower tp")
+
+
+def kv_heads_per_gpu(attention: GroupedQueryAttention, tp: int) -> int:
+    """Key/value heads one GPU holds: kv_heads / tp, at least 1 (replicated when tp > kv_heads).
+
+    Raises InputError when heads cannot be split evenly, as engines do.
+    """
+    if attention.heads % tp:
+        raise InputError("parallelism.tp", tp, f"{attention.heads} query heads do not split evenly", "use a divisor")
+    smaller, larger = sorted((attention.kv_heads, tp))
+    if larger % smaller:
+        raise InputError("parallelism.tp", tp, f"{attention.kv_heads} KV heads do not split evenly", "use a divisor")
+    return max(1, attention.kv_heads // tp)

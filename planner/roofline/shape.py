@@ -1,0 +1,169 @@
+"""What is in a step, how a replica is split, and what of the step one GPU sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from hardware_db.schema import Frozen
+from planner.errors import InputError
+from planner.kernels import at_least, at_most
+
+FloatArray = NDArray[np.float64]
+Number = FloatArray | float
+
+
+class Family(StrEnum):
+    """Operator families: the granularity of step-time items."""
+
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    QKV = "qkv"
+    ATTENTION_PREFILL = "attention_prefill"
+    ATTENTION_DECODE = "attention_decode"
+    ATTENTION_OUTPUT = "attention_output"
+    INDEX = "index"
+    RECURRENCE = "recurrence"
+    FEED_FORWARD = "feed_forward"
+    ROUTER = "router"
+    EXPERTS = "experts"
+    SHARED_EXPERTS = "shared_experts"
+    LM_HEAD = "lm_head"
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    EXPERT_EXCHANGE = "expert_exchange"
+    STAGE_TRANSFER = "stage_transfer"
+
+
+class Bound(StrEnum):
+    """The resource an operator, a step or a pool waits for."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    LINK = "link"
+    OVERHEAD = "overhead"
+
+
+class Parallelism(Frozen):
+    """How one replica is split over GPUs: `tp * dp * pp` of them.
+
+    Attention (and all dense matrices) is split over `tp` GPUs and repeated on `dp` ranks that serve requests of their
+    own (attention data parallelism). Routed experts are spread over all `tp * dp` GPUs of a stage: `ep` groups of whole
+    experts, each expert split over the `tp * dp / ep` GPUs of its group. Layers are split over `pp` stages.
+    """
+
+    tp: int = Field(default=1, ge=1, le=72)
+    pp: int = Field(default=1, ge=1, le=64)
+    ep: int = Field(default=1, ge=1, le=1024)
+    dp: int = Field(default=1, ge=1, le=1024)
+
+    @model_validator(mode="after")
+    def _experts_divide(self) -> Self:
+        if (self.tp * self.dp) % self.ep:
+            bound = f"must divide tp * dp = {self.tp * self.dp}"
+            raise InputError("parallelism.ep", self.ep, bound, f"use ep = {self.tp * self.dp} or a divisor of it")
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tp * self.dp * self.pp
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage: those that share its experts."""
+        return self.tp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs one expert is split over."""
+        return self.stage_gpus // self.ep
+
+    @property
+    def label(self) -> str:
+        """E.g. ``TP4`` or ``TP2 DP4 EP8``; degrees of 1 are left out, but TP is always said."""
+        named = [("TP", self.tp)] + [(n, d) for n, d in (("PP", self.pp), ("DP", self.dp), ("EP", self.ep)) if d > 1]
+        return " ".join(f"{name}{degree}" for name, degree in named)
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What is in a step of a replica (or in many: arrays of one shape).
+
+    Attributes:
+        decodes: sequences advanced by one token.
+        decode_context: sum over decodes of the tokens they attend to, own token included.
+        chunk_tokens: new prompt tokens over all chunks.
+        chunk_pairs: sum over chunks of new * past + new * (new + 1) / 2 query-key pairs (causal attention integrated
+            over the positions of the chunk).
+        chunk_context: sum over chunks of past + new tokens.
+        chunks: number of prompt chunks.
+    """
+
+    decodes: Number
+    decode_context: Number
+    chunk_tokens: Number = 0.0
+    chunk_pairs: Number = 0.0
+    chunk_context: Number = 0.0
+    chunks: Number = 0.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one GPU sees of a step: its attention rank's part, in sums and means. Floats or arrays of one shape.
+
+    Attributes:
+        tokens: of its rank. group_tokens: of all ranks together, which experts see.
+        rows: positions whose next token its rank samples.
+        decodes: sequences its rank advances by `queries` tokens each. context: mean tokens each attends to.
+        chunks: prompt chunks of its rank. new, past: mean new and earlier tokens of a chunk, such that
+            chunks * (new * past + new (new + 1) / 2) is the exact number of causal pairs (new is 1 without chunks).
+        cached: mean tokens a chunk reads from the cache.
+        queries: tokens per decoding sequence and step: 1, more with speculation.
+    """
+
+    tokens: Number
+    group_tokens: Number
+    rows: Number
+    decodes: Number
+    context: Number
+    chunks: Number
+    new: Number
+    past: Number
+    cached: Number
+    queries: float = 1.0
+
+    @classmethod
+    def of(cls, shape: StepShape, parallelism: Parallelism, queries: float = 1.0) -> Self:
+        """The part of a step that one GPU of a replica sees.
+
+        Decodes are spread evenly over the attention ranks and the pipeline's micro-batches; prompt chunks stay whole,
+        so that fewer chunks than ranks leave ranks idle: the busiest rank is meant.
+        """
+        dp, ways = float(parallelism.dp), float(parallelism.dp * parallelism.pp)
+        busy = at_least(at_most(shape.chunks, ways), 1.0)
+        chunks = shape.chunks / busy
+        some = at_least(shape.chunks, 1e-12)
+        new = at_least(shape.chunk_tokens / some, 1.0)
+        past = at_least((shape.chunk_pairs / some) / new - (new + 1.0) / 2.0, 0.0)
+        decodes = shape.decodes / ways
+        prompt = shape.chunk_tokens / busy
+        # Chunks of all ranks meet at the experts: dp ranks of one micro-batch, as many as are busy.
+        ranks = at_most(busy, dp)
+        return cls(
+            tokens=decodes * queries + prompt,
+            group_tokens=decodes * dp * queries + prompt * ranks,
+            rows=decodes * queries + chunks,
+            decodes=decodes,
+            context=at_least(shape.decode_context / at_least(shape.decodes, 1e-12), 1.0),
+            chunks=chunks,
+            new=new,
+            past=past,
+            cached=at_least(shape.chunk_context / some - new, 0.0),
+            queries=queries,
+        )

@@ -1,0 +1,343 @@
+"""All operators of one step of a model on one GPU of a replica."""
+
+from __future__ import annotations
+
+from hardware_db.schema import Dtype, GpuSku
+from planner.llm import (
+    DenseFeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+    LayerGroup,
+    LinearAttention,
+    LlmSpec,
+    MoeFeedForward,
+    Part,
+    Precision,
+    StateSpace,
+)
+from planner.roofline.machine import (
+    all_reduce_link_bytes,
+    compute_dtype,
+    half_precision,
+    kv_heads_per_gpu,
+    link_bandwidth_bytes_per_s,
+    require_tp_in_one_domain,
+)
+from planner.roofline.operators import (
+    ACTIVATION_BYTES,
+    Collective,
+    Driver,
+    Elementwise,
+    Experts,
+    GroupedDecode,
+    GroupedPrefill,
+    IndexScores,
+    LatentDecode,
+    LatentPrefill,
+    MatrixProduct,
+    Operator,
+    Recurrence,
+)
+from planner.roofline.shape import Family, Parallelism
+
+DISPATCH_BYTES = 1.0
+"""Bytes per value of tokens sent to their experts in an all-to-all: 8 bit (DeepSeek-AI 2024, arXiv:2412.19437, 3.2)."""
+GATHERED_GPUS = 8
+"""Up to so many GPUs tokens reach the experts by all-gather and reduce-scatter, beyond by all-to-all."""
+
+
+def step_operators(
+    llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
+) -> tuple[Operator, ...]:
+    """All operators of one step on one GPU. `skew`: exponent of the experts' popularity, 0 = all alike.
+
+    Raises InputError when heads do not split over tp, or tp is larger than one fast domain.
+    """
+    require_tp_in_one_domain(sku, parallelism.tp)
+    builder = _Builder(llm, sku, precision, parallelism, skew)
+    operators = [builder.embedding()]
+    for group in llm.layers:
+        operators += builder.layer(group)
+    return tuple(operators + builder.head())
+
+
+def draft_operators(
+    llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
+) -> tuple[Operator, ...]:
+    """Operators that draft one token with the model's own multi-token-prediction layer, its head included.
+
+    Empty for a model without one.
+    """
+    if llm.mtp is None:
+        return ()
+    builder = _Builder(llm, sku, precision, parallelism, skew)
+    joined = builder.matrix(Family.FEED_FORWARD, Part.FEED_FORWARD, 1.0, llm.hidden_size, 2.0 * llm.hidden_size)
+    return (builder.embedding(), joined, *builder.layer(llm.mtp), *builder.head())
+
+
+class _Builder:
+    """Sizes of one GPU's share, per kind of layer."""
+
+    def __init__(self, llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float) -> None:
+        self.llm, self.sku, self.precision, self.parallelism, self.skew = llm, sku, precision, parallelism, skew
+        self.tp = parallelism.tp
+        self.half = half_precision(sku)
+        self.hidden = float(llm.hidden_size)
+
+    def matrix(
+        self, family: Family, part: Part, count: float, n: float, k: float, driver: Driver = Driver.TOKENS
+    ) -> MatrixProduct:
+        """A matrix product in the formats of a part of the model."""
+        weights, activations = self.precision.of(part)
+        dtype = compute_dtype(activations, self.sku)
+        return MatrixProduct(family, dtype, count, driver, float(n), float(k), weights, activations)
+
+    def plain(self, family: Family, count: float, n: float, k: float) -> MatrixProduct:
+        """A matrix product in 16 bit."""
+        return MatrixProduct(family, self.half, count, Driver.TOKENS, float(n), float(k), Dtype.BF16, Dtype.BF16)
+
+    def elementwise(self, family: Family, count: float, values: float, kernels: float) -> Elementwise:
+        """Passes over activations."""
+        return Elementwise(family, self.half, count, Driver.TOKENS, float(values), kernels)
+
+    def embedding(self) -> Operator:
+        """One row of the embedding table read and one hidden state written per token."""
+        return self.elementwise(Family.EMBEDDING, 1.0, 2.0 * self.hidden, 1.0)
+
+    def layer(self, group: LayerGroup) -> list[Operator]:
+        """All operators of `group.count` layers."""
+        norms = float(self.llm.norms_per_layer)
+        operators: list[Operator] = [
+            self.elementwise(Family.NORM, float(group.count), norms * 4.0 * self.hidden, norms)
+        ]
+        if group.attention is not None:
+            operators += self.attention(group)
+            operators += self.all_reduce(group.count)
+        if isinstance(group.feed_forward, MoeFeedForward):
+            operators += self.experts(group, group.feed_forward)
+        elif group.feed_forward is not None:
+            operators += self.dense(group, group.feed_forward)
+            operators += self.all_reduce(group.count)
+        return operators
+
+    def attention(self, group: LayerGroup) -> list[Operator]:
+        """The attention block by its kind."""
+        kind, count = group.attention, float(group.count)
+        if isinstance(kind, GroupedQueryAttention):
+            return self.grouped(kind, count)
+        if isinstance(kind, LatentAttention):
+            return self.latent(kind, count)
+        assert isinstance(kind, LinearAttention | StateSpace)
+        return self.recurrent(kind, count)
+
+    def grouped(self, kind: GroupedQueryAttention, count: float) -> list[Operator]:
+        """Projections, rotary embedding and softmax attention, split over heads."""
+        kv_heads = float(kv_heads_per_gpu(kind, self.tp))
+        heads, d = float(kind.heads // self.tp), float(kind.head_dim)
+        cache, half = self.precision.kv_cache, self.half
+        window = kind.window / 2.0 if kind.chunked else float(kind.window)
+        queries = heads * (2.0 if kind.output_gate else 1.0)
+        return [
+            *self.query_norms(kind, count, (heads + kv_heads) * d),
+            self.matrix(Family.QKV, Part.ATTENTION, count, (queries + 2.0 * kv_heads) * d, self.hidden),
+            self.elementwise(Family.QKV, count, 2.0 * (heads + kv_heads) * d, 1.0),
+            GroupedPrefill(Family.ATTENTION_PREFILL, half, count, Driver.SHAPE, heads, kv_heads, d, cache, window),
+            GroupedDecode(Family.ATTENTION_DECODE, half, count, Driver.SHAPE, heads, kv_heads, d, cache, window),
+            self.matrix(Family.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * d),
+        ]
+
+    def query_norms(self, kind: GroupedQueryAttention, count: float, values: float) -> list[Operator]:
+        """Norms on queries and keys, and the gate of the output. A norm over all heads sums over the shards."""
+        operators: list[Operator] = []
+        if kind.output_gate:
+            operators.append(self.elementwise(Family.NORM, count, 3.0 * values, 1.0))
+        if not kind.qk_norm_values:
+            return operators
+        if kind.qk_norm_values <= 2 * kind.head_dim or self.tp == 1:
+            return [*operators, self.elementwise(Family.NORM, count, 2.0 * values, 2.0)]
+        share = all_reduce_link_bytes(1.0, self.tp)
+        sums = self.collective(Family.ALL_REDUCE, "all_reduce", self.tp, count, Driver.TOKENS, 2.0, share, 4.0)
+        return [*operators, self.elementwise(Family.NORM, count, 6.0 * values, 8.0), sums]
+
+    def latent(self, kind: LatentAttention, count: float) -> list[Operator]:
+        """Compressed projections (repeated on every GPU), expansions and attention (split over heads)."""
+        heads, query = kind.heads / self.tp, float(kind.nope_dim + kind.rope_dim)
+        row = float(kind.kv_rank + kind.rope_dim)
+        cache, half = self.precision.kv_cache, self.half
+        top_k = float(kind.index.top_k) if kind.index else 0.0
+        rank = float(kind.query_rank)
+        expand = heads * (kind.nope_dim + kind.value_dim)
+        operators: list[Operator] = [
+            self.matrix(Family.QKV, Part.ATTENTION, count, rank + row, self.hidden),
+            self.matrix(Family.QKV, Part.ATTENTION, count, heads * query, rank or self.hidden),
+            self.elementwise(Family.QKV, count, 2.0 * (rank + row) + 2.0 * heads * kind.rope_dim, 5.0),
+            self.matrix(Family.QKV, Part.ATTENTION, count, expand, float(kind.kv_rank)),
+            LatentPrefill(
+                Family.ATTENTION_PREFILL,
+                half,
+                count,
+                Driver.SHAPE,
+                heads,
+                query,
+                float(kind.value_dim),
+                row,
+                cache,
+                top_k,
+            ),
+            LatentDecode(
+                Family.ATTENTION_DECODE,
+                half,
+                count,
+                Driver.SHAPE,
+                heads,
+                float(kind.kv_rank),
+                float(kind.rope_dim),
+                cache,
+                top_k,
+            ),
+            self.matrix(Family.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * kind.value_dim),
+        ]
+        if kind.index is not None:
+            index = kind.index
+            operators += [
+                self.matrix(Family.INDEX, Part.ATTENTION, count, float(index.heads * index.head_dim), rank),
+                self.plain(Family.INDEX, count, float(index.head_dim + index.heads), self.hidden),
+                IndexScores(
+                    Family.INDEX,
+                    compute_dtype(Dtype.FP8, self.sku),
+                    count,
+                    Driver.SHAPE,
+                    float(index.heads),
+                    float(index.head_dim),
+                ),
+            ]
+        return operators
+
+    def recurrent(self, kind: LinearAttention | StateSpace, count: float) -> list[Operator]:
+        """Projections, short convolution and state update, split over heads."""
+        if isinstance(kind, LinearAttention):
+            heads, key, value = kind.value_heads / self.tp, kind.key_dim, kind.value_dim
+            keys, values = kind.key_heads * kind.key_dim, kind.value_heads * kind.value_dim
+            into, out = (2.0 * keys + 2.0 * values + 2.0 * kind.value_heads) / self.tp, values / self.tp
+        else:
+            heads, key, value = kind.heads / self.tp, kind.state_size, kind.head_dim
+            into = (2.0 * kind.inner + 2.0 * kind.groups * kind.state_size + kind.heads) / self.tp
+            out = kind.inner / self.tp
+        return [
+            self.matrix(Family.QKV, Part.ATTENTION, count, into, self.hidden),
+            self.elementwise(Family.RECURRENCE, count, 4.0 * kind.conv_channels / self.tp + 4.0 * out, 6.0),
+            Recurrence(Family.RECURRENCE, self.half, count, Driver.SHAPE, heads, float(key), float(value)),
+            self.matrix(Family.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, out),
+        ]
+
+    def dense(self, group: LayerGroup, block: DenseFeedForward) -> list[Operator]:
+        """Gate and up, activation, down."""
+        return self.feed_forward(
+            Family.FEED_FORWARD, Part.FEED_FORWARD, float(group.count), block.intermediate / self.tp, block.gated
+        )
+
+    def feed_forward(self, family: Family, part: Part, count: float, width: float, gated: bool) -> list[Operator]:
+        """Two matrix products around an activation."""
+        matrices = 2.0 if gated else 1.0
+        return [
+            self.matrix(family, part, count, matrices * width, self.hidden),
+            self.elementwise(family, count, (matrices + 1.0) * width, 1.0),
+            self.matrix(family, part, count, self.hidden, width),
+        ]
+
+    def experts(self, group: LayerGroup, moe: MoeFeedForward) -> list[Operator]:
+        """Router, shared experts, routed experts, and the exchange of tokens around them."""
+        count, split = float(group.count), self.parallelism
+        weights, activations = self.precision.of(Part.EXPERTS)
+        operators: list[Operator] = [self.plain(Family.ROUTER, count, float(moe.experts), self.hidden)]
+        if moe.shared_intermediate:
+            operators += self.feed_forward(
+                Family.SHARED_EXPERTS, Part.SHARED_EXPERTS, count, moe.shared_intermediate / self.tp, moe.gated
+            )
+        operators.append(
+            Experts(
+                Family.EXPERTS,
+                compute_dtype(activations, self.sku),
+                count,
+                Driver.GROUP_TOKENS,
+                self.hidden,
+                moe.intermediate / split.expert_tp,
+                moe.gated,
+                moe.experts,
+                moe.experts_per_token,
+                split.ep,
+                weights,
+                activations,
+                self.skew,
+            )
+        )
+        return operators + (self.exchange(count, moe) if split.dp > 1 else self.all_reduce(group.count))
+
+    def exchange(self, count: float, moe: MoeFeedForward) -> list[Operator]:
+        """Tokens of all attention ranks to the experts and back."""
+        gpus = self.parallelism.stage_gpus
+        if gpus <= GATHERED_GPUS:
+            share = (gpus - 1) / gpus
+            return [
+                self.collective(Family.EXPERT_EXCHANGE, operation, gpus, count, Driver.GROUP_TOKENS, self.hidden, share)
+                for operation in ("all_gather", "reduce_scatter")
+            ]
+        copies = float(min(moe.experts_per_token, gpus))
+        return [
+            self.collective(
+                Family.EXPERT_EXCHANGE,
+                "all_to_all",
+                gpus,
+                count,
+                Driver.TOKENS,
+                self.hidden * copies / self.tp,
+                (gpus - 1) / gpus,
+                size,
+            )
+            for size in (DISPATCH_BYTES, ACTIVATION_BYTES)
+        ]
+
+    def all_reduce(self, layers: int) -> list[Operator]:
+        """The sum over tensor-parallel shards after a block."""
+        if self.tp == 1:
+            return []
+        share = all_reduce_link_bytes(1.0, self.tp)
+        return [
+            self.collective(Family.ALL_REDUCE, "all_reduce", self.tp, float(layers), Driver.TOKENS, self.hidden, share)
+        ]
+
+    def collective(
+        self,
+        family: Family,
+        operation: str,
+        gpus: int,
+        count: float,
+        driver: Driver,
+        values: float,
+        share: float,
+        bytes_per_value: float = ACTIVATION_BYTES,
+    ) -> Collective:
+        """A collective among `gpus` GPUs."""
+        link = link_bandwidth_bytes_per_s(self.sku, gpus)
+        return Collective(family, self.half, count, driver, operation, gpus, values, bytes_per_value, share, link)
+
+    def head(self) -> list[Operator]:
+        """Logits of the sampled positions, gathered; the embedding's all-reduce; hand-over between stages."""
+        vocabulary = self.llm.vocab_size / self.tp
+        operators: list[Operator] = [
+            self.matrix(Family.LM_HEAD, Part.LM_HEAD, 1.0, vocabulary, self.hidden, Driver.ROWS)
+        ]
+        if self.tp > 1:
+            operators += self.all_reduce(1)
+            share = (self.tp - 1) / self.tp
+            operators.append(
+                self.collective(
+                    Family.ALL_GATHER, "all_gather", self.tp, 1.0, Driver.ROWS, float(self.llm.vocab_size), share
+                )
+            )
+        if self.parallelism.pp > 1:
+            hops = float(self.parallelism.pp - 1)
+            operators.append(
+                self.collective(Family.STAGE_TRANSFER, "all_gather", 2, hops, Driver.TOKENS, self.hidden, 1.0)
+            )
+        return operators
