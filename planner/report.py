@@ -105,7 +105,7 @@ def _calibration(plan: Plan) -> str:
     if not fitted:
         return "uncalibrated"
     borrowed = {
-        f"{config.sku.id} by {config.calibration.sku}"
+        f"{config.sku.id} with the shares of peak of {config.calibration.sku}"
         for config in fitted
         if config.calibration is not None and config.calibration.sku != config.sku.id
     }

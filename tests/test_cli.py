@@ -16,6 +16,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import planner
+from hardware_db import load_hardware
 from planner import catalogue, report
 from planner.cli import app
 from planner.scenario import list_scenarios
@@ -165,6 +166,26 @@ def test_options_reach_the_deployment() -> None:
         assert (pool["max_running_requests"], pool["max_batched_tokens"], pool["engine"]) == (32, 1024, "sglang")
         assert pool["precision"] == {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8", "parts": []}
     assert written["workload"]["scv"] == pytest.approx(1.09**2, rel=0.01)  # coefficient of variation of the trace
+
+
+def test_a_calibration_of_ones_own_replaces_the_packaged_one(tmp_path: Path) -> None:
+    (shipped,) = (fit for fit in load_hardware().calibrations if fit.sku == "h100-sxm" and fit.engine == "vllm")
+    own = shipped.model_copy(update={"stack": "measured here"})
+    (tmp_path / "my-gpu.json").write_text(own.model_dump_json(), encoding="utf-8")
+    given = ("--llm", "llama-3.1-8b", "--rate", "5", "--lengths", "1000/100", "--sku", "h100-sxm")
+    plain, bound = _json("evaluate", *given), _json("evaluate", *given, "--uncalibrated")
+    mine = _json("evaluate", *given, "--calibration", str(tmp_path / "my-gpu.json"))
+    (pool,) = mine["deployment"]["pools"]
+    assert pool["calibration"] == "measured here"
+    assert mine["performance"]["tpot_s"] == plain["performance"]["tpot_s"]  # the same coefficients
+    assert bound["performance"]["tpot_s"]["mean"] < plain["performance"]["tpot_s"]["mean"]
+
+
+def test_a_calibration_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("[1]", encoding="utf-8")
+    for name, text in (("absent.json", "no such file"), ("broken.json", "must be one JSON object")):
+        refused = _run("plan", "chat-llama-70b", "--calibration", str(tmp_path / name))
+        assert (refused.exit_code, text in refused.stderr) == (2, True)
 
 
 def test_prefill_pool_defaults_to_the_other_pool() -> None:
