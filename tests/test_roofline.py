@@ -31,6 +31,7 @@ from planner.roofline import (
     ridge_point_flops_per_byte,
     step_operators,
 )
+from planner.roofline.operators import LatentPrefill
 from planner.routing import routed_load
 
 HARDWARE = load_hardware()
@@ -366,3 +367,22 @@ def test_work_is_never_negative_and_grows_with_the_batch(
         base: Any = total(found, shape(number, chunk), what, tp=tp)
         assert 0.0 <= base <= total(found, shape(number + 1, chunk), what, tp=tp) * (1 + 1e-12)
         assert base <= total(found, shape(number, chunk + 1), what, tp=tp) * (1 + 1e-12)
+
+
+def test_latent_prefill_takes_the_cheaper_of_its_two_forms() -> None:
+    # DeepSeek-V3: 640 FLOPs per head and pair expanded, 2176 absorbed; making keys and values of a cached token costs
+    # 2 x 512 x 256 = 262,144 per head. They meet at 262,144 / 1,536 = 170.7 new tokens a chunk after a long past.
+    llm = load_llm("deepseek-v3")
+    operators = step_operators(llm, HARDWARE.skus["h200-sxm"], llm.native_precision, Parallelism())
+    operator = next(one for one in operators if isinstance(one, LatentPrefill))
+
+    def per_pair(new: float, past: float) -> float:
+        pairs = new * past + new * (new + 1) / 2
+        load = Load.of(StepShape(0.0, 0.0, new, pairs, past + new, 1.0), Parallelism())
+        return float(operator.work(load).flops) / (128 * pairs)
+
+    assert per_pair(4096.0, 0.0) == pytest.approx(640)
+    assert per_pair(64.0, 1e6) == pytest.approx(2176)
+    assert per_pair(512.0, 1e6) == pytest.approx(640 + 262_144 / 512, rel=1e-3)
+    assert per_pair(165.0, 1e6) == pytest.approx(2176)
+    assert per_pair(176.0, 1e6) < 2176

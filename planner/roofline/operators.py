@@ -311,40 +311,53 @@ class GroupedDecode(Operator):
 
 @dataclass(frozen=True)
 class LatentPrefill(Operator):
-    """Latent attention over prompt chunks, keys and values expanded per head. `top_k` limits the keys of a query."""
+    """Latent attention over prompt chunks in the cheaper of its two forms. `top_k` limits the keys of a query.
+
+    Expanded: keys and values are made per head, those of cached tokens anew, and attention runs on them. Absorbed: as
+    in decoding, every head works on latent rows, with longer dot products and nothing to make. Expanded is cheaper
+    unless a short chunk follows a long past (DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1).
+    """
 
     heads: float
     key_dim: float
     value_dim: float
-    row_values: float
+    kv_rank: float
+    rope_dim: float
     kv_cache: Dtype
     top_k: float
 
+    @property
+    def forms(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Key and value channels per head of the expanded and of the absorbed form."""
+        return (self.key_dim, self.value_dim), (self.kv_rank + self.rope_dim, self.kv_rank)
+
+    def expansion_flops(self, load: Load) -> Number:
+        """FLOPs that make keys and values of the cached tokens: 2 rank h (nope + value) each."""
+        made = self.heads * (self.key_dim - self.rope_dim + self.value_dim)
+        return 2.0 * self.kv_rank * made * load.chunks * load.cached
+
     def work(self, load: Load) -> OperatorWork:
-        """2 h (key + value) FLOPs per pair; latent rows read and written, expanded queries and outputs."""
+        """2 h (key + value) FLOPs per pair, and the expansion; latent rows read and written, queries and outputs."""
         pairs = load.chunks * attended_pairs(load.new, load.past, self.top_k)
+        expanded, absorbed = (2.0 * self.heads * (key + value) * pairs for key, value in self.forms)
         per_token = self.heads * (self.key_dim + self.value_dim) * ACTIVATION_BYTES
-        row = self.row_values * BYTES_PER_VALUE[self.kv_cache]
+        row = (self.kv_rank + self.rope_dim) * BYTES_PER_VALUE[self.kv_cache]
         traffic = load.chunks * (load.cached * row + load.new * (row + per_token))
-        return OperatorWork(2.0 * self.heads * (self.key_dim + self.value_dim) * pairs, traffic)
+        return OperatorWork(at_most(expanded + self.expansion_flops(load), absorbed), traffic)
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
-        """`latent_prefill_s`."""
+        """`latent_prefill_s` of the quicker form, the expansion at the kernel's share of peak."""
         form = silicon.form(LatentPrefillForm, f"latent_prefill/{_cache_key(self.kv_cache)}", "latent_prefill/bf16")
         if form is None:
             return None
+        machine = silicon.machine(self.kv_cache.arithmetic)
         past = at_most(load.past, self.top_k) if self.top_k else load.past
-        seconds = latent_prefill_s(
-            load.chunks,
-            load.new,
-            past,
-            self.heads,
-            self.key_dim,
-            self.value_dim,
-            form,
-            silicon.machine(self.kv_cache.arithmetic),
+        expanded, absorbed = (
+            latent_prefill_s(load.chunks, load.new, past, self.heads, key, value, form, machine)
+            for key, value in self.forms
         )
-        return _where(load.chunks, seconds)
+        making = self.expansion_flops(load) / (form.compute_efficiency * machine.flops_per_s)
+        return _where(load.chunks, at_most(expanded + making, absorbed))
 
 
 @dataclass(frozen=True)
