@@ -29,7 +29,7 @@ def test_python_runs_as_printed() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, "README.md", "exec"), {})
-    assert len(printed.getvalue().splitlines()) == 3
+    assert len(printed.getvalue().splitlines()) == len(re.findall(r"^print\(", code, re.MULTILINE)) == 4
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "my-case" not in c and not c.startswith("plan")])
