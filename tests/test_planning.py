@@ -146,7 +146,7 @@ class TestDirections:
         both = plan(request(rate, lengths, scv))
         assert cost(plan(request(rate, lengths, scv, search={"skus": [kept]}))) >= cost(both) - 1e-9
 
-    @settings(max_examples=6)
+    @settings(max_examples=3)
     @given(LENGTHS, SCVS, st.floats(2.0, 12.0), st.floats(1.0, 2.0))
     def test_a_bigger_budget_never_loses_goodput(
         self, lengths: tuple[int, int], scv: float, budget: float, factor: float
