@@ -185,16 +185,11 @@ def with_costs(config: ReplicaConfig, costs: EngineCosts) -> ReplicaConfig:
     """A replica whose engine has other costs, with the step tables of the given one.
 
     Tables hold kernels only, and costs are added when a step is timed (`planner.steps`): so the timer of the copy is
-    the timer of the original with the costs exchanged, put where the copy would keep the one it builds itself. A draft
-    step pays the costs of a step of decodes only, as `planner.steps.build_timer` has it.
+    the timer of the original with the costs exchanged, put where the copy would keep the one it builds itself.
     """
     engine = config.engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
     copied = config.model_copy(update={"engine": engine})
-    timer = replace(config.timer, costs=costs)
-    if timer.draft is not None:
-        own = EngineCosts(stretch=costs.stretch, gap_s=costs.gap_s, latent_s=costs.latent_s)
-        timer = replace(timer, draft=replace(timer.draft, costs=own))
-    copied.__dict__["timer"] = timer
+    copied.__dict__["timer"] = config.timer.with_costs(costs)
     return copied
 
 

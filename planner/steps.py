@@ -37,7 +37,7 @@ from planner.roofline import (
     operator_seconds,
     step_operators,
 )
-from planner.roofline.operators import LatentDecode
+from planner.roofline.operators import LatentDecode, driven
 from planner.tabulated import BOUNDS, Curve, Surface, curves_of, decode_surface, operator_items
 
 FloatArray = NDArray[np.float64]
@@ -53,7 +53,6 @@ class StepTime:
         total_s: wall time of the step [s].
         family_s: seconds per operator family.
         bound_s: seconds spent waiting for each resource.
-        spread: standard deviation of log(measured / predicted) of its kernels, weighed by time; 0 uncalibrated.
     """
 
     total_s: float
@@ -93,6 +92,14 @@ class StepTimer:
     draft: StepTimer | None = None
     drafts: int = 0
 
+    def with_costs(self, costs: EngineCosts) -> StepTimer:
+        """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
+        draft = self.draft
+        if draft is not None:
+            own = EngineCosts(stretch=costs.stretch, gap_s=costs.gap_s, latent_s=costs.latent_s)
+            draft = replace(draft, costs=own)
+        return replace(self, costs=costs, draft=draft)
+
     def prompts_s(self, shape: StepShape) -> FloatArray:
         """Time [s] the attention of each step's prompts takes on its own, shape (...steps)."""
         return np.asarray(self._prompts_s(Load.of(_arrays(shape), self.parallelism, self.queries)))
@@ -100,7 +107,7 @@ class StepTimer:
     def times_s(self, shape: StepShape, prompts_s: FloatArray | None = None) -> FloatArray:
         """Duration [s] of each step, shape (...steps); `prompts_s` when it is known already."""
         load = Load.of(_arrays(shape), self.parallelism, self.queries)
-        total = sum((curve.at(_driver(load, d), curve.total_s) for d, curve in self.curves.items()), np.zeros(()))
+        total = sum((curve.at(driven(load, d), curve.total_s) for d, curve in self.curves.items()), np.zeros(()))
         total = total + self.decoding.at(load.decodes, load.context, self.decoding.total_s)
         if prompts_s is not None:
             total = total + prompts_s * (load.chunks > 0.0)
@@ -132,12 +139,11 @@ class StepTimer:
         load = Load.of(shape, self.parallelism, self.queries)
         total = 0.0
         for driver, curve in self.curves.items():
-            total += curve.one_s(_driver(load, driver))  # type: ignore[arg-type]
+            total += curve.one_s(driven(load, driver))  # type: ignore[arg-type]
         total += self.decoding.one_s(load.decodes, load.context)  # type: ignore[arg-type]
         if chunks:
             total += float(self._prompts_s(load))
-        roof = float(self._roof_s(load)) if self.costs.gap_s < 0.0 else 0.0
-        total = float(self._served_s(total, load, roof))
+        total = float(self._served_s(total, load, self._roof_s(load)))
         if self.draft is not None and decodes:
             total += self.drafts * self.draft.step_s(decodes, decode_context)
         return float(total + self._host_s(load))
@@ -153,9 +159,8 @@ class StepTimer:
     def itemised(self, shape: StepShape) -> StepTime:
         """One step, itemised by family and by bound."""
         family_s, bound_s = self._items(shape)
-        total = float(self.times_s(shape))
         return StepTime(
-            total,
+            float(bound_s.sum()),
             {family: float(seconds) for family, seconds in family_s.items()},
             {bound: float(bound_s[index]) for index, bound in enumerate(BOUNDS)},
         )
@@ -165,7 +170,7 @@ class StepTimer:
         family_s: dict[Family, FloatArray] = {}
         bound_s = np.zeros((len(BOUNDS), *np.shape(load.tokens)))
         for driver, curve in self.curves.items():
-            at = _driver(load, driver)
+            at = driven(load, driver)
             for family, values in curve.family_s.items():
                 family_s[family] = family_s.get(family, 0.0) + curve.at(at, values)
             for index in range(len(BOUNDS)):
@@ -206,7 +211,7 @@ class StepTimer:
             return 0.0
         total = self.decoding.at(np.asarray(load.decodes), np.asarray(load.context), self.decoding.roof_s)
         for driver, curve in self.curves.items():
-            total = total + curve.at(np.asarray(_driver(load, driver)), curve.roof_s)
+            total = total + curve.at(np.asarray(driven(load, driver)), curve.roof_s)
         return total
 
     def _served_s(self, kernels_s: Number, load: Load, roof_s: Number) -> Number:
@@ -243,12 +248,6 @@ def _drafted(shape: StepShape) -> StepShape:
 def _prompts_of(load: Load) -> Load:
     """A load without its decodes."""
     return replace(load, decodes=load.decodes * 0.0)
-
-
-def _driver(load: Load, driver: Driver) -> FloatArray | float:
-    if driver is Driver.GROUP_TOKENS:
-        return load.group_tokens
-    return load.rows if driver is Driver.ROWS else load.tokens
 
 
 def build_timer(
@@ -296,23 +295,19 @@ def _built(
     silicon = Silicon(sku, fits.it)
     operators = step_operators(llm, sku, precision, parallelism, skew)
     if not draft_tokens:
-        return _composed(operators, silicon, parallelism, costs)
+        return _composed(operators, silicon, parallelism).with_costs(costs)
     drafting = draft_operators(llm, sku, precision, parallelism, skew)
     if not drafting:
         raise InputError("speculation", llm.id, "has no multi-token-prediction layer to draft with", "remove it")
-    own = EngineCosts(stretch=costs.stretch, gap_s=costs.gap_s, latent_s=costs.latent_s)
-    draft = _composed(drafting, silicon, parallelism, own)
-    timer = _composed(operators, silicon, parallelism, costs, 1.0 + draft_tokens)
-    return replace(timer, draft=draft, drafts=draft_tokens)
+    draft = _composed(drafting, silicon, parallelism)
+    timer = _composed(operators, silicon, parallelism, 1.0 + draft_tokens)
+    return replace(timer, draft=draft, drafts=draft_tokens).with_costs(costs)
 
 
 def _composed(
-    operators: Sequence[Operator],
-    silicon: Silicon,
-    parallelism: Parallelism,
-    costs: EngineCosts,
-    queries: float = 1.0,
+    operators: Sequence[Operator], silicon: Silicon, parallelism: Parallelism, queries: float = 1.0
 ) -> StepTimer:
+    """Kernels alone: the engine's costs come on top."""
     prompting = tuple(operator for operator in operators if operator.driver is Driver.SHAPE)
     return StepTimer(
         silicon,
@@ -320,7 +315,7 @@ def _composed(
         curves_of(operators, silicon),
         decode_surface(prompting, silicon, queries),
         prompting,
-        costs,
+        EngineCosts(),
         _launches(operators),
         sum(operator.count for operator in prompting if isinstance(operator, LatentDecode)),
         queries,

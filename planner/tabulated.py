@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +41,13 @@ _CONTEXTS_LIST: list[float] = CONTEXTS.tolist()
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
-    """Seconds over a number of tokens (or rows).
+class Table:
+    """Seconds of operators over a grid.
 
     Attributes:
-        family_s: seconds by family, each shape (grid,).
-        bound_s: seconds by bound, shape (len(Bound), grid).
-        roof_s: seconds of the same operators on their rooflines, shape (grid,).
+        family_s: by family, each of the grid's shape.
+        bound_s: by bound, shape (len(Bound), ...grid).
+        roof_s: of the same operators on their rooflines, of the grid's shape.
     """
 
     family_s: dict[Family, FloatArray]
@@ -55,8 +56,18 @@ class Curve:
 
     @cached_property
     def total_s(self) -> FloatArray:
-        """Seconds of all families, shape (grid,)."""
+        """Of all families, of the grid's shape."""
         return np.asarray(self.bound_s.sum(axis=0))
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...]) -> Self:
+        """Nothing timed yet, on a grid of this shape."""
+        return cls({}, np.zeros((len(BOUNDS), *shape)), np.zeros(shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Curve(Table):
+    """Over a number of tokens (or rows): the grid is `GRID`."""
 
     @cached_property
     def _list(self) -> list[float]:
@@ -78,23 +89,8 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Surface:
-    """Seconds over decoding sequences and their mean context; nothing where nothing decodes.
-
-    Attributes:
-        family_s: seconds by family, each shape (decodes, contexts).
-        bound_s: seconds by bound, shape (len(Bound), decodes, contexts).
-        roof_s: seconds of the same operators on their rooflines, shape (decodes, contexts).
-    """
-
-    family_s: dict[Family, FloatArray]
-    bound_s: FloatArray
-    roof_s: FloatArray
-
-    @cached_property
-    def total_s(self) -> FloatArray:
-        """Seconds of all families, shape (decodes, contexts)."""
-        return np.asarray(self.bound_s.sum(axis=0))
+class Surface(Table):
+    """Over decoding sequences and their mean context, on `DECODES` x `CONTEXTS`; nothing where nothing decodes."""
 
     @cached_property
     def _rows(self) -> list[list[float]]:
@@ -140,9 +136,7 @@ def curves_of(operators: Sequence[Operator], silicon: Silicon) -> dict[Driver, C
     curves: dict[Driver, Curve] = {}
     for operator in operators:
         if operator.driver is not Driver.SHAPE:
-            curve = curves.setdefault(
-                operator.driver, Curve({}, np.zeros((len(BOUNDS), GRID.size)), np.zeros_like(GRID))
-            )
+            curve = curves.setdefault(operator.driver, Curve.empty(GRID.shape))
             _add(curve, operator, load, silicon)
     return curves
 
@@ -152,14 +146,14 @@ def decode_surface(operators: Sequence[Operator], silicon: Silicon, queries: flo
     decodes, context = np.meshgrid(DECODES, CONTEXTS, indexing="ij")
     nothing = np.zeros_like(decodes)
     load = Load(nothing, nothing, nothing, decodes, context, nothing, nothing + 1.0, nothing, nothing, queries)
-    surface = Surface({}, np.zeros((len(BOUNDS), *decodes.shape)), np.zeros_like(decodes))
+    surface = Surface.empty(decodes.shape)
     for operator in operators:
         if operator.driver is Driver.SHAPE:
             _add(surface, operator, load, silicon)
     return surface
 
 
-def _add(table: Curve | Surface, operator: Operator, load: Load, silicon: Silicon) -> None:
+def _add(table: Table, operator: Operator, load: Load, silicon: Silicon) -> None:
     seconds, split, roof = operator_items(operator, load, silicon)
     table.roof_s[:] += roof
     table.family_s[operator.family] = table.family_s.get(operator.family, np.zeros_like(seconds)) + seconds

@@ -17,21 +17,8 @@ from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from planner.deployment import Deployment, Role
-from planner.llm import BYTES_PER_VALUE
 from planner.replica import ReplicaConfig, StepTimer
-from planner.roofline import Family, Operator, Silicon, StepShape, step_operators
-from planner.roofline.operators import (
-    GEMM_FALLBACKS,
-    Collective,
-    Elementwise,
-    Experts,
-    GroupedDecode,
-    GroupedPrefill,
-    LatentDecode,
-    LatentPrefill,
-    MatrixProduct,
-    weight_key,
-)
+from planner.roofline import Family, Silicon, StepShape, step_operators
 from planner.workload import Metric
 
 NORMAL_95 = 1.645
@@ -114,24 +101,8 @@ def _fits(replica: ReplicaConfig) -> dict[Family, str]:
     operators = step_operators(replica.llm, replica.sku, replica.precision, replica.parallelism, replica.skew)
     found: dict[Family, str] = {}
     for operator in operators:
-        key = silicon.first(*_keys(operator, silicon))
+        key = silicon.first(*operator.fit_keys)
         if key is not None and found.get(operator.family, "elementwise").startswith("elementwise"):
             found[operator.family] = key
     _KNOWN[replica.timer] = found
     return found
-
-
-def _keys(operator: Operator, silicon: Silicon) -> tuple[str, ...]:
-    """Keys of the fits that may time an operator, best first, as in `planner.roofline.operators`."""
-    if isinstance(operator, MatrixProduct | Experts):
-        kind = "experts" if isinstance(operator, Experts) else "gemm"
-        names = GEMM_FALLBACKS[weight_key(operator.weights, operator.activations)]
-        return tuple(f"{kind}/{name}" for name in names)
-    if isinstance(operator, Collective):
-        return silicon.collective_keys(operator.operation, operator.gpus)
-    if isinstance(operator, GroupedPrefill | GroupedDecode | LatentPrefill | LatentDecode):
-        attention = "latent" if isinstance(operator, LatentPrefill | LatentDecode) else "attention"
-        phase = "prefill" if isinstance(operator, GroupedPrefill | LatentPrefill) else "decode"
-        cache = "fp8" if BYTES_PER_VALUE[operator.kv_cache] < 2.0 else "bf16"
-        return f"{attention}_{phase}/{cache}", f"{attention}_{phase}/bf16"
-    return ("elementwise/bf16",) if isinstance(operator, Elementwise) else ()

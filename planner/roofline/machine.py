@@ -48,11 +48,6 @@ class Silicon:
             return None
         return next((key for key in keys if key in self.calibration.kernels), None)
 
-    def collective_keys(self, operation: str, gpus: int) -> tuple[str, ...]:
-        """Keys of a collective over `gpus` GPUs: that number, else the nearest larger, else the largest measured."""
-        sizes = sorted((2, 4, 8), key=lambda size: (size < gpus, abs(size - gpus)))
-        return tuple(f"{operation}/{size}" for size in sizes)
-
 
 def half_precision(sku: GpuSku) -> Dtype:
     """The 16-bit format of the SKU's matrix units: bf16 where it has it, else fp16."""

@@ -51,6 +51,8 @@ ACTIVATION_BYTES = 2.0
 """Bytes per activation value between operators: residual stream and collectives stay in 16 bit in all engines."""
 STATE_BYTES = 4.0
 """Bytes per value of a recurrent state, kept in 32 bit."""
+COLLECTIVE_SIZES = (2, 4, 8)
+"""Numbers of GPUs for which collectives are measured."""
 RECURRENCE_CHUNK = 64.0
 """Tokens a chunked linear-attention kernel treats at once (Yang et al. 2024, arXiv:2406.06484, sec. 4)."""
 
@@ -75,6 +77,13 @@ class Driver(Enum):
     GROUP_TOKENS = "group_tokens"
     ROWS = "rows"
     SHAPE = "shape"
+
+
+def driven(load: Load, driver: Driver) -> Number:
+    """The tokens or rows of a load that an operator runs over."""
+    if driver is Driver.GROUP_TOKENS:
+        return load.group_tokens
+    return load.rows if driver is Driver.ROWS else load.tokens
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,11 @@ class Operator:
         return None
 
     @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Fits of a calibration that may time it, best first; none for an operator nobody has measured."""
+        return ()
+
+    @property
     def launches(self) -> float:
         """Kernels launched for it over all layers."""
         return self.count
@@ -139,27 +153,27 @@ class MatrixProduct(Operator):
     weights: Dtype
     activations: Dtype
 
-    def _rows(self, load: Load) -> Number:
-        if self.driver is Driver.GROUP_TOKENS:
-            return load.group_tokens
-        return load.rows if self.driver is Driver.ROWS else load.tokens
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Matrix products of the weights' format or its relatives."""
+        return tuple(f"gemm/{name}" for name in GEMM_FALLBACKS[weight_key(self.weights, self.activations)])
 
     def work(self, load: Load) -> OperatorWork:
         """2 m n k FLOPs; n k weights and m (n + k) activations."""
-        m = self._rows(load)
+        m = driven(load, self.driver)
         traffic = self.n * self.k * BYTES_PER_VALUE[self.weights] + m * (self.n + self.k) * ACTIVATION_BYTES
         return OperatorWork(2.0 * m * self.n * self.k, traffic)
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`gemm_s`, with a quantisation pass where activations are quantised on the fly."""
         key = weight_key(self.weights, self.activations)
-        form = silicon.form(GemmForm, *(f"gemm/{name}" for name in GEMM_FALLBACKS[key]))
+        form = silicon.form(GemmForm, *self.fit_keys)
         if form is None:
             return None
         stored = WEIGHT_FORMATS[key]
         native = stored.arithmetic is self.dtype or key == "bf16"
         return gemm_s(
-            np.asarray(self._rows(load), dtype=np.float64),
+            np.asarray(driven(load, self.driver), dtype=np.float64),
             self.n,
             self.k,
             form,
@@ -190,6 +204,11 @@ class Experts(Operator):
     skew: float
 
     @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Experts of the weights' format or its relatives."""
+        return tuple(f"experts/{name}" for name in GEMM_FALLBACKS[weight_key(self.weights, self.activations)])
+
+    @property
     def launches(self) -> float:
         """Routing, permutation, two grouped products, activation and sum in each layer."""
         return 6.0 * self.count
@@ -211,7 +230,7 @@ class Experts(Operator):
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`experts_s` over the routed load."""
         key = weight_key(self.weights, self.activations)
-        form = silicon.form(ExpertsForm, *(f"experts/{name}" for name in GEMM_FALLBACKS[key]))
+        form = silicon.form(ExpertsForm, *self.fit_keys)
         if form is None:
             return None
         pairs, active = self._load(load)
@@ -240,6 +259,11 @@ class GroupedPrefill(Operator):
     kv_cache: Dtype
     window: float
 
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Kernels over a cache of this format, else of 16 bit."""
+        return _cache_keys("attention_prefill", self.kv_cache)
+
     def work(self, load: Load) -> OperatorWork:
         """4 h d FLOPs per pair; cached KV read once, new KV written, queries in and outputs out."""
         pairs = load.chunks * attended_pairs(load.new, load.past, self.window)
@@ -252,7 +276,7 @@ class GroupedPrefill(Operator):
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`prefill_attention_s`."""
-        form = silicon.form(PrefillForm, f"attention_prefill/{_cache_key(self.kv_cache)}", "attention_prefill/bf16")
+        form = silicon.form(PrefillForm, *self.fit_keys)
         if form is None:
             return None
         seconds = prefill_attention_s(
@@ -283,6 +307,11 @@ class GroupedDecode(Operator):
     def _context(self, load: Load) -> Number:
         return at_most(load.context, self.window) if self.window else load.context
 
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Kernels over a cache of this format, else of 16 bit."""
+        return _cache_keys("attention_decode", self.kv_cache)
+
     def work(self, load: Load) -> OperatorWork:
         """4 h d FLOPs and 2 h_kv d cached values per token of context; own KV, queries and outputs per sequence."""
         kv = 2.0 * self.kv_heads * self.head_dim * BYTES_PER_VALUE[self.kv_cache]
@@ -292,7 +321,7 @@ class GroupedDecode(Operator):
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`decode_attention_s`; several queries of a sequence count as further query heads."""
-        form = silicon.form(DecodeForm, f"attention_decode/{_cache_key(self.kv_cache)}", "attention_decode/bf16")
+        form = silicon.form(DecodeForm, *self.fit_keys)
         if form is None:
             return None
         seconds = decode_attention_s(
@@ -336,6 +365,11 @@ class LatentPrefill(Operator):
         made = self.heads * (self.key_dim - self.rope_dim + self.value_dim)
         return 2.0 * self.kv_rank * made * load.chunks * load.cached
 
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Kernels over a cache of this format, else of 16 bit."""
+        return _cache_keys("latent_prefill", self.kv_cache)
+
     def work(self, load: Load) -> OperatorWork:
         """2 h (key + value) FLOPs per pair, and the expansion; latent rows read and written, queries and outputs."""
         pairs = load.chunks * attended_pairs(load.new, load.past, self.top_k)
@@ -347,7 +381,7 @@ class LatentPrefill(Operator):
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`latent_prefill_s` of the quicker form, the expansion at the kernel's share of peak."""
-        form = silicon.form(LatentPrefillForm, f"latent_prefill/{_cache_key(self.kv_cache)}", "latent_prefill/bf16")
+        form = silicon.form(LatentPrefillForm, *self.fit_keys)
         if form is None:
             return None
         machine = silicon.machine(self.kv_cache.arithmetic)
@@ -373,6 +407,11 @@ class LatentDecode(Operator):
     def _context(self, load: Load) -> Number:
         return at_most(load.context, self.top_k) if self.top_k else load.context
 
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Kernels over a cache of this format, else of 16 bit."""
+        return _cache_keys("latent_decode", self.kv_cache)
+
     def work(self, load: Load) -> OperatorWork:
         """2 h (2 kv_rank + rope_dim) FLOPs and one row per token of context."""
         row, context = self.kv_rank + self.rope_dim, self._context(load)
@@ -382,7 +421,7 @@ class LatentDecode(Operator):
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`latent_decode_s`; several queries of a sequence count as further heads."""
-        form = silicon.form(LatentDecodeForm, f"latent_decode/{_cache_key(self.kv_cache)}", "latent_decode/bf16")
+        form = silicon.form(LatentDecodeForm, *self.fit_keys)
         if form is None:
             return None
         seconds = latent_decode_s(
@@ -447,6 +486,11 @@ class Elementwise(Operator):
     kernels: float
 
     @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Element-wise kernels, whatever they compute."""
+        return ("elementwise/bf16",)
+
+    @property
     def launches(self) -> float:
         """Its kernels over all layers."""
         return self.count * self.kernels
@@ -457,7 +501,7 @@ class Elementwise(Operator):
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`elementwise_s`, its floor paid once per kernel."""
-        form = silicon.form(ElementwiseForm, "elementwise/bf16")
+        form = silicon.form(ElementwiseForm, *self.fit_keys)
         if form is None:
             return None
         traffic = load.tokens * self.values * ACTIVATION_BYTES
@@ -482,9 +526,13 @@ class Collective(Operator):
     ideal_share: float
     link_bytes_per_s: float
 
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """The collective over that number of GPUs, else the nearest larger, else the largest measured."""
+        return collective_keys(self.operation, self.gpus)
+
     def _payload(self, load: Load) -> Number:
-        count = {Driver.ROWS: load.rows, Driver.GROUP_TOKENS: load.group_tokens}.get(self.driver, load.tokens)
-        return count * self.values * self.bytes_per_value
+        return driven(load, self.driver) * self.values * self.bytes_per_value
 
     def work(self, load: Load) -> OperatorWork:
         """Link bytes, and the buffer read and written in HBM."""
@@ -493,7 +541,7 @@ class Collective(Operator):
 
     def kernel_s(self, load: Load, silicon: Silicon) -> Number | None:
         """`collective_s`: the whole buffer for an all-reduce, the part that travels otherwise."""
-        form = silicon.form(CollectiveForm, *silicon.collective_keys(self.operation, self.gpus))
+        form = silicon.form(CollectiveForm, *self.fit_keys)
         if form is None:
             return None
         share = 1.0 if self.operation == "all_reduce" else self.ideal_share
@@ -520,5 +568,12 @@ def _where(some: Number, seconds: Number) -> Number:
     return kept
 
 
-def _cache_key(dtype: Dtype) -> str:
-    return "fp8" if BYTES_PER_VALUE[dtype] < 2.0 else "bf16"
+def collective_keys(operation: str, gpus: int) -> tuple[str, ...]:
+    """Fits of a collective over `gpus` GPUs: that number, else the nearest larger, else the largest measured."""
+    sizes = sorted(COLLECTIVE_SIZES, key=lambda size: (size < gpus, abs(size - gpus)))
+    return tuple(f"{operation}/{size}" for size in sizes)
+
+
+def _cache_keys(kernel: str, kv_cache: Dtype) -> tuple[str, str]:
+    cache = "fp8" if BYTES_PER_VALUE[kv_cache] < 2.0 else "bf16"
+    return f"{kernel}/{cache}", f"{kernel}/bf16"
