@@ -20,30 +20,21 @@ from planner.errors import InputError
 
 Value = str | int | float
 
+ATTENTION_COLUMNS = (
+    "attn_dtype",
+    "kv_dtype",
+    "batch",
+    "seq_len",
+    "prefix_len",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "window",
+)
 COLUMNS: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
-    "context_attention": (
-        "attn_dtype",
-        "kv_dtype",
-        "batch",
-        "seq_len",
-        "prefix_len",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "window",
-    ),
-    "generation_attention": (
-        "attn_dtype",
-        "kv_dtype",
-        "batch",
-        "seq_len",
-        "prefix_len",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "window",
-    ),
+    "context_attention": ATTENTION_COLUMNS,
+    "generation_attention": ATTENTION_COLUMNS,
     "moe": ("dtype", "distribution", "num_tokens", "hidden", "inter", "topk", "num_experts", "tp", "ep", "gated"),
     "elementwise": ("op", "bytes"),
     "copy": ("bytes",),

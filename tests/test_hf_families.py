@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,8 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
+from tests.configs import Config, preset_config
 
-Config = dict[str, Any]
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
 
 GLM_5: Config = {
@@ -98,11 +97,6 @@ NEMOTRON_3_NANO: Config = {
     "use_conv_bias": True,
     "vocab_size": 131072,
 }
-
-
-def preset_config(llm: str) -> Config:
-    text = resources.files("planner").joinpath("presets", "llms", f"{llm}.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
 
 
 def attentions(llm: LlmSpec) -> list[tuple[int, Attention | None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +14,7 @@ from hardware_db.schema import Dtype
 from planner.errors import InputError, PlannerError, UnsupportedFeatureError
 from planner.hf_quantisation import MOST_STRAY
 from planner.llm import LlmSpec, Part, Precision, load_llm
-
-Config = dict[str, Any]
-
-
-def preset_config(llm: str) -> Config:
-    text = resources.files("planner").joinpath("presets", "llms", f"{llm}.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
-
-
-def llama(**changes: Any) -> Config:
-    """A small plain config; None removes a key."""
-    config: Config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 100,
-        "max_position_embeddings": 512,
-    } | changes
-    return {key: value for key, value in config.items() if value is not None}
+from tests.configs import Config, llama, preset_config
 
 
 def precision_of(llm: str, **quantisation: Any) -> Precision:

@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,7 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-
-Config = dict[str, Any]
+from tests.configs import Config, llama, preset_config
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -66,26 +64,6 @@ RECOUNT_LEAVES_OUT = {
     "deepseek-ai/DeepSeek-V3.2": "the sparse index",
 }
 """Models whose recounted active parameters leave out what the names say."""
-
-
-def preset_config(llm: str) -> Config:
-    text = resources.files("planner").joinpath("presets", "llms", f"{llm}.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
-
-
-def llama(**changes: Any) -> Config:
-    """A small plain config; None removes a key."""
-    config: Config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 100,
-        "max_position_embeddings": 512,
-    } | changes
-    return {key: value for key, value in config.items() if value is not None}
 
 
 # ------------------------------------------------------------------------------------------ published counts
