@@ -53,18 +53,45 @@ _HOME = {
     "load_lengths": "planner.traces",
     "load_scenario": "planner.scenario",
     "read_trace": "planner.traces",
+    "ClosedLoop": "planner.workload",
+    "RecordedArrivals": "planner.workload",
+    "SharedPrefixes": "planner.workload",
+    "Batching": "planner.schedule",
+    "KvAllocation": "planner.schedule",
+    "LoraAdapters": "planner.schedule",
+    "Order": "planner.schedule",
+    "Preemption": "planner.schedule",
+    "Schedule": "planner.schedule",
+    "Speculation": "planner.schedule",
+    "KvTransfer": "planner.deployment",
+    "Router": "planner.deployment",
+    "RateSweep": "planner.rates",
+    "rate_sweep": "planner.rates",
+    "sustainable_rate_per_s": "planner.rates",
+    "Comparison": "planner.comparison",
+    "compare": "planner.comparison",
+    "SYSTEMS": "planner.systems",
+    "System": "planner.systems",
 }
 
 __all__ = [
+    "SYSTEMS",
     "ArrivalProcess",
+    "Batching",
     "Bound",
+    "ClosedLoop",
+    "Comparison",
     "Deployment",
     "InputError",
+    "KvAllocation",
+    "KvTransfer",
     "LatencyDistribution",
     "LatencyTarget",
     "LlmSpec",
+    "LoraAdapters",
     "MemoryFootprint",
     "Metric",
+    "Order",
     "Parallelism",
     "Performance",
     "Plan",
@@ -72,15 +99,24 @@ __all__ = [
     "PlannerError",
     "Pool",
     "Precision",
+    "Preemption",
+    "RateSweep",
+    "RecordedArrivals",
     "ReplicaConfig",
     "RequestClass",
     "Role",
+    "Router",
+    "Schedule",
+    "SharedPrefixes",
     "Slo",
+    "Speculation",
     "StepTime",
+    "System",
     "TokenLengths",
     "UnknownNameError",
     "UnsupportedFeatureError",
     "Workload",
+    "compare",
     "evaluate",
     "list_lengths",
     "list_llms",
@@ -90,24 +126,41 @@ __all__ = [
     "load_scenario",
     "memory_footprint",
     "plan",
+    "rate_sweep",
     "read_trace",
     "simulate",
     "step_time",
+    "sustainable_rate_per_s",
 ]
 
 if TYPE_CHECKING:
-    from planner.deployment import Deployment, Performance, Pool, Role
+    from planner.comparison import Comparison, compare
+    from planner.deployment import Deployment, KvTransfer, Performance, Pool, Role, Router
     from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
     from planner.latency import LatencyDistribution
     from planner.llm import LlmSpec, Precision, list_llms, load_llm
     from planner.performance import evaluate
     from planner.planning import Plan, PlanRequest, plan
+    from planner.rates import RateSweep, rate_sweep, sustainable_rate_per_s
     from planner.replica import MemoryFootprint, Parallelism, ReplicaConfig, StepTime, memory_footprint, step_time
     from planner.roofline import Bound
     from planner.scenario import list_scenarios, load_scenario
+    from planner.schedule import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
     from planner.simulator import simulate
+    from planner.systems import SYSTEMS, System
     from planner.traces import list_lengths, load_lengths, read_trace
-    from planner.workload import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+    from planner.workload import (
+        ArrivalProcess,
+        ClosedLoop,
+        LatencyTarget,
+        Metric,
+        RecordedArrivals,
+        RequestClass,
+        SharedPrefixes,
+        Slo,
+        TokenLengths,
+        Workload,
+    )
 
 
 def __getattr__(name: str) -> object:

@@ -26,26 +26,16 @@ from pydantic import Field, model_validator
 from hardware_db import Calibration, EngineProfile, Frozen, GpuSku, Price
 from planner.deployment import Deployment, Pool, Role
 from planner.errors import InputError, PlannerError
+from planner.handover import tandem_tpot, transfer_law
 from planner.llm import LlmSpec, Precision
-from planner.performance import (
-    decode_stage,
-    evaluate,
-    fluid_rate_per_s,
-    idle_latencies,
-    mixed_stage,
-    prefill_stage,
-    tandem_tpot,
-    transfer_time,
-)
+from planner.performance import evaluate
+from planner.rates import sustainable_rate_per_s
 from planner.replica import Parallelism, ReplicaConfig
+from planner.stages import decode_stage, fluid_rate_per_s, idle_latencies, mixed_stage, prefill_stage
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
 RATE_TOLERANCE = 0.015
 """Relative tolerance of a sustainable rate; it is always rounded down, never up."""
-GUESS_RATIO = 0.8
-"""A sustainable rate is looked for downwards from its upper bound in steps of this ratio, then by bisection."""
-HOPELESS = 0.02
-"""Below this share of the upper bound a pool is taken to sustain nothing."""
 CALM = 64
 """A pool of this many times the fluid bound is as good as idle: each replica works 1.6 % of its time."""
 USUAL_BUDGET = 2048
@@ -271,7 +261,7 @@ def _assess_decode(demand: Demand) -> Assessor:
         if not stage.queue.stable:
             return dict.fromkeys(targets, math.inf)
         pair = Deployment.disaggregated(pool.config, pool.config)
-        tpot = tandem_tpot(stage, transfer_time(pair, stage.lengths))
+        tpot = tandem_tpot(stage.queue, stage.lengths, transfer_law(pair, stage.lengths))
         return {target: tpot.quantile_s(target.percentile) for target in targets}
 
     return assess
@@ -494,19 +484,7 @@ def sustained_rate_per_s(option: DeploymentOption, replicas: tuple[int, ...], de
     0 when not even a small rate holds.
     """
     deployment = option.deployment(replicas)
-
-    def holds(rate_per_s: float) -> bool:
-        return evaluate(deployment, demand.workload.at_rate(rate_per_s)).meets(demand.slo)
-
-    low, high = upper, upper
-    while not holds(low):
-        low, high = GUESS_RATIO * low, low
-        if low < HOPELESS * upper:
-            return 0.0
-    while high - low > RATE_TOLERANCE * high:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return sustainable_rate_per_s(deployment, demand.workload, demand.slo, tolerance=RATE_TOLERANCE, at_most=upper)
 
 
 def fluid_bound_per_s(option: DeploymentOption, replicas: tuple[int, ...], demand: Demand) -> float:

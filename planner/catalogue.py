@@ -93,7 +93,7 @@ def scenario_table() -> Table:
     rows = []
     for name in list_scenarios():
         scenario = read_scenario(name)[0]
-        rate = significant(scenario.workload.rate_per_s)
+        rate = "-" if scenario.workload.rate_per_s is None else significant(scenario.workload.rate_per_s)
         rows.append((name, scenario.description, _served(scenario), rate, _promised(scenario)))
     columns = ("scenario", "description", "model", "requests/s", "targets")
     return Table("Scenarios", columns, tuple(rows), "planner plan NAME plans one; planner schema prints every field.")

@@ -18,8 +18,9 @@ import numpy as np
 from planner.deployment import Deployment, Pool, PoolPerformance, Role
 from planner.errors import InputError
 from planner.optimizer import Objective
-from planner.performance import evaluate, largest_stable_rate_per_s, step_shapes, token_costs
+from planner.performance import evaluate
 from planner.planning import HOURS_PER_MONTH, Alternative, Plan
+from planner.pool_model import step_shapes, token_costs
 from planner.replica import ReplicaConfig, step_timer
 from planner.roofline import (
     Bound,
@@ -31,6 +32,7 @@ from planner.roofline import (
     ridge_point_flops_per_byte,
     step_operators,
 )
+from planner.stages import largest_stable_rate_per_s
 from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 
 Row = dict[str, Any]
@@ -71,19 +73,22 @@ FAMILY_WORDS = {
 }
 
 
-def _chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
+def inline_chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
+    """A chart of rows that it carries with it."""
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
-def _layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int, description: str) -> alt.LayerChart:
+def layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int, description: str) -> alt.LayerChart:
+    """Layers under one title."""
     return alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
 
 
-def _title(text: str, subtitle: str) -> alt.TitleParams:
+def titled(text: str, subtitle: str) -> alt.TitleParams:
+    """A title at the left, with a grey line under it."""
     return alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY)
 
 
-def _words(
+def words(
     rows: Iterable[Mapping[str, object]],
     color: str,
     align: Literal["left", "center", "right"],
@@ -91,16 +96,16 @@ def _words(
     dy: int = 0,
 ) -> alt.Chart:
     """The rows' `label` beside their place; positions are left to the caller."""
-    marks = _chart(rows).mark_text(align=align, dx=dx, dy=dy, color=color, fontSize=12)
-    words: alt.Chart = marks.encode(text="label:N")
-    return words
+    marks = inline_chart(rows).mark_text(align=align, dx=dx, dy=dy, color=color, fontSize=12)
+    found: alt.Chart = marks.encode(text="label:N")
+    return found
 
 
 # --- latency against rate -------------------------------------------------------------------------------------------
 
 
 def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> list[Row]:
-    """Percentiles of TTFT and TPOT (and of E2E where the Slo has a target on it) over arrival rates.
+    """Percentiles of TTFT and TPOT (of E2E and ITL where the Slo has a target on it) over arrival rates.
 
     Rates run from 10 % to 98 % of the largest stable rate, closer together where queues grow, and include the
     workload's own rate (`is_planned`). Each metric has its median and the percentiles of its targets, p99 without any.
@@ -142,12 +147,9 @@ def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, p
 
 
 def shown_metrics(slo: Slo) -> list[Metric]:
-    """TTFT and TPOT, and E2E where the Slo has a target on it: one panel each."""
-    return [
-        metric
-        for metric in Metric
-        if metric is not Metric.E2E or any(target.metric is Metric.E2E for target in slo.targets)
-    ]
+    """TTFT and TPOT, and E2E or ITL where the Slo has a target on it: one panel each."""
+    asked = {target.metric for target in slo.targets} | {Metric.TTFT, Metric.TPOT}
+    return [metric for metric in Metric if metric in asked]
 
 
 def _percentiles(slo: Slo, metric: Metric) -> list[float]:
@@ -190,9 +192,9 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
         alt.Tooltip("load:Q", title="Share of the largest stable rate", format=".0%"),
         alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~r"),
     ]
-    lines = _chart(mine).mark_line(clip=True, strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=tooltip)
+    lines = inline_chart(mine).mark_line(clip=True, strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=tooltip)
     planned = [row for row in mine if row["is_planned"]]
-    dots = _chart(planned).mark_point(filled=True, size=80, opacity=1, clip=True)
+    dots = inline_chart(planned).mark_point(filled=True, size=80, opacity=1, clip=True)
     layers = [
         lines,
         *_planned_rate(planned[:1], top),
@@ -200,8 +202,8 @@ def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerCha
         dots.encode(x=x, y=y, color=color, tooltip=tooltip),
     ]
     subtitle = "Percentiles over requests. Dashed line: target. Dots: the planned rate."
-    title = _title(f"{name} against arrival rate", subtitle)
-    return _layered(layers, title, 360, f"{name} percentiles over arrival rate")
+    title = titled(f"{name} against arrival rate", subtitle)
+    return layered(layers, title, 360, f"{name} percentiles over arrival rate")
 
 
 def _top_ms(rows: Sequence[Row], targets: Sequence[LatencyTarget]) -> float:
@@ -225,8 +227,8 @@ def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> l
     ]
     if not values:
         return []
-    rule = _chart(values).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency_ms:Q")
-    return [rule, _words(values, VERMILLION, "left", dy=-8).encode(x="rate_per_s:Q", y="latency_ms:Q")]
+    rule = inline_chart(values).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency_ms:Q")
+    return [rule, words(values, VERMILLION, "left", dy=-8).encode(x="rate_per_s:Q", y="latency_ms:Q")]
 
 
 def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
@@ -234,9 +236,9 @@ def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
         return []
     rate = planned[0]["rate_per_s"]
     rows = [{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}]
-    rule = _chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
+    rule = inline_chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
     is_right = planned[0]["load"] > 0.5  # the label goes where there is room
-    text = _words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
+    text = words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
     return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q")]
 
 
@@ -372,8 +374,8 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
         axis=alt.Axis(format=",~f", values=_decades(min(attained), max(attained))),
     )
     layers = [*_roof_layers(roofs, min(attained) / 2, x, y), *_operator_layers(points, list(shapes), x, y)]
-    title = _title(f"Roofline of {config.label}", "Operators of one step. Larger mark: larger share of its time.")
-    return _layered(layers, title, 460, f"Roofline of {config.label}")
+    title = titled(f"Roofline of {config.label}", "Operators of one step. Larger mark: larger share of its time.")
+    return layered(layers, title, 460, f"Roofline of {config.label}")
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -388,12 +390,12 @@ def _in_tflops(rows: Sequence[Row]) -> list[Row]:
 def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Roof lines, and ridge points as dotted lines named at the bottom, where no operator can be."""
     ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: row["intensity_flops_per_byte"])
-    layers = [_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")]
+    layers = [inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")]
     for place, ridge in enumerate(ridges):
         name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"
         ends = [ridge, {**ridge, "attained_tflops_per_s": bottom, "label": name}]
-        layers.append(_chart(ends).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
-        text = _words(ends[1:], GREY, "left" if place else "right", dx=6 if place else -6, dy=-10)
+        layers.append(inline_chart(ends).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
+        text = words(ends[1:], GREY, "left" if place else "right", dx=6 if place else -6, dy=-10)
         layers.append(text.encode(x=x, y=y))
     return layers
 
@@ -402,7 +404,7 @@ def _operator_layers(points: Sequence[Row], steps: list[str], x: alt.X, y: alt.Y
     colors = [BLUE, VERMILLION, GREEN, ORANGE][: len(steps)]
     shapes = ["circle", "triangle-up", "square", "cross"][: len(steps)]
     legend = alt.Legend(orient="top", title=None, labelLimit=300)
-    marks = _chart(points).mark_point(filled=True, opacity=0.85)
+    marks = inline_chart(points).mark_point(filled=True, opacity=0.85)
     return [
         marks.encode(
             x=x,
@@ -432,8 +434,8 @@ def _operator_labels(
     for place, (step, color) in enumerate(zip(steps, colors, strict=True)):
         rows = label_rows([row for row in points if row["step"] == step])
         above = [row for row in rows if place and row["attained_flops_per_s"] > highest / SAME_PLACE]
-        yield _words(above, color, "center", dy=-16).encode(x=x, y=y)
-        yield _words([row for row in rows if row not in above], color, "left", dx=10, dy=13).encode(x=x, y=y)
+        yield words(above, color, "center", dy=-16).encode(x=x, y=y)
+        yield words([row for row in rows if row not in above], color, "left", dx=10, dy=13).encode(x=x, y=y)
 
 
 def label_rows(points: Sequence[Row]) -> list[Row]:
@@ -531,7 +533,7 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
     y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
     domain = alt.Scale(domain=[0.0, 1.45 * longest], nice=False)
     x = alt.X("end:Q", title=unit, scale=domain, axis=alt.Axis(format=",~f", tickCount=5))
-    base = _chart(rows).encode(x=x, y=y)
+    base = inline_chart(rows).encode(x=x, y=y)
     bars = base.mark_bar(height={"band": 0.7}).encode(
         color=alt.condition("datum.kind === 'plan'", alt.value(BLUE), alt.value(SKY)),
         tooltip=[
@@ -541,13 +543,13 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
             alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
         ],
     )
-    text = _words(rows, GREY, "left", dx=6).encode(x=x, y=y)
-    title = _title(
+    text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
+    title = titled(
         "Cost of the plan and of the best fleet of each SKU and mode",
         "The plan is simulated, the others are from theory alone.",
     )
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
-    return _layered([bars, text], title, height, f"Cost of the alternatives in {unit}")
+    return layered([bars, text], title, height, f"Cost of the alternatives in {unit}")
 
 
 def _labelled(row: Row, is_by_month: bool) -> Row:

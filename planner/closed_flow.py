@@ -329,6 +329,12 @@ def answers(
     return LatencyDistribution.mixture([(law, decoding), (none, 1.0 - decoding)]), e2e
 
 
+def gaps_met(tick_s: FloatArray, flow: Flow, weight: FloatArray) -> LatencyDistribution:
+    """Law of a single gap between tokens [s]: the ticks of all slots, each met by those that decode in it."""
+    met = weight * flow.running
+    return LatencyDistribution.from_samples(tick_s, met) if met.sum() > 0.0 else LatencyDistribution.constant(0.0)
+
+
 def _mean_tick_s(flow: Flow, tick_s: FloatArray, span: float) -> FloatArray:
     """Mean duration [s] of the `span` ticks that follow the middle of each slot, shape (slots,)."""
     edges = np.concatenate([[0.0], np.cumsum(tick_s * flow.width)])

@@ -6,12 +6,22 @@ Units stand in the names. `planner.export` turns records into JSON and into its 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hardware_db import Price
 from planner.candidates import Mode, Rejection, SearchSpace
-from planner.deployment import Deployment, Method, Performance, Pool, PoolPerformance, Role
+from planner.deployment import (
+    ClassPerformance,
+    Deployment,
+    Method,
+    Performance,
+    Pool,
+    PoolPerformance,
+    Role,
+    Router,
+)
 from planner.latency import LatencyDistribution
 from planner.llm import LlmSpec, Precision, active_parameters, kv_bytes_per_token, parameters
 from planner.optimizer import Allocation, Objective, SolveStatus
@@ -27,10 +37,22 @@ from planner.plan_types import (
 )
 from planner.replica import MemoryFootprint, memory_footprint
 from planner.report import headline, planner_version, token_laws
-from planner.workload import LatencyTarget, Metric, Slo, Workload
+from planner.schedule import LoraAdapters, Schedule, Speculation
+from planner.workload import (
+    ClosedLoop,
+    LatencyTarget,
+    Metric,
+    RecordedArrivals,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    Workload,
+)
 
 SCHEMA_VERSION = 1
 """Raised when a field changes its meaning or goes; new fields do not raise it."""
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
+"""Fields of a `LatencySummary` after the mean, in order."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +79,31 @@ class TokenSummary:
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """One kind of request: its share of the arrivals and its lengths."""
+    """One kind of request: its share of the arrivals, its lengths, and how it is treated."""
 
     name: str
     share: float
     source: str
     input_tokens: TokenSummary
     output_tokens: TokenSummary
+    priority: int
+    weight: float
+    slo: tuple[LatencyTarget, ...]
+    prefixes: SharedPrefixes | None
 
 
 @dataclass(frozen=True)
 class WorkloadSummary:
-    """Mean arrivals [1/s], SCV of the gaps, lengths of all requests and of each class."""
+    """Mean arrivals [1/s], SCV of the gaps (null in a closed loop), lengths of all requests and of each class.
+
+    `concurrency` is the users of a closed loop, `recorded_requests` those of a recording; else null.
+    """
 
     rate_per_s: float
     scv: float
+    batch_mean: float
+    concurrency: int | None
+    recorded_requests: int | None
     source: str
     input_tokens: TokenSummary
     output_tokens: TokenSummary
@@ -130,14 +162,42 @@ class PoolSummary:
     memory_fraction: float
     calibration: str | None
     memory: MemoryFootprint
+    router: Router
+    schedule: Schedule
+    speculation: Speculation | None
+    lora: LoraAdapters | None
     nodes: int | None = None
     usd_per_hour: float | None = None
     sustained_rate_per_replica_s: float | None = None
 
 
 @dataclass(frozen=True)
+class IntervalSummary:
+    """Ends of an interval [s]."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ClassPerformanceSummary:
+    """Latencies of one class of requests; `attainment` is the share within its own targets, null without any."""
+
+    name: str
+    rate_per_s: float
+    ttft_s: LatencySummary
+    tpot_s: LatencySummary
+    e2e_s: LatencySummary
+    attainment: float | None
+
+
+@dataclass(frozen=True)
 class PerformanceSummary:
-    """How a deployment performs, predicted (analytic) or simulated. Goodput is null where no targets are given."""
+    """How a deployment performs, predicted (analytic) or simulated. Goodput is null where no targets are given.
+
+    `itl_s` is over all gaps between tokens. `confidence_s` holds 95 % intervals of simulated percentiles by metric and
+    percentile, as far as the run is long enough for them; `output_tokens_per_s` is 0 when predicted.
+    """
 
     method: Method
     rate_per_s: float
@@ -146,9 +206,13 @@ class PerformanceSummary:
     ttft_s: LatencySummary
     tpot_s: LatencySummary
     e2e_s: LatencySummary
+    itl_s: LatencySummary
+    confidence_s: Mapping[str, Mapping[str, IntervalSummary]]
     kv_transfer_s: float
     requests: int
+    output_tokens_per_s: float
     pools: tuple[PoolPerformance, ...]
+    classes: tuple[ClassPerformanceSummary, ...]
     assumptions: tuple[str, ...]
 
 
@@ -176,11 +240,12 @@ class PlannedSummary:
 
 @dataclass(frozen=True)
 class MetricSummary:
-    """Latencies over all deployments [s]."""
+    """Latencies over all deployments [s]; ITL over all gaps between tokens."""
 
     ttft_s: LatencySummary
     tpot_s: LatencySummary
     e2e_s: LatencySummary
+    itl_s: LatencySummary
 
 
 @dataclass(frozen=True)
@@ -317,12 +382,34 @@ def _llm(llm: LlmSpec, precision: Precision) -> LlmSummary:
 
 def _workload(workload: Workload) -> WorkloadSummary:
     arrivals = workload.arrivals
-    classes = tuple(
-        ClassSummary(kind.name, kind.share, kind.lengths.source, *map(_tokens, token_laws(kind.lengths)))
-        for kind in workload.classes
-    )
+    law = None if isinstance(arrivals, ClosedLoop) else workload.open_arrivals
     inputs, outputs = map(_tokens, token_laws(workload.lengths))
-    return WorkloadSummary(arrivals.rate_per_s, arrivals.scv, arrivals.source, inputs, outputs, classes)
+    return WorkloadSummary(
+        rate_per_s=math.nan if law is None else law.rate_per_s,
+        scv=math.nan if law is None else law.scv,
+        batch_mean=1.0 if law is None else law.batch_mean,
+        concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoop) else None,
+        recorded_requests=len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else None,
+        source=arrivals.source,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        classes=tuple(map(_kind, workload.classes)),
+    )
+
+
+def _kind(kind: RequestClass) -> ClassSummary:
+    inputs, outputs = map(_tokens, token_laws(kind.lengths))
+    return ClassSummary(
+        name=kind.name,
+        share=kind.share,
+        source=kind.lengths.source,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        priority=kind.priority,
+        weight=kind.weight,
+        slo=kind.slo.targets if kind.slo else (),
+        prefixes=kind.prefixes,
+    )
 
 
 def _tokens(law: LatencyDistribution) -> TokenSummary:
@@ -371,6 +458,10 @@ def _pool(pool: Pool) -> PoolSummary:
         memory_fraction=config.engine.memory_fraction,
         calibration=config.calibration.stack if config.calibration else None,
         memory=memory_footprint(config),
+        router=pool.router,
+        schedule=config.schedule,
+        speculation=config.speculation,
+        lora=config.lora,
     )
 
 
@@ -384,16 +475,35 @@ def performance_summary(performance: Performance, slo: Slo | None = None) -> Per
         ttft_s=_latency(performance.ttft),
         tpot_s=_latency(performance.tpot),
         e2e_s=_latency(performance.e2e),
+        itl_s=_latency(performance.itl),
+        confidence_s=_confidence(performance),
         kv_transfer_s=performance.kv_transfer_s,
         requests=performance.requests,
+        output_tokens_per_s=performance.output_tokens_per_s,
         pools=performance.pools,
+        classes=tuple(_class(one) for one in performance.classes),
         assumptions=performance.assumptions,
     )
 
 
+def _confidence(performance: Performance) -> dict[str, dict[str, IntervalSummary]]:
+    found: dict[str, dict[str, IntervalSummary]] = {}
+    for metric in performance.samples_s:
+        for name, percentile in PERCENTILES.items():
+            interval = performance.confidence_s(metric, percentile)
+            if interval is not None:
+                found.setdefault(f"{metric}_s", {})[name] = IntervalSummary(*interval)
+    return found
+
+
+def _class(one: ClassPerformance) -> ClassPerformanceSummary:
+    ttft_s, tpot_s, e2e_s = (_latency(law) for law in (one.ttft, one.tpot, one.e2e))
+    return ClassPerformanceSummary(one.name, one.rate_per_s, ttft_s, tpot_s, e2e_s, one.attainment)
+
+
 def _metrics(plan: Plan, *, simulated: bool) -> MetricSummary:
-    return MetricSummary(*(_latency(plan.latency(metric, simulated=simulated)) for metric in Metric))
+    return MetricSummary(**{f"{metric}_s": _latency(plan.latency(metric, simulated=simulated)) for metric in Metric})
 
 
 def _latency(law: LatencyDistribution) -> LatencySummary:
-    return LatencySummary(law.mean_s, *(law.quantile_s(p) for p in (0.5, 0.9, 0.95, 0.99, 0.999)))
+    return LatencySummary(law.mean_s, *(law.quantile_s(p) for p in PERCENTILES.values()))

@@ -88,6 +88,8 @@ QUERY_BLOCK = 128
 """Query rows of one thread block of a prefill kernel [tokens]."""
 EXPERT_TILES = (16, 32, 64, 128)
 """Row tiles of grouped GEMMs."""
+PLAIN = (float, int)
+"""Types of plain numbers, to which arrays are an alternative."""
 
 
 def p_norm(order: float, *terms: Value) -> Value:
@@ -111,15 +113,15 @@ def p_norm(order: float, *terms: Value) -> Value:
 
 def at_least(x: Value, bound: Value | float) -> Value:
     """The larger of the two, for floats as for arrays."""
-    if isinstance(x, float | int) and isinstance(bound, float | int):
-        return max(x, bound)
+    if isinstance(x, PLAIN) and isinstance(bound, PLAIN):
+        return x if x > bound else bound
     return np.maximum(x, bound)
 
 
 def at_most(x: Value, bound: Value | float) -> Value:
     """The smaller of the two, for floats as for arrays."""
-    if isinstance(x, float | int) and isinstance(bound, float | int):
-        return min(x, bound)
+    if isinstance(x, PLAIN) and isinstance(bound, PLAIN):
+        return x if x < bound else bound
     return np.minimum(x, bound)
 
 
@@ -133,7 +135,7 @@ def bent(time: Value, ideal: Value, bend: Bend | None, first: Value | float, sec
     if bend is None:
         return time
     factor = bend.factor(first, second)
-    if isinstance(time, float | int):
+    if isinstance(time, PLAIN):
         return max(time * float(factor), ideal)
     return np.maximum(time * factor, ideal)
 

@@ -21,7 +21,7 @@ from planner.columns import Column, Columns, pool_sizes, used_by_option
 from planner.deployment import Performance
 from planner.errors import UnknownNameError
 from planner.optimizer import Allocation, Limits, Objective, SolveStatus, solve
-from planner.performance import evaluate, prompt_time_share
+from planner.performance import evaluate
 from planner.plan_types import (
     AGREEMENT,
     STALE_PRICE_DAYS,
@@ -37,6 +37,7 @@ from planner.plan_types import (
     latency_over,
 )
 from planner.simulator import simulate
+from planner.stages import prompt_time_share
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
 __all__ = [

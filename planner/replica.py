@@ -28,6 +28,7 @@ from planner.llm import (
     Part,
     Precision,
     StateSpace,
+    attention_matrices,
     attention_weights,
     embedding_parameters,
     feed_forward_weights,
@@ -40,11 +41,17 @@ from planner.llm import (
     state_bytes,
 )
 from planner.roofline import ACTIVATION_BYTES, Parallelism, StepShape, compute_dtype, kv_heads_per_gpu
+from planner.schedule import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
 from planner.steps import StepTime, StepTimer, build_timer
 
 __all__ = [
+    "Batching",
+    "KvAllocation",
+    "LoraAdapters",
     "MemoryFootprint",
+    "Order",
     "Parallelism",
+    "Preemption",
     "ReplicaConfig",
     "Schedule",
     "Speculation",
@@ -53,6 +60,9 @@ __all__ = [
     "activation_bytes_per_gpu",
     "kv_bytes_per_token_per_gpu",
     "kv_transfer_bytes",
+    "lora_bytes",
+    "lora_bytes_per_gpu",
+    "lora_sizes",
     "memory_footprint",
     "require_room",
     "sequence_bytes_per_gpu",
@@ -66,52 +76,11 @@ LOGIT_BYTES = 4.0
 """Bytes per logit while sampling: engines cast logits to 32 bit before softmax."""
 
 
+LORA_DTYPE = Dtype.BF16
+"""Adapters are kept in 16 bit, quantised base or not (S-LoRA, Sheng et al., MLSys 2024; PEFT checkpoints)."""
 SERVED_SKEW = 0.8
 """Exponent of the popularity of experts in serving: of 0, 0.5, 0.8 and 1.01 the one that meets TPOT of DeepSeek-R1 on
 H200 and Qwen3-235B-A22B on H100 best (docs/accuracy.md)."""
-
-
-class Schedule(Frozen):
-    """How an engine fills its steps.
-
-    Attributes:
-        mixed_steps: a step may hold prompts and decodes together; otherwise it holds prompts (first) or decodes.
-        whole_prompts: prompts are not split over steps, unless one is longer than the token budget.
-        batch_wait_steps, batch_wait_fill: while sequences decode, waiting prompts are held back until their tokens
-            reach this share of the token budget, or for so many steps (TensorRT-LLM: batch_wait_timeout_iters,
-            batch_wait_max_tokens_ratio).
-        receive_interval_steps: while sequences decode, new requests are looked at every so many steps (SGLang:
-            scheduler-recv-interval).
-        reserve_outputs: KV blocks for input and output are reserved on admission, so that nothing is preempted.
-    """
-
-    mixed_steps: bool = True
-    whole_prompts: bool = False
-    batch_wait_steps: int = Field(default=0, ge=0, le=10_000)
-    batch_wait_fill: float = Field(default=0.0, ge=0.0, le=1.0)
-    receive_interval_steps: int = Field(default=1, ge=1, le=10_000)
-    reserve_outputs: bool = True
-
-
-class Speculation(Frozen):
-    """Draft and verify (Leviathan et al. 2023, arXiv:2211.17192): `draft_tokens` guesses are checked in one step.
-
-    Attributes:
-        draft_tokens: guesses per step.
-        acceptance: probability that a guess is right, given that those before it were.
-    """
-
-    draft_tokens: int = Field(ge=1, le=64)
-    acceptance: float = Field(ge=0.0, le=1.0)
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Expected tokens a sequence gains per step: (1 - a^(k + 1)) / (1 - a) (eq. 1 there).
-
-        >>> round(Speculation(draft_tokens=3, acceptance=0.8).tokens_per_step, 3)
-        2.952
-        """
-        return sum(self.acceptance**position for position in range(self.draft_tokens + 1))
 
 
 class ReplicaConfig(Frozen):
@@ -120,7 +89,8 @@ class ReplicaConfig(Frozen):
     `max_running_requests` is vLLM's max_num_seqs, `max_batched_tokens` its max_num_batched_tokens (chunk budget), both
     of the whole replica (all attention ranks together). `own_schedule` None is the engine's. `expert_skew` is the
     exponent of a power law of the experts' popularity, 0 for all alike; None is `SERVED_SKEW` with a calibration and 0
-    without, whose times are bounds.
+    without, whose times are bounds. `lora` are adapters on top of the model; `mask_s` is the time a step waits for the
+    grammar mask of each constrained sequence (constrained decoding).
     """
 
     llm: LlmSpec
@@ -135,6 +105,8 @@ class ReplicaConfig(Frozen):
     own_schedule: Schedule | None = Field(default=None, description="instead of the engine's")
     memory_fraction: float | None = Field(default=None, gt=0, le=1, description="instead of the engine's")
     expert_skew: float | None = Field(default=None, ge=0.0, le=4.0)
+    lora: LoraAdapters | None = None
+    mask_s: float = Field(default=0.0, ge=0.0, le=1.0, description="host time per decoding sequence and step [s]")
 
     @property
     def label(self) -> str:
@@ -175,6 +147,7 @@ class ReplicaConfig(Frozen):
             self.costs,
             self.speculation.draft_tokens if self.speculation else 0,
             self.skew,
+            self.speculation.draft_cost if self.speculation else None,
         )
 
     @cached_property
@@ -200,7 +173,7 @@ class MemoryFootprint:
 
     Attributes:
         usable_bytes: HBM the engine may use (capacity * memory fraction).
-        weights_bytes: this GPU's share of the weights.
+        weights_bytes: this GPU's share of the weights, and the slots of adapters.
         activation_bytes: reserve for the widest live activations of a full step and for logits.
         kv_capacity_bytes: what is left for KV cache; 0 when nothing is.
         kv_bytes_per_token: KV bytes one token takes on this GPU, in layers that keep the whole context.
@@ -272,6 +245,7 @@ def memory_footprint(replica: ReplicaConfig) -> MemoryFootprint:
     split = replica.parallelism
     usable = replica.sku.hbm_capacity_bytes.value * (replica.memory_fraction or replica.engine.memory_fraction)
     weights = weights_bytes_per_gpu(replica)
+    weights += lora_bytes_per_gpu(replica)
     activations = activation_bytes_per_gpu(replica)
     per_token = kv_bytes_per_token_per_gpu(replica.llm, replica.precision.kv_cache, split.tp) / split.pp
     fixed = sequence_bytes_per_gpu(replica)
@@ -320,20 +294,62 @@ def weights_bytes_per_gpu(replica: ReplicaConfig) -> float:
 
     Matrices split over tp, KV projections repeated where tp > kv_heads, compressed latent projections on every GPU,
     routed experts over all GPUs of a stage; embeddings, head and what is small split over tp; all over pp. With
-    speculation the multi-token-prediction modules too.
+    speculation the multi-token-prediction modules too, or a drafter's share of all that (`Speculation.draft_cost`).
     """
     llm, precision, split = replica.llm, replica.precision, replica.parallelism
     total = 0.0
     for group in llm.layers:
         total += group.count * _layer_bytes_per_gpu(group, llm.hidden_size, precision, split)
-    if replica.speculation is not None and llm.mtp is not None:
+    own_draft = replica.speculation is not None and replica.speculation.draft_cost is None
+    if own_draft and llm.mtp is not None:
         joined = 2.0 * llm.hidden_size**2 * ACTIVATION_BYTES / split.tp
         total += llm.mtp_layers * (_layer_bytes_per_gpu(llm.mtp, llm.hidden_size, precision, split) + joined)
     head = BYTES_PER_VALUE[precision.of(Part.LM_HEAD)[0]] * lm_head_weights(llm)
     tables = embedding_parameters(llm) - (0 if llm.tied_embeddings else lm_head_weights(llm))
     tables_bytes = ACTIVATION_BYTES * tables + (0.0 if llm.tied_embeddings else head)
     small = parameters(llm) - linear_parameters(llm) - embedding_parameters(llm)
-    return total / split.pp + (tables_bytes + ACTIVATION_BYTES * small) / split.tp / split.pp
+    drafter = (replica.speculation.draft_cost or 0.0) if replica.speculation is not None else 0.0
+    return (1.0 + drafter) * (total / split.pp + (tables_bytes + ACTIVATION_BYTES * small) / split.tp / split.pp)
+
+
+def lora_bytes(llm: LlmSpec, rank: int, dtype: Dtype) -> float:
+    """Bytes of one low-rank adapter of all projections of attention and feed-forward, every expert included.
+
+    ``rank * (inputs + outputs)`` values per matrix: two factors, inputs x rank and rank x outputs. Embeddings, LM head
+    and router have none. Source: Hu et al. 2021, LoRA, arXiv:2106.09685, sec. 4.1. Raises nothing.
+
+    >>> from planner.llm import load_llm
+    >>> lora_bytes(load_llm("llama-3.1-8b"), 16, Dtype.BF16) / 2  # PEFT: "trainable params: 41,943,040"
+    41943040.0
+    """
+    sizes = sum(group.count * sum(lora_sizes(group, llm.hidden_size)) for group in llm.layers)
+    return BYTES_PER_VALUE[dtype] * rank * sizes
+
+
+def lora_sizes(group: LayerGroup, hidden: int) -> tuple[int, int]:
+    """Inputs plus outputs [channels] of the projections of one layer, summed: of routed experts, and of all others.
+
+    >>> from planner.llm import load_llm
+    >>> lora_sizes(load_llm("llama-3.1-8b").layers[0], 4096)  # 2 x 8192 + 2 x 5120, and 3 x 18432
+    (0, 81920)
+    """
+    others = sum(inputs + outputs for inputs, outputs in attention_matrices(group.attention, hidden).values())
+    block = group.feed_forward
+    if block is None:
+        return 0, others
+    matrices, one = (3 if block.gated else 2), hidden + block.intermediate
+    if not isinstance(block, MoeFeedForward):
+        return 0, others + matrices * one
+    shared = matrices * (hidden + block.shared_intermediate) if block.shared_intermediate else 0
+    return block.experts * matrices * one, others + shared
+
+
+def lora_bytes_per_gpu(replica: ReplicaConfig) -> float:
+    """Bytes of all adapter slots on one GPU: factors are split as their base matrices (S-LoRA, MLSys 2024, sec. 6)."""
+    lora, split = replica.lora, replica.parallelism
+    if lora is None:
+        return 0.0
+    return lora.slots * lora_bytes(replica.llm, lora.rank, LORA_DTYPE) / (split.tp * split.pp)
 
 
 def _layer_bytes_per_gpu(group: LayerGroup, hidden: int, precision: Precision, split: Parallelism) -> float:
@@ -438,7 +454,9 @@ def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any]) -> NDA
     `input_tokens` has shape (n,) [tokens], as has the result [bytes].
     """
     llm, kv = replica.llm, replica.precision.kv_cache
+    sent = np.asarray(input_tokens * kv_bytes_per_token(llm, kv) + state_bytes(llm), dtype=np.float64)
+    if kv_window_bytes(llm, kv, llm.max_context_tokens) == 0.0:
+        return sent
     distinct, which = np.unique(np.asarray(input_tokens), return_inverse=True)
     windows = np.array([kv_window_bytes(llm, kv, tokens) for tokens in distinct.tolist()])
-    per_token = kv_bytes_per_token(llm, kv)
-    return np.asarray(input_tokens * per_token + windows[which] + state_bytes(llm), dtype=np.float64)
+    return np.asarray(sent + windows[which])

@@ -16,6 +16,7 @@ from hardware_db import Price
 from planner.deployment import Deployment, Method, Performance, Pool, PoolPerformance
 from planner.latency import LatencyDistribution
 from planner.llm import parameters
+from planner.performance_report import class_table, confidence_table
 from planner.plan_types import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment
 from planner.tables import Table, counted, duration, money, percent, significant, unit, with_unit
 from planner.workload import Metric, Slo, TokenLengths
@@ -425,6 +426,8 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
         _latency_table(
             ((metric, source, performance.distribution(metric)) for metric in Metric), _intervals(performance)
         ),
+        *confidence_table(performance),
+        *class_table(performance),
         Table("Load of each pool", _LOAD_COLUMNS, loads, _LOAD_NOTE),
     )
 

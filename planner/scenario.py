@@ -24,7 +24,18 @@ from planner.llm import LlmSpec, Precision, load_llm
 from planner.optimizer import Objective
 from planner.planning import FleetLimits, PlanRequest, PricePolicy
 from planner.traces import load_lengths, preset_scv, read_trace
-from planner.workload import MAX_SCV, ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import (
+    MAX_BATCH,
+    MAX_SCV,
+    ArrivalProcess,
+    ClosedLoop,
+    LatencyTarget,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 
 MAX_SCENARIO_BYTES = 1_000_000
 
@@ -89,14 +100,22 @@ class ScenarioClass(Frozen):
     name: str
     share: float = Field(gt=0, le=1, description="of all arrivals")
     lengths: Lengths
+    priority: int = Field(default=0, ge=-1000, le=1000, description="lower is served first, where the order heeds it")
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="share of the service under fair-share order")
+    slo: tuple[LatencyTarget, ...] = Field(default=(), description="targets of this class alone")
+    prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
 
 
 class ScenarioWorkload(Frozen):
-    """Traffic: rate, burstiness and lengths."""
+    """Traffic: rate, burstiness and lengths; or a trace that is replayed; or users in a closed loop."""
 
-    rate_per_s: float = Field(gt=0, description="mean arrivals [1/s]")
+    rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals [1/s]; a trace is rescaled to it")
     scv: Scv = Field(default=1.0, description="squared coefficient of variation of gaps, or a preset's name")
+    batch_mean: float = Field(default=1.0, ge=1, le=MAX_BATCH, description="mean requests of a batch of arrivals")
+    replay: str | None = Field(default=None, min_length=1, description="trace (CSV) whose requests are replayed")
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000, description="users of a closed loop: no rate")
     lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
+    prefixes: SharedPrefixes | None = Field(default=None, description="what prompts have in common (without classes)")
     classes: tuple[ScenarioClass, ...] = Field(default=(), description="instead of lengths: a mix of classes")
 
 
@@ -283,26 +302,60 @@ def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:
 
 
 def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
-    with _at("workload.scv"):
-        scv = preset_scv(workload.scv) if isinstance(workload.scv, str) else workload.scv
-    source = workload.scv if isinstance(workload.scv, str) else "given"
-    arrivals = ArrivalProcess(rate_per_s=workload.rate_per_s, scv=scv, source=source)
+    if workload.replay is not None:
+        return _replayed(workload, folder)
+    arrivals = _arrivals(workload)
     if (workload.lengths is None) == (not workload.classes):
         given = "both" if workload.classes else "neither"
         raise InputError("workload", given, "needs either lengths or classes", "give exactly one of them")
     if workload.lengths is not None:
         lengths = _lengths(workload.lengths, folder, "workload.lengths")
-        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=lengths),))
+        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=lengths, prefixes=workload.prefixes),))
+    if workload.prefixes is not None:
+        raise InputError("workload.prefixes", "given", "stand with each class where there are classes", "move them")
     classes = tuple(
         RequestClass(
             name=item.name,
             share=item.share,
             lengths=_lengths(item.lengths, folder, f"workload.classes[{index}].lengths"),
+            priority=item.priority,
+            weight=item.weight,
+            slo=Slo(targets=item.slo) if item.slo else None,
+            prefixes=item.prefixes,
         )
         for index, item in enumerate(workload.classes)
     )
     with _at("workload"):
         return Workload(arrivals=arrivals, classes=classes)
+
+
+def _arrivals(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop:
+    """A law of arrivals at the rate, or a closed loop, which has none."""
+    if workload.concurrency is not None:
+        _alone("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean"))
+        return ClosedLoop(concurrency=workload.concurrency)
+    if workload.rate_per_s is None:
+        raise InputError("workload.rate_per_s", "(missing)", "required field is missing", "add rate_per_s")
+    with _at("workload.scv"):
+        scv = preset_scv(workload.scv) if isinstance(workload.scv, str) else workload.scv
+    source = workload.scv if isinstance(workload.scv, str) else "given"
+    return ArrivalProcess(rate_per_s=workload.rate_per_s, scv=scv, source=source, batch_mean=workload.batch_mean)
+
+
+def _replayed(workload: ScenarioWorkload, folder: Path) -> Workload:
+    """The requests of a trace as they came, rescaled to the rate if there is one."""
+    _alone("workload.replay", workload, ("lengths", "classes", "scv", "batch_mean", "concurrency"))
+    with _at("workload.replay"):
+        found = read_trace(folder / str(workload.replay)).workload(workload.rate_per_s)
+    (alone,) = found.classes
+    return Workload(arrivals=found.arrivals, classes=(alone.model_copy(update={"prefixes": workload.prefixes}),))
+
+
+def _alone(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> None:
+    """Refuse fields that `field` leaves no room for."""
+    for other in others:
+        if getattr(workload, other) != type(workload).model_fields[other].default:
+            raise InputError(f"workload.{other}", getattr(workload, other), f"does not go with {field}", "drop one")
 
 
 def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:

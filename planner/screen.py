@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -66,6 +67,19 @@ def column_widths(table: Table, width: int) -> list[int]:
             widest = max(range(len(widths)), key=lambda index: (widths[index] > floors[index], widths[index]))
             widths[widest] -= 1
     return widths
+
+
+@contextlib.contextmanager
+def bar(what: str) -> Iterator[Callable[[float], None] | None]:
+    """A progress bar that takes shares from 0 to 1; None where standard error is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    parts = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*parts, console=console, transient=True) as shown:
+        task = shown.add_task(what, total=1.0)
+        yield lambda share: shown.update(task, completed=share)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ micro-batches of 1/pp of the sequences.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -38,7 +38,19 @@ from planner.roofline import (
     step_operators,
 )
 from planner.roofline.operators import LatentDecode, driven
-from planner.tabulated import BOUNDS, Curve, Surface, curves_of, decode_surface, operator_items
+from planner.roofline.single import prompts_of
+from planner.tabulated import (
+    BOUNDS,
+    GRID,
+    Curve,
+    Line,
+    Sheet,
+    Surface,
+    Table,
+    curves_of,
+    decode_surface,
+    operator_items,
+)
 
 FloatArray = NDArray[np.float64]
 Number = FloatArray | float
@@ -90,7 +102,7 @@ class StepTimer:
     latent_layers: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
-    drafts: int = 0
+    drafts: float = 0.0
 
     def with_costs(self, costs: EngineCosts) -> StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
@@ -126,31 +138,22 @@ class StepTimer:
         chunk_pairs: float = 0.0,
         chunk_context: float = 0.0,
         chunks: float = 0.0,
+        prompts_s: float | None = None,
     ) -> float:
-        """Duration [s] of one step in plain floats; arguments as in `StepShape`."""
-        shape = StepShape(
-            float(decodes),
-            float(decode_context),
-            float(chunk_tokens),
-            float(chunk_pairs),
-            float(chunk_context),
-            float(chunks),
-        )
-        load = Load.of(shape, self.parallelism, self.queries)
-        total = 0.0
-        for driver, curve in self.curves.items():
-            total += curve.one_s(driven(load, driver))  # type: ignore[arg-type]
-        total += self.decoding.one_s(load.decodes, load.context)  # type: ignore[arg-type]
-        if chunks:
-            total += float(self._prompts_s(load))
-        total = float(self._served_s(total, load, self._roof_s(load)))
-        if self.draft is not None and decodes:
-            total += self.drafts * self.draft.step_s(decodes, decode_context)
-        return float(total + self._host_s(load))
+        """Duration [s] of one step in plain floats; arguments as in `StepShape` and `times_s`."""
+        return self._one.step_s(decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks, prompts_s)
 
     def decode_s(self, decodes: float, context: float) -> float:
         """Duration [s] of a step of decodes only; `context` is summed over them."""
-        return self.step_s(decodes, context)
+        return self._one.decode_s(decodes, context)
+
+    @cached_property
+    def _one(self) -> OneStep:
+        return OneStep(self)
+
+    def __getstate__(self) -> dict[str, object]:
+        """To be copied or kept: without `_one`, whose functions cannot be and which is made again on first use."""
+        return {name: value for name, value in self.__dict__.items() if name != "_one"}
 
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
@@ -229,6 +232,101 @@ class StepTimer:
         return self.costs.step_s + self.costs.sequence_s * load.decodes
 
 
+class _Sums:
+    """Tabulated seconds of one step in plain floats: operators that depend on one number, and the decodes' attention.
+
+    Lines over the same number are one line: group tokens are tokens with one attention rank, and without prompts all
+    tokens are rows.
+    """
+
+    __slots__ = ("attention", "dp", "group", "rows", "tokens", "tokens_and_rows")
+
+    def __init__(self, timer: StepTimer, of: Callable[[Table], FloatArray]) -> None:
+        by = {driver: of(curve) for driver, curve in timer.curves.items()}
+        nothing = np.zeros_like(GRID)
+        tokens, rows, group = (by.get(d, nothing) for d in (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS))
+        self.dp = float(timer.parallelism.dp)
+        if self.dp == 1.0:
+            tokens, group = tokens + group, nothing
+        self.group = Line(group).at if group.any() else None
+        self.tokens, self.rows, self.tokens_and_rows = Line(tokens).at, Line(rows).at, Line(tokens + rows).at
+        self.attention = Sheet(of(timer.decoding)).at
+
+    def decode_s(self, tokens: float, decodes: float, context: float) -> float:
+        """Of decodes alone, `tokens` on each rank."""
+        seconds = self.tokens_and_rows(tokens) + self.attention(decodes, context)
+        return seconds if self.group is None else seconds + self.group(tokens * self.dp)
+
+    def step_s(self, tokens: float, group_tokens: float, rows: float, decodes: float, context: float) -> float:
+        """Of any step, its prompts' attention left out; arguments as in `Load`."""
+        seconds = self.tokens(tokens) + self.rows(rows) + self.attention(decodes, context)
+        return seconds if self.group is None else seconds + self.group(group_tokens)
+
+
+class OneStep:
+    """`StepTimer.times_s` for one step in plain floats: the same sums, with all that is constant worked out once."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        costs, split = timer.costs, timer.parallelism
+        self.dp, self.ways, self.queries = float(split.dp), float(split.dp * split.pp), timer.queries
+        self.kernels = _Sums(timer, lambda table: table.total_s)
+        self.roofs = _Sums(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
+        self.prompts = prompts_of(timer.prompting, timer.silicon)
+        self.between_s = costs.gap_s * timer.launches + costs.latent_s * timer.latent_layers
+        self.launching_s = costs.launch_s * timer.launches + costs.latent_prompt_s * timer.latent_layers
+        self.stretch, self.prompt_stretch, self.captured = costs.stretch, costs.prompt_stretch, costs.captured_tokens
+        self.host_s, self.sequence_s = costs.step_s, costs.sequence_s
+        self.draft = timer.draft._one if timer.draft is not None else None
+        self.drafts = timer.drafts
+
+    def decode_s(self, decodes: float, decode_context: float) -> float:
+        """`StepTimer.decode_s`."""
+        own = decodes / self.ways
+        tokens, context = own * self.queries, decode_context / decodes if decodes > 0 else 1.0
+        context = max(context, 1.0)
+        seconds = self.stretch * self.kernels.decode_s(tokens, own, context) + self.between_s
+        if self.roofs is not None:
+            seconds = max(seconds, self.roofs.decode_s(tokens, own, context))
+        if self.draft is not None and decodes:
+            seconds += self.drafts * self.draft.decode_s(decodes, decode_context)
+        return seconds + self.host_s + self.sequence_s * own
+
+    def step_s(
+        self,
+        decodes: float,
+        decode_context: float,
+        chunk_tokens: float,
+        chunk_pairs: float,
+        chunk_context: float,
+        chunks: float,
+        prompts_s: float | None = None,
+    ) -> float:
+        """`StepTimer.step_s`: what `Load.of` makes of the shape, then the sums of `StepTimer.times_s`."""
+        if not chunks and not chunk_tokens:
+            return self.decode_s(decodes, decode_context)
+        busy = max(min(chunks, self.ways), 1.0)
+        own, prompt, mine = decodes / self.ways, chunk_tokens / busy, chunks / busy
+        tokens, rows = own * self.queries + prompt, own * self.queries + mine
+        group_tokens = own * self.dp * self.queries + prompt * min(busy, self.dp)
+        context = max(decode_context / decodes, 1.0) if decodes > 0 else 1.0
+        kernels_s = self.kernels.step_s(tokens, group_tokens, rows, own, context)
+        if chunks:
+            if prompts_s is None:
+                new = max(chunk_tokens / chunks, 1.0)
+                past = max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0)
+                prompts_s = self.prompts(mine, new, past, max(chunk_context / chunks - new, 0.0))
+            kernels_s += prompts_s
+        if chunks and tokens > self.captured:
+            seconds = max(self.prompt_stretch * kernels_s, self.launching_s)
+        else:
+            seconds = self.stretch * kernels_s + self.between_s
+            if self.roofs is not None:
+                seconds = max(seconds, self.roofs.step_s(tokens, group_tokens, rows, own, context))
+        if self.draft is not None and decodes:
+            seconds += self.drafts * self.draft.decode_s(decodes, decode_context)
+        return seconds + self.host_s + self.sequence_s * own
+
+
 def _arrays(shape: StepShape) -> StepShape:
     fields = np.broadcast_arrays(
         shape.decodes,
@@ -259,12 +357,15 @@ def build_timer(
     costs: EngineCosts,
     draft_tokens: int = 0,
     skew: float = 0.0,
+    draft_cost: float | None = None,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
 
+    A draft takes `draft_cost` of a step of the same decodes without drafts, or else what the model's own module takes.
     Raises InputError when heads do not split over tp, or there is nothing to draft with.
     """
-    return _built(_Same(llm), _Same(sku), precision, parallelism, _Same(calibration), costs, draft_tokens, skew)
+    same = (_Same(llm), _Same(sku), precision, parallelism, _Same(calibration))
+    return _built(*same, costs, draft_tokens, skew, draft_cost)
 
 
 class _Same(Generic[T]):
@@ -290,17 +391,22 @@ def _built(
     costs: EngineCosts,
     draft_tokens: int,
     skew: float,
+    draft_cost: float | None,
 ) -> StepTimer:
     llm, sku = model.it, gpu.it
     silicon = Silicon(sku, fits.it)
     operators = step_operators(llm, sku, precision, parallelism, skew)
     if not draft_tokens:
         return _composed(operators, silicon, parallelism).with_costs(costs)
+    timer = _composed(operators, silicon, parallelism, 1.0 + draft_tokens)
+    if draft_cost is not None:
+        plain = _composed(operators, silicon, parallelism) if draft_cost else None
+        return replace(timer, draft=plain, drafts=draft_tokens * draft_cost).with_costs(costs)
     drafting = draft_operators(llm, sku, precision, parallelism, skew)
     if not drafting:
-        raise InputError("speculation", llm.id, "has no multi-token-prediction layer to draft with", "remove it")
+        fix = "remove it, or give its draft_cost"
+        raise InputError("speculation", llm.id, "has no multi-token-prediction layer to draft with", fix)
     draft = _composed(drafting, silicon, parallelism)
-    timer = _composed(operators, silicon, parallelism, 1.0 + draft_tokens)
     return replace(timer, draft=draft, drafts=draft_tokens).with_costs(costs)
 
 

@@ -1,7 +1,7 @@
 """Operator times tabulated once per replica: over one number (`Curve`), or over decodes and their context (`Surface`).
 
-Between grid points both are linear, beyond the grid in proportion. Tables hold seconds by family and by bound; totals
-are also kept as plain lists, for one step at a time.
+Between grid points both are linear, beyond the grid in proportion. Tables hold seconds by family and by bound. `Line`
+and `Sheet` are the same in plain floats, for one step at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.roofline import Bound, Driver, Family, Load, Operator, Silicon, operator_seconds
+from planner.roofline.single import Plane
 
 FloatArray = NDArray[np.float64]
 BOUNDS = tuple(Bound)
@@ -36,8 +37,7 @@ DECODES = np.unique(np.concatenate([np.arange(1.0, 9.0), np.round(np.geomspace(8
 CONTEXTS = np.unique(np.concatenate([[1.0], np.round(np.geomspace(16, 2**20, 65))]))
 """Mean context [tokens] at which attention is tabulated."""
 _GRID_LIST: list[float] = GRID.tolist()
-_DECODES_LIST: list[float] = DECODES.tolist()
-_CONTEXTS_LIST: list[float] = CONTEXTS.tolist()
+MOST_DECODES, LONGEST_CONTEXT = float(DECODES[-1]), float(CONTEXTS[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,32 +69,14 @@ class Table:
 class Curve(Table):
     """Over a number of tokens (or rows): the grid is `GRID`."""
 
-    @cached_property
-    def _list(self) -> list[float]:
-        return [float(x) for x in self.total_s]
-
     def at(self, tokens: FloatArray | float, values: FloatArray) -> FloatArray:
         """One tabulated row at many numbers of tokens, shape of `tokens`."""
         return np.asarray(np.interp(tokens, GRID, values) * np.maximum(1.0, tokens / GRID[-1]))
-
-    def one_s(self, tokens: float) -> float:
-        """The total at one number of tokens."""
-        values, i = self._list, bisect_right(_GRID_LIST, tokens)
-        if i == 0:
-            return values[0]
-        if i == len(values):
-            return values[-1] * tokens / _GRID_LIST[-1]
-        low = _GRID_LIST[i - 1]
-        return values[i - 1] + (values[i] - values[i - 1]) * (tokens - low) / (_GRID_LIST[i] - low)
 
 
 @dataclass(frozen=True, eq=False)
 class Surface(Table):
     """Over decoding sequences and their mean context, on `DECODES` x `CONTEXTS`; nothing where nothing decodes."""
-
-    @cached_property
-    def _rows(self) -> list[list[float]]:
-        return [[float(x) for x in row] for row in self.total_s]
 
     def at(self, decodes: FloatArray | float, context: FloatArray | float, values: FloatArray) -> FloatArray:
         """One tabulated quantity at many (decodes, context), shape of both."""
@@ -105,28 +87,51 @@ class Surface(Table):
         beyond = np.maximum(1.0, decodes / DECODES[-1]) * np.maximum(1.0, context / CONTEXTS[-1])
         return np.asarray((low * (1.0 - u) + high * u) * beyond * (np.asarray(decodes) > 0.0))
 
-    def one_s(self, decodes: float, context: float) -> float:
-        """The total at one (decodes, context)."""
+
+class Line:
+    """`Curve.at` for one number of tokens in plain floats, of a tabulated row."""
+
+    __slots__ = ("_slopes", "_values")
+
+    def __init__(self, values: FloatArray) -> None:
+        self._values: list[float] = values.tolist()
+        self._slopes: list[float] = (np.diff(values) / np.diff(GRID)).tolist()
+
+    def at(self, tokens: float) -> float:
+        """Seconds at one number of tokens."""
+        i = bisect_right(_GRID_LIST, tokens) - 1
+        if i < 0:
+            return self._values[0]
+        if i == len(self._slopes):
+            return self._values[i] * tokens / _GRID_LIST[i]
+        return self._values[i] + self._slopes[i] * (tokens - _GRID_LIST[i])
+
+
+class Sheet:
+    """`Surface.at` for one step in plain floats, of one tabulated quantity."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, values: FloatArray) -> None:
+        self._at = Plane(DECODES, CONTEXTS, values).at
+
+    def at(self, decodes: float, context: float) -> float:
+        """Seconds of one step."""
         if decodes <= 0.0:
             return 0.0
-        i, u = _place(_DECODES_LIST, decodes)
-        j, v = _place(_CONTEXTS_LIST, context)
-        first, second = self._rows[i], self._rows[i + 1]
-        low = first[j] * (1.0 - v) + first[j + 1] * v
-        high = second[j] * (1.0 - v) + second[j + 1] * v
-        beyond = max(1.0, decodes / _DECODES_LIST[-1]) * max(1.0, context / _CONTEXTS_LIST[-1])
-        return (low * (1.0 - u) + high * u) * beyond
-
-
-def _place(grid: list[float], x: float) -> tuple[int, float]:
-    """Cell of a grid and the position in it, in [0, 1]."""
-    i = min(max(bisect_right(grid, x) - 1, 0), len(grid) - 2)
-    return i, min(max((x - grid[i]) / (grid[i + 1] - grid[i]), 0.0), 1.0)
+        seconds = self._at(decodes, context)
+        if decodes > MOST_DECODES:
+            seconds *= decodes / MOST_DECODES
+        if context > LONGEST_CONTEXT:
+            seconds *= context / LONGEST_CONTEXT
+        return seconds
 
 
 def _places(grid: FloatArray, x: FloatArray | float) -> tuple[NDArray[np.intp], FloatArray]:
-    i = np.clip(np.searchsorted(grid, x, side="right") - 1, 0, grid.size - 2)
-    return i, np.clip((x - grid[i]) / (grid[i + 1] - grid[i]), 0.0, 1.0)
+    # np.clip takes several times as long on short arrays.
+    i = np.minimum(np.maximum(grid.searchsorted(x, side="right") - 1, 0), grid.size - 2)
+    low = grid[i]
+    return i, np.minimum(np.maximum((x - low) / (grid[i + 1] - low), 0.0), 1.0)
 
 
 def curves_of(operators: Sequence[Operator], silicon: Silicon) -> dict[Driver, Curve]:

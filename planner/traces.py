@@ -26,7 +26,15 @@ from pydantic import Field
 
 from hardware_db.schema import Frozen
 from planner.errors import InputError, UnknownNameError
-from planner.workload import MAX_SCV, MAX_TOKENS, ArrivalProcess, TokenLengths
+from planner.workload import (
+    MAX_SCV,
+    MAX_TOKENS,
+    ArrivalProcess,
+    RecordedArrivals,
+    RequestClass,
+    TokenLengths,
+    Workload,
+)
 
 MAX_TRACE_BYTES = 100_000_000
 """Largest trace read, after decompression [bytes]: 100 MB, some five million rows of twenty characters."""
@@ -167,6 +175,24 @@ class Trace:
             raise InputError("arrival_scv", scv, f"must be <= {MAX_SCV:g}", "cut out silences, or spread clock ticks")
         rate = self.rate_per_s if rate_per_s is None else rate_per_s
         return ArrivalProcess(rate_per_s=rate, scv=scv, source=self.source)
+
+    def workload(self, rate_per_s: float | None = None) -> Workload:
+        """The trace to be replayed request by request, with time rescaled to `rate_per_s` [1/s] if given.
+
+        The theory sees its lengths, its SCV and its dispersion. Raises InputError unless the arrivals span time.
+
+        >>> Trace.from_arrays([0, 1, 3], [10, 20, 30], [1, 2, 3]).workload(rate_per_s=2.0).rate_per_s
+        2.0
+        """
+        self._gaps_s()
+        recorded = RecordedArrivals(
+            times_s=tuple(self.arrival_s.tolist()),
+            input_tokens=tuple(self.input_tokens.tolist()),
+            output_tokens=tuple(self.output_tokens.tolist()),
+            source=self.source,
+        )
+        arrivals = recorded if rate_per_s is None else recorded.at_rate(rate_per_s)
+        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=self.lengths()),))
 
     def _gaps_s(self) -> NDArray[np.float64]:
         span_s = float(self.arrival_s[-1] - self.arrival_s[0])

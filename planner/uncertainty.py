@@ -49,9 +49,9 @@ def latency_intervals(
     running: Sequence[float],
     means_s: Mapping[Metric, float],
 ) -> dict[Metric, tuple[float, float]]:
-    """90 % intervals [s] of mean TTFT, TPOT and E2E; empty unless every pool is calibrated.
+    """90 % intervals [s] of the means given (TTFT, TPOT, E2E, ITL); empty unless every pool is calibrated.
 
-    TPOT has the spread of a decode step, TTFT that of a step with one prompt, E2E both by their shares of it.
+    TPOT and ITL have the spread of a decode step, TTFT that of a step with one prompt, E2E both by their shares of it.
 
     Args:
         deployment: the pools.
@@ -73,8 +73,8 @@ def latency_intervals(
     ttft = step_spread(first.config, prompt)
     tpot = step_spread(last.config, StepShape(decodes, decodes * context))
     share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], 1e-30))
-    spreads = {Metric.TTFT: ttft, Metric.TPOT: tpot, Metric.E2E: share * ttft + (1.0 - share) * tpot}
-    return {metric: interval(means_s[metric], spread) for metric, spread in spreads.items()}
+    spreads = {Metric.TTFT: ttft, Metric.TPOT: tpot, Metric.E2E: share * ttft + (1.0 - share) * tpot, Metric.ITL: tpot}
+    return {metric: interval(means_s[metric], spread) for metric, spread in spreads.items() if metric in means_s}
 
 
 def interval(mean_s: float, spread: float) -> tuple[float, float]:

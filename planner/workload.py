@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from hardware_db.schema import Frozen
-from planner.errors import InputError
+from planner.errors import InputError, UnknownNameError
 
 MAX_LENGTH_CELLS = 200_000
 """Most cells of one law of lengths; `planner.traces.compress` brings millions of requests down to thousands."""
@@ -25,6 +25,14 @@ MAX_SCV = 1000.0
 """Largest SCV of interarrival times: six times the burstiest public trace (173, Azure 2023 code)."""
 REQUESTS_PER_USER = 10
 """Of a closed loop unless given: InferenceX (SemiAnalysis, 2025) runs 10 times its concurrency."""
+MAX_BATCH = 10_000.0
+"""Largest mean number of requests that arrive at one instant."""
+MAX_RECORDED = 5_000_000
+"""Most requests of a recorded stream: what `planner.traces` reads from one file."""
+FEWEST_WINDOWS = 10
+"""A recording has to hold this many windows for the variance of their counts to mean anything."""
+MAX_PREFIXES = 100_000
+"""Most distinct shared prefixes of one class."""
 METRONOME_SCV = 1e-12
 """At or below this SCV gaps differ by less than a millionth of their mean: drawn as exactly equal."""
 
@@ -167,16 +175,46 @@ class ArrivalProcess(Frozen):
 
     SCV 1 is Poisson, 0 is a metronome, above 1 is bursty (drawn as Gamma gaps, the shape that ServeGen, Xiang et al.,
     arXiv 2505.09999, fits to production clients). A renewal process has no memory beyond one gap: drift of the rate
-    over minutes is not in its SCV.
+    over minutes is not in its SCV. `batch_mean` above 1 brings requests in batches of a geometric number, with
+    the gaps between batches. Where counts were measured, `dispersion` says how their variance grows with the window and
+    the theory goes by it, while draws stay renewals with this SCV (a `RecordedArrivals` is replayed instead).
     """
 
-    rate_per_s: float = Field(gt=0, description="mean arrivals [1/s]")
-    scv: float = Field(default=1.0, ge=0, le=MAX_SCV, description="variance / mean^2 of interarrival times")
+    rate_per_s: float = Field(gt=0, description="mean arrivals of requests [1/s]")
+    scv: float = Field(default=1.0, ge=0, le=MAX_SCV, description="variance / mean^2 of the gaps between batches")
     source: str = Field(default="given", description="where rate and SCV come from")
+    batch_mean: float = Field(default=1.0, ge=1, le=MAX_BATCH, description="mean requests of a geometric batch")
+    dispersion: tuple[tuple[float, float], ...] = Field(
+        default=(), description="measured (window [mean gaps], variance / mean of the arrivals in it), windows rising"
+    )
 
     def at_rate(self, rate_per_s: float) -> ArrivalProcess:
         """The same burstiness at another mean rate [1/s] (time is rescaled)."""
-        return ArrivalProcess(rate_per_s=rate_per_s, scv=self.scv, source=self.source)
+        return self.model_copy(update={"rate_per_s": rate_per_s})
+
+    @property
+    def is_renewal(self) -> bool:
+        """Whether requests come one by one and nothing but their gaps was measured."""
+        return self.batch_mean == 1.0 and not self.dispersion
+
+    def index_of_dispersion(self, window: float) -> float:
+        """Variance over mean of the arrivals in a window [mean gaps]: as measured, else that of long windows.
+
+        Measured: linear in the logarithm of the window, the last value beyond the last window. Batches of a geometric
+        number with mean b have Var N / E N = b SCV + b - 1 in the long run (variance of a random sum).
+
+        >>> ArrivalProcess(rate_per_s=1.0, batch_mean=3.0).index_of_dispersion(100.0)
+        5.0
+        """
+        if not self.dispersion:
+            return self.batch_mean * self.scv + self.batch_mean - 1.0
+        windows, values = np.array(self.dispersion).T
+        return float(np.interp(np.log(max(window, 1e-9)), np.log(windows), values))
+
+    def as_renewal(self, window: float) -> ArrivalProcess:
+        """A renewal process with the dispersion that these arrivals have over a window [mean gaps]."""
+        scv = min(self.index_of_dispersion(window), MAX_SCV)
+        return ArrivalProcess(rate_per_s=self.rate_per_s, scv=scv, source=self.source)
 
     def split(self, share: float) -> ArrivalProcess:
         """The part of the arrivals that a random split sends one way: rate * share, SCV 1 + share (SCV - 1).
@@ -184,14 +222,20 @@ class ArrivalProcess(Frozen):
         Random splitting of a renewal process (Whitt 1983, Bell Syst. Tech. J. 62(9), eq. 36).
         Raises InputError unless 0 < share <= 1 (up to rounding).
 
-        >>> ArrivalProcess(rate_per_s=40.0, scv=3.0).split(0.25)
-        ArrivalProcess(rate_per_s=10.0, scv=1.5, source='given')
+        >>> part = ArrivalProcess(rate_per_s=40.0, scv=3.0).split(0.25)
+        >>> part.rate_per_s, part.scv
+        (10.0, 1.5)
         """
         if not 0.0 < share <= 1.0 + 1e-9:
             raise InputError("share", share, "must lie in (0, 1]")
         share = min(share, 1.0)
+        thinned = tuple((window * share, max(0.0, 1.0 + share * (index - 1.0))) for window, index in self.dispersion)
         return ArrivalProcess(
-            rate_per_s=self.rate_per_s * share, scv=max(0.0, 1.0 + share * (self.scv - 1.0)), source=self.source
+            rate_per_s=self.rate_per_s * share,
+            scv=max(0.0, 1.0 + share * (self.scv - 1.0)),
+            source=self.source,
+            batch_mean=1.0 + share * (self.batch_mean - 1.0),
+            dispersion=thinned,
         )
 
     def sample_times_s(self, count: int, seed: int) -> NDArray[np.float64]:
@@ -203,10 +247,110 @@ class ArrivalProcess(Frozen):
         [0.25, 0.5, 0.75]
         """
         _check_draw(count, seed)
-        if self.scv <= METRONOME_SCV:
-            return np.arange(1, count + 1) / self.rate_per_s
-        gaps = np.random.default_rng(seed).gamma(1.0 / self.scv, self.scv, size=count)
-        return np.cumsum(gaps) / self.rate_per_s
+        generator = np.random.default_rng(seed)
+        even = self.scv <= METRONOME_SCV
+        gaps = np.ones(count) if even else generator.gamma(1.0 / self.scv, self.scv, size=count)
+        times_s = np.cumsum(gaps) * (self.batch_mean / self.rate_per_s)
+        if self.batch_mean == 1.0:
+            return times_s
+        sizes = generator.geometric(1.0 / self.batch_mean, size=count)
+        return np.repeat(times_s, sizes)[:count]
+
+
+class RecordedArrivals(Frozen):
+    """Requests as they came: times and lengths of a recording, replayed one by one.
+
+    Build from a `planner.traces.Trace` (`Trace.workload`). `rate_per_s` rescales time; `process` sums the stream up for
+    the theory: SCV of the gaps and index of dispersion of counts over windows from one gap to a tenth of the recording.
+
+    Raises InputError when there are fewer than two requests, when columns differ in number, when a time goes back or
+    is not finite, or when a length is not a whole number of tokens >= 1.
+
+    >>> RecordedArrivals(times_s=(0.0, 1.0, 3.0), input_tokens=(9, 9, 9), output_tokens=(1, 2, 3)).rate_per_s
+    0.6666666666666666
+    """
+
+    times_s: tuple[float, ...] = Field(min_length=2, max_length=MAX_RECORDED, description="arrivals, sorted [s]")
+    input_tokens: tuple[int, ...] = Field(min_length=2, max_length=MAX_RECORDED, description="per request [tokens]")
+    output_tokens: tuple[int, ...] = Field(min_length=2, max_length=MAX_RECORDED, description="per request [tokens]")
+    source: str = Field(default="given", description="where the recording comes from")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sizes = {len(self.times_s), len(self.input_tokens), len(self.output_tokens)}
+        if len(sizes) != 1:
+            raise InputError("arrivals", sorted(sizes), "times and lengths differ in number", "give one of each")
+        times_s = np.asarray(self.times_s, dtype=np.float64)
+        if not np.isfinite(times_s).all():
+            raise InputError("arrivals.times_s", "nan or inf", "must be finite", "drop that request")
+        back = np.flatnonzero(np.diff(times_s) < 0.0)
+        if back.size:
+            raise InputError(f"arrivals.times_s[{back[0] + 1}]", self.times_s[back[0] + 1], "goes back", "sort by time")
+        if not times_s[-1] > times_s[0]:
+            raise InputError("arrivals.times_s", self.times_s[0], "all requests arrive at once", "give a longer stream")
+        _checked_tokens("input_tokens", self.input_tokens)
+        _checked_tokens("output_tokens", self.output_tokens)
+        return self
+
+    def __hash__(self) -> int:
+        """Of the stream."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.times_s, self.input_tokens, self.output_tokens))
+
+    @cached_property
+    def offsets_s(self) -> NDArray[np.float64]:
+        """Times after the first arrival [s], shape (n,)."""
+        times_s = np.asarray(self.times_s, dtype=np.float64)
+        return _read_only(times_s - times_s[0])
+
+    @property
+    def rate_per_s(self) -> float:
+        """One over the mean gap [1/s]."""
+        return (len(self.times_s) - 1) / float(self.offsets_s[-1])
+
+    @property
+    def scv(self) -> float:
+        """Squared coefficient of variation of the gaps."""
+        return self.process.scv
+
+    def at_rate(self, rate_per_s: float) -> RecordedArrivals:
+        """The same requests with time rescaled to another mean rate [1/s]."""
+        if not rate_per_s > 0.0:
+            raise InputError("rate_per_s", rate_per_s, "must be > 0", "give a rate in requests per second")
+        stretch = self.rate_per_s / rate_per_s
+        times_s = tuple((self.offsets_s * stretch).tolist())
+        return self.model_copy(update={"times_s": times_s})._forgotten()
+
+    def _forgotten(self) -> RecordedArrivals:
+        """Itself without what was derived from other times (`model_copy` takes cached values along)."""
+        for name in ("offsets_s", "process", "_hash"):
+            self.__dict__.pop(name, None)
+        return self
+
+    def split(self, share: float) -> ArrivalProcess:
+        """What a random split sends one way, as a process; see `ArrivalProcess.split`."""
+        return self.process.split(share)
+
+    @cached_property
+    def process(self) -> ArrivalProcess:
+        """The stream summed up: rate, SCV of the gaps, and dispersion of the counts at windows of 1, 2, 4, ... gaps.
+
+        Index of dispersion: variance over mean of the counts in consecutive windows (Fendick and Whitt, Proceedings of
+        the IEEE 77(1), 1989), as long as the recording holds ten of them.
+        """
+        gaps = np.diff(self.offsets_s)
+        scaled = self.offsets_s / gaps.mean()
+        points, window = [], 1.0
+        while window <= scaled[-1] / FEWEST_WINDOWS:
+            whole = int(scaled[-1] // window)
+            counts = np.bincount((scaled / window).astype(np.int64), minlength=whole)[:whole]
+            points.append((window, float(counts.var() / counts.mean())))
+            window *= 2.0
+        scv = min(float((gaps / gaps.mean()).var()), MAX_SCV)
+        return ArrivalProcess(rate_per_s=self.rate_per_s, scv=scv, source=self.source, dispersion=tuple(points))
 
 
 class ClosedLoop(Frozen):
@@ -271,12 +415,84 @@ class ClosedLoop(Frozen):
         return users * (self.ramp_s / self.concurrency)
 
 
+class Metric(StrEnum):
+    """Latency metrics of one request, and of one gap between tokens.
+
+    TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output tokens - 1). E2E: arrival to last token. ITL: one gap
+    between two tokens of a request; its percentiles are over all gaps of all requests.
+    """
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+    ITL = "itl"
+
+
+class LatencyTarget(Frozen):
+    """`percentile` of all requests have `metric` <= `threshold_s`.
+
+    >>> LatencyTarget(metric="ttft", percentile=0.99, threshold_s=0.5).name
+    'p99 TTFT'
+    """
+
+    metric: Metric
+    percentile: float = Field(description="a probability strictly between 0 and 1: 0.99 is p99")
+    threshold_s: float = Field(gt=0, description="the metric must not exceed this [s]")
+
+    @model_validator(mode="after")
+    def _percentile_is_a_probability(self) -> Self:
+        if not 0.0 < self.percentile < 1.0:
+            raise InputError("percentile", self.percentile, "must lie strictly between 0 and 1", "write 0.99 for p99")
+        return self
+
+    @property
+    def name(self) -> str:
+        """E.g. ``p99 TTFT``."""
+        return f"p{100 * self.percentile:g} {self.metric.value.upper()}"
+
+
+class Slo(Frozen):
+    """All targets must hold. Goodput counts the requests that meet every threshold.
+
+    With `attainment` the promise is a joint one, as DistServe (Zhong et al., OSDI 2024) states it: that share of the
+    requests meets all thresholds at once, and the percentiles of the single targets do not count.
+    """
+
+    targets: tuple[LatencyTarget, ...] = Field(min_length=1)
+    attainment: float | None = Field(default=None, gt=0, lt=1, description="joint share of requests; None: each target")
+
+
+class SharedPrefixes(Frozen):
+    """Prompts that begin alike: each request starts with one of `groups` prefixes of `tokens` tokens.
+
+    A system prompt is one group; tenants, documents or tools are many. Group k of 1 ... `groups` has a popularity in
+    proportion to k^-`skew` (Zipf). A prompt shorter than the prefix shares all of itself.
+
+    >>> SharedPrefixes(tokens=1024, groups=2, skew=1.0).popularity.round(3).tolist()
+    [0.667, 0.333]
+    """
+
+    tokens: int = Field(ge=1, le=MAX_TOKENS, description="shared tokens at the start of a prompt")
+    groups: int = Field(default=1, ge=1, le=MAX_PREFIXES, description="distinct prefixes")
+    skew: float = Field(default=0.0, ge=0.0, le=4.0, description="exponent of their popularity; 0: all alike")
+
+    @property
+    def popularity(self) -> NDArray[np.float64]:
+        """Probability of each prefix, shape (groups,)."""
+        weight = np.arange(1.0, self.groups + 1.0) ** -self.skew
+        return np.asarray(weight / weight.sum())
+
+
 class RequestClass(Frozen):
-    """Requests of one kind: a name, their lengths, their share of the arrivals."""
+    """Requests of one kind: a name, their lengths, their share of the arrivals, and how they are to be treated."""
 
     name: str = Field(default="all", min_length=1)
     lengths: TokenLengths
     share: float = Field(default=1.0, gt=0, le=1, description="fraction of the arrivals")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="lower is served first (where the order heeds it)")
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="share of the service under fair-share order")
+    slo: Slo | None = Field(default=None, description="latency targets of this class alone")
+    prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
 
 
 class Workload(Frozen):
@@ -287,11 +503,17 @@ class Workload(Frozen):
     5.0
     """
 
-    arrivals: ArrivalProcess | ClosedLoop
+    arrivals: ArrivalProcess | ClosedLoop | RecordedArrivals
     classes: tuple[RequestClass, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
+        names = [c.name for c in self.classes]
+        if len(set(names)) < len(names):
+            raise InputError("classes.name", names, "two classes have one name", "rename one")
+        if isinstance(self.arrivals, RecordedArrivals) and len(self.classes) > 1:
+            bound = "a recording has one class of requests"
+            raise InputError("classes", len(self.classes), bound, "replay one trace per class, or give a process")
         total = sum(c.share for c in self.classes)
         if abs(total - 1.0) > 1e-6:
             raise InputError("classes.share", total, "shares must sum to 1", f"divide every share by {total:g}")
@@ -315,10 +537,10 @@ class Workload(Frozen):
 
     @property
     def open_arrivals(self) -> ArrivalProcess:
-        """The arrivals where they do not depend on answers. Raises InputError for a closed loop."""
+        """The law of arrivals that do not depend on answers. Raises InputError for a closed loop."""
         if isinstance(self.arrivals, ClosedLoop):
             raise self.arrivals.refusal("no law of arrivals")
-        return self.arrivals
+        return self.arrivals if isinstance(self.arrivals, ArrivalProcess) else self.arrivals.process
 
     @property
     def rate_per_s(self) -> float:
@@ -349,45 +571,13 @@ class Workload(Frozen):
         """The same mix and burstiness at another mean rate [1/s]. Raises InputError for a closed loop."""
         return Workload(arrivals=self.arrivals.at_rate(rate_per_s), classes=self.classes)
 
-
-class Metric(StrEnum):
-    """Latency metrics of one request.
-
-    TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output tokens - 1). E2E: arrival to last token.
-    """
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    E2E = "e2e"
-
-
-class LatencyTarget(Frozen):
-    """`percentile` of all requests have `metric` <= `threshold_s`.
-
-    >>> LatencyTarget(metric="ttft", percentile=0.99, threshold_s=0.5).name
-    'p99 TTFT'
-    """
-
-    metric: Metric
-    percentile: float = Field(description="a probability strictly between 0 and 1: 0.99 is p99")
-    threshold_s: float = Field(gt=0, description="the metric must not exceed this [s]")
-
-    @model_validator(mode="after")
-    def _percentile_is_a_probability(self) -> Self:
-        if not 0.0 < self.percentile < 1.0:
-            raise InputError("percentile", self.percentile, "must lie strictly between 0 and 1", "write 0.99 for p99")
-        return self
-
-    @property
-    def name(self) -> str:
-        """E.g. ``p99 TTFT``."""
-        return f"p{100 * self.percentile:g} {self.metric.value.upper()}"
-
-
-class Slo(Frozen):
-    """All targets must hold. Goodput counts the requests that meet every threshold."""
-
-    targets: tuple[LatencyTarget, ...] = Field(min_length=1)
+    def only(self, name: str) -> Workload:
+        """One class alone, at its share of the rate, as a random split sends it. Raises UnknownNameError."""
+        found = {one.name: one for one in self.classes}
+        if name not in found:
+            raise UnknownNameError("request class", name, tuple(found))
+        alone = found[name].model_copy(update={"share": 1.0})
+        return Workload(arrivals=self.arrivals.split(found[name].share), classes=(alone,))
 
 
 def _checked_tokens(name: str, values: ArrayLike) -> NDArray[np.int64]:

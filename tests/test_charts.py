@@ -17,10 +17,11 @@ from planner import charts
 from planner.deployment import Deployment, Pool, Role
 from planner.errors import InputError
 from planner.llm import Precision
-from planner.performance import evaluate, fluid_rate_per_s
+from planner.performance import evaluate
 from planner.planning import HOURS_PER_MONTH, Plan
 from planner.replica import Parallelism, ReplicaConfig, step_shape
 from planner.roofline import Family
+from planner.stages import fluid_rate_per_s
 from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 from tests.builders import FP8, calibrated
 
@@ -124,6 +125,15 @@ def test_an_overloaded_deployment_has_no_planned_point() -> None:
 def test_a_sweep_out_of_range_says_so(points: int) -> None:
     with pytest.raises(InputError, match=rf"points = {points}: must be from 2 to 25. Fix: give a number"):
         charts.latency_vs_rate_rows(MIXED, WORKLOAD, SLO, points=points)
+
+
+def test_metrics_are_shown_where_a_target_asks_for_them() -> None:
+    def shown(metric: Metric) -> list[Metric]:
+        return charts.shown_metrics(Slo(targets=(LatencyTarget(metric=metric, percentile=0.9, threshold_s=1.0),)))
+
+    assert shown(Metric.TTFT) == [Metric.TTFT, Metric.TPOT]
+    assert shown(Metric.ITL) == [Metric.TTFT, Metric.TPOT, Metric.ITL]
+    assert shown(Metric.E2E) == [Metric.TTFT, Metric.TPOT, Metric.E2E]
 
 
 def test_percentiles_are_those_of_the_targets() -> None:

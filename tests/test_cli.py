@@ -20,6 +20,7 @@ from hardware_db import load_hardware
 from planner import catalogue, report
 from planner.cli import app
 from planner.scenario import list_scenarios
+from planner.systems import SYSTEMS
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -33,7 +34,21 @@ SCENARIO: dict[str, Any] = {
     "simulation": {"requests": 300},
 }
 GIVEN = ["--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--rate", "5", "--lengths", "1000/100"]
-COMMANDS = ("plan", "evaluate", "simulate", "validate", "calibrate-serving", "skus", "llms", "scenarios", "schema")
+COMMANDS = (
+    "plan",
+    "evaluate",
+    "simulate",
+    "compare",
+    "validate",
+    "calibrate-serving",
+    "skus",
+    "llms",
+    "scenarios",
+    "schema",
+)
+TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
+    f"{k / 3},{100 + 50 * (k % 7)},{20 + k % 5}\n" for k in range(60)
+)
 SERVING = Path(__file__).parent / "reference" / "serving"
 RESULT = {
     "request_rate": "inf",
@@ -216,6 +231,119 @@ def test_overload_is_an_answer() -> None:
     assert "unbounded" in done.stdout
 
 
+def test_a_trace_is_replayed_and_rescaled(tmp_path: Path) -> None:
+    """Requests come as recorded; a rate squeezes time and nothing else."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE, encoding="utf-8")
+    given = ["--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--arrivals", str(trace)]
+    as_recorded, faster = _json("evaluate", *given), _json("evaluate", *given, "--rate", "6")
+    assert as_recorded["workload"]["recorded_requests"] == 60
+    assert as_recorded["workload"]["rate_per_s"] == pytest.approx(3.0)
+    assert (faster["workload"]["rate_per_s"], faster["workload"]["scv"]) == (
+        pytest.approx(6.0),
+        pytest.approx(as_recorded["workload"]["scv"], abs=1e-9),
+    )
+    assert _json("simulate", *given, "--requests", "40")["performance"]["method"] == "simulated"
+    for extra in (["--lengths", "10/10"], ["--scv", "2"], ["--concurrency", "3"]):
+        assert "does not go with workload.replay" in _complaint(_run("evaluate", *given, *extra))["bound"]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "simulate"])
+def test_a_closed_loop_needs_no_rate(command: str) -> None:
+    given = ["--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--lengths", "500/50", "--concurrency", "8"]
+    written = _json(command, *given)
+    assert (written["workload"]["concurrency"], written["workload"]["rate_per_s"]) == (8, None)
+    assert written["performance"]["rate_per_s"] > 0
+    assert _run(command, *given).exit_code == 0
+    assert "does not go with" in _complaint(_run(command, *given, "--rate", "3"))["bound"]
+
+
+def test_router_and_order_reach_the_deployment() -> None:
+    (pool,) = _json("evaluate", *GIVEN, "--router", "least_requests", "--schedule-order", "shortest_first")[
+        "deployment"
+    ]["pools"]
+    assert (pool["router"], pool["schedule"]["order"]) == ("least_requests", "shortest_first")
+    assert _complaint(_run("evaluate", *GIVEN, "--router", "best"))["field"] == "--router"
+    assert _complaint(_run("evaluate", *GIVEN, "--schedule-order", "lifo"))["field"] == "--schedule-order"
+
+
+def test_simulated_percentiles_have_their_sampling_error() -> None:
+    shown = _run("simulate", *GIVEN, "--requests", "1000").stdout
+    assert "Sampling error of the simulated percentiles" in shown
+    assert re.search(r"TTFT \[ms\] +[\d.]+ to [\d.]+", shown)
+    written = _json("simulate", *GIVEN, "--requests", "1000")["performance"]
+    low, high = (written["confidence_s"]["ttft_s"]["p90"][end] for end in ("low", "high"))
+    assert low <= written["ttft_s"]["p90"] <= high
+    assert "ITL [ms]" in _run("evaluate", *GIVEN).stdout
+
+
+# --- compare --------------------------------------------------------------------------------------------------------
+
+COMPARED = [*GIVEN, "--systems", "static,sarathi,mtp", "--requests", "200"]
+
+
+def test_compare_prints_and_writes_the_systems(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("c.json", "c.csv", "c.html")}
+    written = ["--json", str(files["c.json"]), "--csv", str(files["c.csv"]), "--plot", str(files["c.html"])]
+    done = _run("compare", *COMPARED, *written)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "\u2026" not in done.stdout
+    for text in ("TTFT [ms]", "ITL [ms]", "$ per M output", "KV waste", "Not compared", "- mtp: "):
+        assert text in done.stdout
+    document = json.loads(files["c.json"].read_text(encoding="utf-8"))
+    assert [row["name"] for row in document["systems"]] == ["static", "sarathi", "mtp"]
+    assert files["c.csv"].read_text(encoding="utf-8").startswith("system,from,p50_ttft_s")
+    assert "vega" in files["c.html"].read_text(encoding="utf-8")
+
+
+def test_compare_takes_a_scenario_and_its_targets(scenario: str) -> None:
+    done = _run("compare", scenario, "--sku", "h100-sxm", "--policies", "sarathi", "--theory", "--rates", "5,20")
+    assert done.exit_code == 0
+    assert "goodput" in done.stdout and "by arrival rate" in done.stdout
+
+
+def test_compare_plans_the_fleet_when_no_gpu_is_named(scenario: str) -> None:
+    done = _run("compare", scenario, "--systems", "engine", "--theory")
+    assert (done.exit_code, "x h100-sxm TP1 mixed" in done.stdout) == (0, True)
+
+
+def test_compare_without_a_fleet_is_exit_3(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({**SCENARIO, "limits": {"gpus": {"h100-sxm": 0}}}), encoding="utf-8")
+    done = _run("compare", str(path), "--systems", "engine")
+    assert (done.exit_code, done.stdout.startswith("No fleet serves")) == (3, True)
+
+
+def test_every_system_is_listed() -> None:
+    shown = _run("compare", "--list").stdout
+    assert all(name in shown for name in SYSTEMS)
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "bound"),
+    [
+        (["--systems", "orka"], "systems", "unknown name"),
+        (["--systems", ","], "systems", "one or more"),
+        (["--rates", "fast"], "--rates", "must be numbers"),
+        (["--rates", "1,2"], "slo", "judged by targets"),
+        (["--requests", "0"], "requests", ">= 1"),
+        (["--price", "-1"], "usd_per_gpu_hour", "> 0"),
+        (["--plot", "missing/c.html"], "output file", "there is no folder"),
+        (["--plot", "c.png"], "--plot", "HTML"),
+    ],
+)
+def test_bad_comparisons_get_one_line(options: list[str], field: str, bound: str) -> None:
+    found = _complaint(_run("compare", *GIVEN, *options))
+    assert found["field"] == field
+    assert bound in found["bound"]
+
+
+def test_compare_needs_something_to_compare_on() -> None:
+    assert _complaint(_run("compare"))["field"] == "--sku"
+
+
 # --- lists, schema, help --------------------------------------------------------------------------------------------
 
 
@@ -266,6 +394,7 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(Path(scenario).read_text(encoding="utf-8"), encoding="utf-8")
     _measured_files(tmp_path)
+    (tmp_path / "trace.csv").write_text(TRACE, encoding="utf-8")
     examples = _examples()
     assert {example[0] for example in examples} == set(COMMANDS)
     for command, *rest in examples:

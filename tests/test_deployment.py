@@ -29,6 +29,7 @@ def performance(ttft: list[float], tpot: list[float], method: Method, stable: bo
         ttft=LatencyDistribution.from_samples(ttft),
         tpot=LatencyDistribution.from_samples(tpot),
         e2e=LatencyDistribution.from_samples(ttft),
+        itl=LatencyDistribution.from_samples(tpot),
         pools=(),
         kv_transfer_s=0.0,
         requests=len(ttft),

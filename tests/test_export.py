@@ -175,6 +175,28 @@ def test_unbounded_latencies_become_null(plan: Plan) -> None:
     json_text(shown)
 
 
+def test_gaps_classes_and_sampling_errors_are_exported(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    shown = performance_to_dict(planned.simulated)
+    assert shown["itl_s"]["p99"] == planned.simulated.itl.quantile_s(0.99)
+    assert {one["name"] for one in shown["classes"]} <= {"chat", "long"}
+    for metric, intervals in shown["confidence_s"].items():
+        for percentile, interval in intervals.items():
+            assert interval["low"] <= shown[metric][percentile] <= interval["high"]
+    assert performance_to_dict(planned.predicted)["confidence_s"] == {}
+
+
+def test_a_closed_loop_has_users_and_no_rate(plan: Plan) -> None:
+    deployment = plan.deployments[0].deployment
+    loop = planner.Workload.closed(4, planner.TokenLengths.constant(300, 30))
+    exported = evaluation_to_dict(deployment, loop, planner.simulate(deployment, loop))
+    json_text(exported)
+    assert exported["workload"]["concurrency"] == 4
+    assert (exported["workload"]["rate_per_s"], exported["workload"]["scv"]) == (None, None)
+    (pool, *_) = exported["deployment"]["pools"]
+    assert (pool["router"], pool["schedule"]["order"], pool["speculation"]) == ("round_robin", "fcfs", None)
+
+
 def test_goodput_needs_targets(plan: Plan) -> None:
     assert performance_to_dict(plan.deployments[0].simulated)["goodput_per_s"] is None
 

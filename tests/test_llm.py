@@ -64,6 +64,8 @@ RECOUNT_LEAVES_OUT = {
     "deepseek-ai/DeepSeek-V3.2": "the sparse index",
 }
 """Models whose recounted active parameters leave out what the names say."""
+OUTSIDE_COLLECTION = {"yi-34b"}
+"""Presets that the reference collection does not hold; checked against their published count alone."""
 
 
 # ------------------------------------------------------------------------------------------ published counts
@@ -162,12 +164,12 @@ def test_reference_collection_is_counted_within_one_percent(shared: Path) -> Non
         assert active <= 1.05 * active_parameters(llm), row["model"]
         assert llm.num_layers == int(row["layers"])
         counted.add(llm.name)
-    assert counted == {load_llm(preset).name for preset in list_llms()}
+    assert counted == {load_llm(preset).name for preset in set(list_llms()) - OUTSIDE_COLLECTION}
 
 
 def test_presets_agree_with_the_reference_collection(shared: Path) -> None:
     models = shared / "reference" / "models"
-    for preset in list_llms():
+    for preset in sorted(set(list_llms()) - OUTSIDE_COLLECTION):
         llm = load_llm(preset)
         reference = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
         outside = {"source": "", "mtp": None, "mtp_layers": 0}  # the collection leaves out the module of Qwen3.5
@@ -452,7 +454,7 @@ def test_missing_kv_heads_mean_multi_head_attention() -> None:
 
 
 def test_presets_have_ids_names_and_sources() -> None:
-    assert len(list_llms()) == 39
+    assert len(list_llms()) == 40
     for preset in list_llms():
         llm = load_llm(preset)
         assert llm.id == preset == llm.name.split("/")[1].lower().removesuffix("-hf")

@@ -12,19 +12,14 @@ from hypothesis import strategies as st
 from hardware_db.schema import EngineCosts
 from planner.deployment import Deployment, Pool, PoolLimit, Role
 from planner.errors import InputError
+from planner.handover import kv_transfer_times_s
 from planner.llm import kv_bytes_per_token, state_bytes
-from planner.performance import (
-    decoding_only,
-    evaluate,
-    fluid_rate_per_s,
-    kv_transfer_times_s,
-    prompt_time_share,
-    token_costs,
-)
-from planner.pool_model import pool_model
+from planner.performance import evaluate
+from planner.pool_model import pool_model, token_costs
 from planner.replica import Parallelism, ReplicaConfig, Schedule, Speculation, memory_footprint, step_time
 from planner.roofline import StepShape
 from planner.simulator import simulate
+from planner.stages import decoding_only, fluid_rate_per_s, prompt_time_share
 from planner.uncertainty import step_spread
 from planner.workload import Metric, TokenLengths, Workload
 from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
@@ -196,7 +191,7 @@ def test_a_speculating_engine_divides_its_gaps() -> None:
 @pytest.mark.parametrize(
     ("schedule", "says"),
     [
-        (Schedule(mixed_steps=False), "the engine stops decodes"),
+        (Schedule(mixed_steps=False), "count as one"),
         (Schedule(whole_prompts=True), "keeps them whole"),
         (Schedule(batch_wait_steps=10, batch_wait_fill=0.5), "holds them back"),
         (Schedule(receive_interval_steps=20), "half the receive interval"),
@@ -243,7 +238,7 @@ def test_bounds_have_no_interval() -> None:
 def test_intervals_enclose_the_mean_and_agree_between_theory_and_simulation() -> None:
     deployment = Deployment.mixed(calibrated())
     theory, judge = evaluate(deployment, chat(15.0)), simulate(deployment, chat(15.0), requests=1000)
-    for metric in Metric:
+    for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E):
         for found in (theory, judge):
             low, high = found.interval[metric]
             mean = found.distribution(metric).mean_s

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,10 @@ from planner.queueing import (
 from planner.queueing.backlog import Regime, solve_backlog, token_arrivals
 from planner.queueing.classic import erlang_c, kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
 from planner.queueing.lengths import length_law
-from planner.queueing.renewal import arrivals_before, index_of_dispersion, per_server
-from planner.queueing.running import running_law
+from planner.queueing.renewal import arrivals_before, index_of_dispersion, nobody_before, per_server
+from planner.queueing.running import SlotWork, idle_share_at_arrivals, mean_wait_when_blocked_s, running_law
+from planner.queueing.slices import binned_slice_means, slice_means, tail_edges
+from planner.queueing.token_gap import with_companions
 from planner.workload import ArrivalProcess, TokenLengths
 from tests.studies.queueing_vs_steps import AZURE, CHAT, LLAMA_8B, LLAMA_70B, StepLoop
 
@@ -207,6 +211,95 @@ class TestClassicalQueues:
         assert law.std**2 == pytest.approx(50.0 * z, rel=0.03)
 
 
+class TestSlots:
+    """The wait for one of m slots against exact queues and a simulation of m servers."""
+
+    @staticmethod
+    def simulated(slots: int, load: float, arrival_scv: float, holding_s: Any, seed: int = 1) -> Any:
+        """Waits in G/G/m with holding times of mean 1, first come first served."""
+        gaps = np.diff(poisson(load * slots, arrival_scv).sample_times_s(holding_s.size + 1, seed))
+        free, waits, now = [0.0] * slots, np.empty(holding_s.size), 0.0
+        for i, (gap, held) in enumerate(zip(gaps.tolist(), holding_s.tolist(), strict=True)):
+            now += gap
+            start = max(now, free[0])
+            waits[i] = start - now
+            heapq.heapreplace(free, start + held)
+        return waits[holding_s.size // 10 :]
+
+    def test_erlang_2_arrivals_and_one_server(self) -> None:
+        # E2/M/1 at half load: s (2 - s)^2 = 1, so s = (3 - sqrt 5) / 2 (Kleinrock 1975, section 6.4).
+        assert 1.0 - idle_share_at_arrivals(0.5, 0.5) == pytest.approx((3.0 - np.sqrt(5.0)) / 2.0, abs=1e-12)
+
+    @pytest.mark.parametrize("holding_scv", [0.0, 1.0, 4.0])
+    def test_one_server_is_m_g_1(self, holding_scv: float) -> None:
+        wait_s = 0.98 * mean_wait_when_blocked_s(0.98, 1.0, 1.0, SlotWork(1, holding_scv))
+        assert wait_s == pytest.approx(pollaczek_khinchine_wait_s(0.98, 1.0, holding_scv), rel=0.03)
+
+    @pytest.mark.parametrize(("slots", "load"), [(4, 0.9), (16, 0.7), (16, 0.9), (64, 0.7), (64, 0.9)])
+    def test_constant_holding_times_are_m_d_c(self, slots: int, load: float) -> None:
+        wait_s = erlang_c(slots, load) * mean_wait_when_blocked_s(load * slots, slots, 1.0, SlotWork(slots, 0.0))
+        assert wait_s == pytest.approx(mdc_wait_s(load * slots, 1.0, slots), rel=0.12)
+
+    @pytest.mark.parametrize(
+        ("slots", "load", "scv"), [(16, 0.5, 4.0), (16, 0.7, 9.0), (64, 0.7, 4.0), (16, 0.7, 0.25)]
+    )
+    def test_bursts_at_exponential_holding_times(self, slots: int, load: float, scv: float) -> None:
+        waits = self.simulated(slots, load, scv, np.random.default_rng(2).exponential(size=120_000))
+        dispersion = 1.0 + (scv - 1.0) / 2.0  # of two exponential times the smaller is half as long
+        law = running_law(np.arange(slots + 1.0), np.ones(slots + 1), load * slots, dispersion, float(slots))
+        blocked_s = mean_wait_when_blocked_s(load * slots, slots, scv, SlotWork(slots, 1.0))
+        assert law.blocked == pytest.approx((waits > 1e-9).mean(), rel=0.12)
+        assert law.blocked * blocked_s == pytest.approx(waits.mean(), rel=0.12)
+
+    def test_spread_holding_times_tell_less_where_slots_are_many(self) -> None:
+        """Log-normal holding times of SCV 4 at a load of 0.7: (1 + SCV) / 2 makes the wait 70 % too long."""
+        spread = np.log(5.0)
+        held = np.exp(np.random.default_rng(3).normal(-spread / 2.0, np.sqrt(spread), 120_000))
+        waits = self.simulated(16, 0.7, 1.0, held / held.mean())
+        blocked_s = mean_wait_when_blocked_s(0.7 * 16, 16.0, 1.0, SlotWork(16, 4.0))
+        assert blocked_s == pytest.approx(waits[waits > 1e-9].mean(), rel=0.15)
+        assert 1.7 * blocked_s < (1.0 + 4.0) / 2.0 / (16.0 - 0.7 * 16)  # of those who wait, in heavy traffic
+
+
+class TestSlices:
+    def test_all_rows_at_once_is_row_by_row(self) -> None:
+        generator = np.random.default_rng(0)
+        values, weights = generator.exponential(size=(7, 400)), generator.random((7, 400))
+        edges = tail_edges(12)
+        for found, v, w in zip(slice_means(values, weights, edges), values, weights, strict=True):
+            order = np.argsort(v)
+            counts = np.rint(1e4 * w[order] / w.sum()).astype(int)  # every sample as often as it weighs
+            fine = np.repeat(v[order], counts)
+            cuts = np.rint(edges * fine.size).astype(int)
+            parts = [fine[a:b].mean() for a, b in pairwise(cuts)]
+            assert found == pytest.approx(parts, rel=0.02)
+
+    def test_bins_keep_the_mean_and_nearly_the_slices(self) -> None:
+        generator = np.random.default_rng(0)
+        values, weights = generator.exponential(size=(5, 3000)) + 0.01, generator.random((5, 3000))
+        edges = tail_edges(12)
+        sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(values, weights, edges)
+        assert binned @ np.diff(edges) == pytest.approx(sorted_out @ np.diff(edges), rel=1e-12)
+        assert binned == pytest.approx(sorted_out, rel=0.02)
+
+
+class TestCompanions:
+    def test_a_poisson_number_with_one_more_is_itself_shifted(self) -> None:
+        numbers = np.arange(40.0)
+        chance = np.exp(numbers * np.log(3.0) - 3.0 - np.cumsum(np.log(np.maximum(numbers, 1.0))))
+        above, share = with_companions(numbers[None, None, :], chance / chance.sum(), np.full((1, 1, 1), 4.0 / 3.0))
+        assert above[0, 0] == pytest.approx(numbers)
+        assert share[0, 0, 1:] == pytest.approx(chance[:-1], abs=1e-9)
+
+    @pytest.mark.parametrize("grown", [1.0, 1.2, 5.0])
+    def test_the_mean_grows_as_told(self, grown: float) -> None:
+        above, mass = np.array([[[0.0, 0.0, 1.0, 4.0]]]), np.array([0.4, 0.3, 0.2, 0.1])
+        values, share = with_companions(above, mass, np.full((1, 1, 1), grown))
+        assert share.min() >= 0.0
+        assert share.sum() == pytest.approx(1.0)
+        assert float((values * share).sum()) == pytest.approx(0.6 * grown)
+
+
 class TestBacklog:
     """The Wiener-Hopf solution against a plain linear solve of the same chain."""
 
@@ -277,6 +370,13 @@ class TestRenewal:
         assert index_of_dispersion(window, scv) == pytest.approx(counts.var() / counts.mean(), rel=0.05)
         before = np.arange(200_000, 400_000) - np.searchsorted(times, times[200_000:] - window)
         assert arrivals_before(window, scv) == pytest.approx(before.mean(), rel=0.05, abs=0.005)
+
+    @pytest.mark.parametrize("scv", [0.25, 4.0])
+    def test_chance_of_nobody(self, scv: float) -> None:
+        gaps = np.diff(poisson(1.0, scv).sample_times_s(200_000, seed=1))
+        for window in (0.1, 1.0, 3.0):
+            chance = float(nobody_before(np.array([window]), scv)[0])
+            assert chance == pytest.approx((gaps > window).mean(), abs=0.005)
 
     def test_long_windows_tend_to_the_scv(self) -> None:
         assert index_of_dispersion(1e4, 3.0) == pytest.approx(3.0, rel=0.01)

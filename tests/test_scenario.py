@@ -11,6 +11,7 @@ import yaml
 from hardware_db import Dtype
 from planner.errors import InputError, UnknownNameError
 from planner.scenario import list_scenarios, load_scenario
+from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 from tests.builders import small_request
 
 MINIMAL: dict[str, Any] = {
@@ -68,6 +69,33 @@ def test_classes_are_mixed_by_share() -> None:
     assert request.workload.lengths.mean_input == pytest.approx(20.0)
 
 
+def test_classes_say_how_they_are_treated() -> None:
+    chat = {"name": "chat", "share": 0.5, "lengths": {"input_tokens": 900, "output_tokens": 10}, "priority": -1}
+    batch = {"name": "batch", "share": 0.5, "lengths": {"input_tokens": 50, "output_tokens": 10}, "weight": 3}
+    chat |= {"slo": MINIMAL["slo"], "prefixes": {"tokens": 600, "groups": 2, "skew": 1}}
+    first, second = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": [chat, batch]})).workload.classes
+    assert (first.priority, second.weight) == (-1, 3.0)
+    assert first.slo is not None and first.slo.targets[0].name == "p99 TTFT"
+    assert first.prefixes == SharedPrefixes(tokens=600, groups=2, skew=1.0)
+    assert (second.priority, second.slo, second.prefixes) == (0, None, None)
+
+
+def test_arrivals_come_in_batches_in_a_loop_or_as_recorded(tmp_path: Path) -> None:
+    lengths = MINIMAL["workload"]["lengths"]
+    batched = load_scenario(changed(workload={"rate_per_s": 3.0, "batch_mean": 4, "lengths": lengths})).workload
+    assert isinstance(batched.arrivals, ArrivalProcess)
+    assert (batched.arrivals.batch_mean, batched.rate_per_s) == (4.0, 3.0)
+    closed = load_scenario(changed(workload={"concurrency": 6, "lengths": lengths})).workload
+    assert closed.arrivals == ClosedLoop(concurrency=6)
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,20\n1,30,40\n3,30,40\n")
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(yaml.safe_dump(changed(workload={"replay": "t.csv", "rate_per_s": 2.0})))
+    replayed = load_scenario(scenario).workload
+    assert isinstance(replayed.arrivals, RecordedArrivals)
+    assert replayed.rate_per_s == pytest.approx(2.0)
+    assert replayed.arrivals.input_tokens == (10, 30, 30)
+
+
 def test_precision_defaults_to_the_checkpoints_own() -> None:
     assert load_scenario(MINIMAL).precision.weights is Dtype.BF16
     assert load_scenario(changed(llm="minimax-m2.5")).precision.weights is Dtype.FP8_BLOCK
@@ -87,6 +115,12 @@ def test_precision_defaults_to_the_checkpoints_own() -> None:
         (changed(slo=[]), r"slo = \[\]"),
         (changed(llm="llama-9"), r"unknown name.*llama"),
         (changed(extra=1), "extra = 1: unknown field"),
+        (changed(workload={"lengths": {"input_tokens": 1, "output_tokens": 1}}), r"rate_per_s = '\(missing\)'"),
+        (changed(workload={**MINIMAL["workload"], "concurrency": 4}), "does not go with workload.concurrency"),
+        (changed(workload={**MINIMAL["workload"], "replay": "t.csv"}), "does not go with workload.replay"),
+        (changed(workload={"replay": "none.csv"}), "workload.replay = .*no such file"),
+        (changed(workload={**MINIMAL["workload"], "batch_mean": 0.5}), "batch_mean = 0.5"),
+        (changed(workload={**MINIMAL["workload"], "prefixes": {"tokens": 0}}), "tokens = 0"),
         (changed(objective="cheap"), r"objective = 'cheap'.*min_cost"),
         (changed(search={"skus": []}), "skus"),
         ({k: v for k, v in MINIMAL.items() if k != "slo"}, r"slo = '\(missing\)': required field is missing"),

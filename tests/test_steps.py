@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -12,12 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 from hardware_db import Calibration, Dtype
-from hardware_db.schema import EngineCosts
+from hardware_db.schema import Correction, EngineCosts
+from planner.deployment import Pool, Role
 from planner.errors import InputError
 from planner.llm import Precision, load_llm
+from planner.pool_model import pool_model
 from planner.replica import ReplicaConfig, Speculation, step_shape
 from planner.roofline import (
     Bound,
+    Driver,
     Family,
     Load,
     Operator,
@@ -28,9 +32,10 @@ from planner.roofline import (
     operator_seconds,
     step_operators,
 )
+from planner.roofline.single import prompts_of
 from planner.steps import StepTimer, build_timer
 from planner.tabulated import CONTEXTS, DECODES, GRID
-from tests.builders import FP8, H100, HARDWARE, calibrated, replica
+from tests.builders import CHAT, FP8, H100, HARDWARE, calibrated, replica
 
 MODELS: dict[str, Parallelism] = {
     "llama-3.1-70b": Parallelism(tp=4),
@@ -136,13 +141,6 @@ class TestSums:
 
     @pytest.mark.parametrize("fits", [None, "h200-sxm vllm"])
     @pytest.mark.parametrize("model", MODELS)
-    def test_one_step_equals_its_place_among_many(self, model: str, fits: str | None) -> None:
-        shape, clock = steps(60), timer(model, FP8, FITS[fits] if fits else None)
-        single = [clock.step_s(*one_of(shape, index)) for index in range(60)]
-        assert clock.times_s(shape) == pytest.approx(single, rel=1e-9)
-
-    @pytest.mark.parametrize("fits", [None, "h200-sxm vllm"])
-    @pytest.mark.parametrize("model", MODELS)
     def test_families_and_bounds_add_up_to_the_total(self, model: str, fits: str | None) -> None:
         shape, clock = steps(30), timer(model, FP8, FITS[fits] if fits else None)
         assert clock.bounds_s(shape).sum(axis=0) == pytest.approx(clock.times_s(shape), rel=1e-12)
@@ -156,6 +154,109 @@ class TestSums:
         decode, prompt = clock.step_s(64, 64_000), clock.step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
         mixed = clock.step_s(64, 64_000, 512, 512 * 513 / 2, 512, 1)
         assert max(decode, prompt) < mixed < decode + prompt
+
+
+OVERLAPPED = EngineCosts(gap_s=-2e-6, step_s=1e-3, captured_tokens=4096)
+HOSTED = EngineCosts(
+    sequence_s=1e-5, gap_s=1e-6, launch_s=1e-5, stretch=1.5, prompt_stretch=1.2, latent_s=1e-5, latent_prompt_s=1e-4
+)
+SPLITS = {
+    "llama-3.1-8b": [Parallelism(), Parallelism(tp=2), Parallelism(pp=2), Parallelism(tp=2, dp=2)],
+    "mixtral-8x7b-v0.1": [Parallelism(tp=2, ep=2), Parallelism(dp=2, ep=2, pp=2)],
+    "gemma-3-27b-it": [Parallelism(dp=2, pp=2)],
+    "deepseek-v3.2": [Parallelism(tp=4, dp=2, ep=8), Parallelism(tp=2, dp=2, pp=2)],
+    "qwen3-next-80b-a3b-thinking": [Parallelism(tp=2, dp=2, ep=4)],
+}
+
+
+def edges() -> StepShape:
+    """Nothing but a token; fewer sequences than ranks; half a chunk; beyond every table; prompts far above a window."""
+    rows = (
+        (1.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+        (0.0, 0.0, 1.0, 1.0, 1.0, 1.0),
+        (0.5, 400.0, 10.0, 2000.0, 300.0, 0.5),
+        (40_000.0, 40_000.0 * 3e6, 0.0, 0.0, 0.0, 0.0),
+        (3.0, 3000.0, 3e6, 3e6 * 1.5e6, 3e6, 2.0),
+        (16.0, 16_000.0, 300.0, 100 * 1e5 * 3, 3e5 + 300.0, 3.0),
+        (300.0, 3e5, 8192.0, 16 * (512 * 513 / 2), 8192.0, 16.0),
+    )
+    return StepShape(*np.array(rows).T)
+
+
+class TestOneStep:
+    """A step in plain floats is the formula over arrays, to rounding."""
+
+    def same(self, clock: StepTimer) -> None:
+        for shape in (steps(20), edges()):
+            many = clock.times_s(shape)
+            assert [clock.step_s(*one_of(shape, index)) for index in range(many.size)] == pytest.approx(many, rel=1e-12)
+            alone = clock.times_s(StepShape(shape.decodes, shape.decode_context))
+            one = [clock.decode_s(*one_of(shape, index)[:2]) for index in range(many.size)]
+            assert one == pytest.approx(alone, rel=1e-12)
+
+    @pytest.mark.parametrize("precision", [Precision(), FP8], ids=["bf16", "fp8"])
+    @pytest.mark.parametrize("model", MODELS)
+    def test_uncalibrated(self, model: str, precision: Precision) -> None:
+        self.same(timer(model, precision))
+
+    @pytest.mark.parametrize("fits", FITS)
+    def test_with_every_fit(self, fits: str) -> None:
+        for model in MODELS:
+            self.same(timer(model, FP8, FITS[fits]))
+
+    @pytest.mark.parametrize("costs", [FREE, HOSTED, OVERLAPPED], ids=["free", "hosted", "overlapped"])
+    @pytest.mark.parametrize("model", SPLITS)
+    def test_under_every_split_and_cost(self, model: str, costs: EngineCosts) -> None:
+        # Without a calibration kernels are at their rooflines, which overlapping ones cannot beat.
+        for split in SPLITS[model]:
+            for fits in (FITS["h200-sxm sglang"], None):
+                self.same(build_timer(load_llm(model), HARDWARE.skus["h200-sxm"], FP8, split, fits, costs))
+
+    @pytest.mark.parametrize("costs", [HOSTED, OVERLAPPED], ids=["hosted", "overlapped"])
+    @pytest.mark.parametrize("split", [Parallelism(tp=8, ep=8), Parallelism(dp=4, tp=2, ep=8, pp=2)], ids=str)
+    def test_speculating(self, split: Parallelism, costs: EngineCosts) -> None:
+        fits = FITS["h200-sxm vllm"]
+        self.same(build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, fits, costs, 2))
+
+    @pytest.mark.parametrize("peak", [1.0, 0.001], ids=["", "starved"])
+    @pytest.mark.parametrize("model", MODELS)
+    def test_prompts_at_every_bound(self, model: str, peak: float) -> None:
+        # Corrections far below 1 bring forward the bounds that fits never reach, and low peaks those of FLOPs.
+        fitted = FITS["h200-sxm vllm"]
+        flat = Correction(first_log2=(0.0,), second_log2=(0.0, 8.0), log_factor=((-9.0, -3.0),))
+        kernels = {name: fit.model_copy(update={"correction": flat}) for name, fit in fitted.kernels.items()}
+        sku = HARDWARE.skus["h200-sxm"]
+        peaks = {
+            dtype: one.model_copy(update={"value": one.value * peak * (0.3 if dtype is Dtype.BF16 else 1.0)})
+            for dtype, one in sku.peak_flops_per_s.items()
+        }
+        sku = sku.model_copy(update={"peak_flops_per_s": peaks})
+        found = [one for one in step_operators(load_llm(model), sku, FP8, MODELS[model]) if one.driver is Driver.SHAPE]
+        load = Load.of(steps(60), Parallelism())
+        load = Load(**{**vars(load), "decodes": load.decodes * 0.0})
+        some = np.flatnonzero(load.chunks)
+        for calibration in (fitted.model_copy(update={"kernels": kernels}), fitted, None):
+            silicon = Silicon(sku, calibration)
+            many = sum(np.asarray(operator_seconds(one, load, silicon, math.inf)) for one in found)
+            seconds = prompts_of(found, silicon)
+            numbers = [(load.chunks[i], load.new[i], load.past[i], load.cached[i]) for i in some]
+            assert [seconds(*map(float, each)) for each in numbers] == pytest.approx(many[some], rel=1e-12)
+
+    def test_prompts_whose_time_is_known(self) -> None:
+        clock = timer("llama-3.1-70b", FP8, FITS["h100-sxm vllm"])
+        shape = steps(20)
+        prompts_s = clock.prompts_s(shape)
+        single = [clock.step_s(*one_of(shape, index), prompts_s=float(prompts_s[index])) for index in range(20)]
+        assert single == pytest.approx(clock.times_s(shape, prompts_s), rel=1e-12)
+        assert single == pytest.approx(clock.times_s(shape), rel=1e-12)
+
+    @pytest.mark.parametrize("split", [Parallelism(), Parallelism(dp=2)], ids=str)
+    def test_a_pool_answers_one_step_as_many(self, split: Parallelism) -> None:
+        config = calibrated(parallelism=split)
+        server = pool_model(Pool(role=Role.MIXED, config=config, replicas=1), CHAT).server
+        running, tokens = np.array([0.0, 0.5, 20.0, 200.0, 7.5]), np.array([300.0, 0.0, 0.0, 1500.3, 0.1])
+        single = [float(server.step_s(n, p)) for n, p in zip(running, tokens, strict=True)]
+        assert single == pytest.approx(server.step_s(running, tokens), rel=1e-12)
 
 
 class TestPhysics:
@@ -380,3 +481,10 @@ def test_an_empty_batch_takes_no_attention(index: int) -> None:
     step = clock.itemised(step_shape([], [(256, 0)]))
     assert step.family_s.get(Family.ATTENTION_DECODE, 0.0) == 0.0
     assert clock.itemised(step_shape([1000], [])).family_s.get(Family.ATTENTION_PREFILL, 0.0) == 0.0
+
+
+def test_a_timer_that_was_used_can_be_kept() -> None:
+    """The web app keeps plans as bytes, and a plan holds the timers of its replicas."""
+    timer = replica().timer
+    before_s = timer.step_s(8.0, 8000.0, 512.0, 131_328.0, 512.0, 1.0)
+    assert pickle.loads(pickle.dumps(timer)).step_s(8.0, 8000.0, 512.0, 131_328.0, 512.0, 1.0) == before_s

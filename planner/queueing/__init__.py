@@ -11,18 +11,89 @@ the queue is unstable. Equations and sources are in docs/science.md and in the c
 
 from __future__ import annotations
 
+from planner.queueing.bulk import StaticServer, largest_static_rate, static_pool
 from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
+from planner.queueing.classic import mg1_wait_law
 from planner.queueing.decode import decode_pool
+from planner.queueing.laws import summed, transported, wait_between
+from planner.queueing.link import LinkWait, exposed_law, exposed_s, link_wait
 from planner.queueing.mixed import mixed_pool, prefill_pool
+from planner.queueing.overload import (
+    FluidPath,
+    drain_s,
+    fluid_path,
+    overloaded_ttft,
+    profile_wait_law,
+    transient_wait_law,
+    work_variance_per_s,
+)
+from planner.queueing.pooling import (
+    pooled_wait_law,
+    random_share,
+    random_wait_law,
+    round_robin_wait_law,
+    routed_wait,
+    shortest_queue_wait_law,
+    two_choices_wait_law,
+)
+from planner.queueing.prefix import PrefixHits, lru_hits, prefix_hits, token_hit_share, uncached
+from planner.queueing.priority import (
+    PriorityLaw,
+    SizeLaw,
+    priority_laws,
+    priority_second_moments,
+    priority_waits,
+    shortest_first_laws,
+    shortest_first_waits,
+    stretched_wait,
+)
 from planner.queueing.types import BatchServer, QueueLatency
 
 __all__ = [
     "BatchServer",
+    "FluidPath",
+    "LinkWait",
+    "PrefixHits",
+    "PriorityLaw",
     "QueueLatency",
+    "SizeLaw",
+    "StaticServer",
     "decode_pool",
+    "drain_s",
+    "exposed_law",
+    "exposed_s",
+    "fluid_path",
     "largest_decode_rate",
     "largest_mixed_rate",
     "largest_prefill_rate",
+    "largest_static_rate",
+    "link_wait",
+    "lru_hits",
+    "mg1_wait_law",
     "mixed_pool",
+    "overloaded_ttft",
+    "pooled_wait_law",
     "prefill_pool",
+    "prefix_hits",
+    "priority_laws",
+    "priority_second_moments",
+    "priority_waits",
+    "profile_wait_law",
+    "random_share",
+    "random_wait_law",
+    "round_robin_wait_law",
+    "routed_wait",
+    "shortest_first_laws",
+    "shortest_first_waits",
+    "shortest_queue_wait_law",
+    "static_pool",
+    "stretched_wait",
+    "summed",
+    "token_hit_share",
+    "transient_wait_law",
+    "transported",
+    "two_choices_wait_law",
+    "uncached",
+    "wait_between",
+    "work_variance_per_s",
 ]

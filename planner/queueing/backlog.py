@@ -19,13 +19,15 @@ from planner.queueing.lattice import descent_filter, lattice_law, poisson_sum
 from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, ComplexArray, FloatArray
 
-FINE_CELLS = 2**14
+FINE_CELLS = 2**13
 """Lattice cells below the chunk times cells in all, for a latency."""
-COARSE_CELLS = 2**12
+COARSE_CELLS = 2**11
 """The same where only a mean step time is wanted."""
 CELLS_PER_PROMPT = 20.0
 CELLS_PER_CHUNK = 12.0
 LARGEST_SIZE = 2**13
+REACH_POINTS = 32
+"""Backlogs tried for one that is practically never exceeded."""
 TAIL_SCALES = 9.0
 """Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
 SMALLEST_SHRINK = 0.05
@@ -217,7 +219,7 @@ def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s:
     spread = 3.0 * np.sqrt(arrivals.variance_per_s * full_s)
     walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
     walk = max(walk, regime.chunk + 1.5 * longest)
-    tokens = np.geomspace(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), 48)
+    tokens = np.geomspace(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
     settled = np.flatnonzero(_upper_bound(arrivals, durations, longest) <= tokens)
     return float(min(walk, tokens[settled[0]])) if settled.size and tokens[settled[0]] < regime.chunk else float(walk)

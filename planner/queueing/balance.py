@@ -15,7 +15,7 @@ from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve
 from planner.queueing.capacity import RUNNING
 from planner.queueing.offered import Burstiness, Offered, burstiness
 from planner.queueing.running import RunningLaw, running_law
-from planner.queueing.token_gap import LARGEST_FEEDBACK, GapNoise, gap_noise, token_elasticity
+from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
 from planner.queueing.types import FloatArray
 
 CLOSEST_TO_CRITICAL = 0.985
@@ -26,6 +26,9 @@ NEAR = 0.3
 """No new anchor within this many standard deviations of an old one."""
 REFINEMENTS = 3
 SMALLEST_STD = 0.5
+EXPONENTIAL_POINTS = np.array([2.0 - np.sqrt(2.0), 2.0 + np.sqrt(2.0)])
+EXPONENTIAL_WEIGHTS = np.array([2.0 + np.sqrt(2.0), 2.0 - np.sqrt(2.0)]) / 4.0
+"""Two-point Gauss-Laguerre rule: an exponential variable of mean 1."""
 LEAST_STEP = 0.5
 """An extrapolated mean step is not below this share of the lowest solved one."""
 
@@ -51,7 +54,7 @@ class RunningState:
 
 def running_state(offered: Offered) -> RunningState:
     """The number running, from a fluid estimate; once more where the burstiness depends on what came out."""
-    running, step_s = offered.fluid()
+    running, step_s = offered.fluid
     spread = burstiness(offered, running, step_s)
     starts = (running + 1.0, 1.2 * running + 2.0)
     if offered.arrivals.scv != 1.0:
@@ -74,8 +77,7 @@ def _agreed(offered: Offered, spread: Burstiness, starts: tuple[float, float], r
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
     law, means, nearest = _law_from(offered, solved, spread)
-    noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
-    noise = noise.damped(_open(law))
+    noise = _noise(offered, nearest, spread).damped(_open(law))
     rise = np.interp([law.mean + 1.0, law.mean + 1.0 + max(law.std, 1.0)], offered.counts, means)
     slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / max(law.std, 1.0)
     return RunningState(law, means, spread, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
@@ -91,9 +93,24 @@ def _law_from(offered: Offered, solved: list[Backlog], spread: Burstiness) -> tu
     guess = running_law(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
-    noise = gap_noise(nearest, offered.token_variance_per_s, offered.lengths.mean_prompt, spread.sight.thinning)
+    noise = _noise(offered, nearest, spread)
     stay = means + float(noise.start_excess_s(gaps)[0]) * _open(guess)
     return running_law(offered.counts, stay, offered.gap_rate_per_s, z, largest), means, nearest
+
+
+def _noise(offered: Offered, backlog: Backlog, spread: Burstiness) -> GapNoise:
+    """Fluctuation of the steps at one number running.
+
+    Until its first token a request waits half a step, for the tokens ahead (Little: the backlog over the token rate,
+    less the step that serves them) and for its own steps.
+    """
+    law = offered.lengths
+    ahead_s = max(backlog.mean_tokens / offered.token_rate_per_s - backlog.mean_step_s, 0.0)
+    first_s = backlog.mean_step_s / 2.0 + np.add.outer(ahead_s * EXPONENTIAL_POINTS, offered.own_s)
+    weights = np.outer(EXPONENTIAL_WEIGHTS, law.group_weights)
+    batched = max(spread.in_step - 1.0, 0.0) / 2.0
+    followers = Followers(offered.rate_per_s, offered.arrivals.scv, first_s.ravel(), weights.ravel(), batched)
+    return gap_noise(backlog, offered.token_variance_per_s, law.mean_prompt, followers)
 
 
 def _open(law: RunningLaw) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -79,6 +80,7 @@ def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:
     return decode_limit(server, length_law(lengths)).rate_per_s
 
 
+@lru_cache(maxsize=64)
 def decode_limit(server: BatchServer, lengths: LengthLaw) -> FluidLimit:
     """All slots decode."""
     slots = min(float(server.max_running), float(server.token_budget))
@@ -87,6 +89,7 @@ def decode_limit(server: BatchServer, lengths: LengthLaw) -> FluidLimit:
     return FluidLimit(rate, RUNNING, slots, step_s, 0.0)
 
 
+@lru_cache(maxsize=64)
 def mixed_limit(server: BatchServer, lengths: LengthLaw) -> FluidLimit:
     """Either every step is full, or every slot is taken."""
     budget, slots, gaps = float(server.token_budget), float(server.max_running), lengths.mean_gaps

@@ -1,10 +1,31 @@
-"""Closed forms of classical queues, to hold the numerical theory against."""
+"""Closed forms of classical queues, to hold the numerical theory against, and the exact waiting time of one server.
+
+Symbols: rho the load per server, c servers, SCV the squared coefficient of variation. First come, first served unless
+said otherwise. Times in seconds, rates per second.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 
 from planner.errors import InputError
+from planner.latency import LatencyDistribution
+from planner.queueing.lattice import lattice_law
+from planner.queueing.laws import lattice_distribution
+from planner.queueing.types import ComplexArray, FloatArray
+
+LATTICE_CELLS = 2**13
+"""Cells of the lattice a waiting time is solved on."""
+REACH = 20.0
+"""First length of the lattice in mean waits of those who wait: exp(-20) is beyond it."""
+CUT_OFF = 1e-7
+"""Most probability in the last eighth of the lattice; else a longer one is taken, as the transform wraps around."""
+DOUBLINGS = 8
+SMALLEST_CUT = 0.05
+"""Services of a very regular stream are not cut into more than 1 / this pieces."""
 
 
 def pollaczek_khinchine_wait_s(rate_per_s: float, service_s: float, service_scv: float) -> float:
@@ -74,7 +95,279 @@ def mdc_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
     return float(exponential / 2.0 * (1.0 + (1.0 - load) * spread / (16.0 * load * servers)))
 
 
+def erlang_b(servers: int, offered: float) -> float:
+    """Probability that an arrival is lost in M/G/c/c: no waiting room, any law of service.
+
+    Args:
+        servers: c >= 1.
+        offered: load in Erlang, rate * service, > 0; may exceed c.
+
+    B(k) = a B(k-1) / (k + a B(k-1)), B(0) = 1.
+    Raises InputError when an argument is out of range.
+    Source: Erlang 1917; recursion as in Cooper, Introduction to Queueing Theory (1981), chapter 3. The value below is
+    in every table of Erlang B.
+
+    >>> round(erlang_b(15, 10.0), 4)
+    0.0365
+    """
+    _positive("offered", offered)
+    if servers < 1:
+        raise InputError("servers", servers, "must be >= 1", "a pool has at least one server")
+    blocked = 1.0
+    for count in range(1, servers + 1):
+        blocked = offered * blocked / (count + offered * blocked)
+    return blocked
+
+
+def mmc_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
+    """Mean wait [s] in M/M/c: C service / (c (1 - rho)), C of Erlang.
+
+    Raises InputError when the load is 1 or more. Source: Cooper (1981), chapter 3.
+
+    >>> round(mmc_wait_s(1.5, 1.0, 2), 4)
+    1.2857
+    """
+    load = _stable_load(rate_per_s * service_s / servers)
+    return erlang_c(servers, load) * service_s / (servers * (1.0 - load))
+
+
+def mmc_wait_cdf(rate_per_s: float, service_s: float, servers: int, wait_s: float) -> float:
+    """P(wait <= wait_s) in M/M/c: 1 - C exp(-c (1 - rho) wait / service). M/M/1 with one server.
+
+    Raises InputError when the load is 1 or more. Source: Cooper (1981), chapter 3.
+
+    >>> mmc_wait_cdf(0.5, 1.0, 1, 0.0)
+    0.5
+    """
+    load = _stable_load(rate_per_s * service_s / servers)
+    return 1.0 - erlang_c(servers, load) * math.exp(-servers * (1.0 - load) * wait_s / service_s)
+
+
+def mmc_wait_quantile_s(rate_per_s: float, service_s: float, servers: int, probability: float) -> float:
+    """Percentile [s] of the wait in M/M/c: max(0, ln(C / (1 - p)) service / (c (1 - rho))).
+
+    Raises InputError when the load is 1 or more. Source: inverse of `mmc_wait_cdf`.
+
+    >>> round(mmc_wait_quantile_s(0.5, 1.0, 1, 0.99), 4)  # 2 ln 50
+    7.824
+    """
+    load = _stable_load(rate_per_s * service_s / servers)
+    excess = erlang_c(servers, load) / (1.0 - probability)
+    return math.log(excess) * service_s / (servers * (1.0 - load)) if excess > 1.0 else 0.0
+
+
+def mm1_sojourn_quantile_s(rate_per_s: float, service_s: float, probability: float) -> float:
+    """Percentile [s] of wait and service together in M/M/1, which is exponential of mean service / (1 - rho).
+
+    Raises InputError when the load is 1 or more. Source: Kleinrock, Queueing Systems I (1975), eq. 5.119.
+
+    >>> round(mm1_sojourn_quantile_s(0.5, 1.0, 0.99), 4)  # 2 ln 100
+    9.2103
+    """
+    load = _stable_load(rate_per_s * service_s)
+    return -math.log1p(-probability) * service_s / (1.0 - load)
+
+
+def md1_wait_cdf(rate_per_s: float, service_s: float, wait_s: float) -> float:
+    """P(wait <= wait_s) in M/D/1, exact.
+
+    With k = floor(t / D) + 1, u = k D - t and Q(j) the probability of at most j waiting::
+
+        P(W <= t) = exp(-rate u) sum_{j=0}^{k-1} Q(k - 1 - j) (rate u)^j / j!
+
+    Nothing is subtracted, so that it holds at any load and time; Erlang's own sum (1909) alternates in sign.
+    Raises InputError when the load is 1 or more.
+    Source: Franx, "A simple solution for the M/D/c waiting time distribution", Operations Research Letters 29 (2001)
+    221-229, eq. 5. At t < D it is (1 - rho) exp(rate t) (Erlang).
+
+    >>> round(md1_wait_cdf(0.5, 1.0, 0.5), 6)  # (1 - 1/2) exp(1/4)
+    0.642013
+    """
+    load = _stable_load(rate_per_s * service_s)
+    periods = math.floor(wait_s / service_s) + 1
+    waiting = _md1_waiting_cdf(load, periods)
+    mean = rate_per_s * (periods * service_s - wait_s)
+    order = np.arange(periods)
+    logs = -mean + order * math.log(mean) - np.cumsum(np.log(np.maximum(order, 1)))
+    return min(1.0, float(np.exp(logs) @ waiting[::-1]))
+
+
+def _md1_waiting_cdf(load: float, count: int) -> FloatArray:
+    """P(at most 0, 1, ..., count - 1 wait) in M/D/1, shape (count,).
+
+    In the system: pi(0) = 1 - rho, and up-crossings balance down-crossings of every level n,
+    a(0) pi(n+1) = pi(0) A(n) + sum_{j=1}^{n} pi(j) A(n + 1 - j), A(n) = P(more than n arrive in a service).
+    """
+    order = np.arange(count + 1)
+    arriving = np.exp(-load + order * math.log(load) - np.cumsum(np.log(np.maximum(order, 1)))) if load > 0.0 else None
+    if arriving is None:
+        return np.ones(count)
+    more = np.maximum(1.0 - np.cumsum(arriving), 0.0)
+    law = np.zeros(count + 1)
+    law[0] = 1.0 - load
+    for level in range(count):
+        crossing = law[0] * more[level] + law[1 : level + 1] @ more[level:0:-1]
+        law[level + 1] = crossing / arriving[0]
+    return np.asarray(np.minimum(np.cumsum(law)[1:], 1.0))
+
+
+def mg1_wait_law(
+    rate_per_s: float, service_s: LatencyDistribution, dispersion: float = 1.0, cells: int = LATTICE_CELLS
+) -> LatencyDistribution:
+    """Law of the wait in M/G/1, first come first served; its smallest point is no wait, if that happens.
+
+    The wait is a geometric number of residual services (Pollaczek-Khinchine)::
+
+        E exp(-s W) = (1 - rho) / (1 - rho R(s)),   R(s) = (1 - S(s)) / (s E[S])
+
+    solved by one discrete Fourier transform on a lattice. Bursty arrivals come in geometric batches of mean b =
+    (dispersion + 1) / 2, so that their counts have this index of dispersion; a member waits for the companions before
+    it as well. Regular ones (dispersion I < 1) are services cut to kappa = 1 - (1 - I) / (1 + SCV) and 1 / kappa times
+    as often, which keeps the mean and the variance of the work.
+
+    Args:
+        rate_per_s: arrivals [1/s].
+        service_s: law of the service time [s].
+        dispersion: index of dispersion of the arrival counts; 1 is Poisson.
+        cells: of the lattice.
+
+    Raises InputError when the load is 1 or more.
+    Source: Kleinrock, Queueing Systems I (1975), section 5.7, eq. 5.111 (number of residual services).
+
+    >>> law = mg1_wait_law(0.5, LatencyDistribution.constant(1.0))
+    >>> round(law.mean_s, 4), round(float(law.weights[law.support_s == 0].sum()), 2)
+    (0.5, 0.5)
+    """
+    load = _stable_load(rate_per_s * service_s.mean_s)
+    if load == 0.0:
+        return LatencyDistribution.constant(0.0)
+    points, weights, batch = service_s.support_s, service_s.weights, max((dispersion + 1.0) / 2.0, 1.0)
+    second = float(points**2 @ weights)
+    if dispersion < 1.0:
+        cut = 1.0 - (1.0 - dispersion) * service_s.mean_s**2 / second
+        cut = max(cut, SMALLEST_CUT)
+        points, second = points * cut, second * cut**2
+    mean = float(points @ weights)
+    waiting_s = (second / mean + 2.0 * (batch - 1.0) * mean) / (2.0 * (1.0 - load)) + batch * mean
+
+    def wait(one: ComplexArray, turn: ComplexArray) -> ComplexArray:
+        residual = residual_transform(one / (batch - (batch - 1.0) * one), turn, mean_cells(one) * batch)
+        return np.asarray((1.0 - load) / (1.0 - load * residual) / (batch - (batch - 1.0) * one))
+
+    return lattice_wait(points, weights, waiting_s, wait, cells)
+
+
+def lattice_wait(
+    points_s: FloatArray,
+    weights: FloatArray,
+    waiting_s: float,
+    transform: Callable[[ComplexArray, ComplexArray], ComplexArray],
+    cells: int = LATTICE_CELLS,
+) -> LatencyDistribution:
+    """Law of a wait whose transform is a function of that of the service, by one discrete Fourier transform.
+
+    Args:
+        points_s: service times [s], rising.
+        weights: their probabilities.
+        waiting_s: mean wait of those who wait [s], about; sets the length of the lattice.
+        transform: of the wait, from that of the service on the lattice and the powers of exp(-2 pi i / cells).
+        cells: of the lattice.
+    """
+    reach_s = REACH * waiting_s + 2.0 * float(points_s[-1])
+    turn = np.exp(-2j * np.pi * np.arange(cells // 2 + 1) / cells)
+    for _ in range(DOUBLINGS):
+        service = np.fft.rfft(lattice_law(points_s, weights, reach_s / cells, cells))
+        law = np.maximum(np.fft.irfft(transform(service, turn), cells), 0.0)
+        law /= law.sum()
+        if law[-cells // 8 :].sum() < CUT_OFF:
+            break
+        reach_s *= 2.0
+    return lattice_distribution(law, reach_s / cells)
+
+
+def mean_cells(transform: ComplexArray) -> float:
+    """Mean of a lattice law [cells] from its transform; exact, by one inverse transform.
+
+    >>> mean_cells(np.fft.rfft([0.25, 0.0, 0.75, 0.0]))
+    1.5
+    """
+    law = np.fft.irfft(transform, 2 * (transform.size - 1))
+    return float(law @ np.arange(law.size))
+
+
+def residual_transform(service: ComplexArray, turn: ComplexArray, mean: float) -> ComplexArray:
+    """Transform of what is left of a service met at a random instant, (1 - S) / (s E[S]), on the lattice.
+
+    Within a cell it is even; half of it on either end keeps its mean.
+    """
+    residual = np.ones_like(service)
+    residual[1:] = (1.0 - service[1:]) / (1.0 - turn[1:]) * (1.0 + turn[1:]) / (2.0 * mean)
+    return residual
+
+
+def processor_sharing_sojourn_s(work_s: float, load: float) -> float:
+    """Mean time in the system [s] of a request of `work_s` seconds in M/G/1 processor sharing: work / (1 - rho).
+
+    Whatever the law of the work. Raises InputError when the load is 1 or more.
+    Source: Kleinrock, Queueing Systems II (1976), section 4.4, eq. 4.17.
+
+    >>> processor_sharing_sojourn_s(2.0, 0.75)
+    8.0
+    """
+    return work_s / (1.0 - _stable_load(load))
+
+
+def allen_cunneen_wait_s(
+    rate_per_s: float, service_s: float, servers: int, arrival_scv: float, service_scv: float
+) -> float:
+    """Mean wait [s] in G/G/c: that of M/M/c times (arrival SCV + service SCV) / 2.
+
+    Exact for M/M/c and M/G/1. Raises InputError when the load is 1 or more.
+    Source: Allen, Probability, Statistics, and Queueing Theory (1990), section 5.4 (Allen-Cunneen).
+
+    >>> allen_cunneen_wait_s(0.5, 1.0, 1, 1.0, 0.0)
+    0.5
+    """
+    return (arrival_scv + service_scv) / 2.0 * mmc_wait_s(rate_per_s, service_s, servers)
+
+
+def whitt_wait_s(rate_per_s: float, service_s: float, servers: int, arrival_scv: float, service_scv: float) -> float:
+    """Mean wait [s] in G/G/c: Allen-Cunneen's times a factor phi that is exact for M/M/c and near M/D/c and D/M/c.
+
+    With a, s the two SCVs, phi1 = 1 + g, phi3 = (1 - 4 g) exp(-2 (1 - rho) / (3 rho)), g as in `mdc_wait_s` but at most
+    0.24, and psi = min(1, (phi1 + phi3) / 2)^(2 - a - s) where a + s < 2, else 1::
+
+        phi = (4 (a - s) phi1 + s psi) / (4 a - 3 s)                       a >= s
+        phi = ((s - a) phi3 + (s + 3 a) psi) / (2 a + 2 s)                 a <= s
+
+    Raises InputError when the load is 1 or more.
+    Source: Whitt, "Approximations for the GI/G/m queue", Production and Operations Management 2 (1993) 114-161,
+    eqs. 2.16-2.25.
+
+    >>> round(whitt_wait_s(1.5, 1.0, 2, 1.0, 1.0), 4)
+    1.2857
+    """
+    load, a, s = _stable_load(rate_per_s * service_s / servers), arrival_scv, service_scv
+    if load == 0.0 or a + s == 0.0:
+        return 0.0
+    spread = (servers - 1) * (math.sqrt(4.0 + 5.0 * servers) - 2.0) / (16.0 * load * servers)
+    gamma = min(0.24, (1.0 - load) * spread)
+    deterministic = 1.0 + gamma
+    regular = (1.0 - 4.0 * gamma) * math.exp(-2.0 * (1.0 - load) / (3.0 * load))
+    psi = math.pow(min(1.0, (deterministic + regular) / 2.0), max(2.0 - a - s, 0.0))
+    if a >= s:
+        factor = (4.0 * (a - s) * deterministic + s * psi) / (4.0 * a - 3.0 * s)
+    else:
+        factor = ((s - a) * regular + (s + 3.0 * a) * psi) / (2.0 * a + 2.0 * s)
+    return factor * allen_cunneen_wait_s(rate_per_s, service_s, servers, a, s)
+
+
 def _stable_load(load: float) -> float:
     if not 0.0 <= load < 1.0:
         raise InputError("load", load, "must lie in [0, 1)", "lower the rate: at 1 the queue grows without bound")
     return load
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0.0:
+        raise InputError(name, value, "must be > 0", "give a positive number")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from planner.queueing.capacity import decode_limit
-from planner.queueing.latencies import FIRST_EDGES, Blocking, condensed, decode_latencies, delayed, unstable
+from planner.queueing.latencies import FIRST_EDGES, Blocking, condensed, decode_latencies, delayed, gap_law, unstable
 from planner.queueing.lengths import LengthLaw, length_law
 from planner.queueing.renewal import per_server
-from planner.queueing.running import RunningLaw, mean_wait_when_blocked_s, running_law
+from planner.queueing.running import RunningLaw, SlotWork, mean_wait_when_blocked_s, running_law
 from planner.queueing.slices import slice_means, sorted_slice_means
 from planner.queueing.steps import require_usable, step_durations_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
@@ -47,17 +47,19 @@ def decode_pool(
     step_means_s, running = _running(server, one, law, utilisation)
     wait_s = _wait(step_means_s, running, limit.rate_per_s, one, law)
     first_s = np.broadcast_to(wait_s, (law.groups.size, wait_s.size))
-    tpot, e2e = decode_latencies(law, first_s, *_gap_times_s(step_means_s, running, one.rate_per_s, law))
+    tpot, e2e, joint = decode_latencies(law, first_s, *_gap_times_s(step_means_s, running, one.rate_per_s, law))
     busy = running.probabilities[1:]
     return QueueLatency(
         stable=True,
         ttft=condensed(wait_s, np.diff(FIRST_EDGES)),
         tpot=tpot,
         e2e=e2e,
+        itl=gap_law(step_means_s[1:], busy * running.counts[1:]),
         mean_running=running.mean,
         mean_step_s=float(busy.sum() / max((busy / step_means_s[1:]).sum(), np.finfo(float).tiny)),
         utilisation=utilisation,
         limit=limit.limit,
+        joint=joint,
     )
 
 
@@ -90,7 +92,8 @@ def _wait(
     steps = sorted_slice_means(step_means_s, running.probabilities * (running.counts > 0), SLOW_EDGES)
     rest = np.append(np.outer(steps, BOUNDARY_POINTS).ravel(), 0.0)
     weights = np.append(np.full(rest.size - 1, (1.0 - empty) / (rest.size - 1)), empty)
-    mean = mean_wait_when_blocked_s(arrivals.rate_per_s, largest_rate_per_s, arrivals.scv, lengths.gaps_scv)
+    work = SlotWork(float(running.counts[-1]), lengths.gaps_scv)
+    mean = mean_wait_when_blocked_s(arrivals.rate_per_s, largest_rate_per_s, arrivals.scv, work)
     boundary = slice_means(rest, weights, FIRST_EDGES)
     return np.asarray(delayed(boundary[None, :], Blocking(running.blocked, mean))[0])
 

@@ -5,7 +5,9 @@ and its own are served in whole chunks; its first token comes at the end of the 
 
     TTFT = residual + (j - 1) tau(c) + tau(p),   j = ceil((ahead + own) / c)
 
-where p, the prompt tokens of that last step, includes what arrived behind the request and shares the step.
+where p, the prompt tokens of that last step, includes what arrived behind the request and shares the step: nobody with
+the probability that a gap is longer than the time until that step begins, else prompts whose mean number is that of a
+renewal process.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.queueing.backlog import Backlog
-from planner.queueing.lattice import poisson_sum, shifted_down
+from planner.queueing.lattice import lattice_law, poisson_sum, shifted_down
 from planner.queueing.lengths import LengthLaw
-from planner.queueing.slices import sorted_slice_means, tail_edges
+from planner.queueing.renewal import companions, count_moments, nobody_before
+from planner.queueing.slices import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, ComplexArray, FloatArray, IntArray
 
 GROUPS_BELOW = 4
 """Groups of steps with less than a full chunk, told apart by their duration."""
 AHEAD_EDGES = tail_edges(14)
-BEHIND_EDGES = np.linspace(0.0, 1.0, 3)
+BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
+"""Slices of the tokens behind a request where there are any."""
 ARRIVAL_POINTS = ((0.5 - np.sqrt(1.0 / 12.0), 0.125, 0.375), (0.5 + np.sqrt(1.0 / 12.0), 0.625, 0.875))
 """When in a step a request comes: two-point Gauss-Legendre for the tokens before it, four even points for the rest."""
 SMALLEST_WEIGHT = 1e-9
@@ -39,11 +43,17 @@ class Sight:
     """How an arriving request's view differs from the view at a random instant (which a Poisson arrival has).
 
     Attributes:
-        thinning: probability that a step with prompts seen at a random instant is still there when one arrives.
-        missing_prompts: prompts by which the tokens ahead and behind are fewer.
+        thinning: probability that a step with prompts, not full, seen at a random instant is there when one arrives.
+        full_thinning: the same of a full step.
+        missing_prompts: prompts by which the tokens ahead are fewer.
+        rate_per_s: arrivals [1/s].
+        scv: of their gaps.
     """
 
+    rate_per_s: float
+    scv: float = 1.0
     thinning: float = 1.0
+    full_thinning: float = 1.0
     missing_prompts: float = 0.0
 
 
@@ -64,19 +74,51 @@ def first_token_times(
     Weights of a group sum to 1.
     """
     rows = _situations(backlog, sight)
+    behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
+    behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
+    table = _table(server, backlog, lengths)
     times, weights = [], []
     for before, *rests in ARRIVAL_POINTS:
-        ahead, chance = _ahead(backlog, rows, before, sight, lengths.mean_prompt)
-        behind = _arrived(backlog, rows.duration_s * (1.0 - before), sight, lengths.mean_prompt)
-        last = _served(server, backlog, lengths, ahead, behind)
+        ahead, chance = _ahead(backlog, rows, before, sight, lengths)
+        left_s = rows.duration_s * (1.0 - before)
+        last, share = _served(backlog, lengths, ahead, _Behind(sight, left_s, behind), table)
         rest = rows.duration_s[:, None] * (1.0 - np.array(rests))
         total = last[..., None] + rest[:, None, None, None, :]
-        mass = rows.weight[:, None] * chance
-        share = mass[:, None, :, None, None] / (total.shape[3] * total.shape[4])
+        mass = (rows.weight[:, None] * chance / len(rests))[:, None, :, None, None] * share[..., None]
         times.append(np.moveaxis(total, 1, 0).reshape(lengths.groups.size, -1))
-        weights.append(np.moveaxis(np.broadcast_to(share, total.shape), 1, 0).reshape(lengths.groups.size, -1))
+        weights.append(np.moveaxis(np.broadcast_to(mass, total.shape), 1, 0).reshape(lengths.groups.size, -1))
     law = np.concatenate(weights, axis=1)
     return np.concatenate(times, axis=1), law / law.sum(axis=1, keepdims=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Behind:
+    """Who comes behind a request and is there when its last step begins.
+
+    Attributes:
+        sight: how requests come.
+        left_s: time left of the step in progress [s], shape (rows,).
+        sizes: tokens of a prompt in slices BEHIND_EDGES.
+    """
+
+    sight: Sight
+    left_s: FloatArray
+    sizes: FloatArray
+
+    def points(self, whole: FloatArray, full_s: float) -> tuple[FloatArray, FloatArray]:
+        """Tokens behind and their probabilities, both of shape (*whole.shape, 4), after `whole` full steps.
+
+        Given that somebody came, the law is that of one prompt stretched to the mean number.
+        """
+        counts = np.arange(float(whole.max()) + 1.0)
+        windows = self.sight.rate_per_s * (self.left_s[:, None] + counts * full_s)
+        nobody = nobody_before(windows, self.sight.scv)
+        mean = windows + companions(windows, self.sight.scv)
+        number = mean / np.maximum(1.0 - nobody, np.finfo(float).tiny)
+        at = (np.arange(self.left_s.size)[:, None, None], whole.astype(np.int64))
+        tokens = number[at][..., None] * np.append(0.0, self.sizes)
+        alone = nobody[at][..., None]
+        return tokens, np.concatenate([alone, (1.0 - alone) * np.diff(BEHIND_EDGES)], axis=-1)
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
@@ -94,7 +136,7 @@ def _situations(backlog: Backlog, sight: Sight) -> _Rows:
     full = float(above.sum()) * backlog.full_s
     empty = float(spent[0]) * (1.0 - idle)
     waiting = float(backlog.law[0]) * idle / backlog.arrivals.rate_per_s
-    freed = (1.0 - sight.thinning) * (float(spent[1:].sum()) + full)
+    freed = (1.0 - sight.thinning) * float(spent[1:].sum()) + (1.0 - sight.full_thinning) * full
     weight, duration = [waiting, empty], [0.0, float(backlog.duration_s[0])]
     scale = 1.0 + freed / max(waiting + empty, np.finfo(float).tiny)
     weight = [w * scale for w in weight]
@@ -104,7 +146,7 @@ def _situations(backlog: Backlog, sight: Sight) -> _Rows:
             weight.append(mass * sight.thinning)
             duration.append(float(spent[part] @ backlog.duration_s[part]) / mass)
     carried = np.ones((len(weight) + 1, size // 2 + 1), dtype=np.complex128)
-    weight.append(full * sight.thinning)
+    weight.append(full * sight.full_thinning)
     duration.append(backlog.full_s)
     if full > 0.0:
         over = np.zeros(size)
@@ -119,14 +161,14 @@ def _parts(below: int) -> Iterator[IntArray]:
 
 
 def _ahead(
-    backlog: Backlog, rows: _Rows, before: float, sight: Sight, mean_prompt: float
+    backlog: Backlog, rows: _Rows, before: float, sight: Sight, lengths: LengthLaw
 ) -> tuple[FloatArray, FloatArray]:
     """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
 
     Returns points and masses, both of shape (rows, points). Where prompts and chunks have a coarse common measure, the
     points are its multiples: between them, tokens would take a step too many.
     """
-    ahead = _arrived(backlog, rows.duration_s * before, sight, mean_prompt, rows.carried, AHEAD_EDGES)
+    ahead = _arrived(backlog, rows.duration_s * before, sight, lengths, rows.carried)
     mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
     if backlog.below >= COARSE:
         return ahead, mass
@@ -137,43 +179,60 @@ def _ahead(
 
 
 def _arrived(
-    backlog: Backlog,
-    times_s: FloatArray,
-    sight: Sight,
-    mean_prompt: float,
-    carried: ComplexArray | None = None,
-    edges: FloatArray = BEHIND_EDGES,
+    backlog: Backlog, times_s: FloatArray, sight: Sight, lengths: LengthLaw, carried: ComplexArray
 ) -> FloatArray:
-    arrivals = backlog.arrivals
-    prompt = backlog.prompt_transform
-    transform = poisson_sum(arrivals.rate_per_s * times_s, arrivals.batch_transform(prompt))
-    transform *= arrivals.companions_transform(prompt)
-    if carried is not None:
-        transform *= carried
-    law = np.fft.irfft(transform, backlog.law.size)
-    if sight.missing_prompts > 0.0:
-        law = shifted_down(law, sight.missing_prompts * mean_prompt / backlog.cell)
-    return sorted_slice_means(np.arange(float(law.shape[1])) * backlog.cell, np.maximum(law, 0.0), edges)
+    """Tokens that arrived within the times [s] and those carried over, in slices AHEAD_EDGES, shape (times, 14).
+
+    Of a regular stream whole prompts came within the times, as many as a renewal process brings; what else it lacks
+    against a Poisson stream is missing in the tokens carried over.
+    """
+    size, arrivals = backlog.law.size, backlog.arrivals
+    tokens = np.arange(float(size)) * backlog.cell
+    if sight.scv >= 1.0:
+        prompt = backlog.prompt_transform
+        transform = poisson_sum(arrivals.rate_per_s * times_s, arrivals.batch_transform(prompt))
+        transform *= arrivals.companions_transform(prompt) * carried
+        return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
+    windows = sight.rate_per_s * times_s
+    lacking = companions(windows, sight.scv)
+    left = np.fft.irfft(carried, size)
+    missing = np.maximum(sight.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
+    rows = [shifted_down(row[None, :], cells)[0] for row, cells in zip(left, missing.tolist(), strict=True)]
+    prompt = np.fft.rfft(lattice_law(lengths.prompts, lengths.prompt_weights, backlog.cell, size))
+    transform = np.fft.rfft(np.array(rows)) * _renewal_count(windows, sight.scv, prompt)
+    return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
+
+
+def _renewal_count(windows: FloatArray, scv: float, prompt: ComplexArray) -> ComplexArray:
+    """Transforms of the tokens of the prompts in windows before an arrival, shape (windows, *prompt.shape).
+
+    Their number is binomial with the renewal process's mean and (to whole trials) variance.
+    """
+    mean, variance = count_moments(windows, scv)
+    trials = np.maximum(np.ceil(mean**2 / np.maximum(mean - variance, SMALLEST_WEIGHT) - SMALLEST_WEIGHT), 1.0)
+    chance = (mean / trials)[:, None]
+    return np.asarray((1.0 - chance + chance * prompt[None, :]) ** trials[:, None])
 
 
 def _served(
-    server: BatchServer, backlog: Backlog, lengths: LengthLaw, ahead: FloatArray, behind: FloatArray
-) -> FloatArray:
-    """Time [s] from the next step boundary to the first token, shape (rows, groups, ahead, behind)."""
-    chunk = backlog.regime.chunk
-    full_s = backlog.regime.full_step_s(server)
+    backlog: Backlog, lengths: LengthLaw, ahead: FloatArray, behind: _Behind, table: tuple[FloatArray, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Time [s] from the next step boundary to the first token, and its weights; (rows, groups, ahead, behind)."""
+    chunk, full_s = backlog.regime.chunk, float(table[1][-1])
     tokens = ahead[:, None, :] + lengths.groups[None, :, None]
     whole = np.maximum(np.ceil(tokens / chunk - 1e-9) - 1.0, 0.0)
-    meanwhile = backlog.arrivals.tokens_per_s * whole * full_s
-    last = (tokens - whole * chunk + meanwhile)[..., None] + behind[:, None, None, :]
-    alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
-    return np.asarray((whole * full_s)[..., None] + _interpolated(server, backlog, alone, np.minimum(last, chunk)))
+    more, share = behind.points(whole, full_s)
+    last = np.minimum((tokens - whole * chunk)[..., None] + more, chunk)
+    return (whole * full_s)[..., None] + np.interp(last, *table), share
 
 
-def _interpolated(server: BatchServer, backlog: Backlog, exact: FloatArray, tokens: FloatArray) -> FloatArray:
-    """Step durations [s] for many token counts from a table up to the full chunk that holds the `exact` counts."""
-    chunk, running = backlog.regime.chunk, backlog.regime.running
+def _table(server: BatchServer, backlog: Backlog, lengths: LengthLaw) -> tuple[FloatArray, FloatArray]:
+    """Prompt tokens and durations [s] of steps up to the full one; the last steps of lone prompts are among them."""
+    chunk = backlog.regime.chunk
     top = min(backlog.below * backlog.cell, chunk)
-    grids = (np.linspace(1.0, top, TABLE_POINTS), np.geomspace(1.0, chunk, TABLE_POINTS), exact, np.array([chunk]))
-    table: FloatArray = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
-    return np.interp(tokens, table, step_durations_s(server, running, table))
+    alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
+    grids = (np.linspace(1.0, top, TABLE_POINTS), np.geomspace(1.0, chunk, TABLE_POINTS), alone)
+    tokens = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
+    tokens = np.append(tokens[tokens < chunk], chunk)
+    running = np.append(np.full(tokens.size - 1, backlog.regime.running), backlog.regime.full_running)
+    return tokens, step_durations_s(server, running, tokens)

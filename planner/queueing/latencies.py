@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.latency import LatencyDistribution
+from planner.latency import JointLaw, LatencyDistribution
 from planner.queueing.capacity import FluidLimit
 from planner.queueing.lengths import LengthLaw
 from planner.queueing.slices import slice_means, sorted_slice_means, tail_edges
@@ -46,6 +46,16 @@ class Blocking:
         return waits, weights
 
 
+def gap_law(steps_s: FloatArray, tokens: FloatArray) -> LatencyDistribution:
+    """Law of a single gap between tokens from the step durations at some states [s] and the time spent there times the
+    number running (shape of both (states,)): a state sees tokens at n / T(n), a gap falls there in that proportion.
+    """
+    weights = tokens / steps_s
+    if not weights.sum() > 0.0:
+        return LatencyDistribution.constant(0.0)
+    return condensed(steps_s, weights)
+
+
 def condensed(times: FloatArray, weights: FloatArray) -> LatencyDistribution:
     """A weighted sample as a distribution of at most POINTS points that keeps the mean; any one shape."""
     values, mass = times.ravel(), np.broadcast_to(weights, times.shape).ravel()
@@ -69,14 +79,14 @@ def delayed(first_s: FloatArray, blocking: Blocking) -> FloatArray:
 
 def decode_latencies(
     lengths: LengthLaw, first_s: FloatArray, gap_times_s: FloatArray, mass: FloatArray
-) -> tuple[LatencyDistribution, LatencyDistribution]:
-    """Laws of TPOT and of E2E = TTFT + (O - 1) TPOT.
+) -> tuple[LatencyDistribution, LatencyDistribution, JointLaw]:
+    """Laws of TPOT, of E2E = TTFT + (O - 1) TPOT, and of TTFT and TPOT together.
 
     Args:
         lengths: of the requests.
         first_s: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices).
         gap_times_s: times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points).
-        mass: of these points, shape (points,).
+        mass: of these points, shape (points,) or (gaps, points).
     """
     token_s = slice_means(gap_times_s, mass, TOKEN_EDGES)
     tokens = np.append(token_s.ravel(), 0.0)
@@ -85,13 +95,31 @@ def decode_latencies(
     decode_s = lengths.gaps[:, None] * _coarser(token_s, TOKEN_EDGES, GAP_TIME_EDGES)
     few = _coarser(first_s, FIRST_EDGES, START_EDGES)
     among = (lengths.gap_groups[:, :, None] * np.diff(START_EDGES)).reshape(lengths.gaps.size + 1, -1)
-    start_s = slice_means(np.broadcast_to(few.ravel(), among.shape), among, START_EDGES)
+    order = np.argsort(few, axis=None, kind="stable")
+    start_s = sorted_slice_means(few.ravel()[order], among[:, order], START_EDGES)
     ends = (start_s[:-1, :, None] + decode_s[:, None, :]).reshape(lengths.gaps.size, -1)
     both = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES)).ravel()
     weights = np.outer(lengths.gap_weights * lengths.decoding, both)
     all_ends = np.append(ends, start_s[-1])
     all_weights = np.append(weights, np.diff(START_EDGES) * (1.0 - lengths.decoding))
-    return condensed(tokens, shares), condensed(all_ends, all_weights)
+    among_all = np.append(lengths.gap_weights * lengths.decoding, 1.0 - lengths.decoding)
+    joint = JointLaw(
+        first_s=first_s,
+        first_mass=np.diff(FIRST_EDGES),
+        token_s=np.concatenate([token_s, np.zeros((1, token_s.shape[1]))]),
+        token_mass=np.diff(TOKEN_EDGES),
+        weights=lengths.gap_groups * among_all[:, None],
+        prompts=lengths.groups,
+        gaps=np.append(lengths.gaps, 0.0),
+    )
+    return condensed(tokens, shares), condensed(all_ends, all_weights), joint
+
+
+def first_token_law(lengths: LengthLaw, first_s: FloatArray) -> JointLaw:
+    """Requests of one output token: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices)."""
+    nothing, all_of_it = np.zeros(1), np.ones(1)
+    weights = lengths.group_weights[None, :]
+    return JointLaw(first_s, np.diff(FIRST_EDGES), nothing[None, :], all_of_it, weights, lengths.groups, nothing)
 
 
 def _coarser(means: FloatArray, edges: FloatArray, to: FloatArray) -> FloatArray:
@@ -107,6 +135,7 @@ def unstable(limit: FluidLimit, utilisation: float) -> QueueLatency:
         ttft=never,
         tpot=never,
         e2e=never,
+        itl=never,
         mean_running=limit.running,
         mean_step_s=limit.step_s,
         utilisation=utilisation,

@@ -19,18 +19,16 @@ from planner.queueing.latencies import (
     condensed,
     decode_latencies,
     delayed,
+    first_token_law,
     unstable,
 )
 from planner.queueing.lengths import length_law
 from planner.queueing.offered import Offered, burstiness
 from planner.queueing.renewal import per_server
-from planner.queueing.running import mean_wait_when_blocked_s
-from planner.queueing.slices import slice_means, sorted_slice_means
+from planner.queueing.running import SlotWork, mean_wait_when_blocked_s
+from planner.queueing.slices import binned_slice_means, sorted_slice_means
 from planner.queueing.steps import require_usable, step_duration_s
-from planner.queueing.token_gap import (
-    NOISE_EDGES,
-    token_gap_times,
-)
+from planner.queueing.token_gap import GapNoise, token_gap_times
 from planner.queueing.types import BatchServer, FloatArray, QueueLatency
 from planner.workload import ArrivalProcess, TokenLengths
 
@@ -90,22 +88,24 @@ def _prompts_alone(offered: Offered) -> QueueLatency:
     solved, utilisation, stretch = _solvable(offered)
     if utilisation >= 1.0:
         return unstable(offered.limit, utilisation)
-    spread = burstiness(solved, 0.0, solved.fluid()[1])
+    spread = burstiness(solved, 0.0, solved.fluid[1])
     alone = solved.regime(0.0, 0.0, idle=1.0)
     backlog = solve_backlog(solved.server, alone, solved.tokens(spread.in_queue))
     busy = solve_backlog(solved.server, alone, solved.tokens(spread.in_step), COARSE_CELLS)
     times, weights = first_token_times(solved.server, backlog, solved.lengths, spread.sight)
-    first_s = slice_means(times, weights, FIRST_EDGES) * stretch
+    first_s = binned_slice_means(times, weights, FIRST_EDGES) * stretch
     ttft = condensed(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
     return QueueLatency(
         stable=True,
         ttft=ttft,
         tpot=LatencyDistribution.constant(0.0),
         e2e=ttft,
+        itl=LatencyDistribution.constant(0.0),
         mean_running=0.0,
         mean_step_s=busy.mean_step_s,
         utilisation=utilisation,
         limit=offered.limit.limit,
+        joint=first_token_law(solved.lengths, first_s),
     )
 
 
@@ -117,17 +117,21 @@ def _prompts_and_decodes(offered: Offered) -> QueueLatency:
     backlogs = _backlogs_met(solved, state)
     parts = [first_token_times(solved.server, b, solved.lengths, state.spread.sight) for b in backlogs]
     times, weights = (np.concatenate(pieces, axis=1) for pieces in zip(*parts, strict=True))
-    first_s = delayed(slice_means(times, weights, FIRST_EDGES) * stretch, _blocking(solved, state, utilisation))
-    tpot, e2e = decode_latencies(solved.lengths, first_s, *_gap_times_s(solved, state))
+    first_s = delayed(binned_slice_means(times, weights, FIRST_EDGES) * stretch, _blocking(solved, state, utilisation))
+    gaps = solved.lengths.gaps
+    tpot, e2e, joint = decode_latencies(solved.lengths, first_s, *_gap_times_s(solved, state, state.noise, gaps))
+    one_gap_s, gap_mass = _gap_times_s(solved, state, state.noise.anywhere(), np.ones(1))
     return QueueLatency(
         stable=True,
         ttft=condensed(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
         tpot=tpot,
         e2e=e2e,
+        itl=condensed(one_gap_s, gap_mass),
         mean_running=state.law.mean,
         mean_step_s=_mean_step_s(state, backlogs),
         utilisation=utilisation,
         limit=offered.limit.limit,
+        joint=joint,
     )
 
 
@@ -162,7 +166,7 @@ def _met_backlog(offered: Offered, running: float, empty: float, saturating: flo
     return solve_backlog(offered.server, offered.regime(running, full_running, decoding, idle), stream, FINE_CELLS)
 
 
-def _work_scv(offered: Offered) -> float:
+def _slot_work(offered: Offered) -> SlotWork:
     """Variability of the completions of a server whose slots are all taken.
 
     They fluctuate as the slots' own cycles (SCV of the gaps) and as the prompts that lengthen the steps (SCV of the
@@ -171,7 +175,8 @@ def _work_scv(offered: Offered) -> float:
     law, limit = offered.lengths, offered.limit
     decoding = step_duration_s(offered.server, limit.running, 0.0) / limit.step_s
     cycle = law.mean_gaps / (law.mean_gaps + limit.prefill_steps)
-    return law.gaps_scv * (cycle * decoding) ** 2 + law.prompt_scv * (1.0 - decoding) ** 2
+    shared = law.prompt_scv * (1.0 - decoding) ** 2
+    return SlotWork(offered.server.max_running, law.gaps_scv * (cycle * decoding) ** 2, shared)
 
 
 def _blocking(offered: Offered, state: RunningState, utilisation: float) -> Blocking:
@@ -179,20 +184,21 @@ def _blocking(offered: Offered, state: RunningState, utilisation: float) -> Bloc
     if state.law.blocked < NEGLIGIBLE or offered.limit.limit != RUNNING:
         return Blocking(0.0, 0.0)
     largest = offered.limit.rate_per_s
-    mean = mean_wait_when_blocked_s(utilisation * largest, largest, offered.arrivals.scv, _work_scv(offered))
+    mean = mean_wait_when_blocked_s(utilisation * largest, largest, offered.arrivals.scv, _slot_work(offered))
     return Blocking(state.law.blocked, mean)
 
 
-def _gap_times_s(offered: Offered, state: RunningState) -> tuple[FloatArray, FloatArray]:
-    """Times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points), and the points' masses."""
-    seen = np.interp(offered.counts + 1.0, offered.counts, state.step_means_s)
-    slow = sorted_slice_means(seen, state.law.probabilities, SLOW_EDGES)
-    likely = np.interp(state.law.mean + 2.0 * state.law.std, offered.counts, offered.full_steps_s)
-    longest = max(float(likely), state.noise.shortest_s)
+def _gap_times_s(
+    offered: Offered, state: RunningState, noise: GapNoise, gaps: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points)."""
+    counts, law = offered.counts, state.law
+    seen = np.interp(counts + 1.0, counts, state.step_means_s)
+    alone = np.minimum(offered.decode_steps_s, seen)
+    slow, floor = (sorted_slice_means(one, law.probabilities, SLOW_EDGES) for one in (seen, alone))
+    longest = float(np.interp(law.mean + 2.0 * law.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
-    times = token_gap_times(offered.lengths.gaps, state.noise, slow, memory, longest)
-    mass = np.outer(np.diff(SLOW_EDGES), np.diff(NOISE_EDGES))
-    return times.reshape(offered.lengths.gaps.size, -1), mass.ravel()
+    return token_gap_times(gaps, noise, slow, floor, memory, longest)
 
 
 def _mean_step_s(state: RunningState, backlogs: list[Backlog]) -> float:

@@ -11,7 +11,7 @@ from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import Sight, own_steps_s
 from planner.queueing.lengths import LengthLaw
-from planner.queueing.renewal import arrivals_before, index_of_dispersion
+from planner.queueing.renewal import companions, index_of_dispersion
 from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, FloatArray
 from planner.workload import ArrivalProcess
@@ -82,6 +82,11 @@ class Offered:
         """Duration [s] of a full step at each of `counts`."""
         return step_durations_s(self.server, self.counts, self._chunks)
 
+    @cached_property
+    def decode_steps_s(self) -> FloatArray:
+        """Duration [s] of a step without prompts with one sequence more than each of `counts`."""
+        return step_durations_s(self.server, self.counts + 1.0, 0.0)
+
     @property
     def _chunks(self) -> FloatArray:
         few = max(self.server.max_running * self.lengths.mean_prompt, 1.0)
@@ -104,6 +109,13 @@ class Offered:
         """Prompt tokens of a full step beside `running` decodes; few slots let in few prompts at once."""
         return max(min(self.budget - running, self.server.max_running * self.lengths.mean_prompt), 1.0)
 
+    @cached_property
+    def own_s(self) -> FloatArray:
+        """Duration [s] of the steps a prompt of each group needs when it is alone, at the fluid number running."""
+        running = self.fluid[0]
+        return own_steps_s(self.server, running, self.chunk(running), self.lengths.groups)
+
+    @cached_property
     def fluid(self) -> tuple[float, float]:
         """Number running and step time [s] if every step were average: n = lambda E[K] T, T = tau(n, lambda E[L] T).
 
@@ -127,8 +139,7 @@ class Offered:
 
     def window(self, running: float, step_s: float) -> float:
         """Mean arrivals while a prompt is around: one step and its own steps, times the memory of the backlog."""
-        own = own_steps_s(self.server, running, self.chunk(running), self.lengths.groups)
-        alone_s = step_s + float(own @ self.lengths.group_weights)
+        alone_s = step_s + float(self.own_s @ self.lengths.group_weights)
         return self.rate_per_s * alone_s * (1.0 + self.relaxation_steps(running))
 
     def tokens(self, dispersion: float) -> TokenArrivals:
@@ -166,13 +177,31 @@ def burstiness(offered: Offered, running: float, step_s: float) -> Burstiness:
 
     A queue feels the dispersion over the time it remembers; a single step that over one step, or over the queue's
     memory where that is larger. A regular stream (SCV < 1) keeps its distance: a request finds fewer others than a
-    random instant has, the share M(x) / x of them where M counts the arrivals in the window before an arrival.
+    random instant has.
     """
     scv = offered.arrivals.scv
     window = offered.window(running, step_s)
     in_queue = index_of_dispersion(window, scv)
     in_step = max(in_queue, index_of_dispersion(offered.rate_per_s * step_s, scv))
     if scv >= 1.0:
-        return Burstiness(in_step, in_queue, Sight())
-    thinning = min(1.0, arrivals_before(window, scv) / window)
-    return Burstiness(in_step, in_queue, Sight(thinning, (1.0 - in_queue) / 2.0))
+        return Burstiness(in_step, in_queue, Sight(offered.rate_per_s, scv))
+    short, full = _thinning(offered, running, step_s)
+    return Burstiness(in_step, in_queue, Sight(offered.rate_per_s, scv, short, full, (1.0 - in_queue) / 2.0))
+
+
+def _thinning(offered: Offered, running: float, step_s: float) -> tuple[float, float]:
+    """Share of the steps with prompts, not full and full, that is left when a request of a regular stream arrives.
+
+    While a prompt is around for x mean gaps, M(x) arrive instead of x. Steps that are not full belong to prompts of
+    one step, full ones to longer prompts, each for as long as it is around.
+    """
+    chunk, own_s = offered.chunk(running), offered.own_s
+    windows = offered.rate_per_s * (step_s + own_s) * (1.0 + offered.relaxation_steps(running))
+    kept = np.clip(1.0 + companions(windows, offered.arrivals.scv) / windows, 0.0, 1.0)
+    spent = offered.lengths.group_weights * own_s
+    long = offered.lengths.groups > chunk
+    shares = [float(kept[part] @ spent[part] / spent[part].sum()) if part.any() else None for part in (~long, long)]
+    short = shares[0] if shares[0] is not None else shares[1]
+    full = shares[1] if shares[1] is not None else short
+    assert short is not None and full is not None
+    return short, full

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -28,8 +30,12 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
     return durations
 
 
+@lru_cache(maxsize=4096)
 def step_duration_s(server: BatchServer, running: float, prompt_tokens: float) -> float:
-    """Duration [s] of one step. Raises InputError as `step_durations_s`."""
+    """Duration [s] of one step, remembered: the theory asks for the same few again and again.
+
+    Raises InputError as `step_durations_s`.
+    """
     return float(step_durations_s(server, running, prompt_tokens))
 
 

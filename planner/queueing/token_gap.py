@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from planner.queueing.backlog import Backlog
+from planner.queueing.renewal import companions
 from planner.queueing.slices import sorted_slice_means, tail_edges
 from planner.queueing.types import FloatArray
 
@@ -20,10 +21,50 @@ LEVELS = 5
 """Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own law."""
 SHAPE_CELLS = 256
 LEAST_SHARE = 1e-6
+SHORTEST_S = 1e-15
+"""Guards a division by a time of 0 [s]."""
 LARGEST_SKEWNESS = 2.0
 """Above it the gamma approximation of a mean is worse than the law of a mean of 16."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, by which the memory of the number running is lengthened."""
+
+
+@dataclass(frozen=True)
+class Followers:
+    """Arrivals behind a request: more (or fewer) than behind a random instant, for arrivals in bursts (or regular).
+
+    Attributes:
+        rate_per_s: arrivals [1/s].
+        scv: of their gaps.
+        first_s: from the arrival of a request to its first token [s], shape (F,).
+        weights: probabilities of these, shape (F,).
+        batched: companions of a request that its batch already stands for.
+    """
+
+    rate_per_s: float
+    scv: float
+    first_s: FloatArray
+    weights: FloatArray
+    batched: float
+
+    @property
+    def thinning(self) -> float:
+        """Arrivals until the first token over those of a Poisson process, at most 1."""
+        if self.scv >= 1.0:
+            return 1.0
+        windows = self.rate_per_s * self.first_s
+        lacking = float(self.weights @ companions(windows, self.scv)) / float(self.weights @ windows)
+        return min(1.0, 1.0 + lacking)
+
+    def surplus(self, spans_s: FloatArray) -> FloatArray:
+        """Prompts by which the arrivals within the spans [s] after the first token exceed the mean."""
+        if self.scv == 1.0:
+            return np.zeros_like(spans_s)
+        first = self.rate_per_s * self.first_s
+        ends = first + self.rate_per_s * np.append(spans_s, 0.0)[:, None]
+        more = companions(ends, self.scv) @ self.weights
+        known = float(more[-1]) if self.scv < 1.0 else max(float(more[-1]), self.batched)
+        return np.asarray(more[:-1] - known)
 
 
 @dataclass(frozen=True)
@@ -35,6 +76,8 @@ class GapNoise:
         variance: of one step [s^2].
         correlation: of neighbouring steps, in [0, 1).
         start_s: excess of the first steps of a request over the mean, summed [s].
+        followers: what arrives behind a request.
+        per_prompt_s: what one prompt more adds to the time of many steps [s].
         durations_s: of a step, shape (D,).
         probabilities: of these durations, shape (D,).
     """
@@ -43,12 +86,18 @@ class GapNoise:
     variance: float
     correlation: float
     start_s: float
+    followers: Followers
+    per_prompt_s: float
     durations_s: FloatArray
     probabilities: FloatArray
 
     def damped(self, share: float) -> GapNoise:
         """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
         return replace(self, correlation=self.correlation * share, start_s=self.start_s * share)
+
+    def anywhere(self) -> GapNoise:
+        """The same for steps at random instants instead of right after a first token."""
+        return replace(self, start_s=0.0, followers=replace(self.followers, scv=1.0))
 
     @property
     def shortest_s(self) -> float:
@@ -65,8 +114,9 @@ class GapNoise:
         return np.asarray(self.variance / gaps * spread)
 
     def start_excess_s(self, gaps: FloatArray) -> FloatArray:
-        """What the start adds to the mean of k steps [s]."""
-        return np.asarray(self.start_s * (1.0 - self.correlation**gaps) / gaps)
+        """What the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
+        late = self.followers.surplus(gaps * self.mean_s) * self.per_prompt_s
+        return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
 
 
 def token_elasticity(backlog: Backlog) -> float:
@@ -85,7 +135,7 @@ def token_elasticity(backlog: Backlog) -> float:
     return load / (1.0 - load)
 
 
-def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, thinning: float) -> GapNoise:
+def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers) -> GapNoise:
     """Fluctuation of the steps around the mean at a fixed number running.
 
     Over many steps the total time T_K satisfies T_K = K a + f A(T_K): its variance per step is
@@ -95,18 +145,20 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
         backlog: solved for a server that never idles.
         token_variance_per_s: long-run variance of the tokens arriving, rate * (Var L + SCV E[L]^2) [tokens^2/s].
         mean_prompt: E[L] [tokens].
-        thinning: arrivals close behind a request over those close behind a random instant, at most 1.
+        followers: what arrives while a request decodes.
     """
     variance, mean = backlog.step_variance, backlog.mean_step_s
     per_token_s = token_elasticity(backlog) / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
-    excess = thinning * _backlog_after_a_prompt(backlog, mean_prompt) - backlog.mean_tokens
+    excess = followers.thinning * _backlog_after_a_prompt(backlog, mean_prompt) - backlog.mean_tokens
     return GapNoise(
         mean_s=mean,
         variance=variance,
         correlation=(ratio - 1.0) / (ratio + 1.0),
         start_s=excess * per_token_s,
+        followers=followers,
+        per_prompt_s=mean_prompt * per_token_s,
         durations_s=backlog.step_durations_s,
         probabilities=backlog.step_probabilities,
     )
@@ -128,24 +180,44 @@ def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float) -> float:
 
 
 def token_gap_times(
-    gaps: FloatArray, noise: GapNoise, slow_s: FloatArray, memory_steps: float, longest_s: float
-) -> FloatArray:
-    """Times per output token [s] of requests with `gaps` steps, shape (gaps, slow points, noise points).
-
-    Slow points have equal mass, noise points the masses of NOISE_EDGES.
+    gaps: FloatArray, noise: GapNoise, slow_s: FloatArray, floor_s: FloatArray, memory_steps: float, longest_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points).
 
     Args:
         gaps: numbers of steps, > 0, shape (G,).
         noise: of the steps.
         slow_s: mean step at equally likely numbers running [s], shape (S,).
+        floor_s: step without prompts at these [s], shape (S,).
         memory_steps: steps over which the number running is remembered.
         longest_s: no step is longer [s].
     """
     slow = slowly_varying_times(gaps, slow_s, memory_steps)
+    floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)[:, :, None]
     fast = _fast_fluctuation(gaps, noise) * _coherence(gaps, noise, slow, memory_steps)[:, None]
-    above = slow[:, :, None] + fast[:, None, :] - noise.shortest_s
-    grown = 1.0 + noise.start_excess_s(gaps) / max(float(slow_s.mean()) - noise.shortest_s, LEAST_SHARE * noise.mean_s)
-    return np.asarray(np.clip(noise.shortest_s + above * grown[:, None, None], noise.shortest_s, longest_s))
+    above = np.maximum(slow[:, :, None] + fast[:, None, :] - floor, 0.0)
+    prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
+    grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)[:, None, None]
+    above, share = with_companions(above, np.diff(NOISE_EDGES), grown)
+    times = np.concatenate([floor + above, floor], axis=2)
+    weights = np.concatenate(
+        [share * np.minimum(grown, 1.0), np.broadcast_to(np.maximum(1.0 - grown, 0.0), floor.shape)], axis=2
+    )
+    return np.minimum(times, np.maximum(floor, longest_s)).reshape(gaps.size, -1), weights.reshape(gaps.size, -1)
+
+
+def with_companions(above: FloatArray, mass: FloatArray, grown: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What prompts add and its weights once its mean has grown by a factor above 1 because more prompts came.
+
+    One more prompt (or cluster) than usual makes a Poisson sum X size-biased: weights X / E[X], mean E[X^2] / E[X]. A
+    mixture with that law has the mean wanted; what it cannot reach is made up by stretching.
+    """
+    relative = above / np.maximum(above @ mass, SHORTEST_S)[:, :, None]
+    spread = np.maximum(relative**2 @ mass - 1.0, LEAST_SHARE)[:, :, None]
+    biased = np.clip((grown - 1.0) / spread, 0.0, 1.0)
+    reached = 1.0 + biased * spread
+    share = mass * (1.0 - biased + biased * relative)
+    return above * np.maximum(grown / reached, 1.0), share
 
 
 def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: float) -> FloatArray:

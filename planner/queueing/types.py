@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.latency import LatencyDistribution
+from planner.latency import JointLaw, LatencyDistribution
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -40,17 +40,21 @@ class QueueLatency:
         ttft: arrival to first token [s].
         tpot: (E2E - TTFT) / (output tokens - 1) of a request [s]; 0 for one-token outputs.
         e2e: arrival to last token [s].
+        itl: one gap between two tokens [s], over all gaps of all requests; 0 where none decodes.
         mean_running: time-average number of running (decoding) sequences.
         mean_step_s: mean duration of a busy step [s].
         utilisation: offered rate / largest stable rate; >= 1 when unstable.
         limit: what gives out first as the rate grows: "prompts" (token budget), "running" (sequence limit).
+        joint: TTFT and TPOT together (of a decode pool: its `ttft`), by prompt and by output length.
     """
 
     stable: bool
     ttft: LatencyDistribution
     tpot: LatencyDistribution
     e2e: LatencyDistribution
+    itl: LatencyDistribution
     mean_running: float
     mean_step_s: float
     utilisation: float
     limit: str
+    joint: JointLaw | None = None

@@ -2,7 +2,7 @@
 
 Answers: how many FLOPs, HBM bytes and link bytes each operator of a step costs, and how long it takes. `shape` says
 what is in a step and how a replica is split, `operators` holds one formula per kind of operator, `step` composes a
-model of them, `machine` is the GPU they run on.
+model of them, `machine` is the GPU they run on, `single` is prompt attention for one step in plain floats.
 """
 
 from planner.roofline.machine import (

@@ -1,6 +1,11 @@
 """`simulate`: a deployment under a workload, request by request. The judge of `planner.queueing`.
 
-A replica works in steps. With the default `Schedule`, at each step boundary
+Traffic. Open arrivals are drawn from a process, alone or in batches, or replayed from a recording (times and lengths);
+in a closed loop every answer sends the next request. Each request belongs to a class by share, has the lengths of its
+class, and may begin with one of its shared prefixes and use an adapter, both by popularity. Arrivals, lengths, classes,
+prefixes, adapters and the routers' chances are independent streams of one seed.
+
+Replicas. A replica works in steps. With the default `Schedule`, at each step boundary
 
 1. every decoding sequence gets a place in the step (one token each);
 2. what is left of `max_batched_tokens` goes to prompts, first come first served: a prompt is split over steps where it
@@ -11,9 +16,9 @@ A replica works in steps. With the default `Schedule`, at each step boundary
 
 The step takes what `ReplicaConfig.timer` says for exactly this content. A prompt that ends in a step emits its first
 token at the end of it and decodes one token per step from the next step on. A replica with nothing to do waits for the
-next arrival, which starts a step at once. Requests go round-robin over the replicas of a pool, in order of arrival.
+next arrival, which starts a step at once.
 
-Other fields of `ReplicaConfig.schedule` change the rules:
+Other fields of `ReplicaConfig.schedule` (`planner.schedule.Schedule`) change the rules:
 
 - without `mixed_steps`, a step holds prompts only as long as there is a prompt to admit or to go on with (it has the
   whole token budget), else decodes only;
@@ -24,17 +29,37 @@ Other fields of `ReplicaConfig.schedule` change the rules:
 - with `receive_interval_steps` above 1, arrivals are looked at only so many decode steps after the last look, or after
   a step with prompts;
 - without `reserve_outputs` a request takes blocks for its prompt and a decode step when it is admitted, and one more
-  whenever its last is full. When they run out, the youngest is preempted: it gives its blocks back, waits before all
-  others, and has the prompt and all tokens produced so far processed again.
+  whenever its last is full. When they run out, the youngest (of the highest priority number, under priorities) is
+  preempted: it gives its blocks back and goes back to where it stood among the waiting. `on_preemption`: its prompt and
+  all tokens so far are processed again, or its blocks are copied to the host and back while no step runs;
+- `watermark` keeps a share of the blocks free at admission while others run;
+- `kv` contiguous sets one piece of `longest_tokens` aside for every sequence;
+- `batching` static takes requests only when the whole batch before has ended (a free replica waits up to
+  `static_wait_s` for a full one): prompts are padded to the longest, and every sequence keeps its place in the steps
+  and its KV until the last has ended;
+- `order` says who is admitted first: first come, fewest tokens, lowest priority number, or the class with the fewest
+  tokens per weight; with `preempts` a waiting request takes the place of running ones of higher priority numbers;
+- with `prefix_cache` whole blocks of shared prefixes that are in the cache are neither processed nor stored again;
+  those nobody uses are dropped when room is needed, the least recently used first.
 
 With speculation a sequence gains `tokens_per_step` tokens in each decode step, the same in every one (a mean, kept as a
-fraction), and takes its drafts from the token budget too.
+fraction), and takes its drafts from the token budget too. Adapters (`ReplicaConfig.lora`) add the work of
+`planner.adapters` to a step; a request waits until its adapter has been loaded into one of the slots. A constrained
+sequence adds `mask_s` to every step it decodes in.
 
-A request reaches its replica `request_s` (of `ReplicaConfig.costs`) after it was sent, and `admission_s` after the one
-before it at the earliest; it is queued `lag_steps` steps after the boundary at which it is looked at, at once where the
-replica has nothing to do. In a PREFILL pool it ends with its first
-token (and frees its KV then). Its KV cache reaches the DECODE pool input tokens * KV bytes per token / link bandwidth
-later, whatever else is on the link. A decode pool that preempts processes prompts itself.
+Pools. Every request goes to the replica that `Pool.router` (`planner.deployment.Router`) chooses when it reaches the
+pool; loads are counted in requests or tokens sent to a replica and not ended there. It reaches its replica `request_s`
+(of `ReplicaConfig.costs`) after it was sent, and `admission_s` after the one before it at the earliest; it is queued
+`lag_steps` steps after the boundary at which it is looked at, at once where the replica has nothing to do.
+
+In a PREFILL pool a request ends with its first token. Its KV cache takes input tokens * KV bytes per token / link
+bandwidth to the DECODE pool. With `KvTransfer.shared` the receiver is chosen when the prompt ends, the transfer begins
+when all earlier ones of its sender and of its receiver are over, and the sender keeps the blocks until it is over;
+otherwise every transfer has a link of its own, its receiver is chosen at its end, and the sender frees its blocks at
+once. `layerwise`: it begins with the step that ends the prompt, and ends no earlier than 1/layers of its time after it.
+`first_token_from_decode`: the client's first token is that of the first step in the decode pool, which processes the
+last prompt token once more; the prefill pool's token is not delivered. A decode pool that preempts processes prompts
+itself.
 
 Steps without prompts are not looked at one by one: within a run of them in which the mean context grows by 2 %,
 durations are a line through the first and the last (error below 1e-4 of a step).
@@ -44,14 +69,16 @@ from __future__ import annotations
 
 from planner.deployment import Deployment, Performance
 from planner.errors import InputError
-from planner.replica import require_room
+from planner.replica import LoraAdapters, require_room
 from planner.simulator.outcome import closed_performance, open_performance
-from planner.simulator.pools import play
-from planner.simulator.traffic import IntArray, draw
-from planner.workload import ClosedLoop, Workload
+from planner.simulator.pools import Progress, play
+from planner.simulator.traffic import IntArray, Offered, draw
+from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
 __all__ = ["simulate"]
 
+REQUESTS = 4000
+"""Of an open run unless given: a p99 from 40 requests beyond it."""
 MAX_WARMUP_FRACTION = 0.9
 
 
@@ -60,19 +87,23 @@ def simulate(
     workload: Workload,
     *,
     seed: int = 0,
-    requests: int = 4000,
+    requests: int | None = None,
     warmup_fraction: float = 0.1,
     drawn: tuple[IntArray, IntArray] | None = None,
+    initial_requests: int = 0,
+    progress: Progress | None = None,
 ) -> Performance:
     """Latencies of a deployment under a workload, from simulating requests one by one. Repeats for one seed.
 
     Open workloads: the first `warmup_fraction * requests` requests load the system but are not measured, and as many
-    more follow the last measured one, so that it does not finish in an emptying system. Pool figures are averages over
-    the time between the first and the last measured arrival.
+    more follow the last measured one, so that it does not finish in an emptying system. Pool figures, gaps between
+    tokens and link utilisation are those of the time between the first and the last measured arrival. A recording
+    (`RecordedArrivals`) is replayed from its first request; fewer follow the last measured one where it ends.
 
     `stable` is a judgement, for a run is finite. False when in some pool the mean wait for admission in the last
     quarter of the measured requests is more than 1.2 times that in the second quarter and more than 3 % of the time
-    passed since the start, while the replicas idled less than 1 % of the time. Overload by a factor r makes waits grow
+    passed since the start, while the replicas idled less than 1 % of the time or shared links were busy for half of it;
+    or when transfers wait for shared links so. Overload by a factor r makes waits grow
     as (1 - 1/r) * time, which meets all three. A single-server queue is judged right in 98 of 100 runs of 4000 requests
     at loads up to 0.98 and from 1.06; in between, or with fewer requests, chance decides more often.
 
@@ -83,14 +114,19 @@ def simulate(
     Args:
         deployment: the pools.
         workload: arrivals and lengths.
-        seed: of arrivals and lengths, >= 0.
-        requests: open: arrivals up to the last measured one, over all replicas; give several hundred per replica.
+        seed: of all that is drawn, the choices of routers included; >= 0.
+        requests: open: arrivals up to the last measured one, over all replicas; give several hundred per replica. None:
+            4000, or all of a recording.
         warmup_fraction: open: share of them that is not measured, in [0, 0.9].
         drawn: (input tokens, output tokens) of every request in order of sending, each shape (n,), in place of drawn
-            ones; n is `requests` + `warmup_fraction` of them when open, the requests of the loop when closed.
+            ones; n is `initial_requests` + `requests` + `warmup_fraction` of them when open, the requests of the loop
+            when closed.
+        initial_requests: open: so many more are there at time 0, a backlog to start with; they are not measured.
+        progress: called at most 100 times with the share of all requests that have ended, in (0, 1].
 
-    Raises InputError when an argument is out of range or when the model, its KV cache or the longest request does not
-    fit. An overloaded deployment is not an error: its latencies are those of this finite run, and `stable` is False.
+    Raises InputError when an argument is out of range, when a recording is shorter than `requests`, or when the model,
+    its KV cache or the longest request does not fit. An overloaded deployment is not an error: its latencies are those
+    of this finite run, and `stable` is False.
 
     >>> from hardware_db import load_hardware
     >>> from planner import ReplicaConfig, TokenLengths, load_llm
@@ -100,21 +136,47 @@ def simulate(
     >>> round(alone.tpot.mean_s, 4)  # 7.5e9 weights of 2 bytes at 3.35e12 bytes/s (H100 SXM5 datasheet)
     0.0045
     """
-    _check(requests, warmup_fraction)
+    arrivals = workload.arrivals
+    recorded = len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else None
+    if requests is None:
+        requests = REQUESTS if recorded is None else recorded
+    _check(requests, initial_requests, warmup_fraction)
     warmup = int(warmup_fraction * requests)
-    offered = draw(workload, requests + warmup, seed, drawn)
-    longest = workload.lengths.max_total if drawn is None else int((offered.inputs + offered.outputs).max())
+    sent = requests + warmup if recorded is None else max(requests, min(requests + warmup, recorded))
+    offered = draw(workload, sent, seed, drawn, initial=initial_requests, adapters=_adapters(deployment))
+    _require_room(deployment, workload, offered, drawn is not None)
+    played = play(deployment, offered, seed=seed, classes=workload.classes, progress=progress)
+    if isinstance(arrivals, ClosedLoop):
+        return closed_performance(deployment, workload, arrivals, offered, played)
+    measured = slice(initial_requests + warmup, initial_requests + requests)
+    return open_performance(deployment, workload, measured, offered, played)
+
+
+def _adapters(deployment: Deployment) -> LoraAdapters | None:
+    """The adapters that requests choose from: those of all pools that have any."""
+    found = {pool.config.lora for pool in deployment.pools if pool.config.lora is not None}
+    if len({(one.adapters, one.skew) for one in found}) > 1:
+        bound = "the pools serve the same requests"
+        raise InputError(
+            "deployment.pools.config.lora", len(found), bound, "give both pools the same adapters and skew"
+        )
+    return next(iter(found), None)
+
+
+def _require_room(deployment: Deployment, workload: Workload, offered: Offered, given: bool) -> None:
+    """Refuse what could not be served: the longest request that may come, or that of the `given` or recorded ones."""
+    longest = int((offered.inputs + offered.outputs).max())
+    if not given and not isinstance(workload.arrivals, RecordedArrivals):
+        longest = workload.lengths.max_total
     for pool in deployment.pools:
         require_room(pool.config, longest)
-    played = play(deployment, offered)
-    if isinstance(workload.arrivals, ClosedLoop):
-        return closed_performance(deployment, workload.arrivals, offered, played)
-    return open_performance(deployment, workload, slice(warmup, requests), offered, played)
 
 
-def _check(requests: int, warmup_fraction: float) -> None:
+def _check(requests: int, initial_requests: int, warmup_fraction: float) -> None:
     if requests < 1:
         raise InputError("requests", requests, "must be >= 1", "several hundred per replica give stable tails")
+    if initial_requests < 0:
+        raise InputError("initial_requests", initial_requests, "must be >= 0", "0 starts with an empty system")
     if not 0.0 <= warmup_fraction <= MAX_WARMUP_FRACTION:
         bound = f"must lie in [0, {MAX_WARMUP_FRACTION}]"
         raise InputError("warmup_fraction", warmup_fraction, bound, "0.1 drops the first tenth")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from planner.steps import StepTimer
+from planner.tabulated import CONTEXTS
 
 RUN_GROWTH = 0.02
-"""A run ends when the mean context has grown by this share, plus `RUN_TOKENS`: durations are a line so far to 1e-4."""
+"""Where durations are no line, a run ends when the mean context has grown by this share, plus `RUN_TOKENS`."""
 RUN_TOKENS = 8
+"""A run may also pass the end of a line by so many tokens of mean context: durations are a line so far to 1e-4."""
+KNOTS: list[float] = [*CONTEXTS.tolist(), 2.0 * CONTEXTS[-1], math.inf]
+"""Mean contexts between which step times of decodes are lines (`planner.tabulated.Surface`)."""
+STRAIGHT = 1e-12
+"""Relative deviation of the middle of a line from the mean of its ends: rounding."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Run:
     """Steps without prompts and with the same sequences; step k (from 0) takes `first_s + k * slope_s` seconds."""
 
@@ -40,38 +47,63 @@ class Run:
 class Clock:
     """`StepTimer` with runs of decode steps.
 
-    In a run durations are taken as a line in the context, through its first step and the step after its last.
+    Tabulated step times of decodes are a line in the context between two knots, and a run goes on to the next knot;
+    lines are kept. Where a step time has an edge between two knots (as the larger of two lines), runs are short
+    and taken as a line through their first step and the step after their last.
     """
 
     def __init__(self, timer: StepTimer, tokens_per_step: float) -> None:
         self.timer = timer
         self.tokens_per_step = tokens_per_step
-        self.next: tuple[int, float, float] = (0, 0.0, 0.0)
+        self.lines: dict[tuple[int, int], tuple[float, float] | None] = {}
 
-    def step_s(self, decodes: int, context: float, chunk: int, pairs: float, cached: int, chunks: int) -> float:
+    def step_s(self, decodes: int, context: float, chunk: float, pairs: float, cached: float, chunks: int) -> float:
         """Duration [s] of a step; arguments as in `StepShape`."""
         return self.timer.step_s(decodes, context, chunk, pairs, cached, chunks)
 
     def steps_in_line(self, decodes: int, context: float) -> int:
-        """Steps a run may have from a total context [tokens] on, >= 1.
+        """Steps a run may have from a total context [tokens] on, >= 1."""
+        mean = context / decodes
+        cell = bisect_right(KNOTS, mean)
+        if self._line(decodes, cell) is None:
+            tokens = RUN_GROWTH * mean + RUN_TOKENS
+        else:
+            tokens = KNOTS[cell] - mean
+            if tokens < RUN_TOKENS:
+                tokens = RUN_TOKENS
+            elif tokens > mean:
+                tokens = mean
+        return int(tokens / self.tokens_per_step) or 1
 
-        >>> Clock(None, 1.0).steps_in_line(10, 10 * 5000.0)
-        108
+    def run(self, now_s: float, decodes: int, context: float, steps: int, extra_s: float = 0.0) -> Run:
+        """At least 1 and at most `steps_in_line` steps of `decodes` sequences from a total context [tokens] on.
+
+        Each takes `extra_s` longer than the timer says.
         """
-        tokens = RUN_GROWTH * context / decodes + RUN_TOKENS
-        return max(1, int(tokens / self.tokens_per_step))
+        cell = bisect_right(KNOTS, context / decodes)
+        line = self._line(decodes, cell)
+        if line is not None:
+            at_knot_s, per_token_s = line
+            first_s = at_knot_s + per_token_s * (context - decodes * KNOTS[cell - 1])
+            return Run(now_s, first_s + extra_s, per_token_s * decodes * self.tokens_per_step)
+        first_s = self.timer.decode_s(decodes, context)
+        last_s = self.timer.decode_s(decodes, context + steps * decodes * self.tokens_per_step)
+        return Run(now_s, first_s + extra_s, (last_s - first_s) / steps)
 
-    def run(self, now_s: float, decodes: int, context: float, steps: int) -> Run:
-        """At least 1 and at most `steps_in_line` steps of `decodes` sequences from a total context [tokens] on."""
-        first_s = self._decode_s(decodes, context)
-        if steps == 1:
-            return Run(now_s, first_s, 0.0)
-        context += steps * decodes * self.tokens_per_step
-        last_s = self.timer.decode_s(decodes, context)
-        self.next = (decodes, context, last_s)
-        return Run(now_s, first_s, (last_s - first_s) / steps)
+    def _line(self, decodes: int, cell: int) -> tuple[float, float] | None:
+        """Duration [s] at the knot before a cell and its growth [s per token of total context], None where it bends."""
+        key = decodes, cell
+        if key not in self.lines:
+            self.lines[key] = self._measured(decodes, cell)
+        return self.lines[key]
 
-    def _decode_s(self, decodes: int, context: float) -> float:
-        """Duration [s]; that of the step after the latest run is known."""
-        known, at, seconds = self.next
-        return seconds if known == decodes and math.isclose(at, context) else self.timer.decode_s(decodes, context)
+    def _measured(self, decodes: int, cell: int) -> tuple[float, float] | None:
+        low, high = KNOTS[cell - 1], KNOTS[cell]
+        if high == math.inf:
+            return None
+        low_s, middle_s, high_s = (
+            self.timer.decode_s(decodes, decodes * mean) for mean in (low, (low + high) / 2.0, high)
+        )
+        if abs(low_s + high_s - 2.0 * middle_s) > STRAIGHT * middle_s:
+            return None
+        return low_s, (high_s - low_s) / (decodes * (high - low))

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.deployment import Deployment, Method, Performance, PoolLimit, PoolPerformance
+from planner.deployment import ClassPerformance, Deployment, Method, Performance, PoolLimit, PoolPerformance, Role
 from planner.latency import LatencyDistribution
+from planner.replica import Batching, KvAllocation
 from planner.roofline import Bound, StepShape
 from planner.simulator.pools import Played, Served
 from planner.simulator.traffic import FloatArray, IntArray, Offered
 from planner.steps import StepTimer
 from planner.uncertainty import latency_intervals
-from planner.workload import ClosedLoop, Metric, Workload
+from planner.workload import ClosedLoop, Metric, RequestClass, Slo, Workload
 
 TIMED_AT_ONCE = 8192
 """Runs of steps whose operators are timed in one call: keeps memory small."""
@@ -22,6 +23,9 @@ BLOCKED_SHARE = 0.01
 """A cap is a pool's limit when it held back a waiting request for more than this share of the busy time."""
 BUSY_SHARE = 0.99
 """An overloaded pool idles less than 1 - this."""
+CROSSED_SHARE = 0.5
+"""Links may be overloaded from this share on: transfers that wait for either of two links block those behind them, down
+to 2 - sqrt(2) = 0.586 of the capacity with many links (Karol, Hluchyj, Morgan, IEEE Trans. Commun. 35(12), 1987)."""
 GROWTH_RATIO = 1.2
 """Overload makes waits grow in proportion to time: at least 2-fold from the second to the last quarter of a run."""
 LAG_SHARE = 0.03
@@ -36,15 +40,22 @@ def open_performance(
     """Of the measured requests of an open run."""
     chosen = np.arange(measured.start, measured.stop)
     window_s = _window_s(played.sent_s[measured], played.end_s[measured])
-    found = _performance(deployment, chosen, window_s, workload.rate_per_s, offered, played)
+    found = _performance(deployment, workload.classes, chosen, window_s, workload.rate_per_s, offered, played)
+    crossed = found.link_utilisation >= CROSSED_SHARE
     behind = [
-        _falls_behind(one, pool.utilisation, measured) for one, pool in zip(played.pools, found.pools, strict=True)
+        _falls_behind(one, crossed or pool.utilisation >= BUSY_SHARE, measured)
+        for one, pool in zip(played.pools, found.pools, strict=True)
     ]
+    if crossed:
+        sent = chosen[~np.isnan(played.transfer_s[measured])]
+        behind.append(_grows(played.sent_s[sent], played.transfer_s[sent]))
     notes = () if any(behind) else _too_short(window_s, found.e2e.mean_s, measured.stop)
     return replace(found, stable=not any(behind), assumptions=found.assumptions + notes)
 
 
-def closed_performance(deployment: Deployment, loop: ClosedLoop, offered: Offered, played: Played) -> Performance:
+def closed_performance(
+    deployment: Deployment, workload: Workload, loop: ClosedLoop, offered: Offered, played: Played
+) -> Performance:
     """Of all requests of a closed loop, with its steady part.
 
     That begins when every user has had its first answer and as many answers as there are users have come, and ends
@@ -52,7 +63,8 @@ def closed_performance(deployment: Deployment, loop: ClosedLoop, offered: Offere
     """
     count, users = offered.inputs.size, min(loop.concurrency, offered.inputs.size)
     makespan_s = float(played.end_s.max())
-    whole = _performance(deployment, np.arange(count), (0.0, makespan_s), count / makespan_s, offered, played)
+    everyone, all_of_it = np.arange(count), (0.0, makespan_s)
+    whole = _performance(deployment, workload.classes, everyone, all_of_it, count / makespan_s, offered, played)
     later_s = played.sent_s[users:]
     answered = users + int(np.searchsorted(later_s, played.end_s[:users].max()))
     begin, stop = max(answered, 2 * users), count - users
@@ -60,12 +72,13 @@ def closed_performance(deployment: Deployment, loop: ClosedLoop, offered: Offere
         return whole
     window_s = (float(played.sent_s[begin]), float(played.sent_s[stop]))
     rate = (stop - begin) / (window_s[1] - window_s[0])
-    steady = _performance(deployment, np.arange(begin, stop), window_s, rate, offered, played)
+    steady = _performance(deployment, workload.classes, np.arange(begin, stop), window_s, rate, offered, played)
     return replace(whole, steady=steady)
 
 
 def _performance(
     deployment: Deployment,
+    classes: tuple[RequestClass, ...],
     chosen: IntArray,
     window_s: tuple[float, float],
     rate_per_s: float,
@@ -76,8 +89,9 @@ def _performance(
     samples = _samples_s(offered, played, chosen)
     laws = {metric: LatencyDistribution.from_samples(values) for metric, values in samples.items()}
     ended = (played.end_s > window_s[0]) & (played.end_s <= window_s[1])
-    sent_s = played.transfer_s[chosen][offered.outputs[chosen] > 1]
-    pools = tuple(_pool_performance(one, window_s) for one in played.pools)
+    sent_s = played.transfer_s[chosen]
+    sent_s = sent_s[~np.isnan(sent_s)]
+    pools = tuple(_pool_performance(one, offered, chosen, window_s) for one in played.pools)
     lengths = float(offered.inputs[chosen].mean()), float(offered.outputs[chosen].mean())
     means = {metric: law.mean_s for metric, law in laws.items()}
     return Performance(
@@ -87,6 +101,7 @@ def _performance(
         ttft=laws[Metric.TTFT],
         tpot=laws[Metric.TPOT],
         e2e=laws[Metric.E2E],
+        itl=_token_gaps(played.pools[-1].gaps, window_s) or laws[Metric.TPOT],
         pools=pools,
         kv_transfer_s=float(sent_s.mean()) if sent_s.size else 0.0,
         requests=chosen.size,
@@ -94,15 +109,62 @@ def _performance(
         samples_s=samples,
         output_tokens_per_s=float(offered.outputs[ended].sum()) / (window_s[1] - window_s[0]),
         interval=latency_intervals(deployment, *lengths, [pool.mean_running for pool in pools], means),
+        classes=_class_performances(classes, offered.kind[chosen], rate_per_s, samples),
+        link_utilisation=_link_utilisation(deployment, played.sends, window_s),
     )
 
 
 def _samples_s(offered: Offered, played: Played, chosen: IntArray) -> dict[Metric, FloatArray]:
-    """TTFT, TPOT and E2E [s] of the chosen requests, each shape (chosen,)."""
+    """TTFT, TPOT and E2E [s] of the chosen requests, each shape (chosen,), in order of sending."""
     ttft = (played.first_s - played.sent_s)[chosen]
     e2e = (played.end_s - played.sent_s)[chosen]
     gaps = np.maximum(offered.outputs[chosen] - 1, 1)
     return {Metric.TTFT: ttft, Metric.TPOT: (e2e - ttft) / gaps, Metric.E2E: e2e}
+
+
+def _token_gaps(gaps: FloatArray, window_s: tuple[float, float]) -> LatencyDistribution | None:
+    """The law of the gaps [s] between tokens that ended in a window [s]; None when there were none."""
+    end_s, gap_s, count = gaps.T
+    inside = (end_s > window_s[0]) & (end_s <= window_s[1]) & (count > 0)
+    return LatencyDistribution.from_samples(gap_s[inside], count[inside]) if inside.any() else None
+
+
+def _class_performances(
+    classes: tuple[RequestClass, ...], kind: IntArray, rate_per_s: float, samples: dict[Metric, FloatArray]
+) -> tuple[ClassPerformance, ...]:
+    """One entry for each of several classes of which a request was measured; `kind` has shape (chosen,)."""
+    found = []
+    for index, one in enumerate(classes if len(classes) > 1 else ()):
+        mine = kind == index
+        if not mine.any():
+            continue
+        own = {metric: values[mine] for metric, values in samples.items()}
+        laws = {metric: LatencyDistribution.from_samples(values) for metric, values in own.items()}
+        found.append(
+            ClassPerformance(
+                name=one.name,
+                rate_per_s=rate_per_s * float(mine.mean()),
+                ttft=laws[Metric.TTFT],
+                tpot=laws[Metric.TPOT],
+                e2e=laws[Metric.E2E],
+                attainment=None if one.slo is None else _attainment(one.slo, own),
+            )
+        )
+    return tuple(found)
+
+
+def _attainment(slo: Slo, samples: dict[Metric, FloatArray]) -> float:
+    """Share of the requests that meet every threshold; targets on single gaps (ITL) do not count."""
+    met = [samples[target.metric] <= target.threshold_s for target in slo.targets if target.metric in samples]
+    return float(np.logical_and.reduce(met).mean()) if met else 1.0
+
+
+def _link_utilisation(deployment: Deployment, sends: FloatArray, window_s: tuple[float, float]) -> float:
+    """Seconds of transfers in a window [s] per second of it and link of the pool that has fewer; 0 when mixed."""
+    start_s, seconds = sends.T
+    inside_s = np.minimum(start_s + seconds, window_s[1]) - np.maximum(start_s, window_s[0])
+    links = min(pool.replicas for pool in deployment.pools)
+    return float(np.maximum(0.0, inside_s).sum()) / ((window_s[1] - window_s[0]) * links)
 
 
 def _window_s(sent_s: FloatArray, end_s: FloatArray) -> tuple[float, float]:
@@ -114,7 +176,8 @@ def _window_s(sent_s: FloatArray, end_s: FloatArray) -> tuple[float, float]:
 def _assumptions(deployment: Deployment) -> tuple[str, ...]:
     notes = [note for pool in deployment.pools for note in pool.config.assumptions]
     if deployment.is_disaggregated:
-        notes.append("KV transfer at full NIC bandwidth without contention")
+        shared = "one after the other on each replica's link" if deployment.transfer.shared else "without contention"
+        notes.append(f"KV transfer at full NIC bandwidth {shared}")
     return tuple(dict.fromkeys(notes))
 
 
@@ -133,8 +196,10 @@ def _too_short(window_s: tuple[float, float], mean_e2e_s: float, requests: int) 
 # ------------------------------------------------------------------------------------------------ one pool
 
 
-def _pool_performance(served: Served, window_s: tuple[float, float]) -> PoolPerformance:
-    """Time averages per replica over a window [s]."""
+def _pool_performance(
+    served: Served, offered: Offered, chosen: IntArray, window_s: tuple[float, float]
+) -> PoolPerformance:
+    """Time averages per replica over a window [s], and prompt tokens of the chosen requests found in its cache."""
     (start_s, end_s, steps, held, running), shapes = served.runs.T[:5], served.runs.T[5:]
     inside_s = np.maximum(0.0, np.minimum(end_s, window_s[1]) - np.maximum(start_s, window_s[0]))
     steps_inside = steps * inside_s / (end_s - start_s)
@@ -149,7 +214,40 @@ def _pool_performance(served: Served, window_s: tuple[float, float]) -> PoolPerf
         mean_running=float(inside_s @ running) / replica_s,
         mean_step_s=busy_s / float(steps_inside.sum()) if busy_s else 0.0,
         kv_occupancy=float(inside_s @ held) / replica_s / served.kv_blocks,
+        prefix_hits=_prefix_hits(served, offered, chosen),
+        kv_waste=_kv_waste(served, inside_s),
+        preempted=served.preempted / max(1, served.request.size),
     )
+
+
+def _prefix_hits(served: Served, offered: Offered, chosen: IntArray) -> float:
+    """Share of the prompt tokens of the chosen requests that was found in the prefix cache."""
+    hits = np.zeros(offered.inputs.size)
+    hits[served.request] = served.hits
+    return float(hits[chosen].sum() / offered.inputs[chosen].sum())
+
+
+def _kv_waste(served: Served, inside_s: FloatArray) -> float:
+    """Share of the memory of the blocks that sequences hold in which none of their tokens is stored, over time.
+
+    Only of steps in which every sequence is at work: the tokens of a paused one, or of a static batch whose prompts are
+    under way, are not in the step's shape. Where a static batch goes on with sequences that have ended, their part is
+    waste (padding of prompts is not told apart from tokens). 0 in a prefill pool, where nothing is set aside but the
+    ends of last blocks. `inside_s` has shape (runs,) [s].
+    """
+    if served.pool.role is Role.PREFILL:
+        return 0.0
+    config, schedule = served.pool.config, served.pool.config.schedule
+    steps, held, running, decodes, context, _, _, cached, prompts = served.runs.T[2:]
+    if not schedule.reserve_outputs and schedule.kv is KvAllocation.PAGED:
+        speed = config.speculation.tokens_per_step if config.speculation else 1.0
+        context = context - decodes * speed * (steps - 1.0) / 2.0  # blocks held are those of the first step of a run
+    known = (running <= decodes) & ((decodes > 0) | (schedule.batching is not Batching.STATIC))
+    stored = context * running / np.maximum(decodes, 1.0) + cached
+    room = (held - served.sequence_blocks * (running + prompts)) * config.engine.kv_block_tokens
+    known_s = np.where(known, inside_s, 0.0)
+    set_aside = float(known_s @ room)
+    return max(0.0, 1.0 - float(known_s @ np.minimum(stored, room)) / set_aside) if set_aside > 0.0 else 0.0
 
 
 def _bound(timer: StepTimer, steps: FloatArray, shapes: FloatArray) -> Bound:
@@ -174,13 +272,17 @@ def _limit(served: Served, busy_s: float, bound: Bound) -> PoolLimit:
     return PoolLimit(bound.value)
 
 
-def _falls_behind(served: Served, utilisation: float, measured: slice) -> bool:
+def _falls_behind(served: Served, busy: bool, measured: slice) -> bool:
     """Whether waits for admission grew through the measured requests as only overload makes them grow."""
     inside = (served.request >= measured.start) & (served.request < measured.stop)
     arrival_s = served.arrival_s[inside]
-    if utilisation < BUSY_SHARE or arrival_s.size < 4:
+    return busy and _grows(arrival_s, served.admit_s[inside] - arrival_s)
+
+
+def _grows(arrival_s: FloatArray, wait_s: FloatArray) -> bool:
+    """Whether waits, in order of arrival, grow in proportion to the time that has passed; each shape (n,) [s]."""
+    if arrival_s.size < 4:
         return False
-    wait_s = served.admit_s[inside] - arrival_s
     quarters = np.array_split(np.arange(arrival_s.size), 4)
     early, late = (float(wait_s[quarters[i]].mean()) for i in (1, 3))
     return late > GROWTH_RATIO * early and late > LAG_SHARE * float(arrival_s[quarters[3]].mean())

@@ -1,14 +1,20 @@
-"""The requests of a run: lengths in order of sending, and when each is sent."""
+"""The requests of a run: lengths in order of sending, when each is sent, and what they have in common.
+
+One seed gives independent streams of arrivals, lengths, classes, shared prefixes and adapters: one stream for two of
+them would correlate them. What the first requests bring does not depend on how many are drawn.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.workload import ClosedLoop, Workload
+from planner.replica import LoraAdapters
+from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -22,37 +28,131 @@ class Offered:
         sent_s: when they are sent [s]; of a closed loop only those that start it, shape (users,).
         inputs: input tokens.
         outputs: output tokens.
+        kind: index of each request's class in the workload.
+        prefix: which shared prefix its prompt begins with, -1: none; no two classes share one.
+        prefix_tokens: how many tokens of the prompt that is.
+        adapter: which adapter it uses, -1: none.
     """
 
     sent_s: FloatArray
     inputs: IntArray
     outputs: IntArray
+    kind: IntArray
+    prefix: IntArray
+    prefix_tokens: IntArray
+    adapter: IntArray
+
+    @classmethod
+    def plain(cls, sent_s: FloatArray, inputs: IntArray, outputs: IntArray) -> Self:
+        """Requests of one class with nothing in common."""
+        none = np.full(inputs.size, -1, dtype=np.int64)
+        zero = np.zeros(inputs.size, dtype=np.int64)
+        return cls(sent_s, inputs, outputs, zero, none, zero, none)
 
 
-def draw(workload: Workload, count: int, seed: int, lengths: tuple[IntArray, IntArray] | None = None) -> Offered:
-    """Arrivals and lengths from two independent streams of one seed (one stream for both would correlate them).
+def draw(
+    workload: Workload,
+    count: int,
+    seed: int,
+    lengths: tuple[IntArray, IntArray] | None = None,
+    *,
+    initial: int = 0,
+    adapters: LoraAdapters | None = None,
+) -> Offered:
+    """`count` requests of an open workload after `initial` ones at time 0; a closed loop has a count of its own.
 
-    `count` is that of an open workload; a closed loop has its own. `lengths` replaces the drawn ones.
+    A recording gives its first `count` requests. `lengths`, in order of sending, replaces drawn and recorded ones.
+    Raises InputError when `count` is more than were recorded, or when a closed loop is to have `initial` requests.
     """
     if seed < 0:
         raise InputError("seed", seed, "must be >= 0", "give a seed of 0 or more")
-    of_arrivals, of_lengths = (int(word) for word in np.random.SeedSequence(seed).generate_state(2, np.uint64))
-    loop = workload.arrivals
-    if isinstance(loop, ClosedLoop):
-        count, sent_s = loop.total_requests, loop.start_times_s()
-    else:
-        sent_s = loop.sample_times_s(count, of_arrivals)
-    inputs, outputs = workload.lengths.sample(count, of_lengths) if lengths is None else _given(lengths, count)
-    return Offered(sent_s, inputs, outputs)
+    words = np.random.SeedSequence(seed).generate_state(5, np.uint64)
+    of_arrivals, of_lengths, of_classes, of_prefixes, of_adapters = (int(word) for word in words)
+    sent_s = _sent_s(workload, count, of_arrivals, initial)
+    total = workload.arrivals.total_requests if isinstance(workload.arrivals, ClosedLoop) else sent_s.size + initial
+    kind = _kinds(workload.classes, total, of_classes)
+    inputs, outputs = _lengths(workload, kind, of_lengths, sent_s.size)
+    if lengths is not None:
+        inputs, outputs = (np.roll(one, -initial) for one in _given(lengths, total))
+    prefix, prefix_tokens = _prefixes(workload.classes, kind, inputs, of_prefixes)
+    adapter = _adapters(adapters, total, of_adapters)
+    # Drawn last, sent first: the requests after the initial ones are the same, however many of those there are.
+    brought = (np.roll(one, initial) for one in (inputs, outputs, kind, prefix, prefix_tokens, adapter))
+    return Offered(np.concatenate([np.zeros(initial), sent_s]), *brought)
+
+
+def _sent_s(workload: Workload, count: int, seed: int, initial: int) -> FloatArray:
+    """Times of sending [s] of all but the initial requests."""
+    arrivals = workload.arrivals
+    if isinstance(arrivals, ClosedLoop):
+        if initial:
+            bound = "a closed loop starts with one request of every user"
+            raise InputError("initial_requests", initial, bound, "leave it out")
+        return arrivals.start_times_s()
+    if isinstance(arrivals, RecordedArrivals):
+        recorded = len(arrivals.times_s)
+        if count > recorded:
+            raise InputError("requests", count, f"only {recorded} were recorded", f"give at most {recorded}, or None")
+        return arrivals.offsets_s[:count]
+    return arrivals.sample_times_s(count, seed)
+
+
+def _kinds(classes: tuple[RequestClass, ...], count: int, seed: int) -> IntArray:
+    """Class of each request by share, shape (count,)."""
+    if len(classes) == 1:
+        return np.zeros(count, dtype=np.int64)
+    shares = np.array([one.share for one in classes])
+    return np.random.default_rng(seed).choice(len(classes), size=count, p=shares / shares.sum())
+
+
+def _lengths(workload: Workload, kind: IntArray, seed: int, recorded: int) -> tuple[IntArray, IntArray]:
+    """Tokens of each request from the law of its class; of the first `recorded` as they came, where arrivals are."""
+    inputs, outputs = np.empty_like(kind), np.empty_like(kind)
+    for index, one in enumerate(workload.classes):
+        mine = kind == index
+        inputs[mine], outputs[mine] = one.lengths.sample(int(mine.sum()), seed + index)
+    if isinstance(workload.arrivals, RecordedArrivals):
+        inputs[:recorded] = workload.arrivals.input_tokens[:recorded]
+        outputs[:recorded] = workload.arrivals.output_tokens[:recorded]
+    return inputs, outputs
+
+
+def _prefixes(
+    classes: tuple[RequestClass, ...], kind: IntArray, inputs: IntArray, seed: int
+) -> tuple[IntArray, IntArray]:
+    """Shared prefix of each request and its tokens, each shape (n,); numbers go on from one class to the next."""
+    prefix, tokens = np.full_like(kind, -1), np.zeros_like(kind)
+    first = 0
+    for index, one in enumerate(classes):
+        if one.prefixes is None:
+            continue
+        mine = np.flatnonzero(kind == index)
+        generator = np.random.default_rng(seed + index)
+        prefix[mine] = first + generator.choice(one.prefixes.groups, size=mine.size, p=one.prefixes.popularity)
+        tokens[mine] = np.minimum(one.prefixes.tokens, inputs[mine])
+        first += one.prefixes.groups
+    return prefix, tokens
+
+
+def _adapters(adapters: LoraAdapters | None, count: int, seed: int) -> IntArray:
+    """Adapter of each request by popularity, shape (count,); -1 without adapters."""
+    if adapters is None:
+        return np.full(count, -1, dtype=np.int64)
+    popularity = np.arange(1.0, adapters.adapters + 1.0) ** -adapters.skew
+    return np.random.default_rng(seed).choice(adapters.adapters, size=count, p=popularity / popularity.sum())
 
 
 def _given(lengths: tuple[IntArray, IntArray], count: int) -> tuple[IntArray, IntArray]:
     """Lengths as two integer arrays of shape (count,)."""
-    inputs, outputs = (np.asarray(one, dtype=np.int64).ravel() for one in lengths)
+    inputs, outputs = (np.asarray(one, dtype=np.float64).ravel() for one in lengths)
     for name, tokens in (("inputs", inputs), ("outputs", outputs)):
         if tokens.size != count:
             bound = f"holds {tokens.size} lengths for {count} requests"
             raise InputError(f"drawn.{name}", tokens.size, bound, "give one length per request")
-        if tokens.min() < 1:
-            raise InputError(f"drawn.{name}", int(tokens.min()), "must be >= 1 token", "correct that request")
-    return inputs, outputs
+        bad = ~((tokens >= 1) & (tokens == np.floor(tokens)) & np.isfinite(tokens))
+        if bad.any():
+            value = float(tokens[bad.argmax()])
+            bound = "must be >= 1 token" if value < 1 else "must be a whole number of tokens"
+            shown = int(value) if value.is_integer() else value
+            raise InputError(f"drawn.{name}", shown, bound, "correct that request")
+    return inputs.astype(np.int64), outputs.astype(np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hardware_db import load_hardware
+from hardware_db.fits import select_calibration
 from planner.deployment import Deployment
 from planner.llm import load_llm
 from planner.replica import Parallelism, ReplicaConfig
@@ -16,6 +17,8 @@ from planner.workload import TokenLengths, Workload
 
 AZURE_CHAT_MEAN_INPUT = 1155  # Azure LLM inference trace 2023, conversation (Patel et al. 2024, Splitwise)
 AZURE_CHAT_MEAN_OUTPUT = 211
+LONGEST_S = 10.0
+"""What 100 000 requests may take on two cores."""
 
 
 def azure_like() -> TokenLengths:
@@ -34,6 +37,24 @@ def llama_70b(sku: str) -> ReplicaConfig:
         engine=db.engines["vllm"],
         parallelism=Parallelism(tp=2),
     )
+
+
+@pytest.mark.parametrize("rate_per_s", [5.0, 50.0, 100.0])
+def test_bench_hundred_thousand_requests(benchmark: Any, rate_per_s: float) -> None:
+    """100 000 requests like those of the trace over 8 replicas, at its own rate (19 366 an hour), 10 and 20 times."""
+    db = load_hardware()
+    replica = ReplicaConfig(
+        llm=load_llm("llama-3.1-8b"),
+        sku=db.skus["h100-sxm"],
+        engine=db.engines["vllm"],
+        max_batched_tokens=2048,
+        calibration=select_calibration(db, "h100-sxm", "vllm"),
+    )
+    count = 100_000 if benchmark.enabled else 1_000
+    deployment, workload = Deployment.mixed(replica, 8), Workload.of(rate_per_s, azure_like())
+    result = benchmark.pedantic(simulate, (deployment, workload), {"requests": count, "warmup_fraction": 0.0}, rounds=1)
+    assert result.requests == count
+    assert not benchmark.enabled or benchmark.stats.stats.max < LONGEST_S
 
 
 @pytest.mark.parametrize("sku", ["h100-sxm", "h200-sxm"])

@@ -1,6 +1,7 @@
 """How far the queueing theory is from a step-by-step simulation, over machines, lengths, burstiness and load.
 
-Prints the tables of docs/science-queueing.md. Run from the root of the checkout, some four minutes:
+Servers alone, without the deployment around them (`latency_factorial` has that). Prints tables; run from the root of
+the checkout, some four minutes:
 
     python -m tests.studies.queueing_vs_steps
 """

@@ -1,0 +1,319 @@
+"""Charts of a comparison: latency of every system as a law, what comes out and what it costs, attainment by rate, and
+the stall that a long prompt causes in the answers that run.
+
+Each chart has a companion that returns its data as rows, as in `planner.charts`, whose colours it shares: systems are
+told apart by colour and by dash.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from planner.charts import (
+    AXIS_HEIGHT_PX,
+    BAR_HEIGHT_PX,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILLION,
+    Row,
+    inline_chart,
+    layered,
+    titled,
+    words,
+)
+from planner.comparison import Comparison
+from planner.errors import InputError
+from planner.replica import ReplicaConfig, step_time
+from planner.tables import money, significant
+from planner.workload import Metric
+
+PURPLE = "#CC79A7"
+COLORS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY)
+"""Of Okabe and Ito, without black and yellow, which vanish on a dark or a light page."""
+DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3])
+"""Solid first; a new dash begins where the colours are used up."""
+SHARES = 200
+"""Points of a law."""
+LAST_BEYOND = {False: 5e-3, True: 5e-4}
+"""Share beyond the last point of a law: of requests, and of gaps between tokens, of which there are hundreds each."""
+WIDTH_PX = 560
+
+
+def _scales(names: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
+    colors = [COLORS[place % len(COLORS)] for place in range(len(names))]
+    dashes = [DASHES[place // len(COLORS) % len(DASHES)] for place in range(len(names))]
+    legend = alt.Legend(
+        orient="top", title=None, labelLimit=300, columns=4, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3
+    )
+    return (
+        alt.Color("system:N", scale=alt.Scale(domain=list(names), range=colors), legend=legend),
+        alt.StrokeDash("system:N", scale=alt.Scale(domain=list(names), range=dashes), legend=legend),
+    )
+
+
+def _names(comparison: Comparison) -> list[str]:
+    return [row.system.name for row in comparison.compared]
+
+
+# --- latency of every system ----------------------------------------------------------------------------------------
+
+
+def latency_cdf_rows(comparison: Comparison, metric: Metric) -> list[Row]:
+    """Share of requests (of gaps for ITL) within a latency, by system: simulated where it was, else from theory.
+
+    Rows hold system, source, latency_ms [ms], share and beyond (1 - share), in rising order; a system whose queue grows
+    without bound in theory has none. Points are closer together in the tail, where they end at p99.5 (ITL: p99.95).
+    """
+    last = LAST_BEYOND[metric is Metric.ITL]
+    rows: list[Row] = []
+    for found in comparison.compared:
+        law = found.performance
+        if law is None:
+            continue
+        for beyond in np.geomspace(1.0, last, SHARES)[1:].tolist():
+            latency_s = law.distribution(metric).quantile_s(1.0 - beyond)
+            if math.isfinite(latency_s):
+                row = {"system": found.system.name, "source": law.method.value, "latency_ms": 1e3 * latency_s}
+                rows.append({**row, "share": 1.0 - beyond, "beyond": beyond})
+    return rows
+
+
+def latency_cdfs(comparison: Comparison, metric: Metric) -> alt.LayerChart:
+    """The law of one metric for every system, on a logarithmic axis, with the targets on it.
+
+    Of gaps between tokens it shows the share that is longer, on a logarithmic axis too: a stall is one gap in hundreds.
+    """
+    rows = [row for row in latency_cdf_rows(comparison, metric) if row["latency_ms"] > 0.0]
+    name, is_gap = metric.value.upper(), metric is Metric.ITL
+    color, dash = _scales(_names(comparison))
+    scale = alt.Scale(type="log", nice=False)
+    x = alt.X("latency_ms:Q", title=f"{name} (ms)", scale=scale, axis=alt.Axis(tickCount=8, format=",~g"))
+    y = alt.Y("share:Q", title="Share of requests within it", axis=alt.Axis(format="%"))
+    if is_gap:
+        y = alt.Y(
+            "beyond:Q", title="Share of gaps longer than it", scale=scale, axis=alt.Axis(format="~%", tickCount=4)
+        )
+    tooltip = [
+        alt.Tooltip("system:N", title="System"),
+        alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~r"),
+        alt.Tooltip("share:Q", title="Share within it", format=".2%"),
+        alt.Tooltip("source:N", title="From"),
+    ]
+    lines = inline_chart(rows).mark_line(strokeWidth=2.5, interpolate="step-before")
+    layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
+    layers += _targets(comparison, metric)
+    source = "Simulated, the same requests for all." if comparison.requests else "From theory."
+    title = titled(f"{name} of every system", f"{source} Further left is better." + _dashed(comparison, metric))
+    return layered(layers, title, 320, f"{name} by system as cumulative shares")
+
+
+def _targets(comparison: Comparison, metric: Metric) -> list[alt.Chart]:
+    targets = [target for target in comparison.slo.targets if target.metric is metric] if comparison.slo else []
+    if not targets:
+        return []
+    rows = [
+        {"latency_ms": 1e3 * target.threshold_s, "share": target.percentile, "label": "target"} for target in targets
+    ]
+    rule = inline_chart(rows).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=GREY).encode(x="latency_ms:Q")
+    text = words(rows, GREY, "right", dx=-6).encode(x="latency_ms:Q", y=alt.value(12))
+    return [rule, text]
+
+
+def _dashed(comparison: Comparison, metric: Metric) -> str:
+    return " Dashed grey line: target." if _targets(comparison, metric) else ""
+
+
+# --- what comes out, and what it costs ------------------------------------------------------------------------------
+
+
+def outcome_rows(comparison: Comparison) -> list[Row]:
+    """Of every system: goodput_per_s [1/s] (None without targets) and usd_per_million_output_tokens (None without)."""
+    slo = comparison.slo
+    rows: list[Row] = []
+    for found in comparison.compared:
+        usd = found.usd_per_million_output_tokens()
+        rows.append(
+            {
+                "system": found.system.name,
+                "goodput_per_s": None if slo is None else found.goodput_per_s(slo),
+                "usd_per_million_output_tokens": usd if math.isfinite(usd) else None,
+                "sustained_per_s": found.sustained_per_s,
+            }
+        )
+    return rows
+
+
+def goodput(comparison: Comparison) -> alt.LayerChart:
+    """Requests per second within all targets, by system. Raises InputError without targets."""
+    if comparison.slo is None:
+        raise InputError("slo", "none", "goodput is judged by targets", "compare with an Slo")
+    rows = [{**row, "end": row["goodput_per_s"]} for row in outcome_rows(comparison)]
+    for row in rows:
+        row["label"] = f"{significant(row['end'])}/s"
+    subtitle = "Useful answers within every target at once, at the offered rate. Longer is better."
+    return _bars(rows, "Goodput of every system", subtitle, "Goodput (requests/s)")
+
+
+def cost(comparison: Comparison) -> alt.LayerChart:
+    """USD per million output tokens at the offered rate, by system."""
+    rows = [row for row in outcome_rows(comparison) if row["usd_per_million_output_tokens"] is not None]
+    rows = [{**row, "end": row["usd_per_million_output_tokens"]} for row in rows]
+    for row in rows:
+        row["label"] = f"${money(row['end'])}"
+    subtitle = "All GPUs over what is answered at the offered rate, prompts included. Shorter is better."
+    return _bars(rows, "Cost of every system", subtitle, "USD per million output tokens")
+
+
+def sustained(comparison: Comparison) -> alt.LayerChart:
+    """Largest rate that holds every target, by system. Raises InputError when it was not looked for."""
+    rows = [{**row, "end": row["sustained_per_s"]} for row in outcome_rows(comparison)]
+    if any(row["end"] is None for row in rows):
+        raise InputError("sustain", False, "no sustainable rates were looked for", "compare with sustain=True")
+    for row in rows:
+        row["label"] = f"{significant(row['end'])}/s"
+    subtitle = "Largest arrival rate at which every target holds. Longer is better."
+    return _bars(rows, "Sustainable rate of every system", subtitle, "Sustainable rate (requests/s)")
+
+
+def _bars(rows: Sequence[Row], title: str, subtitle: str, axis: str) -> alt.LayerChart:
+    longest = max((row["end"] for row in rows), default=0.0) or 1.0
+    y = alt.Y("system:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
+    x = alt.X("end:Q", title=axis, scale=alt.Scale(domain=[0.0, 1.2 * longest], nice=False), axis=alt.Axis(tickCount=6))
+    base = inline_chart(rows).encode(x=x, y=y)
+    bars = base.mark_bar(height={"band": 0.7}, color=BLUE).encode(
+        tooltip=[alt.Tooltip("system:N", title="System"), alt.Tooltip("end:Q", title=axis, format=",.4~r")]
+    )
+    text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
+    return layered([bars, text], titled(title, subtitle), AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows), title)
+
+
+# --- attainment by rate ---------------------------------------------------------------------------------------------
+
+
+def attainment_rows(comparison: Comparison) -> list[Row]:
+    """Share of requests within all targets at each rate asked for: system, rate_per_s [1/s], attainment."""
+    return [
+        {"system": found.system.name, "rate_per_s": point.rate_per_s, "attainment": point.attainment}
+        for found in comparison.compared
+        for point in found.attainments
+    ]
+
+
+def attainment(comparison: Comparison) -> alt.LayerChart:
+    """Share of requests within all targets against the arrival rate. Raises InputError when no rates were asked for."""
+    rows = attainment_rows(comparison)
+    if not rows:
+        raise InputError("rates", "none", "attainment needs rates", "compare with rates=(...)")
+    color, dash = _scales(_names(comparison))
+    x = alt.X("rate_per_s:Q", title="Arrival rate (requests/s)", scale=alt.Scale(zero=True, nice=False))
+    y = alt.Y("attainment:Q", title="Within all targets", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
+    tooltip = [
+        alt.Tooltip("system:N", title="System"),
+        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
+        alt.Tooltip("attainment:Q", title="Within all targets", format=".1%"),
+    ]
+    lines = inline_chart(rows).mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=45, filled=True))
+    layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)]
+    source = "Simulated, the same requests for all." if comparison.requests else "From theory."
+    title = titled("Attainment against arrival rate", f"{source} Higher is better.")
+    return layered(layers, title, 320, "Share of requests within all targets by arrival rate")
+
+
+# --- the stall of a long prompt -------------------------------------------------------------------------------------
+
+
+def token_gap_rows(
+    config: ReplicaConfig,
+    chunk_tokens: int = 512,
+    prompt_tokens: int = 8000,
+    running: int = 32,
+    context: int = 1000,
+    tokens: int = 60,
+    arrives: int = 15,
+) -> list[Row]:
+    """Gaps between the tokens of one answer while a long prompt is processed, whole and in chunks.
+
+    One replica played step by step: `running` sequences decode; before token `arrives` a prompt comes that either
+    joins one step whole (Orca, vLLM) or fills the steps to `chunk_tokens` (Sarathi-Serve). From the step after its last
+    piece it decodes with the others. Step times are those of the replica.
+
+    Returns rows with system ("whole prompt", "chunks of 512 tokens"), token, gap_ms [ms]. Raises InputError when a
+    chunk has no room beside the decodes or the prompt would come after the last token.
+    """
+    if chunk_tokens <= running:
+        raise InputError("chunk_tokens", chunk_tokens, f"must be above the {running} running", "give larger chunks")
+    if not 1 <= arrives < tokens:
+        raise InputError("arrives", arrives, f"must be from 1 to {tokens - 1}", "let the prompt come earlier")
+    rows: list[Row] = []
+    for name, room in (("whole prompt", prompt_tokens), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens - running)):
+        done = 0
+        for token in range(1, tokens + 1):
+            finished = done >= prompt_tokens
+            contexts = [context + token] * running + [prompt_tokens + 1] * finished
+            piece = min(room, prompt_tokens - done) if token >= arrives else 0
+            gap_s = step_time(config, contexts, [(piece, done)] if piece else []).total_s
+            done += piece
+            rows.append({"system": name, "token": token, "gap_ms": 1e3 * gap_s})
+    return rows
+
+
+def token_gaps(config: ReplicaConfig, **traffic: Any) -> alt.LayerChart:  # noqa: ANN401
+    """The gaps of `token_gap_rows` as two lines: the stall of a whole prompt, and what chunks make of it."""
+    rows = token_gap_rows(config, **traffic)
+    names = list(dict.fromkeys(row["system"] for row in rows))
+    color, dash = _scales(names)
+    prompt = traffic.get("prompt_tokens", 8000)
+    x = alt.X("token:Q", title="Token of the answer", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
+    ends = [min(row["gap_ms"] for row in rows) / 1.5, max(row["gap_ms"] for row in rows) * 1.5]
+    scale = alt.Scale(type="log", domain=ends, nice=False)
+    y = alt.Y("gap_ms:Q", title="Gap to the token before (ms)", scale=scale, axis=alt.Axis(format=",~g", tickCount=6))
+    tooltip = [
+        alt.Tooltip("system:N", title="Prompt as"),
+        alt.Tooltip("token:Q", title="Token"),
+        alt.Tooltip("gap_ms:Q", title="Gap (ms)", format=",.4~r"),
+    ]
+    lines = inline_chart(rows).mark_line(strokeWidth=2.5, interpolate="step")
+    subtitle = f"A prompt of {prompt:,} tokens joins {traffic.get('running', 32):,} running answers on {config.label}."
+    title = titled("Gaps between the tokens of one answer", subtitle)
+    layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)]
+    return layered(layers, title, 320, "Gaps between tokens while a long prompt is processed")
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------
+
+
+def charts(comparison: Comparison) -> dict[str, alt.LayerChart]:
+    """Every chart that the comparison has the figures for, by name."""
+    found = {f"{metric.value}_cdf": latency_cdfs(comparison, metric) for metric in Metric}
+    if comparison.slo is not None:
+        found["goodput"] = goodput(comparison)
+    if any(row["usd_per_million_output_tokens"] is not None for row in outcome_rows(comparison)):
+        found["cost"] = cost(comparison)
+    if any(row.sustained_per_s is not None for row in comparison.compared):
+        found["sustained"] = sustained(comparison)
+    if any(row.attainments for row in comparison.compared):
+        found["attainment"] = attainment(comparison)
+    found["token_gaps"] = token_gaps(comparison.deployment.pools[0].config)
+    return found
+
+
+def all_charts(comparison: Comparison) -> alt.VConcatChart:
+    """Every chart under one another, colours and axes apart."""
+    panels = [chart.properties(width=WIDTH_PX) for chart in charts(comparison).values()]
+    scales: Any = "independent"
+    stacked = alt.vconcat(*panels, spacing=40)
+    apart: alt.VConcatChart = stacked.resolve_scale(color=scales, strokeDash=scales, x=scales, y=scales)
+    return apart
+
+
+def html(comparison: Comparison) -> str:
+    """Every chart as one page that any browser shows (it loads Vega from its public server)."""
+    return str(all_charts(comparison).to_html())

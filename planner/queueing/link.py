@@ -1,0 +1,135 @@
+"""KV transfers that share links: the wait of a transfer for its sender's and its receiver's link, and what is exposed.
+
+A transfer holds the link of one of x senders and that of one of y receivers while it lasts. It starts once all
+transfers that were ready before it at its sender and at its receiver are over, so that a transfer that waits for one
+end blocks the other. With T the transfer, the waits that others cause at either end are M/G/1 each,
+
+    R: rate / y (1 - 1 / x), service T + Q        at a receiver, from other senders, held up at their senders
+    Q: rate / x (1 - 1 / y), service T + R        at a sender, to other receivers, held up there
+
+taken twice from Q = R = 0 (more rounds would count the same blocking again), and a transfer waits M/G/1 at rate / x
+with service T + R for its sender, and R for its receiver. For one sender that is exact.
+
+Where layers are sent while the next are computed, what remains after the last step is at least one layer's share and
+at least what that step did not cover: max(transfer / layers, transfer - step).
+
+Sources: Pollaczek-Khinchine, as `planner.queueing.classic.mg1_wait_law`; for the overlap of layers Patel et al.,
+"Splitwise", ISCA 2024, section 4.3 (layer-wise transfer).
+
+Units: seconds and requests per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.errors import InputError
+from planner.latency import LatencyDistribution
+from planner.queueing.classic import mg1_wait_law
+from planner.queueing.laws import summed
+from planner.queueing.types import FloatArray
+
+ROUNDS = 2
+"""Of the two waits at the far ends; agrees with simulation to a load of about a third per link."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkWait:
+    """Waiting for links.
+
+    Attributes:
+        wait: from the moment the cache is ready to the start of the transfer [s].
+        utilisation: share of the time that the busier link is held, blocked or sending; 1 and above is unstable.
+        stable: whether the links keep up.
+    """
+
+    wait: LatencyDistribution
+    utilisation: float
+
+    @property
+    def stable(self) -> bool:
+        """Whether the links keep up."""
+        return self.utilisation < 1.0
+
+
+def link_wait(
+    rate_per_s: float, transfer: LatencyDistribution, senders: int = 1, receivers: int = 1, dispersion: float = 1.0
+) -> LinkWait:
+    """Wait of a KV transfer for its sender's and its receiver's link, by the equations above.
+
+    Args:
+        rate_per_s: transfers between the pools [1/s].
+        transfer: law of their durations when alone [s].
+        senders: x, replicas that send.
+        receivers: y, replicas that receive.
+        dispersion: index of dispersion of the transfers that become ready at one sender; 1 is Poisson.
+
+    Overload is an answer (`stable` False, an unbounded wait). Raises InputError when a number is out of range.
+
+    >>> one = link_wait(0.5, LatencyDistribution.constant(1.0))  # one link: M/D/1
+    >>> round(one.wait.mean_s, 3), one.utilisation
+    (0.5, 0.5)
+    """
+    if senders < 1 or receivers < 1:
+        raise InputError("senders, receivers", (senders, receivers), "must be >= 1", "a pool has a replica")
+    if not (np.isfinite(rate_per_s) and rate_per_s >= 0.0 and dispersion >= 0.0):
+        raise InputError("rate_per_s", rate_per_s, "must be finite and >= 0", "give transfers per second")
+    at_receiver = at_sender = LatencyDistribution.constant(0.0)
+    receiving = rate_per_s / receivers * (1.0 - 1.0 / senders)
+    sending = rate_per_s / senders * (1.0 - 1.0 / receivers)
+    for _ in range(ROUNDS):
+        held_below, held_above = summed(transfer, at_sender), summed(transfer, at_receiver)
+        at_receiver, at_sender = _wait(receiving, held_below), _wait(sending, held_above)
+    held = summed(transfer, at_receiver)
+    alone = rate_per_s * transfer.mean_s / receivers
+    utilisation = max(rate_per_s / senders * held.mean_s, alone)
+    if utilisation >= 1.0:
+        return LinkWait(LatencyDistribution.unbounded(), utilisation)
+    return LinkWait(summed(_wait(rate_per_s / senders, held, dispersion), at_receiver), utilisation)
+
+
+def _wait(rate_per_s: float, service: LatencyDistribution, dispersion: float = 1.0) -> LatencyDistribution:
+    """M/G/1, or an unbounded wait."""
+    if rate_per_s == 0.0:
+        return LatencyDistribution.constant(0.0)
+    if not rate_per_s * service.mean_s < 1.0:
+        return LatencyDistribution.unbounded()
+    return mg1_wait_law(rate_per_s, service, dispersion)
+
+
+def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> FloatArray:
+    """What is left of transfers [s] at the end of the prompt's last step, where layers go as they are computed.
+
+    max(transfer / layers, transfer - last step): the last layer's cache is there only at the end.
+
+    Args:
+        transfer_s: durations when alone, any shape [s].
+        layers: of the model.
+        last_step_s: duration of the step that ends the prompt, same shape or a number [s].
+
+    Raises InputError when there is no layer. Source: Patel et al. (2024), section 4.3.
+
+    >>> exposed_s([0.08, 0.8], 80, 0.1).round(3).tolist()
+    [0.001, 0.7]
+    """
+    if layers < 1:
+        raise InputError("layers", layers, "must be >= 1", "give the layers of the model")
+    times = np.asarray(transfer_s, dtype=np.float64)
+    return np.asarray(np.maximum(times / layers, times - np.asarray(last_step_s, dtype=np.float64)))
+
+
+def exposed_law(transfer: LatencyDistribution, layers: int, last_step: LatencyDistribution) -> LatencyDistribution:
+    """Law of `exposed_s` where step and transfer are independent, both of many points.
+
+    Raises InputError when there is no layer.
+
+    >>> one, step = LatencyDistribution.constant(0.8), LatencyDistribution.constant(0.1)
+    >>> round(exposed_law(one, 80, step).mean_s, 3)
+    0.7
+    """
+    few, steps = transfer.condensed(256), last_step.condensed(64)
+    left = exposed_s(few.support_s[:, None], layers, steps.support_s[None, :])
+    return LatencyDistribution.from_samples(left, np.multiply.outer(few.weights, steps.weights))
