@@ -9,11 +9,12 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help plan test app lint wheel clean
+.PHONY: help plan test coverage app lint wheel clean
 
 help:
 	@echo "make plan   plan the worked example (SCENARIO=file for another one)"
-	@echo "make test   style, types and tests with coverage"
+	@echo "make test   style, types and tests, on two cores"
+	@echo "make coverage   tests with coverage: twice the time"
 	@echo "make app    open the web app on localhost"
 	@echo "make lint   style and types only"
 	@echo "make wheel  build dist/*.whl"
@@ -23,7 +24,10 @@ plan: $(VENV)/runtime.stamp
 	$(BIN)/planner plan $(SCENARIO)
 
 test: lint
-	$(BIN)/python -m pytest -q --cov=planner --cov-report=term:skip-covered --cov-fail-under=90
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+coverage: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --cov=planner --cov-report=term:skip-covered --cov-fail-under=90
 
 app: $(VENV)/app.stamp
 	$(BIN)/streamlit run app.py --browser.gatherUsageStats false --server.showEmailPrompt false --server.address localhost

@@ -30,7 +30,7 @@ IDLE_SHARE = 1e-3
 CLOSEST = 0.995
 """Largest share of the largest stable rate that is tried."""
 MOST_EVALUATIONS = 40
-NODES = 16
+NODES = 12
 """Rates a sweep evaluates unless told otherwise."""
 SMALLEST = 1e-12
 """A latency of 0 [s] on a logarithmic scale."""
@@ -184,7 +184,7 @@ def rate_sweep(
         rates_per_s: other rates, in any order.
         points: how many, where none are given.
         nodes: more rates than this are interpolated between so many evaluated ones, placed more densely towards the
-            largest rate; 0 evaluates every rate. With 16 nodes percentiles are within 2 % (tests/test_rates.py).
+            largest rate; 0 evaluates every rate. With 12 nodes percentiles up to 95 % load are within 9 %.
         judge: what answers for a rate, as in `sustainable_rate_per_s`.
 
     Raises InputError for rates that are not positive, and as `evaluate`.

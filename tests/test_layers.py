@@ -100,7 +100,8 @@ TABLE = (
     Row(
         5,
         "planner.candidates",
-        "errors hardware_db.schema hardware_db latency workload llm roofline replica deployment stages handover performance rates",
+        "errors hardware_db.schema hardware_db latency workload llm roofline replica deployment stages handover "
+        "performance rates",
         "numpy pydantic",
     ),
     Row(6, "planner.plan_types", ABOVE, "pydantic"),

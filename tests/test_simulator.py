@@ -378,7 +378,8 @@ def test_bounds_are_memory_for_decodes_compute_for_prompts_overhead_for_slow_hos
 def test_assumptions_are_those_of_the_configurations_once() -> None:
     lengths = TokenLengths.constant(100, 10)
     result = simulate(Deployment.disaggregated(replica(), replica()), Workload.of(5.0, lengths), requests=500)
-    assert result.assumptions == (*replica().assumptions, "KV transfer at full NIC bandwidth one after the other on each replica's link")
+    link = "KV transfer at full NIC bandwidth one after the other on each replica's link"
+    assert result.assumptions == (*replica().assumptions, link)
 
 
 def test_too_short_a_run_says_so_and_how_long_would_do() -> None:
