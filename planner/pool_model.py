@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,6 +204,31 @@ def pool_model(
         past: tokens of each cell's prompt found in the prefix cache, shape (cells,).
         shared_tokens: KV tokens of prefixes that stay cached and are held once for all.
     """
+    if not np.any(past) and shared_tokens == 0.0:
+        return _plain_model(_Itself(pool), lengths)
+    return _pool_model(pool, lengths, past, shared_tokens)
+
+
+class _Itself:
+    """A pool compared by identity: its records are frozen, but too large to hash at every rate of a sweep."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.pool is other.pool
+
+    def __hash__(self) -> int:
+        return id(self.pool)
+
+
+@lru_cache(maxsize=128)
+def _plain_model(pool: _Itself, lengths: TokenLengths) -> PoolModel:
+    """Without a prefix cache; the same object for the same pool, so that what does not depend on the rate is kept."""
+    return _pool_model(pool.pool, lengths, 0.0, 0.0)
+
+
+def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, shared_tokens: float) -> PoolModel:
     config, schedule = pool.config, pool.config.schedule
     longest = float((lengths.inputs + past + lengths.outputs).max())
     footprint = require_room(config, int(longest))

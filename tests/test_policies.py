@@ -317,6 +317,20 @@ def test_drift_of_the_rate_shows_in_the_wait() -> None:
     assert judge.ttft.mean_s / 3.0 < with_counts.ttft.mean_s < 3.0 * judge.ttft.mean_s
 
 
+def test_bursts_raise_the_tail_of_the_first_token_several_fold() -> None:
+    """Gamma gaps with a coefficient of variation of 3 (bursty production clients) against Poisson, at equal load."""
+    deployment = Deployment(pools=(pool(),))
+    calm = at_load(deployment, 0.5)
+    bursty = Workload(arrivals=ArrivalProcess(rate_per_s=calm.rate_per_s, scv=9.0), classes=calm.classes)
+    tails = [
+        [found.ttft.quantile_s(0.99) for found in (evaluate(deployment, w), simulate(deployment, w, requests=12_000))]
+        for w in (calm, bursty)
+    ]
+    ratios = [tails[1][way] / tails[0][way] for way in (0, 1)]
+    assert 2.5 < min(ratios) <= max(ratios) < 6.0
+    assert ratios[0] == pytest.approx(ratios[1], rel=0.3)
+
+
 def test_batches_wait_for_each_other() -> None:
     deployment = Deployment(pools=(pool(),))
     single = at_load(deployment, 0.7)
