@@ -41,6 +41,8 @@ from planner.workload import MAX_SCV, ArrivalProcess, Metric, TokenLengths, Work
 
 WINDOWS = 64
 """Windows at which the dispersion of recorded arrivals is looked at."""
+LEAST_OWN = 0.2
+"""A first token is not brought forward to less than this share of the earliest of all."""
 _LOADS = 64
 """Points on the range of loads where the fluid bound is looked up."""
 
@@ -139,6 +141,8 @@ def _mixed_stage(pool: Pool, workload: Workload, cached: Cached | None) -> Stage
         seen.lengths,
         lambda arrivals: routed_queue(solve, arrivals, steps, pool),
     )
+    if cached is None:
+        queue = _with_own_attention(queue, model)
     return Stage(model, _as_served(queue, model), seen.rate_per_s, seen.lengths, seen, hits)
 
 
@@ -154,6 +158,8 @@ def _prefill_stage(pool: Pool, workload: Workload, cached: Cached | None) -> Sta
         seen.lengths,
         lambda arrivals: routed_queue(solve, arrivals, seen.lengths, pool),
     )
+    if cached is None:
+        queue = _with_own_attention(queue, model)
     return Stage(model, _as_served(queue, model), seen.rate_per_s, seen.lengths, seen, hits)
 
 
@@ -175,6 +181,33 @@ def decode_stage(pool: Pool, workload: Workload) -> Stage:
         lambda arrivals: routed_queue(solve, arrivals, steps, pool),
     )
     return Stage(model, _as_served(queue, model), rate, decoding, workload)
+
+
+def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
+    """The queue with what each prompt's own attention takes beyond that of its tokens at the mean cost.
+
+    `PoolModel.server` charges every prompt token the mean pairs of query and key; a prompt of L tokens in chunks of c
+    has sum over chunks of p (j c) + p (p + 1) / 2 of them: short prompts less, long ones more. Others' prompts stay at
+    the mean, which is right on average.
+    """
+    joint = queue.joint
+    if not queue.stable or joint is None:
+        return queue
+    prompts = joint.prompts
+    chunk = max(model.server.token_budget - queue.mean_running, 1.0)
+    past = np.arange(np.ceil(prompts.max() / chunk)) * chunk
+    tokens = np.clip(prompts[:, None] - past, 0.0, chunk)
+    prompt, step = np.nonzero(tokens)
+    each, before = tokens[prompt, step], past[step]
+    mean = step_shapes(np.zeros_like(each), each, model.costs)
+    pairs = each * before + each * (each + 1.0) / 2.0
+    own = replace(mean, chunk_pairs=pairs, chunk_context=before + each, chunks=np.ones_like(each))
+    timer = step_timer(model.pool.config)
+    beyond_s = (timer.prompts_s(own) - timer.prompts_s(mean)) * model.pool.config.costs.prompt_stretch
+    first_s = joint.first_s + np.bincount(prompt, beyond_s, prompts.size)[:, None]
+    joint = replace(joint, first_s=np.maximum(first_s, LEAST_OWN * joint.first_s.min()))
+    e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
+    return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
 
 
 def _under(

@@ -102,7 +102,7 @@ def decode_latencies(
     weights = np.outer(lengths.gap_weights * lengths.decoding, both)
     all_ends = np.append(ends, start_s[-1])
     all_weights = np.append(weights, np.diff(START_EDGES) * (1.0 - lengths.decoding))
-    among_all = np.append(lengths.gap_weights * lengths.decoding, 1.0 - lengths.decoding)
+    among_all = np.append(lengths.gap_weights * lengths.decoding, max(1.0 - lengths.decoding, 0.0))
     joint = JointLaw(
         first_s=first_s,
         first_mass=np.diff(FIRST_EDGES),
