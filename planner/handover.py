@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.deployment import Deployment
 from planner.latency import LatencyDistribution
-from planner.queueing import LinkWait, QueueLatency, exposed_s, link_wait
+from planner.queueing import LinkWait, QueueLatency, exposed_s, link_wait, summed
 from planner.replica import kv_transfer_bytes
 from planner.workload import TokenLengths
 
@@ -53,7 +53,7 @@ def transfer_law(
     law = LatencyDistribution.from_samples(waited_s, lengths.probabilities)
     if not deployment.transfer.shared or link is None:
         return law
-    return LatencyDistribution.independent_sum(law, link.wait)
+    return summed(law, link.wait)
 
 
 def waiting_for_link(deployment: Deployment, lengths: TokenLengths, rate_per_s: float) -> LinkWait:
@@ -68,16 +68,16 @@ def tandem_tpot(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDi
 
     The second token comes only after transfer and admission, so their delay is spread over the O - 1 gaps.
     """
-    delay = LatencyDistribution.independent_sum(transfer, decode.ttft).condensed(POINTS)
+    delay = summed(transfer, decode.ttft).condensed(POINTS)
     gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(POINTS)
     spread = LatencyDistribution.from_samples(
         np.divide.outer(delay.support_s, gaps.support_s).ravel(), np.multiply.outer(delay.weights, gaps.weights).ravel()
     )
-    return LatencyDistribution.independent_sum(decode.tpot, spread)
+    return summed(decode.tpot, spread)
 
 
 def tandem_itl(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDistribution) -> LatencyDistribution:
     """ITL after a hand-over: the first of a request's O - 1 gaps is transfer, wait and a step; the others are steps."""
-    first = LatencyDistribution.independent_sum(transfer, decode.ttft, decode.itl)
+    first = summed(transfer, decode.ttft, decode.itl)
     share = 1.0 / float((lengths.outputs - 1.0) @ lengths.probabilities)
     return LatencyDistribution.mixture([(first, share), (decode.itl, 1.0 - share)])

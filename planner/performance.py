@@ -26,7 +26,7 @@ from planner.deployment import (
 )
 from planner.handover import FloatArray, kv_transfer_times_s, tandem_itl, tandem_tpot, transfer_law, waiting_for_link
 from planner.latency import JointLaw, LatencyDistribution
-from planner.queueing import LinkWait, QueueLatency, transient_wait_law, work_variance_per_s
+from planner.queueing import LinkWait, QueueLatency, summed, transient_wait_law, work_variance_per_s
 from planner.request_classes import class_performance, class_performances, kinds_of, mixed_law, ordered_laws
 from planner.routed_pools import with_joint
 from planner.schedule import Batching, Order
@@ -187,11 +187,11 @@ def _handed_over(
     A first token from the decode pool takes a step there before the O - 1 that follow it.
     """
     queue = decode.queue
-    e2e = LatencyDistribution.independent_sum(prompt, transfer, queue.e2e)
+    e2e = summed(prompt, transfer, queue.e2e)
     if not deployment.transfer.first_token_from_decode:
         return prompt, tandem_tpot(queue, decode.lengths, transfer), tandem_itl(queue, decode.lengths, transfer), e2e
-    ttft = LatencyDistribution.independent_sum(prompt, transfer, queue.ttft, queue.itl)
-    return ttft, queue.tpot, queue.itl, LatencyDistribution.independent_sum(e2e, queue.itl)
+    ttft = summed(prompt, transfer, queue.ttft, queue.itl)
+    return ttft, queue.tpot, queue.itl, summed(e2e, queue.itl)
 
 
 def _classes_handed_over(
@@ -233,14 +233,14 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
     calm, full = (evaluate(deployment, workload.at_rate(share * limit)) for share in (CALM_LOAD, FULL_LOAD))
     wait = _transient_wait(deployment, workload, limit, horizon_s)
     lengths, first, tpot, itl = workload.lengths, calm.ttft, full.tpot, full.itl
-    ttft = LatencyDistribution.independent_sum(wait, first)
-    e2e = LatencyDistribution.independent_sum(ttft, _decode_times(lengths, tpot))
+    ttft = summed(wait, first)
+    e2e = summed(ttft, _decode_times(lengths, tpot))
     if _least(deployment, workload).role is Role.DECODE:
         decoding, share = decoding_only(lengths)
         slow, free = (decode_stage(deployment.pools[1], workload.at_rate(s * limit)) for s in (FULL_LOAD, CALM_LOAD))
         queue = replace(slow.queue, ttft=free.queue.ttft)
         late = tandem_tpot(queue, decoding, wait)
-        e2e = LatencyDistribution.independent_sum(first, wait, _decode_times(lengths, queue.tpot))
+        e2e = summed(first, wait, _decode_times(lengths, queue.tpot))
         tpot = LatencyDistribution.mixture([(late, share), (LatencyDistribution.constant(0.0), 1.0 - share)])
         ttft, itl = first, tandem_itl(queue, decoding, wait)
     return replace(

@@ -40,6 +40,17 @@ class TestLoadToZero:
         expected = sum(step_time(config, chunks=[chunk]).total_s for chunk in chunks)
         assert evaluate(Deployment.mixed(config), LONE).ttft.mean_s == pytest.approx(expected, rel=0.03)
 
+    def test_a_long_prompt_takes_its_own_attention_and_a_short_one_no_more_than_its_own(self) -> None:
+        """Attention of a prompt grows with the square of its length: the mean cost per token fits neither."""
+        config = replica(max_batched_tokens=4096)
+        lengths = TokenLengths.from_pairs([1000, 32_000], [101, 101], [0.9, 0.1])
+        found = evaluate(Deployment.mixed(config), Workload.of(1e-4, lengths))
+        short = step_time(config, chunks=[(1000, 0)]).total_s
+        chunks = [(min(4096, 32_000 - past), past) for past in range(0, 32_000, 4096)]
+        long = sum(step_time(config, chunks=[chunk]).total_s for chunk in chunks)
+        assert found.ttft.quantile_s(0.5) == pytest.approx(short, rel=0.02)
+        assert found.ttft.quantile_s(0.95) == pytest.approx(long, rel=0.02)
+
     def test_tpot_is_a_decode_step_at_the_mean_context(self) -> None:
         alone = step_time(replica(), decode_contexts=[1051]).total_s  # contexts 1001..1100 have mean 1050.5
         performance = evaluate(mixed(), LONE)
