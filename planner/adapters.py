@@ -28,6 +28,7 @@ from planner.llm import BYTES_PER_VALUE, LayerGroup, MoeFeedForward, attention_m
 from planner.replica import LORA_DTYPE, ReplicaConfig, lora_bytes, lora_sizes
 from planner.roofline import Silicon
 from planner.schedule import LoraAdapters
+from planner.workload import zipf
 
 LAUNCHES_PER_PROJECTION = 2.0
 """One kernel shrinks to rank r, one expands (Chen et al., Punica, MLSys 2024, sec. 4)."""
@@ -111,8 +112,7 @@ def popularity(lora: LoraAdapters) -> NDArray[np.float64]:
     >>> popularity(LoraAdapters(adapters=2, skew=1.0)).round(3).tolist()
     [0.667, 0.333]
     """
-    weight = np.arange(1.0, lora.adapters + 1.0) ** -lora.skew
-    return np.asarray(weight / weight.sum())
+    return zipf(lora.adapters, lora.skew)
 
 
 def expected_distinct(draws: float, probabilities: NDArray[np.float64]) -> float:

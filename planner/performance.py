@@ -20,6 +20,7 @@ from planner.deployment import (
     Method,
     Performance,
     Pool,
+    PoolPerformance,
     Role,
     Router,
     predicted_attainment,
@@ -39,7 +40,7 @@ from planner.stages import (
     pool_limit_per_s,
     prefill_stage,
 )
-from planner.static_batches import evaluate_static
+from planner.static_batches import NOTES, static_queue
 from planner.uncertainty import latency_intervals
 from planner.workload import ClosedLoop, Metric, TokenLengths, Workload
 
@@ -83,7 +84,7 @@ def _is_static(deployment: Deployment) -> bool:
 def _steady(deployment: Deployment, workload: Workload) -> Performance:
     """In the long run, under open arrivals."""
     if _is_static(deployment):
-        return evaluate_static(deployment, workload)
+        return _evaluate_static(deployment, workload)
     return (_evaluate_disaggregated if deployment.is_disaggregated else _evaluate_mixed)(deployment, workload)
 
 
@@ -100,9 +101,26 @@ def _with_interval(deployment: Deployment, lengths: TokenLengths, found: Perform
     return replace(found, interval=intervals, steady=steady)
 
 
+def _evaluate_static(deployment: Deployment, workload: Workload) -> Performance:
+    queue, figures = static_queue(deployment.pools[0], workload)
+    return _of_one_pool(workload, queue, figures, _assumptions(deployment) + NOTES)
+
+
 def _evaluate_mixed(deployment: Deployment, workload: Workload) -> Performance:
     stage = mixed_stage(deployment.pools[0], workload)
     queue, classes = _in_order(stage)
+    notes = _assumptions(deployment) + _queueing_assumptions(deployment)
+    return _of_one_pool(workload, queue, stage.performance(), notes, classes)
+
+
+def _of_one_pool(
+    workload: Workload,
+    queue: QueueLatency,
+    figures: PoolPerformance,
+    assumptions: tuple[str, ...],
+    classes: tuple[ClassPerformance, ...] = (),
+) -> Performance:
+    """What requests see of a pool that serves them from first to last."""
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
@@ -111,10 +129,10 @@ def _evaluate_mixed(deployment: Deployment, workload: Workload) -> Performance:
         tpot=queue.tpot,
         e2e=queue.e2e,
         itl=queue.itl,
-        pools=(stage.performance(),),
+        pools=(figures,),
         kv_transfer_s=0.0,
         requests=0,
-        assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
+        assumptions=assumptions,
         samples_s={},
         joint=queue.joint,
         classes=classes,

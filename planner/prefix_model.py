@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from planner.adapters import expected_distinct
 from planner.deployment import Pool, Router
-from planner.queueing import lru_hits
-from planner.queueing.prefix import cached_tokens
+from planner.queueing import pool_hits, uncached
 from planner.workload import RequestClass, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
@@ -74,13 +73,7 @@ def _hits(pool: Pool, workload: Workload, capacity_tokens: float, running: float
     sharing = [(one.share, one.prefixes) for one in workload.classes if one.prefixes is not None]
     rates = np.concatenate([workload.rate_per_s * share * prefixes.popularity for share, prefixes in sharing])
     sizes = np.concatenate([np.full(prefixes.groups, prefixes.tokens // block) for _, prefixes in sharing])
-    found = np.zeros(rates.size)
-    if pool.router is Router.PREFIX_AFFINITY:
-        for replica in range(min(count, rates.size)):
-            mine = slice(replica, None, count)
-            found[mine] = lru_hits(rates[mine], sizes[mine], free).by_group
-    else:
-        found = lru_hits(rates / count, sizes, free).by_group
+    found = pool_hits(rates, sizes, free, count, pool.router is Router.PREFIX_AFFINITY).by_group
     ends = np.cumsum([prefixes.groups for _, prefixes in sharing])
     parts = iter(np.split(found, ends[:-1]))
     return [0.0 if one.prefixes is None else float(next(parts) @ one.prefixes.popularity) for one in workload.classes]
@@ -101,13 +94,5 @@ def _split(lengths: TokenLengths, one: RequestClass, chance: float, block: int) 
     """Cells of misses, then of hits, and the tokens each finds in the cache."""
     if one.prefixes is None or chance <= 0.0:
         return lengths, np.zeros(lengths.inputs.size)
-    past = cached_tokens(lengths.inputs, one.prefixes.tokens, block)
-    parts = [(np.zeros_like(past), 1.0 - chance), (past, chance)]
-    kept = [(found, weight) for found, weight in parts if weight > 0.0]
-    left = TokenLengths.from_pairs(
-        np.concatenate([lengths.inputs - found for found, _ in kept]),
-        np.concatenate([lengths.outputs for _ in kept]),
-        np.concatenate([lengths.probabilities * weight for _, weight in kept]),
-        source=lengths.source,
-    )
-    return left, np.concatenate([found for found, _ in kept])
+    left = uncached(lengths, one.prefixes.tokens, min(chance, 1.0), block)
+    return left, np.resize(lengths.inputs, left.inputs.size) - left.inputs

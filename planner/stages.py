@@ -98,26 +98,43 @@ class Stage:
 
 def mixed_stage(pool: Pool, workload: Workload) -> Stage:
     """A mixed pool under the whole workload."""
-    return _behind_cache(pool, workload, _mixed_stage)
+    return _behind_cache(pool, workload)
 
 
 def prefill_stage(pool: Pool, workload: Workload) -> Stage:
     """A prefill pool under the workload's prompts; its `queue.ttft` is the TTFT of the deployment."""
-    return _behind_cache(pool, workload, _prefill_stage)
+    return _behind_cache(pool, workload)
 
 
-def _behind_cache(pool: Pool, workload: Workload, solve: Callable[[Pool, Workload, Cached | None], Stage]) -> Stage:
+def decode_stage(pool: Pool, workload: Workload) -> Stage:
+    """A decode pool under the requests that have more than one output token."""
+    decoding, share = decoding_only(workload.lengths)
+    model, rate = pool_model(pool, decoding), workload.rate_per_s * share
+    queue = _queue(model, decoding, workload.open_arrivals.at_rate(rate))
+    return Stage(model, _as_served(queue, model), rate, decoding, workload)
+
+
+def _behind_cache(pool: Pool, workload: Workload) -> Stage:
     """The stage with what the prefix cache saves, which depends on the memory that running requests leave.
 
     Solved with the hits of an idle pool, then once more with those at the number then running.
     """
     first = _idle_cache(pool, workload)
+    found = _prompt_stage(pool, workload, first)
     if first is None:
-        return solve(pool, workload, None)
-    found = solve(pool, workload, first)
+        return found
     running = found.queue.mean_running if pool.role is Role.MIXED else 1.0
     second = with_cache(pool, workload, float(found.model.footprint.kv_capacity_tokens), running)
-    return found if second.hit_share == first.hit_share else solve(pool, workload, second)
+    return found if second.hit_share == first.hit_share else _prompt_stage(pool, workload, second)
+
+
+def _prompt_stage(pool: Pool, workload: Workload, cached: Cached | None) -> Stage:
+    """A pool that serves prompts, behind its cache if it has one."""
+    model, seen, hits = _model(pool, workload, cached)
+    queue = _queue(model, seen.lengths, seen.open_arrivals)
+    if cached is None:
+        queue = _with_own_attention(queue, model)
+    return Stage(model, _as_served(queue, model), seen.rate_per_s, seen.lengths, seen, hits)
 
 
 def _model(pool: Pool, workload: Workload, cached: Cached | None) -> tuple[PoolModel, Workload, float]:
@@ -128,59 +145,16 @@ def _model(pool: Pool, workload: Workload, cached: Cached | None) -> tuple[PoolM
     return pool_model(pool, seen.lengths, cached.past, cached.shared_tokens), seen, cached.hit_share
 
 
-def _mixed_stage(pool: Pool, workload: Workload, cached: Cached | None) -> Stage:
-    model, seen, hits = _model(pool, workload, cached)
-    steps = _in_steps(pool.config, seen.lengths)
+def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess) -> QueueLatency:
+    """The queue of one replica behind the pool's router."""
+    pool = model.pool
+    steps = lengths if pool.role is Role.PREFILL else _in_steps(pool.config, lengths)
+    queue_of = {Role.MIXED: mixed_pool, Role.PREFILL: prefill_pool, Role.DECODE: decode_pool}[pool.role]
 
-    def solve(arrivals: ArrivalProcess, replicas: int) -> QueueLatency:
-        return mixed_pool(model.server, arrivals, steps, replicas)
+    def solve(offered: ArrivalProcess, replicas: int) -> QueueLatency:
+        return queue_of(model.server, offered, steps, replicas)
 
-    queue = _under(
-        seen.open_arrivals,
-        model,
-        seen.lengths,
-        lambda arrivals: routed_queue(solve, arrivals, steps, pool),
-    )
-    if cached is None:
-        queue = _with_own_attention(queue, model)
-    return Stage(model, _as_served(queue, model), seen.rate_per_s, seen.lengths, seen, hits)
-
-
-def _prefill_stage(pool: Pool, workload: Workload, cached: Cached | None) -> Stage:
-    model, seen, hits = _model(pool, workload, cached)
-
-    def solve(arrivals: ArrivalProcess, replicas: int) -> QueueLatency:
-        return prefill_pool(model.server, arrivals, seen.lengths, replicas)
-
-    queue = _under(
-        seen.open_arrivals,
-        model,
-        seen.lengths,
-        lambda arrivals: routed_queue(solve, arrivals, seen.lengths, pool),
-    )
-    if cached is None:
-        queue = _with_own_attention(queue, model)
-    return Stage(model, _as_served(queue, model), seen.rate_per_s, seen.lengths, seen, hits)
-
-
-def decode_stage(pool: Pool, workload: Workload) -> Stage:
-    """A decode pool under the requests that have more than one output token."""
-    decoding, share = decoding_only(workload.lengths)
-    rate = workload.rate_per_s * share
-    model = pool_model(pool, decoding)
-    steps = _in_steps(pool.config, decoding)
-
-    def solve(arrivals: ArrivalProcess, replicas: int) -> QueueLatency:
-        return decode_pool(model.server, arrivals, steps, replicas)
-
-    offered = workload.open_arrivals.at_rate(rate)
-    queue = _under(
-        offered,
-        model,
-        decoding,
-        lambda arrivals: routed_queue(solve, arrivals, steps, pool),
-    )
-    return Stage(model, _as_served(queue, model), rate, decoding, workload)
+    return _under(arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool))
 
 
 def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
@@ -224,11 +198,11 @@ def _under(
     SCV. In a mixed pool rho(x) grows from the load of the prompts alone to that of the pool as x outlasts the time that
     decodes take to follow (ours).
     """
-    if arrivals.is_renewal:
-        return solve(arrivals)
+    if not arrivals.dispersion:
+        return solve(arrivals if arrivals.is_renewal else arrivals.as_renewal(1.0))
     plain = solve(ArrivalProcess(rate_per_s=arrivals.rate_per_s))
-    if not plain.stable or not arrivals.dispersion:
-        return solve(arrivals.as_renewal(1.0))
+    if not plain.stable:
+        return plain
     tokens, chances = lengths.outputs if model.pool.role is Role.DECODE else lengths.inputs, lengths.probabilities
     mean, load = float(tokens @ chances), plain.utilisation
     scv = float((tokens / mean - 1.0) ** 2 @ chances)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.deployment import Deployment, Method, Performance, Pool, PoolLimit, PoolPerformance, Role
+from planner.deployment import Pool, PoolLimit, PoolPerformance, Role
 from planner.errors import InputError
 from planner.queueing import QueueLatency, StaticServer, largest_static_rate, static_pool
 from planner.queueing.bulk import longest_law
@@ -29,32 +29,19 @@ NOTES = (
 )
 
 
-def evaluate_static(deployment: Deployment, workload: Workload) -> Performance:
-    """Latencies of static batching on a mixed pool. Raises InputError for a closed loop or for pools of two roles.
+def static_queue(pool: Pool, workload: Workload) -> tuple[QueueLatency, PoolPerformance]:
+    """Latencies of a mixed pool with static batches, and the pool's own figures.
 
-    An overloaded deployment is not an error: `stable` is False and every latency is unbounded.
+    Raises InputError for a closed loop or a pool of another role. An overloaded pool is not an error: its queue is not
+    `stable` and every latency is unbounded.
     """
     if isinstance(workload.arrivals, ClosedLoop):
         bound = "theory has no static batches in a closed loop"
         raise InputError("workload.arrivals", "closed loop", bound, "simulate it")
-    pool = deployment.pools[0]
     if pool.role is not Role.MIXED:
         raise InputError("schedule.batching", "static", "batches need a mixed pool", "use one pool")
     queue = static_pool(static_server(pool, workload.lengths), workload.open_arrivals, workload.lengths, pool.replicas)
-    return Performance(
-        method=Method.ANALYTIC,
-        rate_per_s=workload.rate_per_s,
-        stable=queue.stable,
-        ttft=queue.ttft,
-        tpot=queue.tpot,
-        e2e=queue.e2e,
-        itl=queue.itl,
-        pools=(_pool_performance(pool, workload, queue),),
-        kv_transfer_s=0.0,
-        requests=0,
-        assumptions=tuple(dict.fromkeys((*pool.config.assumptions, *NOTES))),
-        samples_s={},
-    )
+    return queue, _pool_performance(pool, workload, queue)
 
 
 def largest_static_rate_per_s(pool: Pool, lengths: TokenLengths) -> float:

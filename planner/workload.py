@@ -462,6 +462,16 @@ class Slo(Frozen):
     attainment: float | None = Field(default=None, gt=0, lt=1, description="joint share of requests; None: each target")
 
 
+def zipf(count: int, skew: float) -> NDArray[np.float64]:
+    """Probabilities of `count` things, the k-th in proportion to k^-skew, shape (count,); skew 0: all alike.
+
+    >>> zipf(2, 1.0).round(3).tolist()
+    [0.667, 0.333]
+    """
+    weight = np.arange(1.0, count + 1.0) ** -skew
+    return np.asarray(weight / weight.sum())
+
+
 class SharedPrefixes(Frozen):
     """Prompts that begin alike: each request starts with one of `groups` prefixes of `tokens` tokens.
 
@@ -479,8 +489,7 @@ class SharedPrefixes(Frozen):
     @property
     def popularity(self) -> NDArray[np.float64]:
         """Probability of each prefix, shape (groups,)."""
-        weight = np.arange(1.0, self.groups + 1.0) ** -self.skew
-        return np.asarray(weight / weight.sum())
+        return zipf(self.groups, self.skew)
 
 
 class RequestClass(Frozen):

@@ -63,7 +63,7 @@ TABLE = (
     Row(3, "planner.steps", "errors hardware_db.schema llm kernels roofline tabulated", "numpy"),
     Row(3, "planner.schedule", "errors hardware_db.schema", "pydantic"),
     Row(3, "planner.replica", "errors hardware_db.schema llm roofline schedule steps", "numpy pydantic"),
-    Row(3, "planner.adapters", "errors llm roofline schedule replica", "numpy"),
+    Row(3, "planner.adapters", "errors workload llm roofline schedule replica", "numpy"),
     Row(3, "planner.deployment", "errors hardware_db.schema latency workload llm roofline replica", "numpy pydantic"),
     Row(4, "planner.uncertainty", "workload llm roofline replica deployment", ""),
     Row(4, "planner.pool_model", "errors workload adapters roofline queueing replica deployment", "numpy"),

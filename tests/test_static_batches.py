@@ -7,8 +7,9 @@ import pytest
 
 from planner.deployment import Deployment
 from planner.errors import InputError
+from planner.performance import evaluate
 from planner.simulator import simulate
-from planner.static_batches import evaluate_static, largest_static_rate_per_s, static_server
+from planner.static_batches import largest_static_rate_per_s, static_server
 from planner.systems import SYSTEMS
 from planner.traces import load_lengths
 from planner.workload import Metric, TokenLengths, Workload
@@ -27,7 +28,7 @@ def test_batches_of_one_are_the_md1_queue() -> None:
     service_s = 1.0 / largest_static_rate_per_s(deployment.pools[0], CONSTANT)
     prefill_s = float(static_server(deployment.pools[0], CONSTANT).prefill_s(np.ones(1), np.array([500.0]))[0])
     for load in (0.3, 0.6):
-        found = evaluate_static(deployment, Workload.of(load / service_s, CONSTANT))
+        found = evaluate(deployment, Workload.of(load / service_s, CONSTANT))
         assert found.ttft.mean_s - prefill_s == pytest.approx(load * service_s / (2 * (1 - load)), rel=0.06)
 
 
@@ -43,7 +44,7 @@ def test_a_full_batch_takes_its_prefill_and_its_longest_answer() -> None:
 def test_theory_meets_the_simulator(lengths: TokenLengths, load: float) -> None:
     deployment = _static(lengths)
     rate = load * largest_static_rate_per_s(deployment.pools[0], lengths)
-    theory = evaluate_static(deployment, Workload.of(rate, lengths))
+    theory = evaluate(deployment, Workload.of(rate, lengths))
     judge = simulate(deployment, Workload.of(rate, lengths), requests=3000)
     assert theory.stable and judge.stable
     for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E):
@@ -57,20 +58,20 @@ def test_theory_meets_the_simulator(lengths: TokenLengths, load: float) -> None:
 def test_overload_is_an_answer() -> None:
     deployment = _static(CONSTANT)
     largest = largest_static_rate_per_s(deployment.pools[0], CONSTANT)
-    assert evaluate_static(deployment, Workload.of(0.98 * largest, CONSTANT)).stable
-    over = evaluate_static(deployment, Workload.of(1.01 * largest, CONSTANT))
+    assert evaluate(deployment, Workload.of(0.98 * largest, CONSTANT)).stable
+    over = evaluate(deployment, Workload.of(1.01 * largest, CONSTANT))
     assert not over.stable
     assert over.ttft.mean_s == np.inf
 
 
 def test_answers_of_one_token_have_no_gaps() -> None:
     lengths = TokenLengths.constant(200, 1)
-    assert evaluate_static(_static(lengths), Workload.of(1.0, lengths)).tpot.mean_s == 0.0
+    assert evaluate(_static(lengths), Workload.of(1.0, lengths)).tpot.mean_s == 0.0
 
 
 def test_a_closed_loop_has_no_static_theory() -> None:
     with pytest.raises(InputError, match="no static batches in a closed loop"):
-        evaluate_static(_static(CONSTANT), Workload.closed(4, CONSTANT))
+        evaluate(_static(CONSTANT), Workload.closed(4, CONSTANT))
 
 
 def test_azure_lengths_waste_most_of_a_batch() -> None:

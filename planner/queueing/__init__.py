@@ -36,7 +36,7 @@ from planner.queueing.pooling import (
     shortest_queue_wait_law,
     two_choices_wait_law,
 )
-from planner.queueing.prefix import PrefixHits, lru_hits, prefix_hits, token_hit_share, uncached
+from planner.queueing.prefix import PrefixHits, lru_hits, pool_hits, prefix_hits, token_hit_share, uncached
 from planner.queueing.priority import (
     PriorityLaw,
     SizeLaw,
@@ -72,6 +72,7 @@ __all__ = [
     "mg1_wait_law",
     "mixed_pool",
     "overloaded_ttft",
+    "pool_hits",
     "pooled_wait_law",
     "prefill_pool",
     "prefix_hits",

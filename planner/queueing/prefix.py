@@ -119,16 +119,31 @@ def prefix_hits(
     if replicas < 1 or block_tokens < 1 or not rate_per_s > 0.0:
         raise InputError("replicas, block_tokens, rate_per_s", (replicas, block_tokens, rate_per_s), "must be > 0")
     rates, blocks = prefixes.popularity * rate_per_s, float(prefixes.tokens // block_tokens)
+    return pool_hits(rates, np.full(rates.size, blocks), capacity_blocks, replicas, affinity, passing_blocks_per_s)
+
+
+def pool_hits(
+    rates_per_s: FloatArray,
+    blocks: FloatArray,
+    capacity_blocks: float,
+    replicas: int = 1,
+    affinity: bool = False,
+    passing_blocks_per_s: float = 0.0,
+) -> PrefixHits:
+    """Hits of prefixes of any rates [1/s] and sizes [blocks], each shape (groups,), in the caches of a pool.
+
+    The other arguments, and the result, are those of `prefix_hits`.
+    """
     if not affinity or replicas == 1:
-        return lru_hits(rates / replicas, blocks, capacity_blocks, passing_blocks_per_s / replicas)
-    found, times = np.zeros(rates.size), []
-    for replica in range(min(replicas, rates.size)):
+        return lru_hits(rates_per_s / replicas, blocks, capacity_blocks, passing_blocks_per_s / replicas)
+    found, times, total = np.zeros(rates_per_s.size), [], float(rates_per_s.sum())
+    for replica in range(min(replicas, rates_per_s.size)):
         mine = slice(replica, None, replicas)
-        passing = passing_blocks_per_s * float(rates[mine].sum()) / rate_per_s
-        here = lru_hits(rates[mine], blocks, capacity_blocks, passing)
+        passing = passing_blocks_per_s * float(rates_per_s[mine].sum()) / total
+        here = lru_hits(rates_per_s[mine], blocks[mine], capacity_blocks, passing)
         found[mine] = here.by_group
         times.append(here.lifetime_s)
-    return PrefixHits(found, float(found @ prefixes.popularity), float(min(times)))
+    return PrefixHits(found, float(found @ rates_per_s) / total, float(min(times)))
 
 
 def cached_tokens(input_tokens: ArrayLike, prefix_tokens: int, block_tokens: int) -> FloatArray:

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.adapters import popularity
 from planner.errors import InputError
 from planner.replica import LoraAdapters
 from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Workload
@@ -138,8 +139,7 @@ def _adapters(adapters: LoraAdapters | None, count: int, seed: int) -> IntArray:
     """Adapter of each request by popularity, shape (count,); -1 without adapters."""
     if adapters is None:
         return np.full(count, -1, dtype=np.int64)
-    popularity = np.arange(1.0, adapters.adapters + 1.0) ** -adapters.skew
-    return np.random.default_rng(seed).choice(adapters.adapters, size=count, p=popularity / popularity.sum())
+    return np.random.default_rng(seed).choice(adapters.adapters, size=count, p=popularity(adapters))
 
 
 def _given(lengths: tuple[IntArray, IntArray], count: int) -> tuple[IntArray, IntArray]:
