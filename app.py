@@ -17,12 +17,13 @@ import streamlit as st
 import planner
 from hardware_db import HardwareDb, Price, load_hardware
 from planner import charts, export, report
-from planner.candidates import Mode
+from planner.configurations import Mode
 from planner.errors import InputError, PlannerError
 from planner.llm import list_llms
 from planner.optimizer import Objective
-from planner.planning import Plan, PricePolicy, offered_price
+from planner.planning import Plan, PricePolicy
 from planner.scenario import read_scenario
+from planner.supply import offered_prices
 from planner.traces import list_lengths, load_lengths, preset_scv
 
 # The worked example: what the page shows before anything is touched.
@@ -198,14 +199,14 @@ def price_inputs(skus: list[str], hardware: HardwareDb) -> Scenario:
     commitment = st.selectbox(
         "Commitment",
         commitments,
-        commitments.index(DEFAULT.prices.commitment),
+        commitments.index(DEFAULT.prices.commitments[0]),
         format_func=lambda name: name.replace("_", " "),
         key="commitment",
     )
     policy = PricePolicy(
-        commitment=commitment, min_confidence=DEFAULT.prices.min_confidence, as_of=datetime.now(tz=UTC).date()
+        commitments=(commitment,), min_confidence=DEFAULT.prices.min_confidence, as_of=datetime.now(tz=UTC).date()
     )
-    listed = {sku: offered_price(sku, policy, hardware) for sku in skus}
+    listed = {sku: next(iter(offered_prices(sku, policy, hardware)), None) for sku in skus}
     own = own_prices(commitment)
     edited = price_editor(skus, listed, own, key=f"prices {commitment} {' '.join(skus)}")
     own.update({sku: usd for sku, usd in edited.items() if usd != listed_usd(listed[sku])})

@@ -10,8 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import cache
@@ -110,11 +111,47 @@ def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
 
 def _read_prices(file: Traversable) -> Iterator[Price]:
     rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    with _located(f"{file.name} line 1"):
+        _check_price_columns(rows.fieldnames or ())
     for row in rows:
         with _located(f"{file.name} line {rows.line_num}"):
             if None in row:
                 raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
             yield Price(**{column: cell for column, cell in row.items() if cell})
+
+
+def _check_price_columns(columns: Sequence[str]) -> None:
+    """Money in another unit than USD per GPU-hour is refused by the name of its column, with what to do about it."""
+    for column in columns:
+        words = set(re.split(r"[^a-z]+", column.lower()))
+        if column in Price.model_fields or not words & _MONEY_WORDS:
+            continue
+        fix = "write usd_per_gpu_hour and drop this column"
+        if words & {"instance", "node", "server"}:
+            fix = f"divide by gpus_per_instance, {fix}"
+        if words & {"month", "monthly", "year", "annual"}:
+            fix = f"divide by the hours (730 a month, 8760 a year), {fix}"
+        if "usd" not in words:
+            fix = f"convert to USD, {fix}"
+        raise InputError("column", column, "prices are in USD per GPU-hour", fix)
+
+
+_MONEY_WORDS = {
+    "currency",
+    "price",
+    "cost",
+    "rate",
+    "usd",
+    "eur",
+    "gbp",
+    "cny",
+    "jpy",
+    "inr",
+    "chf",
+    "dollars",
+    "euros",
+}
+"""Words that say that a column of a price list is about money or its unit."""
 
 
 def _read_calibration(file: Traversable) -> Calibration:

@@ -35,8 +35,39 @@ def select_price(
     >>> price.usd_per_gpu_hour, price.retrieved_on.isoformat()  # 49.24 USD per 8-GPU hour, CoreWeave price page
     (6.155, '2026-09-20')
     """
+    matching = listed_prices(
+        db,
+        sku,
+        commitment=commitment,
+        provider=provider,
+        region=region,
+        min_confidence=min_confidence,
+        not_before=not_before,
+    )
+    return matching[0] if matching else None
+
+
+def listed_prices(
+    db: HardwareDb,
+    sku: str,
+    *,
+    commitment: str = "on_demand",
+    provider: str | None = None,
+    region: str | None = None,
+    min_confidence: str = "medium",
+    not_before: date | None = None,
+) -> tuple[Price, ...]:
+    """Every price that `select_price` chooses from, cheapest first; of equal ones the one read last first.
+
+    Raises UnknownNameError as `select_price` does.
+
+    >>> from hardware_db import load_hardware
+    >>> prices = listed_prices(load_hardware(), "h100-sxm", provider="AWS", commitment="spot")
+    >>> [(price.region, price.usd_per_gpu_hour) for price in prices]  # means of two sizes, snapshot of 2026-06-01
+    [('us-west-2', 1.2322), ('us-east-1', 2.1009), ('us-east-2', 3.4561)]
+    """
     _check_known("sku", sku, db.skus)
-    _check_known("prices.commitment", commitment, {price.commitment for price in db.prices})
+    _check_known("prices.commitments", commitment, {price.commitment for price in db.prices})
     _check_known("prices.min_confidence", min_confidence, list(Confidence))
     if provider is not None:
         _check_known("prices.provider", provider, {price.provider for price in db.prices})
@@ -51,7 +82,17 @@ def select_price(
         and (not_before is None or price.retrieved_on >= not_before)
         and _rank(price.confidence) >= _rank(min_confidence)
     ]
-    return min(matching, key=_cheapest_then_newest, default=None)
+    return tuple(sorted(matching, key=_cheapest_then_newest))
+
+
+def is_cited(price: Price) -> bool:
+    """Does a price say where and when it was read? One that does not is never planned with.
+
+    >>> from hardware_db import load_hardware
+    >>> all(is_cited(price) for price in load_hardware().prices)
+    True
+    """
+    return bool(price.source_url and price.source_url.strip()) and isinstance(price.retrieved_on, date)
 
 
 def stale_days(price: Price, today: date) -> int:

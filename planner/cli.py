@@ -7,6 +7,7 @@ take time to load are imported by the command that needs them, so that `planner 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner import cli_compare, cli_measured
+from planner import cli_compare, cli_explain, cli_measured
 from planner.cli_base import (
     INFEASIBLE,
     STDOUT,
@@ -87,12 +88,16 @@ def plan(
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
     """
     from planner import export, report, screen
+    from planner.scenario import build_request, read_scenario
 
     check_outputs(json_file, md_file)
-    request = planner.load_scenario(scenario, assignments or ())
+    content, folder = read_scenario(scenario, assignments or ())
+    request = build_request(content, folder)
     hardware = hardware_for(request.search.engine, calibrations or (), engine_costs)
     with screen.progress() as say:
         result = planner.plan(request, hardware, progress=say)
+    written = content.model_dump(mode="json", exclude_unset=True)
+    result = dataclasses.replace(result, scenario=written, scenario_folder=str(folder.resolve()))
     write(json_file, lambda: export.json_text(export.plan_to_dict(result)))
     write(md_file, lambda: report.markdown(result))
     if STDOUT not in (json_file, md_file):
@@ -110,6 +115,10 @@ def _show_plan(result: Plan) -> None:
         "Assumed": report.assumed(result),
     }
     screen.show(report.headline(result), report.tables(result), lists)
+
+
+app.command()(cli_explain.explain)
+app.command("what-if")(cli_explain.what_if)
 
 
 # --- a given deployment ---------------------------------------------------------------------------------------------

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from hardware_db import HardwareDb, load_hardware
-from planner.candidates import Mode
+from planner.configurations import Mode
 from planner.deployment import Deployment, Method, Performance
 from planner.errors import InputError, PlannerError
 from planner.performance import evaluate
 from planner.plan_types import Plan, PlannedDeployment, PlanRequest, PricePolicy
-from planner.planning import offered_price, plan
+from planner.planning import plan
 from planner.replica import require_room
 from planner.simulator import simulate
 from planner.stages import largest_stable_rate_per_s
+from planner.supply import offered_prices
 from planner.systems import DEFAULT_SYSTEMS, System, Variant, chosen_systems
 from planner.workload import Slo, Workload
 
@@ -261,7 +262,7 @@ def _price(deployment: Deployment, usd: float | None, hardware: HardwareDb | Non
             raise InputError("usd_per_gpu_hour", usd, "must be > 0 and finite", "give a price in USD per GPU and hour")
         return usd, f"{usd:g} USD/GPU-hour as given"
     sku = deployment.pools[0].config.sku.id
-    listed = offered_price(sku, PricePolicy(), hardware or load_hardware())
+    listed = next(iter(offered_prices(sku, PricePolicy(), hardware or load_hardware())), None)
     if listed is None:
         return None, f"no on-demand price is listed for {sku}"
     where = f"{listed.provider}, read {listed.retrieved_on.isoformat()}, {listed.source_url}"

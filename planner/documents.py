@@ -9,9 +9,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hardware_db import Price
-from planner.candidates import Mode, Rejection, SearchSpace
+from planner.configurations import Mode, Rejection, SearchSpace
+from planner.demand import DemandProfile, LengthSplit, Service
 from planner.deployment import (
     ClassPerformance,
     Deployment,
@@ -27,12 +29,14 @@ from planner.llm import LlmSpec, Precision, active_parameters, kv_bytes_per_toke
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.plan_types import (
     Alternative,
+    BoughtGpus,
     CostBreakdown,
     FleetLimits,
     Plan,
     PlannedDeployment,
     PlanRequest,
     PricePolicy,
+    ScheduledPeriod,
     TargetCheck,
 )
 from planner.replica import MemoryFootprint, memory_footprint
@@ -125,6 +129,17 @@ class LlmSummary:
 
 
 @dataclass(frozen=True)
+class ServiceSummary:
+    """Another model in the same fleet (the small one of a cascade included)."""
+
+    name: str
+    llm: LlmSummary
+    precision: Precision
+    workload: WorkloadSummary
+    slo: tuple[LatencyTarget, ...]
+
+
+@dataclass(frozen=True)
 class RequestSummary:
     """What was asked."""
 
@@ -139,6 +154,11 @@ class RequestSummary:
     objective: Objective
     seed: int
     simulated_requests: int
+    services: tuple[ServiceSummary, ...]
+    split: LengthSplit | None
+    profile: DemandProfile | None
+    growth: float
+    pessimism: float | None
 
 
 @dataclass(frozen=True)
@@ -231,7 +251,9 @@ class PlannedSummary:
     """One deployment of a plan, its share of the traffic, its cost, and both judgements of it."""
 
     name: str
+    service: str
     rate_per_s: float
+    slices: Mapping[str, float]
     usd_per_hour: float
     deployment: DeploymentSummary
     predicted: PerformanceSummary
@@ -279,6 +301,11 @@ class PlanDocument:
     alternatives: tuple[Alternative, ...]
     rejections: tuple[Rejection, ...]
     prices: tuple[Price, ...]
+    bought: tuple[BoughtGpus, ...]
+    schedule: tuple[ScheduledPeriod, ...]
+    flat_usd_per_hour: float | None
+    escalated: float | None
+    dominated: int
     allocation: Allocation | None
     binding: tuple[str, ...]
     diagnosis: tuple[str, ...]
@@ -286,6 +313,8 @@ class PlanDocument:
     warnings: tuple[str, ...]
     considered: int
     elapsed_s: float
+    scenario: Mapping[str, Any] | None
+    scenario_folder: str
 
 
 @dataclass(frozen=True)
@@ -305,7 +334,7 @@ class EvaluationDocument:
 
 def plan_document(plan: Plan) -> PlanDocument:
     """Everything a plan says."""
-    prices = {pool.price.sku: pool.price for planned in plan.deployments for pool in planned.option.pools}
+    prices = dict.fromkeys(one.price for one in plan.bought if one.price is not None)
     return PlanDocument(
         schema_version=SCHEMA_VERSION,
         planner_version=planner_version(),
@@ -313,7 +342,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         status=plan.status,
         feasible=plan.feasible,
         request=_request(plan.request),
-        deployments=tuple(_planned(planned, plan.request.slo) for planned in plan.deployments),
+        deployments=tuple(_planned(planned, planned.slo) for planned in plan.deployments),
         gpus=plan.gpus,
         cost=plan.cost,
         predicted=_metrics(plan, simulated=False) if plan.feasible else None,
@@ -325,7 +354,12 @@ def plan_document(plan: Plan) -> PlanDocument:
         ),
         alternatives=plan.alternatives,
         rejections=plan.rejections,
-        prices=tuple(prices.values()),
+        prices=tuple(prices),
+        bought=plan.bought,
+        schedule=plan.schedule,
+        flat_usd_per_hour=plan.flat_usd_per_hour,
+        escalated=plan.escalated,
+        dominated=len(plan.dominated),
         allocation=plan.allocation,
         binding=tuple(row.name for row in plan.allocation.binding) if plan.allocation else (),
         diagnosis=plan.diagnosis,
@@ -333,6 +367,8 @@ def plan_document(plan: Plan) -> PlanDocument:
         warnings=plan.warnings,
         considered=plan.considered,
         elapsed_s=plan.elapsed_s,
+        scenario=plan.scenario,
+        scenario_folder=plan.scenario_folder,
     )
 
 
@@ -364,6 +400,21 @@ def _request(request: PlanRequest) -> RequestSummary:
         objective=request.objective,
         seed=request.seed,
         simulated_requests=request.simulated_requests,
+        services=tuple(map(_service, ((request.cascade.small,) if request.cascade else ()) + request.services)),
+        split=request.split,
+        profile=request.profile,
+        growth=request.growth,
+        pessimism=request.pessimism,
+    )
+
+
+def _service(service: Service) -> ServiceSummary:
+    return ServiceSummary(
+        name=service.name,
+        llm=_llm(service.llm, service.precision),
+        precision=service.precision,
+        workload=_workload(service.workload),
+        slo=service.slo.targets,
     )
 
 
@@ -421,14 +472,16 @@ def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
         dataclasses.replace(
             _pool(pool),
             nodes=nodes,
-            usd_per_hour=pool.replicas * option.usd_per_replica_hour,
+            usd_per_hour=usd,
             sustained_rate_per_replica_s=planned.sustained_per_s / pool.replicas,
         )
-        for pool, option, nodes in zip(planned.deployment.pools, planned.option.pools, planned.nodes, strict=True)
+        for pool, usd, nodes in zip(planned.deployment.pools, planned.pool_usd_per_hour, planned.nodes, strict=True)
     )
     return PlannedSummary(
         name=planned.option.name,
+        service=planned.service,
         rate_per_s=planned.workload.arrivals.rate_per_s,
+        slices=planned.slices,
         usd_per_hour=planned.usd_per_hour,
         deployment=_deployment(planned.deployment, pools),
         predicted=performance_summary(planned.predicted, slo),

@@ -88,6 +88,7 @@ _PLAIN_SCHEMAS: Mapping[object, dict[str, Any]] = {
     int: {"type": "integer"},
     str: {"type": "string"},
     bool: {"type": "boolean"},
+    Any: {},
     type(None): {"type": "null"},
 }
 

@@ -2,68 +2,68 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import Frozen
-from planner.candidates import DeploymentOption, Rejection, SearchSpace
+from hardware_db import Frozen, Price
+from planner.configurations import DeploymentOption, Dominated, Rejection, SearchSpace
+from planner.demand import (
+    Cascade,
+    CascadePoint,
+    DemandProfile,
+    LengthSplit,
+    OfflineWork,
+    Service,
+)
 from planner.deployment import Deployment, Performance
 from planner.errors import InputError
 from planner.latency import LatencyDistribution
 from planner.llm import LlmSpec, Precision
 from planner.optimizer import Allocation, Objective, SolveStatus
+from planner.supply import (
+    STALE_PRICE_DAYS,
+    FleetLimits,
+    Granularity,
+    OwnedGpus,
+    PricePolicy,
+    Quota,
+    SpotTerms,
+)
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
-STALE_PRICE_DAYS = 180
-"""Age from which a price is used only when there is no younger one, with a warning."""
+__all__ = [
+    "AGREEMENT",
+    "STALE_PRICE_DAYS",
+    "Agreement",
+    "Alternative",
+    "BoughtGpus",
+    "Cascade",
+    "CascadePoint",
+    "CostBreakdown",
+    "DemandProfile",
+    "FleetLimits",
+    "Granularity",
+    "LengthSplit",
+    "OfflineWork",
+    "OwnedGpus",
+    "Plan",
+    "PlanRequest",
+    "PlannedDeployment",
+    "PricePolicy",
+    "Quota",
+    "ScheduledPeriod",
+    "SearchSpace",
+    "Service",
+    "SpotTerms",
+    "TargetCheck",
+    "latency_over",
+]
+
 AGREEMENT = 0.15
 """Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged."""
-
-
-class PricePolicy(Frozen):
-    """Which price applies to a SKU: the user's own, else the cheapest listed one that matches and is not stale.
-
-    Where every matching price is older than `STALE_PRICE_DAYS` on the day `as_of`, the cheapest of those is used and
-    the plan warns.
-    """
-
-    commitment: str = "on_demand"
-    provider: str | None = None
-    region: str | None = None
-    min_confidence: str = "medium"
-    as_of: date | None = Field(default=None, description="day the plan is made for; default: today")
-    usd_per_gpu_hour: Mapping[str, float] = Field(default_factory=dict, description="own prices by SKU id")
-
-    @property
-    def day(self) -> date:
-        """The day prices are judged on."""
-        return self.as_of or date.today()
-
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        for sku, usd in self.usd_per_gpu_hour.items():
-            if not (math.isfinite(usd) and usd > 0):
-                raise InputError(f"prices.usd_per_gpu_hour.{sku}", usd, "must be finite and > 0 USD/h")
-        return self
-
-
-class FleetLimits(Frozen):
-    """What may be bought."""
-
-    budget_usd_per_hour: float | None = Field(default=None, gt=0)
-    gpus: Mapping[str, int] = Field(default_factory=dict, description="most GPUs by SKU id")
-
-    @model_validator(mode="after")
-    def _not_negative(self) -> Self:
-        for sku, count in self.gpus.items():
-            if count < 0:
-                raise InputError(f"limits.gpus.{sku}", count, "must be >= 0")
-        return self
 
 
 class PlanRequest(Frozen):
@@ -80,14 +80,51 @@ class PlanRequest(Frozen):
     objective: Objective = Objective.MIN_COST
     seed: int = Field(default=0, ge=0)
     simulated_requests: int = Field(default=10_000, ge=100, le=1_000_000)
+    services: tuple[Service, ...] = Field(default=(), description="other models served by the same fleet")
+    split: LengthSplit | None = Field(default=None, description="parts of the traffic that may go to different pools")
+    by_class: bool = Field(default=False, description="every request class may go to pools of its own")
+    profile: DemandProfile | None = Field(default=None, description="how the demand moves over the day or week")
+    cascade: Cascade | None = Field(default=None, description="a small model that answers some of the requests")
+    offline: tuple[OfflineWork, ...] = Field(default=(), description="work for this model that may wait")
+    growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    pessimism: float | None = Field(
+        default=None,
+        gt=0.5,
+        lt=1.0,
+        description="probability that calibrated step times are no longer than planned with",
+    )
 
     @model_validator(mode="after")
     def _requests_fit_the_model(self) -> Self:
         longest = self.workload.lengths.max_total
         if longest > self.llm.max_context_tokens:
             bound = f"longer than the {self.llm.max_context_tokens} tokens of context of {self.llm.id}"
-            raise InputError("workload.lengths", longest, bound, "cut the lengths or choose another model")
+            raise InputError(
+                "workload.lengths",
+                longest,
+                bound,
+                "cut the lengths or choose another model",
+            )
+        names = [service.name for service in self.all_services]
+        if len(set(names)) < len(names):
+            raise InputError("services.name", names, "two services have one name", "rename one")
         return self
+
+    @property
+    def main(self) -> Service:
+        """The model of the request as a service."""
+        return Service(
+            name=self.llm.id,
+            llm=self.llm,
+            precision=self.precision,
+            workload=self.workload,
+            slo=self.slo,
+        )
+
+    @property
+    def all_services(self) -> tuple[Service, ...]:
+        """Every model of the fleet."""
+        return (self.main, *self.services)
 
 
 @dataclass(frozen=True)
@@ -108,39 +145,96 @@ class CostBreakdown:
 
 
 @dataclass(frozen=True)
-class PlannedDeployment:
-    """One deployment of the plan with the share of the traffic it takes.
+class BoughtGpus:
+    """GPUs of one SKU got in one way.
 
     Attributes:
-        option: the candidate it comes from.
-        deployment: with its pool sizes.
-        workload: what is routed to it.
-        sustained_per_s: rate it sustains under the Slo [1/s], as far as it was looked for; >= what is routed.
-        predicted: from theory.
-        simulated: from request-level simulation.
-        usd_per_hour: of all its pools.
-        nodes: servers per pool, replicas never straddling two.
+        sku: id.
+        purchase: the way, e.g. ``on_demand``, ``reserved_1yr``, ``owned``.
+        price: what applies; None for GPUs of one's own.
+        committed: paid whether used or not.
+        gpus: held in each period.
+        usd_per_gpu_hour: price, with headroom not counted.
+        usd_per_hour: mean cost over the horizon.
     """
 
+    sku: str
+    purchase: str
+    price: Price | None
+    committed: bool
+    gpus: tuple[float, ...]
+    usd_per_gpu_hour: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class ScheduledPeriod:
+    """The fleet in one period of the demand profile.
+
+    Attributes:
+        name: e.g. ``hour 14``.
+        hours: its length.
+        demand_per_s: arrivals of all online slices [1/s].
+        served_per_s: all requests served, deferrable ones included [1/s].
+        replicas: on, by name of the pool's configuration.
+        gpus: bought, by SKU.
+        usd_per_hour: cost in this period, committed purchases included, starts not.
+    """
+
+    name: str
+    hours: float
+    demand_per_s: float
+    served_per_s: float
+    replicas: Mapping[str, int]
+    gpus: Mapping[str, float]
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class PlannedDeployment:
+    """One deployment of the plan with the share of the traffic it takes, in the period of the largest demand.
+
+    Attributes:
+        service: name of the model's service.
+        option: what was chosen.
+        deployment: with its pool sizes.
+        judged: the same without the replicas that may fail; what `predicted` and `simulated` are about.
+        workload: what is routed to it.
+        slo: what its requests were promised; of several promises the first (each is checked).
+        sustained_per_s: rate it sustains under the Slo [1/s], as far as it was looked for; >= what is routed.
+        predicted: from theory.
+        simulated: from request-level simulation; the prediction again where the plan was not simulated.
+        usd_per_hour: of all its pools.
+        pool_usd_per_hour: of each pool, its share of what its SKU's GPUs cost.
+        nodes: servers per pool, replicas never straddling two.
+        slices: rate of each slice routed to it [1/s].
+    """
+
+    service: str
     option: DeploymentOption
     deployment: Deployment
+    judged: Deployment
     workload: Workload
+    slo: Slo
     sustained_per_s: float
     predicted: Performance
     simulated: Performance
     usd_per_hour: float
+    pool_usd_per_hour: tuple[float, ...]
     nodes: tuple[int, ...]
+    slices: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """A target against prediction and simulation, over all deployments."""
+    """A target against prediction and simulation, over all traffic it was promised to; `of` names that if not all."""
 
     target: LatencyTarget
     predicted_s: float
     simulated_s: float
     simulated_attainment: float
     met: bool
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,6 +267,7 @@ class Alternative:
         usd_per_hour: cost, or None when there is none.
         rate_per_s: what it serves.
         is_chosen: whether it costs and serves what the plan does.
+        is_bound: it costs at least this much, from optimistic rates: not looked at closer because that is more already.
     """
 
     restriction: str
@@ -181,6 +276,7 @@ class Alternative:
     usd_per_hour: float | None
     rate_per_s: float
     is_chosen: bool
+    is_bound: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +298,14 @@ class Plan:
         warnings: stale prices, disagreement, targets missed in simulation.
         considered: configurations looked at.
         elapsed_s: wall time of planning.
+        bought: every way of buying that is used.
+        schedule: the fleet in each period of a demand profile; empty without one.
+        flat_usd_per_hour: cost of the best fleet that never changes size; None without a profile.
+        dominated: configurations that another stands in for.
+        escalated: of a cascade, the share of requests the large model answers; None without one.
+        simulated: whether the deployments were simulated.
+        scenario: what the request was written as, if it was; with it `planner explain` can plan again.
+        scenario_folder: where its relative paths start.
     """
 
     request: PlanRequest
@@ -218,6 +322,14 @@ class Plan:
     warnings: tuple[str, ...]
     considered: int
     elapsed_s: float
+    bought: tuple[BoughtGpus, ...] = ()
+    schedule: tuple[ScheduledPeriod, ...] = ()
+    flat_usd_per_hour: float | None = None
+    dominated: tuple[Dominated, ...] = ()
+    escalated: float | None = None
+    simulated: bool = True
+    scenario: Mapping[str, Any] | None = None
+    scenario_folder: str = ""
 
     @property
     def feasible(self) -> bool:

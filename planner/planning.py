@@ -1,32 +1,34 @@
-"""`plan(request) -> Plan`: the only orchestrator. From a model, its traffic and its targets to a costed fleet.
+"""`plan(request) -> Plan`: the only orchestrator. From models, their traffic and their targets to a costed fleet.
 
-Candidates meet the integer program here; the allocation is evaluated again at its real pool sizes and simulated request
-by request before it is shown. What turns out too optimistic gets its true rate, what misses a target in simulation a
-lower one, and the program is solved again, so the plan that is printed has been seen to hold.
+Families of configurations meet the integer program here, at first with optimistic rates. What the program chooses gets
+its true rate and the program is solved again; the allocation that stands is evaluated at its real pool sizes and
+simulated request by request. What misses a target is lowered and the program solved once more, so the plan that is
+printed has been seen to hold.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable
-from datetime import date, timedelta
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from threadpoolctl import threadpool_limits
 
-from hardware_db import EngineProfile, GpuSku, HardwareDb, Price, load_hardware, select_calibration, select_price
-from planner.candidates import CandidateSet, Demand, Mode, Offer, Rejection, find_candidates
-from planner.columns import Column, Columns, pool_sizes, used_by_option
-from planner.deployment import Performance
-from planner.errors import UnknownNameError
-from planner.optimizer import Allocation, Limits, Objective, SolveStatus, solve
-from planner.performance import evaluate
+from hardware_db import HardwareDb, load_hardware
+from planner.columns import Column
+from planner.configurations import Mode, Rejection
+from planner.costs import HOURS_PER_MONTH, bought_gpus, cost_breakdown, schedule_of, usd_by_sku
+from planner.demand import CascadePoint, Service, cascade_services
+from planner.fleet_search import FleetSearch, Market, market_of, search_fleet, settle
+from planner.optimizer import Allocation, SolveStatus
+from planner.pessimism import deviations_of, pessimistic_hardware
 from planner.plan_types import (
     AGREEMENT,
     STALE_PRICE_DAYS,
     Agreement,
     Alternative,
+    BoughtGpus,
     CostBreakdown,
     FleetLimits,
     Plan,
@@ -34,14 +36,12 @@ from planner.plan_types import (
     PlanRequest,
     PricePolicy,
     TargetCheck,
-    latency_over,
 )
-from planner.simulator import simulate
-from planner.stages import prompt_time_share
-from planner.workload import LatencyTarget, Metric, Slo, Workload
+from planner.promises import agreement, target_checks, with_costs
 
 __all__ = [
     "AGREEMENT",
+    "HOURS_PER_MONTH",
     "STALE_PRICE_DAYS",
     "Agreement",
     "Alternative",
@@ -52,382 +52,195 @@ __all__ = [
     "PlannedDeployment",
     "PricePolicy",
     "TargetCheck",
-    "offered_price",
     "plan",
 ]
 
-HOURS_PER_MONTH = 730.0
-"""8760 h / 12, the month cloud price lists use."""
-RELATIVE_GAP = 1e-4
-"""To which the fleet is proved best; a cent on a hundred dollars."""
-MAX_ROUNDS = 60
-"""Solves before the plan is shown as it stands, with what it misses."""
-SETTLED_LIFETIMES = 15.0
-"""Simulated time in mean request lifetimes: long against the start, which the warm-up drops."""
-MAX_SIMULATED = 200_000
-Z_95 = 1.96
-"""Two-sided 95 % quantile of the normal law: half-width of a simulated share in standard errors."""
-
+FAR = 0.25
+"""Share by which an alternative must be dearer to be shown by its bound alone."""
 
 Progress = Callable[[str], None]
 
 
-def plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Progress | None = None) -> Plan:
+def plan(
+    request: PlanRequest,
+    hardware: HardwareDb | None = None,
+    progress: Progress | None = None,
+    *,
+    simulate: bool = True,
+    alternatives: bool = True,
+) -> Plan:
     """The cheapest (or otherwise best, see `PlanRequest.objective`) fleet that meets every target.
 
     Args:
         request: what is served, promised, allowed and aimed at.
         hardware: SKUs, prices and engines; the packaged database when None.
         progress: called with the name of each stage as it starts.
+        simulate: judge the fleet by simulation too; otherwise by theory alone, for many plans in a row.
+        alternatives: also find the best fleet of each SKU and mode.
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
     """
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
-        return _plan(request, hardware or load_hardware(), progress or (lambda _: None))
+        return _plan(request, hardware or load_hardware(), progress or (lambda _: None), simulate, alternatives)
 
 
-def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress) -> Plan:
+def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: bool, alternatives: bool) -> Plan:
     started = time.perf_counter()
-    engine = _engine(request, hardware)
-    offers, unpriced = _offers(request, hardware, engine.id)
+    if request.pessimism is not None:
+        hardware = pessimistic_hardware(hardware, deviations_of(request.pessimism))
+    market = market_of(request, hardware)
     say("searching configurations")
-    demand = Demand(request.llm, request.precision, request.workload, request.slo)
-    found = find_candidates(demand, request.search, offers, engine)
-    say("solving and simulating")
-    columns = Columns(found.options, demand)
-    allocation, deployments = _settle(request, demand, columns)
-    rejections = (*found.rejections, *unpriced)
-    if not deployments:
-        return _infeasible(request, allocation, rejections, found, time.perf_counter() - started)
-    say("comparing alternatives")
-    cost = _cost(deployments, request.slo)
-    targets = _target_checks(request, deployments)
-    agreement = _agreement(deployments)
+    point, services = _cheapest_cascade(request, market)
+    found = search_fleet(request, market, services)
+    say("solving and simulating" if simulate else "solving")
+    settled = settle(found, simulate)
+    if not settled.deployments:
+        return _infeasible(request, market, found, settled.allocation, time.perf_counter() - started)
+    assert settled.allocation is not None
+    say("comparing alternatives" if alternatives else "adding up")
+    bought = bought_gpus(settled.allocation, market.supply, found.periods)
+    deployments = with_costs(settled.deployments, usd_by_sku(bought))
+    cost = cost_breakdown(settled.allocation, deployments, found.promises)
+    targets = target_checks(deployments, found.promises)
+    means = agreement(deployments) if simulate else ()
     return Plan(
         request=request,
-        status=allocation.status if allocation else SolveStatus.INFEASIBLE,
-        allocation=allocation,
+        status=settled.allocation.status,
+        allocation=settled.allocation,
         deployments=deployments,
         cost=cost,
         targets=targets,
-        agreement=agreement,
-        alternatives=_alternatives(request, columns, cost),
-        rejections=rejections,
+        agreement=means,
+        alternatives=_alternatives(found, settled.allocation) if alternatives else (),
+        rejections=(*found.rejections, *market.unpriced),
         diagnosis=(),
-        assumptions=_assumptions(deployments),
-        warnings=_warnings(request.prices.day, deployments, targets, agreement),
+        assumptions=_assumptions(deployments, bought, request, market),
+        warnings=_warnings(bought, market, targets, means),
         considered=found.considered,
         elapsed_s=time.perf_counter() - started,
+        bought=bought,
+        schedule=schedule_of(
+            settled.allocation, found.columns.chosen(settled.allocation), found.slices, found.periods, bought
+        ),
+        flat_usd_per_hour=_flat_usd_per_hour(found),
+        dominated=tuple(found.columns.dominated.values()),
+        escalated=point.escalated if point else None,
+        simulated=simulate,
     )
 
 
-def _engine(request: PlanRequest, hardware: HardwareDb) -> EngineProfile:
-    if request.search.engine not in hardware.engines:
-        raise UnknownNameError("search.engine", request.search.engine, hardware.engines)
-    return hardware.engines[request.search.engine]
+def _cheapest_cascade(request: PlanRequest, market: Market) -> tuple[CascadePoint | None, tuple[Service, ...]]:
+    """The services to plan for; of a cascade, those at the setting whose fleet costs least (before simulation)."""
+    if request.cascade is None:
+        return None, request.all_services
+    settings = cascade_services(request.main, request.cascade)
+    costs = []
+    for _, services in settings:
+        found = search_fleet(request, market, (*services, *request.services))
+        allocation = found.refined(request.objective) if not found.unserved() else None
+        costs.append(allocation.cost_per_h if allocation and allocation.status.has_allocation else math.inf)
+    point, services = settings[costs.index(min(costs))]
+    return point, (*services, *request.services)
 
 
-def _offers(request: PlanRequest, hardware: HardwareDb, engine: str) -> tuple[list[Offer], list[Rejection]]:
-    """SKUs of the search space with their price and calibration; those without a price are rejected by name."""
-    policy = request.prices
-    for field, names in (
-        ("search.skus", request.search.skus),
-        ("prices.usd_per_gpu_hour", policy.usd_per_gpu_hour),
-        ("limits.gpus", request.limits.gpus),
-    ):
-        for name in names:
-            if name not in hardware.skus:
-                raise UnknownNameError(field, name, hardware.skus)
-    offers, unpriced = [], []
-    for name in dict.fromkeys(request.search.skus):
-        price = offered_price(name, policy, hardware)
-        if price is not None:
-            calibration = select_calibration(hardware, name, engine) if request.search.calibrated else None
-            offers.append(Offer(hardware.skus[name], price, calibration))
-            continue
-        reason = f"{name}: no {policy.commitment} price listed; give one in prices.usd_per_gpu_hour"
-        unpriced += [Rejection(name, mode, reason, math.inf) for mode in request.search.modes]
-    return offers, unpriced
+def _flat_usd_per_hour(found: FleetSearch) -> float | None:
+    """Cost of the best fleet that serves the largest demand all the time; None without a profile."""
+    if found.request.profile is None:
+        return None
+    flat = found.refined(found.request.objective, flat=True)
+    return flat.cost_per_h if flat.status.has_allocation else None
 
 
-def offered_price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> Price | None:
-    """The price of a SKU under a policy (see `PricePolicy`), or None when nothing is listed.
+# --- what else the plan says ------------------------------------------------------------------------------------------
 
-    Raises UnknownNameError for a SKU, commitment, provider or region that is nowhere in the database.
+
+def _alternatives(found: FleetSearch, chosen: Allocation) -> tuple[Alternative, ...]:
+    """The best fleet of each single SKU and of each mode, from theory.
+
+    One that costs `FAR` more than the chosen one even at optimistic rates is not looked at any closer.
     """
-    if sku in policy.usd_per_gpu_hour:
-        return Price(
-            sku=sku,
-            provider="own price",
-            region="any",
-            commitment=policy.commitment,
-            usd_per_gpu_hour=policy.usd_per_gpu_hour[sku],
-            source_url="given in the request",
-            retrieved_on=policy.day,
-            confidence="high",
-        )
-    choose = partial(
-        select_price,
-        hardware,
-        sku,
-        commitment=policy.commitment,
-        provider=policy.provider,
-        region=policy.region,
-        min_confidence=policy.min_confidence,
-    )
-    return choose(not_before=policy.day - timedelta(days=STALE_PRICE_DAYS)) or choose()
-
-
-def _limits(request: PlanRequest) -> Limits:
-    return Limits(
-        demand_per_s=request.workload.arrivals.rate_per_s,
-        budget_per_h=request.limits.budget_usd_per_hour,
-        resources={sku: float(count) for sku, count in request.limits.gpus.items()},
-    )
-
-
-def _settle(
-    request: PlanRequest, demand: Demand, columns: Columns
-) -> tuple[Allocation | None, tuple[PlannedDeployment, ...]]:
-    """Solve, deploy and simulate; lower the rates of what misses and repeat, until everything holds."""
-    allocation: Allocation | None = None
-    deployments: tuple[PlannedDeployment, ...] = ()
-    for _ in range(MAX_ROUNDS if columns.all else 0):
-        allocation = _solve(request, demand, columns)
-        if not allocation.status.has_allocation:
-            return _diagnosed(request, demand, columns), ()
-        deployments = _deploy(request, allocation, columns)
-        missed = [planned for planned in deployments if _missed(planned, request.slo)]
-        if not missed:
-            break
-        columns.lower(missed, allocation)
-    return allocation, deployments
-
-
-def _solve(request: PlanRequest, demand: Demand, columns: Columns) -> Allocation:
-    """The best allocation; of equally good ones, one without disaggregation, which is simpler to run."""
-    best = _refined(columns, demand, _limits(request), request.objective)
-    if all(column.option.mode is Mode.MIXED for column in columns.chosen(best)):
-        return best
-    mixed = [column for column in columns.all if column.option.mode is Mode.MIXED and column.checked]
-    simple = _solved(mixed, _limits(request), request.objective)
-    if simple.objective is not None and best.objective is not None:
-        return simple if math.isclose(simple.objective, best.objective, rel_tol=1e-9) else best
-    return best
-
-
-def _refined(columns: Columns, demand: Demand, limits: Limits, objective: Objective) -> Allocation:
-    """Solve and replace optimistic rates by true ones until every chosen column has its true rate.
-
-    The result is optimal over the true rates of all columns although only those of chosen ones were computed.
-    """
-    while True:
-        allocation = _solved(columns.all, limits, objective)
-        unchecked = [column for column in columns.chosen(allocation) if not column.checked]
-        if not unchecked:
-            return allocation
-        columns.check(unchecked, demand)
-
-
-def _solved(columns: list[Column], limits: Limits, objective: Objective) -> Allocation:
-    program = [column.candidate() for column in columns]
-    return solve(program, limits, objective, relative_gap=RELATIVE_GAP)
-
-
-def _diagnosed(request: PlanRequest, demand: Demand, columns: Columns) -> Allocation:
-    """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had."""
-    limits = _limits(request)
-    _refined(columns, demand, Limits(demand_per_s=limits.demand_per_s), Objective.MIN_COST)
-    _refined(columns, demand, limits, Objective.MAX_RATE)
-    return _solved([column for column in columns.all if column.checked], limits, request.objective)
-
-
-def _deploy(request: PlanRequest, allocation: Allocation, columns: Columns) -> tuple[PlannedDeployment, ...]:
-    """The deployments of an allocation, evaluated and simulated at the rates routed to them.
-
-    Several columns of one configuration become one deployment: a larger pool waits no longer than its parts.
-    """
-    planned = []
-    for chosen in columns.by_option(allocation).values():
-        option = chosen[0][0].option
-        replicas = pool_sizes(chosen)
-        rate = sum(allocation.routed_rate[column.name] for column, _ in chosen)
-        arrivals = request.workload.arrivals.split(rate / request.workload.arrivals.rate_per_s)
-        workload = Workload(arrivals=arrivals, classes=request.workload.classes)
-        deployment = option.deployment(replicas)
-        predicted = evaluate(deployment, workload)
-        planned.append(
-            PlannedDeployment(
-                option=option,
-                deployment=deployment,
-                workload=workload,
-                sustained_per_s=sum(units * column.rate_per_s for column, units in chosen),
-                predicted=predicted,
-                simulated=simulate(deployment, workload, seed=request.seed, requests=_requests(request, predicted)),
-                usd_per_hour=option.usd_per_hour(replicas),
-                nodes=tuple(
-                    _nodes(pool.config.sku, pool.config.parallelism.gpus, pool.replicas) for pool in deployment.pools
-                ),
-            )
-        )
-    return tuple(planned)
-
-
-def _requests(request: PlanRequest, predicted: Performance) -> int:
-    """Requests to simulate: as asked for, and enough for the run to outlast its start by many request lifetimes."""
-    lifetime_s = predicted.e2e.mean_s if predicted.stable else 0.0
-    settled = math.ceil(SETTLED_LIFETIMES * lifetime_s * predicted.rate_per_s)
-    return max(request.simulated_requests, min(settled, MAX_SIMULATED))
-
-
-def _nodes(sku: GpuSku, gpus_per_replica: int, replicas: int) -> int:
-    """Servers for `replicas` replicas, none of which straddles two servers unless it is larger than one."""
-    if gpus_per_replica > sku.node.gpus:
-        return replicas * math.ceil(gpus_per_replica / sku.node.gpus)
-    return math.ceil(replicas / (sku.node.gpus // gpus_per_replica))
-
-
-def _missed(planned: PlannedDeployment, slo: Slo) -> LatencyTarget | None:
-    """The first target that theory or simulation misses (simulation beyond its own 95 % sampling error)."""
-    for target in slo.targets:
-        if planned.predicted.latency_s(target) > target.threshold_s or not _holds_in(planned.simulated, target):
-            return target
-    return None
-
-
-def _holds_in(simulated: Performance, target: LatencyTarget) -> bool:
-    share = simulated.distribution(target.metric).cdf(target.threshold_s)
-    error = math.sqrt(target.percentile * (1.0 - target.percentile) / max(simulated.requests, 1))
-    return share >= target.percentile - Z_95 * error
-
-
-def _cost(deployments: tuple[PlannedDeployment, ...], slo: Slo) -> CostBreakdown:
-    total = sum(planned.usd_per_hour for planned in deployments)
-    rate = sum(planned.workload.arrivals.rate_per_s for planned in deployments)
-    lengths = deployments[0].workload.lengths
-    on_inputs = sum(_usd_on_inputs(planned) for planned in deployments)
-    goodput = sum(planned.simulated.goodput_per_s(slo) for planned in deployments)
-    per_hour = 3600.0 * rate
-    return CostBreakdown(
-        usd_per_hour=total,
-        usd_per_month=total * HOURS_PER_MONTH,
-        usd_per_million_input_tokens=1e6 * on_inputs / (per_hour * lengths.mean_input),
-        usd_per_million_output_tokens=1e6 * (total - on_inputs) / (per_hour * lengths.mean_output),
-        usd_per_thousand_requests=1e3 * total / per_hour,
-        goodput_per_s=goodput,
-        requests_per_usd=3600.0 * goodput / total,
-    )
-
-
-def _usd_on_inputs(planned: PlannedDeployment) -> float:
-    """Cost of input tokens [USD/h]: each pool's cost times the share of its step time that prompts add."""
-    return sum(
-        pool.replicas * option.usd_per_replica_hour * prompt_time_share(pool, planned.workload)
-        for option, pool in zip(planned.option.pools, planned.deployment.pools, strict=True)
-    )
-
-
-def _target_checks(request: PlanRequest, deployments: tuple[PlannedDeployment, ...]) -> tuple[TargetCheck, ...]:
-    checks = []
-    for target in request.slo.targets:
-        predicted = latency_over(deployments, target.metric, simulated=False)
-        simulated = latency_over(deployments, target.metric, simulated=True)
-        checks.append(
-            TargetCheck(
-                target=target,
-                predicted_s=predicted.quantile_s(target.percentile),
-                simulated_s=simulated.quantile_s(target.percentile),
-                simulated_attainment=simulated.cdf(target.threshold_s),
-                met=predicted.quantile_s(target.percentile) <= target.threshold_s
-                and all(_holds_in(planned.simulated, target) for planned in deployments),
-            )
-        )
-    return tuple(checks)
-
-
-def _agreement(deployments: tuple[PlannedDeployment, ...]) -> tuple[Agreement, ...]:
-    pairs = [
-        Agreement(
-            metric,
-            latency_over(deployments, metric, simulated=False).mean_s,
-            latency_over(deployments, metric, simulated=True).mean_s,
-        )
-        for metric in (Metric.TTFT, Metric.TPOT)
-    ]
-    return tuple(pair for pair in pairs if pair.simulated_mean_s > 0.0)
-
-
-def _alternatives(request: PlanRequest, columns: Columns, chosen: CostBreakdown) -> tuple[Alternative, ...]:
-    """The best fleet of each single SKU and of each mode, from theory, over the columns whose rate is known."""
-    known = [column for column in columns.all if column.checked]
+    search = found.request.search
     by_sku = [
-        (sku, "sku", [column for column in known if column.option.skus == {sku}])
-        for sku in dict.fromkeys(request.search.skus)
+        (sku, "sku", [column for column in found.columns.all if column.family.sku == sku])
+        for sku in dict.fromkeys(search.skus)
     ]
     by_mode = [
-        (mode.value, "mode", [column for column in known if column.option.mode is mode])
-        for mode in request.search.modes
+        (mode.value, "mode", [column for column in found.columns.all if column.is_mixed is (mode is Mode.MIXED)])
+        for mode in dict.fromkeys(search.modes)
     ]
-    return tuple(_alternative(request, kept, chosen, name, kind) for name, kind, kept in by_sku + by_mode)
+    return tuple(_alternative(found, kept, chosen, name, kind) for name, kind, kept in by_sku + by_mode)
 
 
-def _alternative(request: PlanRequest, kept: list[Column], chosen: CostBreakdown, name: str, kind: str) -> Alternative:
-    allocation = _solved(kept, _limits(request), request.objective) if kept else None
+def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation, name: str, kind: str) -> Alternative:
+    allocation = found.solved(kept, found.request.objective) if kept else None
+    if allocation is not None and allocation.cost_per_h <= (1.0 + FAR) * chosen.cost_per_h:
+        names = {(column.service, column.family.name) for column in kept}
+        allocation = found.refined_in(lambda column: (column.service, column.family.name) in names)
+        kept = [column for column in found.columns.all if (column.service, column.family.name) in names]
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
-    fleets = [used[0][0].option.deployment(pool_sizes(used)) for used in used_by_option(kept, allocation).values()]
+    used = [column for column in kept if column.name in allocation.units]
     return Alternative(
         restriction=name,
         kind=kind,
-        summary=" + ".join(fleet.summary for fleet in fleets),
+        summary=" + ".join(_in_words(column, allocation, found.peak) for column in used),
         usd_per_hour=allocation.cost_per_h,
         rate_per_s=allocation.rate_per_s,
-        is_chosen=math.isclose(allocation.cost_per_h, chosen.usd_per_hour, rel_tol=1e-9),
+        is_chosen=math.isclose(allocation.cost_per_h, chosen.cost_per_h, rel_tol=1e-9),
+        is_bound=not all(column.is_exact for column in used),
     )
 
 
-def _assumptions(deployments: tuple[PlannedDeployment, ...]) -> tuple[str, ...]:
+def _in_words(column: Column, allocation: Allocation, period: int) -> str:
+    """E.g. ``4 x h100-sxm TP2 mixed``."""
+    replicas = allocation.units[column.name][period] * column.replicas
+    return f"{replicas} x {column.family.members[0].config.label} {column.family.role}"
+
+
+def _assumptions(
+    deployments: Sequence[PlannedDeployment], bought: Sequence[BoughtGpus], request: PlanRequest, market: Market
+) -> tuple[str, ...]:
     notes = [note for planned in deployments for note in planned.predicted.assumptions]
-    for planned in deployments:
-        for pool in planned.option.pools:
-            price = pool.price
-            notes.append(
-                f"{price.sku}: {price.usd_per_gpu_hour:.2f} USD/GPU-h, {price.provider}, {price.commitment}, "
-                f"read {price.retrieved_on.isoformat()}, {price.source_url}"
-            )
+    if any(planned.judged != planned.deployment for planned in deployments):
+        notes.append("latencies are those of the replicas that are left when those that may fail have failed")
+    if request.pessimism is not None:
+        notes.append(f"step times at the slow end of the calibration: {request.pessimism:.0%} are shorter")
+    for one in bought:
+        if one.price is None:
+            notes.append(f"{one.sku}: {one.usd_per_gpu_hour:.2f} USD/GPU-h, {one.purchase}, as given in the request")
+            continue
+        price = one.price
+        notes.append(
+            f"{price.sku}: {price.usd_per_gpu_hour:.2f} USD/GPU-h, {price.provider}, {price.commitment}, "
+            f"read {price.retrieved_on.isoformat()}, {price.source_url}"
+        )
+    notes += [str(note) for note in market.supply.notes]
+    notes += market.supply.assumptions
     return tuple(dict.fromkeys(notes))
 
 
 def _warnings(
-    day: date,
-    deployments: tuple[PlannedDeployment, ...],
-    targets: tuple[TargetCheck, ...],
-    agreement: tuple[Agreement, ...],
+    bought: Sequence[BoughtGpus], market: Market, targets: Sequence[TargetCheck], means: Sequence[Agreement]
 ) -> tuple[str, ...]:
+    """Targets that are missed, theory and simulation apart, and doubtful prices of what is bought."""
     warnings = []
     for check in targets:
         if not check.met:
             warnings.append(f"{check.target.name}: simulated {1e3 * check.simulated_s:.3g} ms misses the target")
-    for pair in agreement:
+    for pair in means:
         if not pair.holds:
             warnings.append(
                 f"mean {pair.metric.value.upper()}: theory and simulation differ by {pair.relative_difference:+.0%}"
             )
-    for planned in deployments:
-        for pool in planned.option.pools:
-            age = (day - pool.price.retrieved_on).days
-            if age > STALE_PRICE_DAYS:
-                warnings.append(f"{pool.price.sku}: price is {age} days old ({pool.price.provider})")
+    used = {(one.sku, one.price.provider) for one in bought if one.price is not None}
+    warnings += [str(note) for note in market.supply.notes if note.is_used and (note.sku, note.provider) in used]
     return tuple(dict.fromkeys(warnings))
 
 
 def _infeasible(
-    request: PlanRequest,
-    allocation: Allocation | None,
-    rejections: tuple[Rejection, ...],
-    found: CandidateSet,
-    elapsed_s: float,
+    request: PlanRequest, market: Market, found: FleetSearch, allocation: Allocation | None, elapsed_s: float
 ) -> Plan:
+    rejections = (*found.rejections, *market.unpriced)
     return Plan(
         request=request,
         status=allocation.status if allocation else SolveStatus.INFEASIBLE,
@@ -438,7 +251,7 @@ def _infeasible(
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=_diagnosis(allocation, rejections),
+        diagnosis=_diagnosis(found, allocation, rejections),
         assumptions=(),
         warnings=(),
         considered=found.considered,
@@ -446,11 +259,28 @@ def _infeasible(
     )
 
 
-def _diagnosis(allocation: Allocation | None, rejections: tuple[Rejection, ...]) -> tuple[str, ...]:
+SCENARIO_FIELDS = (
+    (re.compile(r"\bbudget_usd_per_h\b"), "limits.budget_usd_per_hour"),
+    (re.compile(r"\bresources\[([^\]]+)\]\.at_most"), r"limits.gpus.\1"),
+    (re.compile(r"\bresources\[([^\]]+)\]\.at_least"), r"limits.pinned.\1"),
+    (re.compile(r"\bmax_groups\b"), "limits.skus_at_most"),
+    (re.compile(r"\bslices\[([^\]]+)\]\.demand_per_s"), r"requests/s of \1"),
+)
+"""What the fields of the program are called where a person writes them."""
+
+
+def _in_terms_of_a_scenario(line: str) -> str:
+    for field, name in SCENARIO_FIELDS:
+        line = field.sub(name, line)
+    return line
+
+
+def _diagnosis(found: FleetSearch, allocation: Allocation | None, rejections: Sequence[Rejection]) -> tuple[str, ...]:
     """The binding limit and the smallest change that makes the request feasible, one line each."""
     if allocation is not None and allocation.diagnosis is not None:
         diagnosis = allocation.diagnosis
-        return (diagnosis.summary, *(f"smallest change: {relaxation}" for relaxation in diagnosis.relaxations))
+        changes = [f"smallest change: {relaxation}" for relaxation in diagnosis.relaxations]
+        return tuple(_in_terms_of_a_scenario(line) for line in (diagnosis.summary, *changes))
     if allocation is not None:
         return (f"the solver ended with {allocation.status}: no fleet found",)
     lines = [f"no configuration meets the targets; {rejection.reason}" for rejection in rejections]
@@ -458,4 +288,7 @@ def _diagnosis(allocation: Allocation | None, rejections: tuple[Rejection, ...])
     if reachable:
         nearest = min(reachable, key=lambda rejection: rejection.ratio)
         lines.insert(0, f"nearest: {nearest.reason}; relax that target by a factor of {nearest.ratio:.3g} or more")
+    unserved = found.unserved()
+    if len(found.slices) > 1 and unserved:
+        lines.insert(0, f"nothing serves {', '.join(unserved)}")
     return tuple(dict.fromkeys(lines))

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from hardware_db import Price
+from planner.demand import Service
 from planner.deployment import Deployment, Method, Performance, Pool, PoolPerformance
 from planner.latency import LatencyDistribution
 from planner.llm import parameters
 from planner.performance_report import class_table, confidence_table
-from planner.plan_types import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment
+from planner.plan_types import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest
 from planner.tables import Table, counted, duration, money, percent, significant, unit, with_unit
 from planner.workload import Metric, Slo, TokenLengths
 
@@ -48,8 +49,9 @@ METHOD = (
     "Predicted latencies: queueing theory on those step times, with the SCV of the arrivals and the joint lengths.",
     "Simulated latencies: the chosen fleet served request by request under the same step times; the two share the "
     "roofline, so their agreement checks the queueing theory, not the hardware.",
-    "Fleet: an integer program over all candidates, each at the largest rate at which it meets every target; what "
-    "missed a target in simulation was given fewer requests per replica and the program solved again.",
+    "Fleet: an integer program over all configurations and pool sizes, each at the largest rate at which it meets "
+    "every target (an optimistic bound for those it does not choose); what missed a target in simulation was given "
+    "fewer requests per replica and the program solved again.",
     "Goodput: simulated requests per second that meet every target at once. Goodput per dollar: goodput over cost.",
     "Input and output tokens share the cost of a mixed pool by the step time that prompts add; a prefill pool is all "
     "input, a decode pool all output.",
@@ -73,22 +75,36 @@ def planner_version() -> str:
 def headline(plan: Plan) -> str:
     """The answer in one sentence, or why there is none."""
     request = plan.request
-    rate = significant(request.workload.arrivals.rate_per_s)
+    models = " and ".join(dict.fromkeys(service.llm.id for service in _services(request)))
+    asked = _asked_per_s(request)
+    rate = significant(asked)
     if plan.cost is None:
         why = plan.diagnosis[0] if plan.diagnosis else f"the solver ended with {plan.status}"
-        return f"No fleet serves {request.llm.id} at {rate} requests/s: {why}."
-    served = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
-    if served < (1.0 - 1e-6) * request.workload.arrivals.rate_per_s:
+        return f"No fleet serves {models} at {rate} requests/s: {why}."
+    served = sum(planned.workload.rate_per_s for planned in plan.deployments)
+    if served < (1.0 - 1e-6) * asked and plan.escalated is None:
         rate = f"{significant(served)} of {rate}"
     fleet = " + ".join(_in_words(planned) for planned in plan.deployments)
     reached = ", ".join(
         f"{check.target.name} {with_unit(check.predicted_s, check.target.metric)}" for check in plan.targets
     )
-    held = "all targets held in simulation" if all(check.met for check in plan.targets) else "NOT all targets held"
+    how = "in simulation" if plan.simulated else "in theory"
+    held = f"all targets held {how}" if all(check.met for check in plan.targets) else "NOT all targets held"
     return (
-        f"Serve {request.llm.id} at {rate} requests/s on {fleet}: {money(plan.cost.usd_per_hour)} USD/hour; "
+        f"Serve {models} at {rate} requests/s on {fleet}: {money(plan.cost.usd_per_hour)} USD/hour; "
         f"{reached}; {held}; {_calibration(plan)}."
     )
+
+
+def _services(request: PlanRequest) -> tuple[Service, ...]:
+    small = (request.cascade.small,) if request.cascade else ()
+    return (request.main, *small, *request.services)
+
+
+def _asked_per_s(request: PlanRequest) -> float:
+    """All arrivals [1/s] in the period of the largest demand."""
+    factor = max(request.profile.factors) if request.profile else 1.0
+    return request.growth * factor * sum(service.workload.rate_per_s for service in request.all_services)
 
 
 def _in_words(planned: PlannedDeployment) -> str:
@@ -122,7 +138,8 @@ def tables(plan: Plan) -> tuple[Table, ...]:
     shown = [_request(plan)]
     if plan.cost is not None:
         shown += [_fleet(plan), _cost(plan, plan.cost), _targets(plan), _latency(plan), _load(plan)]
-        shown += [_alternatives(plan, plan.cost), _agreement(plan)]
+        shown += _routing(plan) + _schedule(plan, plan.cost)
+        shown += [_alternatives(plan, plan.cost), *([_agreement(plan)] if plan.agreement else [])]
     if plan.allocation is not None and plan.allocation.constraints:
         shown.append(_constraints(plan))
     if plan.cost is not None:
@@ -134,7 +151,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
 
 def assumed(plan: Plan) -> tuple[str, ...]:
     """What the numbers take for granted, without the prices, which have a table of their own."""
-    sources = {price.source_url for price in _prices_used(plan)}
+    sources = {one.price.source_url for one in plan.bought if one.price is not None}
     return tuple(note for note in plan.assumptions if not any(source in note for source in sources))
 
 
@@ -176,9 +193,24 @@ def _slo(slo: Slo) -> str:
 
 def _limits(plan: Plan) -> str:
     limits = plan.request.limits
-    parts = [f"at most {count:,} x {sku}" for sku, count in limits.gpus.items()]
-    if limits.budget_usd_per_hour is not None:
-        parts.insert(0, f"budget {money(limits.budget_usd_per_hour)} USD/hour")
+    said: dict[str, Callable[[Any], str]] = {
+        "budget_usd_per_hour": lambda usd: f"budget {money(usd)} USD/hour",
+        "gpus": lambda counts: "; ".join(f"at most {count:,} x {sku}" for sku, count in counts.items()),
+        "quotas": lambda quotas: "; ".join(f"at most {one.gpus:,} x {one.sku} by quota" for one in quotas),
+        "power_kw": lambda kw: f"at most {significant(kw)} kW",
+        "co2_kg_per_hour": lambda kg: f"at most {significant(kg)} kg CO2 an hour",
+        "skus_at_most": lambda count: f"at most {count} SKUs",
+        "pinned": lambda counts: "; ".join(f"at least {count:,} x {sku}" for sku, count in counts.items()),
+        "forbidden": lambda names: f"not {', '.join(names)}",
+        "existing": lambda counts: "; ".join(f"{count:,} x {sku} there already" for sku, count in counts.items()),
+        "replicas_at_least": lambda count: f"at least {count} replicas in every pool",
+        "spare_replicas": lambda count: f"{counted(count, 'replica')} of every pool may fail",
+        "survives_node_loss": lambda _: "any one server may fail",
+    }
+    default = type(limits)()
+    parts = [
+        words(getattr(limits, name)) for name, words in said.items() if getattr(limits, name) != getattr(default, name)
+    ]
     return "; ".join(parts) or "none"
 
 
@@ -207,8 +239,8 @@ def _engine_cells(pool: Pool) -> tuple[str, ...]:
 def _fleet(plan: Plan) -> Table:
     rows = []
     for name, planned, index in _pool_names(plan):
-        pool, option = planned.deployment.pools[index], planned.option.pools[index]
-        rate, cost = planned.workload.arrivals.rate_per_s, pool.replicas * option.usd_per_replica_hour
+        pool = planned.deployment.pools[index]
+        rate, cost = planned.workload.rate_per_s, planned.pool_usd_per_hour[index]
         engine = _engine_cells(pool)
         rows.append((name, *_pool_cells(pool), f"{planned.nodes[index]:,}", *engine, significant(rate), money(cost)))
     columns = (*_POOL_COLUMNS, "nodes", *_ENGINE_COLUMNS, "requests/s", "USD/hour")
@@ -246,7 +278,8 @@ def _targets(plan: Plan) -> Table:
         target, metric = check.target, check.target.metric
         latencies = (duration(s, metric) for s in (target.threshold_s, check.predicted_s, check.simulated_s))
         attained = (percent(target.percentile), percent(check.simulated_attainment))
-        rows.append((f"{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
+        of = f"{check.of}: " if check.of else ""
+        rows.append((f"{of}{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
     columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")
     note = "Shares: requests within the threshold. Met: predicted within it, simulated within it or its sampling error."
     return Table("Targets", columns, tuple(rows), note)
@@ -322,7 +355,8 @@ def _alternatives(plan: Plan, cost: CostBreakdown) -> Table:
     columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     note = (
         "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
-        "plan may have to grow as the plan did. Difference: USD/hour against the plan."
+        "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
+        "looked at any closer. Difference: USD/hour against the plan."
     )
     return Table("Best alternative per SKU and mode", columns, rows, note)
 
@@ -335,7 +369,8 @@ def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[s
         differences = ("0", "0 %")
     else:
         differences = (f"{difference:+,.2f}", percent(difference / cost.usd_per_hour, signed=True))
-    rate, usd = significant(alternative.rate_per_s), money(alternative.usd_per_hour)
+    least = ">= " if alternative.is_bound else ""
+    rate, usd = significant(alternative.rate_per_s), f"{least}{money(alternative.usd_per_hour)}"
     return (alternative.restriction, alternative.summary, rate, usd, *differences)
 
 
@@ -376,27 +411,57 @@ def _four(value: float) -> str:
     return significant(float(f"{value:.4g}"), 4)
 
 
-def _prices_used(plan: Plan) -> list[Price]:
-    prices = {pool.price.sku: pool.price for planned in plan.deployments for pool in planned.option.pools}
-    return list(prices.values())
-
-
 def _prices(plan: Plan) -> Table:
+    rows = []
+    for one in plan.bought:
+        counts = sorted({round(count) for count in one.gpus})
+        gpus = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        cited = ("own", "-", "-", "-")
+        if one.price is not None:
+            price = one.price
+            cited = (price.provider, price.region, price.retrieved_on.isoformat(), str(price.confidence))
+        way = one.purchase.replace("_", " ")
+        rows.append((one.sku, way, gpus, money(one.usd_per_gpu_hour), money(one.usd_per_hour), *cited))
+    columns = ("SKU", "bought", "GPUs", "USD/GPU-hour", "USD/hour", "provider", "region", "read on", "confidence")
+    cites = dict.fromkeys(f"{one.sku}: {one.price.source_url}" for one in plan.bought if one.price is not None)
+    return Table("Prices", columns, tuple(rows), "Sources: " + "; ".join(cites) if cites else "")
+
+
+def _routing(plan: Plan) -> list[Table]:
+    """Which part of the traffic goes where; nothing where there is only one part."""
+    if len({name for planned in plan.deployments for name in planned.slices}) < 2:
+        return []
+    rows = tuple(
+        (name, planned.option.name, significant(rate))
+        for planned in plan.deployments
+        for name, rate in planned.slices.items()
+    )
+    note = "In the period of the largest demand."
+    return [Table("Routing", ("part of the traffic", "goes to", "requests/s"), rows, note)]
+
+
+def _schedule(plan: Plan, cost: CostBreakdown) -> list[Table]:
+    """The fleet over the day or week; nothing where the demand stands still."""
+    if not plan.schedule:
+        return []
     rows = tuple(
         (
-            price.sku,
-            money(price.usd_per_gpu_hour),
-            price.provider,
-            price.region,
-            price.commitment.replace("_", " "),
-            price.retrieved_on.isoformat(),
-            str(price.confidence),
+            period.name,
+            significant(period.demand_per_s),
+            significant(period.served_per_s),
+            " + ".join(f"{count} x {name}" for name, count in period.replicas.items()),
+            " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items()),
+            money(period.usd_per_hour),
         )
-        for price in _prices_used(plan)
+        for period in plan.schedule
     )
-    columns = ("SKU", "USD/GPU-hour", "provider", "region", "commitment", "read on", "confidence")
-    note = "Sources: " + "; ".join(f"{price.sku}: {price.source_url}" for price in _prices_used(plan))
-    return Table("Prices", columns, rows, note)
+    columns = ("period", "demand [requests/s]", "served", "replicas on", "GPUs held", "USD/hour")
+    flat = plan.flat_usd_per_hour
+    note = f"Mean cost {money(cost.usd_per_hour)} USD/hour"
+    if flat:
+        saved = percent(1.0 - cost.usd_per_hour / flat)
+        note += f"; a fleet that never changes size costs {money(flat)} USD/hour, so that following saves {saved}"
+    return [Table("Schedule", columns, rows, note + ".")]
 
 
 def _rejections(plan: Plan) -> Table:

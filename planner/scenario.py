@@ -18,11 +18,13 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from hardware_db import Frozen
-from planner.candidates import SearchSpace
+from planner.configurations import SearchSpace
+from planner.demand import Cascade, CascadePoint, DemandProfile, LengthSplit, OfflineWork, Service
 from planner.errors import InputError, UnknownNameError, from_validation_error
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.optimizer import Objective
-from planner.planning import FleetLimits, PlanRequest, PricePolicy
+from planner.plan_types import FleetLimits, PlanRequest, PricePolicy
+from planner.profiles import load_profile, profile_from_trace
 from planner.traces import load_lengths, preset_scv, read_trace
 from planner.workload import (
     MAX_BATCH,
@@ -119,6 +121,57 @@ class ScenarioWorkload(Frozen):
     classes: tuple[ScenarioClass, ...] = Field(default=(), description="instead of lengths: a mix of classes")
 
 
+class ScenarioService(Frozen):
+    """Another model in the same fleet, with its own traffic and targets."""
+
+    name: str = Field(min_length=1, max_length=200)
+    llm: Llm = Field(description="preset id, path of a config.json, or its content")
+    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    workload: ScenarioWorkload
+    slo: tuple[LatencyTarget, ...] = Field(min_length=1)
+
+
+class ScenarioCascade(Frozen):
+    """A small model in front of the scenario's own; see `planner.demand.Cascade`."""
+
+    llm: Llm = Field(description="the small model")
+    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    slo: tuple[LatencyTarget, ...] = Field(default=(), description="of the small model; default: those of the scenario")
+    points: tuple[CascadePoint, ...] = Field(min_length=1, description="share escalated and quality, as measured")
+    least_quality: float
+    routed: bool = Field(default=False, description="a router decides beforehand; false: the small model tries first")
+
+
+class TraceProfile(Frozen):
+    """A demand profile counted from a trace: arrivals by hour of the day or of the week."""
+
+    trace: str = Field(min_length=1, description="CSV of requests")
+    week: bool = Field(default=False, description="by hour of the week instead of the day")
+    cold_start_s: float = Field(default=0.0, ge=0)
+    autoscale: bool = True
+
+
+class ScenarioOffline(Frozen):
+    """Work for the scenario's model that may wait; see `planner.demand.OfflineWork`."""
+
+    name: str = Field(min_length=1, max_length=200)
+    lengths: Lengths
+    requests_per_hour: float = Field(gt=0)
+
+
+def _form_of_profile(value: object) -> object:
+    """A profile in one of its forms."""
+    if isinstance(value, Mapping):
+        return (TraceProfile if "trace" in value else DemandProfile).model_validate(dict(value))
+    if isinstance(value, str | DemandProfile | TraceProfile):
+        return value
+    bound = "must be the name of a preset, factors by period, or a trace"
+    raise InputError("", value, bound, "write {factors: [0.5, 1, 1.5]} or {trace: FILE}")
+
+
+Profile = Annotated[str | DemandProfile | TraceProfile, BeforeValidator(_form_of_profile)]
+
+
 class ScenarioSimulation(Frozen):
     """How the chosen plan is simulated."""
 
@@ -140,6 +193,15 @@ class Scenario(Frozen):
     limits: FleetLimits = FleetLimits()
     objective: Objective = Objective.MIN_COST
     simulation: ScenarioSimulation = ScenarioSimulation()
+    attainment: float | None = Field(default=None, gt=0, lt=1, description="share that meets all targets at once")
+    services: tuple[ScenarioService, ...] = Field(default=(), description="other models in the same fleet")
+    split: LengthSplit | None = Field(default=None, description="lengths at which traffic may go different ways")
+    by_class: bool = Field(default=False, description="every request class may go to pools of its own")
+    profile: Profile | None = Field(default=None, description="how the demand moves over the day or week")
+    cascade: ScenarioCascade | None = Field(default=None, description="a small model that answers some requests")
+    offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")
+    growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    pessimism: float | None = Field(default=None, gt=0.5, lt=1.0, description="probability that step times hold")
 
 
 def list_scenarios() -> tuple[str, ...]:
@@ -280,19 +342,72 @@ def _validated(content: dict[str, Any]) -> Scenario:
 def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
     """Presets, traces and configs looked up; relative paths start from `folder`."""
     llm = _llm(scenario.llm, folder)
+    workload = _workload(scenario.workload, folder)
     return PlanRequest(
         name=scenario.name,
         llm=llm,
         precision=scenario.precision or llm.native_precision,
-        workload=_workload(scenario.workload, folder),
-        slo=Slo(targets=scenario.slo),
+        workload=workload,
+        slo=Slo(targets=scenario.slo, attainment=scenario.attainment),
         search=scenario.search,
         prices=scenario.prices,
         limits=scenario.limits,
         objective=scenario.objective,
         seed=scenario.simulation.seed,
         simulated_requests=scenario.simulation.requests,
+        services=tuple(_service(item, index, folder) for index, item in enumerate(scenario.services)),
+        split=scenario.split,
+        by_class=scenario.by_class,
+        profile=_profile(scenario.profile, folder),
+        cascade=_cascade(scenario, workload, folder),
+        offline=tuple(_offline(item, index, folder) for index, item in enumerate(scenario.offline)),
+        growth=scenario.growth,
+        pessimism=scenario.pessimism,
     )
+
+
+def _service(item: ScenarioService, index: int, folder: Path) -> Service:
+    with _at(f"services[{index}]"):
+        llm = _llm(item.llm, folder)
+        return Service(
+            name=item.name,
+            llm=llm,
+            precision=item.precision or llm.native_precision,
+            workload=_workload(item.workload, folder),
+            slo=Slo(targets=item.slo),
+        )
+
+
+def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path) -> DemandProfile | None:
+    if profile is None or isinstance(profile, DemandProfile):
+        return profile
+    with _at("profile"):
+        if isinstance(profile, str):
+            return load_profile(profile)
+        found = profile_from_trace(read_trace(folder / profile.trace), day=not profile.week)
+        return found.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
+
+
+def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | None:
+    """The small model sees the scenario's own requests."""
+    item = scenario.cascade
+    if item is None:
+        return None
+    with _at("cascade"):
+        llm = _llm(item.llm, folder)
+        small = Service(
+            name=llm.id,
+            llm=llm,
+            precision=item.precision or llm.native_precision,
+            workload=workload,
+            slo=Slo(targets=item.slo or scenario.slo),
+        )
+        return Cascade(small=small, points=item.points, least_quality=item.least_quality, routed=item.routed)
+
+
+def _offline(item: ScenarioOffline, index: int, folder: Path) -> OfflineWork:
+    lengths = _lengths(item.lengths, folder, f"offline[{index}].lengths")
+    return OfflineWork(name=item.name, lengths=lengths, requests_per_hour=item.requests_per_hour)
 
 
 def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:

@@ -1,171 +1,212 @@
-"""The search finds what trying everything finds, and says why it drops the rest."""
+"""The grid is whole, what is dropped is dropped for a reason that full models confirm, and families hold together."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 
-from hardware_db import Price, select_price
-from planner.candidates import (
-    RATE_TOLERANCE,
-    CandidateSet,
-    Demand,
-    Mode,
-    Offer,
-    SearchSpace,
-    find_candidates,
-    fluid_bound_per_s,
-    sustained_rate_per_s,
-)
-from planner.deployment import Deployment
+from hardware_db import Dtype
+from hardware_db.fits import select_calibration
+from planner.candidates import FamilySet, find_families
+from planner.configurations import Demand, Mode, Offer, SearchSpace
+from planner.deployment import Deployment, Pool, Role
 from planner.errors import InputError
 from planner.llm import Precision, load_llm
+from planner.machines import machine, machine_key, with_limits
 from planner.performance import evaluate
-from planner.replica import Parallelism, ReplicaConfig
-from planner.workload import LatencyTarget, Metric, Slo
-from tests.builders import FP8, HARDWARE, chat
+from planner.pool_model import pool_model
+from planner.replica import Parallelism, ReplicaConfig, Speculation
+from planner.workload import LatencyTarget, Metric, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
+from tests.builders import CHAT, FP8, HARDWARE
 
-ENGINE = HARDWARE.engines["vllm"]
-SLO = Slo(
-    targets=(
-        LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.3),
-        LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.02),
+SKUS = ("h100-sxm", "a100-sxm-80gb")
+SMALL: dict[str, Any] = {
+    "skus": SKUS,
+    "tp": (1, 2),
+    "max_running_requests": (32, 128),
+    "max_batched_tokens": (512, 2048),
+}
+
+
+def slo(ttft_s: float = 0.5, tpot_s: float = 0.03) -> Slo:
+    """A target on TTFT and one on TPOT."""
+    targets = (
+        LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=ttft_s),
+        LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=tpot_s),
     )
-)
-DEMAND = Demand(load_llm("llama-3.1-8b"), Precision(), chat(80.0), SLO)
-SEARCH = SearchSpace(
-    skus=("h100-sxm", "a100-sxm-80gb"), tp=(1, 2), max_running_requests=(32, 128), max_batched_tokens=(512, 2048)
-)
+    return Slo(targets=targets)
 
 
-def price(sku: str) -> Price:
-    """The listed on-demand price."""
-    found = select_price(HARDWARE, sku)
-    assert found is not None
-    return found
+def demand(model: str = "llama-3.1-8b", goals: Slo | None = None, lengths: TokenLengths = CHAT) -> Demand:
+    """Chat."""
+    return Demand(load_llm(model), Precision(), Workload.of(10.0, lengths), goals or slo())
 
 
-def search(demand: Demand = DEMAND, space: SearchSpace = SEARCH) -> CandidateSet:
-    """The candidates of a search space."""
-    return find_candidates(demand, space, [Offer(HARDWARE.skus[sku], price(sku)) for sku in space.skus], ENGINE)
+def found(asked: Demand | None = None, **changes: Any) -> FamilySet:
+    """Families of the small search space, or of one with changes."""
+    search = SearchSpace(**{**SMALL, **changes})
+    offers = [
+        Offer(HARDWARE.skus[sku], 2.0, {engine: select_calibration(HARDWARE, sku, engine) for engine in search.engines})
+        for sku in search.skus
+    ]
+    return find_families(asked or demand(), search, offers, HARDWARE.engines)
 
 
-FOUND = search()
+def test_every_combination_of_the_grid_is_there_once() -> None:
+    """Mixed: all; prefill pools: chunk budgets only; decode pools: batch limits only."""
+    got = found()
+    assert got.considered == 2 * 2 * 2 * 2 * 3 and not got.rejections
+    for role, count in ((Role.MIXED, 4), (Role.PREFILL, 2), (Role.DECODE, 2)):
+        families = [family for family in got.families if family.role is role]
+        assert {(family.sku, family.gpus) for family in families} == set(itertools.product(SKUS, (1, 2)))
+        for family in families:
+            knobs = {(m.config.max_batched_tokens, m.config.max_running_requests) for m in family.members}
+            assert len(knobs) == len(family.members) == count
+    assert len({family.name for family in got.families}) == len(got.families)
+    names = [(family.role, member.name) for family in got.families for member in family.members]
+    assert len(set(names)) == len(names)
 
 
-def smallest_fleet(sku: str, tp: int, batch: int, budget: int) -> int | None:
-    """Replicas needed, by trying 1, 2, 3, ...; None when 40 do not suffice."""
+def test_members_of_a_family_buy_the_same_and_say_how_they_differ() -> None:
+    got = found(
+        precisions=(FP8, Precision(weights=Dtype.FP8, activations=Dtype.FP8)),
+        more_engines=("sglang",),
+        prefix_cache=(False, True),
+        speculation=(None, Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)),
+        skus=("h100-sxm",),
+        tp=(1,),
+        modes=(Mode.MIXED,),
+    )
+    assert got.considered == 3 * 2 * 2 * 2 * 4
+    assert {family.kv_cache for family in got.families} == {"bf16", "fp8"}
+    for family in got.families:
+        assert {member.config.parallelism for member in family.members} == {Parallelism(tp=1)}
+        assert len({member.name for member in family.members}) == len(family.members)
+    tags = {member.tag for family in got.families for member in family.members}
+    assert "" in tags and any("sglang" in tag and "w fp8 a fp8" in tag and "prefix cache" in tag for tag in tags)
+    assert any("draft 2" in tag for tag in tags)
+    for family in got.families:
+        for member in family.members:
+            assert ("prefix cache" in member.tag) == member.config.schedule.prefix_cache
+            assert ("draft" in member.tag) == (member.config.speculation is not None)
+
+
+def test_what_is_left_out_is_counted_and_adds_up() -> None:
+    got = found(demand("llama-3.1-70b"), tp=(1, 2, 8), ep=(1, 3), max_batched_tokens=(8, 2048))
+    members = sum(len(family.members) for family in got.families)
+    assert members + sum(got.left_out.values()) == got.considered
+    assert got.left_out["does not fit in memory"] > 0
+    assert got.left_out["refused: parallelism.ep"] > 0
+    assert got.left_out["a chunk budget or batch limit out of range"] > 0
+
+
+def test_only_what_fits_is_a_member() -> None:
+    """Against the pool model, which raises for what does not fit, on a model that needs several GPUs."""
+    asked = demand("llama-3.1-70b", slo(5.0, 1.0))
+    got = found(asked, tp=(1, 2, 4), max_running_requests=(32, 512), max_batched_tokens=(512, 16384))
+    there = {(m.config.label, m.config.max_batched_tokens, m.config.max_running_requests)
+             for family in got.families if family.role is Role.MIXED for m in family.members}  # fmt: skip
+    for sku, tp, budget, limit in itertools.product(SKUS, (1, 2, 4), (512, 16384), (32, 512)):
+        config = ReplicaConfig(
+            llm=asked.llm,
+            sku=HARDWARE.skus[sku],
+            engine=HARDWARE.engines["vllm"],
+            parallelism=Parallelism(tp=tp),
+            calibration=select_calibration(HARDWARE, sku, "vllm"),
+            max_batched_tokens=budget,
+            max_running_requests=limit,
+        )
+        try:
+            pool_model(Pool(role=Role.MIXED, config=config, replicas=1), asked.workload.lengths)
+            fits = True
+        except InputError:
+            fits = False
+        assert fits == ((config.label, budget, limit) in there)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b"])
+@pytest.mark.parametrize("role", Role)
+def test_slots_are_those_of_the_pool_model(model: str, role: Role) -> None:
+    """Dense, latent attention with attention ranks, windows: with any limits, and however many there are of them."""
+    asked = demand(model)
     config = ReplicaConfig(
-        llm=DEMAND.llm,
-        sku=HARDWARE.skus[sku],
-        engine=ENGINE,
-        precision=DEMAND.precision,
-        parallelism=Parallelism(tp=tp),
-        max_running_requests=batch,
-        max_batched_tokens=budget,
+        llm=asked.llm,
+        sku=HARDWARE.skus["h200-sxm"],
+        engine=HARDWARE.engines["vllm"],
+        precision=FP8 if model == "deepseek-v3" else Precision(),
+        parallelism=Parallelism(tp=2, dp=8, ep=16) if model == "deepseek-v3" else Parallelism(tp=4),
+        max_batched_tokens=512,
+        max_running_requests=8,
     )
-    for replicas in range(1, 41):
-        if evaluate(Deployment.mixed(config, replicas), DEMAND.workload).meets(SLO):
-            return replicas
-    return None
+    at = machine(config, role, asked, "a test", (512, 8192), 1024)
+    for budget, limit in itertools.product((512, 8192), (8, 1024)):
+        pool = Pool(role=role, config=with_limits(config, budget, limit), replicas=1)
+        assert at.slots(budget, limit) == pytest.approx(pool_model(pool, CHAT).max_running, rel=1e-12)
 
 
-@pytest.mark.parametrize("sku", SEARCH.skus)
-def test_the_cheapest_mixed_fleet_is_that_of_trying_every_configuration(sku: str) -> None:
-    gpus = [
-        tp * size
-        for tp in SEARCH.tp
-        for batch in SEARCH.max_running_requests
-        for budget in SEARCH.max_batched_tokens
-        if (size := smallest_fleet(sku, tp, batch, budget)) is not None
-    ]
-    ours = [
-        pool.replicas * pool.config.parallelism.gpus
-        for option in FOUND.options
-        for pool in option.pools
-        if option.mode is Mode.MIXED and option.skus == {sku}
-    ]
-    assert min(ours, default=None) == min(gpus, default=None)
+def test_what_misses_a_target_even_when_idle_does_so_by_full_evaluation() -> None:
+    tight = demand(goals=slo(0.5, 0.0075))
+    got = found(tight, modes=(Mode.MIXED,))
+    there = {m.config.label for family in got.families for m in family.members}
+    assert there and len(there) < 4
+    for sku, tp in itertools.product(SKUS, (1, 2)):
+        config = ReplicaConfig(
+            llm=tight.llm,
+            sku=HARDWARE.skus[sku],
+            engine=HARDWARE.engines["vllm"],
+            parallelism=Parallelism(tp=tp),
+            calibration=select_calibration(HARDWARE, sku, "vllm"),
+        )
+        calm = evaluate(Deployment.mixed(config), tight.workload.at_rate(1e-3))
+        assert calm.meets(tight.slo) == (config.label in there)
 
 
-def test_every_option_meets_the_slo_at_its_size_and_one_replica_fewer_does_not() -> None:
-    assert FOUND.options
-    for option in FOUND.options:
-        assert evaluate(option.deployment(option.replicas), DEMAND.workload).meets(SLO), option.name
-        if option.mode is Mode.MIXED and option.replicas > (1,):
-            fewer = option.deployment((option.replicas[0] - 1,))
-            assert not evaluate(fewer, DEMAND.workload).meets(SLO), option.name
+def test_a_sku_with_nothing_is_rejected_with_the_nearest_reason() -> None:
+    """The ratio is the relaxation that would do: with it the SKU has a family, with a little less it has none."""
+    hopeless = found(demand(goals=slo(0.5, 0.002)), skus=("a100-sxm-80gb",), modes=(Mode.MIXED,))
+    (rejection,) = hopeless.rejections
+    assert not hopeless.families and "p99 TPOT" in rejection.reason and "even when idle" in rejection.reason
+    for factor, some in ((1.001, True), (0.999, False)):
+        relaxed = demand(goals=slo(0.5, 0.002 * rejection.ratio * factor))
+        assert bool(found(relaxed, skus=("a100-sxm-80gb",), modes=(Mode.MIXED,)).families) == some
+    huge = found(demand("deepseek-v3"), modes=(Mode.MIXED,))
+    assert [one.ratio for one in huge.rejections] == [math.inf, math.inf]
+    assert all("leave no KV cache" in one.reason for one in huge.rejections)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_sustained_rate_holds_and_a_little_more_does_not(mode: Mode) -> None:
-    option = next(option for option in FOUND.options if option.mode is mode)
-    replicas = tuple(1 for _ in option.pools)
-    upper = fluid_bound_per_s(option, replicas, DEMAND)
-    rate = sustained_rate_per_s(option, replicas, DEMAND, upper)
-    assert 0.0 < rate <= upper
-    deployment = option.deployment(replicas)
-    assert evaluate(deployment, DEMAND.workload.at_rate(rate)).meets(SLO)
-    assert not evaluate(deployment, DEMAND.workload.at_rate(rate * (1 + 2 * RATE_TOLERANCE))).meets(SLO)
+def test_without_decodes_there_is_nothing_to_hand_over() -> None:
+    got = found(demand(lengths=TokenLengths.constant(500, 1)))
+    assert {family.role for family in got.families} == {Role.MIXED}
+    assert [one.mode for one in got.rejections] == [Mode.DISAGGREGATED] * 2
+    assert all("nothing to decode" in one.reason for one in got.rejections)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_nothing_above_the_fluid_bound_is_stable_or_fast_enough(mode: Mode) -> None:
-    option = next(option for option in FOUND.options if option.mode is mode)
-    bound = fluid_bound_per_s(option, option.replicas, DEMAND)
-    beyond = DEMAND.workload.at_rate(1.02 * bound)
-    assert not evaluate(option.deployment(option.replicas), beyond).meets(SLO)
+def test_prefix_caches_are_looked_at_with_what_they_find() -> None:
+    """A prompt that is shared to 90 % meets a TTFT that it misses without the cache."""
+    prefixes = SharedPrefixes(tokens=7200)
+    alike = RequestClass(lengths=TokenLengths.constant(8000, 100), prefixes=prefixes)
+    asked = Demand(
+        load_llm("llama-3.1-8b"),
+        Precision(),
+        Workload(arrivals=Workload.of(1.0, CHAT).arrivals, classes=(alike,)),
+        slo(0.15, 0.05),
+    )
+    got = found(asked, prefix_cache=(False, True), skus=("h100-sxm",), tp=(1,), modes=(Mode.MIXED,))
+    assert {member.tag for family in got.families for member in family.members} == {"prefix cache"}
 
 
-def test_options_come_cheapest_first() -> None:
-    costs = [option.fleet_usd_per_hour for option in FOUND.options]
-    assert costs == sorted(costs)
-
-
-def test_the_search_prunes() -> None:
-    # Trying pool sizes one after another would take far more evaluations than there are configurations.
-    assert FOUND.considered == 2 * 2 * (4 + 2 + 2)
-    assert FOUND.evaluated < 12 * FOUND.considered
-
-
-def test_what_cannot_meet_the_target_is_named_with_its_best_latency() -> None:
-    strict = Slo(targets=(LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=1e-4),))
-    found = search(Demand(DEMAND.llm, DEMAND.precision, DEMAND.workload, strict))
-    assert not found.options
-    assert {(r.sku, r.mode) for r in found.rejections} == {(s, m) for s in SEARCH.skus for m in Mode}
-    for rejection in found.rejections:
-        assert "p99 TPOT" in rejection.reason
-        assert "> 0.1 ms even when idle" in rejection.reason
-        assert 1.0 < rejection.ratio < 1000.0
-
-
-def test_a_model_that_does_not_fit_is_named_with_the_shortfall() -> None:
-    space = SearchSpace(skus=("l4",), tp=(1,))
-    demand = Demand(load_llm("llama-3.3-70b-instruct"), FP8, chat(1.0), SLO)
-    found = search(demand, space)
-    assert not found.options
-    assert all("leave no KV cache" in rejection.reason for rejection in found.rejections)
-    assert all(rejection.ratio == math.inf for rejection in found.rejections)
-
-
-def test_an_e2e_target_binds_both_modes() -> None:
-    e2e = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.9, threshold_s=4.0),))
-    found = search(Demand(DEMAND.llm, DEMAND.precision, DEMAND.workload, e2e))
-    assert {option.mode for option in found.options} == set(Mode)
-    for option in found.options:
-        deployment = option.deployment(option.replicas)
-        assert evaluate(deployment, DEMAND.workload).e2e.quantile_s(0.9) <= 4.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"tp": (0,)}, "tp = 0: must be >= 1"),
-        ({"max_batched_tokens": ()}, "max_batched_tokens"),
-        ({"max_running_requests": tuple(range(1, 2000)), "max_batched_tokens": tuple(range(16, 200))}, "more than"),
-    ],
-)
-def test_bad_search_spaces_are_refused(changes: dict[str, tuple[int, ...]], text: str) -> None:
-    with pytest.raises(InputError, match=text):
-        SearchSpace(skus=("h100-sxm",), **changes)
+def test_keys_tell_machines_apart_and_nothing_else() -> None:
+    config = ReplicaConfig(llm=load_llm("llama-3.1-8b"), sku=HARDWARE.skus["h100-sxm"], engine=HARDWARE.engines["vllm"])
+    same = config.model_copy(update={"sku": config.sku.model_copy(), "max_batched_tokens": 512})
+    assert machine_key(config) == machine_key(same)
+    others = (
+        config.model_copy(update={"precision": FP8}),
+        config.model_copy(update={"parallelism": Parallelism(tp=2)}),
+        config.model_copy(update={"sku": HARDWARE.skus["h200-sxm"]}),
+        config.model_copy(update={"calibration": select_calibration(HARDWARE, "h100-sxm", "vllm")}),
+        config.model_copy(update={"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.1)}),
+    )
+    assert len({machine_key(one) for one in (config, *others)}) == 1 + len(others)

@@ -623,7 +623,7 @@ def test_nothing_listed_is_none() -> None:
     ("arguments", "text"),
     [
         ({"sku": "h100sxm"}, "sku = 'h100sxm': unknown name. Fix: use one close to it of: h100-sxm"),
-        ({"commitment": "ondemand"}, "commitment = 'ondemand': unknown name. Fix: use one close to it of: on_demand"),
+        ({"commitment": "ondemand"}, "commitments = 'ondemand': unknown name. Fix: use one close to it of: on_demand"),
         ({"provider": "lamda"}, "provider = 'lamda': unknown name"),
         ({"region": "us-east-9"}, "region = 'us-east-9': unknown name. Fix: use one close to it of: us-east"),
         ({"min_confidence": "hi"}, "min_confidence = 'hi': unknown name"),

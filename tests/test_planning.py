@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_db import HardwareDb
-from planner.candidates import Mode
+from planner.configurations import Mode
 from planner.errors import InputError, UnknownNameError
 from planner.optimizer import SolveStatus
 from planner.planning import HOURS_PER_MONTH, Plan, plan
@@ -54,10 +54,9 @@ class TestPlan:
     def test_costs_add_up_to_the_objective_and_to_the_prices(self) -> None:
         assert PLAN.cost is not None
         assert PLAN.allocation is not None
+        prices = {one.sku: one.price.usd_per_gpu_hour for one in PLAN.bought if one.price is not None}
         by_hand = sum(
-            pool.gpus * option.price.usd_per_gpu_hour
-            for planned in PLAN.deployments
-            for pool, option in zip(planned.deployment.pools, planned.option.pools, strict=True)
+            pool.gpus * prices[pool.config.sku.id] for planned in PLAN.deployments for pool in planned.deployment.pools
         )
         assert PLAN.cost.usd_per_hour == pytest.approx(by_hand, rel=1e-12)
         assert PLAN.cost.usd_per_hour == pytest.approx(PLAN.allocation.cost_per_h, rel=1e-9)
@@ -83,9 +82,10 @@ class TestPlan:
 
     def test_every_price_is_cited_and_uncalibrated_is_said(self) -> None:
         assert any("uncalibrated" in note for note in PLAN.assumptions)
-        for planned in PLAN.deployments:
-            for pool in planned.option.pools:
-                assert any(pool.price.source_url in note and pool.price.sku in note for note in PLAN.assumptions)
+        assert {one.sku for one in PLAN.bought} == set(PLAN.gpus)
+        for one in PLAN.bought:
+            assert one.price is not None
+            assert any(one.price.source_url in note and one.sku in note for note in PLAN.assumptions)
 
     def test_replicas_never_straddle_servers(self) -> None:
         for planned in PLAN.deployments:
@@ -217,7 +217,7 @@ class TestInfeasible:
     def test_no_price_is_named(self) -> None:
         result = plan(small_request(search={"skus": ["h20"]}))
         assert not result.feasible
-        assert any("h20: no on_demand price listed" in line for line in result.diagnosis)
+        assert any("h20: no on_demand price that may be used is listed" in line for line in result.diagnosis)
 
     def test_a_model_too_large(self) -> None:
         result = plan(small_request(llm="llama-3.1-405b", search={"skus": ["h100-sxm"], "tp": [1]}))
@@ -248,7 +248,7 @@ class TestBadInput:
 def test_stale_prices_are_used_only_when_there_is_nothing_younger_and_named() -> None:
     late = plan(small_request(prices={"as_of": "2028-01-01"}))
     assert late.feasible
-    assert any("days old" in warning for warning in late.warnings)
+    assert any("price is stale" in warning and "days old" in warning for warning in late.warnings)
     assert not any("days old" in warning for warning in PLAN.warnings)
 
 

@@ -1,21 +1,22 @@
-"""The integer program that chooses the fleet: candidates in, integer pool sizes out. Knows no tokens and no GPUs.
+"""The integer program that chooses the fleet: units, slices of demand and ways of buying in, whole numbers out.
 
-A *pool* has a rate, a cost and resources per unit. A *candidate* is a chain of pools that all carry the same routed
-rate (one pool when mixed, a prefill and a decode pool when disaggregated). With n units of each pool p [integer] and
-the rate f routed to each candidate c [1/s]:
+Knows no tokens and no GPUs. A *unit* is a pool of given size with a rate for every *slice* of the demand it can serve;
+units take *resources*, which are bought by *purchases*; demand and fleet move over *periods* that repeat. With n units
+on [integer], rates f routed to them [1/s] and b blocks of resources bought [integer]:
 
-    min_cost            least    sum_p cost_p n_p                        so that the demand is served
-    max_rate            greatest sum_c f_c, then least cost              within the limits, demand as a cap
-    max_rate_per_cost   greatest (sum_c f_c) / (sum_p cost_p n_p)        within the limits, demand as a cap
+    min_cost            least    mean cost of units, purchases and starts       so that the demand is served
+    max_rate            greatest mean served rate, then least cost              within the limits, demand as a cap
+    max_rate_per_cost   greatest mean served rate / mean cost                   within the limits, demand as a cap
 
-subject to one function per constraint (`planner.optimizer.constraints`): `serve_demand`, `cap_at_demand`,
-`serve_minimum`, `carry_rate`, `within_budget`, `within_resource`, `within_units`. The same names stand in the
-program, in the report and in the documentation.
+subject to one function per constraint (`planner.optimizer.constraints`), whose names stand in the program, in the
+report and in the documentation.
 
->>> pool = CandidatePool(name="a", rate_per_unit=4.0, cost_per_unit=2.5)
->>> answer = solve([Candidate(name="a", pools=(pool,))], Limits(demand_per_s=10.0), Objective.MIN_COST)
->>> answer.status.value, answer.units, answer.cost_per_h
-('optimal', {'a': 3}, 7.5)
+>>> chat = Slice(name="chat", demand_per_s=(10.0,))
+>>> unit = Unit(name="a", rates_per_s={"chat": 4.0}, takes={"gpu": 2.0})
+>>> gpus = Resource(name="gpu", purchases=(Purchase(name="on_demand", usd_per_h=1.25),))
+>>> answer = solve(FleetProblem(slices=(chat,), units=(unit,), resources=(gpus,)), Objective.MIN_COST)
+>>> answer.status.value, answer.units, answer.bought, answer.cost_per_h
+('optimal', {'a': (3,)}, {'gpu': {'on_demand': (6.0,)}}, 7.5)
 """
 
 from __future__ import annotations
@@ -25,30 +26,40 @@ from planner.optimizer.highs import to_pulp
 from planner.optimizer.program import Program, build
 from planner.optimizer.solving import solve
 from planner.optimizer.types import (
+    ALWAYS,
     Allocation,
-    Candidate,
-    CandidatePool,
     ConstraintReport,
     Diagnosis,
-    Limits,
+    FleetProblem,
     Objective,
+    Period,
+    Purchase,
     Relaxation,
+    Resource,
     Sense,
+    Slice,
     SolveStatus,
+    Stage,
+    Unit,
 )
 
 __all__ = [
+    "ALWAYS",
     "Allocation",
-    "Candidate",
-    "CandidatePool",
     "ConstraintReport",
     "Diagnosis",
-    "Limits",
+    "FleetProblem",
     "Objective",
+    "Period",
     "Program",
+    "Purchase",
     "Relaxation",
+    "Resource",
     "Sense",
+    "Slice",
     "SolveStatus",
+    "Stage",
+    "Unit",
     "build",
     "dominated",
     "solve",

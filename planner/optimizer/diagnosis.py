@@ -1,91 +1,189 @@
-"""Why a request is infeasible: a smallest set of limits that conflict, and how far each alone would have to move."""
+"""Why a problem is infeasible: a smallest set of limits that conflict, and how far each alone would have to move."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from planner.optimizer.constraints import Row, Rows
-from planner.optimizer.fleet import fleet_of
-from planner.optimizer.highs import Answer, Outcome, Solver
-from planner.optimizer.program import Program
-from planner.optimizer.types import Candidate, Diagnosis, Limits, Relaxation, Sense
+import numpy as np
+
+from planner.optimizer.branching import Maker, Solver
+from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL, mean_cost
+from planner.optimizer.highs import Outcome
+from planner.optimizer.layout import Layout, Mask, label
+from planner.optimizer.program import Program, build
+from planner.optimizer.rows import Rows, Terms
+from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
+
+DROPPED_FIRST = (
+    "limit_units",
+    "within_units",
+    "within_groups",
+    "within_resource",
+    "within_purchase",
+    "pin_units",
+    "pin_purchase",
+    "pin_resource",
+    "within_budget",
+    "serve_least_share",
+    "serve_minimum",
+    "serve_demand",
+)
+"""Order in which limits are dropped: a conflict with the budget is preferred over one with a resource."""
+_KEPT = STRUCTURAL | {"hold_resource", "cap_at_demand"}
+"""Constraints that are no limits (what is taken must be bought) or conflict with nothing."""
+_ANY_GAP = 1e9
+"""Relative gap at which the first solution is good enough."""
+_WHOLE = 1e-9
+"""A limit found this close to a whole number is one."""
 
 
-def diagnose(solver: Solver, program: Program, candidates: Sequence[Candidate], limits: Limits) -> Diagnosis:
-    """The conflict of an infeasible program and the way out of it.
+@dataclass(frozen=True)
+class _Limit:
+    """Rows that differ in the period only: one limit."""
+
+    constraint: str
+    family: str
+    field: str
+    sense: Sense
+    largest: float
+
+
+def diagnose(solver: Solver, objective: Objective, layout: Layout) -> Diagnosis:
+    """The conflict of an infeasible problem and the way out of it.
 
     A *deletion filter* drops one limit after another and keeps out those without which the program stays infeasible;
     what is left conflicts, and would not without any one of them: J. W. Chinneck and E. W. Dravnieks 1991, "Locating
-    minimal infeasible constraint sets in linear programs", ORSA Journal on Computing 3(2). Limits are dropped in the
-    order of the rows (units, resources, budget), so a conflict with the budget is preferred over one with a resource.
-    Only limits of the conflict can help alone; each is freed in turn and its use made least (the served rate:
-    greatest) under all other limits.
+    minimal infeasible constraint sets in linear programs", ORSA Journal on Computing 3(2). The periods of a limit are
+    dropped together. Only limits of the conflict can help alone; each is freed in turn and its use made least (what is
+    served: greatest) under all other limits, in all periods in proportion.
 
     Args:
         solver: with the time that is left; when it runs out the result says so (`is_proven`).
-        program: proved infeasible.
-        candidates: of the program.
-        limits: of the program. Its demand is more than can be served, so it bounds every rate tried here.
+        objective: of the problem, proved infeasible.
+        layout: of the problem.
     """
-    conflict, is_minimal = _conflict(solver, program, limits)
-    relaxations = tuple(_relaxation(solver, program, row, candidates, limits) for row in conflict)
+    limits = _limits(build(layout, objective))
+    conflict, is_minimal = _conflict(solver, objective, layout, limits)
+    relaxations = tuple(_relaxation(solver, objective, layout, limit) for limit in conflict)
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
     return Diagnosis(
-        summary=_summary(conflict, relaxations, is_proven),
-        conflict=tuple(row.name for row in conflict),
+        summary=_summary([limit.family for limit in conflict], relaxations, is_proven),
+        conflict=tuple(limit.family for limit in conflict),
         relaxations=relaxations,
         is_proven=is_proven,
     )
 
 
-def _conflict(solver: Solver, program: Program, limits: Limits) -> tuple[Rows, bool]:
-    """A minimal infeasible set of limits, and whether minimality was proved in time.
+def _limits(program: Program) -> list[_Limit]:
+    """Every limit of a program once, in the order of its rows."""
+    found: dict[str, _Limit] = {}
+    for rows in program.rows:
+        if rows.constraint in _KEPT:
+            continue
+        for family, source, value in zip(rows.families(), rows.fields(), rows.limit.tolist(), strict=True):
+            largest = max(value, found[family].largest if family in found else 0.0)
+            found[family] = _Limit(rows.constraint, family, source, rows.sense, largest)
+    return list(found.values())
 
-    What a pool carries is no limit (it always stays), and the cap at the demand conflicts with nothing. The row that
-    asks for a rate always belongs: without it the empty fleet would do.
-    """
-    kept = [row for row in program.rows if row.name != "cap_at_demand"]
+
+def _conflict(
+    solver: Solver, objective: Objective, layout: Layout, limits: Sequence[_Limit]
+) -> tuple[list[_Limit], bool]:
+    """A minimal infeasible set of limits, and whether minimality was proved in time."""
+    dropped: set[str] = set()
     is_proven = True
-    for row in [row for row in kept if not row.supply and row.sense is Sense.AT_MOST]:
-        fewer = [other for other in kept if other is not row]
-        outcome = solver.run(replace(program, rows=tuple(fewer), goal={}), limits.demand_per_s).outcome
-        if outcome is Outcome.INFEASIBLE:
-            kept = fewer
-        is_proven &= outcome is not Outcome.UNKNOWN
-    return tuple(row for row in kept if not row.supply), is_proven
+
+    def outcome_without(families: Iterable[str]) -> Outcome:
+        return solver.run(_feasible(objective, dropped | set(families)), layout, relative_gap=_ANY_GAP).outcome
+
+    for constraint in DROPPED_FIRST:
+        families = [limit.family for limit in limits if limit.constraint == constraint]
+        if len(families) > 1 and outcome_without(families) is Outcome.INFEASIBLE:
+            dropped |= set(families)
+            continue
+        for family in families:
+            outcome = outcome_without([family])
+            if outcome is Outcome.INFEASIBLE:
+                dropped.add(family)
+            is_proven &= outcome is not Outcome.UNKNOWN
+    return [limit for limit in limits if limit.family not in dropped], is_proven
 
 
-def _relaxation(
-    solver: Solver, program: Program, row: Row, candidates: Sequence[Candidate], limits: Limits
-) -> Relaxation:
-    """The nearest limit of one row that is feasible with all other rows unchanged."""
-    others = tuple(other for other in program.rows if other is not row)
-    freed = Program(others, row.used, row.sense is Sense.AT_LEAST, program.granularity)
-    answer = solver.run(freed, limits.demand_per_s)
-    needed = _use(row, answer, candidates) if answer.has_units else None
+def _feasible(objective: Objective, dropped: set[str]) -> Maker:
+    """The program without some limits, and the cost as its goal."""
+
+    def make(layout: Layout) -> Program:
+        program = build(layout, objective)
+        parts = (rows.only(~_members(rows, dropped) & ~_follows(rows, dropped)) for rows in program.rows)
+        return replace(program, rows=tuple(r for r in parts if len(r)), goal=mean_cost(layout), maximise=False)
+
+    return make
+
+
+def _members(rows: Rows, families: Iterable[str]) -> Mask:
+    chosen = set(families)
+    return np.array([family in chosen for family in rows.families()], dtype=bool)
+
+
+def _follows(rows: Rows, dropped: set[str]) -> Mask:
+    """Marks of units whose pin is dropped."""
+    if rows.constraint not in PIN_MARKS:
+        return np.zeros(len(rows), dtype=bool)
+    return np.array([f"pin_units__{label(rows.subjects[i][0])}" in dropped for i in rows.subject], dtype=bool)
+
+
+def _freed(objective: Objective, limit: _Limit) -> Maker:
+    """The program whose one limit is v times what it was, v a column of its own; least v, or greatest."""
+
+    def make(layout: Layout) -> Program:
+        program = build(layout, objective)
+        rows: list[Rows] = []
+        for one in program.rows:
+            if one.constraint != limit.constraint:
+                rows.append(one)
+                continue
+            mine = _members(one, [limit.family])
+            own, others = one.only(mine), one.only(~mine)
+            shape = own.limit if limit.largest > 0.0 else np.ones(len(own))
+            moved = Terms(np.arange(len(own)), np.full(len(own), layout.columns), shape)
+            rows += [others] if len(others) else []
+            rows.append(replace(own, limit=np.zeros(len(own)), supply=moved))
+        goal = np.append(np.zeros(layout.columns), 1.0)
+        return Program(layout, tuple(rows), goal, limit.sense is Sense.AT_LEAST, extra=1)
+
+    return make
+
+
+def _relaxation(solver: Solver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
+    """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods."""
+    make = _freed(objective, limit)
+    answer = solver.run(make, layout)
+    needed = None
+    if answer.has_values:
+        share = float(solver.polished(make(answer.layout), answer.values)[-1])
+        needed = _tidy(share * (limit.largest or 1.0))
     return Relaxation(
-        name=row.name,
-        field=row.field,
-        limit=row.limit,
+        name=limit.family,
+        field=limit.field,
+        limit=limit.largest,
         needed=needed or None,
         is_proven=answer.outcome in (Outcome.PROVEN, Outcome.INFEASIBLE),
     )
 
 
-def _use(row: Row, answer: Answer, candidates: Sequence[Candidate]) -> float:
-    """What the found units use of a row's limit, from the whole units."""
-    if row.sense is Sense.AT_LEAST:
-        return fleet_of((), candidates, Limits(), answer.units).capacity_per_s
-    return math.fsum(value * answer.units[name] for name, value in row.used.items())
+def _tidy(value: float) -> float:
+    whole = float(round(value))
+    return whole if math.isclose(value, whole, rel_tol=_WHOLE, abs_tol=_WHOLE) else value
 
 
-def _summary(conflict: Rows, relaxations: Sequence[Relaxation], is_proven: bool) -> str:
-    names = [row.name for row in conflict]
-    together = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven: bool) -> str:
+    together = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+    holds = "cannot hold together" if len(names) > 1 else "cannot hold"
     helpful = [str(relaxation) for relaxation in relaxations if relaxation.needed is not None]
-    way_out = f"enough is any of: {'; '.join(helpful)}" if helpful else "no change of one of them alone is enough"
+    change = "no change of one of them alone is enough" if len(names) > 1 else "no change of it is enough"
+    way_out = f"enough is any of: {'; '.join(helpful)}" if helpful else change
     if not is_proven:
         way_out = f"{way_out if helpful else 'no way out found yet'} (the time ran out: a smaller change may do)"
-    return f"{together} cannot hold together; {way_out}"
+    return f"{together} {holds}; {way_out}"

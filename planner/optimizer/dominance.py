@@ -1,50 +1,76 @@
-"""Which candidates can be left out because another is at least as good, unit by unit."""
+"""Which units can be left out because another is at least as good, one for one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.optimizer.types import Candidate, CandidatePool
+from planner.optimizer.layout import Floats, Ints, Layout, layout_of
+from planner.optimizer.types import FleetProblem
 
 
-def dominated(candidates: Sequence[Candidate]) -> dict[str, str]:
-    """Name of each dominated candidate -> name of one that dominates it and is itself not dominated.
+def dominated(problem: FleetProblem) -> dict[str, str]:
+    """Name of each dominated unit -> name of one that dominates it and is itself not dominated.
 
-    Single-pool candidate a dominates b when a unit of a costs no more, carries no less, takes no more of any resource
-    (absent: 0) and can be bought in any number b can (its granularity divides b's). Then replacing each unit of b by
-    one of a keeps every limit and every objective as good, whatever the integers. Of equal ones the first stays.
-    Candidates of several pools neither dominate nor are dominated. Time O(n^2), vectorised over one of the two.
+    Unit a dominates b of the same stage, channel and kind that takes the same resources, when one of a costs no more
+    (nor does its start), takes no more of any resource, carries no less of every slice, is not limited in number, is
+    steady only if b is, and b is not pinned. Then replacing each unit of b by one of a keeps every limit and every
+    objective as good, whatever the integers. Of equal ones the first stays. Time O(n^2) within a kind, vectorised.
 
-    >>> make = lambda name, rate, cost: Candidate(
-    ...     name=name, pools=(CandidatePool(name=name, rate_per_unit=rate, cost_per_unit=cost),))
-    >>> dominated([make("slow", 1.0, 2.0), make("fast", 3.0, 2.0), make("dear", 3.0, 4.0), make("small", 0.5, 1.0)])
+    >>> from planner.optimizer.types import Slice, Unit
+    >>> make = lambda name, rate, cost: Unit(name=name, rates_per_s={"chat": rate}, usd_per_h=cost)
+    >>> units = (make("slow", 1.0, 2.0), make("fast", 3.0, 2.0), make("dear", 3.0, 4.0), make("small", 0.5, 1.0))
+    >>> dominated(FleetProblem(slices=(Slice(name="chat", demand_per_s=(9.0,)),), units=units))
     {'slow': 'fast', 'dear': 'fast'}
     """
-    singles = [candidate for candidate in candidates if len(candidate.pools) == 1]
-    pools = [candidate.pools[0] for candidate in singles]
-    if not pools:
-        return {}
-    better = [np.flatnonzero(row) for row in _beats(pools)]
-    best = {index for index, dominators in enumerate(better) if dominators.size == 0}
-    return {
-        singles[index].name: next(singles[other].name for other in dominators if int(other) in best)
-        for index, dominators in enumerate(better)
-        if dominators.size
-    }
+    names = [unit.name for unit in problem.units]
+    return {names[b]: names[a] for b, a in enumerate(dominators(layout_of(problem)).tolist()) if a >= 0}
 
 
-def _beats(pools: Sequence[CandidatePool]) -> NDArray[np.bool_]:
-    """Entry [b, a]: a dominates b. Shape (n, n). A strict order: of equals the earlier one dominates."""
-    names = sorted({name for pool in pools for name in pool.resources})
-    burden = np.array(
-        [[p.cost_per_unit, -p.rate_per_unit, *(p.resources.get(name, 0.0) for name in names)] for p in pools]
-    )
-    blocks = np.array([pool.granularity for pool in pools])
-    at_least_as_good = np.array(
-        [np.all(burden <= own, axis=1) & (block % blocks == 0) for own, block in zip(burden, blocks, strict=True)]
-    )
-    earlier = np.tri(len(pools), k=-1, dtype=bool)
-    return np.asarray(at_least_as_good & (~at_least_as_good.T | earlier))
+def dominators(layout: Layout) -> Ints:
+    """For each unit one that dominates it and is itself not dominated; -1 for none. Shape (j,)."""
+    found = np.full(len(layout.usd_per_h), -1, dtype=np.int64)
+    burden = _burden(layout)
+    for members in _kinds(layout):
+        found[members] = _dominators(layout, burden, members)
+    return found
+
+
+def _kinds(layout: Layout) -> list[Ints]:
+    """Units of one stage, channel and kind that take the same resources, in their order."""
+    taken: list[list[int]] = [[] for _ in layout.usd_per_h]
+    for unit, resource in zip(layout.take_unit.tolist(), layout.take_resource.tolist(), strict=True):
+        taken[unit].append(resource)
+    kinds: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    own = zip(layout.stage.tolist(), layout.channel.tolist(), layout.unit_kind.tolist(), strict=True)
+    for unit, place in enumerate(own):
+        kinds[(*place, *sorted(taken[unit]))].append(unit)
+    return [np.array(members) for members in kinds.values() if len(members) > 1]
+
+
+def _burden(layout: Layout) -> Floats:
+    """What is better when less: costs, minus the rates, resources. Shape (j, 2 + slices + resources)."""
+    count = len(layout.usd_per_h)
+    rates = np.zeros((count, len(layout.deferrable)))
+    rates[layout.pair_unit, layout.pair_slice] = layout.pair_rate
+    takes = np.zeros((count, len(layout.resource_group)))
+    takes[layout.take_unit, layout.take_resource] = layout.take_amount
+    return np.hstack([np.column_stack([layout.usd_per_h, layout.usd_per_start]), -rates, takes])
+
+
+def _dominators(layout: Layout, burden: Floats, members: Ints) -> Ints:
+    own = burden[members]
+    own = own[:, (own != own[0]).any(axis=0)]  # what all have alike decides nothing
+    may = np.isinf(layout.at_most[members])
+    steady = layout.steady[members]
+    free = layout.at_least[members] == 0
+
+    good = np.ones((len(members), len(members)), dtype=bool)
+    for column in own.T:
+        good &= column[None, :] <= column[:, None]
+    good &= may[None, :] & free[:, None] & (~steady[None, :] | steady[:, None])
+    strict = good & (~good.T | np.tri(len(members), k=-1, dtype=bool))
+    best = ~strict.any(axis=1)
+    first = np.argmax(strict & best[None, :], axis=1)
+    return np.where(best, -1, members[first])

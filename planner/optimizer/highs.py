@@ -1,20 +1,25 @@
-"""A program made into a PuLP problem and solved by HiGHS. The only importer of pulp.
+"""A program given to HiGHS, and made into a PuLP problem for LP files. The only importer of pulp.
 
-What the solver says is turned into plain values here: PuLP reports "Optimal" also when the time ran out, so the
-outcome is read from HiGHS itself, and integers are rounded, never truncated.
+What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
+never truncated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
+import highspy
+import numpy as np
 import pulp
+from scipy import sparse
 
-from planner.errors import PlannerError
-from planner.optimizer.program import SPREAD_FIX, Program, Scaled, scaled, tightened
+from planner.errors import InputError, PlannerError
+from planner.optimizer.layout import Floats, Ints, Mask
+from planner.optimizer.program import SPREAD_FIX, Program, System
 from planner.optimizer.types import Sense
 
 SOLVER_TOLERANCE = 1e-8
@@ -28,6 +33,8 @@ _FEASIBLE = 2
 """HiGHS `SolutionStatus::kSolutionStatusFeasible` of `HighsInfo.primal_solution_status`."""
 _NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
 _STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
+_ROW_WISE, _MINIMISE = 2, 1
+"""HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
 
 
 class Outcome(Enum):
@@ -42,134 +49,174 @@ class Outcome(Enum):
     UNKNOWN = auto()
     """Time ran out; there is no solution yet and no proof."""
 
+    @property
+    def has_solution(self) -> bool:
+        """Whether there is one."""
+        return self in (Outcome.PROVEN, Outcome.FOUND)
+
 
 @dataclass(frozen=True)
-class Answer:
-    """What one run found.
+class Solution:
+    """What one run found, in the units of the system.
 
     Attributes:
         outcome: see `Outcome`.
-        units: whole units by variable name; empty without a solution.
-        bound: no solution has a better goal than this; None if nothing was proved.
+        values: of each column; empty without a solution.
+        goal: of the values; infinite without.
+        bound: no solution has a smaller goal; minus infinity if nothing was proved.
+        row_duals, reduced_costs: of a linear program; empty for an integer one. A column that is left out because it
+            can only be 0 has the reduced cost infinity.
+        seconds: taken by the run.
     """
 
     outcome: Outcome
-    units: Mapping[str, int]
-    bound: float | None
+    values: Floats
+    goal: float
+    bound: float
+    row_duals: Floats
+    reduced_costs: Floats
+    seconds: float
 
-    @property
-    def has_units(self) -> bool:
-        """Whether there is a solution."""
-        return self.outcome in (Outcome.PROVEN, Outcome.FOUND)
+
+def solve_system(
+    system: System,
+    *,
+    whole: bool,
+    time_limit_s: float = math.inf,
+    relative_gap: float = 0.0,
+    absolute_gap: float = 0.0,
+    lower: Floats | None = None,
+) -> Solution:
+    """Solve it by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded."""
+    kept = np.flatnonzero(system.upper > 0.0)
+    matrix = system.matrix[:, kept]
+    rows = _rows_that_matter(system, matrix)
+    matrix = matrix[rows]
+    solver = highspy.Highs()
+    options: dict[str, Any] = {
+        "output_flag": False,
+        "threads": 1,
+        "mip_feasibility_tolerance": SOLVER_TOLERANCE,
+        "primal_feasibility_tolerance": SOLVER_TOLERANCE,
+        "mip_rel_gap": relative_gap,
+        "mip_abs_gap": absolute_gap,
+        "time_limit": max(0.0, time_limit_s),
+    }
+    if not whole:
+        options["presolve"] = "off"
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    columns = len(kept)
+    if not columns:
+        return _without_columns(system)
+    solver.passModel(
+        columns, len(rows), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
+        system.goal[kept], np.zeros(columns) if lower is None else lower[kept], system.upper[kept],
+        system.low[rows], system.high[rows],
+        matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
+        (system.integer[kept] & whole).astype(np.int32),
+    )  # fmt: skip
+    solver.run()
+    return _solution(solver, system, kept, rows, whole)
 
 
-class Solver:
-    """HiGHS with a time budget that all runs share.
+def _rows_that_matter(system: System, matrix: sparse.csr_array) -> Ints:
+    """All but the empty rows that hold anyway."""
+    is_empty = np.diff(matrix.indptr) == 0
+    holds = (system.low <= 0.0) & (system.high >= 0.0)
+    return np.flatnonzero(~(is_empty & holds))
 
-    Args:
-        time_limit_s: for all branch-and-bound runs together [s]; building and linear programs come on top.
-        relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
+
+def _solution(solver: highspy.Highs, system: System, kept: Ints, rows: Ints, whole: bool) -> Solution:
+    outcome, info, found = outcome_of(solver), solver.getInfo(), solver.getSolution()
+    values, reduced = np.zeros(0), np.zeros(0)
+    row_duals = np.zeros(0)
+    if outcome.has_solution:
+        values = np.zeros(len(system.goal))
+        values[kept] = found.col_value
+    if outcome is Outcome.PROVEN and not whole:
+        reduced = np.full(len(system.goal), math.inf)
+        reduced[kept] = found.col_dual
+        row_duals = np.zeros(len(system.low))
+        row_duals[rows] = found.row_dual
+    goal = float(system.goal @ values) if outcome.has_solution else math.inf
+    proved = float(info.mip_dual_bound) if whole else (goal if outcome is Outcome.PROVEN else -math.inf)
+    bound = proved if math.isfinite(proved) else -math.inf
+    return Solution(outcome, values, goal, bound, row_duals, reduced, solver.getRunTime())
+
+
+def _without_columns(system: System) -> Solution:
+    """All columns are 0, which either meets the rows or not."""
+    meets = bool((system.low <= SOLVER_TOLERANCE).all() and (system.high >= -SOLVER_TOLERANCE).all())
+    nothing, columns = np.zeros(0), len(system.goal)
+    if not meets:
+        return Solution(Outcome.INFEASIBLE, nothing, math.inf, -math.inf, nothing, nothing, 0.0)
+    duals, reduced = np.zeros(len(system.low)), np.full(columns, math.inf)
+    return Solution(Outcome.PROVEN, np.zeros(columns), 0.0, 0.0, duals, reduced, 0.0)
+
+
+def outcome_of(solver: highspy.Highs) -> Outcome:
+    """How a run of HiGHS ended.
+
+    Raises PlannerError when it neither solved the program nor ran out of time.
     """
-
-    def __init__(self, time_limit_s: float, relative_gap: float) -> None:
-        self.time_left_s = time_limit_s
-        self.relative_gap = relative_gap
-
-    def run(self, program: Program, ceiling: float | None = None, absolute_gap: float = 0.0) -> Answer:
-        """Solve the integer program. It must not be unbounded.
-
-        Args:
-            program: as stated by its rows.
-            ceiling: largest rate [1/s] that may ever be routed, if known (see `tightened`).
-            absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
-        """
-        if self.time_left_s <= 0.0:
-            return Answer(Outcome.UNKNOWN, {}, None)
-        stated = scaled(tightened(program, ceiling))
-        problem = to_pulp(stated.program)
-        gaps = {"gapRel": self.relative_gap, "gapAbs": absolute_gap / stated.goal_factor}
-        _solve(problem, mip=True, timeLimit=self.time_left_s, **gaps)
-        self.time_left_s -= problem.solutionTime
-        outcome = _outcome(problem)
-        if outcome in (Outcome.INFEASIBLE, Outcome.UNKNOWN):
-            return Answer(outcome, {}, None)
-        return Answer(outcome, whole_units(problem, program), _bound(problem, stated))
-
-
-def duals(program: Program) -> dict[str, float]:
-    """d(goal)/d(limit) of each row in the LP relaxation, where unit counts may be fractions. Empty if it has none."""
-    stated = scaled(program)
-    problem = to_pulp(stated.program)
-    _solve(problem, mip=False)
-    if _outcome(problem) is not Outcome.PROVEN:
-        return {}
-    sign = -1.0 if program.maximise else 1.0  # PuLP hands HiGHS the negated goal to minimise
-    found = {row.name: sign * float(row.pi) for row in problem.constraints()}
-    return {name: pi * stated.goal_factor / stated.row_factors[name] + 0.0 for name, pi in found.items()}
-
-
-def to_pulp(program: Program) -> pulp.LpProblem:
-    """The program as a PuLP problem under its own names, e.g. to write an LP file.
-
-    A pool of granularity g > 1 appears as ``blocks__<pool>``, of g units each.
-    """
-    problem = pulp.LpProblem("fleet", pulp.LpMaximize if program.maximise else pulp.LpMinimize)
-    variables: dict[str, pulp.LpAffineExpression] = {}
-    for name in sorted({name for row in program.rows for name in (*row.used, *row.supply)} | set(program.goal)):
-        category = pulp.LpInteger if name in program.granularity else pulp.LpContinuous
-        variable = problem.add_variable(_column(name, program), 0, None, category)
-        variables[name] = program.granularity.get(name, 1) * variable
-    problem += _expression(program.goal, variables)
-    for row in program.rows:
-        left = _expression({**row.used, **{name: -value for name, value in row.supply.items()}}, variables)
-        problem += (left <= row.limit if row.sense is Sense.AT_MOST else left >= row.limit), row.name
-    return problem
-
-
-def whole_units(problem: pulp.LpProblem, program: Program) -> dict[str, int]:
-    """Units by variable name from a solved problem, rounded: `int(value)` would turn 2.9999999 into 2.
-
-    Raises PlannerError when a value is no whole number to `ROUNDING_TOLERANCE`.
-    """
-    found = {variable.name: variable.value() or 0.0 for variable in problem.variables()}
-    units = {}
-    for name, granularity in program.granularity.items():
-        value = found.get(_column(name, program), 0.0)
-        if abs(value - round(value)) > ROUNDING_TOLERANCE:
-            raise PlannerError(name, value, f"is not a whole number to {ROUNDING_TOLERANCE}", SPREAD_FIX)
-        units[name] = max(0, round(value)) * granularity
-    return units
-
-
-def _column(name: str, program: Program) -> str:
-    return name.replace("units__", "blocks__", 1) if program.granularity.get(name, 1) > 1 else name
-
-
-def _expression(
-    coefficients: Mapping[str, float], variables: Mapping[str, pulp.LpAffineExpression]
-) -> pulp.LpAffineExpression:
-    return pulp.lpSum(value * variables[name] for name, value in coefficients.items() if value)
-
-
-def _solve(problem: pulp.LpProblem, **options: float) -> None:
-    tolerances = {"mip_feasibility_tolerance": SOLVER_TOLERANCE, "primal_feasibility_tolerance": SOLVER_TOLERANCE}
-    problem.solve(pulp.HiGHS(msg=False, **tolerances, **options))
-
-
-def _outcome(problem: pulp.LpProblem) -> Outcome:
-    status = problem.solverModel.getModelStatus().name
+    status = solver.getModelStatus().name
     if status == "kOptimal":
         return Outcome.PROVEN
-    if status in _NO_SOLUTION:  # no program given to `run` is unbounded, so: infeasible
+    if status in _NO_SOLUTION:  # no program given here is unbounded, so: infeasible
         return Outcome.INFEASIBLE
     if status in _STOPPED:
-        has_point = problem.solverModel.getInfo().primal_solution_status == _FEASIBLE
+        has_point = solver.getInfo().primal_solution_status == _FEASIBLE
         return Outcome.FOUND if has_point else Outcome.UNKNOWN
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
 
 
-def _bound(problem: pulp.LpProblem, stated: Scaled) -> float | None:
-    bound = float(problem.solverModel.getInfo().mip_dual_bound) * stated.goal_factor
-    if not math.isfinite(bound):
-        return None
-    return -bound if stated.program.maximise else bound
+def whole_numbers(values: Floats, integer: Mask) -> Floats:
+    """The values with integers rounded: `int(value)` would turn 2.9999999 into 2. Others are kept, but not below 0.
+
+    Raises PlannerError when a value is no whole number to `ROUNDING_TOLERANCE`.
+    """
+    rounded = np.where(integer, np.round(values), values)
+    off = np.flatnonzero(np.abs(rounded - values) > ROUNDING_TOLERANCE)
+    if len(off):
+        bound = f"is not a whole number to {ROUNDING_TOLERANCE}"
+        raise PlannerError(f"column {int(off[0])}", float(values[off[0]]), bound, SPREAD_FIX)
+    return np.maximum(rounded, 0.0)
+
+
+def to_pulp(program: Program) -> pulp.LpProblem:
+    """The program as stated, as a PuLP problem under its own names, e.g. to write an LP file.
+
+    Raises InputError when two names are equal once they are reduced to what an LP file can hold.
+    """
+    problem = pulp.LpProblem("fleet", pulp.LpMaximize if program.maximise else pulp.LpMinimize)
+    names = [*program.layout.column_names(), *(f"extra_{index}" for index in range(program.extra))]
+    integer, upper = program.integer(), program.upper()
+    touched = {int(c) for rows in program.rows for terms in (rows.used, rows.supply) for c in terms.column}
+    touched |= set(np.flatnonzero(program.goal).tolist())
+    check_names("column", [names[column] for column in sorted(touched)])
+    variables = {}
+    for column in sorted(touched, key=names.__getitem__):
+        category = pulp.LpInteger if integer[column] else pulp.LpContinuous
+        most = float(upper[column]) if math.isfinite(upper[column]) else None
+        variables[column] = problem.add_variable(names[column], 0, most, category)
+    problem += pulp.lpSum(float(program.goal[c]) * variables[c] for c in sorted(touched) if program.goal[c])
+    for rows in program.rows:
+        left: list[dict[int, float]] = [{} for _ in range(len(rows))]
+        for terms, sign in ((rows.used, 1.0), (rows.supply, -1.0)):
+            for row, column, value in zip(terms.row, terms.column, terms.value, strict=True):
+                left[row][int(column)] = left[row].get(int(column), 0.0) + sign * float(value)
+        for name, terms_of_row, limit in zip(rows.names(program.layout), left, rows.limit, strict=True):
+            expression = pulp.lpSum(value * variables[column] for column, value in terms_of_row.items() if value)
+            is_most = rows.sense is Sense.AT_MOST
+            problem += (expression <= float(limit) if is_most else expression >= float(limit)), name
+    return problem
+
+
+def check_names(kind: str, labels: list[str], names: list[str] | None = None) -> None:
+    """Raises InputError when two labels are equal; `names` are what the labels were made of."""
+    by_label = Counter(labels)
+    twice = [name for name, one in zip(names or labels, labels, strict=True) if by_label[one] > 1]
+    if twice:
+        bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
+        raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")

@@ -1,14 +1,20 @@
-"""A request as an integer program in plain numbers, and the same program in numbers a solver is comfortable with."""
+"""A fleet problem as an integer program in plain numbers, and the same in numbers a solver is comfortable with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
 
 from planner.errors import InputError
-from planner.optimizer.constraints import Row, Rows, pools_of, rows_for, total_cost, total_rate, units_name
-from planner.optimizer.types import Candidate, Limits, Objective, Sense
+from planner.optimizer.constraints import mean_cost, mean_rate, rows_for
+from planner.optimizer.layout import Floats, Ints, Layout, Mask, layout_of
+from planner.optimizer.rows import Rows
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, FleetProblem, Objective, Sense
 
 LARGEST_LIMIT = 2.0**20
 """Rows whose limit is more than a million times their largest coefficient are scaled by the coefficient instead."""
@@ -19,127 +25,204 @@ SPREAD_FIX = "bring rates, costs and limits closer together in size"
 
 @dataclass(frozen=True)
 class Program:
-    """A linear goal over rows; units are integers (in multiples of their granularity), rates are real and >= 0.
+    """A linear goal over rows; all columns are >= 0, those of `Layout.integer` are whole.
 
     Attributes:
+        layout: what the columns stand for.
         rows: the constraints.
-        goal: coefficient by variable name of what is minimised or maximised.
+        goal: coefficient by column of what is minimised or maximised.
         maximise: direction.
-        granularity: by name of each integer variable.
+        extra: further real columns after those of the layout.
+        gone: columns that are 0.
+        implied: whole columns that come out whole by themselves.
     """
 
-    rows: Rows
-    goal: Mapping[str, float]
+    layout: Layout
+    rows: tuple[Rows, ...]
+    goal: Floats
     maximise: bool
-    granularity: Mapping[str, int]
+    extra: int = 0
+    gone: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    implied: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return self.layout.columns + self.extra
+
+    def integer(self) -> Mask:
+        """Which columns hold whole numbers."""
+        whole = np.concatenate([self.layout.integer(), np.zeros(self.extra, dtype=bool)])
+        whole[self.implied] = False
+        return whole
+
+    def upper(self) -> Floats:
+        """Largest value of each column: 1 for a group or kind in use, 0 for a rate of which there is none to carry."""
+        most = np.full(self.columns, math.inf)
+        most[self.layout.groups_column] = 1.0
+        most[self.layout.kinds_column] = 1.0
+        idle = self.layout.ceiling_per_s[self.layout.pair_slice] == 0.0
+        most[self.layout.rate_column[idle]] = 0.0
+        most[self.gone] = 0.0
+        return most
+
+    def names(self) -> list[str]:
+        """Of all rows."""
+        return [name for rows in self.rows for name in rows.names(self.layout)]
 
 
-def build(candidates: Sequence[Candidate], limits: Limits, objective: Objective, ratio: float = 0.0) -> Program:
-    """The program of a request: its rows, and the goal.
+def build(problem: FleetProblem | Layout, objective: Objective, ratio: float = 0.0) -> Program:
+    """The program of a problem: its rows, and the goal.
 
     Args:
-        candidates: at least one.
-        limits: see `Limits`.
+        problem: see `FleetProblem`; or its layout, where that is known already.
         objective: see `Objective`.
         ratio: for `max_rate_per_cost`, the ratio q [1/s per USD/h] of the parametric goal ``rate - q cost``.
     """
-    cost, rate = total_cost(candidates), total_rate(candidates)
-    goals: Mapping[Objective, Mapping[str, float]] = {
+    layout = problem if isinstance(problem, Layout) else layout_of(problem)
+    cost, rate = mean_cost(layout), mean_rate(layout)
+    goals: Mapping[Objective, Floats] = {
         Objective.MIN_COST: cost,
         Objective.MAX_RATE: rate,
-        Objective.MAX_RATE_PER_COST: rate | {name: -ratio * value for name, value in cost.items()},
+        Objective.MAX_RATE_PER_COST: rate - ratio * cost,
     }
-    return Program(
-        rows=rows_for(objective, candidates, limits),
-        goal=goals[objective],
-        maximise=objective is not Objective.MIN_COST,
-        granularity={units_name(pool): pool.granularity for pool in pools_of(candidates)},
-    )
-
-
-def tightened(program: Program, ceiling: float | None = None) -> Program:
-    """The same whole solutions with a tighter relaxation and coefficients of one size.
-
-    If at most `ceiling` [1/s] is ever routed, one unit of rate r > ceiling carries all of it, so r may be replaced by
-    the ceiling; that also keeps r x (a count that is 1e-8 off zero) from serving anything. A unit that alone takes
-    more than twice a limit may as well take twice: it cannot be used either way. Coefficient tightening, see M. W. P.
-    Savelsbergh 1994, "Preprocessing and probing techniques for mixed integer programming problems", ORSA Journal on
-    Computing 6(4).
-    """
-    most = math.inf if ceiling is None else ceiling
-    return replace(program, rows=tuple(_cut(row, most, program.granularity) for row in program.rows))
-
-
-def _cut(row: Row, ceiling: float, integers: Mapping[str, int]) -> Row:
-    is_cap_on_units = row.sense is Sense.AT_MOST and row.limit > 0.0 and set(row.used) <= set(integers)
-    most = 2.0 * row.limit if is_cap_on_units else math.inf
-    return replace(
-        row,
-        used={name: min(value, most) for name, value in row.used.items()},
-        supply={name: min(rate, ceiling) for name, rate in row.supply.items()},
-    )
+    return Program(layout, rows_for(objective, layout), goals[objective], objective is not Objective.MIN_COST)
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """A program whose coefficients and limits are about 1, because a solver's tolerances are absolute.
+class System:
+    """``low <= matrix x <= high``, ``0 <= x <= upper``, some x whole, goal least: what a solver takes.
 
     Attributes:
-        program: rates in `rate_unit`s, each row divided by its factor, the goal by its own.
-        goal_factor: goal = this x scaled goal.
-        row_factors: by row name; row = this x scaled row.
+        matrix: rows x columns, sparse.
+        low, high: of each row.
+        goal: to be minimised, by column.
+        upper: of each column.
+        integer: of each column.
+        carry_row: for the column of units of which only the carried rate asks for more, its row of `carry_rate`;
+            -1 for all other columns.
+        column_unit: size of a scaled column in the program's unit.
+        row_unit: size of a scaled row.
+        goal_unit: program's goal = this x goal; negative where it is maximised.
     """
 
-    program: Program
-    goal_factor: float
-    row_factors: Mapping[str, float]
+    matrix: Any
+    low: Floats
+    high: Floats
+    goal: Floats
+    upper: Floats
+    integer: Mask
+    carry_row: Ints
+    column_unit: Floats
+    row_unit: Floats
+    goal_unit: float
 
 
-def scaled(program: Program) -> Scaled:
-    """The program in units that suit its size. Factors are powers of two, so no coefficient is rounded.
+def system_of(program: Program) -> System:
+    """The rows of a program below one another, in units that suit its size.
+
+    Rates are counted in powers of two of their slice's demand, rows and goal divided by powers of two, so that no
+    coefficient is rounded and all are about 1, because a solver's tolerances are absolute.
 
     Raises InputError when the sizes within one row are too far apart for a solver to see the smallest.
     """
-    rate_unit = power_of_two(rate for row in program.rows for rate in row.supply.values())
-    rows, factors = [], {}
-    for row in program.rows:
-        used, supply = (_in_rate_units(side, rate_unit, program) for side in (row.used, row.supply))
-        factor = _row_factor(row.limit, [*used.values(), *supply.values()])
-        _check_spread(row.name, [value / factor for value in (*used.values(), *supply.values())])
-        rows.append(replace(row, used=_over(used, factor), supply=_over(supply, factor), limit=row.limit / factor))
-        factors[row.name] = factor
-    goal = _in_rate_units(program.goal, rate_unit, program)
-    goal_factor = power_of_two(goal.values())
-    return Scaled(replace(program, rows=tuple(rows), goal=_over(goal, goal_factor)), goal_factor, factors)
+    count = sum(len(rows) for rows in program.rows)
+    row, column, value = _entries(program.rows)
+    column_unit = _column_unit(program)
+    value = value * column_unit[column]
+    largest = np.zeros(count)
+    np.maximum.at(largest, row, np.abs(value))
+    limit = np.concatenate([rows.limit for rows in program.rows]) if program.rows else np.zeros(0)
+    in_proportion = (limit >= largest / LARGEST_LIMIT) & (limit <= largest * LARGEST_LIMIT)
+    row_unit = powers_of_two(np.where(in_proportion, limit, largest))
+    value = value / row_unit[row]
+    _check_spread(program, row, value)
+    matrix = sparse.csr_array((value, (row, column)), shape=(count, program.columns))
+    limit = limit / row_unit
+    is_most = np.concatenate([np.full(len(rows), rows.sense is Sense.AT_MOST) for rows in program.rows])
+    goal = program.goal * column_unit
+    goal_unit = float(powers_of_two(np.abs(goal).max(initial=0.0, keepdims=True))[0])
+    upper = program.upper() / column_unit
+    integer = program.integer()
+    upper[_never(matrix, limit, is_most, integer)] = 0.0
+    return System(
+        matrix=matrix,
+        low=np.where(is_most, -math.inf, limit),
+        high=np.where(is_most, limit, math.inf),
+        goal=(-goal if program.maximise else goal) / goal_unit,
+        upper=upper,
+        integer=integer,
+        carry_row=_carry_row(program),
+        column_unit=column_unit,
+        row_unit=row_unit,
+        goal_unit=-goal_unit if program.maximise else goal_unit,
+    )
 
 
-def _in_rate_units(coefficients: Mapping[str, float], rate_unit: float, program: Program) -> dict[str, float]:
-    return {name: value if name in program.granularity else value * rate_unit for name, value in coefficients.items()}
+def _entries(rows: Iterable[Rows]) -> tuple[Ints, Ints, Floats]:
+    """Row, column and value of ``used - supply``, numbered through."""
+    row, column, value, start = [np.zeros(0, int)], [np.zeros(0, int)], [np.zeros(0)], 0
+    for block in rows:
+        for terms, sign in ((block.used, 1.0), (block.supply, -1.0)):
+            row.append(terms.row + start)
+            column.append(terms.column)
+            value.append(sign * terms.value)
+        start += len(block)
+    return np.concatenate(row), np.concatenate(column), np.concatenate(value)
 
 
-def _over(coefficients: Mapping[str, float], factor: float) -> dict[str, float]:
-    return {name: value / factor for name, value in coefficients.items()}
+def _column_unit(program: Program) -> Floats:
+    """Rates in powers of two of the largest demand of their slice; without demand, of the largest rate."""
+    layout = program.layout
+    unit = np.ones(program.columns)
+    fastest = np.zeros(len(layout.deferrable))
+    np.maximum.at(fastest, layout.pair_slice, layout.pair_rate)
+    most = layout.ceiling_per_s.max(axis=1)
+    by_slice = powers_of_two(np.where(np.isfinite(most), most, fastest))
+    unit[layout.rate_column] = by_slice[layout.pair_slice][:, None]
+    return unit
 
 
-def _row_factor(limit: float, coefficients: Sequence[float]) -> float:
-    """The limit, or the largest coefficient where the limit is 0 or out of all proportion to it."""
-    largest = max(coefficients, default=1.0)
-    in_proportion = largest / LARGEST_LIMIT <= limit <= largest * LARGEST_LIMIT
-    return power_of_two([limit if in_proportion else largest])
+def _carry_row(program: Program) -> Ints:
+    """See `System.carry_row`: not steady, free to start, and neither pinned nor limited by itself."""
+    layout = program.layout
+    found = np.full(program.columns, -1, dtype=np.int64)
+    start = 0
+    for rows in program.rows:
+        if rows.constraint == "carry_rate":
+            moves = ~layout.steady if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
+            free = moves & (layout.at_least == 0) & np.isinf(layout.at_most)
+            free[layout.start_units] = False
+            number = start + np.arange(layout.units_column.size).reshape(layout.units_column.shape)
+            found[layout.units_column[free]] = number[free]
+        start += len(rows)
+    return found
 
 
-def _check_spread(name: str, coefficients: Iterable[float]) -> None:
-    for value in coefficients:
-        if value and not SMALLEST_COEFFICIENT < value < LARGEST_COEFFICIENT:
-            bound = f"scaled coefficient must lie in ({SMALLEST_COEFFICIENT:g}, {LARGEST_COEFFICIENT:g})"
-            raise InputError(name, value, bound, SPREAD_FIX)
+def _never(matrix: sparse.csr_array, limit: Floats, is_most: Mask, integer: Mask) -> Ints:
+    """Whole columns of which already one exceeds a limit that nothing adds to."""
+    entries = matrix.tocoo()
+    row, column = entries.coords
+    adds = np.zeros(len(limit), dtype=bool)
+    adds[row[entries.data < 0.0]] = True
+    caps = is_most & ~adds
+    over = caps[row] & integer[column] & (entries.data > limit[row] * (1.0 + 10.0 * FEASIBILITY_TOLERANCE))
+    return np.unique(column[over])
 
 
-def power_of_two(values: Iterable[float]) -> float:
-    """The power of two just below the largest size among the values; 1 if there is none but 0.
+def _check_spread(program: Program, row: Ints, value: Floats) -> None:
+    size = np.abs(value)
+    wrong = np.flatnonzero((size > 0.0) & ~((size > SMALLEST_COEFFICIENT) & (size < LARGEST_COEFFICIENT)))
+    if len(wrong):
+        bound = f"scaled coefficient must lie in ({SMALLEST_COEFFICIENT:g}, {LARGEST_COEFFICIENT:g})"
+        raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
 
-    >>> power_of_two([0.3, -5.0]), power_of_two([])
-    (4.0, 1.0)
+
+def powers_of_two(values: Floats) -> Floats:
+    """The power of two just below the size of each value; 1 for 0.
+
+    >>> powers_of_two(np.array([0.3, -5.0, 0.0])).tolist()
+    [0.25, 4.0, 1.0]
     """
-    largest = max((abs(value) for value in values), default=0.0)
-    return 2.0 ** (math.frexp(largest)[1] - 1) if largest > 0.0 else 1.0
+    exponent = np.frexp(np.abs(values))[1] - 1
+    return np.where(values == 0.0, 1.0, np.ldexp(1.0, exponent))

@@ -1,6 +1,7 @@
 """What goes into the integer program and what comes out of it. Types only.
 
-Rates are per second, costs are USD per hour; resources are counted in whatever unit their limit is counted in.
+Rates are per second, money is USD per hour (the mean over the horizon), resources are counted in whatever unit their
+limit is counted in. A quantity "by period" has one entry for each of `FleetProblem.periods`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from planner.errors import InputError
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 FEASIBILITY_TOLERANCE = 1e-6
 """A limit counts as met when it is missed by at most this share of it.
@@ -25,12 +27,12 @@ Ten HiGHS-default primal tolerances (1e-7, HiGHS option `primal_feasibility_tole
 
 
 class Objective(StrEnum):
-    """What is best."""
+    """What is best. Rates and costs are means over the horizon."""
 
     MIN_COST = "min_cost"
     """Least cost [USD/h] that serves the whole demand."""
     MAX_RATE = "max_rate"
-    """Greatest served rate [1/s] within the limits (the demand, if given, is a cap); of those the cheapest."""
+    """Greatest served rate [1/s] within the limits (the demand is a cap); of those the cheapest."""
     MAX_RATE_PER_COST = "max_rate_per_cost"
     """Greatest served rate per cost [1/s per USD/h], a true ratio; of equal ratios the one that serves most."""
 
@@ -64,55 +66,151 @@ class Sense(StrEnum):
     AT_LEAST = ">="
 
 
-class CandidatePool(Frozen):
-    """Identical units side by side.
+class Period(Frozen):
+    """A stretch in which demand and fleet stand still. The horizon repeats: the last comes before the first."""
 
-    Raises InputError when no unit carries anything: such a pool can never be used.
+    name: str = Field(min_length=1)
+    hours: AboveZero = 1.0
+
+
+ALWAYS = Period(name="always")
+
+
+class Slice(Frozen):
+    """A stream of requests that may be routed in parts: one row of the demand.
+
+    `demand_per_s` is by period; None (allowed where the objective is a greatest rate): as much as can be served. A
+    deferrable slice is work that may wait: only its total over the horizon counts. `least_share` of the demand is
+    served in every period (deferrable: over the horizon) under the objectives that need not serve all of it.
     """
 
     name: str = Field(min_length=1)
-    rate_per_unit: float = Field(description="sustainable rate of one unit [1/s]; > 0")
-    cost_per_unit: NonNegative = Field(description="[USD/h]")
-    resources: Mapping[str, NonNegative] = Field(default_factory=dict, description="taken by one unit, by name")
-    granularity: int = Field(default=1, ge=1, description="units come in multiples of this, e.g. replicas per server")
-
-    @model_validator(mode="after")
-    def _carries_something(self) -> Self:
-        if self.rate_per_unit <= 0.0:
-            field, fix = f"pool {self.name!r} rate_per_unit", "leave the candidate out: it can never be used"
-            raise InputError(field, self.rate_per_unit, "must be > 0 per s", fix)
-        return self
+    demand_per_s: tuple[NonNegative, ...] | None = None
+    deferrable: bool = False
+    least_share: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
-class Candidate(Frozen):
-    """A chain of pools; every routed request passes through each of them once."""
+class Stage(StrEnum):
+    """Which part of the service a unit does."""
+
+    WHOLE = "whole"
+    """All of it."""
+    FIRST = "first"
+    """The first half; what it hands over must be taken by units of the second half."""
+    SECOND = "second"
+    """The second half, of what units of the first half hand over."""
+
+
+class Unit(Frozen):
+    """A pool of given size as one thing that is bought whole numbers of.
+
+    A unit that serves several slices spends the share f / rate of itself on each: sum_s f_s / rate_s <= units on. What
+    is served of a slice is what units of the stages WHOLE and FIRST carry; of every slice and channel, units of stage
+    SECOND carry as much as those of stage FIRST.
+
+    Attributes:
+        name: unique.
+        stage: part of the service.
+        channel: units of stages FIRST and SECOND only hand over within one channel (e.g. a format of KV caches).
+        kind: in each channel all units of stage FIRST that are on in any period are of one kind, and all of stage
+            SECOND; an empty one goes with every other. (Pools that share partners are set up alike.)
+        rates_per_s: by slice, what one unit carries if it serves that slice alone [1/s]; absent: it cannot serve it.
+        takes: of each resource, by name, while on (GPUs, kW, kg CO2e/h ...).
+        usd_per_h: cost while on, besides that of the resources.
+        usd_per_start: cost of switching one unit on (the time its resources are held before it serves).
+        at_least, at_most: units on in every period.
+        steady: as many in every period.
+    """
 
     name: str = Field(min_length=1)
-    pools: tuple[CandidatePool, ...] = Field(min_length=1)
+    stage: Stage = Stage.WHOLE
+    channel: str = ""
+    kind: str = ""
+    rates_per_s: Mapping[str, AboveZero] = Field(min_length=1)
+    takes: Mapping[str, NonNegative] = Field(default_factory=dict)
+    usd_per_h: NonNegative = 0.0
+    usd_per_start: NonNegative = 0.0
+    at_least: int = Field(default=0, ge=0)
+    at_most: int | None = Field(default=None, ge=0)
+    steady: bool = False
 
 
-class Limits(Frozen):
-    """What the fleet must and may do. None (or an absent resource) means unlimited."""
+class Purchase(Frozen):
+    """One way of getting a resource.
 
-    demand_per_s: AboveZero | None = Field(
-        default=None, description="arrivals [1/s]: min_cost serves all, max_* no more"
-    )
-    min_rate_per_s: AboveZero | None = Field(default=None, description="rate [1/s] that max_* objectives must serve")
-    budget_per_h: NonNegative | None = Field(default=None, description="most cost [USD/h]")
-    resources: Mapping[str, NonNegative] = Field(default_factory=dict, description="most of each resource, by name")
-    max_units: int | None = Field(default=None, ge=0, description="most units of all pools together")
+    Attributes:
+        name: unique within the resource, e.g. ``reserved_1yr``.
+        usd_per_h: of one unit of the resource.
+        committed: bought for the whole horizon and paid whether used or not; otherwise bought by period.
+        block: bought in whole multiples of this many.
+        at_least, at_most: units of the resource.
+        usable_share: of what is bought, the rest being headroom (spot).
+    """
+
+    name: str = Field(min_length=1)
+    usd_per_h: NonNegative
+    committed: bool = False
+    block: int = Field(default=1, ge=1)
+    at_least: NonNegative = 0.0
+    at_most: NonNegative | None = None
+    usable_share: Share = 1.0
+
+
+class Resource(Frozen):
+    """What units take. Without purchases it costs nothing and is only limited.
+
+    Attributes:
+        name: unique.
+        purchases: ways to get it; what units take must have been bought.
+        at_most: most in use in any period.
+        at_least: fewest bought in every period (pinned).
+        group: what counts as one for `FleetProblem.max_groups`, e.g. the SKU; empty: nothing.
+    """
+
+    name: str = Field(min_length=1)
+    purchases: tuple[Purchase, ...] = ()
+    at_most: NonNegative | None = None
+    at_least: NonNegative = 0.0
+    group: str = ""
+
+
+class FleetProblem(Frozen):
+    """The whole question, in plain numbers. None means unlimited."""
+
+    slices: tuple[Slice, ...] = Field(min_length=1)
+    units: tuple[Unit, ...]
+    resources: tuple[Resource, ...] = ()
+    periods: tuple[Period, ...] = Field(default=(ALWAYS,), min_length=1)
+    budget_usd_per_h: NonNegative | None = Field(default=None, description="most mean cost [USD/h]")
+    min_rate_per_s: AboveZero | None = Field(default=None, description="mean rate that max_* objectives must serve")
+    max_units: int | None = Field(default=None, ge=0, description="most units on in any period")
+    max_groups: int | None = Field(default=None, ge=1, description="most groups of resources in use")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        count = len(self.periods)
+        for one in self.slices:
+            if one.demand_per_s is not None and len(one.demand_per_s) != count:
+                bound = f"needs one value for each of {count} periods"
+                raise InputError(f"slice {one.name!r} demand_per_s", len(one.demand_per_s), bound)
+        return self
+
+    @property
+    def hours(self) -> float:
+        """Length of the horizon [h]."""
+        return sum(period.hours for period in self.periods)
 
 
 class ConstraintReport(Frozen):
-    """One constraint at the allocation found.
+    """One constraint at the allocation found, over all periods: the period in which least is left.
 
-    `slack` is what is left (>= 0 up to rounding). `dual` is the change of the objective per unit of the limit in the
-    *LP relaxation* (unit counts may be fractions), because an integer program has no duals; None for
-    `max_rate_per_cost`, whose ratio has no linear relaxation.
+    `slack` is what is left (>= 0 up to rounding). `dual` is the change of the objective per unit of the limit (moved in
+    all periods at once) in the *LP relaxation* (unit counts may be fractions), because an integer program has no
+    duals; None for `max_rate_per_cost`, whose ratio has no linear relaxation.
     """
 
     name: str = Field(description="name in the program: the constraint's function, then what it is about")
-    field: str = Field(description="the input that sets it, e.g. budget_per_h")
+    field: str = Field(description="the input that sets it, e.g. budget_usd_per_h")
     sense: Sense
     limit: float
     used: float
@@ -135,7 +233,7 @@ class Relaxation(Frozen):
     is_proven: bool = Field(default=True, description="False when time ran out: the change may be too large")
 
     def __str__(self) -> str:
-        """For example ``budget_per_h 40 -> 57.3``."""
+        """For example ``budget_usd_per_h 40 -> 57.3``."""
         change = "no change of it alone helps" if self.needed is None else f"-> {self.needed:.10g}"
         return f"{self.field} {self.limit:.10g} {change}"
 
@@ -152,23 +250,38 @@ class Diagnosis(Frozen):
 
 
 class Allocation(Frozen):
-    """The answer. All quantities are recomputed from the integer `units`, never read off the solver."""
+    """The answer. All quantities are recomputed from the whole numbers of units, never read off the solver.
+
+    Attributes:
+        status: how the solve ended.
+        objective: USD/h, 1/s, or 1/s per USD/h; None without allocation.
+        gap: proved |best possible - objective| / |objective|, if any.
+        units: by unit, how many are on in each period; only units in use.
+        bought: by resource and purchase, how much is held in each period; only what is bought.
+        routed_per_s: by unit and slice, the rate in each period [1/s]; every unit on that serves the same slices is
+            equally loaded as far as the units allow.
+        cost_per_h: mean over the horizon [USD/h], starts included.
+        starts_usd_per_h: of that, for switching units on.
+        rate_per_s: served, mean over the horizon [1/s].
+        constraints: every limit; not the rows of single units.
+        iterates: max_rate_per_cost: Dinkelbach's rising ratios.
+        diagnosis: given when infeasible or unbounded.
+    """
 
     status: SolveStatus
-    objective: float | None = Field(default=None, description="USD/h, 1/s, or 1/s per USD/h; None without allocation")
-    gap: float | None = Field(default=None, description="proved |best possible - objective| / |objective|, if any")
-    units: Mapping[str, int] = Field(default_factory=dict, description="by pool name")
-    routed_rate: Mapping[str, float] = Field(default_factory=dict, description="[1/s] by candidate name")
+    objective: float | None = None
+    gap: float | None = None
+    units: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
+    bought: Mapping[str, Mapping[str, tuple[float, ...]]] = Field(default_factory=dict)
+    routed_per_s: Mapping[str, Mapping[str, tuple[float, ...]]] = Field(default_factory=dict)
     cost_per_h: float = 0.0
-    rate_per_s: float = Field(default=0.0, description="served: the sum of routed rates")
-    capacity_per_s: float = Field(default=0.0, description="what the units could carry; >= rate_per_s")
-    constraints: tuple[ConstraintReport, ...] = Field(
-        default=(), description="every limit, and carry_rate of each pool in use"
-    )
-    iterates: tuple[float, ...] = Field(default=(), description="max_rate_per_cost: Dinkelbach's rising ratios")
-    diagnosis: Diagnosis | None = Field(default=None, description="given when infeasible or unbounded")
+    starts_usd_per_h: float = 0.0
+    rate_per_s: float = 0.0
+    constraints: tuple[ConstraintReport, ...] = ()
+    iterates: tuple[float, ...] = ()
+    diagnosis: Diagnosis | None = None
 
     @property
     def binding(self) -> tuple[ConstraintReport, ...]:
         """The limits that hold the objective back (see `ConstraintReport.is_tight`)."""
-        return tuple(row for row in self.constraints if row.is_tight and not row.name.startswith("carry_rate__"))
+        return tuple(row for row in self.constraints if row.is_tight)

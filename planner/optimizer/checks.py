@@ -1,0 +1,121 @@
+"""What must be true of a problem before it is solved, and two facts that decide how it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.optimizer.highs import check_names
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Layout, Mask, label
+from planner.optimizer.types import FleetProblem, Objective
+
+
+def check(problem: FleetProblem, objective: Objective, time_limit_s: float, relative_gap: float) -> None:
+    """Raises InputError for what `planner.optimizer.solve` lists."""
+    check_names("unit", [unit.name for unit in problem.units])
+    _check_labels("slice", [one.name for one in problem.slices])
+    _check_labels("period", [period.name for period in problem.periods])
+    _check_labels("resource", [resource.name for resource in problem.resources])
+    _check_labels("group", list({resource.group for resource in problem.resources} - {""}))
+    for resource in problem.resources:
+        _check_labels(f"purchase of {resource.name!r}", [purchase.name for purchase in resource.purchases])
+        if resource.at_least > 0.0 and not resource.purchases:
+            fix = "give it a purchase, or drop at_least"
+            raise InputError(
+                f"resources[{resource.name}].at_least", resource.at_least, "there is no way to buy any", fix
+            )
+    if not time_limit_s > 0.0:
+        raise InputError("time_limit_s", time_limit_s, "must be > 0 s", "give the solver some time, e.g. 10")
+    if not 0.0 <= relative_gap < 1.0:
+        raise InputError("relative_gap", relative_gap, "must lie in [0, 1)", "write 0.01 for one percent")
+    _check_demand(problem, objective)
+
+
+def _check_labels(kind: str, names: list[str]) -> None:
+    check_names(kind, [label(name) for name in names], names)
+
+
+def _check_demand(problem: FleetProblem, objective: Objective) -> None:
+    open_ended = [one.name for one in problem.slices if one.demand_per_s is None]
+    if objective is Objective.MIN_COST:
+        if open_ended:
+            field = f"slices[{open_ended[0]}].demand_per_s"
+            raise InputError(field, None, "min_cost needs a demand to serve", "give it, or choose max_rate")
+        return
+    least = problem.min_rate_per_s
+    if least is not None and not open_ended:
+        hours = [period.hours for period in problem.periods]
+        demand = math.fsum(np.dot(one.demand_per_s or (), hours) / problem.hours for one in problem.slices)
+        if least > demand:
+            bound = f"must be <= the mean demand = {demand:g}"
+            raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
+
+
+def unlimited_unit(layout: Layout) -> str | None:
+    """Name of a unit whose number no limit counts and which can serve ever more; None if there is none.
+
+    All coefficients are >= 0, so the served rate grows without end exactly when such a unit does a slice without
+    demand as a WHOLE, or as a FIRST with a SECOND of the kind that takes what it hands over.
+    """
+    grows = _grows(layout)
+    open_ended = np.isnan(layout.demand_per_s[:, 0])
+    chosen = np.flatnonzero(grows[layout.pair_unit] & open_ended[layout.pair_slice])
+    stage, channel = layout.stage[layout.pair_unit], layout.channel[layout.pair_unit]
+    taken = {(layout.pair_slice[p], channel[p]) for p in chosen if stage[p] == SECOND}
+    for p in chosen:
+        is_taken = stage[p] == FIRST and (layout.pair_slice[p], channel[p]) in taken
+        if stage[p] == WHOLE or is_taken:
+            return str(layout.problem.units[layout.pair_unit[p]].name)
+    return None
+
+
+def _grows(layout: Layout) -> Mask:
+    """Units whose number no limit counts."""
+    problem = layout.problem
+    free_of_budget = problem.budget_usd_per_h is None
+    grows: Mask = np.isinf(layout.at_most) & ((layout.usd_per_h == 0.0) | free_of_budget)
+    if problem.max_units is not None:
+        grows = np.zeros_like(grows)
+    for index, resource in enumerate(problem.resources):
+        endless = [p for p in resource.purchases if p.at_most is None and (free_of_budget or p.usd_per_h == 0.0)]
+        if resource.at_most is not None or (resource.purchases and not endless):
+            grows[layout.take_unit[layout.take_resource == index]] = False
+    return grows
+
+
+def least_cost_usd_per_h(layout: Layout) -> float:
+    """No fleet that serves anything costs less [USD/h]: the pinned purchases, or the cheapest unit for one period.
+
+    Raises InputError if something is served for nothing: it has no rate per cost.
+    """
+    pinned = math.fsum(p.at_least * p.usd_per_h for r in layout.problem.resources for p in r.purchases)
+    unit = _least_unit_cost(layout)
+    stages = [unit[layout.stage == stage] for stage in (WHOLE, FIRST, SECOND)]
+    whole, first, second = (float(costs.min(initial=math.inf)) for costs in stages)
+    least = max(pinned, min(whole, first + second))
+    if least == 0.0:
+        free = layout.problem.units[int(np.argmin(unit))].name
+        fix = "give it or what it takes a price, or choose max_rate"
+        raise InputError(f"units[{free}].usd_per_h", 0.0, "what is served for nothing has no rate per cost", fix)
+    return least
+
+
+def _least_unit_cost(layout: Layout) -> Floats:
+    """Of one unit on in the shortest period, its resources at the cheapest price [USD/h over the horizon]."""
+    shortest = float(layout.share.min())
+    price = np.array([_cheapest_price(layout, r) for r in range(len(layout.resource_group))])
+    cost = layout.usd_per_h * shortest
+    np.add.at(cost, layout.take_unit, layout.take_amount * price[layout.take_resource])
+    return cost
+
+
+def _cheapest_price(layout: Layout, resource: int) -> float:
+    shortest = float(layout.share.min())
+    prices: Sequence[float] = [
+        p.usd_per_h / p.usable_share * (1.0 if p.committed else shortest)
+        for p in layout.problem.resources[resource].purchases
+    ]
+    return min(prices, default=0.0)

@@ -1,0 +1,318 @@
+"""The fleet problem as arrays, and which column of the program stands for what.
+
+Columns, in this order: units on n[j, t], rates f[j, s, t] of every slice a unit can serve, blocks bought b[r, p, t],
+starts z[j, t], groups in use y[g], kinds in use w[k]. What stands still over the horizon (steady units, committed
+purchases, a problem of one period) has one column for all periods.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InputError
+from planner.optimizer.types import FleetProblem, Stage
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+STAGES = (Stage.WHOLE, Stage.FIRST, Stage.SECOND)
+WHOLE, FIRST, SECOND = range(3)
+"""Codes of the stages in `Layout.stage`."""
+
+
+def label(name: str) -> str:
+    """A name as it may stand in a program: every run of other characters than letters and digits is one underscore.
+
+    >>> label("h100-sxm | tp=2")
+    'h100_sxm_tp_2'
+    """
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "_"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Arrays over units j, slices s, periods t, pairs (unit, slice it can serve) p, purchases q, groups g.
+
+    Attributes:
+        problem: what the arrays were read from.
+        share: of the horizon, by period; sums to 1. Shape (t,).
+        demand_per_s: NaN where as much as can be served. Shape (s, t).
+        deferrable: by slice.
+        ceiling_per_s: most of a slice that is ever carried in a period; infinite without a demand. Shape (s, t).
+        stage, channel: code by unit; channels are numbered.
+        usd_per_h, usd_per_start, at_least, at_most, steady: of each unit; `at_most` is infinite where None.
+        pair_unit, pair_slice, pair_rate: of each pair.
+        take_unit, take_resource, take_amount: one entry for each resource a unit takes (> 0).
+        purchase_resource, purchase_usd, purchase_block, purchase_usable, purchase_committed: of each purchase;
+            `purchase_usd` is per block and hour.
+        groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
+        units_column: shape (j, t). rate_column: shape (p, t). blocks_column: shape (q, t).
+        start_units: units whose starts cost something; starts_column has shape (their number, t).
+        kinds: (stage, channel, name) of each kind where there are several in a stage and channel; `unit_kind` is -1 for
+            units of none.
+        groups_column, kinds_column: shapes (g,) and (k,).
+        columns: how many there are.
+    """
+
+    problem: FleetProblem
+    share: Floats
+    demand_per_s: Floats
+    deferrable: Mask
+    ceiling_per_s: Floats
+    stage: Ints
+    channel: Ints
+    channels: tuple[str, ...]
+    usd_per_h: Floats
+    usd_per_start: Floats
+    at_least: Ints
+    at_most: Floats
+    steady: Mask
+    pair_unit: Ints
+    pair_slice: Ints
+    pair_rate: Floats
+    take_unit: Ints
+    take_resource: Ints
+    take_amount: Floats
+    purchase_resource: Ints
+    purchase_usd: Floats
+    purchase_block: Floats
+    purchase_usable: Floats
+    purchase_committed: Mask
+    groups: tuple[str, ...]
+    resource_group: Ints
+    kinds: tuple[tuple[int, int, str], ...]
+    unit_kind: Ints
+    units_column: Ints
+    rate_column: Ints
+    blocks_column: Ints
+    start_units: Ints
+    starts_column: Ints
+    groups_column: Ints
+    kinds_column: Ints
+    columns: int
+
+    @property
+    def periods(self) -> int:
+        """How many there are."""
+        return len(self.share)
+
+    @property
+    def served(self) -> Mask:
+        """Pairs whose rate counts as served: of the stages WHOLE and FIRST."""
+        return np.asarray(self.stage[self.pair_unit] != SECOND)
+
+    @property
+    def mean_demand_per_s(self) -> Floats:
+        """Of each slice over the horizon; NaN where as much as can be served."""
+        return np.asarray(self.demand_per_s @ self.share)
+
+    def only(self, kept: Mask) -> Layout:
+        """The layout of the problem with fewer units."""
+        number = np.cumsum(kept) - 1
+        chosen = np.flatnonzero(kept)
+        units = tuple(self.problem.units[j] for j in chosen)
+        pairs, takes = kept[self.pair_unit], kept[self.take_unit]
+        fewer = replace(
+            self,
+            problem=self.problem.model_copy(update={"units": units}),
+            stage=self.stage[kept],
+            channel=self.channel[kept],
+            usd_per_h=self.usd_per_h[kept],
+            usd_per_start=self.usd_per_start[kept],
+            at_least=self.at_least[kept],
+            at_most=self.at_most[kept],
+            steady=self.steady[kept],
+            unit_kind=self.unit_kind[kept],
+            pair_unit=number[self.pair_unit[pairs]],
+            pair_slice=self.pair_slice[pairs],
+            pair_rate=self.pair_rate[pairs],
+            take_unit=number[self.take_unit[takes]],
+            take_resource=self.take_resource[takes],
+            take_amount=self.take_amount[takes],
+        )
+        return _numbered(fewer)
+
+    def integer(self) -> Mask:
+        """Which columns hold whole numbers: units, blocks, groups and kinds."""
+        whole = np.zeros(self.columns, dtype=bool)
+        for columns in (self.units_column, self.blocks_column, self.groups_column, self.kinds_column):
+            whole[columns.ravel()] = True
+        return whole
+
+    def purchase_names(self) -> Iterator[tuple[str, str]]:
+        """Resource and purchase, in the order of the purchases."""
+        return ((r.name, p.name) for r in self.problem.resources for p in r.purchases)
+
+    def column_names(self) -> list[str]:
+        """One for each column, e.g. ``rate__<unit>__<slice>__<period>``; without the period where it stands still."""
+        problem = self.problem
+        units, slices = [label(unit.name) for unit in problem.units], [label(one.name) for one in problem.slices]
+        periods = [f"__{label(period.name)}" for period in problem.periods]
+        names = [""] * self.columns
+
+        def fill(columns: Ints, stems: Sequence[str]) -> None:
+            for row, stem in zip(columns, stems, strict=True):
+                moves = len(set(row.tolist())) > 1
+                for column, period in zip(row, periods, strict=True):
+                    names[column] = stem + (period if moves else "")
+
+        fill(self.units_column, [f"units__{name}" for name in units])
+        pairs = zip(self.pair_unit, self.pair_slice, strict=True)
+        fill(self.rate_column, [f"rate__{units[j]}__{slices[s]}" for j, s in pairs])
+        fill(self.blocks_column, [f"blocks__{label(r)}__{label(p)}" for r, p in self.purchase_names()])
+        fill(self.starts_column, [f"starts__{units[j]}" for j in self.start_units])
+        for column, group in zip(self.groups_column, self.groups, strict=True):
+            names[column] = f"uses__{label(group)}"
+        for column, subject in zip(self.kinds_column, self.kind_names(), strict=True):
+            names[column] = "__".join(("is", *map(label, subject)))
+        return names
+
+    def kind_names(self) -> list[tuple[str, str, str]]:
+        """Stage, channel and name of each kind."""
+        return [(STAGES[stage].value, self.channels[channel], name) for stage, channel, name in self.kinds]
+
+
+def layout_of(problem: FleetProblem) -> Layout:
+    """The arrays and columns of a problem.
+
+    Raises:
+        InputError: a unit serves a slice or takes a resource that the problem does not have.
+    """
+    units, periods = problem.units, len(problem.periods)
+    share = np.array([period.hours for period in problem.periods]) / problem.hours
+    demand = np.array([s.demand_per_s or (math.nan,) * periods for s in problem.slices])
+    deferrable = np.array([one.deferrable for one in problem.slices])
+    channels = tuple(sorted({unit.channel for unit in units if unit.stage is not Stage.WHOLE}))
+    channel_code = {name: code for code, name in enumerate(channels)}
+    pair_unit, pair_slice, pair_rate = _pairs(problem)
+    take_unit, take_resource, take_amount = _takes(problem)
+    purchases = [(index, p) for index, r in enumerate(problem.resources) for p in r.purchases]
+    groups = tuple(dict.fromkeys(r.group for r in problem.resources if r.group))
+    groups = groups if problem.max_groups is not None else ()
+    group_code = {name: code for code, name in enumerate(groups)}
+    kind_keys = [(STAGES.index(u.stage), channel_code.get(u.channel, -1), u.kind) for u in units]
+    kinds = _kinds(kind_keys)
+    kind_code = {key: code for code, key in enumerate(kinds)}
+    none = np.zeros((0, 0), dtype=np.int64)
+    unnumbered = Layout(
+        problem=problem,
+        share=share,
+        demand_per_s=demand,
+        deferrable=deferrable,
+        ceiling_per_s=_ceiling_per_s(demand, share, deferrable),
+        stage=np.array([STAGES.index(unit.stage) for unit in units], dtype=np.int64),
+        channel=np.array([channel_code.get(u.channel, -1) if u.stage is not Stage.WHOLE else -1 for u in units], int),
+        channels=channels,
+        usd_per_h=np.array([unit.usd_per_h for unit in units], dtype=float),
+        usd_per_start=np.array([unit.usd_per_start for unit in units], dtype=float),
+        at_least=np.array([unit.at_least for unit in units], dtype=np.int64),
+        at_most=np.array([math.inf if unit.at_most is None else unit.at_most for unit in units], dtype=float),
+        steady=np.array([unit.steady for unit in units], dtype=bool),
+        pair_unit=pair_unit,
+        pair_slice=pair_slice,
+        pair_rate=pair_rate,
+        take_unit=take_unit,
+        take_resource=take_resource,
+        take_amount=take_amount,
+        purchase_resource=np.array([index for index, _ in purchases], dtype=np.int64),
+        purchase_usd=np.array([p.usd_per_h * p.block for _, p in purchases], dtype=float),
+        purchase_block=np.array([p.block for _, p in purchases], dtype=float),
+        purchase_usable=np.array([p.usable_share for _, p in purchases], dtype=float),
+        purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),
+        groups=groups,
+        resource_group=np.array([group_code.get(r.group, -1) for r in problem.resources], dtype=np.int64),
+        kinds=kinds,
+        unit_kind=np.array([kind_code.get(key, -1) for key in kind_keys], dtype=np.int64),
+        units_column=none,
+        rate_column=none,
+        blocks_column=none,
+        start_units=none.ravel(),
+        starts_column=none,
+        groups_column=none.ravel(),
+        kinds_column=none.ravel(),
+        columns=0,
+    )
+    return _numbered(unnumbered)
+
+
+def _numbered(layout: Layout) -> Layout:
+    """With the columns numbered."""
+    periods, counter = layout.periods, _Columns()
+    starts = (layout.usd_per_start > 0.0) & ~layout.steady & (periods > 1)
+    moves = np.zeros(max(len(layout.pair_unit), len(starts)), dtype=bool)
+    return replace(
+        layout,
+        units_column=counter.columns(layout.steady, periods),
+        rate_column=counter.columns(moves[: len(layout.pair_unit)], periods),
+        blocks_column=counter.columns(layout.purchase_committed, periods),
+        start_units=np.flatnonzero(starts),
+        starts_column=counter.columns(moves[: int(starts.sum())], periods),
+        groups_column=counter.columns(np.ones(len(layout.groups), dtype=bool), 1).ravel(),
+        kinds_column=counter.columns(np.ones(len(layout.kinds), dtype=bool), 1).ravel(),
+        columns=counter.used,
+    )
+
+
+class _Columns:
+    """Hands out column numbers."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def columns(self, still: Mask, periods: int) -> Ints:
+        """One column for what stands still, else one for each period. Shape (things, periods)."""
+        width = np.where(still, 1, periods)
+        first = self.used + np.cumsum(width) - width
+        self.used += int(width.sum())
+        return np.asarray(first[:, None] + np.where(still[:, None], 0, np.arange(periods)[None, :]), dtype=np.int64)
+
+
+def _kinds(keys: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
+    """Those of stages FIRST and SECOND with a name, where there is more than one in the stage and channel."""
+    named = {key for key in keys if key[2] and key[0] != WHOLE}
+    count = Counter(key[:2] for key in named)
+    return tuple(sorted(key for key in named if count[key[:2]] > 1))
+
+
+def _pairs(problem: FleetProblem) -> tuple[Ints, Ints, Floats]:
+    code = {one.name: index for index, one in enumerate(problem.slices)}
+    unit, slices, rates = [], [], []
+    for index, one in enumerate(problem.units):
+        for name, rate in one.rates_per_s.items():
+            if name not in code:
+                fix = "add the slice to the problem, or leave its rate out"
+                raise InputError(f"units[{one.name}].rates_per_s", name, "must be the name of a slice", fix)
+            unit.append(index)
+            slices.append(code[name])
+            rates.append(rate)
+    return np.array(unit, dtype=np.int64), np.array(slices, dtype=np.int64), np.array(rates, dtype=float)
+
+
+def _takes(problem: FleetProblem) -> tuple[Ints, Ints, Floats]:
+    code = {one.name: index for index, one in enumerate(problem.resources)}
+    unit, resources, amounts = [], [], []
+    for index, one in enumerate(problem.units):
+        for name, amount in one.takes.items():
+            if name not in code:
+                fix = "add the resource to the problem; without purchases and limit it is free"
+                raise InputError(f"units[{one.name}].takes", name, "must be the name of a resource", fix)
+            if amount > 0.0:
+                unit.append(index)
+                resources.append(code[name])
+                amounts.append(amount)
+    return np.array(unit, dtype=np.int64), np.array(resources, dtype=np.int64), np.array(amounts, dtype=float)
+
+
+def _ceiling_per_s(demand: Floats, share: Floats, deferrable: Mask) -> Floats:
+    """Deferrable work may all be done in one period: ceiling[s, t] = sum_u share_u demand[s, u] / share_t."""
+    at_once = (demand @ share)[:, None] / share[None, :]
+    most = np.where(deferrable[:, None], at_once, demand)
+    return np.asarray(np.where(np.isnan(most), math.inf, most))

@@ -1,0 +1,129 @@
+"""Rows of the program in plain numbers, with the names they go by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.optimizer.layout import Floats, Ints, Layout, Mask, label
+from planner.optimizer.types import Sense
+
+WHOLE_HORIZON = -1
+"""Period of a row that holds over the horizon and not in each period."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """``value x[column]`` is added to row `row`, for each entry."""
+
+    row: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    column: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    value: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
+
+    def of_rows(self, kept: Mask) -> Terms:
+        """Only the terms of the kept rows, which are numbered anew."""
+        number = np.cumsum(kept) - 1
+        mine = kept[self.row]
+        return Terms(number[self.row[mine]], self.column[mine], self.value[mine])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``sum used x  sense  limit + sum supply x``, for each row of one constraint.
+
+    Attributes:
+        constraint: name of its function.
+        sense: at most, or at least.
+        subjects: what rows are about, e.g. resource and purchase.
+        subject: index of what each row is about; rows of one subject differ in the period only.
+        field: the input that sets the limit, in the words of `FleetProblem`, with {} for the parts of the subject.
+        periods: index of each row's period, or `WHOLE_HORIZON`.
+        limit: constant part of the limit.
+        used: terms of what is used.
+        supply: terms of what is added to the limit.
+    """
+
+    constraint: str
+    sense: Sense
+    subjects: Sequence[tuple[str, ...]]
+    subject: Ints
+    field: str
+    periods: Ints
+    limit: Floats
+    used: Terms
+    supply: Terms = dataclasses.field(default_factory=Terms)
+
+    def __len__(self) -> int:
+        return len(self.limit)
+
+    def families(self) -> list[str]:
+        """Name of each row without its period: constraint, then subject."""
+        names = ["__".join((self.constraint, *map(label, subject))) for subject in self.subjects]
+        return [names[index] for index in self.subject]
+
+    def fields(self) -> list[str]:
+        """The input that sets the limit of each row."""
+        names = [self.field.format(*subject) for subject in self.subjects]
+        return [names[index] for index in self.subject]
+
+    def names(self, layout: Layout) -> list[str]:
+        """Name of each row, with its period where there are several."""
+        periods = [f"__{label(period.name)}" for period in layout.problem.periods]
+        shown = [periods[t] if t >= 0 and len(periods) > 1 else "" for t in self.periods]
+        return [family + period for family, period in zip(self.families(), shown, strict=True)]
+
+    def only(self, kept: Mask) -> Rows:
+        """The rows that are kept."""
+        return replace(
+            self,
+            subject=self.subject[kept],
+            periods=self.periods[kept],
+            limit=self.limit[kept],
+            used=self.used.of_rows(kept),
+            supply=self.supply.of_rows(kept),
+        )
+
+
+def no_rows(constraint: str) -> Rows:
+    """A constraint that nothing asks for."""
+    none = np.zeros(0, dtype=np.int64)
+    return Rows(constraint, Sense.AT_MOST, [], none, "", none, np.zeros(0), Terms())
+
+
+def one_row(constraint: str, source: str, sense: Sense, limit: float, used: Terms) -> Rows:
+    """A row over the whole horizon."""
+    first = np.zeros(1, dtype=np.int64)
+    return Rows(constraint, sense, [()], first, source, np.array([WHOLE_HORIZON]), np.array([limit]), used)
+
+
+def rows_by_period(
+    layout: Layout,
+    constraint: str,
+    sense: Sense,
+    subjects: Sequence[tuple[str, ...]],
+    source: str,
+    used: Terms,
+    supply: Terms | None = None,
+) -> Rows:
+    """A row for each subject and period, subject by subject, with limit 0."""
+    return Rows(
+        constraint=constraint,
+        sense=sense,
+        subjects=subjects,
+        subject=np.repeat(np.arange(len(subjects)), layout.periods),
+        field=source,
+        periods=np.tile(np.arange(layout.periods), len(subjects)),
+        limit=np.zeros(len(subjects) * layout.periods),
+        used=used,
+        supply=supply or Terms(),
+    )
+
+
+def limited(rows: Rows, limits: Sequence[float | None], periods: int) -> Rows:
+    """The rows of the subjects that have a limit."""
+    values = np.repeat(np.array([math.nan if limit is None else limit for limit in limits], dtype=float), periods)
+    return replace(rows, limit=values).only(~np.isnan(values))
