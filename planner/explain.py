@@ -81,7 +81,11 @@ def marginal_values(plan: Plan, solver: Solver) -> tuple[Marginal, ...]:
 
 
 def _marginal(requirement: Requirement, value: float, base: Outcome, outcome: Outcome, measure: Measure) -> Marginal:
+    """What a changed requirement is worth. Where it is looser the fleet of before still does, so it costs nothing."""
     assert requirement.value is not None
+    worth = gain(base, outcome, measure)
+    if requirement.is_looser(value) and (worth is None or worth < 0.0):
+        outcome, worth = base, 0.0
     return Marginal(
         name=requirement.name,
         key=requirement.key,
@@ -90,7 +94,7 @@ def _marginal(requirement: Requirement, value: float, base: Outcome, outcome: Ou
         after=value,
         easier=requirement.is_looser(value),
         outcome=outcome,
-        gain=gain(base, outcome, measure),
+        gain=worth,
     )
 
 

@@ -28,6 +28,8 @@ from planner.workload import LatencyTarget, Metric, Slo
 
 RELATIVE_GAP, COARSE_GAP = 1e-3, 1e-2
 """To which the fleet is proved best, a dollar in a thousand; and as long as rates are still being refined."""
+TIME_LIMIT_S, COARSE_TIME_LIMIT_S = 10.0, 1.0
+"""For one solve, and as long as rates are still being refined."""
 SAME_COST = 1e-9
 """Share by which costs of equally good fleets may differ."""
 MAX_ROUNDS = 60
@@ -144,7 +146,8 @@ class FleetSearch:
         self, columns: Sequence[Column], objective: Objective, flat: bool = False, gap: float = RELATIVE_GAP
     ) -> Allocation:
         """The program over some columns as their rates stand."""
-        return solve(self.problem(columns, flat), objective, relative_gap=gap)
+        time_limit_s = TIME_LIMIT_S if gap <= RELATIVE_GAP else COARSE_TIME_LIMIT_S
+        return solve(self.problem(columns, flat), objective, relative_gap=gap, time_limit_s=time_limit_s)
 
     def refined(self, objective: Objective, flat: bool = False) -> Allocation:
         """Solve and replace optimistic rates by true ones until every chosen column has its true rates.
@@ -165,6 +168,9 @@ class FleetSearch:
         gap = COARSE_GAP
         while True:
             allocation = self.solved(columns(), objective, flat, gap)
+            if not allocation.status.has_allocation and gap > RELATIVE_GAP and not allocation.diagnosis:
+                gap = RELATIVE_GAP
+                continue
             if not allocation.status.has_allocation:
                 return allocation
             if not self.columns.refine(allocation):
@@ -293,6 +299,8 @@ def simplest(found: FleetSearch, best: Allocation) -> Allocation:
         return best
     gap = 1.0 - bound / chosen.objective
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
+    if best.status is SolveStatus.TIME_LIMIT:
+        status = best.status
     return chosen.model_copy(update={"gap": gap, "status": status})
 
 

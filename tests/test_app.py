@@ -138,7 +138,9 @@ def test_a_budget_too_small_says_how_much_is_enough(app: AppTest) -> None:
     app.run()
     (warning,) = app.warning
     assert not app.exception and "limits.budget_usd_per_hour 1 -> " in warning.value.replace("\\", "")
-    needed = float(warning.value.replace("\\", "").split("limits.budget_usd_per_hour 1 -> ")[1].split(";")[0].rstrip("*. "))
+    needed = float(
+        warning.value.replace("\\", "").split("limits.budget_usd_per_hour 1 -> ")[1].split(";")[0].rstrip("*. ")
+    )
     assert needed * 730 <= before * 1.001  # the program's least cost, before simulation made the fleet grow
 
 

@@ -284,7 +284,15 @@ CONSTRAINTS: Mapping[Objective, tuple[Constraint, ...]] = {
 
 PIN_MARKS = frozenset({"mark_pinned_group", "mark_pinned_kind"})
 """Constraints that follow from `pin_units`."""
-STRUCTURAL = PIN_MARKS | {"carry_rate", "hand_over", "count_starts", "mark_group", "mark_kind", "keep_one_kind"}
+STRUCTURAL = PIN_MARKS | {
+    "carry_rate",
+    "hand_over",
+    "hold_resource",
+    "count_starts",
+    "mark_group",
+    "mark_kind",
+    "keep_one_kind",
+}
 """Constraints that say what a fleet is, not what it may be: no input limits them, and no report lists them."""
 
 

@@ -1,4 +1,4 @@
-"""One stream of requests in one period, exactly and fast: covering knapsacks joined over their Pareto fronts.
+"""Streams of requests period by period, exactly and fast: covering knapsacks joined over their Pareto fronts.
 
 Where there is one slice and one period, a unit j has a rate r_j and a cost c_j, and the least cost that covers the
 demand d is a covering knapsack (S. Martello and P. Toth 1990, "Knapsack Problems", ch. 3); with prefill and decode
@@ -23,7 +23,7 @@ import numpy as np
 
 from planner.optimizer.constraints import rows_for
 from planner.optimizer.fleet import sides
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Ints, Layout
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Ints, Layout, Mask
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective, Sense
 
 MOST_LABELS = 20_000
@@ -38,92 +38,181 @@ class Covering:
 
     Attributes:
         values: by column of the layout.
-        bound_per_h: no fleet costs less [USD/h].
+        bound_per_h: no fleet costs less [USD/h]; None where that is not known.
         keeps_limits: the values meet every row of the program.
     """
 
     values: Floats
-    bound_per_h: float
+    bound_per_h: float | None
     keeps_limits: bool
 
 
 def cheapest_cover(layout: Layout) -> Covering | None:
-    """The cheapest fleet for a problem of one slice and one period without limits; None for other problems.
+    """A fleet of units that serve one slice each, the cheapest for every slice and period by itself.
 
-    None as well where nothing covers the demand or a front grows beyond `MOST_LABELS`.
+    Where there is one slice, periods are coupled by what is bought or kept for all of them only: commitments (taken at
+    their price as though they could be had by the hour), starts (left out) and kinds. So the sum over periods is a
+    bound, and the fleet is the answer where it costs no more than that. Several slices have no bound this way.
+
+    None for steady units beside others, deferrable slices in several periods, pinned units or purchases; where nothing
+    covers a demand, or a front grows beyond `MOST_LABELS`.
     """
-    if not _is_one_stream(layout):
+    if not _is_covering(layout):
         return None
-    demand, cost, rate = float(layout.demand_per_s[0, 0]), _unit_costs(layout), np.zeros(len(layout.stage))
-    rate[layout.pair_unit] = layout.pair_rate
-    counts = least_cost_cover(demand, cost, np.minimum(rate, demand), layout.stage, layout.channel, layout.unit_kind)
+    demand = layout.demand_per_s
+    if layout.steady.any():
+        demand = np.broadcast_to(demand.max(axis=1, keepdims=True), demand.shape)
+    cost = _unit_costs(layout)
+    counts = _counts(layout, demand, cost, np.ones(len(cost), dtype=bool))
     if counts is None:
         return None
-    values = _values(layout, counts, rate, demand)
-    return Covering(values, math.fsum((cost * counts).tolist()), _keeps_limits(layout, values))
+    total = counts.sum(axis=0)
+    bound = math.fsum((layout.share * (cost @ total)).tolist()) if len(counts) == 1 else None
+    allowed = _kinds_of_peak(layout, total, demand)
+    if not allowed.all():
+        counts = _counts(layout, demand, cost, allowed)
+        if counts is None:
+            return None
+    values = _values(layout, counts, demand)
+    return Covering(values, bound, _keeps_limits(layout, values))
 
 
-def _is_one_stream(layout: Layout) -> bool:
+def _is_covering(layout: Layout) -> bool:
     problem = layout.problem
     pinned = any(r.at_least > 0.0 or any(p.at_least > 0.0 for p in r.purchases) for r in problem.resources)
-    is_one = layout.periods == 1 and len(problem.slices) == 1 and not pinned and not layout.at_least.any()
-    return is_one and bool(layout.demand_per_s[0, 0] > 0.0) and len(layout.pair_unit) == len(layout.stage)
+    waits = layout.deferrable.any() and layout.periods > 1
+    mixed = layout.steady.any() and not layout.steady.all()
+    known = not np.isnan(layout.demand_per_s).any()
+    return bool(known and not (pinned or waits or mixed or layout.at_least.any()))
 
 
 def _unit_costs(layout: Layout) -> Floats:
     """Cost of each unit [USD/h], its resources at their cheapest price and in parts of blocks."""
-    price = np.zeros(len(layout.problem.resources))
-    for q, resource in enumerate(layout.purchase_resource.tolist()):
-        own = layout.purchase_usd[q] / (layout.purchase_block[q] * layout.purchase_usable[q])
-        first = layout.purchase_resource[:q]
-        price[resource] = min(price[resource], own) if resource in first else own
+    price = np.full(len(layout.problem.resources), math.inf)
+    np.minimum.at(price, layout.purchase_resource, _usd_per_usable(layout))
+    price = np.where(np.isfinite(price), price, 0.0)
     bought = np.bincount(
         layout.take_unit, weights=layout.take_amount * price[layout.take_resource], minlength=len(layout.stage)
     )
     return np.asarray(layout.usd_per_h + bought)
 
 
-def _values(layout: Layout, counts: Ints, rate: Floats, demand: float) -> Floats:
-    """The columns of these units: all of a stage equally loaded, blocks of the cheapest purchase."""
+def _usd_per_usable(layout: Layout) -> Floats:
+    return np.asarray(layout.purchase_usd / (layout.purchase_block * layout.purchase_usable))
+
+
+def _rates(layout: Layout, one: int) -> Floats:
+    """What each unit carries of a slice [1/s]; 0 where it cannot serve it."""
+    rate = np.zeros(len(layout.stage))
+    mine = layout.pair_slice == one
+    rate[layout.pair_unit[mine]] = layout.pair_rate[mine]
+    return rate
+
+
+def _counts(layout: Layout, demand: Floats, cost: Floats, allowed: Mask) -> Ints | None:
+    """Units for every slice and period, shape (slices, units, periods); None where something cannot be covered."""
+    counts = np.zeros((len(demand), len(cost), layout.periods), dtype=np.int64)
+    for one, by_period in enumerate(demand):
+        rate = _rates(layout, one)
+        units = np.flatnonzero((rate > 0.0) & allowed)
+        for asked in np.unique(by_period[by_period > 0.0]):
+            found = least_cost_cover(
+                float(asked),
+                cost[units],
+                np.minimum(rate[units], asked),
+                layout.stage[units],
+                layout.channel[units],
+                layout.unit_kind[units],
+            )
+            if found is None:
+                return None
+            counts[one][np.ix_(units, np.flatnonzero(by_period == asked))] = found[:, None]
+    return counts
+
+
+def _kinds_of_peak(layout: Layout, counts: Ints, demand: Floats) -> Mask:
+    """Units that may be used so that all periods have the kinds of the one with the largest demand; all, if they do."""
+    everything = np.ones(len(counts), dtype=bool)
+    used = counts.any(axis=1)
+    kinds = {layout.kinds[kind] for kind in layout.unit_kind[used] if kind >= 0}
+    if len({(stage, channel) for stage, channel, _ in kinds}) == len(kinds):
+        return everything
+    peak = counts[:, int(demand.sum(axis=0).argmax())] > 0
+    wanted = set(layout.unit_kind[peak & (layout.unit_kind >= 0)].tolist())
+    return np.array([kind < 0 or kind in wanted for kind in layout.unit_kind.tolist()])
+
+
+def _values(layout: Layout, counts: Ints, demand: Floats) -> Floats:
+    """The columns of these units: all of a slice's equally loaded, and the cheapest purchases for them."""
     values = np.zeros(layout.columns)
-    values[layout.units_column[:, 0]] = counts
-    carried = np.zeros(len(counts))
-    can = counts * rate
-    handed = {
-        ch: min(can[_is(layout, FIRST, ch)].sum(), can[_is(layout, SECOND, ch)].sum()) for ch in _channels(layout)
-    }
-    whole = _is(layout, WHOLE, -1)
-    share = demand / (can[whole].sum() + math.fsum(handed.values()))
-    carried[whole] = share * can[whole]
-    for channel, most in handed.items():
-        for stage in (FIRST, SECOND):
-            mine = _is(layout, stage, channel)
-            if most > 0.0:
-                carried[mine] = share * most * can[mine] / can[mine].sum()
-    values[layout.rate_column[:, 0]] = carried[layout.pair_unit]
-    taken = np.bincount(
-        layout.take_resource,
-        weights=layout.take_amount * counts[layout.take_unit],
-        minlength=len(layout.problem.resources),
-    )
-    usable = layout.purchase_block * layout.purchase_usable
-    for resource in np.unique(layout.purchase_resource):
-        mine = np.flatnonzero(layout.purchase_resource == resource)
-        best = mine[np.argmin(layout.purchase_usd[mine] / usable[mine])]
-        values[layout.blocks_column[best, 0]] = math.ceil(taken[resource] / usable[best] - 1e-9)
-    group = layout.resource_group[layout.take_resource[counts[layout.take_unit] > 0]]
+    total = counts.sum(axis=0)
+    values[layout.units_column] = total
+    for one, by_period in enumerate(layout.demand_per_s):
+        rate = _rates(layout, one)
+        mine = layout.pair_slice == one
+        for t in range(layout.periods):
+            carried = _carried(layout, counts[one, :, t] * rate, float(by_period[t]))
+            values[layout.rate_column[mine, t]] += carried[layout.pair_unit[mine]]
+    values[layout.blocks_column] = _blocks(layout, total)
+    on = total[layout.start_units]
+    values[layout.starts_column] = np.maximum(on - np.roll(on, 1, axis=1), 0)
+    used = total.any(axis=1)
+    group = layout.resource_group[layout.take_resource[used[layout.take_unit]]]
     values[layout.groups_column[group[group >= 0]]] = 1.0
-    kind = layout.unit_kind[counts > 0]
+    kind = layout.unit_kind[used]
     values[layout.kinds_column[kind[kind >= 0]]] = 1.0
     return values
 
 
+def _carried(layout: Layout, can: Floats, demand: float) -> Floats:
+    """Rate of each unit when all that serve a demand are equally loaded, handed-over requests on both sides alike."""
+    carried = np.zeros(len(can))
+    channels = range(len(layout.channels))
+    handed = {ch: min(can[_is(layout, FIRST, ch)].sum(), can[_is(layout, SECOND, ch)].sum()) for ch in channels}
+    whole = _is(layout, WHOLE, -1)
+    most = can[whole].sum() + math.fsum(handed.values())
+    if not most > 0.0:
+        return carried
+    share = demand / most
+    carried[whole] = share * can[whole]
+    for channel, both in handed.items():
+        for stage in (FIRST, SECOND):
+            mine = _is(layout, stage, channel)
+            if both > 0.0:
+                carried[mine] = share * both * can[mine] / can[mine].sum()
+    return carried
+
+
+def _blocks(layout: Layout, counts: Ints) -> Floats:
+    """Blocks of each purchase, shape (purchases, periods): the cheapest committed and the cheapest other one.
+
+    A committed block is worth it where what the other costs over the periods that need it is more.
+    """
+    blocks = np.zeros(layout.blocks_column.shape)
+    usable, price = layout.purchase_block * layout.purchase_usable, _usd_per_usable(layout)
+    for resource in np.unique(layout.purchase_resource):
+        takes = layout.take_resource == resource
+        taken = layout.take_amount[takes] @ counts[layout.take_unit[takes]]
+        mine = np.flatnonzero(layout.purchase_resource == resource)
+        kinds = [mine[layout.purchase_committed[mine] == committed] for committed in (True, False)]
+        kept, hired = (units[np.argmin(price[units])] if len(units) else -1 for units in kinds)
+        levels = np.unique(np.concatenate([[0.0], np.ceil(taken / usable[kept] - 1e-9)])) if kept >= 0 else np.zeros(1)
+        if hired < 0:
+            levels = levels[-1:]
+        rest = np.maximum(taken[None, :] - levels[:, None] * (usable[kept] if kept >= 0 else 0.0), 0.0)
+        more = np.ceil(rest / usable[hired] - 1e-9) if hired >= 0 else np.zeros_like(rest)
+        cost = (more @ layout.share) * (layout.purchase_usd[hired] if hired >= 0 else 0.0)
+        cost = cost + levels * (layout.purchase_usd[kept] if kept >= 0 else 0.0)
+        best = int(np.argmin(cost))
+        if kept >= 0:
+            blocks[kept] = levels[best]
+        if hired >= 0:
+            blocks[hired] = more[best]
+    return blocks
+
+
 def _is(layout: Layout, stage: int, channel: int) -> Ints:
     return np.flatnonzero((layout.stage == stage) & (layout.channel == channel))
-
-
-def _channels(layout: Layout) -> list[int]:
-    return list(range(len(layout.channels)))
 
 
 def _keeps_limits(layout: Layout, values: Floats) -> bool:

@@ -78,11 +78,22 @@ def solve(
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         layout = _with_least_rate(layout)
-    elif _is_large(layout):
-        return _large(layout, time_limit_s, relative_gap)
+    covered = _covered(layout, relative_gap) if objective is Objective.MIN_COST else None
+    return _solved(layout, objective, covered, time_limit_s, relative_gap)
+
+
+def _solved(
+    layout: Layout, objective: Objective, covered: _Found | None, time_limit_s: float, relative_gap: float
+) -> Allocation:
+    """The covering fleet where it is proved good enough, else what decomposition or branch and bound finds."""
+    is_large = objective is Objective.MIN_COST and _is_large(layout)
+    if covered is not None and covered.fleet is not None and covered.is_proven:
+        return _allocation(layout, objective, covered, covered.fleet, has_duals=not is_large)
+    if is_large:
+        return _large(layout, time_limit_s, relative_gap, covered)
     layout = layout.only(dominators(layout) < 0)
     solver = Solver(time_limit_s, relative_gap)
-    found = _SEARCHES[objective](solver, layout)
+    found = _better(covered, _SEARCHES[objective](solver, layout), relative_gap)
     if found.fleet is not None:
         return _allocation(layout, objective, found, found.fleet)
     if found.status is SolveStatus.INFEASIBLE:
@@ -95,13 +106,45 @@ def _is_large(layout: Layout) -> bool:
     return layout.rate_column.size > most and supports(layout.problem)
 
 
-def _large(layout: Layout, time_limit_s: float, relative_gap: float) -> Allocation:
+def _covered(layout: Layout, relative_gap: float) -> _Found | None:
+    """The fleet that covers every slice and period by itself, if it keeps all limits."""
+    cover = cheapest_cover(layout)
+    if cover is None or not cover.keeps_limits:
+        return None
+    fleet = fleet_of(Objective.MIN_COST, layout, cover.values)
+    gap = _gap(fleet.cost_per_h, cover.bound_per_h, 1.0)
+    if gap is None or gap > relative_gap + FEASIBILITY_TOLERANCE:
+        return _Found(SolveStatus.TIME_LIMIT, fleet, gap)
+    return _Found(SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP, fleet, gap)
+
+
+def _better(covered: _Found | None, found: _Found, relative_gap: float) -> _Found:
+    """The cheaper of two fleets, against the higher of their bounds."""
+    if covered is None or covered.fleet is None or (found.fleet is None and found.status is SolveStatus.INFEASIBLE):
+        return found
+    bounds = [
+        one.fleet.cost_per_h * (1.0 - one.gap)
+        for one in (covered, found)
+        if one.fleet is not None and one.gap is not None
+    ]
+    if found.fleet is not None and found.fleet.cost_per_h <= covered.fleet.cost_per_h:
+        return found
+    gap = _gap(covered.fleet.cost_per_h, max(bounds, default=None), 1.0)
+    status = SolveStatus.TIME_LIMIT
+    if gap is not None and gap <= relative_gap + FEASIBILITY_TOLERANCE:
+        status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
+    return _Found(status, covered.fleet, gap)
+
+
+def _large(layout: Layout, time_limit_s: float, relative_gap: float, covered: _Found | None) -> Allocation:
     """Least cost of a large problem, by decomposition. No duals: they would take its whole relaxation."""
     answer = solve_large(layout.problem, time_limit_s=time_limit_s, relative_gap=relative_gap)
     if answer is None:
         diagnosis = diagnose(Solver(0.0, relative_gap), Objective.MIN_COST, layout)
         return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=diagnosis)
     if not answer.has_fleet:
+        if covered is not None and covered.fleet is not None:
+            return _allocation(layout, Objective.MIN_COST, covered, covered.fleet, has_duals=False)
         return Allocation(status=SolveStatus.NO_SOLUTION_IN_TIME)
     own = layout.only(np.array([unit.name in answer.units for unit in layout.problem.units], dtype=bool))
     values = np.zeros(own.columns)
@@ -118,7 +161,9 @@ def _large(layout: Layout, time_limit_s: float, relative_gap: float) -> Allocati
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
     if gap > relative_gap + FEASIBILITY_TOLERANCE:
         status = SolveStatus.TIME_LIMIT
-    return _allocation(own, Objective.MIN_COST, _Found(status, fleet, gap), fleet, has_duals=False)
+    best = _better(covered, _Found(status, fleet, gap), relative_gap)
+    assert best.fleet is not None
+    return _allocation(own, Objective.MIN_COST, best, best.fleet, has_duals=False)
 
 
 @dataclass(frozen=True)
@@ -127,6 +172,11 @@ class _Found:
     fleet: Fleet | None = None
     gap: float | None = None
     iterates: tuple[float, ...] = ()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it is known to be as good as was asked for."""
+        return self.status in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP)
 
 
 def _with_least_rate(layout: Layout) -> Layout:
@@ -138,14 +188,7 @@ def _with_least_rate(layout: Layout) -> Layout:
 
 
 def _cheapest(solver: Solver, layout: Layout) -> _Found:
-    """Least cost: of one stream of requests at once, else by branch and bound."""
-    cover = cheapest_cover(layout)
-    if cover is not None and cover.keeps_limits:
-        fleet = fleet_of(Objective.MIN_COST, layout, cover.values)
-        gap = _gap(fleet.cost_per_h, cover.bound_per_h, 1.0)
-        if gap is not None and gap <= solver.relative_gap:
-            status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
-            return _Found(status, fleet, gap)
+    """Least cost."""
     answer = solver.run(lambda fewer: build(fewer, Objective.MIN_COST), layout)
     if not answer.has_values:
         return _nothing(answer)

@@ -1,0 +1,170 @@
+"""Covering knapsacks by labels against branch and bound, and what is proved by them against the whole program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from planner.optimizer import FleetProblem, Objective, Period, Purchase, Resource, Slice, SolveStatus, Unit, solve
+from planner.optimizer import covering as module
+from planner.optimizer.covering import cheapest_cover, least_cost_cover
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, layout_of
+
+Floats = NDArray[Any]
+KINDS = 4
+
+
+def by_branch_and_bound(
+    demand: float, cost: Floats, rate: Floats, stage: Floats, channel: Floats, kind: Floats
+) -> float | None:
+    """The same question as a mixed-integer program written out for scipy: counts, flows, kinds in use."""
+    n = len(cost)
+    uses = 2 * 2 * KINDS
+    rows, low, high = [], [], []
+
+    def add(entries: dict[int, float], least: float, most: float) -> None:
+        row = np.zeros(2 * n + uses)
+        for column, value in entries.items():
+            row[column] = value
+        rows.append(row)
+        low.append(least)
+        high.append(most)
+
+    for j in range(n):
+        add({n + j: 1.0, j: -rate[j]}, -np.inf, 0.0)
+        if kind[j] >= 0:
+            place = (int(stage[j] == SECOND) * 2 + int(channel[j])) * KINDS + int(kind[j])
+            add({j: 1.0, 2 * n + place: -1000.0}, -np.inf, 0.0)
+    add({n + j: 1.0 for j in range(n) if stage[j] != SECOND}, demand, np.inf)
+    for one in (0, 1):
+        sides = {n + j: (1.0 if stage[j] == FIRST else -1.0) for j in range(n) if channel[j] == one}
+        add(sides, 0.0, 0.0)
+        for half in (0, 1):
+            add({2 * n + (half * 2 + one) * KINDS + k: 1.0 for k in range(KINDS)}, -np.inf, 1.0)
+    whole = np.r_[np.ones(n), np.zeros(n), np.ones(uses)]
+    found = milp(
+        np.r_[cost, np.zeros(n + uses)],
+        constraints=LinearConstraint(np.array(rows), np.array(low), np.array(high)),
+        bounds=Bounds(0.0, np.r_[np.full(2 * n, np.inf), np.ones(uses)]),
+        integrality=whole,
+        options={"mip_rel_gap": 1e-7},
+    )
+    return None if found.x is None else float(found.fun)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_labels_find_what_branch_and_bound_finds(seed: int) -> None:
+    """Mixed, prefill and decode units in two channels, costs near proportional to rates: the hard case of knapsacks."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 30))
+    stage = rng.integers(0, 3, n)
+    channel = np.where(stage == WHOLE, -1, rng.integers(0, 2, n))
+    kind = np.where(stage == WHOLE, -1, rng.integers(-1, KINDS, n) if seed % 2 else -1)
+    rate = rng.uniform(0.5, 30.0, n)
+    cost = np.round(0.3 * rng.uniform(1.0, 30.0, n) + rate * rng.uniform(0.8, 1.2, n), 2)
+    demand = float(rng.uniform(5.0, 120.0))
+    counts = least_cost_cover(demand, cost, np.minimum(rate, demand), stage, channel, kind)
+    known = by_branch_and_bound(demand, cost, rate, stage, channel, kind)
+    if counts is None or known is None:
+        assert counts is None and known is None
+        return
+    assert float(cost @ counts) == pytest.approx(known, rel=1e-6)
+    whole = rate[stage == WHOLE] @ counts[stage == WHOLE]
+    handed = sum(min(*(rate[m] @ counts[m] for m in sides)) for sides in _sides(stage, channel))
+    assert whole + handed >= demand * (1.0 - 1e-9)
+
+
+def _sides(stage: Floats, channel: Floats) -> list[tuple[Floats, Floats]]:
+    return [((stage == FIRST) & (channel == one), (stage == SECOND) & (channel == one)) for one in (0, 1)]
+
+
+def problem(seed: int, periods: int, commitments: bool, slices: int = 1) -> FleetProblem:
+    rng = np.random.default_rng(seed)
+    names = [f"s{index}" for index in range(slices)]
+    units = []
+    for index in range(8):
+        sku, size = f"g{index % 2}", int(rng.integers(1, 5))
+        rates = {name: float(np.round(size * rng.uniform(2.0, 6.0), 2)) for name in names}
+        units.append(Unit(name=f"u{index}", rates_per_s=rates, takes={sku: float(size)}))
+    ways: tuple[Purchase, ...] = (Purchase(name="hired", usd_per_h=3.0),)
+    if commitments:
+        ways += (Purchase(name="kept", usd_per_h=2.0, committed=True),)
+    resources = tuple(Resource(name=f"g{index}", purchases=ways) for index in range(2))
+    return FleetProblem(
+        slices=tuple(
+            Slice(name=name, demand_per_s=tuple(float(x) for x in rng.uniform(5.0, 40.0, periods))) for name in names
+        ),
+        units=tuple(units),
+        resources=resources,
+        periods=tuple(Period(name=f"p{index}", hours=float(rng.integers(1, 6))) for index in range(periods)),
+    )
+
+
+def without_covering(asked: FleetProblem, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The optimum by branch and bound alone."""
+    with monkeypatch.context() as patched:
+        patched.setattr("planner.optimizer.solving.cheapest_cover", lambda layout: None)
+        answer = solve(asked, Objective.MIN_COST, time_limit_s=20.0, relative_gap=1e-5)
+    assert answer.objective is not None
+    return answer.objective
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("commitments", [False, True])
+def test_periods_by_themselves_bound_and_often_are_the_whole(
+    seed: int, commitments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bound <= optimum <= the covering fleet; without commitments nothing couples the periods, so all three agree."""
+    asked = problem(seed, 3, commitments)
+    cover = cheapest_cover(layout_of(asked))
+    assert cover is not None and cover.keeps_limits and cover.bound_per_h is not None
+    optimum = without_covering(asked, monkeypatch)
+    assert cover.bound_per_h <= optimum * (1.0 + 1e-5)
+    answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5, time_limit_s=20.0)
+    assert answer.objective == pytest.approx(optimum, rel=1e-4)
+    if not commitments:
+        assert cover.bound_per_h == pytest.approx(optimum, rel=1e-5)
+        assert answer.status is SolveStatus.OPTIMAL
+
+
+def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of one slice each are a fleet, only a dearer one than units that are shared."""
+    asked = problem(5, 1, commitments=False, slices=2)
+    cover = cheapest_cover(layout_of(asked))
+    assert cover is not None and cover.bound_per_h is None
+    answer = solve(asked, Objective.MIN_COST)
+    assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
+
+
+def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
+    """Without limits the cheap SKU would do alone; with two of them at most it cannot."""
+    cheap = Unit(name="cheap", rates_per_s={"s": 1.0}, takes={"a": 1.0})
+    dear = Unit(name="dear", rates_per_s={"s": 1.0}, takes={"b": 1.0})
+    buy = [
+        Resource(name=n, purchases=(Purchase(name="p", usd_per_h=usd),), at_most=m)
+        for n, usd, m in (("a", 1.0, 2.0), ("b", 3.0, None))
+    ]
+    asked = FleetProblem(slices=(Slice(name="s", demand_per_s=(5.0,)),), units=(cheap, dear), resources=tuple(buy))
+    cover = cheapest_cover(layout_of(asked))
+    assert cover is not None and not cover.keeps_limits
+    assert cover.bound_per_h == pytest.approx(5.0)
+    assert solve(asked, Objective.MIN_COST).cost_per_h == pytest.approx(2.0 * 1.0 + 3.0 * 3.0)
+
+
+def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LABELS", 1)
+    rng = np.random.default_rng(1)
+    rate = rng.uniform(1.0, 3.0, 40)
+    zeros = np.zeros(40, dtype=int)
+    assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1) is None
+
+
+def test_stages_without_a_partner_carry_nothing() -> None:
+    one = np.ones(1)
+    assert least_cost_cover(1.0, one, one, np.array([FIRST]), np.zeros(1, dtype=int)) is None
+    pair = np.ones(2)
+    assert least_cost_cover(1.0, pair, pair, np.array([FIRST, SECOND]), np.array([0, 1])) is None
