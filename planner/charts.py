@@ -497,6 +497,7 @@ def _cost_row(plan: Plan, alternative: Alternative) -> Row:
         "fleet": alternative.summary,
         "is_feasible": True,
         "is_chosen": alternative.is_chosen,
+        "is_bound": alternative.is_bound,
         "usd_per_month": per_month,
         "usd_per_thousand_requests": per_thousand,
         "cost": per_month if _is_by_month(plan) else per_thousand,
@@ -517,6 +518,7 @@ def _fleetless_row(plan: Plan, kind: str, name: str) -> Row:
         "fleet": "",
         "is_feasible": False,
         "is_chosen": False,
+        "is_bound": False,
         "usd_per_month": None,
         "usd_per_thousand_requests": None,
         "cost": None,
@@ -561,4 +563,5 @@ def _labelled(row: Row, is_by_month: bool) -> Row:
     elif row["kind"] != "plan":
         change = round(row["ratio"] - 1.0, 2) + 0.0  # no minus zero
         label += " (as planned)" if row["is_chosen"] else f" ({change:+.0%})"
+        label = f"at least {label}" if row["is_bound"] else label
     return {**row, "title": titles[row["kind"]].format(row["name"]), "label": label, "end": end}

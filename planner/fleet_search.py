@@ -32,7 +32,7 @@ TIME_LIMIT_S, COARSE_TIME_LIMIT_S = 10.0, 1.0
 """For one solve, and as long as rates are still being refined."""
 SAME_COST = 1e-9
 """Share by which costs of equally good fleets may differ."""
-MAX_ROUNDS = 60
+MAX_ROUNDS = 30
 """Plans that were simulated before one is shown as it stands, with what it misses."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
 """What stands for the targets of work that has none."""
@@ -237,10 +237,14 @@ def _sites(request: PlanRequest, market: Market) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Settled:
-    """The program's last answer, and the deployments it became; none where there is no fleet."""
+    """The program's last answer, and the deployments it became; none where there is no fleet.
+
+    `passed_over_usd_per_hour` is the cost of the cheapest fleet where a simpler one was taken.
+    """
 
     allocation: Allocation | None
     deployments: tuple[PlannedDeployment, ...] = ()
+    passed_over_usd_per_hour: float | None = None
 
 
 def settle(found: FleetSearch, simulate: bool) -> Settled:
@@ -250,13 +254,15 @@ def settle(found: FleetSearch, simulate: bool) -> Settled:
     """
     settled = Settled(None)
     for _ in range(MAX_ROUNDS if not found.unserved() else 0):
-        allocation = simplest(found, found.refined(found.request.objective))
+        best = found.refined(found.request.objective)
+        allocation = simplest(found, best)
+        passed = best.cost_per_h if allocation.cost_per_h > best.cost_per_h * (1.0 + SAME_COST) else None
         if not allocation.status.has_allocation:
             return Settled(None if found.unserved() else diagnosed(found))
         groups = deployments_of(used_pools(found.columns.chosen(allocation), allocation, found.peak))
-        settled = Settled(allocation, _judged(found, groups, None))
+        settled = Settled(allocation, _judged(found, groups, None), passed)
         if simulate and not _misses(found, settled.deployments):
-            settled = Settled(allocation, _judged(found, groups, found.request.simulated_requests))
+            settled = Settled(allocation, _judged(found, groups, found.request.simulated_requests), passed)
         if not _misses(found, settled.deployments):
             break
         for (_, pools), planned in zip(groups, settled.deployments, strict=True):

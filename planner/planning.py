@@ -21,7 +21,7 @@ from planner.configurations import Mode, Rejection
 from planner.costs import HOURS_PER_MONTH, bought_gpus, cost_breakdown, schedule_of, usd_by_sku
 from planner.demand import CascadePoint, Service, cascade_services
 from planner.fleet_search import FleetSearch, Market, market_of, search_fleet, settle
-from planner.optimizer import Allocation, SolveStatus
+from planner.optimizer import Allocation, SolveStatus, Stage
 from planner.pessimism import deviations_of, pessimistic_hardware
 from planner.plan_types import (
     AGREEMENT,
@@ -114,7 +114,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: b
         alternatives=_alternatives(found, settled.allocation) if alternatives else (),
         rejections=(*found.rejections, *market.unpriced),
         diagnosis=(),
-        assumptions=_assumptions(deployments, bought, request, market),
+        assumptions=_assumptions(deployments, bought, request, market, settled.passed_over_usd_per_hour),
         warnings=_warnings(bought, market, targets, means),
         considered=found.considered,
         elapsed_s=time.perf_counter() - started,
@@ -179,11 +179,11 @@ def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation,
         kept = [column for column in found.columns.all if (column.service, column.family.name) in names]
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
-    used = [column for column in kept if column.name in allocation.units]
+    used = sorted((one for one in kept if one.name in allocation.units), key=lambda one: list(Stage).index(one.stage))
     return Alternative(
         restriction=name,
         kind=kind,
-        summary=" + ".join(_in_words(column, allocation, found.peak) for column in used),
+        summary=_in_words(used, allocation, found.peak),
         usd_per_hour=allocation.cost_per_h,
         rate_per_s=allocation.rate_per_s,
         is_chosen=math.isclose(allocation.cost_per_h, chosen.cost_per_h, rel_tol=1e-9),
@@ -191,18 +191,30 @@ def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation,
     )
 
 
-def _in_words(column: Column, allocation: Allocation, period: int) -> str:
-    """E.g. ``4 x h100-sxm TP2 mixed``."""
-    replicas = allocation.units[column.name][period] * column.replicas
-    return f"{replicas} x {column.family.members[0].config.label} {column.family.role}"
+def _in_words(used: Sequence[Column], allocation: Allocation, period: int) -> str:
+    """E.g. ``4 x h100-sxm TP2 mixed``; pools that differ in their engine's settings only are counted together."""
+    counts: dict[str, int] = {}
+    for column in used:
+        what = f"{column.family.members[0].config.label} {column.family.role}"
+        counts[what] = counts.get(what, 0) + allocation.units[column.name][period] * column.replicas
+    return " + ".join(f"{count} x {what}" for what, count in counts.items())
 
 
 def _assumptions(
-    deployments: Sequence[PlannedDeployment], bought: Sequence[BoughtGpus], request: PlanRequest, market: Market
+    deployments: Sequence[PlannedDeployment],
+    bought: Sequence[BoughtGpus],
+    request: PlanRequest,
+    market: Market,
+    passed_over_usd_per_hour: float | None,
 ) -> tuple[str, ...]:
     notes = [note for planned in deployments for note in planned.predicted.assumptions]
     if any(planned.judged != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
+    if passed_over_usd_per_hour is not None:
+        notes.append(
+            f"a fleet of {passed_over_usd_per_hour:.2f} USD/hour (by theory) was passed over for one of fewer kinds of "
+            "pools (search.simplicity)"
+        )
     if request.pessimism is not None:
         notes.append(f"step times at the slow end of the calibration: {request.pessimism:.0%} are shorter")
     for one in bought:
