@@ -20,7 +20,7 @@ from planner.deployment import Role
 from planner.errors import PlannerError
 from planner.llm import Precision
 from planner.machines import Machine, demand_key, machine, with_limits
-from planner.replica import Parallelism, ReplicaConfig, Speculation
+from planner.replica import LoraAdapters, Parallelism, ReplicaConfig, Speculation
 from planner.workload import LatencyTarget, Metric
 
 SMALLEST_BUDGET, LARGEST_BUDGET, LARGEST_BATCH = 16, 1_048_576, 65_536
@@ -133,6 +133,7 @@ class _Variant:
     split: tuple[int, int, int, int]
     prefix_cache: bool
     speculation: Speculation | None
+    lora: LoraAdapters | None
     tag: str
 
 
@@ -152,7 +153,7 @@ def _variants(
             f"draft {draft.draft_tokens}" if draft else "",
         ]
         tag = " ".join(note for note in notes if note)
-        yield _Variant(offer, engines[name], precision, split, cached, draft, tag)
+        yield _Variant(offer, engines[name], precision, split, cached, draft, search.lora, tag)
 
 
 def _formats(precision: Precision) -> str:
@@ -208,6 +209,7 @@ def _base(variant: _Variant, demand: Demand, budget: int, limit: int) -> Replica
         max_batched_tokens=budget,
         calibration=variant.offer.calibrations.get(variant.engine.id),
         speculation=variant.speculation,
+        lora=variant.lora,
     )
     if not variant.prefix_cache:
         return config

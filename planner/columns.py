@@ -25,6 +25,8 @@ from planner.supply import FleetLimits
 
 REFUTED = 0.97
 """A configuration that missed a target in simulation keeps this share of the rate it missed it at."""
+PATIENCE = 2
+"""Misses after which a configuration loses more each time: it may not hold at any rate worth having."""
 STAGES = {Role.MIXED: Stage.WHOLE, Role.PREFILL: Stage.FIRST, Role.DECODE: Stage.SECOND}
 
 Taken = Callable[[Mapping[str, int]], Mapping[str, float]]
@@ -121,6 +123,7 @@ class Columns:
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
         self._factors: dict[tuple[str, str], float] = {}
+        self._missed: dict[tuple[str, str], int] = {}
         self._most = {part.name: math.inf if part.deferrable else max(part.demand_per_s) for part in slices}
         self._families: dict[str, dict[str, dict[str, Family]]] = {}
         sizes: dict[tuple[str, str], set[int]] = {}
@@ -170,7 +173,8 @@ class Columns:
         together from columns of several sizes.
         """
         key = (service, _kind(member))
-        factor = REFUTED * min(1.0, share)
+        self._missed[key] = self._missed.get(key, 0) + 1
+        factor = REFUTED ** max(1, self._missed[key] - PATIENCE) * min(1.0, share)
         self._factors[key] = factor * self._factors.get(key, 1.0)
         for column in self.of_members([(service, member)]):
             rates = {name: replace(one, rate_per_s=factor * one.rate_per_s) for name, one in column.rates.items()}

@@ -18,7 +18,7 @@ from hardware_db import Calibration, Frozen, GpuSku
 from planner.deployment import Deployment, Pool, Role, Router
 from planner.errors import InputError
 from planner.llm import LlmSpec, Precision
-from planner.replica import ReplicaConfig, Speculation
+from planner.replica import LoraAdapters, ReplicaConfig, Speculation
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
 MAX_GRID = 200_000
@@ -54,6 +54,7 @@ class SearchSpace(Frozen):
     speculation: tuple[Speculation | None, ...] = Field(
         default=(None,), min_length=1, description="drafting set-ups to choose from; null: none"
     )
+    lora: LoraAdapters | None = Field(default=None, description="adapters that share the base model in every replica")
     router: Router = Field(default=Router.ROUND_ROBIN, description="of every pool")
     simplicity: float = Field(
         default=0.01, ge=0, le=1, description="share of the least cost that may be paid for fewer kinds of pools"

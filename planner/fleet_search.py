@@ -55,13 +55,16 @@ class Market:
     unpriced: tuple[Rejection, ...]
 
 
-def market_of(request: PlanRequest, hardware: HardwareDb) -> Market:
-    """SKUs of the search space with their prices and calibrations; those without a price are rejected by name."""
+def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[str, float] | None = None) -> Market:
+    """SKUs of the search space with their prices and calibrations; those without a price are rejected by name.
+
+    `spot_shares` is the share of spot capacity that may be counted on, by SKU; by default that of a large fleet.
+    """
     search, limits = request.search, request.limits
     for name in search.engines:
         if name not in hardware.engines:
             raise UnknownNameError("search.engine", name, hardware.engines)
-    supply = resources_of(search.skus, request.prices, limits, hardware)
+    supply = resources_of(search.skus, request.prices, limits, hardware, spot_shares=spot_shares)
     offers = tuple(
         Offer(
             sku=hardware.skus[sku],
@@ -157,26 +160,36 @@ class FleetSearch:
         return self._refined(lambda: self.columns.all, objective, flat)
 
     def refined_in(self, is_wanted: Callable[[Column], bool]) -> Allocation:
-        """The same over some of the columns."""
-        return self._refined(lambda: [one for one in self.columns.all if is_wanted(one)], self.request.objective, False)
+        """The same over some of the columns, to `COARSE_GAP`."""
+        return self._refined(
+            lambda: [one for one in self.columns.all if is_wanted(one)],
+            self.request.objective,
+            flat=False,
+            finest=COARSE_GAP,
+        )
 
-    def refined_over(self, members: Sequence[tuple[str, PoolOption]]) -> Allocation:
-        """The same with pools of some configurations only."""
-        return self._refined(lambda: self.columns.of_members(members), self.request.objective, False)
+    def refined_over(self, members: Sequence[tuple[str, PoolOption]], finest: float = COARSE_GAP) -> Allocation:
+        """The same with pools of some configurations only, proved to the finest gap."""
+        return self._refined(
+            lambda: self.columns.of_members(members), self.request.objective, flat=False, finest=finest
+        )
 
-    def _refined(self, columns: Callable[[], list[Column]], objective: Objective, flat: bool) -> Allocation:
+    def _refined(
+        self, columns: Callable[[], list[Column]], objective: Objective, flat: bool, finest: float = RELATIVE_GAP
+    ) -> Allocation:
         gap = COARSE_GAP
         while True:
             allocation = self.solved(columns(), objective, flat, gap)
-            if not allocation.status.has_allocation and gap > RELATIVE_GAP and not allocation.diagnosis:
-                gap = RELATIVE_GAP
-                continue
             if not allocation.status.has_allocation:
-                return allocation
-            if not self.columns.refine(allocation):
-                if gap == RELATIVE_GAP or (allocation.gap or 0.0) <= RELATIVE_GAP:
+                if allocation.diagnosis is not None or gap <= finest:
                     return allocation
-                gap = RELATIVE_GAP
+                gap = finest
+            elif self.columns.refine(allocation):
+                gap = COARSE_GAP
+            elif gap <= finest or (allocation.gap is not None and allocation.gap <= finest):
+                return allocation
+            else:
+                gap = finest
 
 
 def search_fleet(request: PlanRequest, market: Market, services: Sequence[Service]) -> FleetSearch:
@@ -301,6 +314,8 @@ def simplest(found: FleetSearch, best: Allocation) -> Allocation:
         if len(kinds) == 1 or not fewer:
             break
         chosen = min(fewer, key=lambda one: one.objective or math.inf)
+    if chosen is not best:
+        chosen = found.refined_over(found.columns.members(chosen), RELATIVE_GAP)
     if chosen is best or chosen.objective is None:
         return best
     gap = 1.0 - bound / chosen.objective

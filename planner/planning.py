@@ -20,7 +20,7 @@ from planner.columns import Column
 from planner.configurations import Mode, Rejection
 from planner.costs import HOURS_PER_MONTH, bought_gpus, cost_breakdown, schedule_of, usd_by_sku
 from planner.demand import CascadePoint, Service, cascade_services
-from planner.fleet_search import FleetSearch, Market, market_of, search_fleet, settle
+from planner.fleet_search import FleetSearch, Market, Settled, market_of, search_fleet, settle
 from planner.optimizer import Allocation, SolveStatus, Stage
 from planner.pessimism import deviations_of, pessimistic_hardware
 from planner.plan_types import (
@@ -38,6 +38,7 @@ from planner.plan_types import (
     TargetCheck,
 )
 from planner.promises import agreement, target_checks, with_costs
+from planner.supply import spot_shortfalls
 
 __all__ = [
     "AGREEMENT",
@@ -88,12 +89,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: b
     started = time.perf_counter()
     if request.pessimism is not None:
         hardware = pessimistic_hardware(hardware, deviations_of(request.pessimism))
-    market = market_of(request, hardware)
-    say("searching configurations")
-    point, services = _cheapest_cascade(request, market)
-    found = search_fleet(request, market, services)
-    say("solving and simulating" if simulate else "solving")
-    settled = settle(found, simulate)
+    market, found, settled, point = _looked_for(request, hardware, say, simulate)
     if not settled.deployments:
         return _infeasible(request, market, found, settled.allocation, time.perf_counter() - started)
     assert settled.allocation is not None
@@ -127,6 +123,26 @@ def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: b
         escalated=point.escalated if point else None,
         simulated=simulate,
     )
+
+
+def _looked_for(
+    request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: bool
+) -> tuple[Market, FleetSearch, Settled, CascadePoint | None]:
+    """The fleet, found again with more headroom as long as too little spot capacity was bought for what must be up."""
+    shares: dict[str, float] = {}
+    while True:
+        say("searching configurations")
+        market = market_of(request, hardware, shares)
+        point, services = _cheapest_cascade(request, market)
+        found = search_fleet(request, market, services)
+        say("solving and simulating" if simulate else "solving")
+        settled = settle(found, simulate)
+        if settled.allocation is None or not settled.deployments:
+            return market, found, settled, point
+        short = spot_shortfalls(settled.allocation.bought, market.supply, request.prices)
+        if not short:
+            return market, found, settled, point
+        shares |= short
 
 
 def _cheapest_cascade(request: PlanRequest, market: Market) -> tuple[CascadePoint | None, tuple[Service, ...]]:

@@ -36,6 +36,7 @@ from hardware_db import (
 )
 from hardware_db.loader import _read_calibration, _read_engines, _read_prices
 from planner.errors import InputError, UnknownNameError
+from tests.markets import db_with, make_price
 
 ROOT = Path(__file__).resolve().parents[1]
 DB = load_hardware()
@@ -496,23 +497,6 @@ def test_malformed_engine_and_calibration_files_name_file_and_field(tmp_path: Pa
 
 
 # --- Choosing a price ------------------------------------------------------------------------------------------------
-
-
-def make_price(**changes: object) -> Price:
-    fields: dict[str, object] = {
-        "sku": "h100-sxm",
-        "provider": "P",
-        "region": "any",
-        "commitment": "on_demand",
-        "usd_per_gpu_hour": 2.5,
-        "source_url": "https://example.com",
-        "retrieved_on": date(2026, 9, 20),
-    }
-    return Price(**{**fields, **changes})
-
-
-def db_with(*prices: Price) -> HardwareDb:
-    return HardwareDb(skus=DB.skus, prices=prices, engines={})
 
 
 def offer(price: Price) -> tuple[str, ...]:

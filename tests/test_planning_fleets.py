@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scipy.stats import binom
 
 from planner.errors import InputError
 from planner.planning import Plan
@@ -200,6 +201,26 @@ class TestMoneyAndSupply:
         found = planned(prices={"owned": owned})
         assert any(one.purchase == "owned" for one in found.bought)
         assert cost(found) < cost(BASE)
+
+    def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
+        """Outside truth: the binomial law of instances that are up, at the number actually bought."""
+        terms = {"interruptions_per_hour": 0.5, "recovery_s": 600.0, "probability": 0.99}
+        found = planned(
+            workload={"rate_per_s": 200.0},
+            search={"skus": ["h100-sxm"]},
+            prices={"commitments": ["spot"], "spot": terms, "min_confidence": "low"},
+        )
+        assert found.feasible
+        up = 1.0 / (1.0 + 0.5 * 600.0 / 3600.0)
+        bought_gpus = sum(one.gpus[0] for one in found.bought)
+        used = sum(found.gpus.values())
+        assert bought_gpus > used
+        assert binom.sf(used - 1, round(bought_gpus), up) >= 0.99
+
+    def test_adapters_share_their_base_and_take_memory_and_time(self) -> None:
+        found = planned(search={"lora": {"adapters": 32, "rank": 64, "slots": 8}})
+        assert all(pool.config.lora for one in found.deployments for pool in one.deployment.pools)
+        assert cost(found) >= cost(BASE) - 1e-9
 
     def test_growth_is_the_same_as_more_demand(self) -> None:
         assert cost(planned(growth=2.0)) == pytest.approx(cost(planned(workload={"rate_per_s": 60.0})), rel=1e-3)

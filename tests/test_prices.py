@@ -7,26 +7,21 @@ import itertools
 import re
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scipy.stats import binom
 
-from hardware_db import HardwareDb, Price, load_hardware
+from hardware_db import Price
 from hardware_db.loader import _read_prices
 from hardware_db.pricing import is_cited, listed_prices, select_price
 from planner.errors import InputError
-from planner.optimizer.types import Resource
 from planner.prices import least_spot_instances
 from planner.supply import (
     HOURS_PER_MONTH,
     HOURS_PER_YEAR,
-    FleetLimits,
     OwnedGpus,
-    PricePolicy,
     PriceProblem,
     SpotTerms,
-    Supply,
     is_committed,
     offered_prices,
     owned_usd_per_gpu_hour,
@@ -35,41 +30,10 @@ from planner.supply import (
     spot_availability,
     spot_usable_share,
 )
+from tests.markets import DAY, DB, db_with, limits, make_price, only, policy
 
-DB = load_hardware()
 H100 = DB.skus["h100-sxm"]
-DAY = date(2026, 11, 21)
 SPOT = SpotTerms(interruptions_per_hour=1.0, recovery_s=400.0, probability=0.95)  # up 90 % of the time
-
-
-def make_price(**changes: Any) -> Price:
-    fields: dict[str, Any] = {
-        "sku": "h100-sxm",
-        "provider": "P",
-        "region": "any",
-        "commitment": "on_demand",
-        "usd_per_gpu_hour": 2.5,
-        "source_url": "https://example.com",
-        "retrieved_on": date(2026, 9, 20),
-    }
-    return Price(**{**fields, **changes})
-
-
-def db_with(*prices: Price) -> HardwareDb:
-    return HardwareDb(skus=DB.skus, prices=prices, engines={})
-
-
-def policy(**changes: Any) -> PricePolicy:
-    return PricePolicy(**{"as_of": DAY, **changes})
-
-
-def limits(**changes: Any) -> FleetLimits:
-    return FleetLimits(**changes)
-
-
-def only(supply: Supply, name: str = "h100-sxm") -> Resource:
-    (found,) = [resource for resource in supply.resources if resource.name == name]
-    return found
 
 
 # --- One's own GPUs ---------------------------------------------------------------------------------------------------

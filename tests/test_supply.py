@@ -6,13 +6,12 @@ import itertools
 import math
 import random
 import re
-from datetime import date
 from typing import Any
 
 import pytest
 from scipy.stats import binom
 
-from hardware_db import HardwareDb, Price, load_hardware
+from hardware_db import Price
 from hardware_db.pricing import is_cited
 from planner.errors import InputError, UnknownNameError
 from planner.optimizer import solve
@@ -41,41 +40,10 @@ from planner.supply import (
     switching_resource,
     taken,
 )
+from tests.markets import DB, db_with, limits, make_price, only, policy
 
-DB = load_hardware()
 H100 = DB.skus["h100-sxm"]
-DAY = date(2026, 11, 21)
 SPOT = SpotTerms(interruptions_per_hour=1.0, recovery_s=400.0, probability=0.95)  # up 90 % of the time
-
-
-def make_price(**changes: Any) -> Price:
-    fields: dict[str, Any] = {
-        "sku": "h100-sxm",
-        "provider": "P",
-        "region": "any",
-        "commitment": "on_demand",
-        "usd_per_gpu_hour": 2.5,
-        "source_url": "https://example.com",
-        "retrieved_on": date(2026, 9, 20),
-    }
-    return Price(**{**fields, **changes})
-
-
-def db_with(*prices: Price) -> HardwareDb:
-    return HardwareDb(skus=DB.skus, prices=prices, engines={})
-
-
-def policy(**changes: Any) -> PricePolicy:
-    return PricePolicy(**{"as_of": DAY, **changes})
-
-
-def limits(**changes: Any) -> FleetLimits:
-    return FleetLimits(**changes)
-
-
-def only(supply: Supply, name: str = "h100-sxm") -> Resource:
-    (found,) = [resource for resource in supply.resources if resource.name == name]
-    return found
 
 
 def cheapest_cover(resource: Resource, gpus: int) -> float:
