@@ -87,16 +87,11 @@ class Offer:
 
     Attributes:
         sku: the GPU.
-        usd_per_gpu_hour: the least that a GPU-hour of it can cost under any way of buying that is allowed: what
-            configurations are compared by. Never zero.
         calibrations: by engine id, what its step times come from; absent or None: datasheet rooflines.
-        is_limited: a quota, a pin, power or the like counts it, so that no other SKU's configuration stands in for it.
     """
 
     sku: GpuSku
-    usd_per_gpu_hour: float
     calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
-    is_limited: bool = False
 
 
 @dataclass(frozen=True)

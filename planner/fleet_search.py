@@ -68,9 +68,7 @@ def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[s
     offers = tuple(
         Offer(
             sku=hardware.skus[sku],
-            usd_per_gpu_hour=supply.cheapest[sku],
             calibrations={engine: _calibration(request, hardware, sku, engine) for engine in search.engines},
-            is_limited=sku in supply.limited,
         )
         for sku in dict.fromkeys(search.skus)
         if sku in supply.cheapest

@@ -49,7 +49,7 @@ def found(asked: Demand | None = None, **changes: Any) -> FamilySet:
     """Families of the small search space, or of one with changes."""
     search = SearchSpace(**{**SMALL, **changes})
     offers = [
-        Offer(HARDWARE.skus[sku], 2.0, {engine: select_calibration(HARDWARE, sku, engine) for engine in search.engines})
+        Offer(HARDWARE.skus[sku], {engine: select_calibration(HARDWARE, sku, engine) for engine in search.engines})
         for sku in search.skus
     ]
     return find_families(asked or demand(), search, offers, HARDWARE.engines)

@@ -41,7 +41,7 @@ def cold() -> None:
 
 def search(space: SearchSpace) -> tuple[FamilySet, int]:
     """Families, and the number of pools of them that a bound was asked for."""
-    offers = [Offer(HARDWARE.skus[sku], 1.0, {"vllm": select_calibration(HARDWARE, sku, "vllm")}) for sku in space.skus]
+    offers = [Offer(HARDWARE.skus[sku], {"vllm": select_calibration(HARDWARE, sku, "vllm")}) for sku in space.skus]
     found, capacity, bounds = find_families(DEMAND, space, offers, HARDWARE.engines), Capacity(DEMAND), 0
     for family in found.families:
         for size in worth_sizes(family, capacity, REQUEST.workload.rate_per_s):
