@@ -450,7 +450,7 @@ def _schedule(plan: Plan, cost: CostBreakdown) -> list[Table]:
             significant(period.demand_per_s),
             significant(period.served_per_s),
             " + ".join(f"{count} x {name}" for name, count in period.replicas.items()),
-            " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items()),
+            " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items() if count),
             money(period.usd_per_hour),
         )
         for period in plan.schedule
