@@ -212,8 +212,11 @@ class Columns:
         return Carried(min(self._most[name], bound), is_exact=False)
 
     def _true(self, service: str, member: PoolOption, rated: int, name: str) -> Carried:
-        rate = self._capacities[name].rate_per_s(member, rated, self._most[name])
-        return Carried(self._factors.get((service, _kind(member)), 1.0) * rate, is_exact=True)
+        return self._exact(service, member, self._capacities[name].rate_per_s(member, rated, self._most[name]))
+
+    def _exact(self, service: str, member: PoolOption, rate_per_s: float) -> Carried:
+        """A rate that theory finds, less what simulation took from its configuration."""
+        return Carried(self._factors.get((service, _kind(member)), 1.0) * rate_per_s, is_exact=True)
 
     def _unknown(self, column: Column, allocation: Allocation) -> list[str]:
         """Slices the allocation routes to a column by a rate that is only a bound."""
@@ -230,8 +233,7 @@ class Columns:
             best = self._capacities[name].best(family, column.rated, self._most[name])
             self.dominated |= {one.name: one for one in best.dominated}
             if best.member is not None:
-                factor = self._factors.get((column.service, _kind(best.member)), 1.0)
-                self._add(column, best.member, name, Carried(factor * best.rate_per_s, is_exact=True))
+                self._add(column, best.member, name, self._exact(column.service, best.member, best.rate_per_s))
         kept = {name: carried for name, carried in column.rates.items() if name not in names} if names else {}
         self._set(replace(column, rates=kept))
 
@@ -255,10 +257,7 @@ class Columns:
         """Lower the bounds of columns that have no member yet by what has become known of their families."""
         for column in [one for one in self.all if one.member is None]:
             by_slice = self._families[column.service][column.family.name]
-            rates = {
-                name: carried if carried.is_exact else self._bound(by_slice[name], column.rated, name)
-                for name, carried in column.rates.items()
-            }
+            rates = {name: self._bound(by_slice[name], column.rated, name) for name in column.rates}
             self._set(replace(column, rates=rates))
 
     def _set(self, column: Column) -> None:

@@ -12,10 +12,8 @@ from planner.optimizer import Allocation, Period
 from planner.plan_types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod
 from planner.promises import Promise, goodput_per_s
 from planner.stages import prompt_time_share
-from planner.supply import Supply, cost_of, switching_resource
+from planner.supply import HOURS_PER_MONTH, Supply, cost_of, switching_resource
 
-HOURS_PER_MONTH = 730.0
-"""8760 h / 12, the month cloud price lists use."""
 SWITCHING = "switching"
 """In place of a way of buying: what it costs that GPUs are new to the fleet."""
 

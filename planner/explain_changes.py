@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hardware_db import Frozen, select_price
+from hardware_db import Frozen
 from planner.configurations import Mode
 from planner.explain_types import Case
 from planner.plan_types import PlanRequest
 from planner.records import rebuilt
-from planner.supply import STALE_PRICE_DAYS
+from planner.supply import offered_prices
 from planner.workload import LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
 
 NO_LIMIT_S = 86_400.0
@@ -188,14 +186,14 @@ def _limits(request: PlanRequest) -> tuple[Requirement, ...]:
     limits = request.limits
     found = []
     for limit in _NUMBERS:
-        value: float | None = getattr(limits, limit.field, limit.free)
+        value: float | None = getattr(limits, limit.field)
         if value is not None and value != limit.free:
             found.append(_limit(request, limit, limit.name, f"limits.{limit.field}", value, _setter(limit), limit.free))
     for limit in _BY_SKU:
-        for sku, count in (getattr(limits, limit.field, None) or {}).items():
+        for sku, count in getattr(limits, limit.field).items():
             name, key = limit.name.format(sku), f"limits.{limit.field}.{sku}"
             found.append(_limit(request, limit, name, key, count, _sku_setter(limit.field, sku), None))
-    for index, quota in enumerate(getattr(limits, "quotas", ())):
+    for index, quota in enumerate(limits.quotas):
         place = " ".join(filter(None, (quota.provider, quota.region, quota.commitment))) or "anywhere"
         limit = _Limit("quotas", f"quota of {quota.sku}, {place}", "GPUs", True, True, None)
         key = f"limits.quotas.{index}.gpus"
@@ -255,7 +253,7 @@ def _rules(request: PlanRequest) -> tuple[Requirement, ...]:
     found = []
     for holder, field, name, free in _RULES:
         record: Frozen = getattr(request, holder)
-        if getattr(record, field, free) != free:
+        if getattr(record, field) != free:
             dropped = rebuilt(request, **{holder: rebuilt(record, **{field: free})})
             found.append(
                 Requirement(name, f"{holder}.{field}", None, "", True, False, 0.0, lambda _: request, dropped, 0.0)
@@ -329,24 +327,7 @@ def _searched(request: PlanRequest, field: str, unwanted: object) -> PlanRequest
 def price_now(case: Case, sku: str) -> float | None:
     """The least a GPU-hour of a SKU costs [USD] under the ways of buying allowed; None: no price."""
     policy = case.request.prices
-    if sku in policy.usd_per_gpu_hour:
-        return policy.usd_per_gpu_hour[sku]
-    terms = {name: getattr(policy, name) for name in type(policy).model_fields}
-    fresh = policy.day - timedelta(days=STALE_PRICE_DAYS)
-    listed = []
-    for commitment in terms.get("commitments") or (terms["commitment"],):
-        choose = partial(
-            select_price,
-            case.hardware,
-            sku,
-            commitment=commitment,
-            provider=policy.provider,
-            region=policy.region,
-            min_confidence=policy.min_confidence,
-        )
-        price = choose(not_before=fresh) or choose()
-        listed += [price.usd_per_gpu_hour] if price is not None else []
-    return min(listed, default=None)
+    return min((price.usd_per_gpu_hour for price in offered_prices(sku, policy, case.hardware)), default=None)
 
 
 def at_price(case: Case, sku: str, factor: float) -> Case:
@@ -358,7 +339,7 @@ def at_price(case: Case, sku: str, factor: float) -> Case:
     policy = case.request.prices
     own = {name: usd * (factor if name == sku else 1.0) for name, usd in policy.usd_per_gpu_hour.items()}
     updates: dict[str, Any] = {"usd_per_gpu_hour": own}
-    owned = getattr(policy, "owned", {})
+    owned = policy.owned
     if sku in owned:
         fields = ("capex_usd_per_gpu", "usd_per_kwh", "other_usd_per_gpu_hour")
         dearer = rebuilt(owned[sku], **{name: factor * getattr(owned[sku], name) for name in fields})

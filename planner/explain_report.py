@@ -24,7 +24,7 @@ from planner.explain_types import (
 )
 from planner.export import plain
 from planner.report import planner_version
-from planner.tables import Table, counted, money, percent, significant
+from planner.tables import Table, counted, markdown_table, money, percent, significant
 
 SCHEMA_VERSION = 1
 """Of the JSON documents; raised when a field changes its meaning or goes."""
@@ -445,17 +445,6 @@ def markdown(explanation: Explanation) -> str:
     asked = ", ".join(question.value for question in explanation.answered)
     parts.append(f"Asked: {asked or 'nothing'}. Every figure comes from making the plan again, by theory alone.")
     return "\n\n".join(parts) + "\n"
-
-
-def markdown_table(table: Table) -> str:
-    """A table with its title as GitHub Markdown."""
-    rule = tuple("---:" if numeric else "---" for numeric in table.numeric)
-    lines = [_row(table.columns), f"|{'|'.join(rule)}|", *map(_row, table.rows)]
-    return "\n".join([f"## {table.title}", "", *lines, *(["", table.note] if table.note else [])])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def questions_text() -> str:

@@ -271,27 +271,26 @@ def settle(found: FleetSearch, simulate: bool) -> Settled:
         if not allocation.status.has_allocation:
             return Settled(None if found.unserved() else diagnosed(found))
         groups = deployments_of(used_pools(found.columns.chosen(allocation), allocation, found.peak))
-        settled = Settled(allocation, _judged(found, groups, None), passed)
-        if simulate and not _misses(found, settled.deployments):
-            settled = Settled(allocation, _judged(found, groups, found.request.simulated_requests), passed)
-        if not _misses(found, settled.deployments):
+        deployments, misses = _judged(found, groups, None)
+        if simulate and not any(misses):
+            deployments, misses = _judged(found, groups, found.request.simulated_requests)
+        settled = Settled(allocation, deployments, passed)
+        if not any(misses):
             break
-        for (_, pools), planned in zip(groups, settled.deployments, strict=True):
+        for (_, pools), metrics in zip(groups, misses, strict=True):
             for pool in pools:
-                if pool.is_answerable(missed(planned, found.promises)):
+                if pool.is_answerable(metrics):
                     found.columns.lower(pool.option, pool.service, pool.capacity_share)
     return settled
 
 
 def _judged(
     found: FleetSearch, groups: Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]], requests: int | None
-) -> tuple[PlannedDeployment, ...]:
+) -> tuple[tuple[PlannedDeployment, ...], list[frozenset[Metric]]]:
+    """The deployments, and the metrics whose targets each of them misses."""
     seed = found.request.seed
-    return tuple(judged(option, pools, found.slices, seed, requests) for option, pools in groups)
-
-
-def _misses(found: FleetSearch, deployments: Sequence[PlannedDeployment]) -> bool:
-    return any(missed(one, found.promises) for one in deployments)
+    planned = tuple(judged(option, pools, found.slices, seed, requests) for option, pools in groups)
+    return planned, [missed(one, found.promises) for one in planned]
 
 
 def simplest(found: FleetSearch, best: Allocation) -> Allocation:
@@ -307,9 +306,10 @@ def simplest(found: FleetSearch, best: Allocation) -> Allocation:
     chosen, bound = best, best.objective * (1.0 - (best.gap or 0.0))
     while True:
         kinds = found.columns.members(chosen)
-        fewer = [found.refined_over([kind for kind in kinds if kind is not left_out]) for left_out in kinds]
+        parts = [[kind for kind in kinds if kind is not left_out] for left_out in kinds] if len(kinds) > 1 else []
+        fewer = [found.refined_over(part) for part in parts]
         fewer = [one for one in fewer if one.objective is not None and one.objective <= most]
-        if len(kinds) == 1 or not fewer:
+        if not fewer:
             break
         chosen = min(fewer, key=lambda one: one.objective or math.inf)
     if chosen is not best:

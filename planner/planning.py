@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from hardware_db import HardwareDb, load_hardware
 from planner.columns import Column
 from planner.configurations import Mode, Rejection
-from planner.costs import HOURS_PER_MONTH, bought_gpus, cost_breakdown, schedule_of, usd_by_sku
+from planner.costs import bought_gpus, cost_breakdown, schedule_of, usd_by_sku
 from planner.demand import CascadePoint, Service, cascade_services
 from planner.fleet_search import FleetSearch, Market, Settled, market_of, search_fleet, settle
 from planner.optimizer import Allocation, SolveStatus, Stage
@@ -38,7 +38,7 @@ from planner.plan_types import (
     TargetCheck,
 )
 from planner.promises import agreement, target_checks, with_costs
-from planner.supply import spot_shortfalls
+from planner.supply import HOURS_PER_MONTH, spot_shortfalls
 
 __all__ = [
     "AGREEMENT",

@@ -24,7 +24,7 @@ from pydantic import Field
 from hardware_db.schema import Frozen
 from planner.demand_types import DemandProfile, TypicalPeriods
 from planner.errors import InputError, UnknownNameError
-from planner.traces import Trace
+from planner.traces import Trace, table_facts, table_names
 
 HOURS_PER_DAY = 24.0
 HOURS_PER_WEEK = 168.0
@@ -414,8 +414,7 @@ def list_profiles() -> tuple[str, ...]:
     >>> "azure-2024-conv-day" in list_profiles()
     True
     """
-    names = (entry.name for entry in _PRESETS.iterdir())
-    return tuple(sorted(name.removesuffix(".csv") for name in names if name.endswith(".csv")))
+    return table_names(_PRESETS)
 
 
 def load_profile(name: str) -> DemandProfile:
@@ -451,8 +450,7 @@ def _known(name: str) -> str:
 @cache
 def _load(name: str) -> tuple[ProfileInfo, MeasuredProfile]:
     lines = (_PRESETS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-    facts = dict(line.removeprefix("# ").split(": ", 1) for line in lines if line.startswith("# "))
-    info = ProfileInfo.model_validate({"name": name, **facts})
+    info = ProfileInfo.model_validate({"name": name, **dict(table_facts(lines))})
     rows = [line.split(",") for line in lines if line and line[0].isdigit()]
     factors, highest = (np.array([float(row[place]) for row in rows]) for place in (1, 4))
     mean = float(factors.mean())  # 1, but for the digits that were kept

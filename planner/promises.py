@@ -7,7 +7,6 @@ request classes of its workload, and each promise is judged by the latencies of 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from planner.configurations import DeploymentOption
 from planner.demand import DemandSlice
 from planner.deployment import Deployment, Performance
 from planner.latency import LatencyDistribution
+from planner.machines import Bounded
 from planner.pairing import UsedPool
 from planner.performance import evaluate
 from planner.plan_types import Agreement, PlannedDeployment, TargetCheck, latency_over
@@ -125,8 +125,7 @@ def judged(
     )
 
 
-_Key = tuple[str, Workload, int, int]
-_kept: OrderedDict[_Key, tuple[Deployment, Performance]] = OrderedDict()
+_KEPT: Bounded[tuple[Deployment, Performance]] = Bounded(KEPT)
 
 
 def _remembered(
@@ -137,15 +136,10 @@ def _remembered(
     Configurations hold tables that cannot be hashed, so that the key is their summary and the rest is compared.
     """
     key = (deployment.summary, workload, seed, requests)
-    known = _kept.get(key)
-    if known is not None and known[0] == deployment:
-        _kept.move_to_end(key)
-        return known[1]
-    found = ask()
-    _kept[key] = (deployment, found)
-    while len(_kept) > KEPT:
-        _kept.popitem(last=False)
-    return found
+    known = _KEPT.get(key)
+    if known is None or known[0] != deployment:
+        known = _KEPT.put(key, (deployment, ask()))
+    return known[1]
 
 
 def _evaluated(deployment: Deployment, workload: Workload) -> Performance:

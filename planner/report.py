@@ -8,7 +8,6 @@ here that the plan does not hold.
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -19,7 +18,18 @@ from planner.latency import LatencyDistribution
 from planner.llm import parameters
 from planner.performance_report import class_table, confidence_table
 from planner.plan_types import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest
-from planner.tables import Table, counted, duration, money, percent, significant, unit, with_unit
+from planner.tables import (
+    Table,
+    counted,
+    duration,
+    markdown_table,
+    markdown_text,
+    money,
+    percent,
+    significant,
+    unit,
+    with_unit,
+)
 from planner.workload import Metric, Slo, TokenLengths
 
 __all__ = [
@@ -532,10 +542,10 @@ def performance_headline(deployment: Deployment, performance: Performance) -> st
 
 def markdown(plan: Plan) -> str:
     """The plan as a report in GitHub Markdown: answer, tables, warnings, assumptions, method, version."""
-    parts = [f"# Capacity plan: {_inline(plan.request.name)}", f"**{_inline(headline(plan))}**"]
+    parts = [f"# Capacity plan: {markdown_text(plan.request.name)}", f"**{markdown_text(headline(plan))}**"]
     parts += _bullets("Why it is infeasible, and what would help", diagnosis(plan))
     parts += _bullets("Warnings", plan.warnings)
-    parts += [_markdown_table(table) for table in tables(plan)]
+    parts += [markdown_table(table) for table in tables(plan)]
     parts += _bullets("What is assumed", assumed(plan))
     parts += _bullets("Method", METHOD)
     version, elapsed = planner_version(), significant(plan.elapsed_s)
@@ -544,29 +554,4 @@ def markdown(plan: Plan) -> str:
 
 
 def _bullets(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"## {title}", "\n".join(f"- {_inline(line)}" for line in lines)] if lines else []
-
-
-def _markdown_table(table: Table) -> str:
-    lines = [
-        _markdown_row(table.columns),
-        _markdown_row(["---:" if numeric else "---" for numeric in table.numeric]),
-        *(_markdown_row(row) for row in table.rows),
-    ]
-    parts = [f"## {table.title}", "\n".join(lines)]
-    if table.note:
-        parts.append(_inline(table.note))
-    return "\n\n".join(parts)
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
-
-
-def _inline(text: str) -> str:
-    r"""Text on one line that Markdown shows as it is: no tags, no cell borders, no emphasis.
-
-    >>> _inline("a|b <script> x_y")
-    'a\\|b &lt;script> x_y'
-    """
-    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))
+    return [f"## {title}", "\n".join(f"- {markdown_text(line)}" for line in lines)] if lines else []

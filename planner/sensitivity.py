@@ -223,7 +223,7 @@ def break_even_prices(plan: Plan, solver: Solver) -> tuple[BreakEvenPrice, ...]:
     """
     base, _ = baseline(plan, solver)
     case = Case(plan.request, solver.hardware)
-    forbidden = getattr(plan.request.limits, "forbidden", ())
+    forbidden = plan.request.limits.forbidden
     skus = [sku for sku in dict.fromkeys(plan.request.search.skus) if sku not in forbidden]
     prices = [(sku, price_now(case, sku)) for sku in skus]
     return tuple(_break_even(sku, usd, base, case, solver) for sku, usd in prices if usd is not None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.workload import Metric
@@ -108,3 +109,32 @@ def counted(number: int, noun: str) -> str:
     ('1 replica', '1,200 replicas')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# --- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def markdown_table(table: Table) -> str:
+    """A table with its title and note as GitHub Markdown."""
+    lines = [
+        _markdown_row(table.columns),
+        _markdown_row(["---:" if numeric else "---" for numeric in table.numeric]),
+        *(_markdown_row(row) for row in table.rows),
+    ]
+    parts = [f"## {table.title}", "\n".join(lines)]
+    if table.note:
+        parts.append(markdown_text(table.note))
+    return "\n\n".join(parts)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
+
+
+def markdown_text(text: str) -> str:
+    r"""Text on one line that Markdown shows as it is: no tags, no cell borders, no emphasis.
+
+    >>> markdown_text("a|b <script> x_y")
+    'a\\|b &lt;script> x_y'
+    """
+    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))

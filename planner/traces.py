@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache, cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import IO, Self
 
@@ -510,8 +511,7 @@ def list_lengths() -> tuple[str, ...]:
     >>> "azure-2023-conv" in list_lengths()
     True
     """
-    names = (entry.name for entry in _PRESETS.iterdir())
-    return tuple(sorted(name.removesuffix(".csv") for name in names if name.endswith(".csv")))
+    return table_names(_PRESETS)
 
 
 def load_lengths(name: str) -> TokenLengths:
@@ -560,14 +560,20 @@ def _known(name: str) -> str:
 @cache
 def _load(name: str) -> tuple[PresetInfo, TokenLengths]:
     lines = (_PRESETS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-    facts = dict(_facts(lines))
+    facts = dict(table_facts(lines))
     table = np.array([line.split(",") for line in lines if line and line[0].isdigit()], dtype=np.int64)
     lengths = TokenLengths.from_pairs(table[:, 0], table[:, 1], table[:, 2], source=f"preset {name}")
     return PresetInfo.model_validate({"name": name, **facts}), lengths
 
 
-def _facts(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """``# key: value`` header lines."""
+def table_names(folder: Traversable) -> tuple[str, ...]:
+    """Names of the tables (CSV) in a folder of packaged data, sorted."""
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".csv") for name in names if name.endswith(".csv")))
+
+
+def table_facts(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What ``# key: value`` lines of a packaged table say of it."""
     for line in lines:
         if line.startswith("# "):
             key, _, value = line.removeprefix("# ").partition(":")

@@ -9,7 +9,6 @@ from planner.explain_report import (
     document,
     gained,
     in_short,
-    markdown_table,
     matters,
     quantity,
     signed,
@@ -17,7 +16,7 @@ from planner.explain_report import (
 )
 from planner.explain_types import Measure
 from planner.plan_types import TargetCheck
-from planner.tables import Table, money, significant
+from planner.tables import Table, markdown_table, money, significant
 from planner.what_if import Change, Side, WhatIf
 
 

@@ -19,7 +19,7 @@ from planner.explain_changes import (
 )
 from planner.explain_types import Case
 from planner.plan_types import PlanRequest
-from planner.supply import FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota
+from planner.supply import FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import A100, H100, REQUEST
 
@@ -182,8 +182,10 @@ class TestEveryLimit:
         assert self.FOUND["limits.skus_at_most"].steps() == (2.0,)
 
     def test_the_least_of_all_ways_of_buying_is_the_price(self) -> None:
+        terms = SpotTerms(interruptions_per_hour=0.05, recovery_s=300.0)  # without them no plan takes spot
         both, one = (
-            PricePolicy(commitments=ways, as_of=date(2026, 11, 21)) for ways in (("on_demand", "spot"), ("on_demand",))
+            PricePolicy(commitments=ways, spot=terms, as_of=date(2026, 11, 21))
+            for ways in (("on_demand", "spot"), ("on_demand",))
         )
         prices = [price_now(Case(wide(FleetLimits(), policy), HARDWARE), H100) for policy in (both, one)]
         spot = select_price(HARDWARE, H100, commitment="spot")
