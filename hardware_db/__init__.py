@@ -6,7 +6,7 @@
 True
 """
 
-from hardware_db.fits import select_calibration, with_calibration, with_costs
+from hardware_db.fits import select_calibration, with_calibration, with_costs, with_own
 from hardware_db.loader import load_hardware, read_calibration
 from hardware_db.pricing import select_price, stale_days
 from hardware_db.schema import (
@@ -23,6 +23,7 @@ from hardware_db.schema import (
     KernelFit,
     Kind,
     NodeSku,
+    OwnHardware,
     Price,
     ScaleUp,
     Topology,
@@ -42,6 +43,7 @@ __all__ = [
     "KernelFit",
     "Kind",
     "NodeSku",
+    "OwnHardware",
     "Price",
     "ScaleUp",
     "Topology",
@@ -52,4 +54,5 @@ __all__ = [
     "stale_days",
     "with_calibration",
     "with_costs",
+    "with_own",
 ]

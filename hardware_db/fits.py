@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hardware_db.schema import Calibration, EngineCosts, HardwareDb
+from hardware_db.schema import Calibration, EngineCosts, HardwareDb, OwnHardware
+from planner.errors import InputError
 
 RELATIVES: dict[str, tuple[str, ...]] = {
     "turing": ("a100-sxm-80gb",),
@@ -62,6 +63,23 @@ def with_calibration(db: HardwareDb, calibration: Calibration) -> HardwareDb:
     """The database with one more calibration in place of all others of its SKU."""
     others = tuple(other for other in db.calibrations if other.sku != calibration.sku)
     return db.model_copy(update={"calibrations": (*others, calibration)})
+
+
+def with_own(db: HardwareDb, own: OwnHardware) -> HardwareDb:
+    """The database with SKUs and calibrations of a user's own: a SKU replaces the one of its id, a calibration all
+    others of its SKU. A database that has them already is returned as it is.
+
+    Raises InputError: a calibration of a SKU that is not there.
+    """
+    if db.own == own:
+        return db
+    changed = db.model_copy(update={"skus": {**db.skus, **{sku.id: sku for sku in own.skus}}, "own": own})
+    for calibration in own.calibrations:
+        if calibration.sku not in changed.skus:
+            fix = f"add the SKU, or name one of {', '.join(changed.skus)}"
+            raise InputError("own_hardware.calibrations", calibration.sku, "is the calibration of no known SKU", fix)
+        changed = with_calibration(changed, calibration)
+    return changed
 
 
 def with_costs(db: HardwareDb, engine: str, costs: EngineCosts) -> HardwareDb:

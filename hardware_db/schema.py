@@ -309,6 +309,13 @@ class EngineProfile(Frozen):
         return self.costs
 
 
+class OwnHardware(Frozen):
+    """SKUs and calibrations that a user brings along: they stand beside those of the database, or in their place."""
+
+    skus: tuple[GpuSku, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
+
+
 class HardwareDb(Frozen):
     """Everything `load_hardware()` read, validated and frozen."""
 
@@ -316,6 +323,7 @@ class HardwareDb(Frozen):
     prices: tuple[Price, ...]
     engines: Mapping[str, EngineProfile]
     calibrations: tuple[Calibration, ...] = ()
+    own: OwnHardware = Field(default=OwnHardware(), description="what of it a user brought along")
 
     @model_validator(mode="after")
     def _prices_have_skus(self) -> HardwareDb:

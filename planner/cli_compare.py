@@ -72,9 +72,9 @@ def compare(
     write(json_file, lambda: export.json_text(export.plain(comparison_report.comparison_document(found))))
     write(csv_file, lambda: comparison_report.csv_text(found))
     if plot is not None:
-        from planner import comparison_charts
+        from planner.charts import systems as charts
 
-        write(plot, lambda: comparison_charts.html(found))
+        write(plot, lambda: charts.html(found))
     if STDOUT not in (json_file, csv_file, plot):
         lists = {"Not compared": comparison_report.left_out(found), "Assumed": found.assumptions}
         screen.show(comparison_report.headline(found), comparison_report.tables(found), lists)

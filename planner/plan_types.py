@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import Frozen, Price
+from hardware_db import Frozen, OwnHardware, Price
 from planner.configurations import DeploymentOption, Dominated, Rejection, SearchSpace
 from planner.demand import (
     Cascade,
@@ -93,6 +93,7 @@ class PlanRequest(Frozen):
         lt=1.0,
         description="probability that calibrated step times are no longer than planned with",
     )
+    own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of the user's own")
 
     @model_validator(mode="after")
     def _requests_fit_the_model(self) -> Self:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from threadpoolctl import threadpool_limits
 
-from hardware_db import HardwareDb, load_hardware
+from hardware_db import HardwareDb, load_hardware, with_own
 from planner.columns import Column
 from planner.configurations import Mode, Rejection
 from planner.costs import bought_gpus, cost_breakdown, schedule_of, usd_by_sku
@@ -53,6 +53,7 @@ __all__ = [
     "PlannedDeployment",
     "PricePolicy",
     "TargetCheck",
+    "hardware_for",
     "plan",
 ]
 
@@ -82,7 +83,12 @@ def plan(
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
     """
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
-        return _plan(request, hardware or load_hardware(), progress or (lambda _: None), simulate, alternatives)
+        return _plan(request, hardware_for(request, hardware), progress or (lambda _: None), simulate, alternatives)
+
+
+def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
+    """What a request is planned on: the database (the packaged one when None) with the request's own hardware in it."""
+    return with_own(hardware or load_hardware(), request.own_hardware)
 
 
 def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: bool, alternatives: bool) -> Plan:

@@ -17,10 +17,11 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from hardware_db import Frozen
+from hardware_db import Frozen, OwnHardware
 from planner.configurations import SearchSpace
 from planner.demand import Cascade, CascadePoint, DemandProfile, LengthSplit, OfflineWork, Service
 from planner.errors import InputError, UnknownNameError, from_validation_error
+from planner.explain_changes import scaled_lengths
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.optimizer import Objective
 from planner.plan_types import FleetLimits, PlanRequest, PricePolicy
@@ -29,6 +30,7 @@ from planner.traces import load_lengths, preset_scv, read_trace
 from planner.workload import (
     MAX_BATCH,
     MAX_SCV,
+    MAX_TOKENS,
     ArrivalProcess,
     ClosedLoop,
     LatencyTarget,
@@ -55,14 +57,39 @@ class TraceLengths(Frozen):
     trace: str = Field(min_length=1, description="path of the CSV, relative to the scenario file")
 
 
+class ScaledLengths(Frozen):
+    """A preset with all inputs, all outputs or both times a factor, so that they have the means given.
+
+    Shape and correlation stay those of the preset; lengths are rounded to whole tokens.
+    """
+
+    preset: str = Field(min_length=1, description="name of a packaged law of lengths")
+    mean_input_tokens: float | None = Field(default=None, ge=1, description="tokens; default: the preset's")
+    mean_output_tokens: float | None = Field(default=None, ge=1, description="tokens; default: the preset's")
+
+
+class CellLengths(Frozen):
+    """A histogram: what a trace comes down to, so that a scenario with it needs no other file."""
+
+    cells: tuple[tuple[int, int, float], ...] = Field(
+        min_length=1, max_length=2000, description="input tokens, output tokens, weight"
+    )
+    source: str = Field(default="given", max_length=200, description="where it comes from")
+
+
+_LENGTHS: Mapping[str, type[Frozen]] = {"trace": TraceLengths, "preset": ScaledLengths, "cells": CellLengths}
+"""Forms of lengths by the field that tells them apart; constant lengths have none of these."""
+
+
 def _form_of_lengths(value: object) -> object:
     """Decide by shape which form of lengths is meant, so that an error names the user's field, not a type."""
     if isinstance(value, Mapping):
+        form = next((form for field, form in _LENGTHS.items() if field in value), ConstantLengths)
         try:
-            return (TraceLengths if "trace" in value else ConstantLengths).model_validate(dict(value))
+            return form.model_validate(dict(value))
         except ValidationError as error:
             raise from_validation_error(error) from None
-    if isinstance(value, str | ConstantLengths | TraceLengths):
+    if isinstance(value, str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths):
         return value
     bound = "must be the name of a preset, constant lengths, or a trace"
     raise InputError(
@@ -91,7 +118,9 @@ def _name_or_config(value: object) -> object:
     raise InputError("", value, bound, "write e.g. llama-3.1-8b (see `planner llms`)")
 
 
-Lengths = Annotated[str | ConstantLengths | TraceLengths, BeforeValidator(_form_of_lengths)]
+Lengths = Annotated[
+    str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths, BeforeValidator(_form_of_lengths)
+]
 Scv = Annotated[float | str, BeforeValidator(_number_or_name)]
 Llm = Annotated[str | dict[str, Any], BeforeValidator(_name_or_config)]
 
@@ -202,6 +231,7 @@ class Scenario(Frozen):
     offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
     pessimism: float | None = Field(default=None, gt=0.5, lt=1.0, description="probability that step times hold")
+    own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")
 
 
 def list_scenarios() -> tuple[str, ...]:
@@ -363,6 +393,7 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         offline=tuple(_offline(item, index, folder) for index, item in enumerate(scenario.offline)),
         growth=scenario.growth,
         pessimism=scenario.pessimism,
+        own_hardware=scenario.own_hardware,
     )
 
 
@@ -479,7 +510,20 @@ def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
             return TokenLengths.constant(lengths.input_tokens, lengths.output_tokens)
         if isinstance(lengths, TraceLengths):
             return read_trace(folder / lengths.trace).lengths()
+        if isinstance(lengths, CellLengths):
+            inputs, outputs, weights = zip(*lengths.cells, strict=True)
+            return TokenLengths.from_pairs(inputs, outputs, weights, source=lengths.source)
+        if isinstance(lengths, ScaledLengths):
+            return _scaled(lengths)
         return load_lengths(lengths)
+
+
+def _scaled(lengths: ScaledLengths) -> TokenLengths:
+    """The preset with its means moved; rounding to whole tokens leaves them within half a token."""
+    law = load_lengths(lengths.preset)
+    inputs = (lengths.mean_input_tokens or law.mean_input) / law.mean_input
+    outputs = (lengths.mean_output_tokens or law.mean_output) / law.mean_output
+    return scaled_lengths(law, inputs, outputs, MAX_TOKENS)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import pytest
 import planner
 from hardware_db import Dtype, load_hardware
 from planner import charts
+from planner.charts import latencies
 from planner.deployment import Deployment, Pool, Role
 from planner.errors import InputError
 from planner.llm import Precision
@@ -110,7 +111,7 @@ def test_a_sweep_never_takes_more_evaluations_than_points(monkeypatch: pytest.Mo
         rates.append(workload.arrivals.rate_per_s)
         return evaluate(deployment, workload)
 
-    monkeypatch.setattr(charts, "evaluate", counted)
+    monkeypatch.setattr(latencies, "evaluate", counted)
     charts.latency_vs_rate_rows(MIXED, WORKLOAD, SLO, points=5)
     assert len(rates) == 5
 

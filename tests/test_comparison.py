@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import planner
-from planner import comparison_charts, comparison_report, export
+from planner import comparison_report, export
+from planner.charts import systems
 from planner.comparison import Comparison, Row, compare
 from planner.deployment import Deployment
 from planner.errors import InputError, UnknownNameError
@@ -294,7 +295,7 @@ def test_json_is_plain_and_as_its_schema_says(compared: Comparison) -> None:
 
 
 def test_laws_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> None:
-    rows = [row for row in comparison_charts.latency_cdf_rows(compared, Metric.TTFT) if row["system"] == "orca"]
+    rows = [row for row in systems.latency_cdf_rows(compared, Metric.TTFT) if row["system"] == "orca"]
     latencies = [row["latency_ms"] for row in rows]
     assert latencies == sorted(latencies)
     found = compared.row("orca").simulated
@@ -305,21 +306,21 @@ def test_laws_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> 
 
 
 def test_every_chart_has_units_on_its_axes(compared: Comparison) -> None:
-    made = comparison_charts.charts(compared)
+    made = systems.charts(compared)
     assert set(made) == {"ttft_cdf", "tpot_cdf", "e2e_cdf", "itl_cdf", "goodput", "cost", "attainment", "token_gaps"}
     for chart in made.values():
         text = chart.to_json()
         assert chart.title.text and chart.title.subtitle
         assert any(unit in text for unit in ("(ms)", "requests/s", "USD per million"))
-    assert comparison_charts.html(compared).lstrip().startswith("<!DOCTYPE html>")
+    assert systems.html(compared).lstrip().startswith("<!DOCTYPE html>")
 
 
 def test_charts_that_lack_their_figures_say_so() -> None:
     bare = compare(mixed(), Workload.of(1.0, AZURE), None, ("engine",), simulated=False)
     for chart, text in (
-        (comparison_charts.goodput, "judged by targets"),
-        (comparison_charts.attainment, "needs rates"),
-        (comparison_charts.sustained, "sustain=True"),
+        (systems.goodput, "judged by targets"),
+        (systems.attainment, "needs rates"),
+        (systems.sustained, "sustain=True"),
     ):
         with pytest.raises(InputError, match=text):
             chart(bare)
@@ -328,7 +329,7 @@ def test_charts_that_lack_their_figures_say_so() -> None:
 def test_the_stall_of_a_prompt_is_its_step() -> None:
     """The long gap is one step of the whole prompt; chunks spread it, and both process every token of it."""
     config = replica()
-    rows = comparison_charts.token_gap_rows(config, chunk_tokens=512, prompt_tokens=4000, running=16)
+    rows = systems.token_gap_rows(config, chunk_tokens=512, prompt_tokens=4000, running=16)
     gaps = {
         name: [row["gap_ms"] for row in rows if row["system"] == name]
         for name in ("whole prompt", "chunks of 512 tokens")
@@ -344,4 +345,4 @@ def test_the_stall_of_a_prompt_is_its_step() -> None:
 )
 def test_a_trace_that_shows_nothing_is_refused(traffic: dict[str, int], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        comparison_charts.token_gap_rows(replica(), **traffic)
+        systems.token_gap_rows(replica(), **traffic)

@@ -154,8 +154,10 @@ TABLE = (
     Row(6, "planner.serving_points", ABOVE, "pydantic"),
     Row(6, "planner.validation", ABOVE, "numpy"),
     Row(7, "planner.scenario", ABOVE, "pydantic yaml"),
+    Row(7, "planner.links", ABOVE, "yaml"),
     Row(7, "planner.plan_files", ABOVE, ""),
     Row(7, "planner.tables", ABOVE, ""),
+    Row(7, "planner.glossary", ABOVE, ""),
     Row(7, "planner.catalogue", ABOVE, ""),
     Row(7, "planner.engine_fit", ABOVE, "numpy scipy"),
     Row(7, "planner.serving_results", ABOVE, "numpy pydantic scipy"),
@@ -164,7 +166,6 @@ TABLE = (
     Row(7, "planner.performance_report", ABOVE, ""),
     Row(7, "planner.report", ABOVE, ""),
     Row(7, "planner.charts", ABOVE, "altair numpy pandas"),
-    Row(7, "planner.comparison_charts", ABOVE, "altair numpy"),
     Row(7, "planner.documents", ABOVE, ""),
     Row(7, "planner.comparison_report", ABOVE, ""),
     Row(7, "planner.export", ABOVE, ""),
@@ -178,7 +179,8 @@ TABLE = (
     Row(8, "planner.cli_compare", ABOVE, "typer"),
     Row(8, "planner.cli_explain", ABOVE, "typer"),
     Row(8, "planner.cli", ABOVE, "typer"),
-    Row(8, "app", ABOVE, "pandas streamlit"),
+    Row(8, "planner.web", ABOVE, "pandas streamlit"),
+    Row(8, "app", ABOVE, "streamlit"),
     Row(
         SIDE,
         "calibration",
@@ -190,8 +192,8 @@ NAMES = tuple(row.module for row in TABLE)
 KERNELS = ("planner.roofline", "planner.queueing", "planner.optimizer")
 IMPORTERS = {
     "pulp": ("planner.optimizer",),
-    "altair": ("planner.charts", "planner.comparison_charts"),
-    "streamlit": ("app",),
+    "altair": ("planner.charts",),
+    "streamlit": ("planner.web", "app"),
     "typer": (
         "planner.cli_base",
         "planner.cli_deployment",

@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from planner.charts import (
+from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
     BLUE,

@@ -1,0 +1,37 @@
+"""Charts of plans, latencies, rooflines and costs, for a notebook and for the web app.
+
+Every chart has a companion that returns its data as rows (lists of plain dicts), so that a number in a picture can be
+tested and exported. Charts work on a light and on a dark page; colours are told apart by all common kinds of colour
+vision (`planner.charts.marks`).
+
+One module for each question: `latencies`, `rooflines`, `costs`, `systems` (of a comparison).
+"""
+
+from planner.charts.costs import cost_comparison, cost_comparison_rows
+from planner.charts.latencies import latency_panel, latency_vs_rate, latency_vs_rate_rows, shown_metrics
+from planner.charts.marks import GREY, Row
+from planner.charts.rooflines import (
+    FAMILY_WORDS,
+    label_rows,
+    pool_shapes,
+    roof_rows,
+    roofline,
+    roofline_rows,
+)
+
+__all__ = [
+    "FAMILY_WORDS",
+    "GREY",
+    "Row",
+    "cost_comparison",
+    "cost_comparison_rows",
+    "label_rows",
+    "latency_panel",
+    "latency_vs_rate",
+    "latency_vs_rate_rows",
+    "pool_shapes",
+    "roof_rows",
+    "roofline",
+    "roofline_rows",
+    "shown_metrics",
+]

@@ -1,0 +1,188 @@
+"""What the page is made of: tables, charts, figures and files, each with what explains it.
+
+A table has a definition behind every heading and number, a chart the table and the CSV it was drawn from, a figure its
+definition, its interval and where it comes from.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from planner import glossary
+from planner.tables import Table
+
+FIGURE_WIDTH_PX = 235
+"""Keeps four figures in a row on a wide page and two on a narrow one."""
+STYLE = """<style>
+.stMainBlockContainer {padding: 2.5rem 2rem 4rem}
+.planner-table {overflow-x: auto; max-width: 100%}
+.planner-table table {border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums}
+.planner-table th, .planner-table td {padding: 0.3rem 0.7rem; text-align: left; vertical-align: top;
+    border-bottom: 1px solid rgba(128, 128, 128, 0.25)}
+.planner-table th {font-weight: 600; border-bottom-color: rgba(128, 128, 128, 0.6)}
+.planner-table .number {text-align: right; white-space: nowrap}
+.planner-table [title] {cursor: help}
+.planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
+</style>"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number with all that is to be said about it.
+
+    Attributes:
+        label: what it is.
+        value: as text, with its unit unless the label has it.
+        hint: unit, definition and provenance, shown on hover.
+        interval: how sure it is, e.g. ``390 to 420 ms (90 %)``, shown under it; or empty.
+    """
+
+    label: str
+    value: str
+    hint: str
+    interval: str = ""
+
+
+def figures(shown: Sequence[Figure]) -> None:
+    """Figures in a row, as many as fit."""
+    with st.container(horizontal=True):
+        for one in shown:
+            st.metric(
+                plain(one.label),
+                one.value,
+                one.interval or None,
+                delta_color="off",
+                delta_arrow="off",
+                help=plain(one.hint),
+                border=True,
+                width=FIGURE_WIDTH_PX,
+            )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table(shown: Table, key: str, hints: Mapping[str, str] | None = None) -> None:
+    """A table under its title, a definition behind every heading and number, and its CSV.
+
+    Args:
+        shown: what to show.
+        key: unique on the page.
+        hints: definitions by heading or by name of a row, before those of the glossary.
+    """
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown(f"**{plain(shown.title)}**", width="content")
+        csv_button(shown.title, csv_text(shown.columns, shown.rows), f"csv-{key}")
+    st.html(html_table(shown, hints or {}))
+    if shown.note:
+        st.caption(plain(shown.note))
+
+
+def html_table(shown: Table, hints: Mapping[str, str]) -> str:
+    """A table as HTML; a cell's hover is the definition of its row, else of its column."""
+    columns = [hints.get(name) or glossary.hint(name) for name in shown.columns]
+    kinds = [' class="number"' if numeric else "" for numeric in shown.numeric]
+    head = "".join(
+        f"<th{kind}{_title(hint)}>{escape(name)}</th>"
+        for name, kind, hint in zip(shown.columns, kinds, columns, strict=True)
+    )
+    body = ""
+    for row in shown.rows:
+        own = (hints.get(row[0]) or glossary.hint(row[0])) if row else ""
+        cells = zip(row, kinds, columns, strict=True)
+        body += "<tr>" + "".join(f"<td{kind}{_title(own or hint)}>{_cell(cell)}</td>" for cell, kind, hint in cells)
+        body += "</tr>"
+    return f'<div class="planner-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _title(hint: str) -> str:
+    return f' title="{escape(hint)}"' if hint else ""
+
+
+def _cell(text: str) -> str:
+    """A cell's text; an address becomes a link."""
+    if re.fullmatch(r"https?://[^\s\"'<>]+", text):
+        return f'<a href="{escape(text)}" target="_blank" rel="noopener">{escape(text.split("/")[2])}</a>'
+    return escape(text)
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows as CSV; a cell that a spreadsheet would run as a formula is quoted as text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([[_harmless(cell) for cell in row] for row in rows])
+    return out.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    if (
+        isinstance(cell, str)
+        and cell[:1] in ("=", "+", "-", "@")
+        and not re.fullmatch(r"[-+]?[\d.,]+( ?[%x])?|-", cell)
+    ):
+        return f"'{cell}"
+    return cell
+
+
+def csv_button(name: str, text: str, key: str) -> None:
+    """A small button that downloads a CSV."""
+    file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    st.download_button(
+        "CSV",
+        text,
+        file_name=f"{file}.csv",
+        mime="text/csv",
+        key=key,
+        on_click="ignore",
+        type="tertiary",
+        icon=":material/download:",
+        help=f"{plain(name)} as a CSV file",
+    )
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) -> None:  # noqa: ANN401
+    """A chart with the table and the CSV behind it.
+
+    Args:
+        picture: an Altair chart; its title says what it shows.
+        rows: the data it was drawn from.
+        name: of the data, for the file.
+        key: unique on the page.
+    """
+    st.altair_chart(picture, width="stretch", key=f"chart-{key}")
+    frame = pd.DataFrame(list(rows))
+    with st.popover("Data", icon=":material/table:", type="tertiary"):
+        st.dataframe(frame, hide_index=True, key=f"data-{key}")
+        csv_button(name, csv_text(list(frame.columns), frame.values.tolist()), f"csv-{key}")
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links."""
+    return " ".join(word if word.startswith("https://") else _escaped(word) for word in text.split(" "))
+
+
+def _escaped(word: str) -> str:
+    """A word with a backslash before every mark that Markdown would read."""
+    return re.sub(r"([\\`*_\[\]$<>~#|]|:(?=\w))", r"\\\1", word)
+
+
+def bullets(lines: Sequence[str]) -> None:
+    """Lines as a list."""
+    if lines:
+        st.markdown("\n".join(f"- {plain(line)}" for line in lines))

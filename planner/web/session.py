@@ -1,0 +1,219 @@
+"""What one visitor has on the page: a scenario, its history, and the address that says the same.
+
+The scenario, plain data as a YAML file has it, is the only state. A widget is *bound* to it: it shows what the scenario
+says and writes back what the visitor does, so that links, files and undo need to change the scenario only.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import streamlit as st
+
+from planner import links
+from planner.errors import InputError, PlannerError
+from planner.links import Content
+from planner.scenario import read_scenario
+
+DEFAULT = "chat-llama-70b"
+"""The packaged scenario that a visitor starts with."""
+TAB = "tab"
+"""Parameter of the address that names the open tab; the only one that is no part of the scenario."""
+MAX_HISTORY = 100
+
+Changes = Mapping[str, Any]
+"""Values by dotted path, as ``--set`` names them: ``{"workload.rate_per_s": 60.0}``."""
+
+
+# --- the scenario -----------------------------------------------------------------------------------------------------
+
+
+def start() -> None:
+    """Read the address when the visitor comes, and whenever it has become another one (a link, the back button)."""
+    state = st.session_state
+    query = {name: text for name, text in st.query_params.to_dict().items() if name != TAB}
+    if "scenario" in state and query == state.written:
+        return
+    state.setdefault("past", [])
+    state.setdefault("future", [])
+    state.written = query
+    state.complaint = None
+    try:
+        content = links.content_of(query, DEFAULT)
+    except PlannerError as error:
+        state.complaint = error
+        content = links.packaged_content(DEFAULT)
+    if not any(name.startswith("prices") for name in query):
+        content["prices"]["as_of"] = today()
+    if "scenario" in state:
+        remember()
+    state.base = query.get(links.BASE, DEFAULT) if state.complaint is None else DEFAULT
+    state.scenario = content
+
+
+def today() -> str:
+    """The day that prices are looked up for, as ISO date."""
+    return datetime.now(tz=UTC).date().isoformat()
+
+
+def content() -> Content:
+    """The scenario as it stands. Do not change it: `change` does."""
+    found: Content = st.session_state.scenario
+    return found
+
+
+def value(path: str, default: object = None) -> Any:  # noqa: ANN401
+    """The value at a dotted path of the scenario, or `default` where the path leads nowhere."""
+    return value_at(content(), path, default)
+
+
+def value_at(place: Any, path: str, default: object = None) -> Any:  # noqa: ANN401
+    """The value at a dotted path of plain data, or `default`."""
+    for name in path.split("."):
+        if isinstance(place, Mapping) and name in place:
+            place = place[name]
+        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        else:
+            return default
+    return place
+
+
+def changed(before: Mapping[str, Any], changes: Changes) -> Content:
+    """A copy of a scenario with other values; a path must lead through what is there."""
+    after = copy.deepcopy(dict(before))
+    for path, new in changes.items():
+        *way, last = path.split(".")
+        place: Any = after
+        for name in way:
+            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+        if isinstance(place, list):
+            place[int(last)] = new
+        else:
+            place[last] = new
+    return after
+
+
+def change(changes: Changes) -> None:
+    """Set values by dotted path; one step of the history."""
+    put(changed(content(), changes))
+
+
+def put(new: Content, base: str | None = None) -> None:
+    """Another scenario in place of this one; one step of the history."""
+    if new == content() and base is None:
+        return
+    remember()
+    st.session_state.scenario = new
+    st.session_state.complaint = None
+    if base is not None:
+        st.session_state.base = base
+
+
+def load(scenario: str | Mapping[str, Any]) -> None:
+    """A packaged scenario by name, or the content of a file. Raises InputError and leaves things as they are."""
+    name = scenario if isinstance(scenario, str) else None
+    put(links.full_content(read_scenario(scenario)[0]), base=name)
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+
+def remember() -> None:
+    """Keep the scenario as it is, to come back to."""
+    state = st.session_state
+    state.past = [*state.past, state.scenario][-MAX_HISTORY:]
+    state.future = []
+
+
+def undo() -> None:
+    """Back to the scenario before the last change."""
+    _step("past", "future")
+
+
+def redo() -> None:
+    """Forward again."""
+    _step("future", "past")
+
+
+def _step(source: str, target: str) -> None:
+    state = st.session_state
+    if state[source]:
+        state[target] = [*state[target], state.scenario]
+        state.scenario = state[source][-1]
+        state[source] = state[source][:-1]
+        state.complaint = None
+
+
+def has_past() -> bool:
+    """Whether there is a change to undo."""
+    return bool(st.session_state.past)
+
+
+def has_future() -> bool:
+    """Whether a change was undone."""
+    return bool(st.session_state.future)
+
+
+# --- address and files ------------------------------------------------------------------------------------------------
+
+
+def key() -> str:
+    """The scenario as one line of JSON: what results are cached by."""
+    return json.dumps(content(), sort_keys=True)
+
+
+def write_address() -> bool:
+    """Write the scenario into the address; False where it is too large for one, which then is left without it."""
+    state = st.session_state
+    query = links.query_of(content(), state.base)
+    fits = sum(len(name) + len(text) + 2 for name, text in query.items()) <= links.MAX_LINK
+    wanted = query if fits else {}
+    if wanted != state.written:
+        kept = {TAB: st.query_params[TAB]} if TAB in st.query_params else {}
+        st.query_params.from_dict({**wanted, **kept})
+        state.written = wanted
+    return fits
+
+
+def complaint() -> PlannerError | None:
+    """What was wrong with the address, if anything."""
+    found: PlannerError | None = st.session_state.complaint
+    return found
+
+
+# --- widgets ----------------------------------------------------------------------------------------------------------
+
+
+def bound(key: str, shown: object, changes: Callable[[Any], Changes]) -> dict[str, Any]:
+    """Arguments that bind a widget to the scenario: ``st.slider("Rate", 1, 100, **bound("rate", rate, write))``.
+
+    Args:
+        key: of the widget.
+        shown: what the scenario says, as the widget shows it.
+        changes: from what the visitor chose to the values to set.
+
+    The widget must be given no value of its own.
+    """
+    if key not in st.session_state or st.session_state[key] != shown:
+        st.session_state[key] = shown
+    return {"key": key, "on_change": _write, "args": (key, changes)}
+
+
+def _write(key: str, changes: Callable[[Any], Changes]) -> None:
+    try:
+        change(changes(st.session_state[key]))
+    except InputError as error:
+        st.session_state.complaint = error
+
+
+def field(key: str, path: str, factor: float = 1.0) -> dict[str, Any]:
+    """Arguments that bind a widget to one field; numbers are shown times `factor` (1000 for seconds in ms)."""
+    shown = value(path)
+    if factor == 1.0 or shown is None:
+        return bound(key, shown, lambda new: {path: new})
+    return bound(key, round(shown * factor, 9), lambda new: {path: None if new is None else new / factor})

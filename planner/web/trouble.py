@@ -1,0 +1,24 @@
+"""Input that cannot be planned with, explained where it stands, with the way out as a button."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from planner.errors import PlannerError
+from planner.web import parts, session
+
+
+def complain() -> None:
+    """Say what was wrong with the address or with what was typed last, if anything."""
+    found = session.complaint()
+    if found is not None:
+        st.warning(parts.plain(f"Not used: {found}"), icon=":material/link_off:")
+
+
+def explain(error: PlannerError) -> None:
+    """An error in one line, with buttons that lead out of it."""
+    st.error(parts.plain(str(error)))
+    with st.container(horizontal=True):
+        if session.has_past():
+            st.button("Undo the last change", on_click=session.undo, key="undo-error", icon=":material/undo:")
+        st.button("Start over", on_click=session.load, args=(session.DEFAULT,), key="start-over")
