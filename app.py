@@ -53,7 +53,7 @@ def main() -> None:
             if tab.open:
                 with tab:
                     show(page)
-        if work.check(page):
+        if work.check(page) or answer.complete(page):
             st.rerun()
     except PlannerError as error:
         trouble.explain(error)

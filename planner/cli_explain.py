@@ -72,7 +72,7 @@ def explain(
     Left out unless asked for: steps and pareto. Exit code 3: there is no fleet; the relaxations say what would help.
     """
     from planner import explain as explaining
-    from planner import explain_report, export, screen
+    from planner import explain_report, export, planning, screen
     from planner.explain_solver import Solver
     from planner.plan_files import load_request, recorded_usd_per_hour
 
@@ -82,7 +82,7 @@ def explain(
         raise InputError("--max-solves", max_solves, "must be >= 1", "allow a few hundred")
     request = load_request(subject, assignments or ())
     prices = _api_prices(request, api_price)
-    hardware = hardware_for(request.search.engine, calibrations or (), engine_costs)
+    hardware = planning.hardware_for(request, hardware_for(request.search.engine, calibrations or (), engine_costs))
     with screen.progress() as say:
         solver = Solver(hardware=hardware, at_most=max_solves, say=say)
         found = explaining.explain(solver.plan(request), solver, questions, prices)
@@ -113,7 +113,7 @@ def what_if(
     With several changes each is added in the order given, so that what they bring adds up. Exit code 3: no fleet after
     the changes.
     """
-    from planner import export, screen, what_if_report
+    from planner import export, planning, screen, what_if_report
     from planner import what_if as comparing
     from planner.explain_solver import Solver
     from planner.plan_files import load_request
@@ -123,7 +123,7 @@ def what_if(
         raise InputError("--set", "(missing)", "there is nothing to change", "give e.g. --set workload.rate_per_s=80")
     before = load_request(subject)
     changed = [(last, load_request(subject, assignments[: index + 1])) for index, last in enumerate(assignments)]
-    hardware = hardware_for(before.search.engine, calibrations or (), engine_costs)
+    hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations or (), engine_costs))
     with screen.progress() as say:
         found = comparing.what_if(before, changed, Solver(hardware=hardware, say=say))
     write(json_file, lambda: export.json_text(what_if_report.what_if_document(found)))

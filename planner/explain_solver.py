@@ -43,7 +43,7 @@ class Solver:
         self.hardware = hardware or load_hardware()
         self.solves = 0
         self.task = ""
-        self._solve = solve or _by_theory
+        self._solve = solve or self._by_theory
         self._at_most = at_most
         self._say = say or (lambda _: None)
         self._known: list[tuple[Case, Plan | InputError]] = []
@@ -77,9 +77,10 @@ class Solver:
         self._known.append((case, answer))
         return answer
 
-
-def _by_theory(request: PlanRequest, hardware: HardwareDb) -> Plan:
-    return make_plan(request, hardware, simulate=False, alternatives=False)
+    def _by_theory(self, request: PlanRequest, hardware: HardwareDb) -> Plan:
+        """The plan, with what it is for said at every stage: who waits may stop it there."""
+        what = f"{self.task}plan {self.solves}"
+        return make_plan(request, hardware, lambda _: self._say(what), simulate=False, alternatives=False)
 
 
 def outcome_of(plan: Plan) -> Outcome:

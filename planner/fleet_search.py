@@ -99,6 +99,7 @@ class FleetSearch:
     columns: Columns
     rejections: tuple[Rejection, ...]
     considered: int
+    say: Callable[[str], None] = lambda _: None
 
     @property
     def peak(self) -> int:
@@ -177,6 +178,7 @@ class FleetSearch:
     ) -> Allocation:
         gap = COARSE_GAP
         while True:
+            self.say("solving")
             allocation = self.solved(columns(), objective, flat, gap)
             if not allocation.status.has_allocation:
                 if allocation.diagnosis is not None or gap <= finest:
@@ -190,8 +192,10 @@ class FleetSearch:
                 gap = finest
 
 
-def search_fleet(request: PlanRequest, market: Market, services: Sequence[Service]) -> FleetSearch:
-    """Slices, and for each of them the families of configurations that can serve it."""
+def search_fleet(
+    request: PlanRequest, market: Market, services: Sequence[Service], say: Callable[[str], None] = lambda _: None
+) -> FleetSearch:
+    """Slices, and for each of them the families of configurations that can serve it. `say` hears of every solve."""
     offline = [(services[0], work) for work in request.offline]
     slices = slices_of(
         services,
@@ -222,6 +226,7 @@ def search_fleet(request: PlanRequest, market: Market, services: Sequence[Servic
         columns=Columns(slices, families, capacities, request.limits, _sites(request, market)),
         rejections=tuple(rejections.values()),
         considered=considered,
+        say=say,
     )
 
 
@@ -289,7 +294,7 @@ def _judged(
 ) -> tuple[tuple[PlannedDeployment, ...], list[frozenset[Metric]]]:
     """The deployments, and the metrics whose targets each of them misses."""
     seed = found.request.seed
-    planned = tuple(judged(option, pools, found.slices, seed, requests) for option, pools in groups)
+    planned = tuple(judged(option, pools, found.slices, seed, requests, found.say) for option, pools in groups)
     return planned, [missed(one, found.promises) for one in planned]
 
 

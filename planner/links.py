@@ -12,9 +12,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
-from datetime import date
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,8 @@ import yaml
 
 from planner.errors import InputError
 from planner.scenario import MAX_SCENARIO_BYTES, Scenario, list_scenarios, read_scenario
+
+_UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 
 Content = dict[str, Any]
 """A scenario as plain JSON data, every field present."""
@@ -101,7 +103,7 @@ def _differences(path: str, before: object, after: object) -> Iterator[tuple[str
 
 def _text(value: object) -> str:
     """A value as YAML on one line, compressed where it is long."""
-    text = value if isinstance(value, str) and _is_plain(value) else json.dumps(value, separators=(",", ":"))
+    text = value if isinstance(value, str) and _is_plain(value) else _json(value)
     if len(text) <= MAX_READABLE:
         return text
     return PACKED + base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
@@ -110,11 +112,15 @@ def _text(value: object) -> str:
 def _is_plain(text: str) -> bool:
     """Whether YAML reads the text as itself."""
     try:
-        found = yaml.safe_load(text)
+        return bool(yaml.safe_load(text) == text) and not text.startswith(PACKED)
     except (yaml.YAMLError, ValueError):
         return False
-    is_same = found == text or (isinstance(found, date) and str(found) == text)
-    return bool(is_same) and not text.startswith(PACKED)
+
+
+def _json(value: object) -> str:
+    """JSON that YAML reads alike: characters that YAML does not print are escaped, pairs of surrogates are not."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _unpacked(path: str, text: str) -> str:
@@ -122,7 +128,7 @@ def _unpacked(path: str, text: str) -> str:
         return text
     packed = text.removeprefix(PACKED)
     try:
-        raw = base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
+        raw = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
         unpacker = zlib.decompressobj()
         content = unpacker.decompress(raw, MAX_SCENARIO_BYTES)
     except (binascii.Error, zlib.error, ValueError):

@@ -12,6 +12,8 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from threadpoolctl import threadpool_limits
 
@@ -99,7 +101,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: b
     if not settled.deployments:
         return _infeasible(request, market, found, settled.allocation, time.perf_counter() - started)
     assert settled.allocation is not None
-    say("comparing alternatives" if alternatives else "adding up")
+    say("adding up")
     bought = bought_gpus(settled.allocation, market.supply, found.periods)
     deployments = with_costs(settled.deployments, usd_by_sku(bought))
     cost = cost_breakdown(settled.allocation, deployments, found.promises)
@@ -140,8 +142,7 @@ def _looked_for(
         say("searching configurations")
         market = market_of(request, hardware, shares)
         point, services = _cheapest_cascade(request, market)
-        found = search_fleet(request, market, services)
-        say("solving and simulating" if simulate else "solving")
+        found = search_fleet(request, market, services, say)
         settled = settle(found, simulate)
         if settled.allocation is None or not settled.deployments:
             return market, found, settled, point
@@ -190,7 +191,17 @@ def _alternatives(found: FleetSearch, chosen: Allocation) -> tuple[Alternative, 
         (mode.value, "mode", [column for column in found.columns.all if column.is_mixed is (mode is Mode.MIXED)])
         for mode in dict.fromkeys(search.modes)
     ]
-    return tuple(_alternative(found, kept, chosen, name, kind) for name, kind, kept in by_sku + by_mode)
+    alternatives = []
+    for name, kind, kept in by_sku + by_mode:
+        said = partial(_said_instead, found.say, f"comparing alternatives: {name}")
+        said("")
+        alternatives.append(_alternative(replace(found, say=said), kept, chosen, name, kind))
+    return tuple(alternatives)
+
+
+def _said_instead(say: Progress, what: str, _: str) -> None:
+    """`what` in place of whatever else is said."""
+    say(what)
 
 
 def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation, name: str, kind: str) -> Alternative:

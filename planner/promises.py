@@ -95,10 +95,11 @@ def judged(
     slices: Mapping[str, DemandSlice],
     seed: int,
     simulated_requests: int | None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> PlannedDeployment:
     """A deployment at the rates routed to it, evaluated and (with a number of requests) simulated.
 
-    Costs are left at 0. A disaggregated pair takes what is routed to its prefill pool.
+    Costs are left at 0. A disaggregated pair takes what is routed to its prefill pool. `say` hears of the simulation.
     """
     rates = dict(pools[0].rates_per_s)
     workload = routed_workload(slices, rates)
@@ -106,7 +107,7 @@ def judged(
     predicted = _evaluated(survivors, workload)
     simulated = predicted
     if simulated_requests is not None:
-        simulated = _simulated(survivors, workload, seed, requests_for(simulated_requests, predicted))
+        simulated = _simulated(survivors, workload, seed, requests_for(simulated_requests, predicted), say)
     promised = [part.slo for name in rates if (part := slices[name]).slo is not None]
     return PlannedDeployment(
         service=pools[0].service,
@@ -146,8 +147,13 @@ def _evaluated(deployment: Deployment, workload: Workload) -> Performance:
     return _remembered(deployment, workload, 0, 0, lambda: evaluate(deployment, workload))
 
 
-def _simulated(deployment: Deployment, workload: Workload, seed: int, requests: int) -> Performance:
-    found = partial(simulate, deployment, workload, seed=seed, requests=requests)
+def _simulated(
+    deployment: Deployment, workload: Workload, seed: int, requests: int, say: Callable[[str], None]
+) -> Performance:
+    def progress(share: float) -> None:
+        say(f"simulating {requests:,} requests, {share:.0%}")
+
+    found = partial(simulate, deployment, workload, seed=seed, requests=requests, progress=progress)
     return _remembered(deployment, workload, seed, requests, found)
 
 

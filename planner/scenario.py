@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from planner.configurations import SearchSpace
 from planner.demand import Cascade, CascadePoint, DemandProfile, LengthSplit, OfflineWork, Service
 from planner.errors import InputError, UnknownNameError, from_validation_error
 from planner.explain_changes import scaled_lengths
-from planner.llm import LlmSpec, Precision, load_llm
+from planner.llm import LlmSpec, Precision, list_llms, load_llm
 from planner.optimizer import Objective
 from planner.plan_types import FleetLimits, PlanRequest, PricePolicy
 from planner.profiles import load_profile, profile_from_trace
@@ -369,6 +369,43 @@ def _validated(content: dict[str, Any]) -> Scenario:
         raise from_validation_error(error) from None
 
 
+def scenario_of_text(text: str) -> Scenario:
+    """The scenario of a YAML text (which JSON is too). Raises InputError."""
+    if len(text.encode()) > MAX_SCENARIO_BYTES:
+        raise InputError("scenario", f"{len(text)} characters", "is too long", "give a scenario file")
+    return _validated(_parsed(text))
+
+
+def scenario_text(content: Mapping[str, Any]) -> str:
+    """A scenario as YAML, without the fields that say what they would say anyway; `scenario_of_text` reads it back.
+
+    >>> print(scenario_text(read_scenario("chat-llama-70b")[0].model_dump(mode="json")).splitlines()[3])
+    llm: llama-3.3-70b-instruct
+    """
+    written = _validated(dict(content)).model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(written, sort_keys=False, width=120)
+
+
+def file_references(content: object, path: str = "") -> Iterator[str]:
+    """Dotted paths of a scenario's fields that name a file: what an untrusted scenario must not do.
+
+    >>> list(file_references({"llm": "../secret", "workload": {"lengths": {"trace": "a.csv"}}}))
+    ['llm', 'workload.lengths.trace']
+    """
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(content, Mapping):
+        parts = ((str(name), item) for name, item in content.items())
+    elif isinstance(content, list | tuple):
+        parts = ((str(place), item) for place, item in enumerate(content))
+    for name, item in parts:
+        here = f"{path}.{name}" if path else name
+        if isinstance(item, str):
+            if name in ("trace", "replay") or (name == "llm" and item not in list_llms()):
+                yield here
+        elif name != "llm":  # the content of a config.json names no files that anybody opens
+            yield from file_references(item, here)
+
+
 def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
     """Presets, traces and configs looked up; relative paths start from `folder`."""
     llm = _llm(scenario.llm, folder)
@@ -502,6 +539,15 @@ def _alone(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> Non
     for other in others:
         if getattr(workload, other) != type(workload).model_fields[other].default:
             raise InputError(f"workload.{other}", getattr(workload, other), f"does not go with {field}", "drop one")
+
+
+def lengths_of(form: object) -> TokenLengths:
+    """The law of lengths that a form of a scenario stands for: a preset's name, or a mapping. Raises InputError.
+
+    >>> round(lengths_of({"preset": "azure-2023-conv", "mean_output_tokens": 400.0}).mean_output)
+    400
+    """
+    return _lengths(_form_of_lengths(form), Path(), "lengths")  # type: ignore[arg-type]
 
 
 def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:

@@ -1,21 +1,29 @@
-"""What the plan and its alternatives cost, as bars."""
+"""What a plan costs and where it goes, beside its alternatives, other ways of buying and hosted APIs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import altair as alt
 
+from planner.buying import BuyingOffer, api_names, mean_served_per_s, mean_sustained_per_s
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
     BLUE,
+    GREEN,
     GREY,
+    ORANGE,
     SKY,
+    VERMILLION,
     Row,
     inline_chart,
     layered,
     titled,
     words,
 )
+from planner.explain_types import ApiBreakEven
 from planner.optimizer import Objective
 from planner.planning import HOURS_PER_MONTH, Alternative, Plan
 
@@ -121,3 +129,281 @@ def _labelled(row: Row, is_by_month: bool) -> Row:
         label += " (as planned)" if row["is_chosen"] else f" ({change:+.0%})"
         label = f"at least {label}" if row["is_bound"] else label
     return {**row, "title": titles[row["kind"]].format(row["name"]), "label": label, "end": end}
+
+
+# --- where the money goes ---------------------------------------------------------------------------------------------
+
+LEGEND_HEIGHT_PX = 80
+"""Height of a legend above a chart."""
+SERVING, HEADROOM, SPARE, STARTS = "used", "headroom", "spare replicas", "starting up"
+"""What a pool's money pays for."""
+
+
+def pool_cost_rows(plan: Plan) -> list[Row]:
+    """What each pool costs, cut into what it pays for; all rows together are the cost of the plan.
+
+    A pool's cost is divided by replicas: those that may fail are "spare replicas", of the others the predicted
+    utilisation is "used" and the rest "headroom", which latency targets keep free. What pools do not explain is
+    "starting up" (replicas that load their weights while a schedule changes). Utilisation is that of the busiest
+    period.
+
+    Returns rows with pool (name), part, usd_per_month [USD], share (of the pool's cost), replicas, gpus. No rows
+    without a fleet.
+    """
+    if plan.cost is None:
+        return []
+    several = len(plan.deployments) > 1
+    rows: list[Row] = []
+    for number, planned in enumerate(plan.deployments, start=1):
+        for place, pool in enumerate(planned.deployment.pools):
+            used = planned.judged.pools[place].replicas / pool.replicas
+            utilisation = min(1.0, planned.predicted.pools[place].utilisation)
+            shares = {SERVING: used * utilisation, HEADROOM: used * (1.0 - utilisation), SPARE: 1.0 - used}
+            name = f"{number} " * several + f"{pool.role}: {pool.replicas} x {pool.config.label}"
+            usd = planned.pool_usd_per_hour[place] * HOURS_PER_MONTH
+            rows += [
+                {
+                    "pool": name,
+                    "part": part,
+                    "usd_per_month": usd * share,
+                    "share": share,
+                    "replicas": pool.replicas,
+                    "gpus": pool.gpus,
+                }
+                for part, share in shares.items()
+                if share > 0.0
+            ]
+    rest = plan.cost.usd_per_month - math.fsum(row["usd_per_month"] for row in rows)
+    if rest > 1e-6 * plan.cost.usd_per_month:
+        rows.append(
+            {"pool": STARTS, "part": STARTS, "usd_per_month": rest, "share": 1.0, "replicas": None, "gpus": None}
+        )
+    return rows
+
+
+def pool_costs(plan: Plan) -> alt.LayerChart:
+    """What each pool costs a month, used and idle, as bars with the idle share in words."""
+    rows = pool_cost_rows(plan)
+    parts = [part for part in (SERVING, HEADROOM, SPARE, STARTS) if any(row["part"] == part for row in rows)]
+    colors = {SERVING: BLUE, HEADROOM: SKY, SPARE: ORANGE, STARTS: VERMILLION}
+    pools = list(dict.fromkeys(row["pool"] for row in rows))
+    ends = [_pool_end(name, [row for row in rows if row["pool"] == name]) for name in pools]
+    longest = max((row["usd_per_month"] for row in ends), default=0.0) or 1.0
+    y = alt.Y("pool:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
+    scale = alt.Scale(domain=[0.0, 1.75 * longest], nice=False)
+    x = alt.X("usd_per_month:Q", title="USD per month", scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
+    bars = (
+        inline_chart([{**row, "order": parts.index(row["part"])} for row in rows])
+        .mark_bar(height={"band": 0.7})
+        .encode(
+            x=x.stack("zero"),
+            y=y,
+            order="order:Q",
+            color=alt.Color(
+                "part:N",
+                title=None,
+                scale=alt.Scale(domain=parts, range=[colors[part] for part in parts]),
+                legend=alt.Legend(orient="top"),
+            ),
+            tooltip=[
+                alt.Tooltip("pool:N", title="Pool"),
+                alt.Tooltip("part:N", title="Pays for"),
+                alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
+                alt.Tooltip("share:Q", title="Share of the pool's cost", format=".1%"),
+            ],
+        )
+    )
+    text = words(ends, GREY, "left", dx=6).encode(x=x, y=y)
+    when = " at the busiest period" if plan.schedule else ""
+    total = plan.cost.usd_per_month if plan.cost else 0.0
+    title = titled(
+        f"Where ${total:,.0f} a month goes: capacity used and kept free",
+        f"Used: share of the largest stable rate{when}. Headroom: kept free for the targets.",
+    )
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + BAR_HEIGHT_PX * len(pools)
+    return layered([bars, text], title, height, "Cost of each pool, used and idle")
+
+
+def _pool_end(name: str, rows: Sequence[Row]) -> Row:
+    usd = math.fsum(row["usd_per_month"] for row in rows)
+    idle = math.fsum(row["share"] for row in rows if row["part"] in (HEADROOM, SPARE))
+    return {"pool": name, "usd_per_month": usd, "label": f"${usd:,.0f}" + (f" ({idle:.0%} idle)" if idle else "")}
+
+
+# --- other ways of buying ---------------------------------------------------------------------------------------------
+
+
+def buying_rows(offers: Sequence[BuyingOffer], plan: Plan) -> list[Row]:
+    """The fleet under every way of buying, cheapest first, those without a fleet last.
+
+    Returns rows with way, is_current (as the plan is bought), is_feasible, usd_per_month [USD],
+    usd_per_thousand_requests [USD], difference (to the plan's cost, as a share of it), fleet, unpriced (SKUs of the
+    search without a price) and reason (why there is no fleet).
+    """
+    own = plan.cost.usd_per_month if plan.cost else None
+    rows: list[Row] = [
+        {
+            "way": offer.way.name,
+            "is_current": offer.way.commitments == plan.request.prices.commitments,
+            "is_feasible": offer.usd_per_month is not None,
+            "usd_per_month": offer.usd_per_month,
+            "usd_per_thousand_requests": _per_thousand(offer.usd_per_month, offer.rate_per_s),
+            "difference": offer.usd_per_month / own - 1.0 if own and offer.usd_per_month is not None else None,
+            "fleet": offer.fleet,
+            "unpriced": ", ".join(offer.way.unpriced),
+            "reason": offer.reason,
+        }
+        for offer in offers
+    ]
+    return sorted(rows, key=lambda row: (not row["is_feasible"], row["usd_per_month"] or 0.0))
+
+
+def _per_thousand(usd_per_month: float | None, rate_per_s: float) -> float | None:
+    if usd_per_month is None or rate_per_s <= 0.0:
+        return None
+    return 1e3 * usd_per_month / (3600.0 * HOURS_PER_MONTH * rate_per_s)
+
+
+def buying_costs(offers: Sequence[BuyingOffer], plan: Plan) -> alt.LayerChart:
+    """What the fleet costs a month under every way of buying, as bars with the fleet in words."""
+    rows = [_buying_label(row) for row in buying_rows(offers, plan)]
+    longest = max((row["end"] for row in rows), default=0.0) or 1.0
+    y = alt.Y("way:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
+    scale = alt.Scale(domain=[0.0, 1.9 * longest], nice=False)
+    x = alt.X("end:Q", title="USD per month", scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
+    base = inline_chart(rows).encode(x=x, y=y)
+    bars = base.mark_bar(height={"band": 0.7}).encode(
+        color=alt.condition("datum.is_current", alt.value(BLUE), alt.value(SKY)),
+        tooltip=[
+            alt.Tooltip("way:N", title="Bought"),
+            alt.Tooltip("fleet:N", title="Fleet"),
+            alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
+            alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
+            alt.Tooltip("unpriced:N", title="No price listed for"),
+            alt.Tooltip("reason:N", title="Why there is no fleet"),
+        ],
+    )
+    text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
+    title = titled(
+        "Cost of the same demand under every way of buying",
+        "Darker: the plan. The others are planned anew, by theory.",
+    )
+    height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
+    return layered([bars, text], title, height, "Cost by way of buying in USD per month")
+
+
+def _buying_label(row: Row) -> Row:
+    if not row["is_feasible"]:
+        return {**row, "label": "no fleet", "end": 0.0}
+    change = "as planned" if row["is_current"] else f"{round(row['difference'], 2) + 0.0:+.0%}"
+    return {**row, "label": f"${row['usd_per_month']:,.0f} ({change}): {row['fleet']}", "end": row["usd_per_month"]}
+
+
+# --- against hosted APIs ----------------------------------------------------------------------------------------------
+
+FLEET = "this fleet"
+API_STYLES = ((ORANGE, [8, 4]), (GREEN, [2, 3]), (VERMILLION, [10, 3, 2, 3]), (SKY, [5, 5]))
+"""Colour and dash of one API after another."""
+X_MARGIN, Y_MARGIN, Y_MOST = 1.12, 1.3, 2.5
+"""Ends of the axes over what must be seen; the vertical one ends at so many times the fleet's cost at the latest."""
+
+
+def api_cost_rows(plan: Plan, found: Sequence[ApiBreakEven]) -> list[Row]:
+    """Cost against demand: the fleet of the plan, paid whether used or not, and every API, paid by request.
+
+    Equations: fleet USD/month = its cost, up to the rate it sustains; API USD/month = rate x 3600 x 730 x USD per
+    request; break-even where the two are equal (`planner.api_prices.break_even_rate_per_s`).
+
+    Returns rows with option (`FLEET` or the provider), point ("start", "break-even", "planned", "end"), rate_per_s
+    [1/s] (mean), usd_per_month [USD] and within (the fleet sustains that rate). An API that is cheaper at any rate the
+    fleet sustains has no break-even row.
+    """
+    if plan.cost is None:
+        return []
+    planned, sustained = mean_served_per_s(plan), mean_sustained_per_s(plan)
+    end = X_MARGIN * max(planned, sustained)
+    usd = plan.cost.usd_per_month
+    rows = [_api_point(FLEET, point, rate, usd, sustained) for point, rate in _fleet_points(planned, sustained)]
+    for one, name in zip(found, api_names(found), strict=True):
+        each = one.api_usd_per_thousand_requests / 1e3 * 3600.0 * HOURS_PER_MONTH
+        points = [("start", 0.0), ("planned", planned), ("end", end)]
+        if one.fleet_break_even_per_s <= sustained:
+            points.append(("break-even", one.fleet_break_even_per_s))
+        ordered = sorted(points, key=lambda pair: pair[1])
+        rows += [_api_point(name, point, rate, each * rate, sustained) for point, rate in ordered]
+    return rows
+
+
+def _fleet_points(planned: float, sustained: float) -> list[tuple[str, float]]:
+    return [("start", 0.0), ("planned", planned), ("end", max(planned, sustained))]
+
+
+def _api_point(option: str, point: str, rate: float, usd: float, sustained: float) -> Row:
+    within = rate <= sustained * (1.0 + 1e-9)
+    return {"option": option, "point": point, "rate_per_s": rate, "usd_per_month": usd, "within": within}
+
+
+def api_costs(plan: Plan, found: Sequence[ApiBreakEven]) -> alt.LayerChart:
+    """USD per month against demand: self-hosting flat until the fleet is full, APIs by request, break-even marked."""
+    rows = api_cost_rows(plan, found)
+    names = [FLEET, *api_names(found)]
+    styles: list[tuple[str, list[int]]] = [(BLUE, [1, 0])]
+    styles += [API_STYLES[place % len(API_STYLES)] for place in range(len(found))]
+    usd = plan.cost.usd_per_month if plan.cost else 0.0
+    right = max((row["rate_per_s"] for row in rows), default=1.0)
+    asked = max((row["usd_per_month"] for row in rows if row["point"] == "planned"), default=usd)
+    top = min(Y_MARGIN * asked, Y_MOST * usd) or 1.0
+    x = alt.X("rate_per_s:Q", title="Demand (requests/s, mean)", scale=alt.Scale(domain=[0.0, right], nice=False))
+    y = alt.Y(
+        "usd_per_month:Q",
+        title="USD per month",
+        scale=alt.Scale(domain=[0.0, top], nice=False),
+        axis=alt.Axis(format=",~f", tickCount=6),
+    )
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2.5)
+    color = alt.Color(
+        "option:N", title=None, scale=alt.Scale(domain=names, range=[style[0] for style in styles]), legend=legend
+    )
+    dash = alt.StrokeDash(
+        "option:N", title=None, scale=alt.Scale(domain=names, range=[style[1] for style in styles]), legend=legend
+    )
+    tooltip = [
+        alt.Tooltip("option:N", title="Option"),
+        alt.Tooltip("point:N", title="Point"),
+        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
+        alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
+    ]
+    lines = inline_chart(rows).mark_line(clip=True, strokeWidth=2.5).encode(x=x, y=y, color=color, strokeDash=dash)
+    points = [row for row in rows if row["point"] in ("planned", "break-even")]
+    marks = inline_chart(points).mark_point(filled=True, size=90, opacity=1, clip=True)
+    shape = alt.Shape(
+        "point:N", legend=None, scale=alt.Scale(domain=["planned", "break-even"], range=["circle", "diamond"])
+    )
+    layers = [
+        *_plan_marks(plan, right, x),
+        lines.encode(tooltip=tooltip),
+        marks.encode(x=x, y=y, color=color, shape=shape, tooltip=tooltip),
+        *_even_labels(rows, x, y),
+    ]
+    subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: more than the fleet carries."
+    title = titled(f"Self-hosting {plan.request.llm.id} against hosted APIs", subtitle)
+    return layered(layers, title, 420, "Cost of self-hosting and of hosted APIs against demand")
+
+
+def _even_labels(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    evens = sorted((row for row in rows if row["point"] == "break-even"), key=lambda row: float(row["rate_per_s"]))
+    labelled = [{**row, "label": f"{row['rate_per_s']:,.3g}/s"} for row in evens]
+    return [
+        words([row], GREY, "right" if place % 2 == 0 else "left", dx=-8 if place % 2 == 0 else 8, dy=-10).encode(
+            x=x, y=y
+        )
+        for place, row in enumerate(labelled)
+    ]
+
+
+def _plan_marks(plan: Plan, right: float, x: alt.X) -> list[alt.Chart]:
+    """The planned rate, and the area in which the fleet would have to grow."""
+    planned, sustained = mean_served_per_s(plan), mean_sustained_per_s(plan)
+    full = inline_chart([{"rate_per_s": max(planned, sustained), "end": right}])
+    rule = inline_chart([{"rate_per_s": planned}]).mark_rule(color=GREY, strokeWidth=1.5)
+    return [full.mark_rect(color=GREY, opacity=0.15).encode(x=x, x2="end:Q"), rule.encode(x=x)]

@@ -1,17 +1,29 @@
-"""Latency against the arrival rate: percentiles, targets and the planned rate."""
+"""Latency against the arrival rate: percentiles, targets and the planned rate.
+
+Curves are theory; what the calibration leaves open is an area around them, and what was simulated stands beside them
+as points, so that a reader sees at once how far a number is to be trusted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import altair as alt
 import numpy as np
 
+from planner.charts.latency_laws import per_ms
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, titled, words
-from planner.deployment import Deployment
+from planner.deployment import Deployment, Performance
 from planner.errors import InputError
 from planner.performance import evaluate
+from planner.pessimism import deviations_of, shifted_deployment
+from planner.plan_types import Plan, TargetCheck
+from planner.promises import Promise, target_checks
+from planner.rates import CLOSEST, sustainable_rate_per_s
+from planner.simulator import simulate
 from planner.stages import largest_stable_rate_per_s
+from planner.tables import significant, unit, with_unit
 from planner.workload import LatencyTarget, Metric, Slo, Workload
 
 LOWEST_LOAD, HIGHEST_LOAD = 0.10, 0.98
@@ -20,6 +32,25 @@ MAX_POINTS = 25
 """Most evaluations in one sweep, so that a chart never takes longer than its plan."""
 DEFAULT_PERCENTILE = 0.99
 """Upper curve of a metric for which the Slo names no percentile."""
+BAND = 0.95
+"""One-sided probability of the ends of the calibration's interval: the middle 90 % lie between them."""
+BAND_POINTS = 14
+"""Rates of a banded sweep: each is evaluated three times."""
+NEAR_LIMIT = (0.9, 0.97)
+"""Shares of the slow end's largest stable rate that are looked at too, so that its curve is seen to rise."""
+RATE_PRECISION = 0.005
+"""Relative precision of a rate at which a target gives."""
+FAR_RIGHT = 0.78
+"""Share of the horizontal axis from which a mark has no room for words at its right."""
+DASHES = ([2, 2], [1, 0], [8, 3], [8, 3, 2, 3])
+"""Of percentiles from the lowest one: told apart without colour."""
+
+Say = Callable[[str], None]
+"""Called with what is being done."""
+
+
+def _silent(_: str) -> None:
+    """Says nothing."""
 
 
 def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> list[Row]:
@@ -149,12 +180,356 @@ def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> l
     return [rule, words(values, VERMILLION, "left", dy=-8).encode(x="rate_per_s:Q", y="latency_ms:Q")]
 
 
-def _planned_rate(planned: Sequence[Row], top_ms: float) -> list[alt.Chart]:
+def _planned_rate(planned: Sequence[Row], top: float, field: str = "latency_ms") -> list[alt.Chart]:
     if not planned:
         return []
     rate = planned[0]["rate_per_s"]
-    rows = [{"rate_per_s": rate, "latency_ms": top_ms, "label": f"planned {rate:,.4g}/s"}]
+    rows = [{"rate_per_s": rate, field: top, "label": f"planned {rate:,.4g}/s"}]
     rule = inline_chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
     is_right = planned[0]["load"] > 0.5  # the label goes where there is room
     text = words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
-    return [rule, text.encode(x="rate_per_s:Q", y="latency_ms:Q")]
+    return [rule, text.encode(x="rate_per_s:Q", y=f"{field}:Q")]
+
+
+# --- what the calibration leaves open --------------------------------------------------------------------------------
+
+
+def calibration_ends(deployment: Deployment, probability: float = BAND) -> tuple[Deployment, Deployment] | None:
+    """The deployment with all kernels at the fast, and at the slow end of the calibration's interval; None without one.
+
+    Pools that are not calibrated stay as they are. Kernels move together, so that the interval holds its probability
+    or more (`planner.pessimism.shifted_calibration` says why); none gets faster than its roofline.
+
+    Args:
+        deployment: as fitted.
+        probability: one-sided; 0.95 leaves the middle 90 % between the ends.
+    """
+    if all(pool.config.calibration is None for pool in deployment.pools):
+        return None
+    deviations = deviations_of(probability)
+    return shifted_deployment(deployment, -deviations), shifted_deployment(deployment, deviations)
+
+
+def target_ranges_s(plan: Plan, say: Say = _silent) -> list[tuple[float, float] | None]:
+    """Of every `plan.targets`, in order: its predicted latency [s] at both ends of the calibration's interval.
+
+    The whole fleet is evaluated again at the rates routed to it, once with fast and once with slow kernels. A latency
+    is infinite where the fleet is overloaded then. None where no pool of the plan is calibrated.
+    """
+    ends = [calibration_ends(planned.judged) for planned in plan.deployments]
+    if all(end is None for end in ends):
+        return [None for _ in plan.targets]
+    checks: list[tuple[TargetCheck, ...]] = []
+    for side, word in enumerate(("fast", "slow")):
+        shifted = []
+        for planned, end in zip(plan.deployments, ends, strict=True):
+            say(f"kernels at the {word} end of the calibration")
+            law = planned.predicted if end is None else evaluate(end[side], planned.workload)
+            shifted.append(replace(planned, predicted=law, simulated=law))
+        checks.append(target_checks(shifted, promises(plan)))
+    return [(low.predicted_s, high.predicted_s) for low, high in zip(*checks, strict=True)]
+
+
+def promises(plan: Plan) -> tuple[Promise, ...]:
+    """The promises that `plan.targets` speak of, in their order, with the parts of the traffic they were given to."""
+    by_name: dict[str, list[LatencyTarget]] = {}
+    for check in plan.targets:
+        by_name.setdefault(check.of, []).append(check.target)
+    waits = {f"{service.name}: {work.name}" for service in plan.request.all_services for work in plan.request.offline}
+    of_service = {name: planned.service for planned in plan.deployments for name in planned.slices if name not in waits}
+    return tuple(
+        Promise(
+            name,
+            Slo(targets=tuple(targets)),
+            frozenset(part for part, service in of_service.items() if not name or service == name)
+            or frozenset(name.split(" + ")),
+        )
+        for name, targets in by_name.items()
+    )
+
+
+# --- latency against rate, with its band ----------------------------------------------------------------------------
+
+
+def banded_rate_rows(
+    deployment: Deployment, workload: Workload, slo: Slo, points: int = BAND_POINTS, say: Say = _silent
+) -> list[Row]:
+    """`latency_vs_rate_rows` with the latencies at both ends of the calibration's 90 % interval.
+
+    Args:
+        deployment: what serves.
+        workload: lengths and burstiness; its rate is the planned one.
+        slo: whose percentiles are shown.
+        points: rates besides the planned one, 2 to 25.
+        say: called with each rate.
+
+    Returns rows with metric, percentile, rate_per_s [1/s], load, latency_ms [ms], low_ms and high_ms (both None when
+    uncalibrated; high_ms None where slow kernels are overloaded) and is_planned. Raises InputError as that function.
+    """
+    if not 2 <= points <= MAX_POINTS:
+        raise InputError("points", points, f"must be from 2 to {MAX_POINTS}", "give a number of rates in range")
+    planned, largest = workload.arrivals.rate_per_s, largest_stable_rate_per_s(deployment, workload)
+    rates = {*(largest * (1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points))).tolist(), planned}
+    ends = calibration_ends(deployment)
+    if ends is not None:
+        slowest = largest_stable_rate_per_s(ends[1], workload)
+        rates |= {share * slowest for share in NEAR_LIMIT}
+    rows: list[Row] = []
+    for rate in sorted(rates):
+        say(f"{significant(rate)} requests/s")
+        found = evaluate(deployment, workload.at_rate(rate))
+        if not found.stable:
+            continue
+        low, high = (evaluate(end, workload.at_rate(rate)) for end in ends) if ends else (None, None)
+        for metric in shown_metrics(slo):
+            for percentile in _percentiles(slo, metric):
+                rows.append(
+                    {
+                        **_place(metric, percentile, rate),
+                        "load": rate / largest,
+                        "latency_ms": 1e3 * found.distribution(metric).quantile_s(percentile),
+                        "low_ms": _finite_ms(low, metric, percentile),
+                        "high_ms": _finite_ms(high, metric, percentile),
+                        "is_planned": rate == planned,
+                    }
+                )
+    return rows
+
+
+def _place(metric: Metric, percentile: float, rate_per_s: float) -> Row:
+    return {"metric": metric.value.upper(), "percentile": f"p{100 * percentile:g}", "rate_per_s": rate_per_s}
+
+
+def _finite_ms(performance: Performance | None, metric: Metric, percentile: float) -> float | None:
+    if performance is None or not performance.stable:
+        return None
+    return 1e3 * performance.distribution(metric).quantile_s(percentile)
+
+
+def crossing_rows(deployment: Deployment, workload: Workload, slo: Slo, say: Say = _silent) -> list[Row]:
+    """For every target alone, the largest rate at which it holds: where its percentile's curve crosses its threshold.
+
+    Returns rows with metric, percentile, target ("p99 TTFT"), rate_per_s [1/s] (0 when missed even idle), latency_ms
+    (the threshold, [ms]) and crosses (False where it holds up to the limit of stability, or nowhere). Raises InputError
+    as `planner.rates.sustainable_rate_per_s`.
+    """
+    top = CLOSEST * largest_stable_rate_per_s(deployment, workload)
+    rows = []
+    for target in slo.targets:
+        say(f"where {target.name} gives")
+        rate = sustainable_rate_per_s(deployment, workload, Slo(targets=(target,)), tolerance=RATE_PRECISION)
+        rows.append(
+            {
+                **_place(target.metric, target.percentile, rate),
+                "target": target.name,
+                "latency_ms": 1e3 * target.threshold_s,
+                "crosses": 0.0 < rate < top * (1.0 - 1e-9),
+            }
+        )
+    return rows
+
+
+def simulated_rate_rows(performances: Sequence[Performance], slo: Slo) -> list[Row]:
+    """Simulated percentiles at the rates of some simulations, with their 95 % sampling error.
+
+    Returns rows with metric, percentile, rate_per_s [1/s], latency_ms, low_ms and high_ms [ms] (None where the run is
+    too short to tell), requests measured and steady (False: waits still grew when the run ended).
+    """
+    rows: list[Row] = []
+    for found in performances:
+        for metric in shown_metrics(slo):
+            for percentile in _percentiles(slo, metric):
+                ends = found.confidence_s(metric, percentile)
+                rows.append(
+                    {
+                        **_place(metric, percentile, found.rate_per_s),
+                        "latency_ms": 1e3 * found.distribution(metric).quantile_s(percentile),
+                        "low_ms": 1e3 * ends[0] if ends else None,
+                        "high_ms": 1e3 * ends[1] if ends else None,
+                        "requests": found.requests,
+                        "steady": found.stable,
+                    }
+                )
+    return rows
+
+
+def simulated_at_rates(
+    deployment: Deployment, workload: Workload, runs: Sequence[tuple[float, int]], seed: int = 0, say: Say = _silent
+) -> list[Performance]:
+    """One simulation per (rate [1/s], requests), all with one seed: the same random numbers at every rate."""
+    found = []
+    for rate, requests in runs:
+        say(f"{requests:,} requests at {significant(rate)}/s")
+        found.append(simulate(deployment, workload.at_rate(rate), seed=seed, requests=requests))
+    return found
+
+
+def rate_panel(
+    rows: Sequence[Row],
+    slo: Slo,
+    metric: Metric,
+    crossings: Sequence[Row] = (),
+    simulated: Sequence[Row] = (),
+    subject: str = "",
+) -> alt.LayerChart:
+    """One metric against the arrival rate: theory with the calibration's band, targets, where they give, simulations.
+
+    Args:
+        rows: of `banded_rate_rows`.
+        slo: whose targets are drawn.
+        metric: of them.
+        crossings: of `crossing_rows`.
+        simulated: of `simulated_rate_rows`.
+        subject: what serves, under the title.
+    """
+    name, shown = metric.value.upper(), [f"p{100 * percentile:g}" for percentile in _percentiles(slo, metric)]
+    mine, marks, points = (
+        [_in_unit(row, metric) for row in some if row["metric"] == name] for some in (rows, crossings, simulated)
+    )
+    targets = [target for target in slo.targets if target.metric is metric]
+    top = _top_ms([row for row in rows if row["metric"] == name], targets) * per_ms(metric)
+    right = max((row["rate_per_s"] for row in mine), default=1.0)
+    x = alt.X(
+        "rate_per_s:Q",
+        title="Arrival rate (requests/s)",
+        scale=alt.Scale(domain=[0.0, right], nice=False),
+        axis=alt.Axis(tickCount=8),
+    )
+    y = alt.Y("latency:Q", title=f"{name} ({unit(metric)})", scale=alt.Scale(domain=[0.0, top], nice=False))
+    color, dash = _percentile_scales(shown)
+    lines = inline_chart(mine).mark_line(clip=True, strokeWidth=2.5)
+    hover = inline_chart(mine).mark_point(clip=True, size=150, opacity=0)
+    layers = [
+        *_band(mine, x, y, color, top),
+        lines.encode(x=x, y=y, color=color, strokeDash=dash),
+        hover.encode(x=x, y=y, tooltip=_rate_tooltip(metric, banded=bool(mine) and mine[0]["low"] is not None)),
+        *_planned_rate([row for row in mine if row["is_planned"]][:1], top, "latency"),
+        *_target_rules(targets, metric),
+        *_simulated_points(points, x, y, color, metric),
+        *_crossing_marks([row for row in marks if row["crosses"]], right, metric),
+    ]
+    subtitle = [subject] if subject else []
+    subtitle += ["Lines: theory. Dashed: targets; triangles: up to where they hold."]
+    if mine and mine[0]["low"] is not None:
+        subtitle += ["Light areas: 90 % interval of the calibration."]
+    if points:
+        subtitle[-1] += " Circles: simulated, 95 % sampling error."
+    title = alt.TitleParams(f"{name} against arrival rate", subtitle=subtitle, anchor="start", subtitleColor=GREY)
+    return layered(layers, title, 320, f"{name} percentiles over arrival rate")
+
+
+def _in_unit(row: Row, metric: Metric) -> Row:
+    """A row with its latencies in the unit the metric is shown in: latency, low, high."""
+    factor = per_ms(metric)
+    names = {"latency_ms": "latency", "low_ms": "low", "high_ms": "high"}
+    shown = {new: None if row[old] is None else factor * row[old] for old, new in names.items() if old in row}
+    return {**{key: value for key, value in row.items() if key not in names}, **shown}
+
+
+def _percentile_scales(shown: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
+    legend = alt.Legend(
+        orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3, symbolOpacity=1
+    )
+    colors, dashes = [SKY, BLUE, GREEN, ORANGE], list(DASHES)
+    if len(shown) == 1:
+        colors, dashes = colors[1:], dashes[1:]
+    places = [place % len(colors) for place in range(len(shown))]
+    return (
+        alt.Color(
+            "percentile:N", scale=alt.Scale(domain=list(shown), range=[colors[p] for p in places]), legend=legend
+        ),
+        alt.StrokeDash(
+            "percentile:N", scale=alt.Scale(domain=list(shown), range=[dashes[p] for p in places]), legend=legend
+        ),
+    )
+
+
+def _band(rows: Sequence[Row], x: alt.X, y: alt.Y, color: alt.Color, top: float) -> list[alt.Chart]:
+    """Areas between the calibration's ends; open to the top where slow kernels are overloaded."""
+    beyond = 4.0 * top
+    areas = [
+        {**row, "latency": min(row["low"], beyond), "high": beyond if row["high"] is None else min(row["high"], beyond)}
+        for row in rows
+        if row["low"] is not None
+    ]
+    if not areas:
+        return []
+    marks = inline_chart(areas).mark_area(clip=True, opacity=0.22)
+    return [marks.encode(x=x, y=y, y2="high:Q", color=color)]
+
+
+def _rate_tooltip(metric: Metric, banded: bool) -> list[alt.Tooltip]:
+    name = f"{metric.value.upper()} ({unit(metric)})"
+    shown = [
+        alt.Tooltip("percentile:N", title="Percentile"),
+        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
+        alt.Tooltip("load:Q", title="Share of the largest stable rate", format=".0%"),
+        alt.Tooltip("latency:Q", title=f"{name}, theory", format=",.4~r"),
+    ]
+    if banded:
+        shown += [
+            alt.Tooltip("low:Q", title="with fast kernels", format=",.4~r"),
+            alt.Tooltip("high:Q", title="with slow kernels (none: overloaded)", format=",.4~r"),
+        ]
+    return shown
+
+
+def _target_rules(targets: Sequence[LatencyTarget], metric: Metric) -> list[alt.Chart]:
+    values = [
+        {
+            "latency": 1e3 * target.threshold_s * per_ms(metric),
+            "rate_per_s": 0.0,
+            "label": f"target: {target.name.split()[0]} ≤ {with_unit(target.threshold_s, metric)}",
+        }
+        for target in targets
+    ]
+    if not values:
+        return []
+    rule = inline_chart(values).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency:Q")
+    return [rule, words(values, VERMILLION, "left", dx=6, dy=-9).encode(x="rate_per_s:Q", y="latency:Q")]
+
+
+def _simulated_points(rows: Sequence[Row], x: alt.X, y: alt.Y, color: alt.Color, metric: Metric) -> list[alt.Chart]:
+    if not rows:
+        return []
+    shown = [{**row, "state": "steady" if row["steady"] else "still growing when it ended"} for row in rows]
+    sure = [{**row, "latency": row["low"]} for row in shown if row["low"] is not None]
+    name = f"{metric.value.upper()} ({unit(metric)})"
+    tooltip = [
+        alt.Tooltip("percentile:N", title="Percentile"),
+        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
+        alt.Tooltip("latency:Q", title=f"{name}, simulated", format=",.4~r"),
+        alt.Tooltip("low:Q", title="from (95 %)", format=",.4~r"),
+        alt.Tooltip("high:Q", title="to (95 %)", format=",.4~r"),
+        alt.Tooltip("requests:Q", title="Requests measured", format=","),
+        alt.Tooltip("state:N", title="Queue"),
+    ]
+    bars = inline_chart(sure).mark_rule(clip=True, strokeWidth=1.5).encode(x=x, y=y, y2="high:Q", color=color)
+    dots = inline_chart(shown).mark_point(
+        clip=True, size=55, strokeWidth=2, shape="circle", fill="transparent", opacity=1
+    )
+    return [bars, dots.encode(x=x, y=y, color=color, tooltip=tooltip)]
+
+
+def _crossing_marks(rows: Sequence[Row], right: float, metric: Metric) -> list[alt.Chart]:
+    if not rows:
+        return []
+    tooltip = [
+        alt.Tooltip("target:N", title="Target"),
+        alt.Tooltip("rate_per_s:Q", title="Holds up to (requests/s)", format=",.4~r"),
+        alt.Tooltip("latency:Q", title=f"Threshold ({unit(metric)})", format=",.4~r"),
+    ]
+    marks = inline_chart(rows).mark_point(
+        shape="triangle-down", filled=True, size=130, color=VERMILLION, opacity=1, clip=True
+    )
+    found = [marks.encode(x="rate_per_s:Q", y="latency:Q", tooltip=tooltip)]
+    for is_right in (False, True):  # beside the mark, where the curve is not
+        side = [
+            {**row, "label": f"holds to {significant(row['rate_per_s'])}/s"}
+            for row in rows
+            if (row["rate_per_s"] > FAR_RIGHT * right) is is_right and row["rate_per_s"] <= right
+        ]
+        if side:
+            text = words(side, VERMILLION, "right", -9, -9) if is_right else words(side, VERMILLION, "left", 9, 14)
+            found.append(text.encode(x="rate_per_s:Q", y="latency:Q"))
+    return found

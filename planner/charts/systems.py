@@ -39,7 +39,7 @@ PURPLE = "#CC79A7"
 COLORS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY)
 """Of Okabe and Ito, without black and yellow, which vanish on a dark or a light page."""
 DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3])
-"""Solid first; a new dash begins where the colours are used up."""
+"""Solid first; neighbours differ in dash as well as in colour, and no pair of both comes twice among 24."""
 SHARES = 200
 """Points of a law."""
 LAST_BEYOND = {False: 5e-3, True: 5e-4}
@@ -49,7 +49,7 @@ WIDTH_PX = 560
 
 def _scales(names: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
     colors = [COLORS[place % len(COLORS)] for place in range(len(names))]
-    dashes = [DASHES[place // len(COLORS) % len(DASHES)] for place in range(len(names))]
+    dashes = [DASHES[(place + place // 12) % len(DASHES)] for place in range(len(names))]
     legend = alt.Legend(
         orient="top", title=None, labelLimit=300, columns=4, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3
     )
@@ -111,7 +111,8 @@ def latency_cdfs(comparison: Comparison, metric: Metric) -> alt.LayerChart:
     layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
     layers += _targets(comparison, metric)
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
-    title = titled(f"{name} of every system", f"{source} Further left is better." + _dashed(comparison, metric))
+    subtitle = f"{source} Further left is better." + _dashed(comparison, metric)
+    title = titled(f"{name} of every system on {comparison.deployment.summary}", subtitle)
     return layered(layers, title, 320, f"{name} by system as cumulative shares")
 
 
@@ -135,7 +136,11 @@ def _dashed(comparison: Comparison, metric: Metric) -> str:
 
 
 def outcome_rows(comparison: Comparison) -> list[Row]:
-    """Of every system: goodput_per_s [1/s] (None without targets) and usd_per_million_output_tokens (None without)."""
+    """Of every system: its figures at the offered rate.
+
+    Returns rows with system, goodput_per_s [1/s] (None without targets), usd_per_million_output_tokens [USD] (None
+    without a price, or when nothing is answered), sustained_per_s [1/s] (None when not looked for) and keeps_up.
+    """
     slo = comparison.slo
     rows: list[Row] = []
     for found in comparison.compared:
@@ -146,6 +151,7 @@ def outcome_rows(comparison: Comparison) -> list[Row]:
                 "goodput_per_s": None if slo is None else found.goodput_per_s(slo),
                 "usd_per_million_output_tokens": usd if math.isfinite(usd) else None,
                 "sustained_per_s": found.sustained_per_s,
+                "keeps_up": found.performance is not None and found.performance.stable,
             }
         )
     return rows
@@ -157,19 +163,19 @@ def goodput(comparison: Comparison) -> alt.LayerChart:
         raise InputError("slo", "none", "goodput is judged by targets", "compare with an Slo")
     rows = [{**row, "end": row["goodput_per_s"]} for row in outcome_rows(comparison)]
     for row in rows:
-        row["label"] = f"{significant(row['end'])}/s"
+        row["label"] = f"{significant(row['end'])}/s" + ("" if row["keeps_up"] else ", does not keep up")
     subtitle = "Useful answers within every target at once, at the offered rate. Longer is better."
-    return _bars(rows, "Goodput of every system", subtitle, "Goodput (requests/s)")
+    return _bars(rows, f"Goodput of every system on {comparison.deployment.summary}", subtitle, "Goodput (requests/s)")
 
 
 def cost(comparison: Comparison) -> alt.LayerChart:
     """USD per million output tokens at the offered rate, by system."""
-    rows = [row for row in outcome_rows(comparison) if row["usd_per_million_output_tokens"] is not None]
-    rows = [{**row, "end": row["usd_per_million_output_tokens"]} for row in rows]
+    rows = [{**row, "end": row["usd_per_million_output_tokens"] or 0.0} for row in outcome_rows(comparison)]
     for row in rows:
-        row["label"] = f"${money(row['end'])}"
+        row["label"] = f"${money(row['end'])}" if row["end"] else "does not keep up"
     subtitle = "All GPUs over what is answered at the offered rate, prompts included. Shorter is better."
-    return _bars(rows, "Cost of every system", subtitle, "USD per million output tokens")
+    title = f"Cost of every system on {comparison.deployment.summary}"
+    return _bars(rows, title, subtitle, "USD per million output tokens")
 
 
 def sustained(comparison: Comparison) -> alt.LayerChart:
@@ -180,7 +186,8 @@ def sustained(comparison: Comparison) -> alt.LayerChart:
     for row in rows:
         row["label"] = f"{significant(row['end'])}/s"
     subtitle = "Largest arrival rate at which every target holds. Longer is better."
-    return _bars(rows, "Sustainable rate of every system", subtitle, "Sustainable rate (requests/s)")
+    title = f"Sustainable rate of every system on {comparison.deployment.summary}"
+    return _bars(rows, title, subtitle, "Sustainable rate (requests/s)")
 
 
 def _bars(rows: Sequence[Row], title: str, subtitle: str, axis: str) -> alt.LayerChart:
@@ -223,7 +230,8 @@ def attainment(comparison: Comparison) -> alt.LayerChart:
     lines = inline_chart(rows).mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=45, filled=True))
     layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)]
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
-    title = titled("Attainment against arrival rate", f"{source} Higher is better.")
+    subtitle = f"{source} Higher is better."
+    title = titled(f"Attainment against arrival rate on {comparison.deployment.summary}", subtitle)
     return layered(layers, title, 320, "Share of requests within all targets by arrival rate")
 
 

@@ -1,12 +1,517 @@
-"""The tab *Hardware*."""
+"""The tab *Hardware*: what is known about GPUs and their prices, where from, and how right predictions are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
 import streamlit as st
 
+from hardware_db import Calibration, Dtype, Fact, GpuSku, Price
+from planner import accuracy, own_skus
+from planner.accuracy import HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy_rows
+from planner.charts import hardware as charts
+from planner.charts.marks import Row
+from planner.llm import LlmSpec
+from planner.roofline import ridge_point_flops_per_byte
+from planner.tables import Table, counted, percent, significant
+from planner.web import hardware_own, parts
 from planner.web.work import Page
+
+FORMATS = (Dtype.FP4, Dtype.FP8, Dtype.INT8, Dtype.BF16, Dtype.FP16)
+"""Formats that get a column."""
+ROW_PX, HEAD_PX, MOST_PX = 35, 38, 460
+"""Height of a line and of the heading of a data frame, and the most one may take."""
+COLUMN = st.column_config
+GPU_COLUMNS = {
+    "gpu": COLUMN.TextColumn("GPU", help="Id in scenarios, files and links.", pinned=True, width=170),
+    "vendor": COLUMN.TextColumn("Vendor", help="Who makes it."),
+    "architecture": COLUMN.TextColumn("Architecture", help="Decides whose measured kernels stand in for missing ones."),
+    "year": COLUMN.NumberColumn("Year", format="%d", help="It was introduced (datasheet)."),
+    **{
+        str(dtype): COLUMN.NumberColumn(
+            f"{dtype} [TFLOP/s]",
+            format="localized",
+            help=f"Dense matrix peak in {dtype}, 1 TFLOP/s = 1e12 per second; empty: no such units (datasheet).",
+        )
+        for dtype in FORMATS
+    },
+    "hbm_gib": COLUMN.NumberColumn(
+        "HBM [GiB]", format="localized", help="Memory of one GPU, 2^30 bytes, before the driver's reserve (datasheet)."
+    ),
+    "hbm_tb_s": COLUMN.NumberColumn(
+        "HBM [TB/s]", format="%.2f", help="Peak memory bandwidth, 1e12 bytes/s (datasheet)."
+    ),
+    "ridge": COLUMN.NumberColumn(
+        "Ridge [FLOP/byte]",
+        format="%.0f",
+        help="16-bit peak over bandwidth: kernels with fewer FLOP per byte wait for memory (computed).",
+    ),
+    "link": COLUMN.TextColumn("Link", help="Scale-up link between GPUs (datasheet)."),
+    "link_gb_s": COLUMN.NumberColumn(
+        "Link [GB/s]", format="localized", help="Per GPU and per direction, all links together (datasheet)."
+    ),
+    "joins": COLUMN.NumberColumn("Joins", format="%d", help="GPUs in the largest domain of that link (datasheet)."),
+    "server": COLUMN.NumberColumn("Per server", format="%d", help="GPUs in a typical server."),
+    "tdp_w": COLUMN.NumberColumn("Power [W]", format="localized", help="Maximum board power; empty: not published."),
+    "kernels": COLUMN.TextColumn(
+        "Kernels",
+        help="Own kernels measured: times are fitted to measurements on this GPU. Shares of a relative: its shares of "
+        "peak stand in. Datasheet only: times are the shortest that the peaks allow.",
+    ),
+    "measured": COLUMN.TextColumn("Measured on", help="GPU and software stack of the measurements (fitted)."),
+    "confidence": COLUMN.TextColumn("Confidence", help="high: independent sources agree; medium: they differ, or one."),
+    "searched": COLUMN.CheckboxColumn("Searched", help="The scenario may use it."),
+    "own": COLUMN.CheckboxColumn("Your own", help="Entered or uploaded for this scenario."),
+}
+PRICE_COLUMNS = {
+    "sku": COLUMN.TextColumn("GPU", pinned=True, width=170, help="Id of the GPU."),
+    "usd_per_gpu_hour": COLUMN.NumberColumn("USD per GPU-hour", format="$%.3f", help="Of one GPU; as listed that day."),
+    "provider": COLUMN.TextColumn("Provider", help="Who sells it."),
+    "region": COLUMN.TextColumn("Region", help="As the provider names it; any or all: no difference is made."),
+    "commitment": COLUMN.TextColumn("Commitment", help="Terms: on demand, spot, reserved, community, marketplace."),
+    "age_days": COLUMN.NumberColumn("Age [days]", format="%d", help="From the day it was read to the scenario's day."),
+    "read_on": COLUMN.TextColumn("Read on", help="Day on which the price was read."),
+    "confidence": COLUMN.TextColumn("Confidence", help="low ones are not planned with unless you say so."),
+    "gpus_per_instance": COLUMN.NumberColumn("GPUs", format="%d", help="Per instance that is sold."),
+    "instance_type": COLUMN.TextColumn("Instance", help="As the provider names it."),
+    "is_used": COLUMN.CheckboxColumn("In the plan", help="The plan pays this price."),
+    "read_how": COLUMN.TextColumn("How", help="price_api_snapshot, vendor page, third-party tracker, ..."),
+    "source": COLUMN.LinkColumn("Source", display_text=r"https?://([^/]+)", help="Where it was read."),
+    "note": COLUMN.TextColumn("Note", help="What else the source says, or how the price was converted."),
+    "way": None,
+}
+FACT_HINTS = {
+    "Value": "In the unit that follows; peaks are dense.",
+    "Kind": "datasheet: published by the vendor; measured; fitted; assumed: nobody has published it, or you gave it.",
+    "Source": "Where the value was read.",
+    "Read on": "Day on which the source was read.",
+    "Fact": "What is known about the GPU.",
+    "Note": "What else there is to say, such as disputes between sources.",
+}
+FIT_HINTS = {
+    "GPU": "On which kernels were timed.",
+    "Stack": "Engine and version whose kernels were timed.",
+    "Kernel": "Operator and number format (or GPUs) of a kernel form.",
+    "Kernels": "Kernel forms with coefficients (fitted).",
+    "Fitted on": "Day of the fit.",
+    "Samples": "Measurements that the fit used.",
+    "Held out": "Measurements that it did not see, by whole groups of shapes.",
+    "Median error": "Of |fitted / measured - 1| over the held-out measurements; of a calibration, the middle kernel's.",
+    "9 of 10 within": "90th percentile of the same; of a calibration, the worst kernel's.",
+    "Interpolation": "Median error of log-log interpolation between the same measurements: what a table would do.",
+    "Interval": "Standard deviation of log(measured / fitted), held out: predictions carry it as their interval.",
+    "In the plan": "A pool of the plan is predicted with it.",
+    "From": "Packaged, or your own.",
+    "Source": "Where the measurements come from.",
+}
+SCORE_HINTS = {
+    "Class": "Dense models; mixtures of experts and latent attention (MLA); prefill and decode on pools of their own.",
+    "Group": "Model and precision on a GPU under an engine.",
+    "Part": "held out: no constant of the engine was fitted to this group; fitted: some were. Kernel times never were.",
+    "Metric": "Mean over the requests of a run.",
+    "Runs": "Measured runs; predicted of measured where some have no prediction (these count as 100 % error).",
+    "Median": "Half of the runs are predicted closer than this.",
+    "9 of 10 within": "90th percentile of the error.",
+    "MAPE": "Mean of the size of the error.",
+    "Bias": "Median of predicted / measured - 1: + is too slow (for output tokens/s: too fast).",
+    "Measured": "First and last day of the runs.",
+}
+NEAREST_HINTS = {
+    "Planned": "Model and GPU of a pool of the plan.",
+    "Measured runs": "Of the published ones those that differ least: a mode counts most, then model, GPU and engine.",
+    "Differs in": "What was measured otherwise than it is planned. A model with the same layers counts as the same.",
+    **{name: f"Median error of mean {name}; in brackets its 90th percentile (measured runs)" for name in METRICS},
+}
 
 
 def show(page: Page) -> None:
-    """The tab."""
-    st.caption("Not yet built.")
+    """The tab: one section at a time."""
+    chosen = st.segmented_control(
+        "Show",
+        list(SECTIONS),
+        default=next(iter(SECTIONS)),
+        required=True,
+        key="hardware-section",
+        persist_state="session",
+        label_visibility="collapsed",
+        help="GPUs: facts with sources. Prices: what was read where. Calibrations: measured kernels. Accuracy: "
+        "predictions against measured runs. Your own: GPUs and calibrations that you bring.",
+    )
+    SECTIONS[chosen](page)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def gpus(page: Page) -> None:
+    """All GPUs as a table and as a chart, and the facts of one."""
+    rows = gpu_rows(page)
+    st.caption(parts.plain(known_in_words(rows)))
+    found = _found(rows, st.text_input("Find", key="gpu-find", placeholder="name, vendor, architecture, year"))
+    if found:
+        _frame(found, GPU_COLUMNS, "gpus")
+    else:
+        st.info("No GPU has that in its name, vendor, architecture or year.")
+    names = [row["gpu"] for row in rows]
+    left, right = st.columns(2, vertical_alignment="bottom")
+    sku = left.selectbox("Facts of", names, index=_first(names, _used(page)), key=f"gpu-facts-{_used(page)[0]}")
+    formats = [dtype for dtype in FORMATS if any(row[str(dtype)] is not None for row in rows)]
+    start = page.plan.request.precision.activations.arithmetic
+    dtype = right.selectbox("Peak shown", formats, index=_first(formats, [start, Dtype.BF16]), key="gpu-format")
+    shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used(page), sku})
+    parts.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
+    record = page.hardware.skus[sku]
+    parts.table(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
+
+
+def gpu_rows(page: Page) -> list[Row]:
+    """One row for each GPU: own ones, then searched ones, then the rest by name."""
+    own = {sku.id for sku in page.hardware.own.skus}
+    searched = set(page.request.search.skus)
+    rows = [_gpu_row(page, name, own, searched) for name in page.hardware.skus]
+    return sorted(rows, key=lambda row: (not row["own"], not row["searched"], row["gpu"]))
+
+
+def _gpu_row(page: Page, name: str, own: set[str], searched: set[str]) -> Row:
+    sku = page.hardware.skus[name]
+    kernels, measured = charts.knowledge(page.hardware, name, page.request.search.engine)
+    half = Dtype.BF16 if Dtype.BF16 in sku.peak_flops_per_s else Dtype.FP16
+    peaks = {
+        str(dtype): 1e-12 * sku.peak_flops_per_s[dtype].value if dtype in sku.peak_flops_per_s else None
+        for dtype in FORMATS
+    }
+    return {
+        "gpu": name,
+        "vendor": sku.vendor,
+        "architecture": sku.architecture,
+        "year": sku.year,
+        "hbm_gib": sku.hbm_capacity_bytes.value / 2**30,
+        "hbm_tb_s": 1e-12 * sku.hbm_bandwidth_bytes_per_s.value,
+        **peaks,
+        "ridge": ridge_point_flops_per_byte(sku, half),
+        "link": sku.scale_up.link,
+        "link_gb_s": 1e-9 * sku.scale_up.bandwidth_bytes_per_s.value,
+        "joins": sku.scale_up.domain_gpus,
+        "server": sku.node.gpus,
+        "tdp_w": sku.tdp_watts.value if sku.tdp_watts else None,
+        "kernels": kernels,
+        "measured": measured,
+        "confidence": sku.confidence.value,
+        "searched": name in searched,
+        "own": name in own,
+    }
+
+
+def known_in_words(rows: list[Row]) -> str:
+    """How many GPUs there are, and how well their kernels are known."""
+    counts = {name: sum(row["kernels"] == name for row in rows) for name in (charts.OWN, charts.BORROWED)}
+    rest = len(rows) - sum(counts.values())
+    said = f"{counted(len(rows), 'GPU')}. Kernels were measured on {counts[charts.OWN]}; {counts[charts.BORROWED]} "
+    said += "borrow the shares of peak of a measured relative"
+    return f"{said}; {rest} have datasheet peaks only." if rest else f"{said}."
+
+
+def _found(rows: list[Row], words: str) -> list[Row]:
+    """Rows that have every word somewhere in what names them."""
+    wanted = words.lower().split()
+    names = ("gpu", "vendor", "architecture", "year", "link")
+    return [row for row in rows if all(word in " ".join(str(row[name]) for name in names).lower() for word in wanted)]
+
+
+def fact_sheet(sku: GpuSku) -> Table:
+    """Every number of a GPU with its kind, source and day; a note that says the same again is not repeated."""
+    rows: list[tuple[str, ...]] = []
+    noted = ""
+    for quantity, fact in own_skus.facts_of(sku):
+        *cells, note = _fact_cells(quantity, fact)
+        rows.append((*cells, "as above" if note and note == noted else note))
+        noted = note or noted
+    said = f"{sku.vendor} {sku.architecture}, {sku.year}; {sku.scale_up.link}, {sku.scale_up.topology}; "
+    note = f"{said}confidence {sku.confidence}. {sku.note}".strip()
+    columns = ("Fact", "Value", "Unit", "Kind", "Source", "Read on", "Note")
+    return Table(f"What is known about {sku.name} ({sku.id})", columns, tuple(rows), note)
+
+
+def _fact_cells(quantity: own_skus.Quantity, fact: Fact | int) -> tuple[str, ...]:
+    if not isinstance(fact, Fact):
+        return quantity.name, f"{fact:,}", "", "", "", "", ""
+    value = quantity.text(fact.value)
+    source, day = fact.source, fact.retrieved_on.isoformat()
+    return quantity.name, value, quantity.unit, fact.kind.value, source, day, fact.note
+
+
+def _meanings(sku: GpuSku) -> dict[str, str]:
+    return {quantity.name: f"{quantity.label}: {quantity.meaning}" for quantity, _ in own_skus.facts_of(sku)}
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+
+def prices(page: Page) -> None:
+    """Listed prices: a chart and a table, of the GPUs, providers and commitments asked for."""
+    listed = page.hardware.prices
+    skus = sorted({price.sku for price in listed})
+    searched = [name for name in dict.fromkeys(page.request.search.skus) if name in skus]
+    columns = st.columns([2, 1, 1])
+    chosen = {
+        "sku": columns[0].multiselect("GPUs", skus, default=searched, key="prices-skus", placeholder="all"),
+        "provider": columns[1].multiselect(
+            "Providers", sorted({price.provider for price in listed}), key="prices-providers", placeholder="all"
+        ),
+        "commitment": columns[2].multiselect(
+            "Commitments",
+            sorted({price.commitment for price in listed}),
+            format_func=lambda name: name.replace("_", " "),
+            key="prices-commitments",
+            placeholder="all",
+        ),
+    }
+    kept = [price for price in listed if all(getattr(price, name) in some for name, some in chosen.items() if some)]
+    if not kept:
+        st.info("No price is listed for that choice. Ask for less, or give your own price in the sidebar.")
+        return
+    day = page.request.prices.day
+    rows = charts.price_rows(kept, day, paid(page))
+    parts.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
+    _own_prices(page)
+    st.caption(f"{counted(len(rows), 'price')}; ages are on {day.isoformat()}, the day the plan is made for.")
+    _frame(rows, PRICE_COLUMNS, "prices")
+
+
+def paid(page: Page) -> list[Price]:
+    """Listed prices that the plan pays."""
+    return [one.price for one in page.plan.bought if one.price is not None]
+
+
+def _own_prices(page: Page) -> None:
+    own = page.request.prices.usd_per_gpu_hour
+    if own:
+        said = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
+        st.caption(parts.plain(f"Your own prices stand in place of these, per GPU-hour: {said}."))
+
+
+# --- calibrations -----------------------------------------------------------------------------------------------------
+
+
+def calibrations(page: Page) -> None:
+    """Measured kernels: every calibration there is, and the kernels of one."""
+    known = page.hardware.calibrations
+    st.caption(
+        "Kernel times come from forms fitted to measured kernels; GPUs without any borrow the shares of peak of a "
+        "relative. Bring measurements of your own under *Your own*."
+    )
+    parts.table(calibration_table(page), "calibrations", FIT_HINTS)
+    names = {f"{one.sku}, {one.stack}": one for one in known}
+    if not names:
+        return
+    used = [f"{one.sku}, {one.stack}" for one in used_calibrations(page)]
+    chosen = st.selectbox("Kernels of", list(names), index=_first(list(names), used), key="calibration")
+    parts.table(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
+
+
+def used_calibrations(page: Page) -> list[Calibration]:
+    """Those that pools of the plan are predicted with."""
+    found: list[Calibration] = []
+    for planned in page.plan.deployments:
+        for pool in planned.deployment.pools:
+            one = pool.config.calibration
+            if one is not None and one not in found:
+                found.append(one)
+    return found
+
+
+def calibration_table(page: Page) -> Table:
+    """One line for each calibration."""
+    used = used_calibrations(page)
+    own = page.hardware.own.calibrations
+    rows = tuple(
+        (
+            one.sku,
+            one.stack,
+            one.fitted_on.isoformat(),
+            f"{len(one.kernels):,}",
+            f"{sum(fit.samples for fit in one.kernels.values()):,}",
+            percent(median(fit.median_error for fit in one.kernels.values())),
+            percent(max(fit.p90_error for fit in one.kernels.values())),
+            "your own" if one in own else "packaged",
+            "yes" if one in used else "",
+        )
+        for one in page.hardware.calibrations
+    )
+    columns = ("GPU", "Stack", "Fitted on", "Kernels", "Samples", "Median error", "9 of 10 within", "From")
+    sources = dict.fromkeys(one.source for one in page.hardware.calibrations)
+    return Table("Calibrations", (*columns, "In the plan"), rows, f"Measured by: {'; '.join(sources)}")
+
+
+def kernel_table(one: Calibration) -> Table:
+    """One line for each kernel of a calibration."""
+    rows = tuple(
+        (
+            name,
+            f"{fit.samples:,}",
+            f"{fit.held_out:,}",
+            percent(fit.median_error),
+            percent(fit.p90_error),
+            "-" if fit.interpolation_error is None else percent(fit.interpolation_error),
+            f"+/- {percent(fit.spread)}",
+            fit.note,
+        )
+        for name, fit in one.kernels.items()
+    )
+    columns = ("Kernel", "Samples", "Held out", "Median error", "9 of 10 within", "Interpolation", "Interval", "Note")
+    note = f"Fitted on {one.fitted_on.isoformat()}. Source: {one.source}. {one.note}".strip()
+    return Table(f"Kernels of {one.sku}, {one.stack}", columns, rows, note)
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def accuracies(page: Page) -> None:
+    """Predictions against measured serving runs, and those most like the plan."""
+    rows = accuracy_rows()
+    found = nearest(page, rows)
+    if found:
+        st.markdown(parts.plain(nearest_in_words(*found[0])))
+        parts.table(nearest_table(found), "accuracy-nearest", {**SCORE_HINTS, **NEAREST_HINTS})
+    metric = st.segmented_control(
+        "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
+    )
+    shown = charts.accuracy_chart_rows(rows, metric)
+    totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
+    parts.chart(charts.accuracy_chart(shown, metric, totals), shown, f"Errors of {metric}", f"accuracy-{metric}")
+    parts.table(totals_table(rows), "accuracy-totals", SCORE_HINTS)
+    with st.expander("Every group and metric"):
+        parts.table(groups_table(rows), "accuracy-groups", SCORE_HINTS)
+    st.caption(
+        "Each run was played under its own protocol and compared in its means. How, on which data and what is known "
+        f"to fail: {accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT "
+        "(median), up to 4 % and 56 %."
+    )
+
+
+def nearest(page: Page, rows: tuple[AccuracyRow, ...]) -> list[tuple[str, Likeness]]:
+    """The measured runs most like each pool of the plan: of all, and of those that nothing was fitted to."""
+    found: list[tuple[str, Likeness]] = []
+    for llm, sku, engine, disaggregated in _served(page):
+        for part in ("", HELD_OUT):
+            one = accuracy.closest(rows, llm, sku, engine, page.hardware.skus, disaggregated=disaggregated, part=part)
+            if one is not None and (f"{llm.id} on {sku.id}", one) not in found:
+                found.append((f"{llm.id} on {sku.id}", one))
+    return found
+
+
+def nearest_in_words(planned: str, one: Likeness) -> str:
+    """How far predictions were off where it was measured most like the plan."""
+    errors = ", ".join(f"{row.metric} {percent(row.median)}" for row in one.rows)
+    said = f"Closest measured runs to {planned}: {one.rows[0].name} ({one.rows[0].part})"
+    differs = f", which differ in {_listed(one.differs)}" if one.differs else ""
+    return f"{said}{differs}. Median error there: {errors}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def nearest_table(found: list[tuple[str, Likeness]]) -> Table:
+    """Measured runs most like the plan, with their errors; what is planned has a column where it differs."""
+    planned = list(dict.fromkeys(name for name, _ in found))
+    is_one = len(planned) == 1
+    columns = ("Measured runs", "Part", "Differs in", "Runs", *METRICS, "Measured")
+    cells = tuple((() if is_one else (name,)) + _likeness_cells(one) for name, one in found)
+    title = f"Measured runs most like {planned[0] if is_one else 'the plan'}"
+    note = "Median error; in brackets what 9 of 10 runs are within."
+    return Table(title, columns if is_one else ("Planned", *columns), cells, note)
+
+
+def _likeness_cells(one: Likeness) -> tuple[str, ...]:
+    first = one.rows[0]
+    errors = {row.metric: row for row in one.rows}
+    shown = (_error(errors.get(name)) for name in METRICS)
+    return first.name, first.part, ", ".join(one.differs) or "nothing", f"{first.runs:,}", *shown, first.days
+
+
+def _error(row: AccuracyRow | None) -> str:
+    return "-" if row is None else f"{percent(row.median)} ({percent(row.p90)})"
+
+
+def _served(page: Page) -> list[tuple[LlmSpec, GpuSku, str, bool]]:
+    """Model, GPU, engine and whether prefill and decode are apart, of every pool; without a plan what is searched."""
+    found: dict[tuple[str, str, str, bool], tuple[LlmSpec, GpuSku, str, bool]] = {}
+    for planned in page.plan.deployments:
+        pools = planned.deployment.pools
+        for pool in pools:
+            config = pool.config
+            one = (config.llm, config.sku, config.engine.id, len(pools) > 1)
+            found.setdefault((one[0].id, one[1].id, *one[2:]), one)
+    if found:
+        return list(found.values())
+    search = page.request.search
+    return [(page.request.llm, page.hardware.skus[search.skus[0]], search.engine, False)]
+
+
+def totals_table(rows: tuple[AccuracyRow, ...]) -> Table:
+    """Errors over all held-out groups of a class, then over all groups."""
+    cells = tuple(
+        (row.kind, row.part or "held out and fitted", row.metric, *_error_cells(row))
+        for row in rows
+        if not row.is_group
+    )
+    return Table("Errors by class", ("Class", "Part", "Metric", *ERROR_COLUMNS), cells)
+
+
+def groups_table(rows: tuple[AccuracyRow, ...]) -> Table:
+    """Errors of every group in each metric."""
+    cells = tuple((row.name, row.part, row.metric, *_error_cells(row), row.days) for row in rows if row.is_group)
+    return Table("Errors by group", ("Group", "Part", "Metric", *ERROR_COLUMNS, "Measured"), cells)
+
+
+ERROR_COLUMNS = ("Runs", "Median", "9 of 10 within", "MAPE", "Bias")
+
+
+def _error_cells(row: AccuracyRow) -> tuple[str, ...]:
+    runs = f"{row.runs:,}" if row.predicted == row.runs else f"{row.predicted:,} of {row.runs:,}"
+    bias = "-" if row.bias is None else percent(row.bias, signed=True)
+    return runs, percent(row.median), percent(row.p90), percent(row.mape), bias
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
+    """Rows as a table that sorts and searches, with a definition behind every heading."""
+    height = min(MOST_PX, HEAD_PX + ROW_PX * len(rows))
+    order = [column for column, shown in columns.items() if shown is not None]
+    st.dataframe(
+        rows,
+        hide_index=True,
+        column_config=columns,
+        column_order=order,
+        height=height,
+        key=f"frame-{name}",
+        placeholder="-",
+    )
+    parts.csv_button(
+        name, parts.csv_text(order, [[row[column] for column in order] for row in rows]), f"csv-frame-{name}"
+    )
+
+
+def _used(page: Page) -> list[str]:
+    """GPUs of the plan, else those searched."""
+    return list(page.plan.gpus) or list(page.request.search.skus)
+
+
+def _first(options: list[Any], wanted: list[Any]) -> int:
+    """Place of the first wanted option that there is."""
+    return next((options.index(one) for one in wanted if one in options), 0)
+
+
+SECTIONS = {
+    "GPUs": gpus,
+    "Prices": prices,
+    "Calibrations": calibrations,
+    "Accuracy": accuracies,
+    "Your own": hardware_own.show,
+}
+"""What the tab can show."""

@@ -1,14 +1,274 @@
-"""The sidebar: model, traffic, targets, hardware and goal, each bound to the scenario."""
+"""The sidebar: scenario, model, traffic, targets, hardware and goal, each bound to the scenario."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import streamlit as st
 
+from planner.errors import InputError
 from planner.llm import list_llms
-from planner.web import session
+from planner.optimizer import Objective
+from planner.scenario import MAX_SCENARIO_BYTES, list_scenarios
+from planner.slo_presets import SloPreset, slo_presets
+from planner.web import inputs_hardware, inputs_traffic, session, uploads
+from planner.workload import Metric
+
+MAX_CONFIG_BYTES = 1_000_000
+"""Largest config.json taken; published ones have a few thousand bytes."""
+UPLOADED = "uploaded config.json"
+OWN = "own"
+PRECISIONS: dict[str, dict[str, str] | None] = {
+    "FP8, FP8 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
+    "FP8, BF16 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
+    "BF16": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"},
+    "INT4 weights, BF16 rest": {"weights": "int4", "activations": "bf16", "kv_cache": "bf16"},
+    "As the checkpoint": None,
+}
+OBJECTIVES = {
+    Objective.MIN_COST.value: "Least cost for all requests",
+    Objective.MAX_RATE.value: "Most requests for the budget",
+    Objective.MAX_RATE_PER_COST.value: "Most requests per dollar",
+}
+PERCENTILES = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
+METRICS = {
+    Metric.TTFT.value: "Time to first token: from the arrival of a request until its first token reaches the client",
+    Metric.TPOT.value: "Time per output token: (end-to-end time - TTFT) / (output tokens - 1) of a request",
+    Metric.E2E.value: "End-to-end time: from the arrival of a request until its last token",
+    Metric.ITL.value: "Inter-token latency: one gap between two tokens",
+}
 
 
 def show() -> None:
     """All inputs."""
-    st.selectbox("Model", list(list_llms()), **session.field("llm", "llm"))
-    st.number_input("Requests per second", 0.01, 1e6, step=5.0, **session.field("rate", "workload.rate_per_s"))
+    scenario_menu()
+    st.subheader("Model", divider="gray", anchor=False)
+    model_inputs()
+    st.subheader("Traffic", divider="gray", anchor=False)
+    inputs_traffic.show()
+    st.subheader("Latency targets", divider="gray", anchor=False)
+    target_inputs()
+    st.subheader("Hardware", divider="gray", anchor=False)
+    inputs_hardware.show()
+    st.subheader("Goal", divider="gray", anchor=False)
+    goal_inputs()
+
+
+# --- scenario ---------------------------------------------------------------------------------------------------------
+
+
+def scenario_menu() -> None:
+    """Undo, redo, and the scenario as a file or a link."""
+    with st.container(horizontal=True, gap="small"):
+        st.button(
+            "",
+            icon=":material/undo:",
+            key="undo",
+            on_click=session.undo,
+            disabled=not session.has_past(),
+            help="Undo the last change",
+        )
+        st.button(
+            "",
+            icon=":material/redo:",
+            key="redo",
+            on_click=session.redo,
+            disabled=not session.has_future(),
+            help="Do it again",
+        )
+        with st.popover("Scenario", icon=":material/folder_open:", width="stretch"):
+            scenario_files()
+
+
+def scenario_files() -> None:
+    """Load and save: packaged scenarios, a YAML file, the link."""
+    st.text_input("Name", **session.field("name", "name"))
+    names = list(list_scenarios())
+    name = st.selectbox("Start from an example", names, key="example", index=None, placeholder="Choose")
+    st.button("Open example", on_click=open_example, args=(name,), disabled=name is None, key="open-example")
+    st.file_uploader(
+        "Open a scenario file (YAML)",
+        type=["yaml", "yml", "json"],
+        key="scenario-file",
+        max_upload_size=uploads.megabytes(MAX_SCENARIO_BYTES),
+        on_change=uploads.taken,
+        args=("scenario-file", MAX_SCENARIO_BYTES, read_scenario_file),
+        help="The same file that `planner plan` takes. Only read as data.",
+    )
+    text = session.yaml_text()
+    st.download_button(
+        "Save as YAML",
+        text,
+        disabled=not text,
+        file_name="scenario.yaml",
+        mime="application/yaml",
+        on_click="ignore",
+        icon=":material/download:",
+        key="save-scenario",
+        help="For `planner plan scenario.yaml` and `planner.load_scenario`.",
+    )
+    st.caption("The address of this page holds the scenario too: bookmark it, or send it on.")
+
+
+def open_example(name: str | None) -> None:
+    """Load a packaged scenario, with the prices of today."""
+    if name is not None:
+        session.load(name)
+
+
+def read_scenario_file(name: str, raw: bytes) -> None:
+    """An uploaded scenario takes the place of this one. Raises InputError."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("scenario", name, "is no text", "give a scenario file as UTF-8 YAML") from None
+    session.load_text(text)
+
+
+# --- model ------------------------------------------------------------------------------------------------------------
+
+
+def model_inputs() -> None:
+    """Preset or uploaded config.json, and the number formats."""
+    presets = list(list_llms())
+    llm = session.value("llm")
+    options = presets if isinstance(llm, str) else [UPLOADED, *presets]
+    shown = llm if isinstance(llm, str) else UPLOADED
+    if shown not in options:
+        options = [shown, *options]
+    st.selectbox(
+        "Model",
+        options,
+        label_visibility="collapsed",
+        format_func=lambda name: _uploaded_name(llm) if name == UPLOADED else name,
+        **session.bound("llm", shown, lambda name: {} if name == UPLOADED else {"llm": name}),
+    )
+    st.file_uploader(
+        "or drop a config.json",
+        type="json",
+        key="config-file",
+        max_upload_size=uploads.megabytes(MAX_CONFIG_BYTES),
+        on_change=uploads.taken,
+        args=("config-file", MAX_CONFIG_BYTES, read_config),
+        help="The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
+    )
+    precision = session.value("precision")
+    named = next((name for name, formats in PRECISIONS.items() if formats == precision), "As in the scenario file")
+    st.selectbox(
+        "Number format",
+        list(PRECISIONS) if named in PRECISIONS else [named, *PRECISIONS],
+        help="Of weights and arithmetic, and of the KV cache.",
+        **session.bound("precision", named, lambda name: {"precision": PRECISIONS.get(name, precision)}),
+    )
+
+
+def _uploaded_name(llm: Any) -> str:  # noqa: ANN401
+    return str(llm.get("_name", "model")) + " (uploaded)" if isinstance(llm, dict) else UPLOADED
+
+
+def read_config(name: str, raw: bytes) -> None:
+    """An uploaded config.json becomes the model. Raises InputError when it is no JSON object."""
+    fix = "upload the config.json of a Hugging Face model"
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise InputError("config.json", name, "is not JSON", fix) from None
+    if not isinstance(content, dict):
+        raise InputError("config.json", name, "is not a JSON object", fix)
+    llm = {"_name": name.removesuffix(".json"), **content}
+    uploads.check_model(llm)
+    session.change({"llm": llm})
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+
+def target_inputs() -> None:
+    """Targets by use, then percentile and threshold of each."""
+    presets = {preset.name: preset for preset in slo_presets()}
+    targets = session.value("slo")
+    named = next((name for name, preset in presets.items() if _as_content(preset) == targets), OWN)
+    st.selectbox(
+        "Targets for",
+        [*presets, *([OWN] if named == OWN else [])],
+        format_func=lambda name: presets[name].title if name in presets else "Own targets",
+        help="A published starting point; change the numbers below.",
+        **session.bound("slo", named, lambda name: {"slo": _as_content(presets[name])} if name in presets else {}),
+    )
+    if named != OWN:
+        st.caption(f"[{presets[named].source}]({presets[named].source_url})")
+    for index, target in enumerate(targets):
+        one_target(index, target)
+
+
+def _as_content(preset: SloPreset) -> list[dict[str, Any]]:
+    return [target.model_dump(mode="json") for target in preset.targets]
+
+
+def one_target(index: int, target: dict[str, Any]) -> None:
+    """Percentile and threshold of one target."""
+    name = target["metric"].upper()
+    left, right = st.columns([2, 3])
+    shares = sorted({*PERCENTILES, target["percentile"]})
+    left.selectbox(
+        name,
+        shares,
+        format_func=lambda share: PERCENTILES.get(share, f"p{100 * share:g}"),
+        help=METRICS[target["metric"]],
+        **session.field(f"slo-{index}-percentile", f"slo.{index}.percentile"),
+    )
+    seconds = target["metric"] == Metric.E2E.value
+    right.number_input(
+        f"at most ({'s' if seconds else 'ms'})",
+        min_value=0.001,
+        max_value=1e7,
+        step=5.0,
+        format="%g",
+        help=f"Threshold of {PERCENTILES.get(target['percentile'], 'the percentile')} {name}",
+        **session.field(f"slo-{index}-threshold", f"slo.{index}.threshold_s", 1.0 if seconds else 1000.0),
+    )
+
+
+# --- goal -------------------------------------------------------------------------------------------------------------
+
+
+def goal_inputs() -> None:
+    """Objective, budget and what the fleet must withstand."""
+    st.selectbox(
+        "Goal",
+        list(OBJECTIVES),
+        format_func=OBJECTIVES.__getitem__,
+        label_visibility="collapsed",
+        help="What is made as good as possible, within the targets and limits.",
+        **session.field("objective", "objective"),
+    )
+    st.number_input(
+        "Budget (USD per hour)",
+        min_value=0.01,
+        step=10.0,
+        placeholder="no limit",
+        help="Most that the fleet may cost.",
+        **session.field("budget", "limits.budget_usd_per_hour"),
+    )
+    with st.expander("Growth and failures"):
+        st.number_input(
+            "Growth (factor on every rate)",
+            min_value=0.01,
+            max_value=1000.0,
+            step=0.1,
+            help="Plan for that many times the traffic above.",
+            **session.field("growth", "growth"),
+        )
+        st.number_input(
+            "Spare replicas in every pool",
+            min_value=0,
+            max_value=100,
+            help="So many replicas of every pool may fail without a target being missed.",
+            **session.field("spares", "limits.spare_replicas"),
+        )
+        st.checkbox(
+            "Survive the loss of a server",
+            help="All replicas of any one server may fail at once.",
+            **session.field("node-loss", "limits.survives_node_loss"),
+        )

@@ -23,11 +23,12 @@ from planner.tables import Table
 FIGURE_WIDTH_PX = 235
 """Keeps four figures in a row on a wide page and two on a narrow one."""
 STYLE = """<style>
-.stMainBlockContainer {padding: 2.5rem 2rem 4rem}
+.stMainBlockContainer {padding: 4rem 2rem 4rem}
 .planner-table {overflow-x: auto; max-width: 100%}
-.planner-table table {border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums}
+.planner-table table {border-collapse: collapse; min-width: max-content; font-size: 0.85rem;
+    font-variant-numeric: tabular-nums}
 .planner-table th, .planner-table td {padding: 0.3rem 0.7rem; text-align: left; vertical-align: top;
-    border-bottom: 1px solid rgba(128, 128, 128, 0.25)}
+    border-bottom: 1px solid rgba(128, 128, 128, 0.25); max-width: 26rem; overflow-wrap: normal; word-break: normal}
 .planner-table th {font-weight: 600; border-bottom-color: rgba(128, 128, 128, 0.6)}
 .planner-table .number {text-align: right; white-space: nowrap}
 .planner-table [title] {cursor: help}
@@ -88,7 +89,7 @@ def table(shown: Table, key: str, hints: Mapping[str, str] | None = None) -> Non
 
 
 def html_table(shown: Table, hints: Mapping[str, str]) -> str:
-    """A table as HTML; a cell's hover is the definition of its row, else of its column."""
+    """A table as HTML; a cell's hover is the definition of its row and of its column."""
     columns = [hints.get(name) or glossary.hint(name) for name in shown.columns]
     kinds = [' class="number"' if numeric else "" for numeric in shown.numeric]
     head = "".join(
@@ -99,9 +100,16 @@ def html_table(shown: Table, hints: Mapping[str, str]) -> str:
     for row in shown.rows:
         own = (hints.get(row[0]) or glossary.hint(row[0])) if row else ""
         cells = zip(row, kinds, columns, strict=True)
-        body += "<tr>" + "".join(f"<td{kind}{_title(own or hint)}>{_cell(cell)}</td>" for cell, kind, hint in cells)
+        body += "<tr>" + "".join(
+            f"<td{kind}{_title(_both(own, hint))}>{_cell(cell)}</td>" for cell, kind, hint in cells
+        )
         body += "</tr>"
     return f'<div class="planner-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _both(row: str, column: str) -> str:
+    """What a hover says of a cell: its row, then its column."""
+    return "\n".join(dict.fromkeys(hint for hint in (row, column) if hint))
 
 
 def _title(hint: str) -> str:

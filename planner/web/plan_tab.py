@@ -1,12 +1,149 @@
-"""The tab *Plan*."""
+"""The tab *Plan*: what to run, whether the targets hold, what else was possible; and the plan as files."""
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+
 import streamlit as st
 
+from planner import charts, report
+from planner.charts import fleets
+from planner.export import json_text, plan_to_dict
+from planner.plan_types import Plan
+from planner.scenario import scenario_text
+from planner.tables import Table
+from planner.web import parts
 from planner.web.work import Page
+
+DETAILS: Mapping[str, Sequence[str]] = {
+    "Latency and load of each pool": ("Latency", "Theory against simulation", "Load of each pool"),
+    "What limits the plan": ("Constraints",),
+    "Cost and prices": ("Cost", "Prices"),
+    "What was asked": ("Request",),
+}
+"""Tables that stand behind a click, by heading."""
 
 
 def show(page: Page) -> None:
     """The tab."""
-    st.caption("Not yet built.")
+    plan = page.plan
+    if plan.cost is None:
+        st.info("Here stand the pools, targets and alternatives of the plan, as soon as there is one.")
+        return
+    tables = {table.title: table for table in report.tables(plan)}
+    _downloads(page)
+    for title in ("Fleet", "Targets", "Routing", "Schedule"):
+        _table(tables, title)
+    _alternatives(plan, tables)
+    for heading, titles in DETAILS.items():
+        if any(title in tables for title in titles):
+            with st.expander(heading):
+                for title in titles:
+                    _table(tables, title)
+    _rejected(plan, tables)
+    with st.expander("What is assumed, and how it was computed"):
+        st.markdown("**Assumed**")
+        parts.bullets(report.assumed(plan))
+        st.markdown("**Method**")
+        parts.bullets(report.METHOD)
+
+
+def _table(tables: Mapping[str, Table], title: str) -> None:
+    if title in tables:
+        parts.table(tables[title], f"plan-{_slug(title)}")
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
+    """What the best fleet of each SKU and mode would cost."""
+    if not plan.alternatives:
+        st.markdown("**What else was possible**")
+        st.caption("The best fleet of each SKU and mode is looked for after the simulation; it follows by itself.")
+        return
+    rows = charts.cost_comparison_rows(plan)
+    parts.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
+    with st.expander("Alternatives in numbers"):
+        _table(tables, "Best alternative per SKU and mode")
+
+
+def _rejected(plan: Plan, tables: Mapping[str, Table]) -> None:
+    if plan.rejections:
+        with st.expander(f"What was rejected ({len(plan.rejections)})"):
+            _table(tables, "Rejected")
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _downloads(page: Page) -> None:
+    """The plan as files, made when they are asked for."""
+    name = _slug(page.request.name) or "plan"
+    plan = page.plan
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.markdown("**Download**", width="content")
+        _file("HTML", f"{name}.html", "text/html", lambda: html_text(plan))
+        _file("Markdown", f"{name}.md", "text/markdown", lambda: report.markdown(plan))
+        _file("JSON", f"{name}.json", "application/json", lambda: json_text(plan_to_dict(plan)))
+        _file("CSV", f"{name}-tables.zip", "application/zip", lambda: zipped(csv_files(plan)))
+        _file("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
+        _file("Deployment", f"{name}-deployment.zip", "application/zip", lambda: launch_zip(plan))
+
+
+HELP = {
+    "HTML": "The whole plan as one page to read and print",
+    "Markdown": "The whole plan as text, for a ticket or a wiki",
+    "JSON": "Everything the plan says as data; `planner explain` reads it",
+    "CSV": "Every table of the plan as a CSV file, in one zip",
+    "Scenario": "What was asked, as YAML: to plan again with `planner plan FILE` or on this page",
+    "Deployment": "Engine and cluster configuration to run the fleet with, in one zip",
+}
+
+
+def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes]) -> None:
+    st.download_button(
+        label,
+        make,
+        file_name=name,
+        mime=mime,
+        key=f"plan-file-{label.lower()}",
+        on_click="ignore",
+        type="tertiary",
+        help=HELP[label],
+    )
+
+
+def html_text(plan: Plan) -> str:
+    """The plan as one page of HTML."""
+    from planner import report_html  # noqa: PLC0415
+
+    return report_html.html(plan)  # type: ignore[attr-defined,no-any-return,unused-ignore]
+
+
+def launch_zip(plan: Plan) -> bytes:
+    """The files that start the fleet, as a zip."""
+    from planner import launch  # noqa: PLC0415
+
+    return zipped(launch.launch_files(plan))  # type: ignore[attr-defined,unused-ignore]
+
+
+def csv_files(plan: Plan) -> dict[str, str]:
+    """Every table of a plan as CSV, and the fleet GPU by GPU, by file name."""
+    found = {f"{_slug(table.title)}.csv": parts.csv_text(table.columns, table.rows) for table in report.tables(plan)}
+    rows = fleets.fleet_rows(plan)
+    found["gpus.csv"] = parts.csv_text(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+    return found
+
+
+def zipped(files: Mapping[str, str]) -> bytes:
+    """Files as a zip in memory; the same files make the same bytes."""
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return memory.getvalue()

@@ -1,12 +1,434 @@
-"""The tab *Roofline*."""
+"""The tab *Roofline*: what a step waits for, and whether another batch or another GPU would help."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import streamlit as st
 
+from hardware_db import HardwareDb
+from planner.charts import replicas, rooflines, steps
+from planner.charts.marks import Row
+from planner.charts.replicas import Fitted
+from planner.deployment import Pool, Role
+from planner.pessimism import deviations_of, pessimistic_hardware
+from planner.plan_types import PlannedDeployment
+from planner.pool_model import PoolModel
+from planner.replica import ReplicaConfig
+from planner.roofline import Bound, compute_dtype
+from planner.tables import Table, counted, percent, significant
+from planner.web import parts, work
+from planner.web.parts import Figure
 from planner.web.work import Page
+
+WAITS = {
+    Bound.COMPUTE: "its arithmetic units",
+    Bound.MEMORY: "its memory bandwidth",
+    Bound.LINK: "the links between GPUs",
+    Bound.OVERHEAD: "the serving engine",
+}
+"""Resources in plain words."""
+CURES = {
+    Bound.COMPUTE: "More FLOP/s or fewer bits would shorten it; more bandwidth would not.",
+    Bound.MEMORY: "More bandwidth or fewer bits would shorten it; more FLOP/s would not.",
+    Bound.LINK: "A faster link or fewer GPUs in a replica would shorten it.",
+    Bound.OVERHEAD: "A faster GPU would help little: launches and host time are what takes long.",
+}
+"""What helps where a step waits for a resource."""
+HINTS = {
+    "GPU": "Hardware id of the database.",
+    "Decode step [ms]": "One step that advances every running request by a token, prompts aside, at the mean context "
+    "of the workload (predicted: kernels as fitted, or the datasheet's roofline, and the engine's own time).",
+    "90 % interval [ms]": "Where the step before it lies with 90 % probability, from how far the measurements of its "
+    "kernels scatter about their fits; empty where nothing was measured. Shares carried over from another GPU may "
+    "be further off.",
+    "Prefill step [ms]": "One step full of prompt tokens (the chunk budget), without decodes (predicted).",
+    "Waits for": "The resource most of the step is spent waiting for: compute, memory (bandwidth), link, or overhead "
+    "(the engine's gaps, launches and host time).",
+    "Tokens/s per GPU": "Output tokens of decode steps alone per second and GPU; of a prefill pool prompt tokens. What "
+    "prompts take of a mixed pool's steps is not counted.",
+    "Requests at once": "Requests of the workload's mean length whose KV cache fits in a replica at once, "
+    "shared prefixes not deducted (counted).",
+    "Kernel times": "What the times come from: fits to measurements on this GPU, shares of peak of a measured "
+    "relative, or datasheet rooflines at 100 % (a lower bound).",
+    "Number format": "Format of the arithmetic. Its peak is dense.",
+    "Weights stored as": "Format of the weights in memory: the plan's where the GPU multiplies it, or what it is "
+    "unpacked to; else the number format itself.",
+    "Peak [TFLOP/s]": "Dense matrix peak of one GPU (see its kind and source).",
+    "Bandwidth [TB/s]": "Peak bandwidth of one GPU's HBM, TB = 1e12 bytes (see its kind and source).",
+    "Ridge [FLOP/byte]": "Arithmetic intensity at which the roof bends: peak over bandwidth. Work below it waits for "
+    "memory, above it for compute (computed from the two).",
+    "Compute-bound from [tokens]": "Tokens in a step from which on products with weights wait for compute: ridge x "
+    "bytes per weight / 2. A decode step has one token per request. Of routed experts, each sees only its share of the "
+    "tokens (computed).",
+    "Kind": "Whether the peak is from a datasheet or assumed.",
+    "Read on": "Day the source of the peak was read.",
+    "Source": "Where peak and bandwidth were read.",
+    "Source of the peak": "Where the peak was read.",
+    "Source of the bandwidth": "Where the bandwidth was read.",
+}
+"""What the headings of this tab mean."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The pool that is looked at.
+
+    Attributes:
+        planned: its deployment.
+        pool: of it.
+        running: mean sequences decoding on one replica, at least 1.
+        name: in words.
+    """
+
+    planned: PlannedDeployment
+    pool: Pool
+    running: float
+    name: str
 
 
 def show(page: Page) -> None:
     """The tab."""
-    st.caption("Not yet built.")
+    if not page.plan.feasible:
+        st.info("There is no fleet to look into: this tab shows what a step of its replicas waits for.")
+        return
+    with st.container(horizontal=True):
+        chosen = _choose_pool(page)
+        fitted = _on_all_skus(page, chosen)
+        one = _choose_sku(chosen, fitted)
+        running = _choose_batch(chosen)
+    found = replicas.sku_rows(fitted, running)
+    best = gpu_verdict(found, chosen.pool.config.sku.id, chosen.pool.role)
+    if one.model is None:
+        st.warning(
+            parts.plain(f"The same replica does not fit on {one.sku}: {_short(one.reason)}. Choose another GPU.")
+        )
+        parts.bullets([best] if best else [])
+    else:
+        _steps(one.model, chosen, running, best)
+    _gpus(page, chosen, fitted, found, running)
+
+
+def _short(reason: str) -> str:
+    """Why something does not fit, without the name of the replica in front."""
+    return reason.rsplit(": ", maxsplit=1)[-1]
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+def pools_of(page: Page) -> list[Chosen]:
+    """Every pool of the plan, the one with the most GPUs first."""
+    services = len({planned.service for planned in page.plan.deployments})
+    found = []
+    for planned in page.plan.deployments:
+        for pool, performance in zip(planned.judged.pools, planned.predicted.pools, strict=True):
+            name = f"{pool.replicas} x {pool.config.label} {pool.role}"
+            running = performance.mean_running if math.isfinite(performance.mean_running) else 1.0
+            found.append(
+                Chosen(planned, pool, max(1.0, running), f"{planned.service}: {name}" if services > 1 else name)
+            )
+    return sorted(found, key=lambda one: -one.pool.gpus)
+
+
+def _choose_pool(page: Page) -> Chosen:
+    pools = pools_of(page)
+    if len(pools) == 1:
+        return pools[0]
+    place = st.selectbox(
+        "Pool",
+        range(len(pools)),
+        format_func=lambda place: pools[place].name,
+        key=f"roofline-pool-{'-'.join(one.name for one in pools)}",
+        help="Which pool of the plan the charts are about.",
+        width=300,
+    )
+    return pools[place or 0]
+
+
+def _choose_sku(chosen: Chosen, fitted: Sequence[Fitted]) -> Fitted:
+    own = chosen.pool.config.sku.id
+    names = [one.sku for one in fitted]
+    sku = st.selectbox(
+        "GPU",
+        names,
+        index=names.index(own),
+        format_func=lambda name: f"{name} (planned)" if name == own else name,
+        key=f"roofline-sku-{chosen.name}",
+        help="The same replica (model, number formats, parallelism, limits) on another GPU of the search.",
+        width=260,
+    )
+    return next(one for one in fitted if one.sku == (sku or own))
+
+
+def _choose_batch(chosen: Chosen) -> float:
+    """Sequences of the decode step: the planned mean unless chosen; of a prefill pool nothing to choose."""
+    if chosen.pool.role is Role.PREFILL:
+        return 1.0
+    planned = max(1, round(chosen.running))
+    batch = st.number_input(
+        "Requests in the decode step",
+        1,
+        65_536,
+        planned,
+        key=f"roofline-batch-{chosen.name}-{planned}",
+        help="Sequences that one decode step of a replica advances. At first the mean number running in the plan.",
+        width=220,
+    )
+    return float(batch)
+
+
+def _on_all_skus(page: Page, chosen: Chosen) -> tuple[Fitted, ...]:
+    """The pool on every SKU of the search, its own first."""
+    own = chosen.pool.config.sku.id
+    skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
+
+    def make(say: work.Say) -> tuple[Fitted, ...]:
+        hardware = _hardware(page)
+        found = []
+        for sku in skus:
+            say(sku)
+            found.append(_moved(page, chosen, sku, hardware))
+        return tuple(found)
+
+    key = ("roofline on every SKU", page.key, page.plan.simulated, chosen.name, chosen.planned.option.name)
+    return work.kept(key, make, "Timing the replica on every GPU")
+
+
+def _moved(page: Page, chosen: Chosen, sku: str, hardware: HardwareDb) -> Fitted:
+    lengths = chosen.planned.workload.lengths
+    return replicas.on_sku(chosen.pool, lengths, sku, hardware, calibrated=page.request.search.calibrated)
+
+
+def _hardware(page: Page) -> HardwareDb:
+    """What the plan was made with: kernels slower than fitted where it is a robust one."""
+    if page.request.pessimism is None:
+        return page.hardware
+    return pessimistic_hardware(page.hardware, deviations_of(page.request.pessimism))
+
+
+# --- what a step waits for, and another batch -------------------------------------------------------------------------
+
+
+def _steps(model: PoolModel, chosen: Chosen, running: float, best: str) -> None:
+    config, role = model.pool.config, model.pool.role
+    shapes = rooflines.steps_of(model.pool, running, model.costs)
+    found = {name: steps.step_rows(model, shape) for name, shape in shapes.items()}
+    parts.bullets([*verdict(model, found, running), *([best] if best else [])])
+    parts.figures(_figures(model, found, running))
+    for place, (name, rows) in enumerate(found.items()):
+        key = f"roofline-step-{place}"
+        parts.chart(
+            steps.step_parts(rows, name, config.label),
+            rows,
+            f"Parts of a {steps.in_words(name)} on {config.label}",
+            key,
+        )
+    points = rooflines.roofline_rows(config, shapes)
+    parts.chart(
+        rooflines.roofline(config, shapes), points, f"Operators on the roof of {config.label}", "roofline-points"
+    )
+    sweep = steps.batch_rows(model, running)
+    planned = chosen.running if config.sku.id == chosen.pool.config.sku.id else 0.0
+    marks = steps.batch_marks(model, planned, running)
+    name = f"Batch sweep of {config.label}"
+    parts.chart(
+        steps.batch_time(sweep, marks, config.label, role, chosen.planned.slo), sweep, name, "roofline-batch-time"
+    )
+    parts.chart(
+        steps.batch_throughput(sweep, marks, config.label, role), sweep, f"{name}, tokens", "roofline-batch-tokens"
+    )
+
+
+def verdict(model: PoolModel, found: Mapping[str, Sequence[Row]], running: float) -> list[str]:
+    """The answer in sentences: what each step waits for, what would shorten it, and what twice the batch would do.
+
+    Args:
+        model: the pool.
+        found: rows of `steps.step_rows` by the name of the step.
+        running: sequences of the decode step.
+    """
+    lines = []
+    for name, rows in found.items():
+        bound = next(iter(steps.bound_shares(rows)))
+        lines.append(f"On {model.pool.config.label} {waiting(name, rows)}. {CURES[bound]}")
+    if model.pool.role is Role.PREFILL:
+        return lines
+    now, twice = steps.decode_row(model, running), steps.decode_row(model, 2.0 * running)
+    longer = twice["step_ms"] / now["step_ms"] - 1.0
+    more = twice["tokens_per_s_per_gpu"] / now["tokens_per_s_per_gpu"] - 1.0
+    text = f"Twice the batch would take {percent(longer)} longer and give {percent(more)} more tokens per second"
+    return [*lines, text + (" (decode steps alone)." if twice["fits"] else ", but its KV cache does not fit.")]
+
+
+def waiting(name: str, rows: Sequence[Row]) -> str:
+    """What a step takes and waits for, as a clause; arguments as `steps.step_parts`."""
+    (bound, share), *rest = steps.bound_shares(rows).items()
+    also = ", ".join(f"{percent(each)} for {WAITS[one]}" for one, each in rest if each >= 0.01)
+    took = f"a {steps.in_words(name)} takes {significant(rows[-1]['end_ms'])} ms"
+    return f"{took} and waits mostly for {WAITS[bound]} ({percent(share)}{f'; {also}' if also else ''})"
+
+
+def gpu_verdict(rows: Sequence[Row], own: str, role: Role) -> str:
+    """Which SKU has the shortest step, in words; arguments as `sku_table`, `own` the id of the planned SKU."""
+    field, step = ("prefill_ms", "prefill step") if role is Role.PREFILL else ("decode_ms", "decode step")
+    there = [row for row in rows if row[field] is not None]
+    mine = next((row for row in there if row["sku"] == own), None)
+    best = min(there, key=lambda row: row[field], default=None)
+    if mine is None or best is None or len(rows) == 1:
+        return ""
+    if best is mine:
+        return f"No other GPU of the search has a shorter {step} than {own} (prices aside)."
+    saved = 1.0 - best[field] / mine[field]
+    text = f"Of the GPUs of the search {best['sku']} has the shortest {step}: {significant(best[field])} ms, "
+    return f"{text}{percent(saved)} less than {own} (prices aside)."
+
+
+def _figures(model: PoolModel, found: Mapping[str, Sequence[Row]], running: float) -> list[Figure]:
+    config = model.pool.config
+    source = f"Predicted; kernel times: {replicas.timed_by(config)}."
+    shown = []
+    if model.pool.role is not Role.PREFILL:
+        row = steps.decode_row(model, running)
+        shown.append(
+            Figure(
+                "Decode step",
+                f"{significant(row['step_ms'])} ms",
+                f"{HINTS['Decode step [ms]']} {source} The interval is that of its kernels' fits.",
+                interval_text(row["low_ms"], row["high_ms"]),
+            )
+        )
+        hint = f"{HINTS['Tokens/s per GPU']} {source}"
+        shown.append(
+            Figure("Output tokens/s per GPU", significant(row["tokens_per_s_per_gpu"]), hint, "decode steps alone")
+        )
+    if model.pool.role is not Role.DECODE:
+        row = steps.prefill_row(model, config.max_batched_tokens)
+        chunk = counted(config.max_batched_tokens, "token")
+        hint = f"{HINTS['Prefill step [ms]']} Here {chunk}. {source}"
+        interval = interval_text(row["low_ms"], row["high_ms"])
+        shown.append(Figure("Prefill step", f"{significant(row['step_ms'])} ms", hint, interval))
+    dtype = compute_dtype(config.precision.activations, config.sku)
+    tokens = planned_ridge(config)["compute_bound_tokens"]
+    hint = f"{HINTS['Compute-bound from [tokens]']} {config.precision.weights} weights, {dtype} arithmetic."
+    shown.append(Figure("Weights compute-bound from", counted(round(tokens), "token"), hint, "in one step"))
+    return shown
+
+
+def interval_text(low_ms: float, high_ms: float) -> str:
+    """A 90 % interval in words; empty where it has no width (nothing was measured)."""
+    return f"{significant(low_ms)} to {significant(high_ms)} ms (90 %)" if has_width(low_ms, high_ms) else ""
+
+
+def has_width(low: float, high: float) -> bool:
+    """Whether an interval is more than a point."""
+    return high > low * (1.0 + 1e-9)
+
+
+# --- another GPU ------------------------------------------------------------------------------------------------------
+
+
+def _gpus(page: Page, chosen: Chosen, fitted: Sequence[Fitted], found: Sequence[Row], running: float) -> None:
+    own = chosen.pool.config
+    if rows := replicas.memory_rows(fitted):
+        picture = replicas.memory(rows, own.sku.id, own.parallelism.label)
+        parts.chart(picture, rows, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
+    parts.table(sku_table(found, own, chosen.pool.role, running), "roofline-skus", HINTS)
+    every = st.toggle(
+        "All number formats",
+        key="roofline-formats",
+        help="Also the formats that this plan does not compute in.",
+    )
+    skus = [page.hardware.skus[one.sku] for one in fitted]
+    ridges: list[Row] = []
+    for sku in skus:
+        planned = compute_dtype(own.precision.activations, sku)
+        rows = rooflines.ridge_rows([sku], {planned: own.precision.weights})
+        ridges += [row for row in rows if every or row["dtype"] == planned.value]
+    parts.table(ridge_table(ridges), "roofline-ridges", HINTS)
+
+
+def planned_ridge(config: ReplicaConfig) -> Row:
+    """The ridge row of the format a replica computes in, its weights stored as planned."""
+    dtype = compute_dtype(config.precision.activations, config.sku)
+    rows = rooflines.ridge_rows([config.sku], {dtype: config.precision.weights})
+    return next(row for row in rows if row["dtype"] == dtype.value)
+
+
+def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: float) -> Table:
+    """Rows of `replicas.sku_rows` as a table; columns that a role has no use for are left out."""
+    columns = ["GPU"]
+    main, other = "Decode step [ms]", ["Prefill step [ms]"] if role is Role.MIXED else []
+    if role is Role.PREFILL:
+        main = "Prefill step [ms]"
+    columns += [main, "90 % interval [ms]", *other]
+    columns += ["Waits for", "Tokens/s per GPU", "Requests at once", "Kernel times"]
+    cells = [_sku_cells(row, own) for row in rows]
+    what = f"a decode step of {counted(round(running), 'request')}" if role is not Role.PREFILL else "a prefill step"
+    note = "The same model, number formats, parallelism and limits on every GPU, prices aside."
+    for row in rows:
+        note += f" {row['sku']} does not fit: {_short(row['reason'])}." if row["reason"] else ""
+    title = f"The same {own.parallelism.label} replica on every GPU: {what}"
+    return Table(title, tuple(columns), tuple(tuple(one[name] for name in columns) for one in cells), note)
+
+
+def _sku_cells(row: Row, own: ReplicaConfig) -> dict[str, str]:
+    fits = row["waits_for"] is not None
+    return {
+        "GPU": f"{row['sku']} (planned)" if row["sku"] == own.sku.id else row["sku"],
+        "Decode step [ms]": _number(row["decode_ms"]),
+        "90 % interval [ms]": _interval(row),
+        "Prefill step [ms]": _number(row["prefill_ms"]),
+        "Waits for": f"{row['waits_for']} ({percent(row['waits_share'])})" if fits else "-",
+        "Tokens/s per GPU": _number(row["tokens_per_s_per_gpu"]),
+        "Requests at once": _number(row["requests"]),
+        "Kernel times": row["timed_by"] if fits else "does not fit",
+    }
+
+
+def _interval(row: Row) -> str:
+    low_ms, high_ms = row["low_ms"], row["high_ms"]
+    if low_ms is None or not has_width(low_ms, high_ms):
+        return "-"
+    return f"{significant(low_ms)} to {significant(high_ms)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else significant(float(value))
+
+
+def ridge_table(rows: Sequence[Row]) -> Table:
+    """Rows of `rooflines.ridge_rows` as a table."""
+    one_source = all(row["peak_source"] == row["bandwidth_source"] for row in rows)
+    sources = ("Source",) if one_source else ("Source of the peak", "Source of the bandwidth")
+    columns = (
+        "GPU",
+        "Number format",
+        "Weights stored as",
+        "Peak [TFLOP/s]",
+        "Bandwidth [TB/s]",
+        "Ridge [FLOP/byte]",
+        "Compute-bound from [tokens]",
+        "Kind",
+        "Read on",
+        *sources,
+    )
+    cells = tuple(
+        (
+            row["sku"],
+            row["dtype"],
+            row["weights"],
+            significant(row["peak_flops_per_s"] / 1e12, 4),
+            significant(row["bandwidth_bytes_per_s"] / 1e12),
+            significant(row["ridge_flops_per_byte"]),
+            f"{row['compute_bound_tokens']:,.0f}",
+            row["peak_kind"],
+            row["peak_retrieved_on"],
+            *(row["peak_source"], row["bandwidth_source"])[: len(sources)],
+        )
+        for row in rows
+    )
+    note = "Below the ridge work waits for memory, above it for compute."
+    return Table("Where the roof of each GPU bends", columns, cells, note)

@@ -17,7 +17,7 @@ import streamlit as st
 from planner import links
 from planner.errors import InputError, PlannerError
 from planner.links import Content
-from planner.scenario import read_scenario
+from planner.scenario import file_references, read_scenario, scenario_of_text, scenario_text
 
 DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
@@ -44,6 +44,7 @@ def start() -> None:
     state.complaint = None
     try:
         content = links.content_of(query, DEFAULT)
+        refuse_files(content)
     except PlannerError as error:
         state.complaint = error
         content = links.packaged_content(DEFAULT)
@@ -114,10 +115,24 @@ def put(new: Content, base: str | None = None) -> None:
         st.session_state.base = base
 
 
-def load(scenario: str | Mapping[str, Any]) -> None:
-    """A packaged scenario by name, or the content of a file. Raises InputError and leaves things as they are."""
-    name = scenario if isinstance(scenario, str) else None
-    put(links.full_content(read_scenario(scenario)[0]), base=name)
+def load(name: str) -> None:
+    """A packaged scenario, with the prices of today."""
+    content = links.full_content(read_scenario(name)[0])
+    put(changed(content, {"prices.as_of": today()}), base=name)
+
+
+def load_text(text: str) -> None:
+    """The scenario of a YAML text. Raises InputError and leaves things as they are."""
+    content = links.full_content(scenario_of_text(text))
+    refuse_files(content)
+    put(content)
+
+
+def refuse_files(content: Mapping[str, Any]) -> None:
+    """Raise InputError where a scenario names a file: a visitor must not read files of the server."""
+    for path in file_references(content):
+        fix = "upload the file in the sidebar instead, or plan with the command line"
+        raise InputError(path, value_at(content, path), "names a file, which the web app does not open", fix)
 
 
 # --- history ----------------------------------------------------------------------------------------------------------
@@ -167,6 +182,14 @@ def key() -> str:
     return json.dumps(content(), sort_keys=True)
 
 
+def yaml_text() -> str:
+    """The scenario as the YAML file that command line and API take; empty while it is not valid."""
+    try:
+        return scenario_text(content())
+    except PlannerError:
+        return ""
+
+
 def write_address() -> bool:
     """Write the scenario into the address; False where it is too large for one, which then is left without it."""
     state = st.session_state
@@ -174,8 +197,9 @@ def write_address() -> bool:
     fits = sum(len(name) + len(text) + 2 for name, text in query.items()) <= links.MAX_LINK
     wanted = query if fits else {}
     if wanted != state.written:
-        kept = {TAB: st.query_params[TAB]} if TAB in st.query_params else {}
-        st.query_params.from_dict({**wanted, **kept})
+        for name in [name for name in st.query_params.to_dict() if name != TAB and name not in wanted]:
+            del st.query_params[name]
+        st.query_params.update(wanted)
         state.written = wanted
     return fits
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.errors import PlannerError
+from planner.input_fixes import fixes_for_error
 from planner.web import parts, session
 
 
@@ -19,6 +20,14 @@ def explain(error: PlannerError) -> None:
     """An error in one line, with buttons that lead out of it."""
     st.error(parts.plain(str(error)))
     with st.container(horizontal=True):
+        for place, fix in enumerate(fixes_for_error(error, session.content())):
+            st.button(
+                parts.plain(fix.text),
+                key=f"mend-{place}",
+                on_click=session.change,
+                args=(fix.changes,),
+                icon=":material/build:",
+            )
         if session.has_past():
             st.button("Undo the last change", on_click=session.undo, key="undo-error", icon=":material/undo:")
         st.button("Start over", on_click=session.load, args=(session.DEFAULT,), key="start-over")

@@ -19,6 +19,7 @@ import planner
 from hardware_db import HardwareDb
 from planner.links import Content
 from planner.planning import Plan, PlanRequest, hardware_for
+from planner.web import session
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -116,6 +117,7 @@ def request_of(key: str) -> PlanRequest:
 
 def page(content: Content, key: str) -> Page:
     """The scenario's plan as far as it is known: by theory at first. Raises InputError."""
+    session.refuse_files(content)
     request = request_of(key)
     hardware = hardware_for(request)
     found = store().get(("checked", key))

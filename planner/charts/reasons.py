@@ -1,0 +1,416 @@
+"""Why a plan is what it is, as pictures: what steps wait for, how full pools are, how tight targets are, what moves it.
+
+Rows of a plan are its own figures; those of an explanation (`planner.explain`) are plans made again, by theory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+
+from planner.charts.marks import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILLION,
+    Row,
+    inline_chart,
+    layered,
+    titled,
+    words,
+)
+from planner.deployment import Pool, PoolPerformance, Role
+from planner.explain_types import Measure, Outcome, Pareto, Sensitivity, SensitivityEnd
+from planner.plan_types import Plan, PlannedDeployment
+from planner.pool_model import step_shapes, token_costs
+from planner.replica import step_timer
+from planner.roofline import Bound
+from planner.tables import money, percent, significant, with_unit
+from planner.workload import Metric, Workload
+
+INK = "#1A1A1A"
+"""Text on coloured bars."""
+COLORS = {Bound.COMPUTE: SKY, Bound.MEMORY: ORANGE, Bound.LINK: GREEN, Bound.OVERHEAD: "#B8B8B8"}
+"""Light enough for dark text on them."""
+MEANINGS = {
+    Bound.COMPUTE: "matrix units at work; faster with more or faster compute, or fewer bits per number",
+    Bound.MEMORY: "weights and KV cache read from HBM; faster with more memory bandwidth, or fewer bits per number",
+    Bound.LINK: "GPUs of a replica exchanging results; faster with a faster link, or a smaller TP degree",
+    Bound.OVERHEAD: "kernel launches and the engine's own work; not helped by a faster GPU",
+}
+"""What each share of a step is, and what would make it shorter."""
+LABELLED = 0.10
+"""Share of a bar from which it has room for its name."""
+ROW_PX = 44
+"""Height of an input of the tornado: two bars."""
+AROUND_PX = 140
+"""Height of title, subtitle, axis and its title; what is left of a chart is for its bars."""
+BAR_PX, WIDE_PX = 26, 42
+"""Height of a bar, and where there are few."""
+LEGEND_PX = 60
+"""Height of a legend above a chart."""
+
+
+def pools_of(plan: Plan) -> list[tuple[str, PlannedDeployment, Pool, PoolPerformance]]:
+    """Every pool with a name to show, its deployment, itself and its predicted figures; none of an infeasible plan."""
+    several = len(plan.deployments) > 1
+    return [
+        (
+            f"{f'{number}: ' if several else ''}{pool.role} pool, {pool.replicas:,} x {pool.config.label}",
+            planned,
+            pool,
+            figures,
+        )
+        for number, planned in enumerate(plan.deployments, start=1)
+        for pool, figures in zip(planned.judged.pools, planned.predicted.pools, strict=True)
+    ]
+
+
+# --- what a step waits for --------------------------------------------------------------------------------------------
+
+
+def waiting_shares(pool: Pool, figures: PoolPerformance, workload: Workload) -> dict[Bound, float]:
+    """Shares of the mean step of a pool that wait for compute, HBM, links and neither.
+
+    The mean step holds the mean number of running requests, and the prompt tokens that arrive during it, less those
+    found in the prefix cache: a = (rate / replicas) x mean input x (1 - hits) x mean step, at most the chunk budget. It
+    is the step by which `PoolPerformance.bound` is judged.
+
+    Args:
+        pool: with its replicas.
+        figures: its own, of the same rate.
+        workload: routed to it.
+    """
+    config = pool.config
+    costs = token_costs(workload.lengths, config.max_batched_tokens, pool.role)
+    tokens = 0.0
+    if pool.role is not Role.DECODE:
+        fresh = workload.lengths.mean_input * (1.0 - figures.prefix_hits)
+        arriving = workload.rate_per_s / pool.replicas * fresh * figures.mean_step_s
+        tokens = min(arriving, float(config.max_batched_tokens))
+    shape = step_shapes(np.array(max(figures.mean_running, 1e-9)), np.array(tokens), costs)
+    step = step_timer(config).itemised(shape)
+    return {bound: seconds / step.total_s for bound, seconds in step.bound_s.items()}
+
+
+def waiting_rows(plan: Plan) -> list[Row]:
+    """What the mean step of each pool waits for: pool, resource, share, start, step_ms [ms] and meaning."""
+    rows: list[Row] = []
+    for name, planned, pool, figures in pools_of(plan):
+        start = 0.0
+        for bound, share in waiting_shares(pool, figures, planned.workload).items():
+            rows.append(
+                {
+                    "pool": name,
+                    "resource": bound.value,
+                    "share": share,
+                    "start": start,
+                    "step_ms": 1e3 * figures.mean_step_s,
+                    "meaning": MEANINGS[bound],
+                }
+            )
+            start += share
+    return rows
+
+
+def waiting(plan: Plan) -> alt.LayerChart:
+    """What the mean step of each pool waits for, as bars of shares."""
+    rows = [{**row, "end": row["start"] + row["share"]} for row in waiting_rows(plan) if row["share"] > 1e-4]
+    y = alt.Y("pool:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
+    share = alt.Scale(domain=[0.0, 1.0], nice=False)
+    x = alt.X("start:Q", title="Share of the mean step", scale=share, axis=alt.Axis(format="%", tickCount=5))
+    color = alt.Color(
+        "resource:N",
+        title=None,
+        scale=alt.Scale(domain=[bound.value for bound in COLORS], range=list(COLORS.values())),
+        legend=alt.Legend(orient="top", symbolType="square"),
+    )
+    tooltip = [
+        alt.Tooltip("pool:N", title="Pool"),
+        alt.Tooltip("resource:N", title="Waits for"),
+        alt.Tooltip("share:Q", title="Share of the step", format=".1%"),
+        alt.Tooltip("step_ms:Q", title="Mean step (ms)", format=",.3~r"),
+        alt.Tooltip("meaning:N", title="That is"),
+    ]
+    base = inline_chart(rows).encode(y=y)
+    bars = base.mark_bar(height={"band": 0.7}, stroke="white", strokeWidth=1).encode(
+        x=x, x2="end:Q", color=color, tooltip=tooltip
+    )
+    named = [
+        {**row, "middle": (row["start"] + row["end"]) / 2.0, "label": f"{row['resource']} {percent(row['share'])}"}
+        for row in rows
+        if row["share"] >= LABELLED
+    ]
+    text = words(named, INK, "center").encode(x=alt.X("middle:Q", scale=share), y=y)
+    title = titled(_most(rows), "Mean step of the engine at the planned load, by theory.")
+    pools = len({row["pool"] for row in rows})
+    height = AROUND_PX + LEGEND_PX + WIDE_PX * pools
+    return layered([bars, text], title, height, "What steps wait for, by pool")
+
+
+def _most(rows: Sequence[Row]) -> str:
+    """E.g. ``Steps wait for memory (62 %)``, or which pool waits for what."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        if row["pool"] not in first or row["share"] > first[row["pool"]]["share"]:
+            first[row["pool"]] = row
+    said = {pool.partition(" pool")[0]: f"{row['resource']} ({percent(row['share'])})" for pool, row in first.items()}
+    if len(said) == 1:
+        return f"Steps wait mostly for {next(iter(said.values()))}"
+    return "Steps wait mostly for " + ", ".join(f"{what} in {pool}" for pool, what in list(said.items())[:3])
+
+
+# --- how tight and how full -------------------------------------------------------------------------------------------
+
+
+def target_rows(plan: Plan) -> list[Row]:
+    """Latency over threshold of every target.
+
+    Returns rows with target, threshold_ms, predicted_ms, simulated_ms (None: not simulated) [ms], predicted and
+    simulated (as shares of the threshold), met and label.
+    """
+    rows: list[Row] = []
+    for check in plan.targets:
+        threshold_s = check.target.threshold_s
+        rows.append(
+            {
+                "target": f"{f'{check.of}: ' if check.of else ''}{check.target.name}",
+                "threshold_ms": 1e3 * threshold_s,
+                "predicted_ms": 1e3 * check.predicted_s,
+                "simulated_ms": 1e3 * check.simulated_s if plan.simulated else None,
+                "predicted": check.predicted_s / threshold_s,
+                "simulated": check.simulated_s / threshold_s if plan.simulated else None,
+                "met": check.met,
+                "label": _of_threshold(check.predicted_s, threshold_s, check.target.metric),
+            }
+        )
+    return rows
+
+
+def _of_threshold(latency_s: float, threshold_s: float, metric: Metric) -> str:
+    return f"{with_unit(latency_s, metric)} of {with_unit(threshold_s, metric)}"
+
+
+def targets(plan: Plan) -> alt.LayerChart:
+    """Latency over threshold of every target: predicted as bars, simulated as diamonds, the threshold as a line."""
+    rows = target_rows(plan)
+    longest = max([1.0, *(value for row in rows for value in (row["predicted"], row["simulated"] or 0.0))])
+    y = alt.Y("target:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
+    scale = alt.Scale(domain=[0.0, 1.35 * longest], nice=False)
+    x = alt.X("predicted:Q", title="Latency as a share of its target", scale=scale, axis=alt.Axis(format="%"))
+    tooltip = [
+        alt.Tooltip("target:N", title="Target"),
+        alt.Tooltip("threshold_ms:Q", title="At most (ms)", format=",.4~r"),
+        alt.Tooltip("predicted_ms:Q", title="Predicted (ms)", format=",.4~r"),
+        alt.Tooltip("simulated_ms:Q", title="Simulated (ms)", format=",.4~r"),
+    ]
+    bars = inline_chart(rows).mark_bar(height={"band": 0.55}, color=BLUE).encode(x=x, y=y, tooltip=tooltip)
+    layers = [bars]
+    simulated = [row for row in rows if row["simulated"] is not None]
+    if simulated:
+        marks = inline_chart(simulated).mark_point(shape="diamond", filled=True, size=110, color=ORANGE, opacity=1.0)
+        layers.append(marks.encode(x=alt.X("simulated:Q", scale=scale), y=y, tooltip=tooltip))
+    rule = inline_chart([{"at": 1.0}]).mark_rule(color=GREY, strokeDash=[6, 4], strokeWidth=2)
+    layers.append(rule.encode(x=alt.X("at:Q", scale=scale)))
+    ends = [{**row, "end": max(1.0, row["predicted"], row["simulated"] or 0.0)} for row in rows]
+    layers.append(words(ends, GREY, "left", dx=8).encode(x=alt.X("end:Q", scale=scale), y=y))
+    worst = max(rows, key=lambda row: row["predicted"])
+    said = "Bar: predicted. " + ("Diamond: simulated. " if simulated else "") + "Dashed line: the target."
+    title = titled(f"{worst['target']} is the tightest target: {percent(worst['predicted'])} of it used", said)
+    return layered(layers, title, AROUND_PX + WIDE_PX * len(rows), "Latency over threshold, by target")
+
+
+def fullness_rows(plan: Plan) -> list[Row]:
+    """How full each pool is: pool, what (load, KV cache, running requests), share and label."""
+    rows: list[Row] = []
+    for name, _, pool, figures in pools_of(plan):
+        most = pool.config.max_running_requests
+        shares = [("load", figures.utilisation, "of the stable rate")]
+        if pool.role is not Role.PREFILL:
+            shares.append(("KV cache", figures.kv_occupancy, "held on average"))
+            running = f"({significant(figures.mean_running)} of {most:,})"
+            shares.append(("running requests", figures.mean_running / most, running))
+        for what, share, of in shares:
+            rows.append({"pool": name, "what": what, "share": share, "label": f"{percent(share)} {of}"})
+    return rows
+
+
+def fullness(plan: Plan) -> alt.LayerChart:
+    """How full each pool is, as bars with the figures beside them."""
+    rows = [{**row, "name": f"{row['pool'].partition(' pool')[0]}: {row['what']}"} for row in fullness_rows(plan)]
+    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
+    scale = alt.Scale(domain=[0.0, 1.9], nice=False)
+    axis = alt.Axis(format="%", values=[0.0, 0.25, 0.5, 0.75, 1.0])
+    x = alt.X("share:Q", title="Share in use", scale=scale, axis=axis)
+    tooltip = [
+        alt.Tooltip("pool:N", title="Pool"),
+        alt.Tooltip("what:N", title="What"),
+        alt.Tooltip("share:Q", title="In use", format=".1%"),
+    ]
+    whole = inline_chart([{**row, "full": 1.0} for row in rows]).mark_bar(
+        height={"band": 0.6}, color=GREY, opacity=0.25
+    )
+    bars = inline_chart(rows).mark_bar(height={"band": 0.6}, color=BLUE).encode(x=x, y=y, tooltip=tooltip)
+    beside = [{**row, "end": max(1.0, row["share"])} for row in rows]
+    text = words(beside, GREY, "left", dx=8).encode(x=alt.X("end:Q", scale=scale), y=y)
+    fullest = max(rows, key=lambda row: row["share"])
+    title = titled(
+        f"Fullest: {fullest['what']} of the {fullest['pool'].partition(' pool')[0]} pool, {percent(fullest['share'])}",
+        "Mean use at the planned load, by theory; what is left is room for peaks within the targets.",
+    )
+    height = AROUND_PX + BAR_PX * len(rows)
+    return layered([whole.encode(x=alt.X("full:Q", scale=scale), y=y), bars, text], title, height, "How full pools are")
+
+
+# --- tornado ----------------------------------------------------------------------------------------------------------
+
+AXES = {
+    Measure.COST: "Cost of the plan made anew (USD/h)",
+    Measure.RATE: "Rate served by the plan made anew (requests/s)",
+    Measure.RATE_PER_COST: "Requests per dollar of the plan made anew (requests/USD)",
+}
+
+ENDS = "datum.label == 'low' ? 'low end (upper bar)' : 'high end (lower bar)'"
+"""What the two colours of a tornado are called, as an expression of Vega."""
+
+
+def tornado_rows(bars: Sequence[Sensitivity], base: Outcome, measure: Measure) -> list[Row]:
+    """Both ends of every input, widest first (an end without a fleet counts as widest).
+
+    Returns rows with input, moved (e.g. ``-20 %``), side (low or high), value [unit of the measure] (None: no fleet),
+    base, fleet, kept_holds (whether the fleet as it is meets its targets there; None: there is none) and kept_serves
+    [requests/s].
+    """
+    sized = [(bar, max(_distance(end, base, measure) for end in (bar.low, bar.high))) for bar in bars]
+    rows: list[Row] = []
+    for bar, _ in sorted(sized, key=lambda item: -item[1]):
+        for side, end in (("low", bar.low), ("high", bar.high)):
+            kept = end.kept
+            rows.append(
+                {
+                    "input": bar.name,
+                    "moved": end.label,
+                    "side": side,
+                    "value": end.remade.value(measure) if end.remade.feasible else None,
+                    "base": base.value(measure),
+                    "fleet": end.remade.fleet,
+                    "kept_holds": None if kept is None else kept.holds,
+                    "kept_serves_per_s": None
+                    if kept is None or not math.isfinite(kept.rate_per_s)
+                    else kept.rate_per_s,
+                }
+            )
+    return rows
+
+
+def _distance(end: SensitivityEnd, base: Outcome, measure: Measure) -> float:
+    return abs(end.remade.value(measure) - base.value(measure)) if end.remade.feasible else math.inf
+
+
+def tornado(bars: Sequence[Sensitivity], base: Outcome, measure: Measure) -> alt.LayerChart:
+    """What the plan costs (serves) with one input moved at a time, widest first; an end without a fleet says so."""
+    rows = [_with_label(row, measure) for row in tornado_rows(bars, base, measure)]
+    values = [row["end"] for row in rows] + [base.value(measure)]
+    low, high = min(values), max(values)
+    room = 0.30 * ((high - low) or abs(high) or 1.0)
+    scale = alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
+    y = alt.Y("input:N", title=None, sort=None, axis=alt.Axis(labelLimit=240, labelOverlap=False, domain=False))
+    offset = alt.YOffset("side:N", sort=["low", "high"])
+    axis = alt.Axis(format=",~r", tickCount=5)
+    x = alt.X("base:Q", title=AXES[measure], scale=scale, axis=axis)
+    color = alt.Color(
+        "side:N",
+        title=None,
+        scale=alt.Scale(domain=["low", "high"], range=[SKY, VERMILLION]),
+        legend=alt.Legend(orient="top", labelExpr=ENDS),
+    )
+    tooltip = [
+        alt.Tooltip("input:N", title="Input"),
+        alt.Tooltip("moved:N", title="Moved to"),
+        alt.Tooltip("value:Q", title=measure.value, format=",.4~r"),
+        alt.Tooltip("fleet:N", title="Fleet made anew"),
+        alt.Tooltip("kept_holds:N", title="Fleet as it is holds its targets"),
+        alt.Tooltip("kept_serves_per_s:Q", title="It would serve (requests/s)", format=",.3~r"),
+    ]
+    marks = (
+        inline_chart(rows)
+        .mark_bar(height={"band": 0.8})
+        .encode(x=x, x2="end:Q", y=y, yOffset=offset, color=color, tooltip=tooltip)
+    )
+    layers = [marks]
+    for align, dx in (("left", 5), ("right", -5)):
+        beside = [row for row in rows if (row["end"] < row["base"]) == (align == "right")]
+        if beside:
+            text = words(beside, GREY, align, dx=dx)  # type: ignore[arg-type]
+            layers.append(text.encode(x=alt.X("end:Q", scale=scale), y=y, yOffset=offset))
+    rule = inline_chart([{"base": base.value(measure)}]).mark_rule(color=GREY, strokeWidth=2)
+    layers.append(rule.encode(x=alt.X("base:Q", scale=scale)))
+    most = rows[0]["input"]
+    said = f"Grey line: the plan as it is, {_amount(base.value(measure), measure)}. One input at a time, by theory."
+    height = AROUND_PX + LEGEND_PX + ROW_PX * (len(rows) // 2)
+    return layered(layers, titled(f"The plan depends most on {most}", said), height, "Tornado: one input at a time")
+
+
+def _with_label(row: Row, measure: Measure) -> Row:
+    if row["value"] is None:
+        return {**row, "end": row["base"], "label": f"{row['moved']}: no fleet"}
+    return {**row, "end": row["value"], "label": f"{row['moved']}: {_amount(row['value'], measure)}"}
+
+
+def _amount(value: float, measure: Measure) -> str:
+    return f"${money(value)}/h" if measure is Measure.COST else f"{significant(value)} {measure.value}"
+
+
+# --- fronts -----------------------------------------------------------------------------------------------------------
+
+
+def front_rows(front: Pareto, asked: float) -> list[Row]:
+    """Points of a front by rising quantity: asked (s in ms), usd_per_hour, fleet, is_now (nearest to what is asked)."""
+    scale = 1e3 if front.unit == "s" else 1.0
+    nearest = min((abs(math.log(point.asked / asked)) for point in front.points), default=0.0)
+    return [
+        {
+            "asked": scale * point.asked,
+            "usd_per_hour": point.outcome.usd_per_hour,
+            "fleet": point.outcome.fleet,
+            "is_now": abs(math.log(point.asked / asked)) <= nearest + 1e-9 and nearest < 1e-6,
+        }
+        for point in front.points
+    ]
+
+
+def front(found: Pareto, asked: float) -> alt.LayerChart:
+    """The least cost against one quantity, the plan's own value as a diamond.
+
+    Args:
+        found: the front.
+        asked: value of the request, in the unit of the front.
+    """
+    rows = front_rows(found, asked)
+    unit = "ms" if found.unit == "s" else found.unit
+    name = found.name[:1].upper() + found.name[1:]
+    scale = alt.Scale(type="log", nice=False, padding=12)
+    x = alt.X("asked:Q", title=f"{name} ({unit})", scale=scale, axis=alt.Axis(format=",~r", tickCount=6))
+    y = alt.Y("usd_per_hour:Q", title="Least cost (USD/h)", scale=alt.Scale(zero=True), axis=alt.Axis(format=",~r"))
+    tooltip = [
+        alt.Tooltip("asked:Q", title=f"{name} ({unit})", format=",.4~r"),
+        alt.Tooltip("usd_per_hour:Q", title="Least cost (USD/h)", format=",.2f"),
+        alt.Tooltip("fleet:N", title="Fleet"),
+    ]
+    line = inline_chart(rows).mark_line(color=BLUE, strokeWidth=2, strokeDash=[4, 3]).encode(x=x, y=y)
+    points = inline_chart(rows).mark_point(color=BLUE, filled=True, size=60, opacity=1.0)
+    layers = [line, points.encode(x=x, y=y, tooltip=tooltip)]
+    now = [{**row, "label": "as asked"} for row in rows if row["is_now"]]
+    if now:
+        mark = inline_chart(now).mark_point(color=VERMILLION, shape="diamond", filled=True, size=180, opacity=1.0)
+        layers += [mark.encode(x=x, y=y, tooltip=tooltip), words(now, GREY, "left", dx=10, dy=-10).encode(x=x, y=y)]
+    better = "Serving more" if found.more_is_better else "A tighter target"
+    title = titled(
+        f"Least cost against {found.name}", f"{better} costs more. Each point is a plan made anew, by theory."
+    )
+    return layered(layers, title, 300, f"Least cost against {found.name}")

@@ -1,0 +1,232 @@
+"""The same replica on every SKU: whether it fits, what fills its memory, what its steps take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+from hardware_db import GpuSku, HardwareDb, select_calibration
+from planner.charts.marks import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    Row,
+    inline_chart,
+    layered,
+    titled,
+    words,
+)
+from planner.charts.steps import (
+    FRAME_PX,
+    LINE_PX,
+    bound_shares,
+    decode_row,
+    decode_step,
+    prefill_row,
+    prefill_step,
+    step_rows,
+)
+from planner.deployment import Pool, Role
+from planner.errors import InputError, PlannerError
+from planner.pool_model import PoolModel, pool_model
+from planner.records import rebuilt
+from planner.replica import MemoryFootprint, ReplicaConfig, memory_footprint
+from planner.roofline import step_operators
+from planner.stages import decoding_only
+from planner.tables import counted
+from planner.workload import TokenLengths
+
+PART_COLORS = {"weights": BLUE, "activations": ORANGE, "KV cache": GREEN, "not the engine's": GREY}
+"""What HBM holds, in the order of a bar."""
+GIB = 1024.0**3
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A pool moved to a SKU.
+
+    Attributes:
+        sku: id.
+        config: of its replicas; None where no replica can be built there (the group of GPUs is too large).
+        model: the pool as the queueing model sees it; None where it does not fit.
+        reason: why not, or empty.
+    """
+
+    sku: str
+    config: ReplicaConfig | None
+    model: PoolModel | None
+    reason: str = ""
+
+
+def on_sku(pool: Pool, lengths: TokenLengths, sku: str, hardware: HardwareDb, calibrated: bool = True) -> Fitted:
+    """The same pool on another SKU: model, formats, parallelism and limits as they are, kernels as measured there.
+
+    Args:
+        pool: of a plan.
+        lengths: of its workload.
+        sku: id; of the pool's own SKU the pool stays as it is.
+        hardware: where the SKU and its calibration (or a relative's) are.
+        calibrated: False for datasheet rooflines.
+    """
+    config = pool.config
+    try:
+        if sku != config.sku.id:
+            fits = select_calibration(hardware, sku, config.engine.id) if calibrated else None
+            config = rebuilt(config, sku=hardware.skus[sku], calibration=fits)
+            pool = rebuilt(pool, config=config)
+        step_operators(config.llm, config.sku, config.precision, config.parallelism)
+    except PlannerError as error:
+        return Fitted(sku, None, None, _why(error))
+    try:
+        served = decoding_only(lengths)[0] if pool.role is Role.DECODE else lengths
+        return Fitted(sku, config, pool_model(pool, served))
+    except PlannerError as error:
+        return Fitted(sku, config, None, _why(error))
+
+
+def _why(error: PlannerError) -> str:
+    return error.bound if isinstance(error, InputError) else str(error)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def memory_rows(fitted: Sequence[Fitted]) -> list[Row]:
+    """What the HBM of one GPU holds, on each SKU: weights, activations, KV cache, what the engine must not use.
+
+    Where weights and activations need more than the engine may use, they are all there is, and may reach beyond the
+    capacity. SKUs on which no replica can be built have no row.
+
+    Returns rows with sku, part, gib [GiB], start_gib and end_gib (parts one after another), capacity_gib, share (of the
+    capacity), tokens (of the replica's KV cache), requests (that fit in it at once; 0 where the longest does not fit)
+    and reason (why it does not fit, or empty).
+    """
+    rows: list[Row] = []
+    for one in fitted:
+        if one.config is not None:
+            rows += _memory_bar(one, one.config.sku, memory_footprint(one.config))
+    return rows
+
+
+def _memory_bar(one: Fitted, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
+    capacity = sku.hbm_capacity_bytes.value
+    parts: dict[str, float] = {
+        "weights": footprint.weights_bytes,
+        "activations": footprint.activation_bytes,
+        "KV cache": footprint.kv_capacity_bytes,
+    }
+    if footprint.fits:
+        parts["not the engine's"] = capacity - footprint.usable_bytes
+    rows: list[Row] = []
+    start = 0.0
+    for part, held in parts.items():
+        row: Row = {"sku": one.sku, "part": part, "gib": held / GIB, "start_gib": start / GIB}
+        start += held
+        row |= {"end_gib": start / GIB, "capacity_gib": capacity / GIB, "share": held / capacity}
+        row |= {"tokens": float(footprint.kv_capacity_tokens)}
+        row |= {"requests": math.floor(one.model.kv_running) if one.model is not None else 0, "reason": one.reason}
+        rows.append(row)
+    return rows
+
+
+def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
+    """HBM of one GPU by what it holds, a bar for each SKU, with the requests that fit at once.
+
+    Args:
+        rows: of `memory_rows`.
+        planned: the SKU of the plan, marked as such.
+        label: of the parallelism, e.g. ``TP4``.
+    """
+    shown = [{**row, "name": f"{row['sku']} (planned)" if row["sku"] == planned else row["sku"]} for row in rows]
+    ends = [{**row, "label": _room(row), "edge_gib": _edge(row, shown)} for row in shown if row["part"] == "weights"]
+    ticks = [{**row, "label": ""} for row in ends]
+    longest = max(row["end_gib"] for row in shown)
+    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
+    scale = alt.Scale(domain=[0.0, 1.3 * longest], nice=False)
+    x = alt.X("start_gib:Q", title="HBM of one GPU (GiB)", scale=scale, axis=alt.Axis(tickCount=8, format=",~r"))
+    parts = alt.Scale(domain=list(PART_COLORS), range=list(PART_COLORS.values()))
+    tooltip = [
+        alt.Tooltip("sku:N", title="SKU"),
+        alt.Tooltip("part:N", title="Holds"),
+        alt.Tooltip("gib:Q", title="GiB per GPU", format=",.3~r"),
+        alt.Tooltip("share:Q", title="Share of the HBM", format=".1%"),
+        alt.Tooltip("capacity_gib:Q", title="HBM (GiB)", format=",.4~r"),
+        alt.Tooltip("tokens:Q", title="KV tokens of the replica", format=","),
+        alt.Tooltip("requests:Q", title="Requests at once", format=","),
+    ]
+    color = alt.Color("part:N", title=None, scale=parts, legend=alt.Legend(orient="top", symbolStrokeWidth=0))
+    bars = inline_chart(shown).mark_bar(height={"band": 0.7}, stroke="white", strokeWidth=0.75)
+    layers = [
+        bars.encode(x=x, x2="end_gib:Q", y=y, color=color, tooltip=tooltip),
+        inline_chart(ticks)
+        .mark_tick(color=VERMILLION, thickness=3, size=22)
+        .encode(x=alt.X("capacity_gib:Q", scale=scale), y=y, tooltip=tooltip[4:5]),
+        words(ends, GREY, "left", dx=8).encode(x=alt.X("edge_gib:Q", scale=scale), y=y),
+    ]
+    title = titled(
+        f"Memory of one GPU of a replica of {label}",
+        "At the end: requests of mean length whose KV cache fits at once. Thick tick: all the HBM there is.",
+    )
+    height = FRAME_PX + LINE_PX * len(ends)
+    return layered(layers, title, height, "HBM by what it holds on each SKU")
+
+
+def _room(row: Row) -> str:
+    if row["requests"] < 1:
+        return "does not fit"
+    return counted(row["requests"], "request")
+
+
+def _edge(row: Row, rows: Sequence[Row]) -> float:
+    """Where a SKU's bar ends [GiB]."""
+    return float(max(one["end_gib"] for one in rows if one["sku"] == row["sku"]))
+
+
+# --- every SKU ------------------------------------------------------------------------------------------------------
+
+
+def sku_rows(fitted: Sequence[Fitted], running: float) -> list[Row]:
+    """The same replica on each SKU: its decode step of `running` sequences and its prefill step of a full chunk.
+
+    A prefill pool has no decode step, a decode pool no prefill step: None.
+
+    Returns rows with sku, decode_ms and prefill_ms [ms]; of the decode step (of a prefill pool: the prefill step)
+    low_ms and high_ms [ms] (90 % interval), waits_for, waits_share and tokens_per_s_per_gpu [1/s]; requests (that fit
+    in the KV cache at once), timed_by, and reason (why there is nothing).
+    """
+    return [_sku_row(one, running) for one in fitted]
+
+
+def _sku_row(one: Fitted, running: float) -> Row:
+    names = ("decode_ms", "prefill_ms", "low_ms", "high_ms", "waits_for", "waits_share", "tokens_per_s_per_gpu")
+    row: Row = {"sku": one.sku} | dict.fromkeys((*names, "requests", "timed_by"))
+    row["reason"] = one.reason
+    model = one.model
+    if model is None:
+        return row
+    role, budget = model.pool.role, model.pool.config.max_batched_tokens
+    decode = decode_row(model, running) if role is not Role.PREFILL else None
+    prefill = prefill_row(model, budget) if role is not Role.DECODE else None
+    main = decode or prefill
+    assert main is not None
+    shape = decode_step(model, running) if decode else prefill_step(model, budget)
+    bound, share = next(iter(bound_shares(step_rows(model, shape)).items()))
+    row |= {"decode_ms": decode["step_ms"] if decode else None, "prefill_ms": prefill["step_ms"] if prefill else None}
+    row |= {name: main[name] for name in ("low_ms", "high_ms", "tokens_per_s_per_gpu")}
+    row |= {"waits_for": bound.value, "waits_share": share, "requests": math.floor(model.kv_running)}
+    return row | {"timed_by": timed_by(model.pool.config)}
+
+
+def timed_by(config: ReplicaConfig) -> str:
+    """Where the kernel times of a replica come from, in a few words."""
+    calibration = config.calibration
+    if calibration is None:
+        return "datasheet rooflines, a bound"
+    if calibration.sku != config.sku.id:
+        return f"shares of peak of {calibration.sku}, fitted {calibration.fitted_on}"
+    return f"fitted {calibration.fitted_on} ({calibration.stack})"

@@ -1,0 +1,193 @@
+"""The answer and the tab *Plan* without a browser: what stands there before and after the simulation, and the files."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from functools import cache
+
+import pytest
+import yaml
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+from streamlit.testing.v1 import AppTest
+
+import planner
+from planner import report
+from planner.export import json_text, plan_to_dict
+from planner.links import packaged_content
+from planner.planning import Plan, hardware_for
+from planner.scenario import list_scenarios, load_scenario, scenario_text
+from planner.web import plan_tab
+
+SMALL = (
+    "search.skus=[h100-sxm]",
+    "search.modes=[mixed]",
+    "search.tp=[4]",
+    "search.max_running_requests=[256]",
+    "search.max_batched_tokens=[2048]",
+    "simulation.requests=500",
+)
+
+
+def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
+    """Answer and tab of a scenario."""
+    import json
+
+    import streamlit as st
+
+    import planner
+    from planner.links import full_content
+    from planner.planning import hardware_for
+    from planner.scenario import read_scenario
+    from planner.web import answer, parts, plan_tab, work
+
+    st.html(parts.STYLE)
+    content = full_content(read_scenario("chat-llama-70b", overrides)[0])
+    key = json.dumps(content, sort_keys=True)
+    request = work.request_of(key)
+    hardware = hardware_for(request)
+    found = work.kept(
+        ("test", key, simulate),
+        lambda say: planner.plan(request, hardware, say, simulate=simulate, alternatives=simulate),
+        "Planning",
+    )
+    shown = work.Page(content, key, request, hardware, found)
+    answer.show(shown)
+    plan_tab.show(shown)
+    if complete and answer.complete(shown):
+        st.rerun()
+
+
+def run(*overrides: str, simulate: bool = True, complete: bool = False) -> AppTest:
+    app = AppTest.from_function(page, default_timeout=120, args=((*SMALL, *overrides), simulate, complete)).run()
+    assert not app.exception
+    return app
+
+
+@cache
+def simulated() -> Plan:
+    request = planner.load_scenario("chat-llama-70b", SMALL)
+    return planner.plan(request, hardware_for(request))
+
+
+def texts(app: AppTest) -> str:
+    return "\n".join(
+        str(getattr(item, "value", "")) for kind in ("markdown", "caption", "info", "html") for item in app.get(kind)
+    )
+
+
+def test_answer_shows_a_sentence_four_figures_and_a_fleet() -> None:
+    app = run()
+    assert [metric.label for metric in app.metric] == ["Fleet", "Per month", "Per million output tokens", "Headroom"]
+    assert "Serve llama-3.3-70b-instruct at 40 requests/s" in texts(app)
+    plan = simulated()
+    assert plan.cost is not None
+    assert app.metric[0].value == f"{sum(plan.gpus.values())} GPUs"
+    assert app.metric[1].value == f"${plan.cost.usd_per_month:,.0f}"
+    assert len(app.get("vega_lite_chart") or app.get("arrow_vega_lite_chart")) >= 2
+
+
+def test_intervals_follow_and_say_their_probability() -> None:
+    app = run(complete=True)
+    assert app.metric[3].value.startswith(("+", "−"))
+    assert all("(90 %)" in metric.delta for metric in app.metric[1:])
+
+
+def test_before_the_simulation_it_says_theory_and_asks_for_nothing_more() -> None:
+    app = run(simulate=False, complete=True)
+    assert "By theory; simulation follows" in texts(app)
+    assert app.metric[3].value == "…"
+    assert "it follows by itself" in texts(app)
+
+
+def test_uncalibrated_figures_say_that_they_have_no_interval() -> None:
+    app = run("search.calibrated=false", complete=True)
+    assert "Not calibrated" in texts(app)
+    assert all("not calibrated" in metric.delta for metric in app.metric[1:])
+
+
+def test_every_figure_says_unit_and_provenance() -> None:
+    app = run()
+    for metric, words in zip(app.metric, ("calibrat|fitted", "read 20", "per million", "theory"), strict=True):
+        assert any(word in metric.help for word in words.split("|")), metric.label
+
+
+def test_every_table_of_the_plan_is_on_the_tab() -> None:
+    shown = texts(run())
+    for table in report.tables(simulated()):
+        assert table.title in shown
+
+
+def test_rejected_skus_are_told_with_their_reason() -> None:
+    app = run("search.skus=[h100-sxm, l40s]", simulate=False)
+    assert "What was rejected (1)" in [expander.label for expander in app.expander]
+    assert "l40s" in texts(app)
+
+
+def test_a_schedule_is_shown_where_the_demand_moves() -> None:
+    profile = "profile={period_hours: 12, factors: [1.0, 0.3]}"
+    shown = texts(run(profile, simulate=False))
+    assert "Schedule" in shown
+    assert "demand [requests/s]" in shown
+    assert "at peak on up to" in shown
+
+
+def test_warnings_are_told() -> None:
+    shown = texts(run("prices.as_of=2027-12-01", simulate=False))
+    assert "stale" in shown
+
+
+def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:
+    app = AppTest.from_function(tab_alone, default_timeout=60, args=((*SMALL, "limits.budget_usd_per_hour=1"),)).run()
+    assert not app.exception
+    assert "as soon as there is one" in app.info[0].value
+
+
+def tab_alone(overrides: tuple[str, ...]) -> None:
+    """The tab of a scenario that no fleet serves."""
+    import planner
+    from planner.planning import hardware_for
+    from planner.web import plan_tab, work
+
+    request = planner.load_scenario("chat-llama-70b", overrides)
+    hardware = hardware_for(request)
+    found = planner.plan(request, hardware, simulate=False, alternatives=False)
+    plan_tab.show(work.Page({}, "none", request, hardware, found))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_button_for_every_kind_of_file() -> None:
+    labels = [getattr(button, "label", "") for button in run(simulate=False).get("download_button")]
+    assert set(plan_tab.HELP) <= set(labels)
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_scenario_file_reads_back_as_the_same(name: str) -> None:
+    content = packaged_content(name)
+    assert load_scenario(yaml.safe_load(scenario_text(content))) == load_scenario(content)
+
+
+def test_tables_as_csv_hold_every_table_and_every_gpu() -> None:
+    plan = simulated()
+    files = plan_tab.csv_files(plan)
+    assert len(files) == len(report.tables(plan)) + 1
+    used = [line for line in files["gpus.csv"].splitlines() if line.endswith("True")]
+    assert len(used) == sum(plan.gpus.values())
+    assert files["targets.csv"].splitlines()[0].startswith("target,at most,predicted")
+
+
+def test_a_zip_holds_its_files_and_is_the_same_every_time() -> None:
+    files = {"a.csv": "1,2\n", "folder/b.yaml": "name: ü\n"}
+    packed = plan_tab.zipped(files)
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == files
+    assert plan_tab.zipped(files) == packed
+
+
+def test_the_plan_as_json_is_what_the_engine_exports() -> None:
+    data = json.loads(json_text(plan_to_dict(simulated())))
+    assert data["deployments"]
