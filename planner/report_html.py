@@ -62,7 +62,9 @@ a {color: var(--link)}
 .planner-table td.number {white-space: nowrap}
 [title] {cursor: help}
 th[title], dt[title] {text-decoration: underline dotted var(--soft); text-underline-offset: 3px}
-.terms dt {font-weight: 600; font-size: .85rem; margin-top: .4rem}
+.terms {columns: 2 20rem; column-gap: 2rem; margin: 0}
+.terms > div {break-inside: avoid; padding-top: .4rem}
+.terms dt {font-weight: 600; font-size: .85rem}
 .terms dd {margin: 0; color: var(--soft); font-size: .85rem}
 footer {margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem}
 @page {margin: 14mm}
@@ -248,7 +250,8 @@ def _terms(tables: Sequence[Table]) -> str:
     if not found:
         return ""
     items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(term.hint.removeprefix(name).lstrip(': '))}</dd></div>"
+        f"<div><dt>{escape(name)}{escape(f' [{term.unit}]') if term.unit else ''}</dt>"
+        f"<dd>{escape(term.meaning)} ({escape(term.origin)})</dd></div>"
         for name, term in sorted(found.items(), key=lambda item: item[0].lower())
     )
     return f'<section><h2>What the words mean</h2><dl class="terms">{items}</dl></section>'

@@ -1,4 +1,5 @@
-"""The page in a real browser: it opens with a plan, follows a widget, fits two widths, and complains of nothing.
+"""The page in a real browser, from a clean start: it plans, follows a slider, takes a trace, opens every tab, gives the
+plan as a file and comes back from its address; it fits two widths and complains of nothing.
 
 Needs Debian's chromium and chromedriver and the extra `app`; skipped with the reason where one is absent. Pictures go
 to a temporary folder, and to docs/images when PLANNER_SCREENSHOTS is set.
@@ -6,6 +7,7 @@ to a temporary folder, and to docs/images when PLANNER_SCREENSHOTS is set.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -29,7 +31,7 @@ from selenium.webdriver.common.keys import Keys
 
 ROOT = Path(__file__).resolve().parents[1]
 BROWSER, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-PATIENCE_S = 90.0
+PATIENCE_S = 60.0
 HEIGHT_PX = 900
 FLAGS = (
     "--headless=new",
@@ -44,7 +46,7 @@ FLAGS = (
 )
 
 MISFITS = """
-const inside = "[data-testid=stMain] :is(p, h2, h3, svg, [data-testid=stMetric], [data-testid=stMarkdown])";
+const inside = "[data-testid=stMain] :is(p, h1, h2, h3, svg, [data-testid=stMetric])";
 const figures = "[data-testid=stMetricValue] *, [data-testid=stMetricLabel] *";
 const all = selector => [...document.querySelectorAll(selector)];
 return [
@@ -53,6 +55,9 @@ return [
 ];
 """
 """What sticks out to the right of the page (tables scroll by themselves), and figures that are cut off."""
+
+TABS = {"Plan": 2, "Why": 4, "Latency": 4, "Roofline": 4, "Cost": 3, "Compare": 3, "Hardware": 2}
+"""Every tab, with how many charts it has at least, the fleet on top of all included."""
 
 pytestmark = [
     pytest.mark.browser,
@@ -97,11 +102,18 @@ def is_up(address: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the browser puts files."""
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory, downloads: Path) -> Iterator[webdriver.Chrome]:
     options = Options()
     options.binary_location = str(BROWSER)
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
     try:
@@ -114,8 +126,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
     """The page with its first plan."""
     resize(browser, 1440)
-    browser.get(address)
-    wait_for(lambda: is_settled(browser), "the first plan and its charts")
+    browser.get(f"{address}?simulation.requests=2000")  # the worked example, simulated in less time
+    wait_for(lambda: is_settled(browser), "the first plan")
     return browser
 
 
@@ -131,32 +143,51 @@ def found(page: webdriver.Chrome, name: str) -> list[str]:
 
 
 def shown(page: webdriver.Chrome) -> str:
-    return page.find_element(By.TAG_NAME, "body").text
+    return page.find_element(By.CSS_SELECTOR, "[data-testid=stMain]").text
 
 
 def usd_per_month(page: webdriver.Chrome) -> float:
-    (figure,) = [text for text in found(page, "stMetric") if text.startswith("Cost per month")]
-    return float(figure.split("$")[1].replace(",", ""))
+    (figure,) = [text for text in found(page, "stMetric") if text.startswith("Per month")]
+    return float(figure.split("$")[1].split()[0].replace(",", ""))
 
 
 def is_settled(page: webdriver.Chrome) -> bool:
-    drawn = page.execute_script("return document.querySelectorAll('[data-testid=stVegaLiteChart] svg.marks').length")
-    return len(found(page, "stMetric")) == 4 and drawn == 4 and not found(page, "stStatusWidget")
+    """The script has run to its end and nothing more is to come: the plan is checked, its intervals are there."""
+    running = page.execute_script(
+        "return document.querySelector('[data-testid=stApp]')?.getAttribute('data-test-script-state')"
+    )
+    return running == "notRunning" and "Checked by simulation" in shown(page) and "interval follows" not in shown(page)
 
 
-def picture(page: webdriver.Chrome, name: str, folder: Path) -> Path:
+def picture(page: webdriver.Chrome, name: str, folder: Path) -> None:
     time.sleep(1.0)  # animations of the page end
     path = folder / name
     assert page.save_screenshot(str(path))
     if os.environ.get("PLANNER_SCREENSHOTS"):
         shutil.copy(path, ROOT / "docs" / "images" / name)
-    return path
 
 
-def test_the_first_view_is_a_plan(page: webdriver.Chrome) -> None:
+def open_tab(page: webdriver.Chrome, name: str) -> None:
+    tab = page.find_element(By.XPATH, f"//*[@role='tab'][normalize-space()='{name}']")
+    tab.click()
+    wait_for(lambda: tab.get_attribute("aria-selected") == "true" and is_settled(page), f"the tab {name}")
+
+
+def drawn(page: webdriver.Chrome) -> int:
+    script = "return document.querySelectorAll('[data-testid=stMain] [data-testid=stVegaLiteChart] svg.marks').length"
+    return int(page.execute_script(script))
+
+
+def test_the_first_view_is_an_answer(page: webdriver.Chrome) -> None:
     assert not found(page, "stException") and not found(page, "stAlertContentError")
     assert "Serve llama-3.3-70b-instruct at 40 requests/s on" in shown(page)
-    assert usd_per_month(page) > 0
+    assert [text.splitlines()[0] for text in found(page, "stMetric")[:4]] == [
+        "Fleet",
+        "Per month",
+        "Per million output tokens",
+        "Headroom",
+    ]
+    assert usd_per_month(page) > 0 and drawn(page) >= 2  # the fleet, and the alternatives
 
 
 @pytest.mark.parametrize("width", [1440, 900])
@@ -166,31 +197,54 @@ def test_the_page_fits_its_width(page: webdriver.Chrome, width: int, tmp_path: P
     picture(page, f"app-{width}.png", tmp_path)
     right, cut = page.execute_script(MISFITS)
     assert right == [] and cut == []
-
-
-def test_the_charts_are_drawn(page: webdriver.Chrome, tmp_path: Path) -> None:
-    resize(page, 1440, 1900)
-    page.execute_script(
-        "document.querySelector('[data-testid=stVegaLiteChart]').scrollIntoView({block: 'start'});"
-        "document.querySelector('[data-testid=stMain]').scrollBy(0, -130)"
-    )
-    wait_for(lambda: is_settled(page), "the charts")
-    marks = page.execute_script(
-        "return [...document.querySelectorAll('[data-testid=stVegaLiteChart] svg.marks')]"
-        ".map(svg => svg.querySelectorAll('.mark-line path, .mark-symbol path, .mark-rect path').length)"
-    )
-    assert len(marks) == 4 and min(marks) >= 3
-    picture(page, "app-charts.png", tmp_path)
     resize(page, 1440)
 
 
-def test_the_plan_follows_the_rate(page: webdriver.Chrome) -> None:
+@pytest.mark.parametrize(("tab", "charts"), list(TABS.items()))
+def test_every_tab_opens(page: webdriver.Chrome, tab: str, charts: int, tmp_path: Path) -> None:
+    open_tab(page, tab)
+    wait_for(lambda: drawn(page) >= charts, f"{charts} charts in the tab {tab}")
+    assert not found(page, "stException") and not found(page, "stAlertContentError")
+    picture(page, f"app-{tab.lower()}.png", tmp_path)
+    right, cut = page.execute_script(MISFITS)
+    assert right == [] and cut == []
+
+
+def test_the_plan_is_given_as_a_file(page: webdriver.Chrome, downloads: Path) -> None:
+    open_tab(page, "Plan")
+    page.find_element(By.XPATH, "//*[@data-testid='stDownloadButton']//button[contains(., 'JSON')]").click()
+    wait_for(lambda: list(downloads.glob("*.json")), "the file")
+    (file,) = downloads.glob("*.json")
+    plan = json.loads(file.read_text(encoding="utf-8"))
+    assert plan["cost"]["usd_per_month"] == pytest.approx(usd_per_month(page), abs=1.0)
+
+
+def test_the_plan_follows_a_slider(page: webdriver.Chrome) -> None:
     before = usd_per_month(page)
-    rate = page.find_element(By.CSS_SELECTOR, "input[aria-label='Requests per second']")
-    rate.send_keys(Keys.CONTROL, "a")
-    rate.send_keys("60", Keys.ENTER)
-    wait_for(lambda: is_settled(page) and "at 60 requests/s on" in shown(page), "the plan for 60 requests/s")
+    slider = page.find_element(By.CSS_SELECTOR, ".st-key-rate-slider :is([role=slider], input[type=range])")
+    slider.send_keys(*[Keys.ARROW_RIGHT] * 20)
+    wait_for(lambda: "at 60 requests/s on" in shown(page) and is_settled(page), "the plan for 60 requests/s")
     assert usd_per_month(page) > before
+
+
+def test_the_address_holds_the_scenario(page: webdriver.Chrome) -> None:
+    before, address = usd_per_month(page), page.current_url
+    assert "workload.rate_per_s=60.0" in address
+    page.get("about:blank")
+    page.get(address)
+    wait_for(lambda: is_settled(page), "the page from its address")
+    assert usd_per_month(page) == before and "at 60 requests/s on" in shown(page)
+
+
+def test_a_trace_becomes_the_traffic(page: webdriver.Chrome, tmp_path: Path) -> None:
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += [f"2023-11-16 18:15:{second:02d}.000,{500 + 10 * second},100" for second in range(60)]
+    trace = tmp_path / "mine.csv"
+    trace.write_text("\n".join(lines), encoding="utf-8")
+    page.find_element(By.CSS_SELECTOR, ".st-key-trace-file input[type=file]").send_keys(str(trace))
+    sidebar = page.find_element(By.CSS_SELECTOR, "[data-testid=stSidebar]")
+    wait_for(lambda: "60 requests" in sidebar.text and is_settled(page), "the plan for the trace")
+    assert "at 1 requests/s on" in shown(page)
 
 
 def test_the_console_is_quiet(page: webdriver.Chrome) -> None:

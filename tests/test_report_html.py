@@ -125,6 +125,14 @@ def test_headings_carry_their_definitions() -> None:
     assert any(found)
 
 
+def test_terms_are_written_out_for_paper() -> None:
+    """Paper shows no hover: the meaning of every heading that has one stands in the text too."""
+    text = _page(REAL).text
+    terms = [term for t in report.tables(REAL) if t.rows for name in t.columns if (term := glossary.term(name))]
+    assert terms
+    assert [term.name for term in terms if f"{term.meaning} ({term.origin})" not in text] == []
+
+
 def test_infeasible_page_says_why() -> None:
     page = _page(IMPOSSIBLE)
     assert not IMPOSSIBLE.feasible

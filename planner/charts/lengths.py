@@ -31,7 +31,7 @@ def length_rows(lengths: TokenLengths) -> list[Row]:
 
 def length_histogram(lengths: TokenLengths, side: str) -> alt.LayerChart:
     """One side of `length_rows` ("input" or "output") as a small histogram with its mean marked."""
-    rows = [row for row in length_rows(lengths) if row["side"] == side]
+    rows = [{**row, "none": 0.0} for row in length_rows(lengths) if row["side"] == side]
     mean = lengths.mean_input if side == "input" else lengths.mean_output
     axis = alt.Axis(title=f"{side.capitalize()} tokens", format="~s", tickCount=5, grid=False)
     x = alt.X("from_tokens:Q", scale=alt.Scale(type="log", nice=False), axis=axis)
@@ -42,6 +42,7 @@ def length_histogram(lengths: TokenLengths, side: str) -> alt.LayerChart:
             x=x,
             x2="to_tokens:Q",
             y=alt.Y("share:Q", axis=None),
+            y2="none:Q",
             tooltip=[
                 alt.Tooltip("from_tokens:Q", title="From (tokens)", format=",.0f"),
                 alt.Tooltip("to_tokens:Q", title="To (tokens)", format=",.0f"),

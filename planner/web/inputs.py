@@ -19,6 +19,7 @@ MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json taken; published ones have a few thousand bytes."""
 UPLOADED = "uploaded config.json"
 OWN = "own"
+OWN_FORMATS = "As in the scenario file"
 PRECISIONS: dict[str, dict[str, str] | None] = {
     "FP8, FP8 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
     "FP8, BF16 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
@@ -154,13 +155,22 @@ def model_inputs() -> None:
         help="The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
     )
     precision = session.value("precision")
-    named = next((name for name, formats in PRECISIONS.items() if formats == precision), "As in the scenario file")
+    named = next(
+        (name for name, formats in PRECISIONS.items() if _is_of(formats, precision)), "As in the scenario file"
+    )
     st.selectbox(
         "Number format",
         list(PRECISIONS) if named in PRECISIONS else [named, *PRECISIONS],
         help="Of weights and arithmetic, and of the KV cache.",
         **session.bound("precision", named, lambda name: {"precision": PRECISIONS.get(name, precision)}),
     )
+
+
+def _is_of(formats: dict[str, str] | None, precision: dict[str, Any] | None) -> bool:
+    """Whether a precision is the one of these formats, and says nothing else."""
+    if formats is None or precision is None:
+        return formats is precision
+    return {name: text for name, text in precision.items() if text} == formats
 
 
 def _uploaded_name(llm: Any) -> str:  # noqa: ANN401
@@ -245,6 +255,7 @@ def goal_inputs() -> None:
     )
     st.number_input(
         "Budget (USD per hour)",
+        value=None,
         min_value=0.01,
         step=10.0,
         placeholder="no limit",

@@ -16,7 +16,7 @@ from planner.supply import offered_prices
 from planner.tables import money
 from planner.web import session
 
-ANY = "any provider"
+ANY = "Any provider"
 MODES = {
     Mode.MIXED.value: "mixed: every replica does prefill and decode",
     Mode.DISAGGREGATED.value: "disaggregated: a pool for each, KV cache sent between",
@@ -57,10 +57,13 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
     providers = sorted({price.provider for price in hardware.prices})
     st.selectbox(
         "Provider",
-        [None, *providers],
-        format_func=lambda name: name or ANY,
+        [ANY, *providers],
         help="Whose prices apply; any: the cheapest listed one of each SKU.",
-        **session.field("provider", "prices.provider"),
+        **session.bound(
+            "provider",
+            session.value("prices.provider") or ANY,
+            lambda name: {"prices.provider": None if name == ANY else name},
+        ),
     )
     commitments = sorted({price.commitment for price in hardware.prices} | set(session.value("prices.commitments")))
     st.multiselect(
@@ -113,6 +116,7 @@ def own_price(sku: str, hardware: HardwareDb) -> None:
     own: Mapping[str, float] = session.value("prices.usd_per_gpu_hour") or {}
     st.number_input(
         sku,
+        value=None,
         min_value=0.01,
         step=0.05,
         format="%.2f",

@@ -6,19 +6,18 @@ definition, its interval and where it comes from.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from planner import glossary
+from planner.report_html import csv_text, html_table
 from planner.tables import Table
+
+__all__ = ["Figure", "bullets", "chart", "csv_button", "csv_text", "figures", "html_table", "plain", "table"]
 
 FIGURE_WIDTH_PX = 235
 """Keeps four figures in a row on a wide page and two on a narrow one."""
@@ -86,60 +85,6 @@ def table(shown: Table, key: str, hints: Mapping[str, str] | None = None) -> Non
     st.html(html_table(shown, hints or {}))
     if shown.note:
         st.caption(plain(shown.note))
-
-
-def html_table(shown: Table, hints: Mapping[str, str]) -> str:
-    """A table as HTML; a cell's hover is the definition of its row and of its column."""
-    columns = [hints.get(name) or glossary.hint(name) for name in shown.columns]
-    kinds = [' class="number"' if numeric else "" for numeric in shown.numeric]
-    head = "".join(
-        f"<th{kind}{_title(hint)}>{escape(name)}</th>"
-        for name, kind, hint in zip(shown.columns, kinds, columns, strict=True)
-    )
-    body = ""
-    for row in shown.rows:
-        own = (hints.get(row[0]) or glossary.hint(row[0])) if row else ""
-        cells = zip(row, kinds, columns, strict=True)
-        body += "<tr>" + "".join(
-            f"<td{kind}{_title(_both(own, hint))}>{_cell(cell)}</td>" for cell, kind, hint in cells
-        )
-        body += "</tr>"
-    return f'<div class="planner-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _both(row: str, column: str) -> str:
-    """What a hover says of a cell: its row, then its column."""
-    return "\n".join(dict.fromkeys(hint for hint in (row, column) if hint))
-
-
-def _title(hint: str) -> str:
-    return f' title="{escape(hint)}"' if hint else ""
-
-
-def _cell(text: str) -> str:
-    """A cell's text; an address becomes a link."""
-    if re.fullmatch(r"https?://[^\s\"'<>]+", text):
-        return f'<a href="{escape(text)}" target="_blank" rel="noopener">{escape(text.split("/")[2])}</a>'
-    return escape(text)
-
-
-def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows as CSV; a cell that a spreadsheet would run as a formula is quoted as text."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([[_harmless(cell) for cell in row] for row in rows])
-    return out.getvalue()
-
-
-def _harmless(cell: object) -> object:
-    if (
-        isinstance(cell, str)
-        and cell[:1] in ("=", "+", "-", "@")
-        and not re.fullmatch(r"[-+]?[\d.,]+( ?[%x])?|-", cell)
-    ):
-        return f"'{cell}"
-    return cell
 
 
 def csv_button(name: str, text: str, key: str) -> None:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import streamlit as st
 
-from planner import charts, report
+from planner import charts, launch, report, report_html
 from planner.charts import fleets
+from planner.errors import PlannerError
 from planner.export import json_text, plan_to_dict
+from planner.figures import CostRange, Headroom
 from planner.plan_types import Plan
 from planner.scenario import scenario_text
 from planner.tables import Table
-from planner.web import parts
+from planner.web import parts, work
 from planner.web.work import Page
 
 DETAILS: Mapping[str, Sequence[str]] = {
@@ -87,12 +89,13 @@ def _downloads(page: Page) -> None:
     plan = page.plan
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Download**", width="content")
-        _file("HTML", f"{name}.html", "text/html", lambda: html_text(plan))
+        _file("HTML", f"{name}.html", "text/html", lambda: html_text(page))
         _file("Markdown", f"{name}.md", "text/markdown", lambda: report.markdown(plan))
         _file("JSON", f"{name}.json", "application/json", lambda: json_text(plan_to_dict(plan)))
         _file("CSV", f"{name}-tables.zip", "application/zip", lambda: zipped(csv_files(plan)))
         _file("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
-        _file("Deployment", f"{name}-deployment.zip", "application/zip", lambda: launch_zip(plan))
+        refusal = not_launched(plan)
+        _file("Deployment", f"{name}-deployment.zip", "application/zip", lambda: launch_zip(plan), refusal)
 
 
 HELP = {
@@ -105,7 +108,8 @@ HELP = {
 }
 
 
-def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes]) -> None:
+def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes], refusal: str = "") -> None:
+    """A button for one file; with a refusal it says why the file cannot be had."""
     st.download_button(
         label,
         make,
@@ -114,22 +118,33 @@ def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes]) -> 
         key=f"plan-file-{label.lower()}",
         on_click="ignore",
         type="tertiary",
-        help=HELP[label],
+        disabled=bool(refusal),
+        help=f"Not for this plan: {parts.plain(refusal)}" if refusal else HELP[label],
     )
 
 
-def html_text(plan: Plan) -> str:
-    """The plan as one page of HTML."""
-    from planner import report_html  # noqa: PLC0415
+def html_text(page: Page) -> str:
+    """The plan as one HTML page, with the intervals that the page has found by now."""
+    costs, spare = (work.store().get((name, page.key)) for name in ("cost range", "headroom"))
+    return report_html.html(
+        page.plan,
+        costs=costs if isinstance(costs, CostRange) else None,
+        headroom=spare if isinstance(spare, Headroom) else None,
+    )
 
-    return report_html.html(plan)  # type: ignore[attr-defined,no-any-return,unused-ignore]
+
+def not_launched(plan: Plan) -> str:
+    """Why there are no files that start the fleet; empty where there are."""
+    try:
+        launch.launch_files(plan)
+    except PlannerError as error:
+        return str(error)
+    return ""
 
 
 def launch_zip(plan: Plan) -> bytes:
     """The files that start the fleet, as a zip."""
-    from planner import launch  # noqa: PLC0415
-
-    return zipped(launch.launch_files(plan))  # type: ignore[attr-defined,unused-ignore]
+    return zipped(launch.launch_files(plan))
 
 
 def csv_files(plan: Plan) -> dict[str, str]:
