@@ -33,6 +33,7 @@ def validate(
         typer.Option("--write", metavar="FILE", help="Write the tables between the marks of a Markdown file."),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write a parity plot as SVG.")] = None,
+    scores: Annotated[str | None, typer.Option(metavar="FILE", help="Write the errors by group as CSV.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes to predict in.")] = 1,
 ) -> None:
     """Predict measured serving runs and show how far off the predictions are.
@@ -43,7 +44,7 @@ def validate(
     planner validate points.csv
     planner validate points.csv --engine vllm --model llama --details runs.csv
     """
-    from planner import scoreboard, screen
+    from planner import accuracy, scoreboard, screen
     from planner.serving_points import read_serving_points
     from planner.validation import is_fitted
 
@@ -51,6 +52,7 @@ def validate(
         raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
     check_outputs(details)
     check_outputs(plot)
+    check_outputs(scores)
     if markdown_file is not None:
         scoreboard.require_marks(markdown_file)
     runs = scoreboard.chosen(read_serving_points(points), engine, model, sku, mode)
@@ -63,6 +65,7 @@ def validate(
         board = scoreboard.predict_all(runs, calibrations, jobs, say)
     write(details, lambda: scoreboard.details_csv(board))
     write(plot, lambda: scoreboard.plot(board))
+    write(scores, lambda: accuracy.scores_csv(board))
     if markdown_file is not None:
         scoreboard.write_between_marks(markdown_file, scoreboard.markdown(board))
     if STDOUT not in (details, plot):
