@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+MAIN = sys.modules["__main__"]
 
 # Derandomised so that a run repeats; `pytest --hypothesis-profile=explore` draws fresh examples.
 # No deadline: a slow machine is not a failing property.
@@ -52,3 +54,11 @@ def unpacked_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         wheel.extractall(target)
     return target
+
+
+@pytest.fixture(autouse=True)
+def _main_module_is_kept() -> Iterator[None]:
+    """AppTest puts its script in the place of ``__main__``, which processes that are spawned later would run again."""
+    sys.modules["__main__"] = MAIN
+    yield
+    sys.modules["__main__"] = MAIN
