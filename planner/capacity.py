@@ -132,12 +132,16 @@ class _Track:
         if not known:
             return None
         near = min(known, key=lambda size: abs(math.log(size / replicas)))
-        return min(known[near] / near * replicas, self.bound_per_s(replicas))
+        grown = self.screened_per_s(replicas) / self.screened_per_s(near)
+        return min(known[near] * grown, self.bound_per_s(replicas))
+
+    def screened_per_s(self, replicas: int) -> float:
+        """Optimistic bound by the screen alone [1/s]."""
+        return self.machine.screen.bound_per_s(replicas, self.option.config.max_batched_tokens, self.slots)
 
     def bound_per_s(self, replicas: int) -> float:
         """Optimistic bound [1/s]."""
-        screened = self.machine.screen.bound_per_s(replicas, self.option.config.max_batched_tokens, self.slots)
-        return min(screened, self.learned_per_s(replicas))
+        return min(self.screened_per_s(replicas), self.learned_per_s(replicas))
 
 
 _JUDGED: Bounded[Judgement] = Bounded(MOST_JUDGED)

@@ -12,7 +12,7 @@ becomes a unit of its own, with its rates of all slices. A compromise that is be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from planner.capacity import Capacity, worth_sizes
@@ -162,8 +162,7 @@ class Columns:
             else:
                 exact = {name: self._true(column.service, column.member, column.rated, name) for name in names}
                 self._set(replace(column, rates={**column.rates, **exact}))
-        if open_columns:
-            self._tighten()
+        self._tighten({(column.service, column.family.name) for column, _ in open_columns})
         return bool(open_columns)
 
     def lower(self, member: PoolOption, service: str, share: float) -> None:
@@ -253,9 +252,9 @@ class Columns:
             if name in column.rates and member.name in {one.name for one in family.members}
         }
 
-    def _tighten(self) -> None:
-        """Lower the bounds of columns that have no member yet by what has become known of their families."""
-        for column in [one for one in self.all if one.member is None]:
+    def _tighten(self, known: Set[tuple[str, str]]) -> None:
+        """Lower the bounds of columns without a member by what has become known of families (service and name)."""
+        for column in [one for one in self.all if one.member is None and (one.service, one.family.name) in known]:
             by_slice = self._families[column.service][column.family.name]
             rates = {name: self._bound(by_slice[name], column.rated, name) for name in column.rates}
             self._set(replace(column, rates=rates))

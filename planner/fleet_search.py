@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hardware_db import Calibration, HardwareDb, Price, select_calibration
 from planner.candidates import FamilySet, find_families
@@ -18,7 +18,7 @@ from planner.columns import Column, Columns, unit_of
 from planner.configurations import Demand, DeploymentOption, Mode, Offer, PoolOption, Rejection
 from planner.demand import DemandSlice, Service, periods_of, program_slices, slices_of
 from planner.errors import UnknownNameError
-from planner.optimizer import Allocation, FleetProblem, Objective, Period, Resource, SolveStatus, Stage, solve
+from planner.optimizer import Allocation, FleetProblem, Objective, Period, Resource, SolveStatus, Stage, Unit, solve
 from planner.optimizer.types import FEASIBILITY_TOLERANCE
 from planner.pairing import UsedPool, deployments_of, used_pools
 from planner.plan_types import PlannedDeployment, PlanRequest
@@ -100,6 +100,7 @@ class FleetSearch:
     rejections: tuple[Rejection, ...]
     considered: int
     say: Callable[[str], None] = lambda _: None
+    _units: dict[str, tuple[Column, Unit]] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def peak(self) -> int:
@@ -117,32 +118,37 @@ class FleetSearch:
 
     def problem(self, columns: Sequence[Column], flat: bool = False) -> FleetProblem:
         """The program over some columns; flat: one period of the largest demand of each slice."""
-        limits, profile = self.request.limits, self.request.profile
-        start_h = profile.cold_start_s / 3600.0 if profile else 0.0
-        cheapest = self.supply.cheapest
+        limits = self.request.limits
         slices, periods = program_slices(tuple(self.slices.values())), self.periods
         if flat:
             slices = tuple(
                 one.model_copy(update={"demand_per_s": (max(one.demand_per_s or (0.0,)),)}) for one in slices
             )
             periods = (Period(name="always", hours=math.fsum(period.hours for period in periods)),)
-        units = tuple(
-            unit_of(
-                column,
-                lambda gpus: taken(gpus, self.hardware.skus, limits, self.request.prices),
-                start_h * math.fsum(count * cheapest[sku] for sku, count in column.gpus.items()),
-                steady=profile is not None and not profile.autoscale,
-            )
-            for column in columns
-        )
         return FleetProblem(
             slices=slices,
-            units=units,
+            units=tuple(self._unit(column) for column in columns),
             resources=self.supply.resources,
             periods=periods,
             budget_usd_per_h=limits.budget_usd_per_hour,
             max_groups=limits.skus_at_most,
         )
+
+    def _unit(self, column: Column) -> Unit:
+        """A column as the program sees it; made anew only where the column is another one."""
+        known = self._units.get(column.name)
+        if known is not None and known[0] is column:
+            return known[1]
+        limits, profile, cheapest = self.request.limits, self.request.profile, self.supply.cheapest
+        start_h = profile.cold_start_s / 3600.0 if profile else 0.0
+        unit = unit_of(
+            column,
+            lambda gpus: taken(gpus, self.hardware.skus, limits, self.request.prices),
+            start_h * math.fsum(count * cheapest[sku] for sku, count in column.gpus.items()),
+            steady=profile is not None and not profile.autoscale,
+        )
+        self._units[column.name] = (column, unit)
+        return unit
 
     def solved(
         self, columns: Sequence[Column], objective: Objective, flat: bool = False, gap: float = RELATIVE_GAP

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -167,10 +168,37 @@ def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     joint = queue.joint
     if not queue.stable or joint is None:
         return queue
-    prompts = joint.prompts
     chunk = max(model.server.token_budget - queue.mean_running, 1.0)
-    past = np.arange(np.ceil(prompts.max() / chunk)) * chunk
-    tokens = np.clip(prompts[:, None] - past, 0.0, chunk)
+    beyond_s = np.array(_own_attention_s(_Model(model), tuple(joint.prompts.tolist()), chunk))
+    first_s = joint.first_s + beyond_s[:, None]
+    joint = replace(joint, first_s=np.maximum(first_s, LEAST_OWN * joint.first_s.min()))
+    e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
+    return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
+
+
+class _Model:
+    """A model compared by its configuration and costs, which its step times follow from."""
+
+    def __init__(self, model: PoolModel) -> None:
+        self.model = model
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Model):
+            return False
+        mine, its = self.model, other.model
+        return mine.pool.config is its.pool.config and mine.costs == its.costs
+
+    def __hash__(self) -> int:
+        return hash((id(self.model.pool.config), self.model.costs))
+
+
+@lru_cache(maxsize=1024)
+def _own_attention_s(of: _Model, prompts: tuple[float, ...], chunk: float) -> tuple[float, ...]:
+    """Time [s] of each prompt's own attention beyond that of its tokens at the mean cost, in chunks of `chunk`."""
+    model = of.model
+    sizes = np.array(prompts)
+    past = np.arange(np.ceil(sizes.max() / chunk)) * chunk
+    tokens = np.clip(sizes[:, None] - past, 0.0, chunk)
     prompt, step = np.nonzero(tokens)
     each, before = tokens[prompt, step], past[step]
     mean = step_shapes(np.zeros_like(each), each, model.costs)
@@ -178,10 +206,7 @@ def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     own = replace(mean, chunk_pairs=pairs, chunk_context=before + each, chunks=np.ones_like(each))
     timer = step_timer(model.pool.config)
     beyond_s = (timer.prompts_s(own) - timer.prompts_s(mean)) * model.pool.config.costs.prompt_stretch
-    first_s = joint.first_s + np.bincount(prompt, beyond_s, prompts.size)[:, None]
-    joint = replace(joint, first_s=np.maximum(first_s, LEAST_OWN * joint.first_s.min()))
-    e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
-    return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
+    return tuple(np.bincount(prompt, beyond_s, sizes.size).tolist())
 
 
 def _under(
