@@ -1,0 +1,69 @@
+"""How long a person waits for the web app. Run with: pytest tests/benchmarks/test_bench_app.py --benchmark-enable.
+
+The page plans by theory first and checks by simulation afterwards, so what a person waits for after a slider is one
+plan by theory, and what they wait for at the start is the paint of the page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.capacity import forget_all
+from planner.planning import plan
+from planner.scenario import load_scenario
+from tests import browser
+
+DEFAULT = "chat-llama-70b"
+SLIDERS = (
+    "workload.rate_per_s=42",
+    "workload.rate_per_s=50",
+    "slo.0.threshold_s=0.8",
+    "slo.1.threshold_s=0.04",
+    "workload.rate_per_s=20",
+    "workload.rate_per_s=100",
+)
+
+
+def _by_theory(*changes: str) -> bool:
+    return plan(load_scenario(DEFAULT, changes), simulate=False, alternatives=False).feasible
+
+
+def test_a_first_plan(benchmark: Any) -> None:
+    """Nothing is remembered yet."""
+    assert benchmark.pedantic(_by_theory, setup=forget_all, rounds=1 if benchmark.disabled else 3)
+
+
+@pytest.mark.parametrize("change", SLIDERS)
+def test_a_slider_moved_from_the_default(benchmark: Any, change: str) -> None:
+    """After the default scenario and nothing else; the target is 1.5 s (docs/planning.md has what is reached)."""
+    if benchmark.disabled and change != SLIDERS[0]:
+        pytest.skip("all steps take a while: one is enough to see that they work, --benchmark-enable times them all")
+
+    def start() -> None:
+        if not benchmark.disabled:
+            forget_all()
+        _by_theory()
+
+    assert benchmark.pedantic(_by_theory, args=(change,), setup=start, rounds=1 if benchmark.disabled else 3)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("until", ["paint", "answer"])
+def test_the_page_opens(benchmark: Any, tmp_path: Path, until: str) -> None:
+    """From the address to the first paint (target: 3 s) and to the first answer by theory; the server is new."""
+    if benchmark.disabled:
+        pytest.skip("tests/test_app_browser.py opens the page in every run; --benchmark-enable times it")
+    if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
+        pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
+    with browser.served() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
+        benchmark.pedantic(_opened, args=(page, address, until), rounds=1)
+
+
+def _opened(page: Any, address: str, until: str) -> None:
+    page.get(address)
+    painted = "return performance.getEntriesByName('first-contentful-paint').length"
+    answered = "return document.querySelectorAll('[data-testid=stMetric]').length"
+    browser.wait_for(lambda: page.execute_script(painted if until == "paint" else answered), f"the first {until}")
