@@ -161,18 +161,37 @@ def open_folder(path: Path, setup: Mapping[str, Value], resume: bool) -> RawFold
         InputError: the folder holds measurements and `resume` is off, or they are of another setup, or damaged.
     """
     log, about = path / "measurements.jsonl", path / "setup.json"
-    there = log.read_text(encoding="utf-8") if log.is_file() else ""
+    there = _content(log)
     if there and not resume:
         fix = "add --resume to go on with them, or give another folder"
         raise InputError("raw", str(path), "holds measurements already", fix)
     if there and about.is_file():
-        _same_setup(json.loads(about.read_text(encoding="utf-8")), setup)
+        _same_setup(_setup(about), setup)
     path.mkdir(parents=True, exist_ok=True)
     about.write_text(json.dumps(dict(setup), indent=1) + "\n", encoding="utf-8")
     records, whole = _parse(path, there)
     if whole != there:
         log.write_text(whole, encoding="utf-8")
     return RawFolder(path, records)
+
+
+def _content(path: Path) -> str:
+    """The text of a file, nothing where there is none. Raises InputError for one that is no text."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        bound = f"cannot be read ({type(error).__name__})"
+        raise InputError("raw", path.name, bound, "measure into another folder") from None
+
+
+def _setup(path: Path) -> dict[str, Value]:
+    try:
+        found = json.loads(_content(path))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError("raw", path.name, "is no JSON object", "measure into another folder")
+    return found
 
 
 def _same_setup(before: Mapping[str, Value], now: Mapping[str, Value]) -> None:
@@ -190,7 +209,7 @@ def _parse(path: Path, text: str) -> tuple[list[Record], str]:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(Record.parse(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             place = f"{path.name}/measurements.jsonl line {number}"
             raise InputError(place, line, f"is no measurement: {error}", "remove that line") from None
     return records, "".join(lines)

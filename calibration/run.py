@@ -36,6 +36,7 @@ from calibration.whole_step import SHAPES, STEPS, TINY_SHAPES, TINY_STEPS, StepC
 from hardware_db import load_hardware
 from hardware_db.schema import Calibration, GpuSku
 from planner.errors import InputError
+from planner.versions import CALIBRATION
 
 QUICK_S, FULL_S = 180.0, 1200.0
 """Budgets of a run [s]."""
@@ -170,7 +171,7 @@ def read_calibration(path: Path) -> Calibration:
         raise InputError("calibration", str(path), f"not valid JSON: {error}", "give a file that `run` wrote") from None
     if not isinstance(fields, dict):
         raise InputError("calibration", str(path), "must be one JSON object", "give a file that `run` wrote")
-    return Calibration(**fields)
+    return Calibration(**CALIBRATION.brought_up(fields))
 
 
 def _setup(device: Device, sku: GpuSku) -> dict[str, Value]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from planner.errors import InputError
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+MAX_TABLE_BYTES = 500_000_000
+"""Largest table that is read, after unpacking [bytes]: a run writes some 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,34 @@ def read_table(folder: Path, name: str) -> Table | None:
     """The table ``<name>.csv`` or ``<name>.csv.gz`` of a folder; None where there is neither.
 
     Raises:
-        InputError: the file has no rows, or a row is shorter or longer than the header.
+        InputError: the file is no text, no CSV or larger than `MAX_TABLE_BYTES`, has no rows, or a row is shorter or
+            longer than the header.
     """
-    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
-    if plain.is_file():
-        return _parse(plain.name, plain.read_bytes())
-    if packed.is_file():
-        return _parse(packed.name, gzip.decompress(packed.read_bytes()))
+    for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
+        if path.is_file():
+            return _parse(path.name, _text(path))
     return None
 
 
-def _parse(name: str, content: bytes) -> Table:
-    rows = list(csv.reader(io.StringIO(content.decode("utf-8"))))
+def _text(path: Path) -> str:
+    """The text of a table, plain or gzip, up to `MAX_TABLE_BYTES`; raises InputError for anything else."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MAX_TABLE_BYTES + 1)
+        text = content.decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        bound = f"cannot be read as a table ({type(error).__name__})"
+        raise InputError("table", path.name, bound, "give CSV as UTF-8 text, plain or gzip") from None
+    if len(content) > MAX_TABLE_BYTES:
+        raise InputError("table", path.name, f"is larger than {MAX_TABLE_BYTES / 1e6:g} MB", "measure fewer shapes")
+    return text
+
+
+def _parse(name: str, text: str) -> Table:
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise InputError("table", name, f"is no CSV table ({error})", "write it again") from None
     if len(rows) < 2:
         raise InputError("table", name, "has no rows", "give a CSV file with a header and measurements")
     width = len(rows[0])

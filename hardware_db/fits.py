@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from hardware_db.schema import Calibration, EngineCosts, HardwareDb, OwnHardware
-from planner.errors import InputError
+from collections.abc import Mapping
+
+from hardware_db.schema import Calibration, EngineCosts, GpuSku, HardwareDb, OwnHardware, Price
+from planner.errors import InputError, UnknownNameError
 
 RELATIVES: dict[str, tuple[str, ...]] = {
     "turing": ("a100-sxm-80gb",),
@@ -73,13 +75,22 @@ def with_own(db: HardwareDb, own: OwnHardware) -> HardwareDb:
     """
     if db.own == own:
         return db
-    changed = db.model_copy(update={"skus": {**db.skus, **{sku.id: sku for sku in own.skus}}, "own": own})
+    skus = {**db.skus, **{sku.id: sku for sku in own.skus}}
+    changed = db.model_copy(update={"skus": skus, "prices": _own_prices(db, own, skus), "own": own})
     for calibration in own.calibrations:
         if calibration.sku not in changed.skus:
             fix = f"add the SKU, or name one of {', '.join(changed.skus)}"
             raise InputError("own_hardware.calibrations", calibration.sku, "is the calibration of no known SKU", fix)
         changed = with_calibration(changed, calibration)
     return changed
+
+
+def _own_prices(db: HardwareDb, own: OwnHardware, skus: Mapping[str, GpuSku]) -> tuple[Price, ...]:
+    """Prices of a user's own, and the listed ones of SKUs that have none."""
+    named = {price.sku for price in own.prices}
+    for sku in sorted(named - set(skus)):
+        raise UnknownNameError("own_hardware.prices.sku", sku, skus)
+    return (*(price for price in db.prices if price.sku not in named), *own.prices)
 
 
 def with_costs(db: HardwareDb, engine: str, costs: EngineCosts) -> HardwareDb:

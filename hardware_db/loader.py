@@ -25,6 +25,7 @@ from pydantic import Field
 
 from hardware_db.schema import Calibration, EngineProfile, Frozen, GpuSku, HardwareDb, Kind, Price
 from planner.errors import InputError, UnknownNameError
+from planner.versions import CALIBRATION
 
 MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
@@ -87,10 +88,14 @@ def _files(directory: Traversable, suffix: str) -> list[Traversable]:
 
 
 def _read_skus(directory: Traversable) -> dict[str, GpuSku]:
-    return {sku.id: sku for sku in map(_read_sku, _files(directory, ".toml"))}
+    return {sku.id: sku for sku in map(read_sku, _files(directory, ".toml"))}
 
 
-def _read_sku(file: Traversable) -> GpuSku:
+def read_sku(file: Traversable) -> GpuSku:
+    """The SKU of a TOML file, each fact with the source it names; the file is called as its id.
+
+    Raises InputError naming file and field: no TOML, an unknown source, a field missing or out of range.
+    """
     with _located(file.name):
         table = _parse_toml(file)
         sources = {name: _source(name, entry) for name, entry in _table(table, "sources").items()}
@@ -158,17 +163,18 @@ def _read_calibration(file: Traversable) -> Calibration:
     with _located(file.name):
         try:
             fields = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError("file", file.name, f"not valid JSON: {error}", "write it again") from None
         if not isinstance(fields, dict):
             raise InputError("file", fields, "must be one JSON object", "give one calibration a file")
-        return Calibration(**fields)
+        return Calibration(**CALIBRATION.brought_up(fields))
 
 
 def read_calibration(path: str | Path) -> Calibration:
     """A calibration file, as ``python -m calibration`` writes it.
 
-    Raises InputError for a file that is missing, larger than `MAX_CALIBRATION_BYTES`, not JSON or not a calibration.
+    One of an older version is brought up to date as `planner.versions` says. Raises InputError for a file that is
+    missing, larger than `MAX_CALIBRATION_BYTES`, not JSON, not a calibration, or of a newer version.
     """
     place = Path(path)
     if not place.is_file():
@@ -182,7 +188,7 @@ def read_calibration(path: str | Path) -> Calibration:
 def _parse_toml(file: Traversable) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError("file", file.name, f"not valid TOML: {error}", "correct it at that place") from None
 
 

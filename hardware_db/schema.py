@@ -314,6 +314,7 @@ class OwnHardware(Frozen):
 
     skus: tuple[GpuSku, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
+    prices: tuple[Price, ...] = Field(default=(), description="in place of all listed ones of their SKUs")
 
 
 class HardwareDb(Frozen):

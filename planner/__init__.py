@@ -53,6 +53,12 @@ _HOME = {
     "load_lengths": "planner.traces",
     "load_scenario": "planner.scenario",
     "read_trace": "planner.traces",
+    "read_any_trace": "planner.trace_formats",
+    "read_metrics": "planner.prometheus",
+    "read_prices": "planner.price_files",
+    "with_prices": "planner.price_files",
+    "load_from_hub": "planner.hub",
+    "read_fleet": "planner.fleets",
     "ClosedLoop": "planner.workload",
     "RecordedArrivals": "planner.workload",
     "SharedPrefixes": "planner.workload",
@@ -121,26 +127,36 @@ __all__ = [
     "list_lengths",
     "list_llms",
     "list_scenarios",
+    "load_from_hub",
     "load_lengths",
     "load_llm",
     "load_scenario",
     "memory_footprint",
     "plan",
     "rate_sweep",
+    "read_any_trace",
+    "read_fleet",
+    "read_metrics",
+    "read_prices",
     "read_trace",
     "simulate",
     "step_time",
     "sustainable_rate_per_s",
+    "with_prices",
 ]
 
 if TYPE_CHECKING:
     from planner.comparison import Comparison, compare
     from planner.deployment import Deployment, KvTransfer, Performance, Pool, Role, Router
     from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
+    from planner.fleets import read_fleet
+    from planner.hub import load_from_hub
     from planner.latency import LatencyDistribution
     from planner.llm import LlmSpec, Precision, list_llms, load_llm
     from planner.performance import evaluate
     from planner.planning import Plan, PlanRequest, plan
+    from planner.price_files import read_prices, with_prices
+    from planner.prometheus import read_metrics
     from planner.rates import RateSweep, rate_sweep, sustainable_rate_per_s
     from planner.replica import MemoryFootprint, Parallelism, ReplicaConfig, StepTime, memory_footprint, step_time
     from planner.roofline import Bound
@@ -148,6 +164,7 @@ if TYPE_CHECKING:
     from planner.schedule import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
     from planner.simulator import simulate
     from planner.systems import SYSTEMS, System
+    from planner.trace_formats import read_any_trace
     from planner.traces import list_lengths, load_lengths, read_trace
     from planner.workload import (
         ArrivalProcess,

@@ -156,9 +156,20 @@ def mean_tokens(plan: Plan) -> Tokens:
     return Tokens(fresh, cached, written)
 
 
+def mean_rate_per_s(plan: Plan) -> float:
+    """Mean rate over the horizon that a plan serves [1/s]: what its cost, a mean over the horizon too, is for.
+
+    The deployments of a plan are those of the period of the largest demand, so that with a demand profile their rates
+    are more than the mean, which is the hours-weighted one of the schedule.
+    """
+    hours = sum(period.hours for period in plan.schedule)
+    if not hours:
+        return sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    return sum(period.hours * period.served_per_s for period in plan.schedule) / hours
+
+
 def _against(plan: Plan, cost: CostBreakdown, price: ApiPrice, solver: Solver | None) -> ApiBreakEven:
-    tokens = mean_tokens(plan)
-    rate = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    tokens, rate = mean_tokens(plan), mean_rate_per_s(plan)
     usd = tokens.usd(price)
     cached_share = tokens.cached / (tokens.fresh + tokens.cached)
     even = break_even_rate_per_s(cost.usd_per_hour, usd)
@@ -180,18 +191,21 @@ def _smallest(plan: Plan, usd_per_request: float, solver: Solver) -> float | Non
     """The demand at which a fleet planned for it starts to be cheaper than the API, nearest to the one planned.
 
     Doubled or halved until the other side wins, then halved on a logarithmic scale: fleets are lumpy, so that a little
-    above it the API may win once more.
+    above it the API may win once more. A demand is the rate that the request states; with a demand profile it still
+    moves over the day by its factors, and cost and bill are compared at their means.
     """
     request = plan.request
     if request.workload.is_closed or not baseline(plan, solver)[0].feasible:
         return None
 
     def wins(rate_per_s: float) -> bool:
-        found = solver.outcome(rebuilt(request, workload=request.workload.at_rate(rate_per_s)))
-        return found.feasible and found.usd_per_hour < HOUR_S * found.rate_per_s * usd_per_request
+        try:
+            found = solver.plan(rebuilt(request, workload=request.workload.at_rate(rate_per_s)))
+        except InputError:
+            return False
+        return found.cost is not None and found.cost.usd_per_hour < HOUR_S * mean_rate_per_s(found) * usd_per_request
 
-    planned = request.workload.rate_per_s
-    return _crossing(wins, planned)
+    return _crossing(wins, request.workload.rate_per_s)
 
 
 def _crossing(wins: Callable[[float], bool], start: float) -> float | None:

@@ -21,6 +21,7 @@ from planner.errors import PlannerError
 from planner.llm import Precision
 from planner.machines import Machine, demand_key, machine, with_limits
 from planner.replica import LoraAdapters, Parallelism, ReplicaConfig, Speculation
+from planner.tables import with_unit
 from planner.workload import LatencyTarget, Metric
 
 SMALLEST_BUDGET, LARGEST_BUDGET, LARGEST_BATCH = 16, 1_048_576, 65_536
@@ -243,7 +244,8 @@ def _fitting(
 def _worst(label: str, reached: Mapping[LatencyTarget, float]) -> _Miss:
     target = max(reached, key=lambda one: reached[one] / one.threshold_s)
     latency_s = reached[target]
-    reason = f"{label}: {target.name} {1e3 * latency_s:.3g} ms > {1e3 * target.threshold_s:.3g} ms even when idle"
+    reached_text, asked = with_unit(latency_s, target.metric), with_unit(target.threshold_s, target.metric)
+    reason = f"{label}: {target.name} {reached_text} > {asked} even when idle"
     return _Miss(reason, latency_s / target.threshold_s)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner import cli_compare, cli_explain, cli_measured
+from planner import cli_compare, cli_explain, cli_export, cli_import, cli_measured
 from planner.cli_base import (
     INFEASIBLE,
     STDOUT,
@@ -269,6 +269,10 @@ def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any
 
 app.command()(cli_measured.validate)
 app.command("calibrate-serving")(cli_measured.calibrate_serving)
+app.command()(cli_export.export)
+app.command("import-trace")(cli_import.import_trace)
+app.command("import-metrics")(cli_import.import_metrics)
+app.command("import-prices")(cli_import.import_prices)
 
 
 if __name__ == "__main__":

@@ -366,5 +366,5 @@ def pool_figures(
     if station.users > station.max_running and pool.role is not Role.PREFILL:
         kv_first = model.kv_running < pool.config.max_running_requests
         limit = PoolLimit.KV_CAPACITY if kv_first else PoolLimit.RUNNING_REQUESTS
-    occupancy = min(1.0, held * model.costs.held_tokens / model.footprint.kv_capacity_tokens)
+    occupancy = min(1.0, held * model.held_tokens / model.footprint.kv_capacity_tokens)
     return PoolPerformance(pool.role, busy, limit, bound, running, mean_step_s, occupancy)

@@ -17,6 +17,7 @@ from planner.demand import DemandProfile, LengthSplit, Service
 from planner.deployment import (
     ClassPerformance,
     Deployment,
+    KvTransfer,
     Method,
     Performance,
     Pool,
@@ -39,9 +40,10 @@ from planner.plan_types import (
     ScheduledPeriod,
     TargetCheck,
 )
-from planner.replica import MemoryFootprint, memory_footprint
+from planner.replica import MemoryFootprint, Parallelism, memory_footprint
 from planner.report import headline, planner_version, token_laws
 from planner.schedule import LoraAdapters, Schedule, Speculation
+from planner.versions import PLAN
 from planner.workload import (
     ClosedLoop,
     LatencyTarget,
@@ -53,8 +55,8 @@ from planner.workload import (
     Workload,
 )
 
-SCHEMA_VERSION = 1
-"""Raised when a field changes its meaning or goes; new fields do not raise it."""
+SCHEMA_VERSION = PLAN.current
+"""Of every document here; `planner.versions` says when it is raised, and reads plans of older versions."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 """Fields of a `LatencySummary` after the mean, in order."""
 
@@ -163,14 +165,17 @@ class RequestSummary:
 
 @dataclass(frozen=True)
 class PoolSummary:
-    """One pool with every setting of its engine. Memory is per GPU, KV tokens per replica.
+    """One pool with every setting of its replicas and their engine. Memory is per GPU, KV tokens per replica.
 
-    `calibration` names the fit in use, null: efficiency 1. Sustained rate, cost and nodes are null outside a plan.
+    `tp` is the tensor-parallel degree of `parallelism`, `memory_fraction` and `schedule` are those in force, given or
+    the engine's own. `expert_skew` is null where none was given. `calibration` names the fit in use, null: efficiency
+    1. Sustained rate, cost and nodes are null outside a plan.
     """
 
     role: Role
     sku: str
     tp: int
+    parallelism: Parallelism
     replicas: int
     gpus: int
     max_running_requests: int
@@ -186,6 +191,8 @@ class PoolSummary:
     schedule: Schedule
     speculation: Speculation | None
     lora: LoraAdapters | None
+    expert_skew: float | None
+    mask_s: float
     nodes: int | None = None
     usd_per_hour: float | None = None
     sustained_rate_per_replica_s: float | None = None
@@ -243,6 +250,7 @@ class DeploymentSummary:
     mode: Mode
     gpus: int
     kv_link_bytes_per_s: float
+    transfer: KvTransfer
     pools: tuple[PoolSummary, ...]
 
 
@@ -491,7 +499,7 @@ def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
 
 def _deployment(deployment: Deployment, pools: tuple[PoolSummary, ...]) -> DeploymentSummary:
     mode = Mode.DISAGGREGATED if deployment.is_disaggregated else Mode.MIXED
-    return DeploymentSummary(mode, deployment.gpus, deployment.kv_link_bytes_per_s, pools)
+    return DeploymentSummary(mode, deployment.gpus, deployment.kv_link_bytes_per_s, deployment.transfer, pools)
 
 
 def _pool(pool: Pool) -> PoolSummary:
@@ -500,6 +508,7 @@ def _pool(pool: Pool) -> PoolSummary:
         role=pool.role,
         sku=config.sku.id,
         tp=config.parallelism.tp,
+        parallelism=config.parallelism,
         replicas=pool.replicas,
         gpus=pool.gpus,
         max_running_requests=config.max_running_requests,
@@ -508,13 +517,15 @@ def _pool(pool: Pool) -> PoolSummary:
         engine=config.engine.id,
         engine_version=config.engine.version,
         kv_block_tokens=config.engine.kv_block_tokens,
-        memory_fraction=config.engine.memory_fraction,
+        memory_fraction=config.memory_fraction or config.engine.memory_fraction,
         calibration=config.calibration.stack if config.calibration else None,
         memory=memory_footprint(config),
         router=pool.router,
         schedule=config.schedule,
         speculation=config.speculation,
         lora=config.lora,
+        expert_skew=config.expert_skew,
+        mask_s=config.mask_s,
     )
 
 

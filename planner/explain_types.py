@@ -345,7 +345,8 @@ class ApiBreakEven:
 
     Attributes:
         price: of the API.
-        api_usd_per_hour: what the API asks for the traffic that the plan serves.
+        api_usd_per_hour: what the API asks for the traffic that the plan serves, as a mean over the horizon like the
+            cost of the fleet.
         self_usd_per_hour: what the fleet costs.
         api_usd_per_thousand_requests: mean request.
         cached_share: of the input tokens, found in the prefix cache.
@@ -353,9 +354,11 @@ class ApiBreakEven:
             is over the others.
         self_usd_per_million_output_tokens: of self-hosting.
         fleet_break_even_per_s: from this rate on, this fleet (paid whether used or not) is cheaper than the API [1/s].
-        utilisation: that rate over the rate the plan serves; above 1 the API is cheaper even at full load.
-        smallest_break_even_per_s: the least demand found at which a fleet planned for it is cheaper than the API
-            [1/s]; None: not looked for, or none up to the plan's rate.
+        utilisation: that rate over the mean rate the plan serves; above 1 the API is cheaper for this traffic.
+        smallest_break_even_per_s: the demand (the rate a request states) from which on a fleet planned for it is
+            cheaper than the API [1/s]: the change nearest to the planned demand, looked for down to a 64th of it where
+            the fleet wins (and that where it always does) and up to 8 times it where the API does. None: not looked
+            for, or the API wins up to there.
     """
 
     price: ApiPrice

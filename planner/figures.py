@@ -8,7 +8,7 @@ at the slow end of the middle 90 % of its measurements.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hardware_db import GpuSku, HardwareDb
@@ -35,7 +35,7 @@ def short_headline(plan: Plan) -> str:
     request = plan.request
     asked = asked_per_s(plan)
     rate = significant(asked)
-    models = " and ".join(dict.fromkeys(service.llm.id for service in request.all_services))
+    models = _listed(tuple(dict.fromkeys(service.llm.id for service in request.all_services)))
     if plan.cost is None:
         return f"No fleet serves {models} at {rate} requests/s within the targets and limits."
     served = served_per_s(plan)
@@ -47,6 +47,16 @@ def short_headline(plan: Plan) -> str:
         f"Serve {models} at {rate} requests/s{peak} {fleet_words(plan)} for {price} a month: "
         f"{replica_words(plan)}, {target_words(plan)}."
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence.
+
+    >>> _listed(["a", "b", "c"]), _listed(["a"])
+    ('a, b and c', 'a')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def asked_per_s(plan: Plan) -> float:

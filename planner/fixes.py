@@ -318,7 +318,8 @@ def _missed(rejection: Rejection, request: PlanRequest) -> tuple[str, LatencyTar
     named = [
         found
         for found in _targets(request)
-        if f": {found[1].name} " in rejection.reason and f"> {1e3 * found[1].threshold_s:.3g} ms" in rejection.reason
+        if f": {found[1].name} " in rejection.reason
+        and f"> {with_unit(found[1].threshold_s, found[1].metric)} " in rejection.reason
     ]
     return max(named, key=lambda found: found[2].removesuffix(": ") in rejection.reason and len(found[2]), default=None)
 

@@ -56,7 +56,7 @@ _FLEET = (
     Term("EP", "GPUs", "Expert parallelism: GPUs over which whole experts are spread.", "chosen"),
     Term("replicas", "", "Copies of the weights that each run an engine of their own.", "counted"),
     Term("GPUs", "", "GPUs used by the replicas.", "counted"),
-    Term("nodes", "", "Servers the pool fills, no replica straddling two unless it is larger.", "counted"),
+    Term("servers", "", "Servers the pool fills, no replica straddling two unless it is larger.", "counted"),
     Term("max running requests", "requests", "Most requests that decode at once on a replica: max_num_seqs.", "chosen"),
     Term("chunk budget", "tokens", "Most tokens in one step of the engine: max_num_batched_tokens.", "chosen"),
     Term("requests/s", "1/s", "Mean arrivals served.", "given, and routed by the integer program"),

@@ -47,8 +47,11 @@ def fixes_for_error(error: PlannerError, content: Content) -> tuple[Fix, ...]:
 
 def _at(content: Any, path: str) -> Any:  # noqa: ANN401
     """The value at a dotted path, or None; a name may itself hold dots where it ends the path."""
-    place = content
-    for name in path.split("."):
+    place, names = content, path.split(".")
+    for index, name in enumerate(names):
+        rest = ".".join(names[index:])
+        if isinstance(place, Mapping) and rest in place:
+            return place[rest]
         if isinstance(place, Mapping):
             place = place.get(name)
         elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hardware_db.schema import Dtype
 from planner.errors import InputError, UnknownNameError
+from planner.hub import PREFIX, load_from_hub
 from planner.llm_layers import (
     BYTES_PER_VALUE,
     Attention,
@@ -99,9 +100,10 @@ def list_llms() -> tuple[str, ...]:
 
 
 def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
-    """A model by preset id, by path to a ``config.json`` or its folder, or by the content of a config.
+    """A model by preset id, by path to a ``config.json`` or its folder, by the content of a config, or ``hf:org/name``.
 
-    A name without a path separator that is no file is a preset id; case does not matter.
+    A name without a path separator that is no file is a preset id; case does not matter. A name on the Hugging Face
+    Hub follows ``hf:``; see `planner.hub.load_from_hub`.
 
     Raises:
         UnknownNameError: no preset of that id. InputError, UnsupportedFeatureError: as `LlmSpec.from_config`.
@@ -111,6 +113,8 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
     """
     if not isinstance(llm, str):
         return LlmSpec.from_config(llm)
+    if llm.startswith(PREFIX):
+        return load_from_hub(llm)
     presets = list_llms()
     if llm.lower() in presets:
         return _preset(llm.lower())

@@ -14,7 +14,7 @@ from datetime import date
 from typing import Any
 
 from hardware_db import Calibration, Fact, GpuSku, HardwareDb, KernelFit, Kind, load_hardware
-from hardware_db.loader import _read_sku
+from hardware_db.loader import read_sku
 from planner.errors import InputError, UnknownNameError
 from planner.kernel_forms import (
     CollectiveForm,
@@ -29,6 +29,7 @@ from planner.kernel_forms import (
 )
 from planner.links import Content
 from planner.tables import significant
+from planner.versions import CALIBRATION
 
 ENTERED = "entered in the web app"
 """Source of a fact that a user typed."""
@@ -231,7 +232,7 @@ def sku_of_toml(content: bytes, name: str = "the file") -> GpuSku:
     """
     text = _text(content, name, MAX_SKU_BYTES)
     stem = _stem(text)
-    return _read_sku(_TextFile(f"{stem}.toml" if stem else name, text))  # type: ignore[arg-type]
+    return read_sku(_TextFile(f"{stem}.toml" if stem else name, text))  # type: ignore[arg-type]
 
 
 def _stem(text: str) -> str:
@@ -257,7 +258,7 @@ def calibration_of_json(content: bytes, name: str = "the file") -> Calibration:
         raise InputError(name, text[:40], f"not valid JSON: {error}", fix) from None
     if not isinstance(fields, dict):
         raise InputError(name, text[:40], "must be one JSON object", "give one calibration a file")
-    calibration = Calibration(**fields)
+    calibration = Calibration(**CALIBRATION.brought_up(fields))
     if not calibration.kernels:
         raise InputError("kernels", {}, "has no kernel", "give a calibration with at least one")
     for key, fit in calibration.kernels.items():
@@ -304,14 +305,13 @@ def changes_with_sku(content: Content, sku: GpuSku, usd_per_gpu_hour: float | No
     Args:
         content: the scenario.
         sku: replaces an own one of the same id, and stands in place of a packaged one.
-        usd_per_gpu_hour: its own price; None leaves prices as they are.
+        usd_per_gpu_hour: its own price; None: it has none, so that listed prices apply.
         searched: plans may use it.
     """
     others = [one for one in _own(content, "skus") if one["id"] != sku.id]
     changes: Changes = {"own_hardware.skus": [*others, sku.model_dump(mode="json")]}
-    if usd_per_gpu_hour is not None:
-        prices = content.get("prices", {}).get("usd_per_gpu_hour", {})
-        changes["prices.usd_per_gpu_hour"] = {**prices, sku.id: float(usd_per_gpu_hour)}
+    own = {} if usd_per_gpu_hour is None else {sku.id: float(usd_per_gpu_hour)}
+    changes["prices.usd_per_gpu_hour"] = {**_without(content["prices"]["usd_per_gpu_hour"], sku.id), **own}
     names = content["search"]["skus"]
     if searched and sku.id not in names:
         changes["search.skus"] = [*names, sku.id]

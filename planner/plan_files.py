@@ -10,6 +10,7 @@ from typing import Any
 from planner.errors import InputError
 from planner.plan_types import PlanRequest
 from planner.scenario import build_request, load_scenario, read_scenario
+from planner.versions import PLAN
 
 SCENARIO_KEY = "scenario"
 """Where a plan document keeps the scenario it answers, overrides included."""
@@ -29,12 +30,18 @@ def load_request(subject: str | Path, overrides: Sequence[str] = ()) -> PlanRequ
     if not isinstance(content, Mapping):
         bound = f"this plan does not hold its {SCENARIO_KEY}, which an older version left out"
         raise InputError("plan", str(subject), bound, "give the scenario, or plan it again with --json")
+    folder = document.get(FOLDER_KEY) or str(Path(subject).parent)
+    if not isinstance(folder, str):
+        raise InputError(f"plan.{FOLDER_KEY}", folder, "must be a folder as text", "leave it out, or plan again")
     scenario, _ = read_scenario(content, overrides)
-    return build_request(scenario, Path(document.get(FOLDER_KEY) or Path(subject).parent))
+    return build_request(scenario, Path(folder))
 
 
 def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
-    """The plan document in a JSON file; None where `subject` is something else."""
+    """The plan document in a JSON file, as of the current version; None where `subject` is something else.
+
+    Raises InputError: no readable JSON, or a document of a newer version (see `planner.versions`).
+    """
     path = Path(subject)
     if path.suffix != ".json" or not path.is_file():
         return None
@@ -43,7 +50,7 @@ def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError("plan", str(subject), f"is not readable JSON: {error}", "give a file of --json") from None
     is_plan = isinstance(content, dict) and "schema_version" in content and "deployments" in content
-    return content if is_plan else None
+    return PLAN.brought_up(content) if is_plan else None
 
 
 def recorded_usd_per_hour(subject: str | Path) -> float | None:

@@ -41,6 +41,7 @@ from planner.plan_types import (
 )
 from planner.promises import agreement, target_checks, with_costs
 from planner.supply import HOURS_PER_MONTH, spot_shortfalls
+from planner.tables import with_unit
 
 __all__ = [
     "AGREEMENT",
@@ -271,7 +272,8 @@ def _warnings(
     warnings = []
     for check in targets:
         if not check.met:
-            warnings.append(f"{check.target.name}: simulated {1e3 * check.simulated_s:.3g} ms misses the target")
+            seen = with_unit(check.simulated_s, check.target.metric)
+            warnings.append(f"{check.target.name}: simulated {seen} misses the target")
     for pair in means:
         if not pair.holds:
             warnings.append(

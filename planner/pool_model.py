@@ -106,6 +106,8 @@ class PoolModel:
     footprint: MemoryFootprint
     costs: TokenCosts
     kv_running: float
+    held_tokens: float
+    """KV tokens that a running request takes on average, with what its last block leaves empty."""
     kv_waste: float = 0.0
 
     @cached_property
@@ -240,7 +242,7 @@ def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, sha
     if schedule.kv is KvAllocation.CONTIGUOUS:
         held = float(_contiguous_tokens(config, longest)) + footprint.sequence_blocks * block
     room = footprint.kv_capacity_tokens * (1.0 - schedule.watermark) - shared_tokens
-    return PoolModel(pool, footprint, costs, kv_running=max(room / held, 1.0), kv_waste=1.0 - stored / held)
+    return PoolModel(pool, footprint, costs, max(room / held, 1.0), held, kv_waste=1.0 - stored / held)
 
 
 def _half_an_output(lengths: TokenLengths) -> float:

@@ -253,11 +253,11 @@ def _fleet(plan: Plan) -> Table:
         rate, cost = planned.workload.rate_per_s, planned.pool_usd_per_hour[index]
         engine = _engine_cells(pool)
         rows.append((name, *_pool_cells(pool), f"{planned.nodes[index]:,}", *engine, significant(rate), money(cost)))
-    columns = (*_POOL_COLUMNS, "nodes", *_ENGINE_COLUMNS, "requests/s", "USD/hour")
+    columns = (*_POOL_COLUMNS, "servers", *_ENGINE_COLUMNS, "requests/s", "USD/hour")
     engines = sorted({f"{p.config.engine.name} {p.config.engine.version}" for p in _pools(plan)})
     note = (
         f"Engine {', '.join(engines)}: max running requests is its max_num_seqs, chunk budget its "
-        "max_num_batched_tokens. TP: GPUs per replica. Nodes: servers, no replica straddling two."
+        "max_num_batched_tokens. TP: GPUs per replica. No replica straddles two servers."
     )
     return Table("Fleet", columns, tuple(rows), note)
 
@@ -270,7 +270,7 @@ def _cost(plan: Plan, cost: CostBreakdown) -> Table:
     nodes = sum(sum(planned.nodes) for planned in plan.deployments)
     rows = (
         ("GPUs", " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())),
-        ("nodes", f"{nodes:,}"),
+        ("servers", f"{nodes:,}"),
         ("$ per hour", money(cost.usd_per_hour)),
         ("$ per month", money(cost.usd_per_month)),
         ("$ per million input tokens", money(cost.usd_per_million_input_tokens)),

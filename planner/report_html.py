@@ -21,6 +21,8 @@ from planner.plan_types import CostBreakdown, Plan
 from planner.tables import Table, counted, percent, significant
 
 _ADDRESS = re.compile(r"(https?://[^\s\"'<>]*[^\s\"'<>.,;:)])")
+SHORT_CELL = 24
+"""Most characters of a cell that stays on one line."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?[%x])?|-", re.IGNORECASE)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters that make a spreadsheet read a formula, full-width forms included (OWASP, CSV injection)."""
@@ -59,7 +61,7 @@ a {color: var(--link)}
   border-bottom: 1px solid var(--line)}
 .planner-table th {vertical-align: bottom}
 .planner-table .number {text-align: right}
-.planner-table td.number {white-space: nowrap}
+.planner-table td.number, .planner-table td.short {white-space: nowrap}
 [title] {cursor: help}
 th[title], dt[title] {text-decoration: underline dotted var(--soft); text-underline-offset: 3px}
 .terms {columns: 2 20rem; column-gap: 2rem; margin: 0}
@@ -199,18 +201,26 @@ def html_table(shown: Table, hints: Mapping[str, str] | None = None) -> str:
     """
     own = hints or {}
     columns = [own.get(name) or glossary.hint(name) for name in shown.columns]
-    kinds = [' class="number"' if numeric else "" for numeric in shown.numeric]
     head = "".join(
-        f'<th scope="col"{kind}{_title(hint)}>{escape(name)}</th>'
-        for name, kind, hint in zip(shown.columns, kinds, columns, strict=True)
+        f'<th scope="col"{_class("number" if numeric else "")}{_title(hint)}>{escape(name)}</th>'
+        for name, numeric, hint in zip(shown.columns, shown.numeric, columns, strict=True)
     )
     body = ""
     for row in shown.rows:
         of_row = (own.get(row[0]) or glossary.hint(row[0])) if row else ""
-        cells = zip(row, kinds, columns, strict=True)
-        body += "<tr>" + "".join(f"<td{kind}{_title(of_row or hint)}>{_cell(cell)}</td>" for cell, kind, hint in cells)
-        body += "</tr>"
+        cells = zip(row, shown.numeric, columns, strict=True)
+        body += "<tr>" + "".join(_td(cell, numeric, of_row or hint) for cell, numeric, hint in cells) + "</tr>"
     return f'<div class="planner-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _td(cell: str, numeric: bool, hint: str) -> str:
+    """One cell; a short one (a date, a name, a number) stays on one line, however long its neighbours are."""
+    kind = "number" if numeric else "short" if len(cell) <= SHORT_CELL else ""
+    return f"<td{_class(kind)}{_title(hint)}>{_cell(cell)}</td>"
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""
 
 
 def _title(hint: str) -> str:

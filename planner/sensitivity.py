@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from planner.deployment import Deployment
+from planner.deployment import Deployment, Performance
 from planner.explain_changes import (
     Requirement,
     at_price,
@@ -32,6 +32,7 @@ from planner.explain_types import (
     Sensitivity,
     SensitivityEnd,
 )
+from planner.latency import LatencyDistribution
 from planner.performance import evaluate
 from planner.pessimism import deviations_of, pessimistic_hardware, shifted_deployment
 from planner.plan_types import Plan, PlannedDeployment, PlanRequest
@@ -171,7 +172,7 @@ def kept_fleet(
         deployment: what becomes of each deployment.
         dearer: factor on the cost.
     """
-    judged = [_judged(planned, plan.request.slo, workload, deployment) for planned in plan.deployments]
+    judged = [_judged(planned, workload, deployment) for planned in plan.deployments]
     ratio, tightest, _ = max(judged)
     planned_per_s = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
     return KeptFleet(
@@ -185,24 +186,61 @@ def kept_fleet(
 
 def _judged(
     planned: PlannedDeployment,
-    slo: Slo,
     workload: Callable[[Workload], Workload],
     deployment: Callable[[Deployment], Deployment],
 ) -> tuple[float, str, float]:
     """Worst latency over threshold, its target, and the largest factor on the planned rate that meets the targets.
 
-    A deployment that serves one class only is held to that class's own targets, where it has any.
+    Judged as the plan was: by what was promised to this deployment's own requests, without the replicas that may fail.
     """
-    load, fleet = workload(planned.workload), deployment(planned.deployment)
-    slo = (load.classes[0].slo or slo) if len(load.classes) == 1 else slo
+    load, fleet = workload(planned.workload), deployment(planned.judged)
     performance = evaluate(fleet, load)
-    ratios = [(performance.latency_s(target) / target.threshold_s, target.name) for target in slo.targets]
+    ratios: list[tuple[float, str]] = []
+    most = math.inf
+    for slo, names in _promised(planned, load):
+        ratios += _ratios(_of_classes(performance, names), slo)
+        most = min(most, sustainable_rate_per_s(fleet, load, slo, partial(_evaluated_for, names)))
+    ratio, tightest = max(ratios)
+    return ratio, tightest, most / planned.workload.arrivals.rate_per_s
+
+
+def _promised(planned: PlannedDeployment, load: Workload) -> list[tuple[Slo, frozenset[str]]]:
+    """Each Slo of a deployment's requests with the classes it was promised to.
+
+    Where no class has targets of its own, all have those of the deployment; beside classes that have, one without was
+    promised nothing.
+    """
+    groups: dict[Slo, set[str]] = {}
+    for kind in load.classes:
+        if kind.slo is not None:
+            groups.setdefault(kind.slo, set()).add(kind.name)
+    if not groups:
+        groups[planned.slo] = {kind.name for kind in load.classes}
+    return [(slo, frozenset(names)) for slo, names in groups.items()]
+
+
+def _evaluated_for(names: frozenset[str], deployment: Deployment, load: Workload) -> Performance:
+    return _of_classes(evaluate(deployment, load), names)
+
+
+def _of_classes(performance: Performance, names: frozenset[str]) -> Performance:
+    """A predicted performance as the requests of some classes see it; gaps between tokens stay those of all."""
+    kinds = [one for one in performance.classes if one.name in names]
+    if not kinds or len(kinds) == len(performance.classes):
+        return performance
+    ttft, tpot, e2e = (
+        LatencyDistribution.mixture([(law, kind.rate_per_s) for law, kind in zip(laws, kinds, strict=True)])
+        for laws in zip(*((kind.ttft, kind.tpot, kind.e2e) for kind in kinds), strict=True)
+    )
+    return replace(performance, ttft=ttft, tpot=tpot, e2e=e2e, joint=None)
+
+
+def _ratios(performance: Performance, slo: Slo) -> list[tuple[float, str]]:
+    """Latency over threshold of each target with its name; of a joint promise, what misses over what may."""
     if slo.attainment is not None:
         within = performance.attainment(slo)
-        ratios = [((1.0 - within) / (1.0 - slo.attainment), f"{100 * slo.attainment:g} % within all thresholds")]
-    ratio, tightest = max(ratios)
-    most = sustainable_rate_per_s(fleet, load, slo)
-    return ratio, tightest, most / planned.workload.arrivals.rate_per_s
+        return [((1.0 - within) / (1.0 - slo.attainment), f"{100 * slo.attainment:g} % within all thresholds")]
+    return [(performance.latency_s(target) / target.threshold_s, target.name) for target in slo.targets]
 
 
 def _calibrated(plan: Plan) -> bool:

@@ -29,6 +29,10 @@ Row = Mapping[str, str]
 
 MAX_FILE_BYTES = 100_000_000
 """Largest CSV that is read."""
+MAX_CELL = 2000
+"""Most characters of a cell: settings are searched for phrases, which takes the square of their length."""
+MAX_DIGITS = 15
+"""Most digits of a whole number: more is no count of anything here."""
 
 SKU_ALIASES = {
     "a100_sxm": "a100-sxm-80gb",
@@ -147,9 +151,20 @@ def _rows(path: Path, optional: bool = False) -> list[dict[str, str]]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError("points", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "split the file")
         with path.open(newline="", encoding="utf-8") as file:
-            return [{key: (value or "").strip() for key, value in row.items() if key} for row in csv.DictReader(file)]
+            reader = csv.DictReader(file)
+            return [_checked(row, reader.line_num, path) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError("points", str(path), f"cannot be read ({type(error).__name__})", "give a CSV file") from None
+
+
+def _checked(row: Mapping[str | None, str | None], line: int, path: Path) -> dict[str, str]:
+    """A row without cells beyond the header. Raises InputError for a cell longer than `MAX_CELL`."""
+    cells = {key: (value or "").strip() for key, value in row.items() if key}
+    for key, cell in cells.items():
+        if len(cell) > MAX_CELL:
+            bound = f"has {len(cell)} characters, more than {MAX_CELL}"
+            raise InputError(f"{path.name} line {line}: {key[:40]}", cell, bound, "shorten the cell")
+    return cells
 
 
 @contextmanager
@@ -204,7 +219,13 @@ def leading_number(text: str) -> int | None:
     (32768, None)
     """
     match = re.match(r"\s*(?:chunked-prefill-size\s+)?(\d+)", text)
-    return int(match.group(1)) if match else None
+    return _whole(match.group(1)) if match else None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise InputError("points", digits, f"is a number of more than {MAX_DIGITS} digits", "correct the row")
+    return int(digits)
 
 
 def _point(row: Row, link: Row, settings: Row) -> ServingPoint:
@@ -246,7 +267,7 @@ def _point(row: Row, link: Row, settings: Row) -> ServingPoint:
 
 def _fraction(text: str) -> float | None:
     """A share as a plain number; None where it is anything else, such as blank or "not set"."""
-    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else None
+    return float(text) if re.fullmatch(r"\d++(?:\.\d++)?|\.\d++", text) else None
 
 
 def _decimal(name: str, text: str) -> float:
@@ -270,7 +291,7 @@ def _attention_dp(fields: _Fields, concurrency: int) -> int:
     rule = fields.settings.get("attention_dp", "")
     match = re.match(r"(\d+) for (\d+)/(\d+) with concurrency > (\d+)", rule)
     if match:
-        ranks, isl, osl, least = map(int, match.groups())
+        ranks, isl, osl, least = map(_whole, match.groups())
         at = (fields.whole("input_tokens"), fields.whole("output_tokens"))
         return ranks if at == (isl, osl) and concurrency > least else 1
     return fields.number(fields.row, "attention_dp_size") or 1
@@ -283,7 +304,7 @@ def _draft_tokens(fields: _Fields, dp: int) -> int:
     text = fields.settings.get("speculative_tokens", "") or fields.row.get("speculative_tokens", "")
     with_dp = re.search(r"(\d+) with attention DP", text)
     if dp > 1 and with_dp:
-        return int(with_dp.group(1))
+        return _whole(with_dp.group(1))
     return leading_number(text) or 1
 
 
@@ -294,12 +315,12 @@ def _client(fields: _Fields, concurrency: int) -> tuple[float, float, int]:
     by_output = re.search(rf"output {output}: (\d+) x concurrency", text)
     capped = re.search(r"(\d+) x concurrency up to (\d+); (\d+) at (\d+)", text)
     if by_output:
-        return ratio, 1.0, int(by_output.group(1)) * concurrency
-    if capped and concurrency > int(capped.group(2)):
-        return ratio, 1.0, int(capped.group(3))
+        return ratio, 1.0, _whole(by_output.group(1)) * concurrency
+    if capped and concurrency > _whole(capped.group(2)):
+        return ratio, 1.0, _whole(capped.group(3))
     times = re.search(r"(\d+) x concurrency", text)
     if times is not None:
-        return ratio, 1.0, int(times.group(1)) * concurrency
+        return ratio, 1.0, _whole(times.group(1)) * concurrency
     fields.unknown.append("client_requests")
     if fields.text("client_range_ratio"):
         return ratio, 1.0, 10 * concurrency
@@ -322,16 +343,16 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
     if not mixed_text:
         fields.unknown.append("mixed_steps")
     wait_steps, fill = 0, 0.0
-    wait = re.search(r"batch_wait_timeout_iters (\d+) and batch_wait_max_tokens_ratio ([\d.]+)", other)
+    wait = re.search(r"batch_wait_timeout_iters (\d+) and batch_wait_max_tokens_ratio (\d+(?:\.\d+)?)", other)
     lengths = (fields.whole("input_tokens"), fields.whole("output_tokens"))
     tp = fields.number(fields.link, "attention_tp") or fields.number(fields.row, "tp_size") or 1
     if wait and lengths == (1024, 1024) and tp < 8:
-        wait_steps, fill = int(wait.group(1)), float(wait.group(2))
+        wait_steps, fill = _whole(wait.group(1)), float(wait.group(2))
     interval = re.search(r"scheduler-recv-interval:? (\d+)(?: steps if concurrency >= (\d+), else (\d+))?", other)
     receive = 1
     if interval:
         most, least, otherwise = interval.groups()
-        receive = int(most) if least is None or concurrency >= int(least) else int(otherwise)
+        receive = _whole(most if least is None or concurrency >= _whole(least) else otherwise)
     return Schedule(
         mixed_steps=mixed,
         whole_prompts="whole prompts" in mixed_text or (engine == "tensorrt-llm"),

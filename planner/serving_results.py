@@ -15,8 +15,10 @@ Answers: what a benchmark of one's own measured, in a form that can be predicted
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -366,21 +368,38 @@ def _guidellm(node: _Node, name: str) -> BenchmarkRun:
     strategy, metrics = config["strategy"], node["metrics"]
     requests = metrics["request_totals"]["successful"].count()
     kind = strategy["type_"].text()
-    rate = strategy["rate"].number() if kind in ("constant", "poisson") else None
+    drawn, sent = _sent(node) if kind == "trace" else (((), ()), None)
+    rate = strategy["rate"].number() if kind in ("constant", "poisson") else sent and sent[0]
     return BenchmarkRun(
         id=name,
         client="guidellm",
         requests=requests,
         concurrency=None if rate is not None else _streams(strategy, kind, requests),
         request_rate_per_s=rate,
-        arrival_scv=0.0 if kind == "constant" else 1.0,
+        arrival_scv=sent[1] if sent else 0.0 if kind == "constant" else 1.0,
+        drawn=drawn,
         ramp_s=0.0 if not strategy["rampup_duration"].value else strategy["rampup_duration"].number(),
         input_tokens=metrics["prompt_token_count"]["successful"]["mean"].count(),
         output_tokens=metrics["output_token_count"]["successful"]["mean"].count(),
         mean_ttft_s=1e-3 * metrics["time_to_first_token_ms"]["successful"]["mean"].number(),
         mean_tpot_s=1e-3 * metrics["inter_token_latency_ms"]["successful"]["mean"].number(),
-        unknown=("spread of the lengths",),
+        unknown=() if drawn[0] else ("spread of the lengths",),
     )
+
+
+def _sent(node: _Node) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]:
+    """Lengths of the answered requests of a replayed trace, and (rate [1/s], SCV of the gaps) as they were sent."""
+    answered = node["requests"]["successful"]
+    if not isinstance(answered.value, list) or len(answered.value) < 3:
+        raise InputError(answered.at, "(too few)", "must list the requests of a replay", "save the run with them")
+    requests = [_Node(f"{answered.at}[{i}]", one) for i, one in enumerate(answered.value)]
+    times = sorted(one["request_start_time"].number() for one in requests)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    mean = statistics.fmean(gaps)
+    if mean <= 0.0:
+        raise InputError(answered.at, times[0], "were all sent at once", "replay a trace with times")
+    inputs, outputs = (tuple(one[key].count() for one in requests) for key in ("prompt_tokens", "output_tokens"))
+    return (inputs, outputs), (1.0 / mean, statistics.pvariance(gaps) / mean**2)
 
 
 def _streams(strategy: _Node, kind: str, requests: int) -> int:
@@ -411,7 +430,7 @@ def _aiperf(node: _Node, name: str) -> BenchmarkRun:
         requests=node["request_count"]["avg"].count(),
         concurrency=None if rate is not None else _first(load["concurrency"]).count(),
         request_rate_per_s=rate,
-        arrival_scv=0.0 if "constant" in pattern else 1.0,
+        arrival_scv=0.0 if "constant" in pattern else _scv(load["smoothness"]),
         input_tokens=node["input_sequence_length"]["avg"].count(),
         output_tokens=node["output_sequence_length"]["avg"].count(),
         mean_ttft_s=_seconds(node["time_to_first_token"]),
@@ -422,12 +441,28 @@ def _aiperf(node: _Node, name: str) -> BenchmarkRun:
 
 def _load_of(config: _Node) -> _Node:
     """Where an export keeps how it loaded the server: AIPerf, then the ways of GenAI-Perf."""
-    places = (config["loadgen"], config["perf_analyzer"]["stimulus"], config)
+    phases = config["phases"]
+    has_phases = isinstance(phases.value, list) and bool(phases.value)
+    last = _Node(f"{phases.at}[-1]", _phase(phases.value[-1]) if has_phases else None)
+    places = (config["loadgen"], config["perf_analyzer"]["stimulus"], config, last)
     for place in places:
         if not place["concurrency"].missing or not place["request_rate"].missing:
             return place
     bound = "names neither a concurrency nor a request rate"
     raise InputError(places[0].at, "(missing)", bound, "profile with --concurrency or --request-rate")
+
+
+def _scv(smoothness: _Node) -> float:
+    """SCV of Gamma gaps of a shape; 1 where none is given."""
+    return 1.0 if smoothness.missing else 1.0 / smoothness.number()
+
+
+def _phase(phase: Any) -> Any:  # noqa: ANN401
+    """A phase of AIPerf 0.13 (schema 1.4) under the names of its older flags."""
+    if not isinstance(phase, Mapping):
+        return phase
+    names = {"rate": "request_rate", "type": "arrival_pattern"}
+    return {names.get(key, key): value for key, value in phase.items()}
 
 
 def _first(node: _Node) -> _Node:

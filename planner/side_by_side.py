@@ -16,15 +16,15 @@ from hardware_db import HardwareDb
 from planner.deployment import Pool
 from planner.errors import InputError, PlannerError
 from planner.links import Content, differences, full_content
-from planner.llm import list_llms
 from planner.plan_files import SCENARIO_KEY
 from planner.plan_types import Alternative, Plan, PlanRequest, TargetCheck
 from planner.planning import HOURS_PER_MONTH, Progress, plan
 from planner.prices import offered_prices
 from planner.replica import ReplicaConfig
 from planner.report import token_laws
-from planner.scenario import MAX_SCENARIO_BYTES, read_scenario, with_overrides
+from planner.scenario import MAX_SCENARIO_BYTES, Scenario, file_references, read_scenario, scenario_of_text
 from planner.tables import Table, money, percent, significant, with_unit
+from planner.versions import PLAN
 from planner.workload import Metric
 
 DATASHEET = "datasheet peaks"
@@ -387,47 +387,25 @@ def scenario_in(name: str, raw: bytes) -> Content:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("file", name, "is not UTF-8 text", "give a scenario (YAML) or a plan (JSON)") from None
-    content = _plan_or_scenario(name, text)
-    for path, value in _files_named_in(content):
+    content = full_content(_scenario_of_json(name, text) or scenario_of_text(text))
+    for path in file_references(content):
         bound = "names a file, which an upload does not bring along"
-        raise InputError(f"{name}: {path}", value, bound, "use a preset, or give its content in place of its name")
-    return full_content(read_scenario(content)[0])
+        fix = "use a preset, or give its content in place of its name"
+        raise InputError(f"{name}: {path}", _value(content, path), bound, fix)
+    return content
 
 
-def _plan_or_scenario(name: str, text: str) -> dict[str, Any]:
-    """The fields of the scenario as they stand in the file."""
+def _scenario_of_json(name: str, text: str) -> Scenario | None:
+    """The scenario of a JSON text, or of the plan that it holds; None where it is no JSON (it may be YAML)."""
     try:
         found = json.loads(text)
-    except ValueError:
-        found = with_overrides({}, [f"file={text}"])["file"]  # the value of an assignment is plain YAML
-    except RecursionError:
-        raise InputError("file", name, "is nested too deeply", "flatten it") from None
-    if isinstance(found, Mapping) and "schema_version" in found and "deployments" in found:
-        found = found.get(SCENARIO_KEY)
-        if found is None:
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, Mapping):
+        return None
+    if "schema_version" in found and "deployments" in found:
+        found = PLAN.brought_up(found).get(SCENARIO_KEY)
+        if not isinstance(found, Mapping):
             bound = "is a plan that does not hold its scenario"
             raise InputError("file", name, bound, "give the scenario, or plan it again with --json")
-    if not isinstance(found, Mapping):
-        raise InputError("file", name, "is no scenario: it must be a mapping of fields", "start from a saved one")
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
-    except (TypeError, ValueError):
-        raise InputError("file", name, "has fields whose names are no text", "write names as text") from None
-    return plain
-
-
-def _files_named_in(content: object, path: str = "") -> list[tuple[str, str]]:
-    """Fields that name a file: a trace, or a model that is no preset; each as (dotted path, name)."""
-    if isinstance(content, list):
-        pairs: list[tuple[Any, Any]] = list(enumerate(content))
-    elif isinstance(content, Mapping):
-        pairs = list(content.items())
-    else:
-        return []
-    found = []
-    for key, value in pairs:
-        here = f"{path}.{key}" if path else str(key)
-        is_model = key == "llm" and isinstance(value, str) and value not in list_llms()
-        is_trace = key in ("trace", "replay") and value is not None
-        found += [(here, str(value))] if is_model or is_trace else _files_named_in(value, here)
-    return found
+    return read_scenario(found)[0]

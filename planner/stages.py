@@ -73,7 +73,7 @@ class Stage:
             mean_step_s=queue.mean_step_s,
             prefix_hits=self.prefix_hits,
             kv_waste=model.kv_waste,
-            kv_occupancy=min(1.0, running * model.costs.held_tokens / model.footprint.kv_capacity_tokens),
+            kv_occupancy=min(1.0, running * model.held_tokens / model.footprint.kv_capacity_tokens),
         )
 
     def prompt_tokens_per_step(self) -> float:

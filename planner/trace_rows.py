@@ -75,6 +75,70 @@ _MAX_SHAPES = 1000
 # --- fields ---------------------------------------------------------------------------------------------------------
 
 _Path = tuple[str, ...]
+_PARTS = {
+    **dict.fromkeys(("arrival", "arrived", "time", "timestamp"), "time"),
+    **dict.fromkeys(("inputtokens", "prompttokens", "input"), "input"),
+    **dict.fromkeys(("outputtokens", "completiontokens", "output"), "output"),
+    **dict.fromkeys(("cachedtokens", "cachedinputtokens"), "cached"),
+    "status": "status",
+}
+"""What a user may say a column holds, after `spelled`, and the part of `_ALIASES` it is."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column holds what, in a user's own words.
+
+    Attributes:
+        names: by part (time, input, output, cached, status), the name of the column, or the dotted path of a field.
+        unit_s: of the times [s], where it was stated.
+    """
+
+    names: Mapping[str, str]
+    unit_s: float | None = None
+
+    @classmethod
+    def of(cls, columns: Mapping[str, str]) -> Columns:
+        """From ``{"arrival_s": "ts", "input_tokens": "prompt", "output_tokens": "completion"}``.
+
+        ``arrival_ms`` (or us, ns) states another unit, plain ``arrival`` none. ``cached_tokens`` and ``status`` are
+        optional, and so is the arrival: without it only the lengths are read.
+
+        Raises InputError for a name that says nothing known, twice the same, or no input or output tokens.
+
+        >>> Columns.of({"arrived_ms": "ts", "input_tokens": "prompt", "output_tokens": "completion"}).unit_s
+        0.001
+        """
+        names: dict[str, str] = {}
+        unit_s = None
+        for meaning, column in columns.items():
+            word, unit = spelled(str(meaning))
+            part = _PARTS.get(word)
+            known = "use arrival_s, input_tokens, output_tokens, cached_tokens, status"
+            if part is None or (unit is not None and part != "time"):
+                raise InputError("columns", meaning, "is nothing that a trace holds", known)
+            if part in names:
+                raise InputError("columns", meaning, f"says again what {names[part]} is", "name one column for each")
+            if not isinstance(column, str) or not column.strip():
+                raise InputError(f"columns.{meaning}", _shown(column), "must be the name of a column", "write its name")
+            names[part] = column.strip()
+            unit_s = unit if part == "time" else unit_s
+        for part in ("input", "output"):
+            if part not in names:
+                fix = f"add {part}_tokens and the column that holds them"
+                raise InputError("columns", ", ".join(columns), f"does not say which column has {part} tokens", fix)
+        return cls(names, unit_s)
+
+
+def _named_fields(row: Mapping[str, object], named: Columns, known: frozenset[str]) -> RowFields:
+    """Where a row keeps what the user named; a field that is not there is left out."""
+    paths: dict[str, _Path] = {}
+    for part, column in named.names.items():
+        path = (column,) if column in row else tuple(column.split("."))
+        if column in row or _at(row, path) is not None:
+            paths[part] = path
+    beside: dict[str, tuple[_Path, ...]] = dict.fromkeys(("input", "output"), ())
+    return RowFields(paths, beside, known, named.unit_s)
 
 
 @lru_cache(maxsize=4096)
@@ -106,11 +170,13 @@ class RowFields:
     unit_s: float | None
 
     @classmethod
-    def of(cls, row: Mapping[str, object]) -> RowFields:
-        """Of a row, and of all that have its shape."""
+    def of(cls, row: Mapping[str, object], named: Columns | None = None) -> RowFields:
+        """Of a row, and of all that have its shape; `named` says which field is which, and leaves nothing to guess."""
         leaves: dict[str, _Path] = {}
         for path in _leaves(row, ()):
             leaves.setdefault("".join(spelled(key)[0] for key in path), path)
+        if named is not None:
+            return _named_fields(row, named, frozenset(leaves))
         found = {part: next((leaves[n] for n in names if n in leaves), ()) for part, names in _ALIASES.items()}
         paths = {part: path for part, path in found.items() if path}
         unit_s = spelled(paths["time"][-1])[1] if "time" in paths else None
@@ -298,9 +364,10 @@ def _shown(value: object) -> object:
 class RowReader:
     """Rows as objects -> `Rows`; remembers where rows of each shape keep what."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Columns | None = None) -> None:
         self.rows = Rows()
         self.first: RowFields | None = None
+        self.named = named
         self._shapes: dict[tuple[object, ...], RowFields] = {}
 
     @property
@@ -316,7 +383,7 @@ class RowReader:
         if found is None:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            found = self._shapes[shape] = RowFields.of(row)
+            found = self._shapes[shape] = RowFields.of(row, self.named)
         return found
 
     def add(self, number: int, row: Mapping[str, object], fields: RowFields | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shutil
 import subprocess
 import sys
@@ -54,6 +56,25 @@ def unpacked_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         wheel.extractall(target)
     return target
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _components_are_looked_for_once() -> None:
+    """Every new AppTest reads the metadata of all installed packages for components, which stay as they are."""
+    if "streamlit" in sys.modules:
+        with contextlib.suppress(ImportError, AttributeError):  # other versions look elsewhere, or not at all
+            from streamlit.components.v2 import manifest_scanner
+
+            manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _charts_are_validated_once() -> None:
+    """As a whole, when they are turned into Vega-Lite, and not every part of them before that as well."""
+    if "altair" in sys.modules:
+        from altair.utils import schemapi
+
+        schemapi.disable_debug_mode()
 
 
 @pytest.fixture(autouse=True)

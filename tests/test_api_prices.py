@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -15,12 +16,15 @@ from planner.api_prices import (
     break_even_rate_per_s,
     family,
     listed_api_prices,
+    mean_rate_per_s,
     own_price,
 )
 from planner.errors import InputError
 from planner.explain_solver import Solver
-from planner.plan_types import Plan, PlanRequest
-from tests.made_up_plans import H100, REAL, REQUEST, lumpy, made_up
+from planner.plan_types import Plan, PlanRequest, ScheduledPeriod
+from planner.planning import plan
+from tests.builders import HARDWARE, small_request
+from tests.made_up_plans import H100, QUICK, REAL, REQUEST, lumpy, made_up
 
 
 class TestApi:
@@ -58,6 +62,35 @@ class TestApi:
         assert truth <= found.smallest_break_even_per_s <= 1.011 * truth
         assert found.fleet_break_even_per_s == pytest.approx(truth)
         assert break_even_rate_per_s(3.0, usd / 3600) == pytest.approx(truth)
+
+    def test_over_a_day_the_mean_bill_meets_the_mean_cost(self) -> None:
+        """Half the day is idle but for a tenth: an API is paid for what is asked, not for the peak all day."""
+        asked = {"factors": [1.0, 0.1], "period_hours": 12.0}
+        found = plan(small_request(search=QUICK, profile=asked), simulate=False, alternatives=False)
+        mean = 30.0 * (1.0 + 0.1) / 2.0
+        assert sum(one.workload.rate_per_s for one in found.deployments) == pytest.approx(30.0)
+        assert found.allocation is not None
+        assert mean_rate_per_s(found) == pytest.approx(mean) == pytest.approx(found.allocation.rate_per_s)
+        (one,) = api_break_even(found, [own_price("x", "0.05/0.08", date(2026, 11, 22))])
+        per_request = (800 * 0.05 + 150 * 0.08) / 1e6
+        assert one.api_usd_per_hour == pytest.approx(3600 * mean * per_request)
+        assert one.utilisation == pytest.approx(one.fleet_break_even_per_s / mean)
+
+    def test_fleets_planned_anew_are_compared_over_the_day_too(self) -> None:
+        """A fleet of 3 USD/h whatever the demand, asked for half of it on average: even at twice the stated rate."""
+
+        def flat(request: PlanRequest, hardware: HardwareDb) -> Plan:
+            served = request.workload.rate_per_s
+            hours = [ScheduledPeriod(str(by), 12.0, by * served, by * served, {}, {}, 3.0) for by in (1.0, 0.0)]
+            return replace(made_up(request, {(H100, 1): 1}, 3.0), schedule=tuple(hours))
+
+        usd = 0.25  # for 3600 requests, so that 12 requests/s cost 3 USD/h
+        price = own_price("x", f"{usd / 3600 * 1e6 / 800}/0", date(2026, 11, 22))
+        (found,) = api_break_even(flat(REQUEST, HARDWARE), [price], Solver(flat))
+        assert found.fleet_break_even_per_s == pytest.approx(12.0)
+        assert found.utilisation == pytest.approx(12.0 / 15.0)
+        assert found.smallest_break_even_per_s is not None
+        assert 24.0 <= found.smallest_break_even_per_s <= 1.011 * 24.0
 
     def test_an_api_that_is_always_cheaper_has_no_break_even(self) -> None:
         price = own_price("x", "1e-9/0", date(2026, 11, 22))

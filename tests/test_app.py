@@ -29,6 +29,7 @@ TRACES = ROOT / "tests" / "data" / "traces"
 TIMEOUT_S = 120
 SMALL = {
     "base": "chat-llama-70b",
+    "workload.rate_per_s": "10.0",
     "search.skus": '["h100-sxm"]',
     "search.modes": '["mixed"]',
     "search.tp": "[2]",
@@ -149,8 +150,8 @@ def press(app: AppTest, key: str) -> AppTest:
 
 
 def test_the_page_opens_with_a_checked_answer() -> None:
-    """The same sum as the API plans."""
-    app = small(**WIDER)
+    """The same sum as the API plans, with SKUs to choose from."""
+    app = small(search__skus=WIDER["search__skus"])
     shows_an_answer(app)
     assert any("Checked by simulation" in item.value for item in app.markdown)
     same = planner.plan(planner.load_scenario(scenario(app)), alternatives=False)
@@ -163,10 +164,10 @@ def test_the_page_opens_with_a_checked_answer() -> None:
 
 def test_an_address_opens_the_same_page_again(by_theory: None) -> None:
     app = small()
-    number("rate", 25.0)(app)
+    number("rate", 12.0)(app)
     number("slo-0-threshold", 700.0)(app)
     again = opened(query(app))
-    assert query(app)["workload.rate_per_s"] == "25.0"
+    assert query(app)["workload.rate_per_s"] == "12.0"
     assert scenario(again) == scenario(app)
     assert headline(again) == headline(app)
 
@@ -205,7 +206,7 @@ DEARER: dict[str, Act] = {
     "tighter TTFT": number("slo-0-threshold", 500.0),
     "tighter TPOT": number("slo-1-threshold", 35.0),
     "higher percentile": choice("slo-1-percentile", 0.999),
-    "more requests": number("rate", 60.0),
+    "more requests": number("rate", 15.0),
     "longer inputs": lambda app: app.slider(key="mean-input").set_value(2000).run(),
     "longer outputs": lambda app: app.slider(key="mean-output").set_value(400).run(),
     "burstier": number("scv", 20.0),
@@ -217,7 +218,7 @@ DEARER: dict[str, Act] = {
 CHEAPER: dict[str, Act] = {
     "looser TTFT": number("slo-0-threshold", 3000.0),
     "looser TPOT": number("slo-1-threshold", 100.0),
-    "fewer requests": number("rate", 20.0),
+    "fewer requests": number("rate", 5.0),
     "more SKUs": several("skus", ["h100-sxm", "mi300x"]),
     "more degrees": several("tp", [2, 4]),
     "more batch limits": several("batch", [128, 256]),
@@ -284,14 +285,14 @@ def test_undo_and_redo(by_theory: None) -> None:
     app = small()
     assert app.button(key="undo").disabled and app.button(key="redo").disabled
     first, cost = scenario(app), usd_per_month(app)
-    number("rate", 60.0)(app)
+    number("rate", 15.0)(app)
     second = scenario(app)
     press(app, "undo")
     assert scenario(app) == first and usd_per_month(app) == cost
-    assert app.number_input(key="rate").value == 40.0
+    assert app.number_input(key="rate").value == 10.0
     assert app.button(key="undo").disabled
     press(app, "redo")
-    assert scenario(app) == second and app.number_input(key="rate").value == 60.0
+    assert scenario(app) == second and app.number_input(key="rate").value == 15.0
 
 
 def test_an_example_is_opened_and_undone(by_theory: None) -> None:
@@ -308,7 +309,7 @@ def test_an_example_is_opened_and_undone(by_theory: None) -> None:
 
 def test_a_saved_scenario_is_opened_again(by_theory: None) -> None:
     app = small()
-    number("rate", 33.0)(app)
+    number("rate", 13.0)(app)
     saved = scenario_text(scenario(app))
     assert planner.load_scenario(yaml.safe_load(saved)) == planner.load_scenario(scenario(app))
     other = upload(small(), "scenario-file", "mine.yaml", saved.encode())
@@ -426,7 +427,7 @@ BAD = {
     "MLA": ("config-file", "config.json", json.dumps(LLAMA | {"kv_lora_rank": 512}).encode(), "config.kv_lora_rank"),
     "no columns": ("trace-file", "trace.csv", b"colour,size\nred,1\n", "trace.csv"),
     "no trace": ("trace-file", "trace.csv", b"\x00\xff\xfe", "trace.csv"),
-    "no text": ("scenario-file", "s.yaml", b"\xff\xfe\x00\xff", "is no text"),
+    "no text": ("scenario-file", "s.yaml", b"\xff\xfe\x00\xff", "is not UTF-8 text"),
     "alias": ("scenario-file", "s.yaml", b"a: &a [1]\nb: *a\n", "alias"),
     "tag": ("scenario-file", "s.yaml", b"a: !!python/object/apply:os.getcwd []\n", "scenario"),
     "other fields": ("scenario-file", "s.yaml", EXAMPLE + b"colour: red\n", "colour"),
@@ -434,7 +435,7 @@ BAD = {
         "scenario-file",
         "s.yaml",
         EXAMPLE.replace(b"  lengths: azure-2023-conv", b"  lengths: {trace: /etc/passwd}"),
-        "names a file, which the web app does not open",
+        "names a file, which an upload does not bring along",
     ),
 }
 
@@ -546,10 +547,10 @@ def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: 
 
 def test_two_visitors_do_not_see_each_other(by_theory: None) -> None:
     one, other = small(), small()
-    number("rate", 77.0)(one)
+    number("rate", 11.0)(one)
     upload(one, "trace-file", "mine.csv", (TRACES / "azure_2023_conv_head.csv").read_bytes())
     other.run()
-    assert scenario(other) == scenario(small()) and other.number_input(key="rate").value == 40.0
+    assert scenario(other) == scenario(small()) and other.number_input(key="rate").value == 10.0
     assert other.button(key="undo").disabled
     assert not any("mine.csv" in item.value for item in other.caption)
 
@@ -559,7 +560,7 @@ def test_nothing_is_written_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     app = small()
-    number("rate", 41.0)(app)
+    number("rate", 11.0)(app)
     upload(app, "trace-file", "mine.csv", (TRACES / "azure_2023_conv_head.csv").read_bytes())
     shows_an_answer(app)
     assert list(tmp_path.iterdir()) == []

@@ -1,22 +1,14 @@
 """The page in a real browser, from a clean start: it plans, follows a slider, takes a trace, opens every tab, gives the
 plan as a file and comes back from its address; it fits two widths and complains of nothing.
 
-Needs Debian's chromium and chromedriver and the extra `app`; skipped with the reason where one is absent. Pictures go
-to a temporary folder, and to docs/images when PLANNER_SCREENSHOTS is set.
+Needs Debian's chromium and chromedriver and the extra `app`; skipped with the reason where one is absent. The pictures
+of the documentation are made by `python -m tests.studies.pictures`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,26 +16,25 @@ import pytest
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 pytest.importorskip("selenium", reason="driving a browser needs selenium")
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-ROOT = Path(__file__).resolve().parents[1]
-BROWSER, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-PATIENCE_S = 60.0
-HEIGHT_PX = 900
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-color-profile=srgb",
+from tests.browser import (
+    BROWSER,
+    DRIVER,
+    chromium,
+    drawn,
+    found,
+    is_settled,
+    open_tab,
+    resize,
+    served,
+    settle,
+    shown,
+    wait_for,
 )
+
+HEIGHT_PX = 900
 
 MISFITS = """
 const inside = "[data-testid=stMain] :is(p, h1, h2, h3, svg, [data-testid=stMetric])";
@@ -59,9 +50,6 @@ return [
 TABS = {"Plan": 2, "Why": 4, "Latency": 4, "Roofline": 4, "Cost": 3, "Compare": 3, "Hardware": 2}
 """Every tab, with how many charts it has at least, the fleet on top of all included."""
 
-SHOWN = ("app-1440.png", "app-900.png", "app-latency.png")
-"""Pictures that the documentation shows."""
-
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not BROWSER.exists(), reason=f"no browser at {BROWSER}"),
@@ -69,39 +57,11 @@ pytestmark = [
 ]
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail(f"waited {PATIENCE_S:g} s for {what}")
-
-
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The real server on a free local port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.headless", "true"]
-    command += ["--server.address", "127.0.0.1", "--server.port", str(port), "--browser.gatherUsageStats", "false"]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: is_up(f"http://127.0.0.1:{port}/_stcore/health") or server.poll() is not None, "the server")
-        assert server.poll() is None, "the server ended at once"
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-
-
-def is_up(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    with served() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -112,73 +72,22 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory, downloads: Path) -> Iterator[webdriver.Chrome]:
-    options = Options()
-    options.binary_location = str(BROWSER)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    try:
+    with chromium(tmp_path_factory.mktemp("profile"), downloads) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(scope="module")
 def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
     """The page with its first plan."""
-    resize(browser, 1440)
+    resize(browser, 1440, HEIGHT_PX)
     browser.get(f"{address}?simulation.requests=2000")  # the worked example, simulated in less time
-    wait_for(lambda: is_settled(browser), "the first plan")
+    settle(browser, "the first plan")
     return browser
-
-
-def resize(page: webdriver.Chrome, width: int, height: int = HEIGHT_PX) -> None:
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def found(page: webdriver.Chrome, name: str) -> list[str]:
-    """Texts of all elements of one kind that are shown."""
-    script = "return [...document.querySelectorAll(`[data-testid='${arguments[0]}']`)].map(e => e.innerText)"
-    return list(page.execute_script(script, name))
-
-
-def shown(page: webdriver.Chrome) -> str:
-    return page.find_element(By.CSS_SELECTOR, "[data-testid=stMain]").text
 
 
 def usd_per_month(page: webdriver.Chrome) -> float:
     (figure,) = [text for text in found(page, "stMetric") if text.startswith("Per month")]
     return float(figure.split("$")[1].split()[0].replace(",", ""))
-
-
-def is_settled(page: webdriver.Chrome) -> bool:
-    """The script has run to its end and nothing more is to come: the plan is checked, its intervals are there."""
-    running = page.execute_script(
-        "return document.querySelector('[data-testid=stApp]')?.getAttribute('data-test-script-state')"
-    )
-    return running == "notRunning" and "Checked by simulation" in shown(page) and "interval follows" not in shown(page)
-
-
-def picture(page: webdriver.Chrome, name: str, folder: Path) -> None:
-    time.sleep(1.0)  # animations of the page end
-    path = folder / name
-    assert page.save_screenshot(str(path))
-    if name in SHOWN and os.environ.get("PLANNER_SCREENSHOTS"):
-        shutil.copy(path, ROOT / "docs" / "images" / name)
-
-
-def open_tab(page: webdriver.Chrome, name: str) -> None:
-    tab = page.find_element(By.XPATH, f"//*[@role='tab'][normalize-space()='{name}']")
-    tab.click()
-    wait_for(lambda: tab.get_attribute("aria-selected") == "true" and is_settled(page), f"the tab {name}")
-
-
-def drawn(page: webdriver.Chrome) -> int:
-    script = "return document.querySelectorAll('[data-testid=stMain] [data-testid=stVegaLiteChart] svg.marks').length"
-    return int(page.execute_script(script))
 
 
 def test_the_first_view_is_an_answer(page: webdriver.Chrome) -> None:
@@ -194,24 +103,22 @@ def test_the_first_view_is_an_answer(page: webdriver.Chrome) -> None:
 
 
 @pytest.mark.parametrize("width", [1440, 900])
-def test_the_page_fits_its_width(page: webdriver.Chrome, width: int, tmp_path: Path) -> None:
-    resize(page, width)
-    wait_for(lambda: is_settled(page), "the page at its new width")
-    picture(page, f"app-{width}.png", tmp_path)
+def test_the_page_fits_its_width(page: webdriver.Chrome, width: int) -> None:
+    resize(page, width, HEIGHT_PX)
+    settle(page, "the page at its new width")
     right, cut = page.execute_script(MISFITS)
     assert right == [] and cut == []
-    resize(page, 1440)
+    resize(page, 1440, HEIGHT_PX)
 
 
 @pytest.mark.parametrize(("tab", "charts"), list(TABS.items()))
-def test_every_tab_opens(page: webdriver.Chrome, tab: str, charts: int, tmp_path: Path) -> None:
+def test_every_tab_opens(page: webdriver.Chrome, tab: str, charts: int) -> None:
     open_tab(page, tab)
     wait_for(lambda: drawn(page) >= charts, f"{charts} charts in the tab {tab}")
     assert not found(page, "stException") and not found(page, "stAlertContentError")
     resize(page, 1440, 1900)
-    wait_for(lambda: is_settled(page), "the tab at its full height")
-    picture(page, f"app-{tab.lower()}.png", tmp_path)
-    resize(page, 1440)
+    settle(page, "the tab at its full height")
+    resize(page, 1440, HEIGHT_PX)
     right, cut = page.execute_script(MISFITS)
     assert right == [] and cut == []
 
@@ -238,7 +145,7 @@ def test_the_address_holds_the_scenario(page: webdriver.Chrome) -> None:
     assert "workload.rate_per_s=60.0" in address
     page.get("about:blank")
     page.get(address)
-    wait_for(lambda: is_settled(page), "the page from its address")
+    settle(page, "the page from its address")
     assert usd_per_month(page) == before and "at 60 requests/s on" in shown(page)
 
 

@@ -27,8 +27,16 @@ from calibration.measure import CudaStopwatch, Effort, HostStopwatch, copies_for
 from calibration.operators import balanced_load
 from calibration.plausible import implausible
 from calibration.records import COLUMNS, Case, Outcome, RawFolder, Record, open_folder
-from calibration.run import _check_refused, calibrate_device, compare_command, document, extent_of, rates
-from calibration.session import Session, formats_of
+from calibration.run import (
+    _check_refused,
+    _report_outcomes,
+    calibrate_device,
+    compare_command,
+    document,
+    extent_of,
+    rates,
+)
+from calibration.session import Session, formats_of, usable_formats
 from calibration.tables import read_table
 from hardware_db import Calibration, Coefficient, GpuSku, KernelFit, load_hardware
 from planner.errors import InputError
@@ -43,7 +51,9 @@ SETUP: dict[str, Any] = {"sku": "h200-sxm", "torch": "2.4"}
 
 
 def torch_or_skip() -> Any:
-    return pytest.importorskip("torch", reason="measuring needs the optional extra 'calibration'")
+    torch = pytest.importorskip("torch", reason="measuring needs the optional extra 'calibration'")
+    torch.set_num_threads(1)  # other tests run beside these, and threads that wait for a core wait long
+    return torch
 
 
 # Timing, under a clock and a GPU that tell the truth.
@@ -367,6 +377,26 @@ def test_what_torch_cannot_do_is_recorded_in_its_own_words(tmp_path: Path) -> No
         session.measure(Case("sorting", {}))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kernel"), [("bf16", "linear"), ("fp8", "scaled_mm+eager_quantise"), ("sq", "int_mm")]
+)
+def test_products_of_every_format_are_measured(tmp_path: Path, dtype: str, kernel: str) -> None:
+    """Small: a CPU takes seconds for an FP8 product of the size that the whole run below measures."""
+    record = _session(tmp_path).measure(Case("gemm", {"dtype": dtype, "m": 4, "n": 32, "k": 64}))
+    assert (record.outcome, record.kernel) == (Outcome.MEASURED, f"torch_{kernel}")
+    assert record.latency_s > 0
+
+
+def test_a_format_that_is_missing_here_is_left_out_and_said(tmp_path: Path) -> None:
+    """FP8 in blocks, which PyTorch multiplies on GPUs only."""
+    session = _session(tmp_path)
+    usable, refused = usable_formats(session, ["bf16", "fp8_block"])
+    assert usable == ["bf16"] and list(refused) == ["fp8_block"]
+    said = Console(file=io.StringIO(), width=300)
+    _report_outcomes(session.folder, [], refused, said)
+    assert "format fp8_block: not available here (" in said.file.getvalue()  # type: ignore[attr-defined]
+
+
 # The kernels compute what they are named for.
 
 
@@ -471,24 +501,26 @@ def test_collectives_run_on_one_rank_and_leave_a_line_each(tmp_path: Path) -> No
 # The fit finds what was put in.
 
 
-def _planted(folder: Path, form: GemmForm) -> None:
-    machine = Machine(H200.peak_flops_per_s["bf16"].value, H200.hbm_bandwidth_bytes_per_s.value, 132.0)
+def _planted(folder: Path, form: GemmForm, dtype: str) -> None:
+    machine = Machine(H200.peak_flops_per_s[dtype].value, H200.hbm_bandwidth_bytes_per_s.value, 132.0)
+    weight_bytes = {"bf16": 2.0, "fp8": 1.0}[dtype]
     raw = _folder(folder)
     tokens = np.array([1.0, 8.0, 32.0, 64.0, 65.0, 128.0, 256.0, 1024.0, 4096.0])
     for n, k in gemm_shapes([load_llm("llama-3.1-8b"), load_llm("llama-3.1-70b")], [1, 8]):
-        for m, seconds in zip(tokens, gemm_s(tokens, n, k, form, machine, 2.0), strict=True):
-            case = Case("gemm", {"dtype": "bf16", "m": int(m), "n": n, "k": k})
+        for m, seconds in zip(tokens, gemm_s(tokens, n, k, form, machine, weight_bytes), strict=True):
+            case = Case("gemm", {"dtype": dtype, "m": int(m), "n": n, "k": k})
             raw.append(Record(case, Outcome.MEASURED, float(seconds), "planted"))
     raw.write_tables("torch", "2.4")
 
 
-def test_fit_of_planted_times_gives_them_back(tmp_path: Path) -> None:
-    _planted(tmp_path, GemmForm(4e-6, 0.72, 0.83, 3.0, 0.1, 4.0, 2e-6))
+@pytest.mark.parametrize(("dtype", "close"), [("bf16", 0.01), ("fp8", 0.02)])
+def test_fit_of_planted_times_gives_them_back(tmp_path: Path, dtype: str, close: float) -> None:
+    _planted(tmp_path, GemmForm(4e-6, 0.72, 0.83, 3.0, 0.1, 4.0, 2e-6), dtype)
     fitted, missing = fit_measured(tmp_path, H200)
-    one = fitted["gemm/bf16"]
+    one = fitted[f"gemm/{dtype}"]
     assert missing == {}
-    assert one.fit.median_error < 0.01
-    assert np.median(np.abs(one.fitted_s / one.measured_s - 1.0)) < 0.01
+    assert one.fit.median_error < close
+    assert np.median(np.abs(one.fitted_s / one.measured_s - 1.0)) < close
     assert one.fit.parameters["memory_efficiency"].value == pytest.approx(0.83, rel=0.05)
     assert one.fit.note.startswith("planted")
 
@@ -556,11 +588,12 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run for a SKU without FP8, which a CPU multiplies too slowly; 8-bit products are of integers."""
     torch_or_skip()
     out = tmp_path_factory.mktemp("run") / "my-gpu.json"
     console = Console(file=io.StringIO(), width=200)
     made = calibrate_device(
-        out, sku="h200-sxm", device="cpu", quick=True, whole_step=True, budget_s=900.0, console=console
+        out, sku="a100-sxm-80gb", device="cpu", quick=True, whole_step=True, budget_s=900.0, console=console
     )  # a busy machine may take longer than the usual three minutes
     return Run(made, out, console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -570,9 +603,16 @@ def test_run_writes_a_calibration_that_the_database_accepts(run: Run) -> None:
 
     assert _read_calibration(run.out) == run.calibration
     assert Calibration(**json.loads(document(run.calibration))) == run.calibration
-    needed = {"gemm/bf16", "attention_prefill/bf16", "attention_decode/bf16", "experts/bf16", "elementwise/bf16"}
+    needed = {
+        "gemm/bf16",
+        "gemm/int8",
+        "attention_prefill/bf16",
+        "attention_decode/bf16",
+        "experts/bf16",
+        "elementwise/bf16",
+    }
     assert needed <= set(run.calibration.kernels)
-    assert run.calibration.sku == "h200-sxm"
+    assert run.calibration.sku == "a100-sxm-80gb"
 
 
 def test_calibration_from_a_cpu_says_so(run: Run) -> None:
@@ -605,7 +645,7 @@ def test_run_keeps_tables_and_draws_every_operator(run: Run) -> None:
 
 def test_a_second_run_needs_resume(run: Run) -> None:
     with pytest.raises(InputError, match="--resume"):
-        calibrate_device(run.out, sku="h200-sxm", device="cpu", quick=True, console=Console(file=io.StringIO()))
+        calibrate_device(run.out, sku="a100-sxm-80gb", device="cpu", quick=True, console=Console(file=io.StringIO()))
 
 
 def test_a_gpu_that_is_not_there_is_not_measured(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from planner.machines import machine, machine_key, with_limits
 from planner.performance import evaluate
 from planner.pool_model import pool_model
 from planner.replica import Parallelism, ReplicaConfig, Speculation
+from planner.tables import with_unit
 from planner.workload import LatencyTarget, Metric, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, FP8, HARDWARE
 
@@ -175,6 +177,22 @@ def test_a_sku_with_nothing_is_rejected_with_the_nearest_reason() -> None:
     huge = found(demand("deepseek-v3"), modes=(Mode.MIXED,))
     assert [one.ratio for one in huge.rejections] == [math.inf, math.inf]
     assert all("leave no KV cache" in one.reason for one in huge.rejections)
+
+
+def test_a_reason_writes_latencies_as_everything_else_does() -> None:
+    """Seconds of prefill are thousands of milliseconds, not 6.56e+03; E2E is in seconds."""
+    long = TokenLengths.constant(100_000, 200)
+    goals = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=1.0),))
+    whole = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.99, threshold_s=2.0),))
+    for targets, text in (
+        (goals, r": p99 TTFT \d{1,3},\d{3} ms > 1,000 ms even"),
+        (whole, r" \d+(\.\d+)? s > 2 s even"),
+    ):
+        slow = demand(lengths=long, goals=targets)
+        (rejection,) = found(slow, skus=("a100-sxm-80gb",), tp=(1,), modes=(Mode.MIXED,)).rejections
+        assert re.search(text, rejection.reason), rejection.reason
+        reached = rejection.ratio * targets.targets[0].threshold_s
+        assert with_unit(reached, targets.targets[0].metric) in rejection.reason
 
 
 def test_without_decodes_there_is_nothing_to_hand_over() -> None:

@@ -110,10 +110,16 @@ class TestExplain:
         assert list(explanation["unanswered"]) == ["marginal"]
 
     def test_an_infeasible_scenario_is_explained_with_exit_code_3(self, scenario: Path) -> None:
-        result = run("explain", scenario, "--set", IMPOSSIBLE, "--set", "workload.rate_per_s=1")
+        """Three replicas of one GPU each do not fit two GPUs: either number can give way, nothing else helps."""
+        wishes = ("workload.rate_per_s=1", "limits.replicas_at_least=3", "limits.gpus.h100-sxm=2")
+        result = run("explain", scenario, *(word for wish in wishes for word in ("--set", wish)))
         assert result.exit_code == 3
         assert "Smallest single relaxations" in result.stdout
-        assert "No change of p95 TTFT alone makes it feasible" in " ".join(result.stdout.split())
+        said = " ".join(result.stdout.split())
+        for other in ("demand", "p95 TTFT", "p95 TPOT"):
+            assert f"No change of {other} alone makes it feasible" in said
+        assert "fewest replicas of a pool 3 replicas -> 2 replicas makes it feasible" in said
+        assert "most h100-sxm 2 GPUs -> 3 GPUs makes it feasible" in said
 
     def test_a_plan_is_explained_from_its_document(self, plan_json: Path) -> None:
         result = run("explain", plan_json, "--only", "requirements")

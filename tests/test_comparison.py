@@ -305,6 +305,14 @@ def test_laws_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> 
         assert row["share"] + row["beyond"] == pytest.approx(1.0)
 
 
+def test_the_legend_of_laws_names_the_systems_that_have_one(compared: Comparison) -> None:
+    """A system whose queue grows without bound has no law; the others keep their colours without it."""
+    drawn = {row["system"] for row in systems.latency_cdf_rows(compared, Metric.TTFT)}
+    color = systems.latency_cdfs(compared, Metric.TTFT).to_dict()["layer"][0]["encoding"]["color"]
+    assert set(color["legend"]["values"]) == drawn
+    assert color["scale"]["domain"] == [row.system.name for row in compared.compared]
+
+
 def test_every_chart_has_units_on_its_axes(compared: Comparison) -> None:
     made = systems.charts(compared)
     assert set(made) == {"ttft_cdf", "tpot_cdf", "e2e_cdf", "itl_cdf", "goodput", "cost", "attainment", "token_gaps"}

@@ -103,6 +103,7 @@ def test_deployments_carry_every_knob_and_their_memory(plan: Plan, exported: dic
         for index, pool in enumerate(planned.deployment.pools):
             found, config = shown["deployment"]["pools"][index], pool.config
             assert (found["role"], found["sku"], found["tp"]) == (pool.role, config.sku.id, config.parallelism.tp)
+            assert found["parallelism"] == config.parallelism.model_dump(mode="json")
             assert (found["replicas"], found["gpus"]) == (pool.replicas, pool.gpus)
             assert found["max_running_requests"] == config.max_running_requests
             assert found["max_batched_tokens"] == config.max_batched_tokens

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 import yaml
 
 from hardware_db import Dtype
-from planner.deployment import Deployment
-from planner.errors import InputError, UnsupportedFeatureError
-from planner.launch import COMPOSE_NAME, README_NAME, FlagKind, engine_flags, launch_files, launch_specs
+from planner import launch
+from planner.deployment import Deployment, Router
+from planner.errors import InputError, UnknownNameError, UnsupportedFeatureError
+from planner.fleets import fleet_of
+from planner.launch import COMPOSE_NAME, README_NAME, FlagKind, LaunchSpec, engine_flags, launch_files
 from planner.llm import Precision, load_llm
 from planner.plan_types import Plan
 from planner.replica import LoraAdapters, Parallelism, Speculation
@@ -50,10 +53,22 @@ def mixed(engine: str = "vllm", replicas: int = 2, **changes: Any) -> Plan:
     return planned(Deployment.mixed(on(engine, **changes), replicas))
 
 
+def routed(plan: Plan, router: Router) -> Plan:
+    """The same plan with another policy in front of its pools."""
+    deployment = plan.deployments[0].deployment
+    pools = tuple(pool.model_copy(update={"router": router}) for pool in deployment.pools)
+    return planned(deployment.model_copy(update={"pools": pools}))
+
+
 def on(engine: str, **changes: Any) -> Any:
     """A replica on an engine."""
     config = replica(**changes)
     return config.model_copy(update={"engine": HARDWARE.engines[engine]})
+
+
+def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
+    """What starts the pools of a plan."""
+    return launch.launch_specs(fleet_of(plan))
 
 
 def flags(plan: Plan, pool: int = 0) -> dict[str, str]:
@@ -163,7 +178,7 @@ def test_prefill_and_decode_pools_are_told_their_role(engine: str) -> None:
     prefill, decode = launch_specs(plan)
     assert (prefill.role, prefill.replicas, decode.role, decode.replicas) == ("prefill", 2, "decode", 3)
     assert (prefill.flags, prefill.configuration) != (decode.flags, decode.configuration)
-    assert prefill.port != decode.port and len(scripts(plan)) == 2
+    assert prefill.port != decode.port and len(scripts(plan)) == 3, "a script for each pool and the router"
 
 
 def test_vllm_roles_are_those_of_its_nixl_connector() -> None:
@@ -198,8 +213,11 @@ def test_weights_come_from_the_checkpoint_from_a_flag_or_from_a_checkpoint_to_be
             {"own_schedule": Schedule(order=Order.SHORTEST_FIRST, reserve_outputs=False)},
             "schedule.order",
         ),
-        ("vllm", {"sku": HARDWARE.skus["mi300x"]}, "sku = 'mi300x'"),
-        ("vllm", {"parallelism": Parallelism(tp=8, pp=2)}, "parallelism = 16"),
+        ("tensorrt-llm", {"sku": HARDWARE.skus["mi300x"]}, "sku = 'mi300x'"),
+        ("sglang", {"sku": HARDWARE.skus["mi355x"]}, "sku = 'mi355x'"),
+        ("vllm", {"sku": HARDWARE.skus["gaudi3"]}, "sku = 'gaudi3'"),
+        ("tensorrt-llm", {"parallelism": Parallelism(tp=8, pp=2)}, "parallelism = 16"),
+        ("vllm", {"parallelism": Parallelism(tp=3, pp=3)}, "parallelism = 9"),
     ],
 )
 def test_what_an_engine_has_no_verified_flag_for_is_refused_by_name(
@@ -255,7 +273,7 @@ def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> Non
     plan = replace(plan, request=plan.request.model_copy(update={"name": name}))
     files = launch_files(plan)
     assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in files)
-    script = next(text for file, text in files.items() if file.endswith(".sh"))
+    (script,) = (text for file, text in files.items() if file.endswith(".sh"))
     assert parses(script, tmp_path)
     path = tmp_path / "run.sh"
     path.write_text(script, encoding="utf-8")
@@ -272,7 +290,7 @@ def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) ->
     stand_in = tmp_path / "vllm"
     stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
     stand_in.chmod(0o755)
-    (script,) = scripts(mixed(tp=2)).values()
+    (script,) = scripts(mixed(replicas=1, tp=2)).values()
     path = tmp_path / "run.sh"
     path.write_text(script, encoding="utf-8")
     environment = {"PATH": str(tmp_path), "MODEL": "my org/$(id) 'x'", "PORT": "9000"}
@@ -280,3 +298,163 @@ def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) ->
     words = ran.stdout.splitlines()
     assert words[:6] == ["serve", "my org/$(id) 'x'", "--host", "0.0.0.0", "--port", "9000"]
     assert words[6:8] == ["--tensor-parallel-size", "2"]
+
+
+def ran(script: str, folder: Path, program: str, **environment: str) -> list[str]:
+    """Words that Bash starts a program with: a stand-in for the engine prints them."""
+    stand_in = folder / program
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    path = folder / "run.sh"
+    path.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        ["/bin/bash", str(path)],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{folder}:/usr/bin:/bin", **environment},
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+# --- replicas on several servers ------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_over_two_servers_gets_the_words_of_the_vllm_documentation(tmp_path: Path) -> None:
+    """docs/serving/parallelism_scaling.md: --nnodes 2 --node-rank 1 --master-addr HEAD --headless on the second."""
+    plan = mixed(replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
+    (script,) = scripts(plan).values()
+    first = ran(script, tmp_path, "vllm", SERVER_RANK="0", LEADER="10.0.0.1")
+    second = ran(script, tmp_path, "vllm", SERVER_RANK="1", LEADER="10.0.0.1")
+    shared = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.1", "--master-port", "29500"]
+    assert first[-8:] == shared
+    assert second[-9:] == [*shared[:3], "1", *shared[4:], "--headless"]
+
+
+def test_data_parallel_ranks_over_two_servers_start_where_the_vllm_documentation_says(tmp_path: Path) -> None:
+    """docs/serving/data_parallel_deployment.md: half of the ranks each, the second server starts at the half."""
+    native = load_llm("deepseek-v3").native_precision
+    plan = mixed(replicas=1, model="deepseek-v3", precision=native, parallelism=Parallelism(dp=16, ep=16))
+    (script,) = scripts(plan).values()
+    words = ran(script, tmp_path, "vllm", SERVER_RANK="1", LEADER="10.0.0.1")
+    asked = dict(pairwise(words))
+    assert asked["--data-parallel-size-local"] == asked["--data-parallel-start-rank"] == "8"
+    assert asked["--data-parallel-size"] == "16" and "--headless" in words and "--nnodes" not in words
+
+
+def test_sglang_servers_share_one_command_that_only_the_rank_tells_apart(tmp_path: Path) -> None:
+    plan = mixed("sglang", replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=16))
+    (script,) = scripts(plan).values()
+    words = ran(script, tmp_path, "python3", SERVER_RANK="1", LEADER="10.0.0.1")
+    assert words[-6:] == ["--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "10.0.0.1:20000"]
+    services = yaml.safe_load(launch_files(plan)[COMPOSE_NAME])["services"]
+    assert set(services) == {"01-main-mixed", "01-main-mixed-further"}
+
+
+def test_a_server_is_asked_for_its_place_and_its_address(tmp_path: Path) -> None:
+    pair = planned(Deployment.disaggregated(on("vllm"), on("vllm")))
+    spread = mixed(replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
+    path = tmp_path / "run.sh"
+    for plan, asked in ((pair, "set ADDRESS to"), (spread, "set SERVER_RANK to")):
+        path.write_text(next(iter(scripts(plan).values())), encoding="utf-8")
+        done = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env={"PATH": ""}, check=False)
+        assert done.returncode == 2 and asked in done.stderr
+
+
+# --- AMD ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_amd_gpus_get_a_rocm_image_and_their_devices(engine: str) -> None:
+    files = launch_files(mixed(engine, replicas=1, sku=HARDWARE.skus["mi300x"]))
+    service = yaml.safe_load(files[COMPOSE_NAME])["services"]["01-main-mixed"]
+    assert "rocm" in service["image"] and service["devices"] == ["/dev/kfd", "/dev/dri"]
+    assert "deploy" not in service, "AMD GPUs are devices, not reservations of an NVIDIA driver"
+
+
+def test_a_hand_over_on_amd_is_refused_where_nothing_documents_it() -> None:
+    amd = HARDWARE.skus["mi300x"]
+    launch_files(planned(Deployment.disaggregated(on("vllm", sku=amd), on("vllm", sku=amd))))
+    with pytest.raises(UnsupportedFeatureError, match="no verified hand-over of KV caches on GPUs of AMD"):
+        launch_files(planned(Deployment.disaggregated(on("sglang", sku=amd), on("sglang", sku=amd))))
+
+
+# --- routers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_router_is_started_with_the_urls_it_is_given_and_the_planned_policy(tmp_path: Path) -> None:
+    plan = routed(mixed(replicas=3), Router.POWER_OF_TWO)
+    words = ran(scripts(plan)["01-main-router.sh"], tmp_path, "vllm-router", WORKERS="http://a:1 http://b:2")
+    assert words[:4] == ["--host", "0.0.0.0", "--port", "8080"]
+    assert words[4:] == ["--worker-urls", "http://a:1", "http://b:2", "--policy", "power_of_two"]
+
+
+def test_a_router_of_two_pools_names_each_url_by_its_role(tmp_path: Path) -> None:
+    plan = planned(Deployment.disaggregated(on("sglang"), on("sglang"), (1, 2)))
+    script = scripts(plan)["01-main-router.sh"]
+    words = ran(script, tmp_path, "python3", PREFILL="http://p:1", DECODE="http://d:1 http://d:2")
+    asked = words[words.index("--pd-disaggregation") :]
+    assert asked[1:7] == ["--prefill", "http://p:1", "--decode", "http://d:1", "--decode", "http://d:2"]
+    assert asked[7:] == ["--prefill-policy", "round_robin", "--decode-policy", "round_robin"]
+
+
+def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_and_the_policy() -> None:
+    """Keys as `extract_disagg_cfg` of tensorrt_llm/llmapi/disagg_utils.py takes them: one URL for each instance."""
+    pair = routed(
+        planned(Deployment.disaggregated(on("tensorrt-llm"), on("tensorrt-llm"), (2, 3))), Router.LEAST_REQUESTS
+    )
+    content = yaml.safe_load(launch_files(pair)["01-main-router.config.yaml"])
+    assert set(content) == {"hostname", "port", "context_servers", "generation_servers"}
+    for section, replicas in (("context_servers", 2), ("generation_servers", 3)):
+        servers = content[section]
+        assert servers["num_instances"] == len(servers["urls"]) == replicas
+        assert servers["router"] == {"type": "load_balancing", "use_tokens": False}
+
+
+def test_a_policy_that_the_router_lacks_is_said_and_never_replaced() -> None:
+    files = launch_files(routed(mixed(), Router.LEAST_TOKENS))
+    assert "--policy" not in files["01-main-router.sh"]
+    assert "least tokens, which the router of vLLM does not have" in files[README_NAME]
+
+
+def test_one_replica_needs_no_router() -> None:
+    files = launch_files(mixed(replicas=1))
+    assert not any("router" in name for name in files) and "none is needed" in files[README_NAME]
+
+
+# --- targets --------------------------------------------------------------------------------------------------------
+
+
+def test_targets_are_listed_under_their_own_names_and_unknown_ones_are_refused() -> None:
+    assert {"scripts", "compose", "kubernetes", "kserve", "llm-d"} <= set(launch.TARGETS)
+    assert all(name == target.name and target.title for name, target in launch.TARGETS.items())
+    with pytest.raises(UnknownNameError, match="kubernets"):
+        launch.export_files(fleet_of(mixed()), "kubernets")
+
+
+def test_the_files_of_the_page_are_those_of_scripts_and_compose() -> None:
+    plan = mixed()
+    both = [launch.export_files(fleet_of(plan), target) for target in ("scripts", "compose")]
+    assert launch_files(plan) == {**both[0], **both[1]}
+
+
+def test_a_service_of_several_deployments_is_told_to_divide_its_traffic() -> None:
+    """No router stands in front of deployments, so that the reader has to know."""
+    plan = mixed()
+    twice = replace(plan, deployments=plan.deployments * 2)
+    assert "main is served by 2 deployments" in launch_files(twice)[README_NAME]
+    assert "is served by" not in launch_files(plan)[README_NAME]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_compose_fills_in_services_of_other_profiles_too_so_that_no_variable_may_be_demanded(engine: str) -> None:
+    """Compose replaces variables in the whole file; one demanded with :? would stop profiles that do not use it."""
+    spread = mixed(engine, model="llama-3.1-70b", parallelism=Parallelism(tp=16))
+    for plan in (planned(Deployment.disaggregated(on(engine), on(engine), (1, 2))), spread):
+        text = launch_files(plan)[COMPOSE_NAME]
+        assert ":?" not in text and "$(" not in text
+        used = set(re.findall(r"\$\{([A-Z]+)[A-Z0-9_]*:-", text)) - {"HOME"}
+        head = "".join(line for line in text.splitlines() if line.startswith("#"))
+        assert all(name.split("_")[0] in head for name in used)
+    router = yaml.safe_load(launch_files(spread)[COMPOSE_NAME])["services"]["01-main-router"]
+    assert "${URL_01_MAIN_MIXED_2:-http://01-main-mixed-2:8000}" in router["command"]

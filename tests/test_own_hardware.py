@@ -246,6 +246,15 @@ def test_a_replaced_packaged_sku_comes_back_and_stays_searched() -> None:
     assert changed(after, own_skus.changes_without_sku(after, H100.id)) == before
 
 
+def test_without_a_price_of_its_own_a_sku_pays_what_is_listed() -> None:
+    """The field of the price, emptied, takes the price out again."""
+    before = content("prices.usd_per_gpu_hour={h200-sxm: 3.0}")
+    priced = changed(before, own_skus.changes_with_sku(before, H100, 2.0, searched=True))
+    emptied = changed(priced, own_skus.changes_with_sku(priced, H100, None, searched=True))
+    assert priced["prices"]["usd_per_gpu_hour"] == {"h200-sxm": 3.0, "h100-sxm": 2.0}
+    assert emptied["prices"] == before["prices"]
+
+
 def test_the_same_sku_twice_is_there_once() -> None:
     once = changed(content(), own_skus.changes_with_sku(content(), H100, 2.0, searched=True))
     twice = changed(once, own_skus.changes_with_sku(once, H100, 2.0, searched=True))

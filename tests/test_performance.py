@@ -117,6 +117,20 @@ def test_theory_agrees_with_simulation_on_the_means(deployment: Deployment, work
     assert theory.e2e.mean_s == pytest.approx(judge.e2e.mean_s, rel=0.15)
 
 
+@pytest.mark.parametrize("outputs", [[400], [100, 400, 1600]])
+def test_the_cache_holds_in_theory_what_it_holds_in_simulation(outputs: list[int]) -> None:
+    """Paged blocks are taken as outputs grow: a running request holds half of its output on average, not all of it."""
+    workload = Workload.of(6.0, TokenLengths.from_pairs([300.0] * len(outputs), [float(one) for one in outputs]))
+    theory, judge = evaluate(mixed(), workload), simulate(mixed(), workload, requests=4_000, seed=1)
+    assert theory.pools[0].kv_occupancy == pytest.approx(judge.pools[0].kv_occupancy, rel=0.1)
+
+
+def test_equal_cells_whose_weights_miss_one_by_rounding_are_planned_with() -> None:
+    """Twenty times 1/20 is 1 + 2e-16 in floating point: no share may come out below zero."""
+    lengths = TokenLengths.from_pairs([1000.0] * 20, [float(100 * count) for count in range(1, 21)])
+    assert evaluate(mixed(), Workload.of(0.5, lengths)).stable
+
+
 def test_a_tight_cache_is_the_limit_that_is_named() -> None:
     config = replica("llama-3.3-70b-instruct", precision=FP8, max_batched_tokens=512, max_running_requests=64)
     workload = Workload.of(0.5, TokenLengths.constant(4000, 1000))

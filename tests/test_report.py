@@ -150,9 +150,9 @@ def test_several_deployments_are_numbered_and_their_nodes_added(plan: Plan) -> N
     names = [row["pool"] for row in _rows(_table(twice, "Fleet"))]
     assert all(name.startswith("1 ") for name in names[: len(names) // 2])
     assert all(name.startswith("2 ") for name in names[len(names) // 2 :])
-    nodes = [_number({r["what"]: r["value"] for r in _rows(_table(p, "Cost"))}["nodes"]) for p in (plan, twice)]
+    nodes = [_number({r["what"]: r["value"] for r in _rows(_table(p, "Cost"))}["servers"]) for p in (plan, twice)]
     assert nodes[1] == 2 * nodes[0]
-    assert sum(_number(row["nodes"]) for row in _rows(_table(plan, "Fleet"))) == nodes[0]
+    assert sum(_number(row["servers"]) for row in _rows(_table(plan, "Fleet"))) == nodes[0]
 
 
 def test_every_pool_shows_what_binds_it(plan: Plan) -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from hardware_db import Dtype, load_hardware
 from planner.errors import InputError
-from planner.llm import GroupedQueryAttention, Part, Precision, linear_parameters_by_part, load_llm
+from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, linear_parameters_by_part, load_llm
 from planner.replica import step_shape
 from planner.roofline import (
+    Driver,
     Family,
     Load,
     Operator,
@@ -22,6 +23,7 @@ from planner.roofline import (
     Silicon,
     StepShape,
     all_reduce_link_bytes,
+    compute_bound_tokens,
     compute_dtype,
     draft_operators,
     half_precision,
@@ -31,7 +33,7 @@ from planner.roofline import (
     ridge_point_flops_per_byte,
     step_operators,
 )
-from planner.roofline.operators import LatentPrefill, collective_keys
+from planner.roofline.operators import LatentPrefill, MatrixProduct, collective_keys
 from planner.routing import routed_load
 
 HARDWARE = load_hardware()
@@ -386,3 +388,23 @@ def test_latent_prefill_takes_the_cheaper_of_its_two_forms() -> None:
     assert per_pair(512.0, 1e6) == pytest.approx(640 + 262_144 / 512, rel=1e-3)
     assert per_pair(165.0, 1e6) == pytest.approx(2176)
     assert per_pair(176.0, 1e6) < 2176
+
+
+# --- ridge points ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [Dtype.BF16, Dtype.FP8, Dtype.INT4])
+def test_the_closed_form_is_where_a_wide_product_takes_as_long_to_read_as_to_multiply(weights: Dtype) -> None:
+    """With 1e6 x 1e6 weights, beside which activations are nothing, both times of the operator are equal there."""
+    product = MatrixProduct(Family.QKV, Dtype.BF16, 1.0, Driver.TOKENS, 1e6, 1e6, weights, Dtype.BF16)
+    tokens = compute_bound_tokens(H100, Dtype.BF16, BYTES_PER_VALUE[weights])
+    work = product.work(Load(tokens, tokens, tokens, tokens, 1.0, 0.0, 1.0, 0.0, 0.0))
+    compute_s = work.flops / H100.peak_flops_per_s[Dtype.BF16].value
+    assert compute_s == pytest.approx(work.hbm_bytes / H100.hbm_bandwidth_bytes_per_s.value, rel=0.005)
+
+
+def test_half_the_bytes_of_a_weight_halve_the_tokens_and_the_arithmetic_doubles_them() -> None:
+    """The closed form is linear in both: H100 fp8 arithmetic is twice bf16 (datasheet), fp8 weights are half."""
+    bf16 = compute_bound_tokens(H100, Dtype.BF16, 2.0)
+    assert compute_bound_tokens(H100, Dtype.BF16, 1.0) == pytest.approx(bf16 / 2)
+    assert compute_bound_tokens(H100, Dtype.FP8, 1.0) == pytest.approx(bf16, rel=1e-3)

@@ -6,22 +6,23 @@ import json
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 import planner
 from hardware_db import Dtype, EngineCosts
-from planner.charts import replicas, rooflines, steps
-from planner.charts.marks import GREY, Row
+from planner.charts import labels, replicas, rooflines, steps
+from planner.charts.marks import GREY
 from planner.deployment import Deployment, Pool, Role
 from planner.llm import Precision
+from planner.other_skus import PoolOnSku, on_sku
 from planner.performance import evaluate
 from planner.pool_model import PoolModel, pool_model
 from planner.records import rebuilt
 from planner.replica import Parallelism, ReplicaConfig, Speculation, memory_footprint, step_shape
-from planner.roofline import Bound, Driver, Family, Load
-from planner.roofline.operators import MatrixProduct
+from planner.roofline import Bound
 from planner.uncertainty import interval, step_spread
 from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 from tests.builders import FP8, HARDWARE, calibrated, replica
@@ -58,16 +59,6 @@ def test_products_wait_for_compute_from_the_ridge_on(sku: str, dtype: str, weigh
         if row["dtype"] == dtype
     ]
     assert row["compute_bound_tokens"] == pytest.approx(tokens, rel=2e-3)
-
-
-@pytest.mark.parametrize("weights", [Dtype.BF16, Dtype.FP8, Dtype.INT4])
-def test_the_closed_form_is_where_a_wide_product_takes_as_long_to_read_as_to_multiply(weights: Dtype) -> None:
-    """With 1e6 x 1e6 weights, beside which activations are nothing, both times of the operator are equal there."""
-    product = MatrixProduct(Family.QKV, Dtype.BF16, 1.0, Driver.TOKENS, 1e6, 1e6, weights, Dtype.BF16)
-    tokens = rooflines.compute_bound_tokens(H100, Dtype.BF16, planner.llm.BYTES_PER_VALUE[weights])
-    work = product.work(Load(tokens, tokens, tokens, tokens, 1.0, 0.0, 1.0, 0.0, 0.0))
-    compute_s = work.flops / H100.peak_flops_per_s[Dtype.BF16].value
-    assert compute_s == pytest.approx(work.hbm_bytes / H100.hbm_bandwidth_bytes_per_s.value, rel=0.005)
 
 
 def test_ridges_carry_the_sources_of_their_facts() -> None:
@@ -136,12 +127,23 @@ def test_steps_of_a_pool_are_those_of_its_mean() -> None:
     assert [float(shape.decodes) for shape in shapes.values()] == [float(shape.decodes) for shape in again.values()]
 
 
-def test_labels_side_by_side_go_to_lines_of_their_own() -> None:
-    def label(intensity: float, attained: float) -> Row:
-        return {"intensity_flops_per_byte": intensity, "attained_flops_per_s": attained}
-
-    lines = [line for line, _ in rooflines._lines([label(40, 1e14), label(75, 1.05e14), label(75, 1e13)])]
-    assert lines == [0, 1, 0]
+def test_labels_cover_neither_one_another_nor_other_points() -> None:
+    """Five points in a corner of a narrow picture; the words of each go to the free side."""
+    spots = [(0.45, 0.5), (0.5, 0.5), (0.5, 0.56), (0.62, 0.5), (0.97, 0.5)]
+    texts = ["feed-forward + 2", "QKV", "prefill attention", "LM head", "attention output"]
+    found = labels.places(spots, [(*spot, text) for spot, text in zip(spots, texts, strict=True)], 440.0, 270.0)
+    boxes = [
+        labels._words(x * 440.0, y * 270.0, place, text)
+        for (x, y), place, text in zip(spots, found, texts, strict=True)
+    ]
+    assert not any(one.covers(other) for place, one in enumerate(boxes) for other in boxes[:place])
+    assert not any(
+        box.covers(labels._around(440.0 * x, 270.0 * y))
+        for place, box in enumerate(boxes)
+        for other, (x, y) in enumerate(spots)
+        if other != place
+    )
+    assert found[-1].align == "right" and all(box.left >= 0 and box.right <= 440.0 for box in boxes)
 
 
 # --- parts of a step --------------------------------------------------------------------------------------------------
@@ -283,24 +285,9 @@ def test_marks_name_the_plan_the_choice_and_the_limits() -> None:
 # --- on every SKU -----------------------------------------------------------------------------------------------------
 
 
-def on(config: ReplicaConfig, *skus: str, fits: bool = False) -> list[replicas.Fitted]:
+def on(config: ReplicaConfig, *skus: str, fits: bool = False) -> list[PoolOnSku]:
     pool = Pool(role=Role.MIXED, config=config, replicas=3)
-    return [replicas.on_sku(pool, LENGTHS, sku, HARDWARE, calibrated=fits) for sku in skus]
-
-
-def test_on_its_own_sku_a_pool_stays_as_it_is() -> None:
-    config = calibrated(sku="h100-sxm")
-    (own,) = on(config, "h100-sxm", fits=True)
-    assert own.config is config and own.model is not None and own.model.pool.replicas == 3
-
-
-def test_elsewhere_kernels_are_as_measured_there() -> None:
-    (other,) = on(calibrated(sku="h100-sxm"), "b200-sxm", fits=True)
-    assert other.config is not None and other.config.calibration is not None
-    assert (other.config.sku.id, other.config.calibration.sku) == ("b200-sxm", "b200-sxm")
-    assert other.config.parallelism == calibrated(sku="h100-sxm").parallelism
-    (bound,) = on(calibrated(sku="h100-sxm"), "b200-sxm")
-    assert bound.config is not None and bound.config.calibration is None
+    return [on_sku(pool, LENGTHS, sku, HARDWARE, calibrated=fits) for sku in skus]
 
 
 def test_a_memory_bound_step_shortens_as_bandwidth_grows() -> None:
@@ -348,7 +335,7 @@ def test_a_group_too_large_for_a_sku_is_said_not_drawn() -> None:
 def test_a_request_that_does_not_fit_leaves_the_bar_and_no_times() -> None:
     lengths = TokenLengths.constant(120_000, 100)
     pool = Pool(role=Role.MIXED, config=replica(sku=HARDWARE.skus["h200-sxm"]), replicas=1)
-    one = replicas.on_sku(pool, lengths, "l4", HARDWARE, calibrated=False)
+    one = on_sku(pool, lengths, "l4", HARDWARE, calibrated=False)
     assert one.config is not None and one.model is None and "longest request" in one.reason
     assert {row["requests"] for row in replicas.memory_rows([one])} == {0}
 
@@ -356,7 +343,7 @@ def test_a_request_that_does_not_fit_leaves_the_bar_and_no_times() -> None:
 def test_a_decode_pool_sees_only_requests_that_decode() -> None:
     lengths = TokenLengths.from_pairs([1000, 1000], [1, 100], [0.5, 0.5])
     pool = Pool(role=Role.DECODE, config=replica(), replicas=1)
-    one = replicas.on_sku(pool, lengths, "h100-sxm", HARDWARE, calibrated=False)
+    one = on_sku(pool, lengths, "h100-sxm", HARDWARE, calibrated=False)
     assert one.model is not None
     assert one.model.kv_running == pytest.approx(pool_model(pool, LENGTHS).kv_running)
     (row,) = replicas.sku_rows([one], 8.0)
@@ -429,6 +416,44 @@ def test_colours_are_told_apart_by_the_colour_blind(pictures: dict[str, dict[str
     text = json.dumps([{k: v for k, v in spec.items() if k != "config"} for spec in pictures.values()])
     used = {word[:7] for word in text.split('"') if word.startswith("#") and len(word) == 7}
     assert used and used <= palette
+
+
+def test_roofs_are_named_by_the_peaks_of_the_datasheet(pictures: dict[str, dict[str, object]]) -> None:
+    """NVIDIA H200 datasheet: 989.4 dense bf16 and 1,978.9 dense fp8 TFLOP/s."""
+    text = json.dumps(pictures["roofline"])
+    assert "bf16 peak: 989.4 TFLOP/s" in text and "fp8 peak: 1,979 TFLOP/s" in text
+
+
+def test_roofs_side_by_side_have_one_scale_and_the_same_steps() -> None:
+    """Only the heights of operators and roofs may differ: what a step does is the same on every GPU."""
+    found = on(replica("llama-3.3-70b-instruct", precision=FP8, tp=4), "h100-sxm", "h200-sxm")
+    configs = {one.sku: one.config for one in found if one.config is not None}
+    shapes = {
+        "decode step, 8 running": step_shape([1000] * 8, []),
+        "prefill step, 512 tokens": step_shape([], [(512, 0)]),
+    }
+    points = {sku: rooflines.roofline_rows(config, shapes) for sku, config in configs.items()}
+    drawn = rooflines.rooflines_side_by_side(configs, points, dict.fromkeys(configs, ("decode 1 ms",)))
+    axes = [
+        [layer["encoding"][axis]["scale"]["domain"] for axis in "xy" for layer in chart.to_dict()["layer"]]
+        for chart in drawn.values()
+    ]
+    assert list(drawn) == ["h100-sxm", "h200-sxm"] and axes[0] == axes[1]
+    for one, other in zip(*points.values(), strict=True):
+        assert one["intensity_flops_per_byte"] == other["intensity_flops_per_byte"]
+        assert axes[0][0][0] <= one["intensity_flops_per_byte"] <= axes[0][0][1]
+        if one["step"].startswith("decode"):  # 4.8 TB/s of the H200 over 3.35 TB/s of the H100
+            assert other["attained_flops_per_s"] / one["attained_flops_per_s"] == pytest.approx(4.8 / 3.35, rel=1e-3)
+
+
+def test_words_above_a_curve_have_room(pictures: dict[str, dict[str, object]]) -> None:
+    """Each mark has a line of words of its own under the top of the picture; the curve ends below them."""
+    spec: dict[str, Any] = pictures["tokens"]
+    layers = spec["layer"]
+    top = layers[0]["encoding"]["y"]["scale"]["domain"][1]
+    highest = max(row["tokens_per_s_per_gpu"] for row in spec["datasets"][layers[0]["data"]["name"]])
+    lowest_words = max(layer["mark"].get("dy", 0) for layer in layers if layer["mark"]["type"] == "text") + 6
+    assert highest / top <= 1.0 - lowest_words / 250.0  # of a picture of 340 px about 250 are left to the curve
 
 
 def test_the_batch_picture_has_target_plan_choice_and_limits(pictures: dict[str, dict[str, object]]) -> None:

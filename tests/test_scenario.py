@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hardware_db import Dtype
+from hardware_db import Dtype, load_hardware
+from planner import scenario, scenario_files, scenario_types
 from planner.errors import InputError, UnknownNameError
+from planner.planning import hardware_for, plan
 from planner.scenario import list_scenarios, load_scenario
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 from tests.builders import small_request
@@ -50,6 +52,24 @@ def test_a_file_its_text_and_its_dict_give_the_same_request(tmp_path: Path) -> N
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump(MINIMAL))
     assert load_scenario(path) == load_scenario(str(path)) == load_scenario(MINIMAL)
+
+
+def test_a_price_list_of_ones_own_stands_in_for_the_listed_prices_of_its_skus(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("sku,usd_per_gpu_hour\nh100-sxm,1.25\n")
+    own = changed(prices={"file": "prices.csv"}, search={"skus": ["h100-sxm", "h200-sxm"]})
+    found = scenario.build_request(scenario.read_scenario(own)[0], tmp_path)
+    hardware = hardware_for(found)
+    assert {price.usd_per_gpu_hour for price in hardware.prices if price.sku == "h100-sxm"} == {1.25}
+    listed = [price for price in load_hardware().prices if price.sku == "h200-sxm"]
+    assert [price for price in hardware.prices if price.sku == "h200-sxm"] == listed
+    assert list(scenario.file_references(own)) == ["prices.file"]  # so that an upload that names one is refused
+    assert plan(found, simulate=False, alternatives=False).cost.usd_per_hour == pytest.approx(1.25)  # type: ignore[union-attr]
+
+
+def test_a_price_list_that_is_not_there_is_named(tmp_path: Path) -> None:
+    own = scenario.read_scenario(changed(prices={"file": "nowhere.csv"}))[0]
+    with pytest.raises(InputError, match=r"prices\.file"):
+        scenario.build_request(own, tmp_path)
 
 
 def test_paths_start_from_the_scenario_file(tmp_path: Path) -> None:
@@ -164,3 +184,30 @@ def test_names_that_are_no_scenario(tmp_path: Path) -> None:
 
 def test_builders_give_what_they_say() -> None:
     assert small_request().workload.arrivals.rate_per_s == 30.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1: 2",
+        "on: true",
+        "2026-11-22: x",
+        "~: 1",
+        "search: {skus: [h100-sxm], 3: 4}",
+        "workload: {rate_per_s: 1.0, lengths: {3: 4}}",
+        "slo: [{1.5: 2}]",
+    ],
+)
+def test_names_of_fields_that_yaml_reads_as_something_else_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    """YAML 1.1 reads 1, on, ~ and dates as other than text; records take their fields by name."""
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({**MINIMAL, **yaml.safe_load(text)}))
+    with pytest.raises(InputError, match=r"has fields whose names are no text\. Fix: .* quotes"):
+        load_scenario(path)
+
+
+def test_the_parts_of_scenario_files_are_found_where_they_were() -> None:
+    """Reading files and the records of the fields have modules of their own; whoever imports one name, has it."""
+    assert scenario.list_scenarios is scenario_files.list_scenarios
+    assert scenario.Scenario is scenario_types.Scenario
+    assert set(scenario.__all__) <= set(vars(scenario))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.screen import GAP, WIDTH, column_widths, progress, show
@@ -27,6 +27,7 @@ def test_widths_hold_every_word_and_fit_where_words_do(table: Table, width: int)
     assert sum(widths) + gaps <= max(width, sum(words) + gaps)
 
 
+@settings(max_examples=40)
 @given(TABLES)
 def test_every_word_of_a_table_is_printed_whole(table: Table) -> None:
     import contextlib

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -19,12 +20,17 @@ from planner.explain_types import Case, Outcome, ParetoPoint
 from planner.performance import evaluate
 from planner.pessimism import deviations_of, pessimistic_hardware, shifted_calibration, shifted_deployment
 from planner.planning import plan
+from planner.rates import sustainable_rate_per_s
+from planner.records import rebuilt
 from planner.replica import ReplicaConfig
 from planner.roofline import StepShape
 from planner.sensitivity import break_even_prices, kept_fleet, non_dominated, pareto, robust, tornado
 from planner.uncertainty import step_spread
+from planner.workload import LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import HARDWARE, calibrated, replica, small_request
 from tests.made_up_plans import A100, H100, QUICK, REAL, REQUEST, lumpy, made_up, smooth, two_skus, with_budget
+
+REAL_REPLICAS = REAL.deployments[0].deployment.pools[0].replicas
 
 
 class TestPrices:
@@ -100,6 +106,50 @@ class TestTornado:
         kept = kept_fleet(REAL, workload=lambda _: served)
         assert not kept.holds
         assert kept.rate_per_s == 0.0
+
+    def test_every_service_is_held_to_its_own_targets(self) -> None:
+        """A lax second service beside a strict one: each deployment's headroom is what its own queue says."""
+        lax = [{"metric": "ttft", "percentile": 0.9, "threshold_s": 5.0}]
+        load = {"rate_per_s": 0.5, "lengths": {"input_tokens": 40_000, "output_tokens": 100}}
+        second = {"name": "second", "llm": "llama-3.1-8b", "workload": load, "slo": lax}
+        found = plan(small_request(search=QUICK, services=[second]), simulate=False, alternatives=False)
+        strict, other = sorted(found.deployments, key=lambda one: one.service == "second")
+        assert other.slo.targets[0].threshold_s == 5.0
+        kept = kept_fleet(found)
+        assert kept.holds  # the second misses p95 TTFT of 0.5 s, which nobody promised it
+        assert not other.predicted.meets(found.request.slo)
+        own = [sustainable_rate_per_s(one.judged, one.workload, one.slo) for one in (strict, other)]
+        growth = min(rate / one.workload.rate_per_s for rate, one in zip(own, (strict, other), strict=True))
+        assert kept.rate_per_s == pytest.approx(growth * (30.0 + 0.5))
+
+    def test_replicas_that_may_fail_are_no_headroom(self) -> None:
+        (one,) = REAL.deployments
+        spare = rebuilt(one.deployment, pools=(rebuilt(one.deployment.pools[0], replicas=2 * REAL_REPLICAS),))
+        kept = kept_fleet(replace(REAL, deployments=(replace(one, deployment=spare),)))
+        assert kept == kept_fleet(REAL)
+
+    def test_promises_to_several_classes_are_judged_by_their_own_latencies(self) -> None:
+        """Two classes in one deployment: long prompts miss the short ones' target, which was not promised to them."""
+        (one,) = REAL.deployments
+        kinds = {"short": (200, 0.3), "long": (6000, 30.0)}
+        classes = tuple(
+            RequestClass(
+                name=name,
+                share=0.5,
+                lengths=TokenLengths.constant(tokens, 50),
+                slo=Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=limit_s),)),
+            )
+            for name, (tokens, limit_s) in kinds.items()
+        )
+        load = Workload(arrivals=one.workload.arrivals.at_rate(4.0), classes=classes)
+        kept = kept_fleet(replace(REAL, deployments=(replace(one, workload=load),)))
+        seen = {kind.name: kind.ttft.quantile_s(0.9) for kind in evaluate(one.judged, load).classes}
+        assert kept.tightest_ratio == pytest.approx(max(seen[name] / limit_s for name, (_, limit_s) in kinds.items()))
+        assert kept.holds
+        more = evaluate(one.judged, load.at_rate(1.02 * kept.rate_per_s)).classes
+        assert any(kind.ttft.quantile_s(0.9) > kinds[kind.name][1] for kind in more)
+        just = evaluate(one.judged, load.at_rate(0.99 * kept.rate_per_s)).classes
+        assert all(kind.ttft.quantile_s(0.9) <= kinds[kind.name][1] for kind in just)
 
     def test_prices_move_the_cost_of_a_kept_fleet_and_nothing_else(self) -> None:
         bars = {bar.name: bar for bar in self.BARS}

@@ -297,3 +297,32 @@ def test_bad_costs_are_refused(tmp_path: Path, content: str, said: str) -> None:
 def test_unknown_formats_suggest_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="bf16, fp4, fp8"):
         server_of(model="llama-3.1-8b", sku="h100-sxm", engine=DB.engines["vllm"], precision="double")
+
+
+@pytest.mark.parametrize(
+    ("phase", "rate", "scv", "concurrency"),
+    [
+        ({"type": "gamma", "rate": 20.0, "smoothness": 0.5}, 20.0, 2.0, None),
+        ({"type": "poisson", "rate": 20.0}, 20.0, 1.0, None),
+        ({"type": "constant", "rate": 20.0}, 20.0, 0.0, None),
+        ({"type": "concurrency", "concurrency": 4}, None, 1.0, 4),
+    ],
+)
+def test_aiperf_phases_of_schema_1_4(tmp_path: Path, phase: Any, rate: Any, scv: float, concurrency: Any) -> None:
+    """`input_config` as AIPerf 0.13.0 wrote it in a run against a mock server."""
+    config = {"phases": [{"name": "profiling", "kind": "profiling", "requests": 200, **phase}]}
+    run = _one(tmp_path, {**AIPERF, "schema_version": "1.4", "input_config": config})
+    assert (run.request_rate_per_s, run.concurrency) == (rate, concurrency)
+    assert rate is None or run.arrival_scv == scv
+
+
+def test_guidellm_replay_of_a_trace(tmp_path: Path) -> None:
+    """GuideLLM 0.8.1 names the strategy `trace`; requests keep their start, prompt_tokens and output_tokens."""
+    requests = [
+        {"request_start_time": 100.0 + at, "prompt_tokens": 10 + i, "output_tokens": 5}
+        for i, at in enumerate((0.0, 1.0, 4.0))
+    ]
+    benchmark = {**GUIDELLM, "config": {"strategy": {"type_": "trace", "time_scale": 1.0}}}
+    run = _one(tmp_path, {"benchmarks": [{**benchmark, "requests": {"successful": requests}}]})
+    assert (run.request_rate_per_s, run.arrival_scv) == (0.5, 0.25)  # gaps 1 and 3: mean 2, variance 1
+    assert run.drawn == ((10, 11, 12), (5, 5, 5)) and run.unknown == ()

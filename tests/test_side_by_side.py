@@ -238,9 +238,9 @@ def test_a_plan_is_read_as_the_scenario_it_answers(whole: Plan) -> None:
         (b"a: !!python/object/apply:os.system ['true']", "not plain YAML"),
         (b"a: {", "not plain YAML"),
         (b"[" * 100_000, "nested too deeply|not plain YAML"),
-        (b"{1: 2}", "llm"),
+        (b"{1: 2}", "names are no text"),
         (b"{2026-01-01: 2}", "names are no text"),
-        (YAML.replace(LENGTHS, b"3: 4"), "workload"),
+        (YAML.replace(LENGTHS, b"3: 4"), "names are no text"),
         (
             YAML.replace(LENGTHS, b"lengths: {trace: /etc/passwd}"),
             "names a",

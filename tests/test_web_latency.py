@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
+from planner.long_prompts import longest_prompt_tokens
 from planner.plan_types import Plan
 from planner.planning import plan
 from planner.replica import memory_footprint
 from planner.scenario import load_scenario
-from planner.web import latency_tab
+from planner.web import latency_growth, latency_prompt, latency_targets
 from planner.workload import Metric
 from tests.builders import calibrated, small_request
 
@@ -81,8 +82,8 @@ def page(content: dict[str, object], simulate: bool) -> None:
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few points and short runs: what is tested is the page."""
-    monkeypatch.setattr(latency_tab, "POINTS", 3)
-    monkeypatch.setattr(latency_tab, "LEAST_SIMULATED", 300)
+    monkeypatch.setattr(latency_growth, "POINTS", 3)
+    monkeypatch.setattr(latency_growth, "LEAST_SIMULATED", 300)
 
 
 def opened(content: dict[str, Any], simulate: bool = True) -> AppTest:
@@ -132,7 +133,7 @@ def test_every_chart_says_what_it_shows() -> None:
         "TPOT against arrival rate",
         *(f"{metric.value.upper()}: share of {'gaps' if metric is Metric.ITL else 'requests'} within a latency"
           for metric in Metric),
-        "Gaps between the tokens of a running answer when a long prompt arrives",
+        "Gaps in running answers when a long prompt arrives",
     ]  # fmt: skip
 
 
@@ -212,38 +213,38 @@ def test_planning_for_the_slow_end_is_one_click_where_it_would_be_missed() -> No
 
 
 def test_rates_to_simulate_are_apart_and_below_the_limit() -> None:
-    rates = latency_tab.rates_to_simulate(50.0, 50.5, 100.0)
+    rates = latency_growth.rates_to_simulate(50.0, 50.5, 100.0)
     assert rates == [30.0, 80.0, 95.0]
-    assert latency_tab.rates_to_simulate(10.0, 60.0, 100.0) == [30.0, 50.0, 60.0, 80.0, 95.0]
+    assert latency_growth.rates_to_simulate(10.0, 60.0, 100.0) == [30.0, 50.0, 60.0, 80.0, 95.0]
 
 
 def test_the_verdict_names_what_is_missed() -> None:
     found = reference(SMALL, simulate=False)
     worse = replace(found.targets[0], predicted_s=math.inf, met=False)
-    text = latency_tab.verdict(replace(found, targets=(worse, *found.targets[1:])))
+    text = latency_targets.verdict(replace(found, targets=(worse, *found.targets[1:])))
     assert text == "Not held by theory: p95 TTFT. The fleet is overloaded."
 
 
 def test_a_joint_promise_is_judged_by_its_joint_share() -> None:
     found = plan(small_request(attainment=0.9), alternatives=False)
-    text = latency_tab.verdict(found)
+    text = latency_targets.verdict(found)
     assert text.startswith("Within all thresholds at once: ") and text.endswith("promised: 90 %.")
 
 
 def test_the_longest_prompt_fits_the_kv_cache_beside_the_answers() -> None:
     pool = reference(SMALL, simulate=False).deployments[0].judged.pools[0]
     room = memory_footprint(pool.config).kv_capacity_tokens
-    longest = latency_tab.longest_prompt(pool, 60, 4000)
+    longest = longest_prompt_tokens(pool.config, 60, 4000)
     assert 0 < longest <= min(room - 60 * 4000, pool.config.llm.max_context_tokens)
-    assert latency_tab.longest_prompt(pool, 60, room) == 0
+    assert longest_prompt_tokens(pool.config, 60, room) == 0
 
 
 def test_chunks_leave_room_beside_the_answers() -> None:
     config = calibrated(sku="h100-sxm", max_batched_tokens=3000)
-    sizes = latency_tab.chunk_choices(config, 200)
+    sizes = latency_prompt.chunk_choices(config, 200)
     assert 3000 in sizes and min(sizes) >= 400
 
 
 def test_where_step_times_come_from_is_said() -> None:
-    assert "h100-sxm fitted to measurements (" in latency_tab.provenance(reference(SMALL, simulate=False))
-    assert "uncalibrated" in latency_tab.provenance(plan(small_request(), simulate=False, alternatives=False))
+    assert "h100-sxm fitted to measurements (" in latency_targets.provenance(reference(SMALL, simulate=False))
+    assert "uncalibrated" in latency_targets.provenance(plan(small_request(), simulate=False, alternatives=False))

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from functools import cache
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +17,8 @@ from streamlit.testing.v1 import AppTest
 import planner
 from planner import report
 from planner.export import json_text, plan_to_dict
+from planner.fleets import fleet_of
+from planner.launch import TARGETS, export_files
 from planner.links import packaged_content
 from planner.planning import Plan, hardware_for
 from planner.scenario import list_scenarios, load_scenario, scenario_text
@@ -174,10 +177,32 @@ def test_scenario_file_reads_back_as_the_same(name: str) -> None:
 def test_tables_as_csv_hold_every_table_and_every_gpu() -> None:
     plan = simulated()
     files = plan_tab.csv_files(plan)
-    assert len(files) == len(report.tables(plan)) + 1
+    assert len(files) == len([table for table in report.tables(plan) if table.rows]) + 1
     used = [line for line in files["gpus.csv"].splitlines() if line.endswith("True")]
     assert len(used) == sum(plan.gpus.values())
-    assert files["targets.csv"].splitlines()[0].startswith("target,at most,predicted")
+    (targets,) = (text for name, text in files.items() if name.endswith("-targets.csv"))
+    assert targets.splitlines()[0].startswith("target,at most,predicted")
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_the_deployment_is_what_the_command_line_exports(target: str) -> None:
+    plan = simulated()
+    assert plan_tab.not_exported(plan, target) == ""
+    files = export_files(fleet_of(plan), target)
+    with zipfile.ZipFile(io.BytesIO(plan_tab.export_zip(plan, target))) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == files
+
+
+def test_what_cannot_be_deployed_somewhere_says_why_on_the_button() -> None:
+    page = run("search.engine=sglang", simulate=False)
+    assert not deployment(page).disabled
+    page.selectbox(key="plan-target").set_value("ray-serve").run()
+    assert deployment(page).disabled and "SGLang" in deployment(page).help
+
+
+def deployment(page: AppTest) -> Any:
+    """What is known of the button with the deployment files."""
+    return next(one.proto for one in page.get("download_button") if one.proto.label == "Deployment")
 
 
 def test_a_zip_holds_its_files_and_is_the_same_every_time() -> None:

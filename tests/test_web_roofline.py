@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from planner import glossary
 from planner.charts import replicas, rooflines, steps
 from planner.charts.marks import Row
 from planner.deployment import Role
+from planner.other_skus import on_sku
 from planner.planning import PlanRequest, hardware_for
 from planner.tables import Table, significant
 from planner.web import roofline_tab
@@ -70,7 +72,7 @@ def html(app: AppTest) -> str:
 
 def test_figures_are_the_engines_own(mixed: AppTest) -> None:
     (chosen,) = roofline_tab.pools_of(page_of(MIXED))
-    model = replicas.on_sku(chosen.pool, chosen.planned.workload.lengths, "h100-sxm", page_of(MIXED).hardware).model
+    model = on_sku(chosen.pool, chosen.planned.workload.lengths, "h100-sxm", page_of(MIXED).hardware).model
     assert model is not None
     decode = steps.decode_row(model, round(chosen.running))
     assert figures(mixed)["Decode step"] == f"{significant(decode['step_ms'])} ms"
@@ -116,7 +118,14 @@ def test_every_sku_of_the_search_is_compared(mixed: AppTest) -> None:
     text = html(mixed)
     assert "h100-sxm (planned)" in text and "<td" in text and "l40s" in text
     assert "https://www.nvidia.com/en-us/data-center/h100/" in text
-    assert len(mixed.get("vega_lite_chart")) == 6
+    assert len(mixed.get("vega_lite_chart")) == 6 + 2
+
+
+def test_every_sku_has_its_own_roof_with_what_its_steps_take(mixed: AppTest) -> None:
+    titles = [json.loads(one.proto.spec)["title"] for one in mixed.get("vega_lite_chart")]
+    own, other = (title for title in titles if title["text"] in ("h100-sxm (planned)", "l40s"))
+    assert own["subtitle"][0].startswith(f"decode {figures(mixed)['Decode step']}")
+    assert own["subtitle"][1].startswith("decode waits for ") and other["subtitle"][0] != own["subtitle"][0]
 
 
 def test_all_formats_are_a_click_away() -> None:
@@ -166,10 +175,8 @@ def test_a_robust_plan_is_shown_with_the_kernels_it_was_made_with() -> None:
     changes = (MIXED, "pessimism=0.95")
     (robust,), (plain,) = roofline_tab.pools_of(page_of(*changes)), roofline_tab.pools_of(page_of(MIXED))
     assert robust.pool.config.calibration != plain.pool.config.calibration
-    fits = replicas.on_sku(
-        robust.pool, robust.planned.workload.lengths, "l40s", roofline_tab._hardware(page_of(*changes))
-    )
-    usual = replicas.on_sku(plain.pool, plain.planned.workload.lengths, "l40s", page_of(MIXED).hardware)
+    fits = on_sku(robust.pool, robust.planned.workload.lengths, "l40s", roofline_tab._hardware(page_of(*changes)))
+    usual = on_sku(plain.pool, plain.planned.workload.lengths, "l40s", page_of(MIXED).hardware)
     assert fits.model is not None and usual.model is not None
     slow, fast = (float(m.pool.config.timer.times_s(steps.decode_step(m, 40))) for m in (fits.model, usual.model))
     assert slow > fast
@@ -178,10 +185,7 @@ def test_a_robust_plan_is_shown_with_the_kernels_it_was_made_with() -> None:
 def test_every_heading_is_explained() -> None:
     page = page_of(MIXED)
     (chosen,) = roofline_tab.pools_of(page)
-    fitted = [
-        replicas.on_sku(chosen.pool, chosen.planned.workload.lengths, sku, page.hardware)
-        for sku in ("h100-sxm", "l40s")
-    ]
+    fitted = [on_sku(chosen.pool, chosen.planned.workload.lengths, sku, page.hardware) for sku in ("h100-sxm", "l40s")]
     rows, own = replicas.sku_rows(fitted, 8.0), chosen.pool.config
     tables: list[Table] = [roofline_tab.sku_table(rows, own, role, 8.0) for role in Role]
     ridges = rooflines.ridge_rows(page.hardware.skus.values())

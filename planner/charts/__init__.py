@@ -8,7 +8,7 @@ One module for each question: `latencies`, `rooflines`, `costs`, `systems` (of a
 """
 
 from planner.charts.costs import cost_comparison, cost_comparison_rows
-from planner.charts.latencies import latency_panel, latency_vs_rate, latency_vs_rate_rows, shown_metrics
+from planner.charts.latencies import latency_vs_rate, latency_vs_rate_rows, rate_panel, shown_metrics
 from planner.charts.marks import GREY, Row
 from planner.charts.rooflines import (
     FAMILY_WORDS,
@@ -26,10 +26,10 @@ __all__ = [
     "cost_comparison",
     "cost_comparison_rows",
     "label_rows",
-    "latency_panel",
     "latency_vs_rate",
     "latency_vs_rate_rows",
     "pool_shapes",
+    "rate_panel",
     "roof_rows",
     "roofline",
     "roofline_rows",

@@ -14,10 +14,13 @@ from planner.charts.marks import (
     BLUE,
     GREEN,
     GREY,
+    LEGEND_HEIGHT_PX,
     ORANGE,
     SKY,
     VERMILLION,
     Row,
+    bar_scale,
+    change_words,
     inline_chart,
     layered,
     titled,
@@ -26,6 +29,7 @@ from planner.charts.marks import (
 from planner.explain_types import ApiBreakEven
 from planner.optimizer import Objective
 from planner.planning import HOURS_PER_MONTH, Alternative, Plan
+from planner.tables import percent
 
 
 def cost_comparison_rows(plan: Plan) -> list[Row]:
@@ -97,8 +101,8 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
     unit = "USD per month" if _is_by_month(plan) else "USD per 1,000 requests"
     longest = max((row["end"] for row in rows), default=0.0) or 1.0
     y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
-    domain = alt.Scale(domain=[0.0, 1.45 * longest], nice=False)
-    x = alt.X("end:Q", title=unit, scale=domain, axis=alt.Axis(format=",~f", tickCount=5))
+    scale = bar_scale(longest, (row["label"] for row in rows))
+    x = alt.X("end:Q", title=unit, scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
     base = inline_chart(rows).encode(x=x, y=y)
     bars = base.mark_bar(height={"band": 0.7}).encode(
         color=alt.condition("datum.kind === 'plan'", alt.value(BLUE), alt.value(SKY)),
@@ -110,10 +114,8 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
         ],
     )
     text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
-    title = titled(
-        "Cost of the plan and of the best fleet of each SKU and mode",
-        "The plan is simulated, the others are from theory alone.",
-    )
+    judged = "; the plan is simulated" if plan.simulated else ""
+    title = titled("The plan and its alternatives", f"The best fleet of each SKU and mode, by theory{judged}.")
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
     return layered([bars, text], title, height, f"Cost of the alternatives in {unit}")
 
@@ -125,16 +127,13 @@ def _labelled(row: Row, is_by_month: bool) -> Row:
     if not row["is_feasible"]:
         label = "no fleet"
     elif row["kind"] != "plan":
-        change = round(row["ratio"] - 1.0, 2) + 0.0  # no minus zero
-        label += " (as planned)" if row["is_chosen"] else f" ({change:+.0%})"
+        label += " (as planned)" if row["is_chosen"] else f" ({change_words(row['ratio'] - 1.0)})"
         label = f"at least {label}" if row["is_bound"] else label
     return {**row, "title": titles[row["kind"]].format(row["name"]), "label": label, "end": end}
 
 
 # --- where the money goes ---------------------------------------------------------------------------------------------
 
-LEGEND_HEIGHT_PX = 80
-"""Height of a legend above a chart."""
 SERVING, HEADROOM, SPARE, STARTS = "used", "headroom", "spare replicas", "starting up"
 """What a pool's money pays for."""
 
@@ -190,7 +189,7 @@ def pool_costs(plan: Plan) -> alt.LayerChart:
     ends = [_pool_end(name, [row for row in rows if row["pool"] == name]) for name in pools]
     longest = max((row["usd_per_month"] for row in ends), default=0.0) or 1.0
     y = alt.Y("pool:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
-    scale = alt.Scale(domain=[0.0, 1.75 * longest], nice=False)
+    scale = bar_scale(longest, (row["label"] for row in ends))
     x = alt.X("usd_per_month:Q", title="USD per month", scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
     bars = (
         inline_chart([{**row, "order": parts.index(row["part"])} for row in rows])
@@ -214,11 +213,11 @@ def pool_costs(plan: Plan) -> alt.LayerChart:
         )
     )
     text = words(ends, GREY, "left", dx=6).encode(x=x, y=y)
-    when = " at the busiest period" if plan.schedule else ""
+    used = "load at the busiest period" if plan.schedule else "share of the largest stable rate"
     total = plan.cost.usd_per_month if plan.cost else 0.0
     title = titled(
-        f"Where ${total:,.0f} a month goes: capacity used and kept free",
-        f"Used: share of the largest stable rate{when}. Headroom: kept free for the targets.",
+        f"Where ${total:,.0f} a month goes",
+        f"Used: {used}. Headroom: kept free for the targets.",
     )
     height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + BAR_HEIGHT_PX * len(pools)
     return layered([bars, text], title, height, "Cost of each pool, used and idle")
@@ -227,7 +226,7 @@ def pool_costs(plan: Plan) -> alt.LayerChart:
 def _pool_end(name: str, rows: Sequence[Row]) -> Row:
     usd = math.fsum(row["usd_per_month"] for row in rows)
     idle = math.fsum(row["share"] for row in rows if row["part"] in (HEADROOM, SPARE))
-    return {"pool": name, "usd_per_month": usd, "label": f"${usd:,.0f}" + (f" ({idle:.0%} idle)" if idle else "")}
+    return {"pool": name, "usd_per_month": usd, "label": f"${usd:,.0f}" + (f" ({percent(idle)} idle)" if idle else "")}
 
 
 # --- other ways of buying ---------------------------------------------------------------------------------------------
@@ -269,7 +268,7 @@ def buying_costs(offers: Sequence[BuyingOffer], plan: Plan) -> alt.LayerChart:
     rows = [_buying_label(row) for row in buying_rows(offers, plan)]
     longest = max((row["end"] for row in rows), default=0.0) or 1.0
     y = alt.Y("way:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
-    scale = alt.Scale(domain=[0.0, 1.9 * longest], nice=False)
+    scale = bar_scale(longest, (row["label"] for row in rows))
     x = alt.X("end:Q", title="USD per month", scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
     base = inline_chart(rows).encode(x=x, y=y)
     bars = base.mark_bar(height={"band": 0.7}).encode(
@@ -285,7 +284,7 @@ def buying_costs(offers: Sequence[BuyingOffer], plan: Plan) -> alt.LayerChart:
     )
     text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
     title = titled(
-        "Cost of the same demand under every way of buying",
+        "The same demand, bought in other ways",
         "Darker: the plan. The others are planned anew, by theory.",
     )
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
@@ -295,7 +294,7 @@ def buying_costs(offers: Sequence[BuyingOffer], plan: Plan) -> alt.LayerChart:
 def _buying_label(row: Row) -> Row:
     if not row["is_feasible"]:
         return {**row, "label": "no fleet", "end": 0.0}
-    change = "as planned" if row["is_current"] else f"{round(row['difference'], 2) + 0.0:+.0%}"
+    change = "as planned" if row["is_current"] else change_words(row["difference"])
     return {**row, "label": f"${row['usd_per_month']:,.0f} ({change}): {row['fleet']}", "end": row["usd_per_month"]}
 
 
@@ -385,8 +384,8 @@ def api_costs(plan: Plan, found: Sequence[ApiBreakEven]) -> alt.LayerChart:
         marks.encode(x=x, y=y, color=color, shape=shape, tooltip=tooltip),
         *_even_labels(rows, x, y),
     ]
-    subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: more than the fleet carries."
-    title = titled(f"Self-hosting {plan.request.llm.id} against hosted APIs", subtitle)
+    subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: beyond the fleet."
+    title = titled("Self-hosting against hosted APIs", subtitle)
     return layered(layers, title, 420, "Cost of self-hosting and of hosted APIs against demand")
 
 

@@ -71,10 +71,8 @@ def profile_curve(measured: MeasuredProfile, rate_per_s: float, name: str) -> al
     steps = inline_chart(_closed(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
     y = alt.Y("rate_per_s:Q", title="Requests/s", scale=alt.Scale(zero=True))
     total = len(measured.profile.factors) * measured.profile.period_hours
-    title = titled(
-        f"{name}: demand at a mean of {rate_per_s:,.4g} requests/s",
-        f"Peak {max(measured.profile.factors):.2f} times the mean. Hours count from the start of the recording.",
-    )
+    peak = f"Peak {max(measured.profile.factors):.2f} times the mean. Hours count from the start of the recording."
+    title = titled(f"Demand at a mean of {rate_per_s:,.4g} requests/s", [f"Recorded: {name}.", peak])
     layers = [steps.encode(x=_hours(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
     return layered(layers, title, HEIGHT_PX, f"Demand by hour of {name}")
 
@@ -163,7 +161,7 @@ def schedule_demand(plan: Plan, capacities_per_s: Sequence[float | None]) -> alt
     gaps = any(row["capacity_per_s"] is None for row in rows)
     subtitle = "Capacity: what the replicas that are on sustain, by theory."
     subtitle += " Gaps: not known." if gaps else ""
-    title = titled("Demand and what the fleet can carry, hour by hour", subtitle)
+    title = titled("Demand and capacity by hour", subtitle)
     layers = [
         area.encode(x=x, y=y, color=color, tooltip=tooltip),
         line.encode(x=x, y=y, color=color, tooltip=tooltip),
@@ -215,6 +213,6 @@ def schedule_gpus(plan: Plan) -> alt.LayerChart:
     layers = [steps.encode(x=_hours(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
     most = {sku: max(row["gpus"] for row in rows if row["sku"] == sku) for sku in skus}
     title = titled(
-        "GPUs held, hour by hour", "At most " + " and ".join(f"{count:,.0f} x {sku}" for sku, count in most.items())
+        "GPUs held by hour", "At most " + " and ".join(f"{count:,.0f} x {sku}" for sku, count in most.items())
     )
     return layered(layers, title, HEIGHT_PX, "GPUs by hour")

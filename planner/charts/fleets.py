@@ -20,16 +20,20 @@ from planner.figures import fleet_words, sku_words
 from planner.plan_types import Plan, PlannedDeployment
 from planner.tables import counted, significant
 
-MOST_BOXES = 40
-"""Most servers drawn; beyond it equal ones become one box."""
+MOST_BOXES, FEWER_BOXES = 40, 24
+"""Most servers drawn of one deployment and of several; beyond it equal ones become one box."""
 WIDEST_PX = 780
 """Width of the picture at most; it shrinks on a narrower page."""
 SQUARE_PX, SIDE_PX, PAD_PX, GAP_PX = 22, 17, 4, 10
 """Pitch and size of GPUs, margin of a server around them, gap between servers and deployments."""
+BETWEEN_PX = 36
+"""Gap between deployments that stand beside one another."""
 ARROW_PX = 134
 """Room between a prefill and a decode pool."""
 HEADING_PX = 42
 """Room for the two lines above a pool."""
+MOST_NAMED = 2
+"""SKUs named in the title."""
 LETTER_PX = 7.6
 """Width of a letter of a heading, somewhat more than it is."""
 
@@ -43,7 +47,7 @@ _INK = {Role.PREFILL: "#1A1A1A", Role.DECODE: "#FFFFFF", Role.MIXED: "#1A1A1A"}
 
 
 def fleet_rows(plan: Plan) -> list[Row]:
-    """Every GPU of every server drawn; of a fleet of more than 40 servers one of those that are alike.
+    """Every GPU of every server drawn; of a large fleet (more than 40 servers) one of those that are alike.
 
     Returns rows with deployment (number from 1), service, role, sku (id), name (as its vendor calls it), tp, unit
     (number from 1 in its pool: a server, or the servers of one larger replica), server (the same, of the servers drawn
@@ -60,10 +64,11 @@ def fleet_rows(plan: Plan) -> list[Row]:
 
 
 def _unfolded(plan: Plan) -> int:
-    """Units of a pool from which equal ones are drawn as one, so that all boxes are at most `MOST_BOXES`."""
+    """Units of a pool from which equal ones are drawn as one, so that there are not too many boxes."""
     pools = [pool for planned in plan.deployments for pool in planned.deployment.pools]
-    for most in (MOST_BOXES, 12, 6, 3):
-        if sum(_boxes(pool, most) for pool in pools) <= MOST_BOXES:
+    boxes = MOST_BOXES if len(plan.deployments) == 1 else FEWER_BOXES
+    for most in (boxes, 12, 6, 3):
+        if sum(_boxes(pool, most) for pool in pools) <= boxes:
             return most
     return 1
 
@@ -159,34 +164,48 @@ class Drawing:
 
 def drawing(plan: Plan) -> Drawing:
     """Where everything of `fleet_rows` stands in the picture [px]."""
-    drawn = Drawing([], [], [], [], [], [])
+    whole = Drawing([], [], [], [], [], [])
     rows = fleet_rows(plan)
-    top = 0.0
+    left = top = 0.0
     for number, planned in enumerate(plan.deployments, start=1):
-        mine = [row for row in rows if row["deployment"] == number]
-        top = _draw_deployment(drawn, plan, planned, mine, top) + 2 * GAP_PX
-    drawn.height = max(0.0, top - 2 * GAP_PX)
-    return drawn
+        part = _deployment(plan, planned, [row for row in rows if row["deployment"] == number])
+        if left and left + part.width > WIDEST_PX:
+            left, top = 0.0, whole.height + 2 * GAP_PX
+        _put(whole, part, left, top)
+        left += part.width + BETWEEN_PX
+    return whole
 
 
-def _draw_deployment(drawn: Drawing, plan: Plan, planned: PlannedDeployment, rows: list[Row], top: float) -> float:
-    """Draw the pools of one deployment beside one another; returns where they end."""
+def _put(whole: Drawing, part: Drawing, left: float, top: float) -> None:
+    """Add a drawing to another one, its corner at `left` and `top`."""
+    for name in ("gpus", "servers", "frames", "links", "texts", "arrows"):
+        ends = {"x": left, "x2": left, "y": top, "y2": top}
+        moved = [
+            {**row, **{end: row[end] + by for end, by in ends.items() if end in row}} for row in getattr(part, name)
+        ]
+        getattr(whole, name).extend(moved)
+    whole.width = max(whole.width, left + part.width)
+    whole.height = max(whole.height, top + part.height)
+
+
+def _deployment(plan: Plan, planned: PlannedDeployment, rows: list[Row]) -> Drawing:
+    """The pools of one deployment beside one another."""
+    drawn = Drawing([], [], [], [], [], [])
     pools = planned.deployment.pools
     room = (WIDEST_PX - ARROW_PX * (len(pools) - 1)) / len(pools)
-    left, bottom = 0.0, top
+    left = 0.0
     for index, pool in enumerate(pools):
         mine = [row for row in rows if row["role"] == pool.role.value]
         lines = _heading(plan, planned, index)
         for line, (text, kind) in enumerate(zip(lines, ("heading", "line"), strict=True)):
-            drawn.texts.append({"label": text, "x": left, "y": top + 8 + 18 * line, "kind": kind})
-        right, end = _draw_servers(drawn, pool, mine, left, top + HEADING_PX, room)
+            drawn.texts.append({"label": text, "x": left, "y": 8.0 + 18 * line, "kind": kind})
+        right, end = _draw_servers(drawn, pool, mine, left, HEADING_PX, room)
         right = max(right, left + LETTER_PX * len(lines[0]), left + 0.82 * LETTER_PX * len(lines[1]))
-        bottom = max(bottom, end)
-        drawn.width = max(drawn.width, right)
+        drawn.width, drawn.height = max(drawn.width, right), max(drawn.height, end)
         if index == 0 and len(pools) == 2:
-            _draw_arrow(drawn, planned, right, top + HEADING_PX + _server_px(pool)[1] / 2)
+            _draw_arrow(drawn, planned, right, HEADING_PX + _server_px(pool)[1] / 2)
             left = right + ARROW_PX
-    return bottom
+    return drawn
 
 
 def _heading(plan: Plan, planned: PlannedDeployment, index: int) -> tuple[str, str]:
@@ -198,10 +217,9 @@ def _heading(plan: Plan, planned: PlannedDeployment, index: int) -> tuple[str, s
     split = pool.config.parallelism
     shape = f"TP{split.tp}" + (f" × PP{split.pp}" if split.pp > 1 else "")
     count = f"{pool.gpus:,} × {sku_words(pool.config.sku)}"
+    role = pool.role.value if model else pool.role.value.capitalize()
     servers = counted(planned.nodes[index], "server")
-    return f"{several}{model}{pool.role.value.capitalize()}: {count}", (
-        f"{counted(pool.replicas, 'replica')} of {shape}, {servers}"
-    )
+    return f"{several}{model}{role}: {count}", (f"{counted(pool.replicas, 'replica')} of {shape}, {servers}")
 
 
 def _columns(pool: Pool) -> int:
@@ -338,10 +356,7 @@ def fleet_picture(plan: Plan) -> alt.LayerChart:
     layers = [*_boxes_layers(drawn, scale), *_gpu_layers(drawn, scale), *_text_layers(drawn, scale)]
     layers += _arrow_layers(drawn, scale)
     servers = sum(sum(planned.nodes) for planned in plan.deployments)
-    title = titled(
-        f"The fleet: {fleet_words(plan) or 'none'} in {counted(servers, 'server')}",
-        _legend(plan),
-    )
+    title = titled(f"The fleet: {_gpus_words(plan)} in {counted(servers, 'server')}", _legend(plan))
     picture = layered(layers, title, max(1, math.ceil(drawn.height)), _description(plan))
     shown: alt.LayerChart = picture.properties(
         width=min(WIDEST_PX, math.ceil(drawn.width) or 1),
@@ -350,11 +365,20 @@ def fleet_picture(plan: Plan) -> alt.LayerChart:
     return shown
 
 
-def _legend(plan: Plan) -> str:
+def _gpus_words(plan: Plan) -> str:
+    """GPUs by SKU, or of how many SKUs where naming each is too long for a title."""
+    if len(plan.gpus) <= MOST_NAMED:
+        return fleet_words(plan) or "none"
+    return f"{sum(plan.gpus.values()):,} GPUs of {len(plan.gpus)} SKUs"
+
+
+def _legend(plan: Plan) -> str | list[str]:
+    """What boxes, squares and frames are, on as many lines as it needs."""
     pools = [pool for planned in plan.deployments for pool in planned.deployment.pools]
     roles = ", ".join(f"{_LETTERS[role]} {role.value}" for role in dict.fromkeys(pool.role for pool in pools))
-    frame = " Frame: replica." if any(pool.config.parallelism.gpus > 1 for pool in pools) else ""
-    return f"Box: server. Square: GPU ({roles}; hollow: not used).{frame}"
+    gpus = f"Box: server. Square: GPU ({roles}; hollow: not used)."
+    framed = any(pool.config.parallelism.gpus > 1 for pool in pools)
+    return [gpus, "Frame: replica."] if framed else gpus
 
 
 def _description(plan: Plan) -> str:

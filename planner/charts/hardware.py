@@ -16,6 +16,7 @@ from planner.charts.marks import (
     BLUE,
     GREEN,
     GREY,
+    LEGEND_HEIGHT_PX,
     ORANGE,
     SKY,
     VERMILLION,
@@ -34,8 +35,6 @@ SKU_HEIGHT_PX = 480
 OWN, BORROWED, DATASHEET = "own kernels measured", "shares of a relative", "datasheet only"
 """How well the kernels of a GPU are known."""
 _KNOWLEDGE = ((OWN, BLUE, "circle"), (BORROWED, ORANGE, "triangle-up"), (DATASHEET, VERMILLION, "square"))
-LEGEND_HEIGHT_PX = 50
-"""Height of a legend of one line under a chart."""
 _COMMITMENTS = (
     ("on_demand", BLUE, "circle"),
     ("spot", ORANGE, "triangle-up"),
@@ -43,6 +42,8 @@ _COMMITMENTS = (
     ("community", VERMILLION, "diamond"),
     ("marketplace", SKY, "cross"),
 )
+LINE_PX = 15
+"""Height of one more line under a title."""
 _MARKED, _UNMARKED = 170, 70
 """Size of a point that is spoken of, and of another [square px]."""
 _LABEL_LIMIT_PX = 330
@@ -120,16 +121,18 @@ def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
     ridges = inline_chart(lines).mark_line(color=GREY, strokeDash=[4, 4], strokeWidth=1, opacity=0.6)
     layers = [
         ridges.encode(x=x, y=y, detail="ridge:N"),
-        words(ends, GREY, "left", dx=6, dy=-6).encode(x=x, y=y),
+        words(ends, GREY, "left", dx=12, dy=5).encode(x=x, y=y),
         _sku_points(rows, x, y),
     ]
     for dy, part in ((-14, marked[::2]), (16, marked[1::2])):
         labels = [{**row, "label": row["sku"]} for row in part]
         layers.append(words(labels, GREY, "center", dy=dy).encode(x=x, y=y))
-    named = ", ".join(row["sku"] for row in reversed(marked))
     title = titled(
-        f"Dense {dtype} peak and HBM bandwidth of {len(rows)} GPUs" + (f"; named: {named}" if named else ""),
-        "Dashed: ridge points [FLOP/byte]. A kernel with fewer FLOP per byte waits for memory.",
+        f"Dense {dtype} peak and HBM bandwidth of {len(rows)} GPUs",
+        [
+            "Dashed: ridge points [FLOP/byte]. A kernel with fewer waits for memory.",
+            "Large and named: searched, in the plan or chosen.",
+        ],
     )
     return layered(layers, title, SKU_HEIGHT_PX, f"Memory bandwidth against {dtype} peak of GPUs")
 
@@ -148,9 +151,9 @@ def _sku_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
         tooltip=[
             alt.Tooltip("name:N", title="GPU"),
             alt.Tooltip("year:Q", title="Year", format="d"),
-            alt.Tooltip("peak_tflops_per_s:Q", title="Dense peak [TFLOP/s]", format=",.4~g"),
-            alt.Tooltip("bandwidth_tb_per_s:Q", title="HBM bandwidth [TB/s]", format=".3~g"),
-            alt.Tooltip("capacity_gib:Q", title="HBM [GiB]", format=",.4~g"),
+            alt.Tooltip("peak_tflops_per_s:Q", title="Dense peak [TFLOP/s]", format=",.4~r"),
+            alt.Tooltip("bandwidth_tb_per_s:Q", title="HBM bandwidth [TB/s]", format=",.3~r"),
+            alt.Tooltip("capacity_gib:Q", title="HBM [GiB]", format=",.4~r"),
             alt.Tooltip("ridge_flops_per_byte:Q", title="Ridge point [FLOP/byte]", format=",.0f"),
             alt.Tooltip("knowledge:N", title="Kernels"),
             alt.Tooltip("measured_on:N", title="Measured on"),
@@ -247,12 +250,15 @@ def price_chart(rows: Sequence[Row]) -> alt.LayerChart:
     y = alt.Y("sku:N", title=None, sort=skus, axis=alt.Axis(labelLimit=260, labelOverlap=False, grid=True, ticks=False))
     ring = inline_chart([row for row in rows if row["is_used"]]).mark_point(size=260, color=GREY, strokeWidth=2)
     title = titled(
-        f"Listed prices of {_counted(skus)}: the lowest is ${money(cheapest['usd_per_gpu_hour'])} "
-        f"({cheapest['sku']}, {cheapest['provider']}, {cheapest['commitment'].replace('_', ' ')})",
-        "One mark for each price that was read; a ring marks what the plan pays.",
+        f"Listed prices of {_counted(skus)}",
+        [
+            f"Lowest: ${money(cheapest['usd_per_gpu_hour'])} ({cheapest['sku']}, {cheapest['provider']}, "
+            f"{cheapest['commitment'].replace('_', ' ')}).",
+            "One mark for each price that was read; a ring marks what the plan pays.",
+        ],
     )
     layers = [_price_points(rows, x, y), ring.encode(x=x, y=y)]
-    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + BAR_HEIGHT_PX * len(skus)
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + LINE_PX + BAR_HEIGHT_PX * len(skus)
     return layered(layers, title, height, "Listed prices in USD per GPU-hour")
 
 
@@ -350,10 +356,10 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
     shape = alt.Shape("part:N", scale=alt.Scale(domain=parts, range=[look[part][1] for part in parts]), legend=legend)
     tooltip = [
         alt.Tooltip("group:N", title="Runs of"),
-        alt.Tooltip("median_percent:Q", title="Median error [%]", format=".3~g"),
-        alt.Tooltip("p90_percent:Q", title="9 of 10 runs below [%]", format=".3~g"),
-        alt.Tooltip("mape_percent:Q", title="Mean error [%]", format=".3~g"),
-        alt.Tooltip("bias_percent:Q", title="Bias [%]", format="+.3~g"),
+        alt.Tooltip("median_percent:Q", title="Median error [%]", format=",.3~r"),
+        alt.Tooltip("p90_percent:Q", title="9 of 10 runs below [%]", format=",.3~r"),
+        alt.Tooltip("mape_percent:Q", title="Mean error [%]", format=",.3~r"),
+        alt.Tooltip("bias_percent:Q", title="Bias [%]", format="+,.3~r"),
         alt.Tooltip("runs:Q", title="Runs"),
         alt.Tooltip("measured:N", title="Measured"),
     ]
@@ -362,7 +368,8 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
     ticks = base.mark_tick(thickness=2, size=12).encode(x="p90_percent:Q", color=color)
     dots = base.mark_point(filled=True, size=90, opacity=1.0).encode(x=x, color=color, shape=shape)
     said = ", ".join(f"{kind.partition(',')[0]} {percent(median)}" for kind, median in totals.items())
-    subtitle = f"Held out: {said} (median). Bar: 9 of 10 runs are within it."
-    title = titled(f"Error of predicted {metric}, by group of measured runs", subtitle)
-    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + 22 * len(rows)
+    subtitle = [f"Held out: {said} (median).", "Mark: median of a group. Line: 9 of 10 runs are within it."]
+    text = f"Error of predicted {metric}, by group of measured runs"
+    title = titled(text, subtitle)
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + LINE_PX + 22 * len(rows)
     return layered([reach, ticks, dots], title, height, f"Errors of predicted {metric} against measured runs")

@@ -6,20 +6,17 @@ as points, so that a reader sees at once how far a number is to be trusted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 
 import altair as alt
 import numpy as np
 
-from planner.charts.latency_laws import per_ms
-from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, titled, words
+from planner.charts.latency_laws import TITLE_OFFSET_PX, per_ms
+from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, words
 from planner.deployment import Deployment, Performance
 from planner.errors import InputError
+from planner.latency_ranges import calibration_ends
 from planner.performance import evaluate
-from planner.pessimism import deviations_of, shifted_deployment
-from planner.plan_types import Plan, TargetCheck
-from planner.promises import Promise, target_checks
 from planner.rates import CLOSEST, sustainable_rate_per_s
 from planner.simulator import simulate
 from planner.stages import largest_stable_rate_per_s
@@ -32,8 +29,6 @@ MAX_POINTS = 25
 """Most evaluations in one sweep, so that a chart never takes longer than its plan."""
 DEFAULT_PERCENTILE = 0.99
 """Upper curve of a metric for which the Slo names no percentile."""
-BAND = 0.95
-"""One-sided probability of the ends of the calibration's interval: the middle 90 % lie between them."""
 BAND_POINTS = 14
 """Rates of a banded sweep: each is evaluated three times."""
 NEAR_LIMIT = (0.9, 0.97)
@@ -53,6 +48,20 @@ def _silent(_: str) -> None:
     """Says nothing."""
 
 
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def shown_metrics(slo: Slo) -> list[Metric]:
+    """TTFT and TPOT, and E2E or ITL where the Slo has a target on it: one panel each."""
+    asked = {target.metric for target in slo.targets} | {Metric.TTFT, Metric.TPOT}
+    return [metric for metric in Metric if metric in asked]
+
+
+def _percentiles(slo: Slo, metric: Metric) -> list[float]:
+    asked = {target.percentile for target in slo.targets if target.metric is metric}
+    return sorted({0.5} | (asked or {DEFAULT_PERCENTILE}))
+
+
 def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> list[Row]:
     """Percentiles of TTFT and TPOT (of E2E and ITL where the Slo has a target on it) over arrival rates.
 
@@ -67,188 +76,12 @@ def latency_vs_rate_rows(deployment: Deployment, workload: Workload, slo: Slo, p
         points: evaluations, 2 to 25.
 
     Returns rows with metric, percentile ("p99"), rate_per_s [1/s], load (share of the largest stable rate),
-    latency_ms [ms] and is_planned. Raises InputError when `points` is out of range or the deployment does not fit.
+    latency_ms [ms], low_ms and high_ms (None: see `banded_rate_rows`) and is_planned. Raises InputError when `points`
+    is out of range or the deployment does not fit.
     """
-    if not 2 <= points <= MAX_POINTS:
-        raise InputError("points", points, f"must be from 2 to {MAX_POINTS}", "give a number of evaluations in range")
-    planned = workload.arrivals.rate_per_s
     largest = largest_stable_rate_per_s(deployment, workload)
-    loads = 1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points - 1)
-    rows: list[Row] = []
-    for rate in sorted({*(loads * largest).tolist(), planned}):
-        performance = evaluate(deployment, workload.at_rate(rate))
-        if not performance.stable:
-            continue
-        for metric in shown_metrics(slo):
-            for percentile in _percentiles(slo, metric):
-                latency_s = performance.distribution(metric).quantile_s(percentile)
-                rows.append(
-                    {
-                        "metric": metric.value.upper(),
-                        "percentile": f"p{100 * percentile:g}",
-                        "rate_per_s": rate,
-                        "load": rate / largest,
-                        "latency_ms": 1e3 * latency_s,
-                        "is_planned": rate == planned,
-                    }
-                )
-    return rows
-
-
-def shown_metrics(slo: Slo) -> list[Metric]:
-    """TTFT and TPOT, and E2E or ITL where the Slo has a target on it: one panel each."""
-    asked = {target.metric for target in slo.targets} | {Metric.TTFT, Metric.TPOT}
-    return [metric for metric in Metric if metric in asked]
-
-
-def _percentiles(slo: Slo, metric: Metric) -> list[float]:
-    asked = {target.percentile for target in slo.targets if target.metric is metric}
-    return sorted({0.5} | (asked or {DEFAULT_PERCENTILE}))
-
-
-def latency_vs_rate(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> alt.VConcatChart:
-    """TTFT and TPOT percentiles against the arrival rate, one panel each, with targets and the planned rate.
-
-    Arguments and errors as `latency_vs_rate_rows`.
-    """
-    rows = latency_vs_rate_rows(deployment, workload, slo, points)
-    return alt.vconcat(*(latency_panel(rows, slo, metric).properties(width=560) for metric in shown_metrics(slo)))
-
-
-def latency_panel(rows: Sequence[Row], slo: Slo, metric: Metric) -> alt.LayerChart:
-    """One metric of `latency_vs_rate_rows` as a chart. The vertical axis ends somewhat above targets and plan."""
-    name = metric.value.upper()
-    mine = [row for row in rows if row["metric"] == name]
-    targets = [target for target in slo.targets if target.metric is metric]
-    top = _top_ms(mine, targets)
-    shown = [f"p{100 * percentile:g}" for percentile in _percentiles(slo, metric)]
-    x = alt.X(
-        "rate_per_s:Q",
-        title="Arrival rate (requests/s)",
-        scale=alt.Scale(zero=True, nice=False),
-        axis=alt.Axis(tickCount=8),
-    )
-    y = alt.Y("latency_ms:Q", title=f"{name} (ms)", scale=alt.Scale(domain=[0.0, top], nice=False))
-    color = alt.Color(
-        "percentile:N",
-        title=None,
-        scale=alt.Scale(domain=shown, range=[SKY, BLUE, GREEN, ORANGE][: len(shown)]),
-        legend=alt.Legend(orient="top"),
-    )
-    tooltip = [
-        alt.Tooltip("percentile:N", title="Percentile"),
-        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
-        alt.Tooltip("load:Q", title="Share of the largest stable rate", format=".0%"),
-        alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~r"),
-    ]
-    lines = inline_chart(mine).mark_line(clip=True, strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=tooltip)
-    planned = [row for row in mine if row["is_planned"]]
-    dots = inline_chart(planned).mark_point(filled=True, size=80, opacity=1, clip=True)
-    layers = [
-        lines,
-        *_planned_rate(planned[:1], top),
-        *_threshold_lines(targets, mine),
-        dots.encode(x=x, y=y, color=color, tooltip=tooltip),
-    ]
-    subtitle = "Percentiles over requests. Dashed line: target. Dots: the planned rate."
-    title = titled(f"{name} against arrival rate", subtitle)
-    return layered(layers, title, 360, f"{name} percentiles over arrival rate")
-
-
-def _top_ms(rows: Sequence[Row], targets: Sequence[LatencyTarget]) -> float:
-    """End of the vertical axis [ms]: 1.6 times what must be seen, so that saturation does not flatten the rest."""
-    marks = [1e3 * target.threshold_s for target in targets]
-    marks += [row["latency_ms"] for row in rows if row["is_planned"]]
-    if not marks:
-        marks = [row["latency_ms"] for row in rows]
-    return 1.6 * max(marks, default=1.0) or 1.0
-
-
-def _threshold_lines(targets: Sequence[LatencyTarget], rows: Sequence[Row]) -> list[alt.Chart]:
-    left = min((row["rate_per_s"] for row in rows), default=0.0)
-    values = [
-        {
-            "latency_ms": 1e3 * target.threshold_s,
-            "rate_per_s": left,
-            "label": f"target: {target.name.split()[0]} ≤ {1e3 * target.threshold_s:,.4g} ms",
-        }
-        for target in targets
-    ]
-    if not values:
-        return []
-    rule = inline_chart(values).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y="latency_ms:Q")
-    return [rule, words(values, VERMILLION, "left", dy=-8).encode(x="rate_per_s:Q", y="latency_ms:Q")]
-
-
-def _planned_rate(planned: Sequence[Row], top: float, field: str = "latency_ms") -> list[alt.Chart]:
-    if not planned:
-        return []
-    rate = planned[0]["rate_per_s"]
-    rows = [{"rate_per_s": rate, field: top, "label": f"planned {rate:,.4g}/s"}]
-    rule = inline_chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
-    is_right = planned[0]["load"] > 0.5  # the label goes where there is room
-    text = words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
-    return [rule, text.encode(x="rate_per_s:Q", y=f"{field}:Q")]
-
-
-# --- what the calibration leaves open --------------------------------------------------------------------------------
-
-
-def calibration_ends(deployment: Deployment, probability: float = BAND) -> tuple[Deployment, Deployment] | None:
-    """The deployment with all kernels at the fast, and at the slow end of the calibration's interval; None without one.
-
-    Pools that are not calibrated stay as they are. Kernels move together, so that the interval holds its probability
-    or more (`planner.pessimism.shifted_calibration` says why); none gets faster than its roofline.
-
-    Args:
-        deployment: as fitted.
-        probability: one-sided; 0.95 leaves the middle 90 % between the ends.
-    """
-    if all(pool.config.calibration is None for pool in deployment.pools):
-        return None
-    deviations = deviations_of(probability)
-    return shifted_deployment(deployment, -deviations), shifted_deployment(deployment, deviations)
-
-
-def target_ranges_s(plan: Plan, say: Say = _silent) -> list[tuple[float, float] | None]:
-    """Of every `plan.targets`, in order: its predicted latency [s] at both ends of the calibration's interval.
-
-    The whole fleet is evaluated again at the rates routed to it, once with fast and once with slow kernels. A latency
-    is infinite where the fleet is overloaded then. None where no pool of the plan is calibrated.
-    """
-    ends = [calibration_ends(planned.judged) for planned in plan.deployments]
-    if all(end is None for end in ends):
-        return [None for _ in plan.targets]
-    checks: list[tuple[TargetCheck, ...]] = []
-    for side, word in enumerate(("fast", "slow")):
-        shifted = []
-        for planned, end in zip(plan.deployments, ends, strict=True):
-            say(f"kernels at the {word} end of the calibration")
-            law = planned.predicted if end is None else evaluate(end[side], planned.workload)
-            shifted.append(replace(planned, predicted=law, simulated=law))
-        checks.append(target_checks(shifted, promises(plan)))
-    return [(low.predicted_s, high.predicted_s) for low, high in zip(*checks, strict=True)]
-
-
-def promises(plan: Plan) -> tuple[Promise, ...]:
-    """The promises that `plan.targets` speak of, in their order, with the parts of the traffic they were given to."""
-    by_name: dict[str, list[LatencyTarget]] = {}
-    for check in plan.targets:
-        by_name.setdefault(check.of, []).append(check.target)
-    waits = {f"{service.name}: {work.name}" for service in plan.request.all_services for work in plan.request.offline}
-    of_service = {name: planned.service for planned in plan.deployments for name in planned.slices if name not in waits}
-    return tuple(
-        Promise(
-            name,
-            Slo(targets=tuple(targets)),
-            frozenset(part for part, service in of_service.items() if not name or service == name)
-            or frozenset(name.split(" + ")),
-        )
-        for name, targets in by_name.items()
-    )
-
-
-# --- latency against rate, with its band ----------------------------------------------------------------------------
+    rates = {*_swept(points, points - 1, largest), workload.arrivals.rate_per_s}
+    return _rate_rows(deployment, workload, slo, rates, largest)
 
 
 def banded_rate_rows(
@@ -263,17 +96,36 @@ def banded_rate_rows(
         points: rates besides the planned one, 2 to 25.
         say: called with each rate.
 
-    Returns rows with metric, percentile, rate_per_s [1/s], load, latency_ms [ms], low_ms and high_ms (both None when
-    uncalibrated; high_ms None where slow kernels are overloaded) and is_planned. Raises InputError as that function.
+    Returns rows as that function, with low_ms and high_ms [ms] (both None when uncalibrated; high_ms None where slow
+    kernels are overloaded). Raises InputError as that function.
     """
-    if not 2 <= points <= MAX_POINTS:
-        raise InputError("points", points, f"must be from 2 to {MAX_POINTS}", "give a number of rates in range")
-    planned, largest = workload.arrivals.rate_per_s, largest_stable_rate_per_s(deployment, workload)
-    rates = {*(largest * (1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points))).tolist(), planned}
+    largest = largest_stable_rate_per_s(deployment, workload)
+    rates = {*_swept(points, points, largest), workload.arrivals.rate_per_s}
     ends = calibration_ends(deployment)
     if ends is not None:
         slowest = largest_stable_rate_per_s(ends[1], workload)
         rates |= {share * slowest for share in NEAR_LIMIT}
+    return _rate_rows(deployment, workload, slo, rates, largest, ends, say)
+
+
+def _swept(points: int, rates: int, largest_per_s: float) -> list[float]:
+    """So many rates from light load to the edge of stability, closer together where queues grow."""
+    if not 2 <= points <= MAX_POINTS:
+        raise InputError("points", points, f"must be from 2 to {MAX_POINTS}", "give a number of rates in range")
+    loads: list[float] = (1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, rates)).tolist()
+    return [load * largest_per_s for load in loads]
+
+
+def _rate_rows(
+    deployment: Deployment,
+    workload: Workload,
+    slo: Slo,
+    rates: Iterable[float],
+    largest_per_s: float,
+    ends: tuple[Deployment, Deployment] | None = None,
+    say: Say = _silent,
+) -> list[Row]:
+    """Percentiles at every rate at which the deployment is stable."""
     rows: list[Row] = []
     for rate in sorted(rates):
         say(f"{significant(rate)} requests/s")
@@ -286,11 +138,11 @@ def banded_rate_rows(
                 rows.append(
                     {
                         **_place(metric, percentile, rate),
-                        "load": rate / largest,
+                        "load": rate / largest_per_s,
                         "latency_ms": 1e3 * found.distribution(metric).quantile_s(percentile),
                         "low_ms": _finite_ms(low, metric, percentile),
                         "high_ms": _finite_ms(high, metric, percentile),
-                        "is_planned": rate == planned,
+                        "is_planned": rate == workload.arrivals.rate_per_s,
                     }
                 )
     return rows
@@ -364,6 +216,19 @@ def simulated_at_rates(
     return found
 
 
+# --- pictures -------------------------------------------------------------------------------------------------------
+
+
+def latency_vs_rate(deployment: Deployment, workload: Workload, slo: Slo, points: int = MAX_POINTS) -> alt.VConcatChart:
+    """TTFT and TPOT percentiles against the arrival rate, one panel each, with targets and the planned rate.
+
+    Arguments and errors as `latency_vs_rate_rows`.
+    """
+    rows = latency_vs_rate_rows(deployment, workload, slo, points)
+    panels = (rate_panel(rows, slo, metric, subject=deployment.summary) for metric in shown_metrics(slo))
+    return alt.vconcat(*(panel.properties(width=560) for panel in panels))
+
+
 def rate_panel(
     rows: Sequence[Row],
     slo: Slo,
@@ -406,16 +271,26 @@ def rate_panel(
         *_planned_rate([row for row in mine if row["is_planned"]][:1], top, "latency"),
         *_target_rules(targets, metric),
         *_simulated_points(points, x, y, color, metric),
-        *_crossing_marks([row for row in marks if row["crosses"]], right, metric),
+        *_crossing_marks([row for row in marks if row["crosses"] and row["rate_per_s"] <= right], right, metric),
     ]
-    subtitle = [subject] if subject else []
-    subtitle += ["Lines: theory. Dashed: targets; triangles: up to where they hold."]
-    if mine and mine[0]["low"] is not None:
-        subtitle += ["Light areas: 90 % interval of the calibration."]
-    if points:
-        subtitle[-1] += " Circles: simulated, 95 % sampling error."
-    title = alt.TitleParams(f"{name} against arrival rate", subtitle=subtitle, anchor="start", subtitleColor=GREY)
+    subtitle = _legend_in_words(
+        subject, banded=bool(mine) and mine[0]["low"] is not None, simulated=bool(points), targets=bool(targets)
+    )
+    title = alt.TitleParams(
+        f"{name} against arrival rate", subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=TITLE_OFFSET_PX
+    )
     return layered(layers, title, 320, f"{name} percentiles over arrival rate")
+
+
+def _legend_in_words(subject: str, *, banded: bool, simulated: bool, targets: bool) -> list[str]:
+    """What the marks of a panel mean, in lines short enough for a narrow one."""
+    said = [subject] if subject else []
+    said.append("Lines: theory." + (" Light areas: 90 % interval of the calibration." if banded else ""))
+    if simulated:
+        said.append("Circles: simulated, with their 95 % sampling error.")
+    if targets:
+        said.append("Dashed: targets. Triangles: up to where they hold.")
+    return said
 
 
 def _in_unit(row: Row, metric: Metric) -> Row:
@@ -428,7 +303,7 @@ def _in_unit(row: Row, metric: Metric) -> Row:
 
 def _percentile_scales(shown: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
     legend = alt.Legend(
-        orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3, symbolOpacity=1
+        orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3, symbolOpacity=1, offset=6
     )
     colors, dashes = [SKY, BLUE, GREEN, ORANGE], list(DASHES)
     if len(shown) == 1:
@@ -527,9 +402,29 @@ def _crossing_marks(rows: Sequence[Row], right: float, metric: Metric) -> list[a
         side = [
             {**row, "label": f"holds to {significant(row['rate_per_s'])}/s"}
             for row in rows
-            if (row["rate_per_s"] > FAR_RIGHT * right) is is_right and row["rate_per_s"] <= right
+            if (row["rate_per_s"] > FAR_RIGHT * right) is is_right
         ]
         if side:
             text = words(side, VERMILLION, "right", -9, -9) if is_right else words(side, VERMILLION, "left", 9, 14)
             found.append(text.encode(x="rate_per_s:Q", y="latency:Q"))
     return found
+
+
+def _top_ms(rows: Sequence[Row], targets: Sequence[LatencyTarget]) -> float:
+    """End of the vertical axis [ms]: 1.6 times what must be seen, so that saturation does not flatten the rest."""
+    marks = [1e3 * target.threshold_s for target in targets]
+    marks += [row["latency_ms"] for row in rows if row["is_planned"]]
+    if not marks:
+        marks = [row["latency_ms"] for row in rows]
+    return 1.6 * max(marks, default=1.0) or 1.0
+
+
+def _planned_rate(planned: Sequence[Row], top: float, field: str = "latency_ms") -> list[alt.Chart]:
+    if not planned:
+        return []
+    rate = planned[0]["rate_per_s"]
+    rows = [{"rate_per_s": rate, field: top, "label": f"planned {significant(rate)}/s"}]
+    rule = inline_chart(rows).mark_rule(color=GREY, strokeWidth=1.5).encode(x="rate_per_s:Q")
+    is_right = planned[0]["load"] > 0.5  # the label goes where there is room
+    text = words(rows, GREY, "right" if is_right else "left", dx=-6 if is_right else 6, dy=10)
+    return [rule, text.encode(x="rate_per_s:Q", y=f"{field}:Q")]

@@ -9,17 +9,22 @@ import altair as alt
 import numpy as np
 
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, words
-from planner.charts.systems import token_gap_rows
 from planner.latency import LatencyDistribution
+from planner.long_prompts import chunks_of, prompt_gaps
 from planner.replica import ReplicaConfig
 from planner.tables import unit, with_unit
 from planner.workload import Metric, Slo
 
 LAW_POINTS = 120
 """Points of a law."""
+FIRST_SHARE = 5e-3
+"""Share within the first point of a law."""
 LAST_BEYOND = {False: 5e-3, True: 5e-4}
 """Share beyond the last point of a law: of requests, and of gaps between tokens, of which there are hundreds each."""
 PREDICTED, SIMULATED = "predicted", "simulated"
+WHOLE = "whole prompt"
+TITLE_OFFSET_PX = 12
+"""Between the words under a title and the chart."""
 BEFORE, AFTER = 10, 10
 """Tokens of a trace before the long prompt comes and after it is done."""
 
@@ -35,7 +40,9 @@ def per_ms(metric: Metric) -> float:
 def law_rows(laws: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo | None = None) -> list[Row]:
     """Share of requests (of gaps for ITL) within a latency, by where the law comes from.
 
-    Points are closer together in the tail, where they end at p99.5 (ITL: p99.95), or beyond the last target.
+    Points begin at p0.5, so that a single short latency stretches no axis. They are closer together in the tail, where
+    they end at p99.5 (ITL: p99.95), or beyond the last target. Every target's own share has a point: joined by steps
+    that rise at each point, a curve is at or above a target exactly where it holds.
 
     Args:
         laws: by source, e.g. predicted and simulated; one without a finite mean has no rows.
@@ -46,7 +53,7 @@ def law_rows(laws: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo |
     """
     wanted = [1.0 - target.percentile for target in slo.targets if target.metric is metric] if slo else []
     last = min([LAST_BEYOND[metric is Metric.ITL], *(0.5 * share for share in wanted)])
-    beyond = np.geomspace(1.0, last, LAW_POINTS)[1:]
+    beyond = np.unique([*np.geomspace(1.0 - FIRST_SHARE, last, LAW_POINTS), *wanted])[::-1]
     rows: list[Row] = []
     for source, law in laws.items():
         if not math.isfinite(law.mean_s):
@@ -120,7 +127,7 @@ def law_chart(
         alt.Tooltip("beyond:Q", title="Share slower", format=".2%"),
     ]
     color, dash = _source_scales(sources)
-    lines = inline_chart(mine).mark_line(strokeWidth=2.5, interpolate="step-before")
+    lines = inline_chart(mine).mark_line(strokeWidth=2.5, interpolate="step-after")
     layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
     if marks:
         dots = inline_chart(marks).mark_point(shape="diamond", filled=True, size=130, color=VERMILLION, opacity=1)
@@ -131,13 +138,13 @@ def law_chart(
     how = f"Holds where the lines pass {'below' if tail else 'above'} the diamond." if marks else "No target on it."
     subtitle = [*([subject] if subject else []), how]
     title = f"{name}: share of {what} {'slower than' if tail else 'within'} a latency"
-    params = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=GREY)
+    params = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=TITLE_OFFSET_PX)
     return layered(layers, params, 260, f"{name} as cumulative shares, {' and '.join(sources)}")
 
 
 def _source_scales(sources: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
     styles = {PREDICTED: (BLUE, [1, 0]), SIMULATED: (ORANGE, [6, 3])}
-    legend = alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3)
+    legend = alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3, offset=6)
     known = [styles.get(source, (GREEN, [2, 2])) for source in sources]
     return (
         alt.Color(
@@ -157,7 +164,7 @@ def long_prompt_rows(
 ) -> list[Row]:
     """Gaps between the tokens of a running answer when a long prompt arrives, over time, whole and in chunks.
 
-    Played step by step by `planner.charts.systems.token_gap_rows`: the prompt arrives with the end of a step.
+    Played step by step by `planner.long_prompts.prompt_gaps`: the prompt arrives with the end of a step.
 
     Args:
         config: the replica.
@@ -169,20 +176,12 @@ def long_prompt_rows(
     Returns rows with system ("whole prompt", "chunks of 512 tokens"), token, start_ms and end_ms since the prompt came
     [ms], gap_ms [ms] and has_prompt (a piece of it was in the step). Raises InputError as that function.
     """
-    steps = math.ceil(prompt_tokens / max(1, chunk_tokens - running))
-    found = token_gap_rows(
-        config, chunk_tokens, prompt_tokens, running, context_tokens, BEFORE + steps + AFTER, BEFORE + 1
-    )
+    tokens = BEFORE + chunks_of(prompt_tokens, chunk_tokens, running) + AFTER
     rows: list[Row] = []
-    for system in dict.fromkeys(row["system"] for row in found):
-        mine = [row for row in found if row["system"] == system]
-        with_prompt = range(BEFORE + 1, BEFORE + 1 + (1 if system == "whole prompt" else steps))
-        start_ms = -math.fsum(row["gap_ms"] for row in mine if row["token"] <= BEFORE)
-        for row in mine:
-            end_ms = start_ms + row["gap_ms"]
-            times = {"start_ms": start_ms, "end_ms": end_ms, "has_prompt": row["token"] in with_prompt}
-            rows.append({"system": system, "token": row["token"], "gap_ms": row["gap_ms"], **times})
-            start_ms = end_ms
+    for system, budget in ((WHOLE, None), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens)):
+        for gap in prompt_gaps(config, prompt_tokens, budget, running, context_tokens, tokens, BEFORE + 1):
+            times = {"start_ms": 1e3 * gap.start_s, "end_ms": 1e3 * gap.end_s, "has_prompt": gap.prompt_tokens > 0}
+            rows.append({"system": system, "token": gap.token, "gap_ms": 1e3 * gap.gap_s, **times})
     ends_ms: dict[str, float] = {}
     for row in rows:
         ends_ms[row["system"]] = row["end_ms"]
@@ -247,9 +246,11 @@ def long_prompt_chart(rows: Sequence[Row], slo: Slo | None, subject: str) -> alt
     subtitle = [subject]
     if limits:
         layers.append(inline_chart(limits).mark_rule(strokeDash=[2, 2], strokeWidth=2, color=GREY).encode(y="gap_ms:Q"))
-        subtitle.append(f"Grey dots: {', '.join(row['label'] for row in limits)}. Marks: tokens.")
-    text = "Gaps between the tokens of a running answer when a long prompt arrives"
-    title = alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY)
+        first = [{**row, "end_ms": 0.0} for row in limits]
+        layers.append(words(first, GREY, "left", dx=6, dy=-8).encode(x="end_ms:Q", y="gap_ms:Q"))
+    subtitle.append("One mark for each token: its height is the wait since the token before.")
+    text = "Gaps in running answers when a long prompt arrives"
+    title = alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=TITLE_OFFSET_PX)
     return layered(layers, title, 320, "Gaps between tokens while a long prompt is processed")
 
 

@@ -11,14 +11,18 @@ from typing import Any, Literal
 
 import altair as alt
 
+from planner.tables import percent
+
 Row = dict[str, Any]
 """One mark of a chart. Values are text, float, bool or None, so that rows are JSON."""
 
 BLUE, SKY, GREEN, ORANGE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
-GREY = "#8C8C8C"
-"""Neutral marks and text; readable on white and on near-black."""
-BAR_HEIGHT_PX, AXIS_HEIGHT_PX = 26, 110
-"""Height of a bar of a bar chart, and of its axis and title."""
+GREY = "#7C7C7C"
+"""Neutral marks and text; as readable on white as on near-black (contrast of 4 to 1 or more on both)."""
+BAR_HEIGHT_PX, AXIS_HEIGHT_PX, LEGEND_HEIGHT_PX = 26, 134, 54
+"""Height of a bar of a bar chart, of its title with subtitle and its axis together, and of a legend above it."""
+LABEL_LETTER_PX = 6.6
+"""Width of a letter of the words beside a bar, somewhat more than it is."""
 
 
 def inline_chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
@@ -31,9 +35,33 @@ def layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int,
     return alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
 
 
-def titled(text: str, subtitle: str) -> alt.TitleParams:
-    """A title at the left, with a grey line under it."""
+def titled(text: str, subtitle: str | list[str]) -> alt.TitleParams:
+    """A title at the left, with a grey line under it, or several.
+
+    Vega cuts lines that are wider than the chart: titles of up to 50 and lines of up to 78 characters are whole on the
+    narrowest page (900 px).
+    """
     return alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY)
+
+
+def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
+    """A scale of bars from 0 to `longest` that leaves the labels at their ends their room, however wide the page is.
+
+    The room is in pixels, as the labels are; bars keep at least 30 % of the width.
+    """
+    room = 12 + LABEL_LETTER_PX * max((len(label) for label in labels), default=0)
+    end = alt.ExprRef(f"max(0.3 * width, width - {room:.0f})")
+    return alt.Scale(domain=[0.0, longest], range=[0.0, end], nice=False)
+
+
+def change_words(change: float) -> str:
+    """A change as a share, in words: ``+29 %``, ``-0.4 %`` or ``the same``.
+
+    >>> change_words(0.29), change_words(-0.0036), change_words(-1e-6)
+    ('+29 %', '-0.4 %', 'the same')
+    """
+    shown = round(change, 3)
+    return percent(shown, signed=True) if shown else "the same"
 
 
 def words(

@@ -6,19 +6,25 @@ Rows of a plan are its own figures; those of an explanation (`planner.explain`) 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import altair as alt
 import numpy as np
 
 from planner.charts.marks import (
+    AXIS_HEIGHT_PX,
+    BAR_HEIGHT_PX,
     BLUE,
     GREEN,
     GREY,
+    LABEL_LETTER_PX,
+    LEGEND_HEIGHT_PX,
     ORANGE,
     SKY,
     VERMILLION,
     Row,
+    bar_scale,
     inline_chart,
     layered,
     titled,
@@ -48,12 +54,8 @@ LABELLED = 0.10
 """Share of a bar from which it has room for its name."""
 ROW_PX = 44
 """Height of an input of the tornado: two bars."""
-AROUND_PX = 140
-"""Height of title, subtitle, axis and its title; what is left of a chart is for its bars."""
-BAR_PX, WIDE_PX = 26, 42
-"""Height of a bar, and where there are few."""
-LEGEND_PX = 60
-"""Height of a legend above a chart."""
+WIDE_PX = 34
+"""Height of a bar where there are few."""
 
 
 def pools_of(plan: Plan) -> list[tuple[str, PlannedDeployment, Pool, PoolPerformance]]:
@@ -61,7 +63,7 @@ def pools_of(plan: Plan) -> list[tuple[str, PlannedDeployment, Pool, PoolPerform
     several = len(plan.deployments) > 1
     return [
         (
-            f"{f'{number}: ' if several else ''}{pool.role} pool, {pool.replicas:,} x {pool.config.label}",
+            f"{f'{number} ' if several else ''}{pool.role} pool, {pool.replicas:,} x {pool.config.label}",
             planned,
             pool,
             figures,
@@ -138,9 +140,7 @@ def waiting(plan: Plan) -> alt.LayerChart:
         alt.Tooltip("meaning:N", title="That is"),
     ]
     base = inline_chart(rows).encode(y=y)
-    bars = base.mark_bar(height={"band": 0.7}, stroke="white", strokeWidth=1).encode(
-        x=x, x2="end:Q", color=color, tooltip=tooltip
-    )
+    bars = base.mark_bar(height={"band": 0.7}).encode(x=x, x2="end:Q", color=color, tooltip=tooltip)
     named = [
         {**row, "middle": (row["start"] + row["end"]) / 2.0, "label": f"{row['resource']} {percent(row['share'])}"}
         for row in rows
@@ -149,20 +149,26 @@ def waiting(plan: Plan) -> alt.LayerChart:
     text = words(named, INK, "center").encode(x=alt.X("middle:Q", scale=share), y=y)
     title = titled(_most(rows), "Mean step of the engine at the planned load, by theory.")
     pools = len({row["pool"] for row in rows})
-    height = AROUND_PX + LEGEND_PX + WIDE_PX * pools
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + WIDE_PX * pools
     return layered([bars, text], title, height, "What steps wait for, by pool")
 
 
 def _most(rows: Sequence[Row]) -> str:
-    """E.g. ``Steps wait for memory (62 %)``, or which pool waits for what."""
+    """E.g. ``Steps wait mostly for memory (62 %)``, or which pool waits for what; short, for a title."""
     first: dict[str, Row] = {}
     for row in rows:
         if row["pool"] not in first or row["share"] > first[row["pool"]]["share"]:
             first[row["pool"]] = row
-    said = {pool.partition(" pool")[0]: f"{row['resource']} ({percent(row['share'])})" for pool, row in first.items()}
+    said = {pool.partition(" pool")[0]: str(row["resource"]) for pool, row in first.items()}
     if len(said) == 1:
-        return f"Steps wait mostly for {next(iter(said.values()))}"
-    return "Steps wait mostly for " + ", ".join(f"{what} in {pool}" for pool, what in list(said.items())[:3])
+        (row,) = first.values()
+        return f"Steps wait mostly for {row['resource']} ({percent(row['share'])})"
+    if len(set(said.values())) == 1:
+        return f"Steps wait mostly for {next(iter(said.values()))} in all pools"
+    if len(said) == 2:
+        return "Steps wait for " + ", ".join(f"{what} in {pool}" for pool, what in said.items())
+    counts = Counter(said.values()).most_common(2)
+    return "Steps wait for " + ", ".join(f"{what} in {count} of {len(said)} pools" for what, count in counts)
 
 
 # --- how tight and how full -------------------------------------------------------------------------------------------
@@ -201,8 +207,9 @@ def targets(plan: Plan) -> alt.LayerChart:
     rows = target_rows(plan)
     longest = max([1.0, *(value for row in rows for value in (row["predicted"], row["simulated"] or 0.0))])
     y = alt.Y("target:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
-    scale = alt.Scale(domain=[0.0, 1.35 * longest], nice=False)
-    x = alt.X("predicted:Q", title="Latency as a share of its target", scale=scale, axis=alt.Axis(format="%"))
+    scale = bar_scale(longest, (row["label"] for row in rows))
+    axis = alt.Axis(format="%", tickCount=5)
+    x = alt.X("predicted:Q", title="Latency as a share of its target", scale=scale, axis=axis)
     tooltip = [
         alt.Tooltip("target:N", title="Target"),
         alt.Tooltip("threshold_ms:Q", title="At most (ms)", format=",.4~r"),
@@ -221,8 +228,8 @@ def targets(plan: Plan) -> alt.LayerChart:
     layers.append(words(ends, GREY, "left", dx=8).encode(x=alt.X("end:Q", scale=scale), y=y))
     worst = max(rows, key=lambda row: row["predicted"])
     said = "Bar: predicted. " + ("Diamond: simulated. " if simulated else "") + "Dashed line: the target."
-    title = titled(f"{worst['target']} is the tightest target: {percent(worst['predicted'])} of it used", said)
-    return layered(layers, title, AROUND_PX + WIDE_PX * len(rows), "Latency over threshold, by target")
+    title = titled(f"Tightest target: {worst['target']}, {percent(worst['predicted'])} used", said)
+    return layered(layers, title, AXIS_HEIGHT_PX + WIDE_PX * len(rows), "Latency over threshold, by target")
 
 
 def fullness_rows(plan: Plan) -> list[Row]:
@@ -244,7 +251,7 @@ def fullness(plan: Plan) -> alt.LayerChart:
     """How full each pool is, as bars with the figures beside them."""
     rows = [{**row, "name": f"{row['pool'].partition(' pool')[0]}: {row['what']}"} for row in fullness_rows(plan)]
     y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
-    scale = alt.Scale(domain=[0.0, 1.9], nice=False)
+    scale = bar_scale(max([1.0, *(row["share"] for row in rows)]), (row["label"] for row in rows))
     axis = alt.Axis(format="%", values=[0.0, 0.25, 0.5, 0.75, 1.0])
     x = alt.X("share:Q", title="Share in use", scale=scale, axis=axis)
     tooltip = [
@@ -259,11 +266,13 @@ def fullness(plan: Plan) -> alt.LayerChart:
     beside = [{**row, "end": max(1.0, row["share"])} for row in rows]
     text = words(beside, GREY, "left", dx=8).encode(x=alt.X("end:Q", scale=scale), y=y)
     fullest = max(rows, key=lambda row: row["share"])
+    short = fullest["pool"].partition(" pool")[0]
     title = titled(
-        f"Fullest: {fullest['what']} of the {fullest['pool'].partition(' pool')[0]} pool, {percent(fullest['share'])}",
-        "Mean use at the planned load, by theory; what is left is room for peaks within the targets.",
+        f"Fullest: {fullest['what']} of {f'pool {short}' if short[0].isdigit() else f'the {short} pool'}, "
+        f"{percent(fullest['share'])}",
+        "Mean use at the planned load, by theory. What is left is room for peaks.",
     )
-    height = AROUND_PX + BAR_PX * len(rows)
+    height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
     return layered([whole.encode(x=alt.X("full:Q", scale=scale), y=y), bars, text], title, height, "How full pools are")
 
 
@@ -316,9 +325,7 @@ def tornado(bars: Sequence[Sensitivity], base: Outcome, measure: Measure) -> alt
     """What the plan costs (serves) with one input moved at a time, widest first; an end without a fleet says so."""
     rows = [_with_label(row, measure) for row in tornado_rows(bars, base, measure)]
     values = [row["end"] for row in rows] + [base.value(measure)]
-    low, high = min(values), max(values)
-    room = 0.30 * ((high - low) or abs(high) or 1.0)
-    scale = alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
+    scale = _both_sides(min(values), max(values), [row["label"] for row in rows])
     y = alt.Y("input:N", title=None, sort=None, axis=alt.Axis(labelLimit=240, labelOverlap=False, domain=False))
     offset = alt.YOffset("side:N", sort=["low", "high"])
     axis = alt.Axis(format=",~r", tickCount=5)
@@ -352,8 +359,16 @@ def tornado(bars: Sequence[Sensitivity], base: Outcome, measure: Measure) -> alt
     layers.append(rule.encode(x=alt.X("base:Q", scale=scale)))
     most = rows[0]["input"]
     said = f"Grey line: the plan as it is, {_amount(base.value(measure), measure)}. One input at a time, by theory."
-    height = AROUND_PX + LEGEND_PX + ROW_PX * (len(rows) // 2)
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + ROW_PX * (len(rows) // 2)
     return layered(layers, titled(f"The plan depends most on {most}", said), height, "Tornado: one input at a time")
+
+
+def _both_sides(low: float, high: float, labels: Sequence[str]) -> alt.Scale:
+    """A scale that leaves labels their room at both ends, and bars at least 40 % of the width."""
+    margin = 0.0 if high > low else abs(high) or 1.0
+    room = 12 + LABEL_LETTER_PX * max(len(label) for label in labels)
+    ends = [alt.ExprRef(f"min(0.3 * width, {room:.0f})"), alt.ExprRef(f"max(0.7 * width, width - {room:.0f})")]
+    return alt.Scale(domain=[low - margin, high + margin], range=ends, nice=False, zero=False)
 
 
 def _with_label(row: Row, measure: Measure) -> Row:

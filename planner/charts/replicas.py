@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import altair as alt
 
-from hardware_db import GpuSku, HardwareDb, select_calibration
+from hardware_db import GpuSku
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -31,72 +30,20 @@ from planner.charts.steps import (
     prefill_step,
     step_rows,
 )
-from planner.deployment import Pool, Role
-from planner.errors import InputError, PlannerError
-from planner.pool_model import PoolModel, pool_model
-from planner.records import rebuilt
+from planner.deployment import Role
+from planner.other_skus import PoolOnSku
 from planner.replica import MemoryFootprint, ReplicaConfig, memory_footprint
-from planner.roofline import step_operators
-from planner.stages import decoding_only
 from planner.tables import counted
-from planner.workload import TokenLengths
 
 PART_COLORS = {"weights": BLUE, "activations": ORANGE, "KV cache": GREEN, "not the engine's": GREY}
 """What HBM holds, in the order of a bar."""
 GIB = 1024.0**3
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A pool moved to a SKU.
-
-    Attributes:
-        sku: id.
-        config: of its replicas; None where no replica can be built there (the group of GPUs is too large).
-        model: the pool as the queueing model sees it; None where it does not fit.
-        reason: why not, or empty.
-    """
-
-    sku: str
-    config: ReplicaConfig | None
-    model: PoolModel | None
-    reason: str = ""
-
-
-def on_sku(pool: Pool, lengths: TokenLengths, sku: str, hardware: HardwareDb, calibrated: bool = True) -> Fitted:
-    """The same pool on another SKU: model, formats, parallelism and limits as they are, kernels as measured there.
-
-    Args:
-        pool: of a plan.
-        lengths: of its workload.
-        sku: id; of the pool's own SKU the pool stays as it is.
-        hardware: where the SKU and its calibration (or a relative's) are.
-        calibrated: False for datasheet rooflines.
-    """
-    config = pool.config
-    try:
-        if sku != config.sku.id:
-            fits = select_calibration(hardware, sku, config.engine.id) if calibrated else None
-            config = rebuilt(config, sku=hardware.skus[sku], calibration=fits)
-            pool = rebuilt(pool, config=config)
-        step_operators(config.llm, config.sku, config.precision, config.parallelism)
-    except PlannerError as error:
-        return Fitted(sku, None, None, _why(error))
-    try:
-        served = decoding_only(lengths)[0] if pool.role is Role.DECODE else lengths
-        return Fitted(sku, config, pool_model(pool, served))
-    except PlannerError as error:
-        return Fitted(sku, config, None, _why(error))
-
-
-def _why(error: PlannerError) -> str:
-    return error.bound if isinstance(error, InputError) else str(error)
-
-
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def memory_rows(fitted: Sequence[Fitted]) -> list[Row]:
+def memory_rows(fitted: Sequence[PoolOnSku]) -> list[Row]:
     """What the HBM of one GPU holds, on each SKU: weights, activations, KV cache, what the engine must not use.
 
     Where weights and activations need more than the engine may use, they are all there is, and may reach beyond the
@@ -113,7 +60,7 @@ def memory_rows(fitted: Sequence[Fitted]) -> list[Row]:
     return rows
 
 
-def _memory_bar(one: Fitted, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
+def _memory_bar(one: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
     capacity = sku.hbm_capacity_bytes.value
     parts: dict[str, float] = {
         "weights": footprint.weights_bytes,
@@ -160,7 +107,7 @@ def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
         alt.Tooltip("requests:Q", title="Requests at once", format=","),
     ]
     color = alt.Color("part:N", title=None, scale=parts, legend=alt.Legend(orient="top", symbolStrokeWidth=0))
-    bars = inline_chart(shown).mark_bar(height={"band": 0.7}, stroke="white", strokeWidth=0.75)
+    bars = inline_chart(shown).mark_bar(height={"band": 0.7})
     layers = [
         bars.encode(x=x, x2="end_gib:Q", y=y, color=color, tooltip=tooltip),
         inline_chart(ticks)
@@ -170,7 +117,7 @@ def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
     ]
     title = titled(
         f"Memory of one GPU of a replica of {label}",
-        "At the end: requests of mean length whose KV cache fits at once. Thick tick: all the HBM there is.",
+        ["At the end: requests of mean length whose KV cache fits at once.", "Thick tick: all the HBM there is."],
     )
     height = FRAME_PX + LINE_PX * len(ends)
     return layered(layers, title, height, "HBM by what it holds on each SKU")
@@ -190,7 +137,7 @@ def _edge(row: Row, rows: Sequence[Row]) -> float:
 # --- every SKU ------------------------------------------------------------------------------------------------------
 
 
-def sku_rows(fitted: Sequence[Fitted], running: float) -> list[Row]:
+def sku_rows(fitted: Sequence[PoolOnSku], running: float) -> list[Row]:
     """The same replica on each SKU: its decode step of `running` sequences and its prefill step of a full chunk.
 
     A prefill pool has no decode step, a decode pool no prefill step: None.
@@ -202,7 +149,7 @@ def sku_rows(fitted: Sequence[Fitted], running: float) -> list[Row]:
     return [_sku_row(one, running) for one in fitted]
 
 
-def _sku_row(one: Fitted, running: float) -> Row:
+def _sku_row(one: PoolOnSku, running: float) -> Row:
     names = ("decode_ms", "prefill_ms", "low_ms", "high_ms", "waits_for", "waits_share", "tokens_per_s_per_gpu")
     row: Row = {"sku": one.sku} | dict.fromkeys((*names, "requests", "timed_by"))
     row["reason"] = one.reason

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import altair as alt
 import numpy as np
 
 from hardware_db import Dtype, GpuSku
+from planner.charts.labels import places
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, titled, words
 from planner.deployment import Pool, PoolPerformance, Role
 from planner.llm import BYTES_PER_VALUE
@@ -21,16 +23,18 @@ from planner.roofline import (
     Operator,
     Silicon,
     StepShape,
+    compute_bound_tokens,
     operator_seconds,
     ridge_point_flops_per_byte,
     step_operators,
 )
+from planner.tables import significant
 from planner.workload import TokenLengths
 
 SAME_PLACE = 1.6
 """Points of one step whose intensities differ by less than this factor share one label."""
-LABEL_WIDTH = 6.0
-"""Factor of intensity that a label spans."""
+NARROW_PX = (440.0, 270.0)
+"""Width and height of the frame of a roofline on the narrowest page: labels that do not meet there meet nowhere."""
 
 FAMILY_WORDS = {
     Family.EMBEDDING: "embedding",
@@ -202,27 +206,96 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
         config: the replica.
         shapes: one step each, by name; `pool_shapes` gives those of a pool.
     """
-    points = _in_tflops(roofline_rows(config, shapes))
-    right = 10 * max((row["intensity_flops_per_byte"] for row in points), default=100.0)
-    x_decades = _decades(min((row["intensity_flops_per_byte"] for row in points), default=1.0), right)
-    roofs = _in_tflops(roof_rows(config, x_decades[0], x_decades[-1]))
-    attained = [row["attained_tflops_per_s"] for row in [*points, *roofs]]
-    x = alt.X(
-        "intensity_flops_per_byte:Q",
-        title="Arithmetic intensity (FLOP per byte of HBM traffic)",
-        scale=alt.Scale(type="log", domain=[x_decades[0], x_decades[-1]], nice=False),
-        axis=alt.Axis(format="~s", values=x_decades),
-    )
-    y = alt.Y(
-        "attained_tflops_per_s:Q",
-        title="Attained per GPU (TFLOP/s)",
-        scale=alt.Scale(type="log", domain=[min(attained) / 2, 3 * max(attained)], nice=False),
-        axis=alt.Axis(format=",~f", values=_decades(min(attained), max(attained))),
-    )
-    layers = [*_roof_layers(roofs, min(attained) / 2, x, y), *_operator_layers(points, list(shapes), x, y)]
-    subtitle = "Operators of one step on one GPU. Larger mark: larger share of its time."
+    points = roofline_rows(config, shapes)
+    frame = _frame([config], points)
+    roofs = _in_tflops(roof_rows(config, *frame.intensities))
+    x, y = frame.axes("Arithmetic intensity (FLOP per byte of HBM traffic)", "Attained per GPU (TFLOP/s)")
+    shown, steps = _in_tflops(points), list(shapes)
+    layers = [
+        *_roof_layers(roofs, frame.bottom, x, y),
+        _operator_marks(shown, steps, x, y, (60, 700)),
+        *_operator_labels(shown, frame, x, y),
+    ]
+    subtitle = [
+        "Operators of one step on one GPU. Larger mark: larger share of its time.",
+        "Grey: the datasheet's roofs.",
+    ]
     title = titled(f"Roofline of {config.label}", subtitle)
     return layered(layers, title, 460, f"Roofline of {config.label}")
+
+
+def rooflines_side_by_side(
+    replicas: Mapping[str, ReplicaConfig], points: Mapping[str, Sequence[Row]], said: Mapping[str, Sequence[str]]
+) -> dict[str, alt.LayerChart]:
+    """The same steps under the roof of each SKU, to one scale: how far each lifts what waits for memory or compute.
+
+    Args:
+        replicas: the replica on each SKU, by the SKU's name as it is to be shown.
+        points: their `roofline_rows`, by the same names.
+        said: lines under each title.
+    """
+    frame = _frame(list(replicas.values()), [row for rows in points.values() for row in rows])
+    found = {}
+    for name, config in replicas.items():
+        x, y = frame.axes("FLOP per byte", "TFLOP/s per GPU")
+        steps = list(dict.fromkeys(row["step"] for row in points[name]))
+        roofs = _in_tflops(roof_rows(config, *frame.intensities))
+        lines = inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")
+        layers = [lines, _operator_marks(_in_tflops(points[name]), steps, x, y, (25, 400), brief=True)]
+        found[name] = layered(layers, titled(name, list(said[name])), 320, f"Roofline of {config.label}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Ends of both axes.
+
+    Attributes:
+        decades: powers of ten of the intensity [FLOP/byte].
+        bottom: lowest attained [TFLOP/s] on the axis.
+        low, high: lowest and highest attained [TFLOP/s] that is shown.
+    """
+
+    decades: tuple[float, ...]
+    bottom: float
+    low: float
+    high: float
+
+    @property
+    def intensities(self) -> tuple[float, float]:
+        """Ends of the horizontal axis [FLOP/byte]."""
+        return self.decades[0], self.decades[-1]
+
+    def at(self, row: Row) -> tuple[float, float]:
+        """Place of an operator as shares of the frame, from the left and from the top."""
+        left, right, top = *self.intensities, 3 * self.high
+        across = math.log(row["intensity_flops_per_byte"] / left) / math.log(right / left)
+        return across, math.log(top / row["attained_tflops_per_s"]) / math.log(top / self.bottom)
+
+    def axes(self, across: str, up: str) -> tuple[alt.X, alt.Y]:
+        """Both axes under their titles."""
+        x = alt.X(
+            "intensity_flops_per_byte:Q",
+            title=across,
+            scale=alt.Scale(type="log", domain=list(self.intensities), nice=False),
+            axis=alt.Axis(format="~s", values=list(self.decades)),
+        )
+        y = alt.Y(
+            "attained_tflops_per_s:Q",
+            title=up,
+            scale=alt.Scale(type="log", domain=[self.bottom, 3 * self.high], nice=False),
+            axis=alt.Axis(format=",~f", values=_decades(self.low, self.high)),
+        )
+        return x, y
+
+
+def _frame(configs: Sequence[ReplicaConfig], points: Sequence[Row]) -> _Frame:
+    """Axes that hold all these operators and roofs."""
+    intensities = [row["intensity_flops_per_byte"] for row in points] or [1.0, 100.0]
+    decades = _decades(min(intensities), 10 * max(intensities))
+    roofs = [row for config in configs for row in roof_rows(config, decades[0], decades[-1])]
+    attained = [row["attained_flops_per_s"] / 1e12 for row in (*points, *roofs)]
+    return _Frame(tuple(decades), min(attained) / 2, min(attained), max(attained))
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -239,67 +312,65 @@ def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> lis
     """Roof lines, and ridge points as dotted lines named at the bottom, where no operator can be."""
     ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: row["intensity_flops_per_byte"])
     layers = [inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")]
+    ends = {row["dtype"]: row for row in roofs if not row["is_ridge"]}  # the last of each: its right end
+    for dtype, end in ends.items():
+        peak = {**end, "label": f"{dtype} peak: {significant(end['attained_tflops_per_s'], 4)} TFLOP/s"}
+        layers.append(words([peak], GREY, "right", dx=-4, dy=-7).encode(x=x, y=y))
     for place, ridge in enumerate(ridges):
         name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"
-        ends = [ridge, {**ridge, "attained_tflops_per_s": bottom, "label": name}]
-        layers.append(inline_chart(ends).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
-        text = words(ends[1:], GREY, "left" if place else "right", dx=6 if place else -6, dy=-10)
+        feet = [ridge, {**ridge, "attained_tflops_per_s": bottom, "label": name}]
+        layers.append(inline_chart(feet).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
+        text = words(feet[1:], GREY, "left" if place else "right", dx=6 if place else -6, dy=-10)
         layers.append(text.encode(x=x, y=y))
     return layers
 
 
-def _operator_layers(points: Sequence[Row], steps: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    colors = [BLUE, VERMILLION, GREEN, ORANGE][: len(steps)]
-    shapes = ["circle", "triangle-up", "square", "cross"][: len(steps)]
+def _looks(steps: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Colour and shape of each step."""
+    colors, shapes = [BLUE, VERMILLION, GREEN, ORANGE], ["circle", "triangle-up", "square", "cross"]
+    return colors[: len(steps)], shapes[: len(steps)]
+
+
+def _operator_marks(
+    points: Sequence[Row], steps: Sequence[str], x: alt.X, y: alt.Y, sizes: tuple[int, int], brief: bool = False
+) -> alt.Chart:
+    """One mark for each operator; `sizes` [square px] of one that takes none and all of its step.
+
+    A `brief` legend leaves out what is in the steps.
+    """
+    colors, shapes = _looks(steps)
     legend = alt.Legend(orient="top", title=None, labelLimit=300)
+    if brief:
+        legend = alt.Legend(orient="top", title=None, labelExpr="split(datum.label, ',')[0]", offset=4, padding=0)
     marks = inline_chart(points).mark_point(filled=True, opacity=0.85)
-    return [
-        marks.encode(
-            x=x,
-            y=y,
-            color=alt.Color("step:N", scale=alt.Scale(domain=steps, range=colors), legend=legend),
-            shape=alt.Shape("step:N", scale=alt.Scale(domain=steps, range=shapes), legend=legend),
-            size=alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=[60, 700]), legend=None),
-            tooltip=[
-                alt.Tooltip("step:N", title="Step"),
-                alt.Tooltip("operator:N", title="Operator"),
-                alt.Tooltip("dtype:N", title="Arithmetic"),
-                alt.Tooltip("intensity_flops_per_byte:Q", title="FLOP/byte", format=",.4~r"),
-                alt.Tooltip("attained_tflops_per_s:Q", title="TFLOP/s", format=",.4~r"),
-                alt.Tooltip("roof_share:Q", title="Share of its roof reached", format=".0%"),
-                alt.Tooltip("time_ms:Q", title="Time in the step (ms)", format=",.3~r"),
-                alt.Tooltip("time_share:Q", title="Share of step time", format=".1%"),
-                alt.Tooltip("bound:N", title="Waits for"),
-                alt.Tooltip("timed_by:N", title="Time is"),
-            ],
-        ),
-        *_operator_labels(points, steps, colors, x, y),
-    ]
+    found: alt.Chart = marks.encode(
+        x=x,
+        y=y,
+        color=alt.Color("step:N", scale=alt.Scale(domain=list(steps), range=colors), legend=legend),
+        shape=alt.Shape("step:N", scale=alt.Scale(domain=list(steps), range=shapes), legend=legend),
+        size=alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=list(sizes)), legend=None),
+        tooltip=[
+            alt.Tooltip("step:N", title="Step"),
+            alt.Tooltip("operator:N", title="Operator"),
+            alt.Tooltip("dtype:N", title="Arithmetic"),
+            alt.Tooltip("intensity_flops_per_byte:Q", title="FLOP/byte", format=",.4~r"),
+            alt.Tooltip("attained_tflops_per_s:Q", title="TFLOP/s", format=",.4~r"),
+            alt.Tooltip("roof_share:Q", title="Share of its roof reached", format=".0%"),
+            alt.Tooltip("time_ms:Q", title="Time in the step (ms)", format=",.3~r"),
+            alt.Tooltip("time_share:Q", title="Share of step time", format=".1%"),
+            alt.Tooltip("bound:N", title="Waits for"),
+            alt.Tooltip("timed_by:N", title="Time is"),
+        ],
+    )
+    return found
 
 
-def _operator_labels(
-    points: Sequence[Row], steps: list[str], colors: list[str], x: alt.X, y: alt.Y
-) -> Iterator[alt.Chart]:
-    """Names beside the points: below the roof, but above it for later steps on the highest roof, where steps meet."""
-    highest = max((row["attained_flops_per_s"] for row in points), default=0.0)
-    below: list[Row] = []
-    for place, (step, color) in enumerate(zip(steps, colors, strict=True)):
-        rows = [{**row, "color": color} for row in label_rows([row for row in points if row["step"] == step])]
-        above = [row for row in rows if place and row["attained_flops_per_s"] > highest / SAME_PLACE]
-        yield words(above, color, "center", dy=-16).encode(x=x, y=y)
-        below += [row for row in rows if row not in above]
-    for line, row in _lines(below):
-        yield words([row], row["color"], "left", dx=10, dy=13 + 14 * line).encode(x=x, y=y)
-
-
-def _lines(labels: Sequence[Row]) -> Iterator[tuple[int, Row]]:
-    """Labels with the line each goes to, 0 next to its point: those side by side would cover each other."""
-    placed: list[tuple[int, Row]] = []
-    for row in sorted(labels, key=lambda row: row["intensity_flops_per_byte"]):
-        taken = {line for line, other in placed if _near(other, row, LABEL_WIDTH)}
-        line = next(line for line in range(len(placed) + 1) if line not in taken)
-        placed.append((line, row))
-        yield line, row
+def _operator_labels(points: Sequence[Row], frame: _Frame, x: alt.X, y: alt.Y) -> Iterator[alt.Chart]:
+    """Names beside the points, those that take longest first."""
+    named = sorted(label_rows(points), key=lambda row: -row["time_s"])
+    found = places([frame.at(row) for row in points], [(*frame.at(row), row["label"]) for row in named], *NARROW_PX)
+    for row, place in zip(named, found, strict=True):
+        yield words([row], GREY, place.align, dx=place.dx, dy=place.dy).encode(x=x, y=y)
 
 
 def label_rows(points: Sequence[Row]) -> list[Row]:
@@ -318,36 +389,13 @@ def label_rows(points: Sequence[Row]) -> list[Row]:
     return labels
 
 
-def _near(one: Row, other: Row, across: float = SAME_PLACE) -> bool:
-    """Whether two points differ by less than a factor: `across` in intensity, `SAME_PLACE` in what is attained."""
-    factors = {"intensity_flops_per_byte": across, "attained_flops_per_s": SAME_PLACE}
-    return all(abs(math.log(one[name] / other[name])) < math.log(factor) for name, factor in factors.items())
+def _near(one: Row, other: Row) -> bool:
+    """Whether two points differ by less than a factor, in intensity and in what is attained."""
+    names = ("intensity_flops_per_byte", "attained_flops_per_s")
+    return all(abs(math.log(one[name] / other[name])) < math.log(SAME_PLACE) for name in names)
 
 
 # --- where the roof bends -------------------------------------------------------------------------------------------
-
-
-def compute_bound_tokens(sku: GpuSku, dtype: Dtype, weight_bytes: float) -> float:
-    """Tokens in a step [-] from which on a matrix product over weights read once waits for compute: ridge * bytes / 2.
-
-    A product of m tokens with k x n weights takes 2 m k n FLOPs and reads b k n bytes of weights; activations, small
-    beside weights while m is small beside k and n, are left out. Its intensity is thus 2 m / b, which meets the ridge
-    point at m = ridge * b / 2. Splitting the weights over GPUs changes nothing. A decode step without speculation has
-    one token per sequence.
-    Source: Williams, Waterman, Patterson 2009, CACM 52(4), for the ridge; Pope et al. 2022, arXiv:2211.05102, sec. 2,
-    for weights against tokens.
-
-    Args:
-        sku: its datasheet peaks.
-        dtype: number format of the arithmetic; the SKU must have a peak for it.
-        weight_bytes: of one stored weight [bytes], scales included.
-
-    >>> from hardware_db import load_hardware
-    >>> h100 = load_hardware().skus["h100-sxm"]
-    >>> round(compute_bound_tokens(h100, Dtype.BF16, 2.0))  # 989.4e12 / 3.35e12
-    295
-    """
-    return ridge_point_flops_per_byte(sku, dtype) * weight_bytes / 2.0
 
 
 def ridge_rows(skus: Iterable[GpuSku], stored: Mapping[Dtype, Dtype] | None = None) -> list[Row]:

@@ -18,6 +18,8 @@ from planner.charts.marks import (
     GREY,
     SKY,
     Row,
+    bar_scale,
+    change_words,
     inline_chart,
     layered,
     words,
@@ -26,10 +28,8 @@ from planner.errors import UnknownNameError
 from planner.side_by_side import Side, share_of_threshold
 from planner.tables import money, percent, significant
 
-SUBTITLE_PX = 30
-"""Height of the second line under the title, and of what the axis needs with few bars."""
-ROOM = 1.75
-"""Length of the axis over that of the longest bar: room for the words behind it."""
+SUBTITLE_PX = 16
+"""Height of the second line under the title."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def side_bars(rows: Sequence[Row], measure: str, of: str, subtitle: str) -> alt.
     marks = [_labelled(row, shown, own) for row in rows]
     is_share = shown.kind == "share"
     longest = max((mark["end"] for mark in marks), default=0.0) or 1.0
-    scale = alt.Scale(domain=[0.0, ROOM * max(longest, 1.0 if is_share else 0.0)], nice=False)
+    scale = bar_scale(max(longest, 1.0 if is_share else 0.0), (mark["label"] for mark in marks))
     x = alt.X(
         "end:Q",
         title=shown.axis,
@@ -158,8 +158,7 @@ def _labelled(row: Row, measure: Measure, own: float | None) -> Row:
     if measure.kind == "share":
         label += f", {row['tightest']}"
     elif own and not row["is_reference"]:
-        change = round(value / own - 1.0, 2) + 0.0  # no minus zero
-        label += f" ({change:+.0%})" if change else " (the same)"
+        label += f" ({change_words(value / own - 1.0)})"
     label = f"at least {label}" if row["is_bound"] else label
     label = f"{label}, not measured" if row["is_fitted"] is False else label
     return {**row, "end": value, "label_at": max(value, 1.0) if measure.kind == "share" else value, "label": label}
@@ -169,9 +168,9 @@ def _legend(rows: Sequence[Row], *, is_share: bool) -> str:
     """What the looks of the bars mean, as far as they occur."""
     said = ["At most 100 % holds the target." if is_share else "Shorter is better."]
     if any(row["is_reference"] for row in rows):
-        said.append("Dark: what the others are held against.")
+        said.append("Dark: the reference.")
     if any(row["is_fitted"] is False for row in rows):
-        said.append("Outlined: not all of its GPUs were measured.")
+        said.append("Outlined: not all GPUs measured.")
     return " ".join(said)
 
 

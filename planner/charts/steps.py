@@ -35,8 +35,12 @@ BOUND_COLORS = {Bound.COMPUTE: VERMILLION, Bound.MEMORY: BLUE, Bound.LINK: GREEN
 """What a part of a step waits for; overhead is the engine."""
 ENGINE, OVERLAP, EXTRAS = "engine", "overlap", "adapters and masks"
 """Parts of a step that no operator is: what the engine adds or saves, adapters and grammar masks."""
-FRAME_PX, LINE_PX = 190, 24
+FRAME_PX, LINE_PX = 205, 24
 """Height of title, legend and axis of a chart of bars, and of one bar."""
+ROOM, ROOM_PER_MARK = 1.1, 0.11
+"""End of a vertical axis over the curve's top: one line of words for each mark above it."""
+SMALL_SHARE = 0.001
+"""Below it a part of a step is a matter of rounding."""
 MOST_BATCHES = 80
 """Points of a batch sweep."""
 BAND, DASHED = "Band: 90 % interval of the kernels' fits.", "Dashed curve: no room in the KV cache."
@@ -139,7 +143,7 @@ def step_parts(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
     """
     total_ms = rows[-1]["end_ms"]
     longest_ms = max(row["end_ms"] for row in rows)
-    shown = [{**row, "label": f"{significant(row['time_ms'])} ms ({percent(row['share'])})"} for row in rows]
+    shown = [{**row, "label": _took(row)} for row in rows]
     y = alt.Y("part:N", title=None, sort=None, axis=alt.Axis(labelLimit=180, labelOverlap=False, domain=False))
     scale = alt.Scale(domain=[0.0, 1.25 * longest_ms], nice=False)
     x = alt.X("start_ms:Q", title="Time in the step (ms)", scale=scale, axis=alt.Axis(tickCount=6))
@@ -161,10 +165,21 @@ def step_parts(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
     text = words(ends, GREY, "left", dx=5).encode(x=alt.X("edge_ms:Q", scale=scale), y=y)
     title = titled(
         f"A {in_words(step)} on {label} takes {significant(total_ms)} ms",
-        "Its parts one after another. Kernels alone; the engine's gaps and host time are a part of their own.",
+        ["Its parts one after another: kernels alone,", "then the engine's gaps and host time as a part of their own."],
     )
     height = FRAME_PX + LINE_PX * len(rows)
     return layered([bars.encode(tooltip=tooltip), text], title, height, f"Parts of a {in_words(step)} on {label}")
+
+
+def _took(row: Row) -> str:
+    """Time and share of a part, not more exact than it matters.
+
+    >>> _took({"time_ms": 116.21, "share": 0.578}), _took({"time_ms": 0.00887, "share": 4.4e-5})
+    ('116 ms (58 %)', '0.009 ms (< 0.1 %)')
+    """
+    if abs(row["share"]) < SMALL_SHARE:
+        return f"{significant(row['time_ms'], 1)} ms (< {percent(SMALL_SHARE)})"
+    return f"{significant(row['time_ms'])} ms ({percent(row['share'])})"
 
 
 def in_words(step: str) -> str:
@@ -300,7 +315,7 @@ def batch_throughput(rows: Sequence[Row], marks: Sequence[Row], label: str, role
     """Tokens per second and GPU against the batch; arguments as `batch_time`."""
     is_prefill = role is Role.PREFILL
     kind = "Prompt" if is_prefill else "Output"
-    top = 1.2 * max(row["tokens_per_s_per_gpu"] for row in rows)
+    top = (ROOM + ROOM_PER_MARK * len(marks)) * max(row["tokens_per_s_per_gpu"] for row in rows)
     title = f"{kind} tokens/s per GPU"
     scale = alt.Scale(domain=[0.0, top], nice=False)
     y = alt.Y("tokens_per_s_per_gpu:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6, format=",~r"))
@@ -309,8 +324,7 @@ def batch_throughput(rows: Sequence[Row], marks: Sequence[Row], label: str, role
         *_sweep(rows, x, y, "tokens_per_s_per_gpu", title),
         *_batch_marks(marks, rows, top, "tokens_per_s_per_gpu", x, y),
     ]
-    against = "the prompt tokens of a step" if is_prefill else "the batch"
-    what = f"{kind} tokens per second and GPU on {label} against {against}"
+    what = f"{kind} tokens per second and GPU on {label}"
     subtitle = "Prefill steps alone." if is_prefill else "Decode steps alone."
     subtitle += f" {DASHED}" if not rows[-1]["fits"] else ""
     return layered(layers, titled(what, subtitle), 340, what)

@@ -31,7 +31,8 @@ from planner.charts.marks import (
 )
 from planner.comparison import Comparison
 from planner.errors import InputError
-from planner.replica import ReplicaConfig, step_time
+from planner.long_prompts import prompt_gaps
+from planner.replica import ReplicaConfig
 from planner.tables import money, significant
 from planner.workload import Metric
 
@@ -44,14 +45,24 @@ SHARES = 200
 """Points of a law."""
 LAST_BEYOND = {False: 5e-3, True: 5e-4}
 """Share beyond the last point of a law: of requests, and of gaps between tokens, of which there are hundreds each."""
+TAIL = [1.0, 0.1, 0.01, 0.001]
+"""Marks of an axis of what is longer."""
 WIDTH_PX = 560
 
 
-def _scales(names: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
+def _scales(names: Sequence[str], drawn: Sequence[str] = ()) -> tuple[alt.Color, alt.StrokeDash]:
+    """Colour and dash of each system, the same whatever is `drawn`; the legend names those alone, or all."""
     colors = [COLORS[place % len(COLORS)] for place in range(len(names))]
     dashes = [DASHES[(place + place // 12) % len(DASHES)] for place in range(len(names))]
     legend = alt.Legend(
-        orient="top", title=None, labelLimit=300, columns=4, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3
+        orient="top",
+        title=None,
+        labelLimit=300,
+        columns=4,
+        symbolType="stroke",
+        symbolSize=400,
+        symbolStrokeWidth=3,
+        values=[name for name in names if name in drawn] if drawn else alt.Undefined,
     )
     return (
         alt.Color("system:N", scale=alt.Scale(domain=list(names), range=colors), legend=legend),
@@ -93,13 +104,13 @@ def latency_cdfs(comparison: Comparison, metric: Metric) -> alt.LayerChart:
     """
     rows = [row for row in latency_cdf_rows(comparison, metric) if row["latency_ms"] > 0.0]
     name, is_gap = metric.value.upper(), metric is Metric.ITL
-    color, dash = _scales(_names(comparison))
+    color, dash = _scales(_names(comparison), [row["system"] for row in rows])
     scale = alt.Scale(type="log", nice=False)
-    x = alt.X("latency_ms:Q", title=f"{name} (ms)", scale=scale, axis=alt.Axis(tickCount=8, format=",~g"))
+    x = alt.X("latency_ms:Q", title=f"{name} (ms)", scale=scale, axis=alt.Axis(tickCount=8, format=",~r"))
     y = alt.Y("share:Q", title="Share of requests within it", axis=alt.Axis(format="%"))
     if is_gap:
         y = alt.Y(
-            "beyond:Q", title="Share of gaps longer than it", scale=scale, axis=alt.Axis(format="~%", tickCount=4)
+            "beyond:Q", title="Share of gaps longer than it", scale=scale, axis=alt.Axis(format="~%", values=TAIL)
         )
     tooltip = [
         alt.Tooltip("system:N", title="System"),
@@ -107,7 +118,7 @@ def latency_cdfs(comparison: Comparison, metric: Metric) -> alt.LayerChart:
         alt.Tooltip("share:Q", title="Share within it", format=".2%"),
         alt.Tooltip("source:N", title="From"),
     ]
-    lines = inline_chart(rows).mark_line(strokeWidth=2.5, interpolate="step-before")
+    lines = inline_chart(rows).mark_line(strokeWidth=2.5, interpolate="step-after")
     layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
     layers += _targets(comparison, metric)
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
@@ -220,7 +231,12 @@ def attainment(comparison: Comparison) -> alt.LayerChart:
     if not rows:
         raise InputError("rates", "none", "attainment needs rates", "compare with rates=(...)")
     color, dash = _scales(_names(comparison))
-    x = alt.X("rate_per_s:Q", title="Arrival rate (requests/s)", scale=alt.Scale(zero=True, nice=False))
+    x = alt.X(
+        "rate_per_s:Q",
+        title="Arrival rate (requests/s)",
+        scale=alt.Scale(zero=True, nice=False),
+        axis=alt.Axis(tickCount=8),
+    )
     y = alt.Y("attainment:Q", title="Within all targets", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
     tooltip = [
         alt.Tooltip("system:N", title="System"),
@@ -249,27 +265,16 @@ def token_gap_rows(
 ) -> list[Row]:
     """Gaps between the tokens of one answer while a long prompt is processed, whole and in chunks.
 
-    One replica played step by step: `running` sequences decode; before token `arrives` a prompt comes that either
-    joins one step whole (Orca, vLLM) or fills the steps to `chunk_tokens` (Sarathi-Serve). From the step after its last
-    piece it decodes with the others. Step times are those of the replica.
+    One replica played step by step (`planner.long_prompts.prompt_gaps`): `running` sequences decode; before token
+    `arrives` a prompt comes that either joins one step whole or fills the steps to `chunk_tokens`.
 
-    Returns rows with system ("whole prompt", "chunks of 512 tokens"), token, gap_ms [ms]. Raises InputError when a
-    chunk has no room beside the decodes or the prompt would come after the last token.
+    Returns rows with system ("whole prompt", "chunks of 512 tokens"), token, gap_ms [ms]. Raises InputError as that
+    function.
     """
-    if chunk_tokens <= running:
-        raise InputError("chunk_tokens", chunk_tokens, f"must be above the {running} running", "give larger chunks")
-    if not 1 <= arrives < tokens:
-        raise InputError("arrives", arrives, f"must be from 1 to {tokens - 1}", "let the prompt come earlier")
     rows: list[Row] = []
-    for name, room in (("whole prompt", prompt_tokens), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens - running)):
-        done = 0
-        for token in range(1, tokens + 1):
-            finished = done >= prompt_tokens
-            contexts = [context + token] * running + [prompt_tokens + 1] * finished
-            piece = min(room, prompt_tokens - done) if token >= arrives else 0
-            gap_s = step_time(config, contexts, [(piece, done)] if piece else []).total_s
-            done += piece
-            rows.append({"system": name, "token": token, "gap_ms": 1e3 * gap_s})
+    for name, budget in (("whole prompt", None), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens)):
+        gaps = prompt_gaps(config, prompt_tokens, budget, running, context, tokens, arrives)
+        rows += [{"system": name, "token": gap.token, "gap_ms": 1e3 * gap.gap_s} for gap in gaps]
     return rows
 
 
@@ -277,12 +282,14 @@ def token_gaps(config: ReplicaConfig, **traffic: Any) -> alt.LayerChart:  # noqa
     """The gaps of `token_gap_rows` as two lines: the stall of a whole prompt, and what chunks make of it."""
     rows = token_gap_rows(config, **traffic)
     names = list(dict.fromkeys(row["system"] for row in rows))
-    color, dash = _scales(names)
+    legend = alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3)
+    color = alt.Color("system:N", scale=alt.Scale(domain=names, range=[VERMILLION, BLUE]), legend=legend)
+    dash = alt.StrokeDash("system:N", scale=alt.Scale(domain=names, range=[[6, 3], [1, 0]]), legend=legend)
     prompt = traffic.get("prompt_tokens", 8000)
     x = alt.X("token:Q", title="Token of the answer", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
     ends = [min(row["gap_ms"] for row in rows) / 1.5, max(row["gap_ms"] for row in rows) * 1.5]
     scale = alt.Scale(type="log", domain=ends, nice=False)
-    y = alt.Y("gap_ms:Q", title="Gap to the token before (ms)", scale=scale, axis=alt.Axis(format=",~g", tickCount=6))
+    y = alt.Y("gap_ms:Q", title="Gap to the token before (ms)", scale=scale, axis=alt.Axis(format=",~r", tickCount=6))
     tooltip = [
         alt.Tooltip("system:N", title="Prompt as"),
         alt.Tooltip("token:Q", title="Token"),

@@ -91,7 +91,8 @@ def decode_latencies(
     token_s = slice_means(gap_times_s, mass, TOKEN_EDGES)
     tokens = np.append(token_s.ravel(), 0.0)
     chance = np.outer(lengths.gap_weights * lengths.decoding, np.diff(TOKEN_EDGES))
-    shares = np.append(chance.ravel(), 1.0 - lengths.decoding)
+    done_at_once = max(1.0 - lengths.decoding, 0.0)
+    shares = np.append(chance.ravel(), done_at_once)
     decode_s = lengths.gaps[:, None] * _coarser(token_s, TOKEN_EDGES, GAP_TIME_EDGES)
     few = _coarser(first_s, FIRST_EDGES, START_EDGES)
     among = (lengths.gap_groups[:, :, None] * np.diff(START_EDGES)).reshape(lengths.gaps.size + 1, -1)
@@ -101,8 +102,8 @@ def decode_latencies(
     both = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES)).ravel()
     weights = np.outer(lengths.gap_weights * lengths.decoding, both)
     all_ends = np.append(ends, start_s[-1])
-    all_weights = np.append(weights, np.diff(START_EDGES) * (1.0 - lengths.decoding))
-    among_all = np.append(lengths.gap_weights * lengths.decoding, max(1.0 - lengths.decoding, 0.0))
+    all_weights = np.append(weights, np.diff(START_EDGES) * done_at_once)
+    among_all = np.append(lengths.gap_weights * lengths.decoding, done_at_once)
     joint = JointLaw(
         first_s=first_s,
         first_mass=np.diff(FIRST_EDGES),

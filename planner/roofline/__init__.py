@@ -8,6 +8,7 @@ model of them, `machine` is the GPU they run on, `single` is prompt attention fo
 from planner.roofline.machine import (
     Silicon,
     all_reduce_link_bytes,
+    compute_bound_tokens,
     compute_dtype,
     half_precision,
     kv_heads_per_gpu,
@@ -30,6 +31,7 @@ __all__ = [
     "Silicon",
     "StepShape",
     "all_reduce_link_bytes",
+    "compute_bound_tokens",
     "compute_dtype",
     "draft_operators",
     "half_precision",

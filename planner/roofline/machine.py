@@ -68,6 +68,29 @@ def ridge_point_flops_per_byte(sku: GpuSku, dtype: Dtype) -> float:
     return sku.peak_flops_per_s[dtype].value / sku.hbm_bandwidth_bytes_per_s.value
 
 
+def compute_bound_tokens(sku: GpuSku, dtype: Dtype, weight_bytes: float) -> float:
+    """Tokens in a step [-] from which on a matrix product over weights read once waits for compute: ridge * bytes / 2.
+
+    A product of m tokens with k x n weights takes 2 m k n FLOPs and reads b k n bytes of weights; activations, small
+    beside weights while m is small beside k and n, are left out. Its intensity is thus 2 m / b, which meets the ridge
+    point at m = ridge * b / 2. Splitting the weights over GPUs changes nothing. A decode step without speculation has
+    one token per sequence.
+    Source: Williams, Waterman, Patterson 2009, CACM 52(4), for the ridge; Pope et al. 2022, arXiv:2211.05102, sec. 2,
+    for weights against tokens.
+
+    Args:
+        sku: its datasheet peaks.
+        dtype: number format of the arithmetic; the SKU must have a peak for it.
+        weight_bytes: of one stored weight [bytes], scales included.
+
+    >>> from hardware_db import load_hardware
+    >>> h100 = load_hardware().skus["h100-sxm"]
+    >>> round(compute_bound_tokens(h100, Dtype.BF16, 2.0))  # 989.4e12 / 3.35e12
+    295
+    """
+    return ridge_point_flops_per_byte(sku, dtype) * weight_bytes / 2.0
+
+
 def all_reduce_link_bytes(payload_bytes: float, gpus: int) -> float:
     """Bytes each GPU sends in a ring all-reduce of `payload_bytes` over `gpus` GPUs: 2 (n - 1) / n * payload.
 

@@ -39,20 +39,22 @@ def complete(page: Page) -> bool:
     plan = page.plan
     if plan.cost is None or not plan.simulated:
         return False
-    if work.store().get(_headroom_key(page)) is None:
-        work.kept(_headroom_key(page), lambda say: figures.headroom(plan, say), "Looking for headroom")
+    if work.store().get(headroom_key(page)) is None:
+        work.kept(headroom_key(page), lambda say: figures.headroom(plan, say), "Looking for headroom")
         return True
-    if figures.is_calibrated(plan) and work.store().get(_range_key(page)) is None:
-        work.kept(_range_key(page), lambda say: figures.cost_range(plan, page.hardware, say), "Interval of the cost")
+    if figures.is_calibrated(plan) and work.store().get(range_key(page)) is None:
+        work.kept(range_key(page), lambda say: figures.cost_range(plan, page.hardware, say), "Interval of the cost")
         return True
     return False
 
 
-def _headroom_key(page: Page) -> tuple[str, str]:
+def headroom_key(page: Page) -> tuple[str, str]:
+    """What the headroom (`planner.figures.Headroom`) is kept by, once it was found."""
     return ("headroom", page.key)
 
 
-def _range_key(page: Page) -> tuple[str, str]:
+def range_key(page: Page) -> tuple[str, str]:
+    """What the interval of the cost (`planner.figures.CostRange`) is kept by, once it was found."""
     return ("cost range", page.key)
 
 
@@ -98,8 +100,8 @@ def _listed(title: str, lines: tuple[str, ...]) -> str:
 
 
 def _figures(page: Page, cost: CostBreakdown) -> list[parts.Figure]:
-    headroom = work.store().get(_headroom_key(page)) if page.plan.simulated else None
-    found = work.store().get(_range_key(page)) if page.plan.simulated else None
+    headroom = work.store().get(headroom_key(page)) if page.plan.simulated else None
+    found = work.store().get(range_key(page)) if page.plan.simulated else None
     costs = found if isinstance(found, CostRange) else None
     return [
         _fleet_figure(page.plan, costs),

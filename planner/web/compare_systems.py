@@ -82,8 +82,7 @@ def show(page: Page) -> None:
     """Choice of systems, charts, tables."""
     origin = _origin(page)
     if not origin.deployments:
-        why = origin.diagnosis[0] if origin.diagnosis else "no mixed fleet meets the targets"
-        st.info(parts.plain(f"Serving systems are compared on a mixed fleet, and there is none: {why}."))
+        st.info(no_mixed_fleet(page.plan.feasible))
         return
     planned = _chosen_deployment(origin)
     st.caption(parts.plain(_start_in_words(page, origin, planned)))
@@ -105,6 +104,14 @@ def show(page: Page) -> None:
             picture = pictures.attainment(found).properties(height=CURVES_PX)
             parts.chart(picture, rows, "attainment by rate", "compare-attainment")
     _words(found)
+
+
+def no_mixed_fleet(is_feasible: bool) -> str:
+    """Why there is nothing to compare, and the way out; `is_feasible`: whether the plan itself is."""
+    said = "Serving systems are compared on a mixed fleet, and no mixed fleet meets these targets within the limits."
+    if is_feasible:
+        return f"{said} Give more of either, or compare GPUs or scenarios."
+    return f"{said} The way out stands above."
 
 
 # --- what they start from ---------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
-from planner import buying, figures, profiles, report
+from planner import buying, figures, report
 from planner.api_prices import api_break_even, api_prices_of, own_price
 from planner.buying import BuyingOffer, WayToBuy
-from planner.charts import costs, demands
+from planner.charts import costs
 from planner.explain_solver import Solver
 from planner.explain_types import ApiBreakEven, ApiPrice
 from planner.figures import CostRange
@@ -17,14 +18,41 @@ from planner.plan_types import BoughtGpus, CostBreakdown, Plan
 from planner.prices import SPOT
 from planner.supply_types import SpotTerms
 from planner.tables import Table, money, percent, significant
-from planner.web import parts, session, work
+from planner.web import answer, cost_day, parts, session, work
 from planner.web.work import Page, Say
 
 SOLVES = 14
 """Plans that looking for the smallest demand takes at most (`planner.api_prices.api_break_even`)."""
 DEMAND_GROWS = 8
 """That search goes up to so many times the planned demand."""
-ASSUMED_SPOT = (1.0, 10.0, 0.99)
+ASSUMED_SPOT: tuple[dict[str, Any], ...] = (
+    {
+        "label": "Spot interruptions per day",
+        "value": 1.0,
+        "min_value": 0.001,
+        "step": 0.5,
+        "key": "cost-spot-often",
+        "help": "Of one instance (assumed: see what your provider publishes).",
+    },
+    {
+        "label": "Minutes to replace one",
+        "value": 10.0,
+        "min_value": 0.1,
+        "step": 1.0,
+        "key": "cost-spot-away",
+        "help": "From the interruption until a replacement serves, model loaded (assumed).",
+    },
+    {
+        "label": "Enough is up, probability",
+        "value": 0.99,
+        "min_value": 0.5,
+        "max_value": 0.9999,
+        "step": 0.01,
+        "format": "%.4f",
+        "key": "cost-spot-sure",
+        "help": "Probability that at any time enough of the spot capacity bought is up; the rest is headroom.",
+    },
+)
 """Shown at first where the scenario says nothing: interruptions of an instance per day, minutes until a replacement
 serves, probability. Assumptions to be replaced by what the provider publishes, not measurements."""
 
@@ -39,7 +67,7 @@ def show(page: Page) -> None:
     _spending(plan)
     _apis(page)
     _ways(page)
-    _day(page)
+    cost_day.show(page)
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
@@ -62,7 +90,7 @@ def _figures(page: Page, cost: CostBreakdown) -> None:
             f"USD per 1,000 requests served: cost per hour over requests per hour at the given demand. {prices}",
         ),
     )
-    found = work.store().get(("cost range", page.key))
+    found = work.store().get(answer.range_key(page))
     ends = found if isinstance(found, CostRange) else None
     parts.figures(
         [
@@ -333,37 +361,8 @@ def _spot_terms(page: Page) -> SpotTerms:
             )
         )
         return given
-    a_day, minutes, probability = ASSUMED_SPOT
     with st.container(horizontal=True):
-        often = st.number_input(
-            "Spot interruptions per day",
-            min_value=0.001,
-            value=a_day,
-            step=0.5,
-            key="cost-spot-often",
-            width=220,
-            help="Of one instance (assumed: see what your provider publishes).",
-        )
-        away = st.number_input(
-            "Minutes to replace one",
-            min_value=0.1,
-            value=minutes,
-            step=1.0,
-            key="cost-spot-away",
-            width=220,
-            help="From the interruption until a replacement serves, model loaded (assumed).",
-        )
-        sure = st.number_input(
-            "Enough is up, probability",
-            min_value=0.5,
-            max_value=0.9999,
-            value=probability,
-            step=0.01,
-            format="%.4f",
-            key="cost-spot-sure",
-            width=220,
-            help="Probability that at any time enough of the spot capacity bought is up; the rest is headroom.",
-        )
+        often, away, sure = (st.number_input(width=220, **one) for one in ASSUMED_SPOT)
     st.caption(
         "Spot capacity goes away: these three numbers are assumptions. Set them to what your provider publishes."
     )
@@ -387,127 +386,3 @@ def _use(page: Page, offers: Sequence[BuyingOffer], terms: SpotTerms | None) -> 
                 args=(changes,),
                 help=parts.plain(f"Plan with {way.name} prices: {offer.fleet}."),
             )
-
-
-# --- demand over the day ----------------------------------------------------------------------------------------------
-
-
-def _day(page: Page) -> None:
-    if page.request.profile is None:
-        _choose_day(page)
-    else:
-        _over_the_day(page)
-
-
-def _choose_day(page: Page) -> None:
-    st.subheader("What if demand moves over the day?")
-    st.markdown(
-        "The plan holds one rate all the time. With a recorded day or week the fleet follows the demand, hour by hour."
-    )
-    names = list(profiles.list_profiles())
-    name = st.selectbox(
-        "Recorded demand",
-        names,
-        index=names.index("azure-2024-conv-day") if "azure-2024-conv-day" in names else 0,
-        key="cost-profile",
-        width=380,
-        help="The shape of a recorded day or week; your rate stays its mean.",
-    )
-    measured, info = profiles.load_measured(name), profiles.profile_info(name)
-    rate = page.request.growth * sum(service.workload.rate_per_s for service in page.request.all_services)
-    parts.chart(
-        demands.profile_curve(measured, rate, name), demands.profile_rows(measured, rate), f"{name} by hour", "cost-day"
-    )
-    saved = profiles.flat_against_following(measured.profile).most_saved
-    parts.bullets(
-        [
-            f"{info.description}",
-            f"Following this demand saves at most {percent(saved)} against a fleet for its peak (1 - mean / peak).",
-            f"Source: {info.citation}, {info.source_url} , {info.licence}; {info.origin}.",
-        ]
-    )
-    is_day = info.cycle_hours <= profiles.HOURS_PER_DAY
-    st.button(
-        f"Plan with this {'day' if is_day else 'week'}",
-        key="cost-use-profile",
-        on_click=session.change,
-        args=({"profile": name},),
-        help="Plans every hour at once: about 20 s for a day, several times that for a week.",
-    )
-    st.caption("Takes about 20 s for a day, and several times that for a week.")
-
-
-def _over_the_day(page: Page) -> None:
-    st.subheader("What does following the demand save?")
-    plan, profile = page.plan, page.request.profile
-    assert plan.cost is not None and profile is not None
-    if plan.flat_usd_per_hour:
-        flat, now = plan.flat_usd_per_hour, plan.cost.usd_per_hour
-        most = profiles.flat_against_following(profile).most_saved
-        parts.figures(
-            [
-                parts.Figure(
-                    "$ per hour, following",
-                    figures.dollars(now),
-                    "USD/h: mean cost over the profile of the fleet that changes size (listed prices, planned).",
-                ),
-                parts.Figure(
-                    "$ per hour, never changing",
-                    figures.dollars(flat),
-                    "USD/h: the cheapest fleet that serves the largest demand all the time (planned by theory).",
-                ),
-                parts.Figure(
-                    "Saved by following",
-                    percent(1.0 - now / flat),
-                    "1 - cost of following / cost of the flat fleet. The bound is 1 - mean / peak of the demand: what "
-                    "a fleet of any fineness could save.",
-                    f"at most {percent(most)} possible",
-                ),
-            ]
-        )
-    if plan.schedule:
-        capacities = work.kept(
-            ("capacity by hour", page.key, plan.simulated),
-            lambda say: buying.period_capacities_per_s(plan, say),
-            "Capacity by hour",
-        )
-        rows = demands.schedule_rows(plan, capacities)
-        parts.chart(demands.schedule_demand(plan, capacities), rows, "Demand and capacity by hour", "cost-schedule")
-        parts.chart(demands.schedule_gpus(plan), demands.schedule_gpu_rows(plan), "GPUs by hour", "cost-gpus")
-        with st.expander("The schedule as a table"):
-            for table in _tables(plan, "Schedule"):
-                parts.table(table, "cost-schedule-table")
-    _profile_settings(page)
-
-
-def _profile_settings(page: Page) -> None:
-    """What else there is to say about the profile; written as a profile of its own."""
-    profile = page.request.profile
-    assert profile is not None
-    given = profile.model_dump(mode="json")
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.number_input(
-            "Cold start [s]",
-            min_value=0.0,
-            step=30.0,
-            help="From the order for a GPU until its replica serves; paid for at every start.",
-            width=200,
-            **session.bound(
-                "cost-cold-start", profile.cold_start_s, lambda new: {"profile": {**given, "cold_start_s": new or 0.0}}
-            ),
-        )
-        st.toggle(
-            "Pools may change size",
-            help="Off: one fleet, sized for the largest demand.",
-            **session.bound(
-                "cost-autoscale", profile.autoscale, lambda new: {"profile": {**given, "autoscale": bool(new)}}
-            ),
-        )
-        st.button(
-            "Plan without it",
-            key="cost-no-profile",
-            on_click=session.change,
-            args=({"profile": None},),
-            help="Back to one rate all the time.",
-        )
-    st.caption(parts.plain(f"Demand: {profile.source}."))

@@ -128,7 +128,7 @@ def _names(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple[str, str,
         step=0.05,
         key=f"own-usd-{mark}",
         placeholder="as listed",
-        help="Of one GPU. It starts at what the GPU it comes from costs. Empty: the listed price of that id, if any.",
+        help="Of one GPU. It starts at what the GPU it comes from costs. Emptied: listed prices apply, if any.",
     )
     searched = columns[3].checkbox("Plans may use it", value=True, key=f"own-searched-{mark}")
     return sku_id.strip(), name.strip(), usd, searched
@@ -188,7 +188,7 @@ def use_entered(
 def use_sku(page: Page, sku: GpuSku, usd: float | None, *, searched: bool) -> None:
     """Put a GPU into the scenario and draw the page again. Raises InputError where a plan could not use it."""
     has_price = any(price.sku == sku.id for price in page.hardware.prices)
-    if usd is None and searched and not has_price and sku.id not in page.request.prices.usd_per_gpu_hour:
+    if usd is None and searched and not has_price:
         bound = f"no price is listed for {sku.id}"
         raise InputError(
             "Price [$ per GPU-hour]", None, bound, "give what a GPU-hour costs you, also if it is an estimate"

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import streamlit as st
 
 from hardware_db import Calibration, Dtype, Fact, GpuSku, Price
-from planner import accuracy, own_skus
-from planner.accuracy import HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy_rows
+from planner import own_skus
 from planner.charts import hardware as charts
 from planner.charts.marks import Row
-from planner.llm import LlmSpec
 from planner.roofline import ridge_point_flops_per_byte
 from planner.tables import Table, counted, percent, significant
-from planner.web import hardware_own, parts
+from planner.web import hardware_accuracy, hardware_own, parts
 from planner.web.work import Page
 
 FORMATS = (Dtype.FP4, Dtype.FP8, Dtype.INT8, Dtype.BF16, Dtype.FP16)
 """Formats that get a column."""
 ROW_PX, HEAD_PX, MOST_PX = 35, 38, 460
 """Height of a line and of the heading of a data frame, and the most one may take."""
+MOST_NAMED = 8
+"""GPUs of a search that are named on the map: more would cover each other."""
+NOTES_KEY = "hardware-notes"
+NOTES_STYLE = f"""<style>
+[class*="st-key-{NOTES_KEY}"] .planner-table table {{min-width: 58rem; width: 100%}}
+[class*="st-key-{NOTES_KEY}"] .planner-table td:last-child {{overflow-wrap: anywhere; min-width: 16rem}}
+</style>"""
+"""Of tables with notes: they fit a wide page."""
 COLUMN = st.column_config
 GPU_COLUMNS = {
     "gpu": COLUMN.TextColumn("GPU", help="Id in scenarios, files and links.", pinned=True, width=170),
@@ -106,24 +111,6 @@ FIT_HINTS = {
     "From": "Packaged, or your own.",
     "Source": "Where the measurements come from.",
 }
-SCORE_HINTS = {
-    "Class": "Dense models; mixtures of experts and latent attention (MLA); prefill and decode on pools of their own.",
-    "Group": "Model and precision on a GPU under an engine.",
-    "Part": "held out: no constant of the engine was fitted to this group; fitted: some were. Kernel times never were.",
-    "Metric": "Mean over the requests of a run.",
-    "Runs": "Measured runs; predicted of measured where some have no prediction (these count as 100 % error).",
-    "Median": "Half of the runs are predicted closer than this.",
-    "9 of 10 within": "90th percentile of the error.",
-    "MAPE": "Mean of the size of the error.",
-    "Bias": "Median of predicted / measured - 1: + is too slow (for output tokens/s: too fast).",
-    "Measured": "First and last day of the runs.",
-}
-NEAREST_HINTS = {
-    "Planned": "Model and GPU of a pool of the plan.",
-    "Measured runs": "Of the published ones those that differ least: a mode counts most, then model, GPU and engine.",
-    "Differs in": "What was measured otherwise than it is planned. A model with the same layers counts as the same.",
-    **{name: f"Median error of mean {name}; in brackets its 90th percentile (measured runs)" for name in METRICS},
-}
 
 
 def show(page: Page) -> None:
@@ -160,10 +147,11 @@ def gpus(page: Page) -> None:
     formats = [dtype for dtype in FORMATS if any(row[str(dtype)] is not None for row in rows)]
     start = page.plan.request.precision.activations.arithmetic
     dtype = right.selectbox("Peak shown", formats, index=_first(formats, [start, Dtype.BF16]), key="gpu-format")
-    shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used(page), sku})
+    searched = page.request.search.skus if len(page.request.search.skus) <= MOST_NAMED else ()
+    shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used(page), *searched, sku})
     parts.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
     record = page.hardware.skus[sku]
-    parts.table(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
+    _with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
 
 
 def gpu_rows(page: Page) -> list[Row]:
@@ -308,7 +296,7 @@ def calibrations(page: Page) -> None:
         return
     used = [f"{one.sku}, {one.stack}" for one in used_calibrations(page)]
     chosen = st.selectbox("Kernels of", list(names), index=_first(list(names), used), key="calibration")
-    parts.table(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
+    _with_notes(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
 
 
 def used_calibrations(page: Page) -> list[Calibration]:
@@ -365,118 +353,14 @@ def kernel_table(one: Calibration) -> Table:
     return Table(f"Kernels of {one.sku}, {one.stack}", columns, rows, note)
 
 
-# --- accuracy ---------------------------------------------------------------------------------------------------------
-
-
-def accuracies(page: Page) -> None:
-    """Predictions against measured serving runs, and those most like the plan."""
-    rows = accuracy_rows()
-    found = nearest(page, rows)
-    if found:
-        st.markdown(parts.plain(nearest_in_words(*found[0])))
-        parts.table(nearest_table(found), "accuracy-nearest", {**SCORE_HINTS, **NEAREST_HINTS})
-    metric = st.segmented_control(
-        "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
-    )
-    shown = charts.accuracy_chart_rows(rows, metric)
-    totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
-    parts.chart(charts.accuracy_chart(shown, metric, totals), shown, f"Errors of {metric}", f"accuracy-{metric}")
-    parts.table(totals_table(rows), "accuracy-totals", SCORE_HINTS)
-    with st.expander("Every group and metric"):
-        parts.table(groups_table(rows), "accuracy-groups", SCORE_HINTS)
-    st.caption(
-        "Each run was played under its own protocol and compared in its means. How, on which data and what is known "
-        f"to fail: {accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT "
-        "(median), up to 4 % and 56 %."
-    )
-
-
-def nearest(page: Page, rows: tuple[AccuracyRow, ...]) -> list[tuple[str, Likeness]]:
-    """The measured runs most like each pool of the plan: of all, and of those that nothing was fitted to."""
-    found: list[tuple[str, Likeness]] = []
-    for llm, sku, engine, disaggregated in _served(page):
-        for part in ("", HELD_OUT):
-            one = accuracy.closest(rows, llm, sku, engine, page.hardware.skus, disaggregated=disaggregated, part=part)
-            if one is not None and (f"{llm.id} on {sku.id}", one) not in found:
-                found.append((f"{llm.id} on {sku.id}", one))
-    return found
-
-
-def nearest_in_words(planned: str, one: Likeness) -> str:
-    """How far predictions were off where it was measured most like the plan."""
-    errors = ", ".join(f"{row.metric} {percent(row.median)}" for row in one.rows)
-    said = f"Closest measured runs to {planned}: {one.rows[0].name} ({one.rows[0].part})"
-    differs = f", which differ in {_listed(one.differs)}" if one.differs else ""
-    return f"{said}{differs}. Median error there: {errors}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def nearest_table(found: list[tuple[str, Likeness]]) -> Table:
-    """Measured runs most like the plan, with their errors; what is planned has a column where it differs."""
-    planned = list(dict.fromkeys(name for name, _ in found))
-    is_one = len(planned) == 1
-    columns = ("Measured runs", "Part", "Differs in", "Runs", *METRICS, "Measured")
-    cells = tuple((() if is_one else (name,)) + _likeness_cells(one) for name, one in found)
-    title = f"Measured runs most like {planned[0] if is_one else 'the plan'}"
-    note = "Median error; in brackets what 9 of 10 runs are within."
-    return Table(title, columns if is_one else ("Planned", *columns), cells, note)
-
-
-def _likeness_cells(one: Likeness) -> tuple[str, ...]:
-    first = one.rows[0]
-    errors = {row.metric: row for row in one.rows}
-    shown = (_error(errors.get(name)) for name in METRICS)
-    return first.name, first.part, ", ".join(one.differs) or "nothing", f"{first.runs:,}", *shown, first.days
-
-
-def _error(row: AccuracyRow | None) -> str:
-    return "-" if row is None else f"{percent(row.median)} ({percent(row.p90)})"
-
-
-def _served(page: Page) -> list[tuple[LlmSpec, GpuSku, str, bool]]:
-    """Model, GPU, engine and whether prefill and decode are apart, of every pool; without a plan what is searched."""
-    found: dict[tuple[str, str, str, bool], tuple[LlmSpec, GpuSku, str, bool]] = {}
-    for planned in page.plan.deployments:
-        pools = planned.deployment.pools
-        for pool in pools:
-            config = pool.config
-            one = (config.llm, config.sku, config.engine.id, len(pools) > 1)
-            found.setdefault((one[0].id, one[1].id, *one[2:]), one)
-    if found:
-        return list(found.values())
-    search = page.request.search
-    return [(page.request.llm, page.hardware.skus[search.skus[0]], search.engine, False)]
-
-
-def totals_table(rows: tuple[AccuracyRow, ...]) -> Table:
-    """Errors over all held-out groups of a class, then over all groups."""
-    cells = tuple(
-        (row.kind, row.part or "held out and fitted", row.metric, *_error_cells(row))
-        for row in rows
-        if not row.is_group
-    )
-    return Table("Errors by class", ("Class", "Part", "Metric", *ERROR_COLUMNS), cells)
-
-
-def groups_table(rows: tuple[AccuracyRow, ...]) -> Table:
-    """Errors of every group in each metric."""
-    cells = tuple((row.name, row.part, row.metric, *_error_cells(row), row.days) for row in rows if row.is_group)
-    return Table("Errors by group", ("Group", "Part", "Metric", *ERROR_COLUMNS, "Measured"), cells)
-
-
-ERROR_COLUMNS = ("Runs", "Median", "9 of 10 within", "MAPE", "Bias")
-
-
-def _error_cells(row: AccuracyRow) -> tuple[str, ...]:
-    runs = f"{row.runs:,}" if row.predicted == row.runs else f"{row.predicted:,} of {row.runs:,}"
-    bias = "-" if row.bias is None else percent(row.bias, signed=True)
-    return runs, percent(row.median), percent(row.p90), percent(row.mape), bias
-
-
 # --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _with_notes(shown: Table, key: str, hints: dict[str, str]) -> None:
+    """A table whose last column is prose: it takes the room there is, in as many lines as it needs."""
+    st.html(NOTES_STYLE)
+    with st.container(key=f"{NOTES_KEY}-{key}"):
+        parts.table(shown, key, hints)
 
 
 def _frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
@@ -511,7 +395,7 @@ SECTIONS = {
     "GPUs": gpus,
     "Prices": prices,
     "Calibrations": calibrations,
-    "Accuracy": accuracies,
+    "Accuracy": hardware_accuracy.show,
     "Your own": hardware_own.show,
 }
 """What the tab can show."""

@@ -11,8 +11,10 @@ from planner.errors import InputError
 from planner.llm import list_llms
 from planner.optimizer import Objective
 from planner.scenario import MAX_SCENARIO_BYTES, list_scenarios
+from planner.side_by_side import scenario_in
 from planner.slo_presets import SloPreset, slo_presets
-from planner.web import inputs_hardware, inputs_traffic, session, uploads
+from planner.tables import significant
+from planner.web import inputs_hardware, inputs_traffic, parts, session, uploads
 from planner.workload import Metric
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -89,13 +91,13 @@ def scenario_files() -> None:
     name = st.selectbox("Start from an example", names, key="example", index=None, placeholder="Choose")
     st.button("Open example", on_click=open_example, args=(name,), disabled=name is None, key="open-example")
     st.file_uploader(
-        "Open a scenario file (YAML)",
+        "Open a scenario (YAML) or a plan (JSON)",
         type=["yaml", "yml", "json"],
         key="scenario-file",
         max_upload_size=uploads.megabytes(MAX_SCENARIO_BYTES),
         on_change=uploads.taken,
         args=("scenario-file", MAX_SCENARIO_BYTES, read_scenario_file),
-        help="The same file that `planner plan` takes. Only read as data.",
+        help="The file that `planner plan` takes, or a plan as `planner plan --json` writes it. Only read as data.",
     )
     text = session.yaml_text()
     st.download_button(
@@ -119,12 +121,8 @@ def open_example(name: str | None) -> None:
 
 
 def read_scenario_file(name: str, raw: bytes) -> None:
-    """An uploaded scenario takes the place of this one. Raises InputError."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError("scenario", name, "is no text", "give a scenario file as UTF-8 YAML") from None
-    session.load_text(text)
+    """An uploaded scenario, or that of an uploaded plan, takes the place of this one. Raises InputError."""
+    session.put(scenario_in(name, raw))
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
@@ -155,15 +153,38 @@ def model_inputs() -> None:
         help="The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
     )
     precision = session.value("precision")
-    named = next(
-        (name for name, formats in PRECISIONS.items() if _is_of(formats, precision)), "As in the scenario file"
-    )
+    named = next((name for name, formats in PRECISIONS.items() if _is_of(formats, precision)), OWN_FORMATS)
     st.selectbox(
         "Number format",
         list(PRECISIONS) if named in PRECISIONS else [named, *PRECISIONS],
         help="Of weights and arithmetic, and of the KV cache.",
         **session.bound("precision", named, lambda name: {"precision": PRECISIONS.get(name, precision)}),
     )
+    note = others_note()
+    if note:
+        st.caption(parts.plain(note))
+
+
+def others_note() -> str:
+    """What else the scenario serves that the widgets do not show; empty where they show all."""
+    said = [_one_other(one) for one in session.value("services") or []]
+    cascade = session.value("cascade")
+    if cascade:
+        said.append(f"{_model_name(cascade['llm'])} in front of it (a cascade)")
+    if session.value("offline"):
+        said.append("work that may wait")
+    return f"Beside it: {'; '.join(said)}. Edit this in the scenario file." if said else ""
+
+
+def _one_other(service: dict[str, Any]) -> str:
+    """A further model of the scenario, in a few words."""
+    rate = service["workload"].get("rate_per_s")
+    at = f" at {significant(rate)} requests/s" if rate else ""
+    return f"{service['name']}, {_model_name(service['llm'])}{at}"
+
+
+def _model_name(llm: Any) -> str:  # noqa: ANN401
+    return llm if isinstance(llm, str) else _uploaded_name(llm)
 
 
 def _is_of(formats: dict[str, str] | None, precision: dict[str, Any] | None) -> bool:

@@ -81,6 +81,8 @@ def rate_inputs() -> None:
         label_visibility="collapsed",
         **session.bound("rate-slider", float(round(shown)), lambda new: {"workload.rate_per_s": new}),
     )
+    if session.value("profile") is not None:
+        st.caption("A mean: the demand moves over the day or week. The tab Cost shows how, and ends it.")
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------

@@ -27,11 +27,17 @@ STYLE = """<style>
 .planner-table table {border-collapse: collapse; min-width: max-content; font-size: 0.85rem;
     font-variant-numeric: tabular-nums}
 .planner-table th, .planner-table td {padding: 0.3rem 0.7rem; text-align: left; vertical-align: top;
-    border-bottom: 1px solid rgba(128, 128, 128, 0.25); max-width: 26rem; overflow-wrap: normal; word-break: normal}
-.planner-table th {font-weight: 600; border-bottom-color: rgba(128, 128, 128, 0.6)}
-.planner-table .number {text-align: right; white-space: nowrap}
+    border-bottom: 1px solid rgba(128, 128, 128, 0.25); max-width: 26rem; overflow-wrap: normal; word-break: keep-all}
+.planner-table th {font-weight: 600; border-bottom-color: rgba(128, 128, 128, 0.6); max-width: 7rem;
+    vertical-align: bottom; line-height: 1.3}
+.planner-table .number {text-align: right}
+.planner-table td.number, .planner-table td.short {white-space: nowrap}
 .planner-table [title] {cursor: help}
 .planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
+@media (max-width: 1100px) {
+    .planner-table th, .planner-table td {padding: 0.3rem 0.45rem; max-width: 20rem}
+    .planner-table th {max-width: 5.5rem}
+}
 </style>"""
 
 

@@ -6,6 +6,7 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import streamlit as st
 
@@ -14,10 +15,11 @@ from planner.charts import fleets
 from planner.errors import PlannerError
 from planner.export import json_text, plan_to_dict
 from planner.figures import CostRange, Headroom
+from planner.fleets import fleet_of
 from planner.plan_types import Plan
 from planner.scenario import scenario_text
 from planner.tables import Table
-from planner.web import parts, work
+from planner.web import answer, parts, work
 from planner.web.work import Page
 
 DETAILS: Mapping[str, Sequence[str]] = {
@@ -86,16 +88,36 @@ def _rejected(plan: Plan, tables: Mapping[str, Table]) -> None:
 def _downloads(page: Page) -> None:
     """The plan as files, made when they are asked for."""
     name = _slug(page.request.name) or "plan"
-    plan = page.plan
+    plan = replace(page.plan, scenario=page.content)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Download**", width="content")
         _file("HTML", f"{name}.html", "text/html", lambda: html_text(page))
         _file("Markdown", f"{name}.md", "text/markdown", lambda: report.markdown(plan))
-        _file("JSON", f"{name}.json", "application/json", lambda: json_text(plan_to_dict(plan)))
+        _file(
+            "JSON",
+            f"{name}.json",
+            "application/json",
+            lambda: json_text(plan_to_dict(plan)),
+        )
         _file("CSV", f"{name}-tables.zip", "application/zip", lambda: zipped(csv_files(plan)))
         _file("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
-        refusal = not_launched(plan)
-        _file("Deployment", f"{name}-deployment.zip", "application/zip", lambda: launch_zip(plan), refusal)
+    _deployment(plan, name)
+
+
+def _deployment(plan: Plan, name: str) -> None:
+    """The files that start the fleet, for what the visitor runs it on."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.markdown("**Deploy**", width="content")
+        target = st.selectbox(
+            "Deploy on",
+            list(launch.TARGETS),
+            format_func=lambda one: f"{one}: {launch.TARGETS[one].title}",
+            key="plan-target",
+            label_visibility="collapsed",
+            width=330,
+        )
+        refusal = not_exported(plan, target)
+        _file("Deployment", f"{name}-{target}.zip", "application/zip", lambda: export_zip(plan, target), refusal)
 
 
 HELP = {
@@ -104,7 +126,7 @@ HELP = {
     "JSON": "Everything the plan says as data; `planner explain` reads it",
     "CSV": "Every table of the plan as a CSV file, in one zip",
     "Scenario": "What was asked, as YAML: to plan again with `planner plan FILE` or on this page",
-    "Deployment": "Engine and cluster configuration to run the fleet with, in one zip",
+    "Deployment": "Engine and cluster configuration to run the fleet with, in one zip, as `planner export` writes it",
 }
 
 
@@ -125,7 +147,7 @@ def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes], ref
 
 def html_text(page: Page) -> str:
     """The plan as one HTML page, with the intervals that the page has found by now."""
-    costs, spare = (work.store().get((name, page.key)) for name in ("cost range", "headroom"))
+    costs, spare = (work.store().get(key) for key in (answer.range_key(page), answer.headroom_key(page)))
     return report_html.html(
         page.plan,
         costs=costs if isinstance(costs, CostRange) else None,
@@ -133,25 +155,26 @@ def html_text(page: Page) -> str:
     )
 
 
-def not_launched(plan: Plan) -> str:
-    """Why there are no files that start the fleet; empty where there are."""
+def not_exported(plan: Plan, target: str) -> str:
+    """Why there are no files that start the fleet on a target (of `launch.TARGETS`); empty where there are."""
     try:
-        launch.launch_files(plan)
+        launch.export_files(fleet_of(plan), target)
     except PlannerError as error:
         return str(error)
     return ""
 
 
-def launch_zip(plan: Plan) -> bytes:
-    """The files that start the fleet, as a zip."""
-    return zipped(launch.launch_files(plan))
+def export_zip(plan: Plan, target: str) -> bytes:
+    """The files that start the fleet on a target, as a zip."""
+    return zipped(launch.export_files(fleet_of(plan), target))
 
 
 def csv_files(plan: Plan) -> dict[str, str]:
     """Every table of a plan as CSV, and the fleet GPU by GPU, by file name."""
-    found = {f"{_slug(table.title)}.csv": parts.csv_text(table.columns, table.rows) for table in report.tables(plan)}
+    found = report_html.csv_tables(plan)
     rows = fleets.fleet_rows(plan)
-    found["gpus.csv"] = parts.csv_text(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+    if rows:
+        found["gpus.csv"] = parts.csv_text(list(rows[0]), [list(row.values()) for row in rows])
     return found
 
 

@@ -11,8 +11,8 @@ import streamlit as st
 from hardware_db import HardwareDb
 from planner.charts import replicas, rooflines, steps
 from planner.charts.marks import Row
-from planner.charts.replicas import Fitted
 from planner.deployment import Pool, Role
+from planner.other_skus import PoolOnSku, on_sku
 from planner.pessimism import deviations_of, pessimistic_hardware
 from planner.plan_types import PlannedDeployment
 from planner.pool_model import PoolModel
@@ -23,6 +23,12 @@ from planner.web import parts, work
 from planner.web.parts import Figure
 from planner.web.work import Page
 
+ROOF_WIDTH_PX, MOST_ROOFS = 325, 6
+"""Of one roof among several: three in a row on a wide page. More than so many are folded away."""
+RIDGES_KEY = "roofline-ridge-table"
+RIDGES_STYLE = f"<style>.st-key-{RIDGES_KEY} .planner-table th {{white-space: normal; min-width: 4rem}}\n"
+RIDGES_STYLE += f".st-key-{RIDGES_KEY} .planner-table table {{min-width: 52rem; width: 100%}}</style>"
+"""Many narrow columns: headings wrap, so that the sources stay in sight."""
 WAITS = {
     Bound.COMPUTE: "its arithmetic units",
     Bound.MEMORY: "its memory bandwidth",
@@ -92,7 +98,10 @@ class Chosen:
 def show(page: Page) -> None:
     """The tab."""
     if not page.plan.feasible:
-        st.info("There is no fleet to look into: this tab shows what a step of its replicas waits for.")
+        st.info(
+            "There is no fleet to look into: this tab shows what a step of its replicas waits for. "
+            "The way out stands above."
+        )
         return
     with st.container(horizontal=True):
         chosen = _choose_pool(page)
@@ -148,7 +157,7 @@ def _choose_pool(page: Page) -> Chosen:
     return pools[place or 0]
 
 
-def _choose_sku(chosen: Chosen, fitted: Sequence[Fitted]) -> Fitted:
+def _choose_sku(chosen: Chosen, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
     own = chosen.pool.config.sku.id
     names = [one.sku for one in fitted]
     sku = st.selectbox(
@@ -180,12 +189,12 @@ def _choose_batch(chosen: Chosen) -> float:
     return float(batch)
 
 
-def _on_all_skus(page: Page, chosen: Chosen) -> tuple[Fitted, ...]:
+def _on_all_skus(page: Page, chosen: Chosen) -> tuple[PoolOnSku, ...]:
     """The pool on every SKU of the search, its own first."""
     own = chosen.pool.config.sku.id
     skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
 
-    def make(say: work.Say) -> tuple[Fitted, ...]:
+    def make(say: work.Say) -> tuple[PoolOnSku, ...]:
         hardware = _hardware(page)
         found = []
         for sku in skus:
@@ -197,9 +206,9 @@ def _on_all_skus(page: Page, chosen: Chosen) -> tuple[Fitted, ...]:
     return work.kept(key, make, "Timing the replica on every GPU")
 
 
-def _moved(page: Page, chosen: Chosen, sku: str, hardware: HardwareDb) -> Fitted:
+def _moved(page: Page, chosen: Chosen, sku: str, hardware: HardwareDb) -> PoolOnSku:
     lengths = chosen.planned.workload.lengths
-    return replicas.on_sku(chosen.pool, lengths, sku, hardware, calibrated=page.request.search.calibrated)
+    return on_sku(chosen.pool, lengths, sku, hardware, calibrated=page.request.search.calibrated)
 
 
 def _hardware(page: Page) -> HardwareDb:
@@ -330,12 +339,13 @@ def has_width(low: float, high: float) -> bool:
 # --- another GPU ------------------------------------------------------------------------------------------------------
 
 
-def _gpus(page: Page, chosen: Chosen, fitted: Sequence[Fitted], found: Sequence[Row], running: float) -> None:
+def _gpus(page: Page, chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], running: float) -> None:
     own = chosen.pool.config
     if rows := replicas.memory_rows(fitted):
         picture = replicas.memory(rows, own.sku.id, own.parallelism.label)
         parts.chart(picture, rows, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
     parts.table(sku_table(found, own, chosen.pool.role, running), "roofline-skus", HINTS)
+    _roofs(chosen, fitted, found, running)
     every = st.toggle(
         "All number formats",
         key="roofline-formats",
@@ -347,7 +357,38 @@ def _gpus(page: Page, chosen: Chosen, fitted: Sequence[Fitted], found: Sequence[
         planned = compute_dtype(own.precision.activations, sku)
         rows = rooflines.ridge_rows([sku], {planned: own.precision.weights})
         ridges += [row for row in rows if every or row["dtype"] == planned.value]
-    parts.table(ridge_table(ridges), "roofline-ridges", HINTS)
+    st.html(RIDGES_STYLE)
+    with st.container(key=RIDGES_KEY):
+        parts.table(ridge_table(ridges), "roofline-ridges", HINTS)
+
+
+def _roofs(chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], running: float) -> None:
+    """The same steps under the roof of every SKU that they fit on."""
+    models = {one.sku: one.model for one in fitted if one.model is not None}
+    if len(models) < 2:
+        return
+    own = chosen.pool.config.sku.id
+    names = {sku: f"{sku} (planned)" if sku == own else sku for sku in models}
+    configs = {names[sku]: model.pool.config for sku, model in models.items()}
+    points = {
+        names[sku]: rooflines.roofline_rows(model.pool.config, rooflines.steps_of(model.pool, running, model.costs))
+        for sku, model in models.items()
+    }
+    said = {names[row["sku"]]: roof_in_words(row) for row in found if row["sku"] in names}
+    pictures = rooflines.rooflines_side_by_side(configs, points, said)
+    folded = st.expander("The same steps under the roof of every GPU", expanded=len(pictures) <= MOST_ROOFS)
+    with folded, st.container(horizontal=True):
+        for place, (name, picture) in enumerate(pictures.items()):
+            with st.container(width=ROOF_WIDTH_PX):
+                parts.chart(picture, points[name], f"Operators on the roof of {name}", f"roofline-roof-{place}")
+
+
+def roof_in_words(row: Row) -> tuple[str, str]:
+    """What the steps of a row of `replicas.sku_rows` take, and what the first of them waits for, in two lines."""
+    named = (("decode", row["decode_ms"]), ("prefill", row["prefill_ms"]))
+    took = ", ".join(f"{name} {significant(ms)} ms" for name, ms in named if ms is not None)
+    kind = "decode " if all(ms is not None for _, ms in named) else ""
+    return took, f"{kind}waits for {row['waits_for']} ({percent(row['waits_share'])})"
 
 
 def planned_ridge(config: ReplicaConfig) -> Row:

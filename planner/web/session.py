@@ -17,7 +17,7 @@ import streamlit as st
 from planner import links
 from planner.errors import InputError, PlannerError
 from planner.links import Content
-from planner.scenario import file_references, read_scenario, scenario_of_text, scenario_text
+from planner.scenario import file_references, read_scenario, scenario_text
 
 DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
@@ -73,8 +73,9 @@ def value(path: str, default: object = None) -> Any:  # noqa: ANN401
 
 
 def value_at(place: Any, path: str, default: object = None) -> Any:  # noqa: ANN401
-    """The value at a dotted path of plain data, or `default`."""
-    for name in path.split("."):
+    """The value at a dotted path of plain data, or `default`. A name that ends the path may itself hold dots."""
+    while path:
+        name, path = _first(place, path)
         if isinstance(place, Mapping) and name in place:
             place = place[name]
         elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
@@ -84,18 +85,27 @@ def value_at(place: Any, path: str, default: object = None) -> Any:  # noqa: ANN
     return place
 
 
+def _first(place: object, path: str) -> tuple[str, str]:
+    """The first name of a path, and the rest: all of it where a mapping has that name, such as a SKU's id with dots."""
+    if isinstance(place, Mapping) and path in place:
+        return path, ""
+    name, _, rest = path.partition(".")
+    return name, rest
+
+
 def changed(before: Mapping[str, Any], changes: Changes) -> Content:
     """A copy of a scenario with other values; a path must lead through what is there."""
     after = copy.deepcopy(dict(before))
     for path, new in changes.items():
-        *way, last = path.split(".")
         place: Any = after
-        for name in way:
+        name, rest = _first(place, path)
+        while rest:
             place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+            name, rest = _first(place, rest)
         if isinstance(place, list):
-            place[int(last)] = new
+            place[int(name)] = new
         else:
-            place[last] = new
+            place[name] = new
     return after
 
 
@@ -119,13 +129,6 @@ def load(name: str) -> None:
     """A packaged scenario, with the prices of today."""
     content = links.full_content(read_scenario(name)[0])
     put(changed(content, {"prices.as_of": today()}), base=name)
-
-
-def load_text(text: str) -> None:
-    """The scenario of a YAML text. Raises InputError and leaves things as they are."""
-    content = links.full_content(scenario_of_text(text))
-    refuse_files(content)
-    put(content)
 
 
 def refuse_files(content: Mapping[str, Any]) -> None:

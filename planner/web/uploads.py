@@ -24,15 +24,18 @@ def taken(key: str, most_bytes: int, read: Callable[[str, bytes], None]) -> None
 
     `read` gets name and content, and raises PlannerError when it cannot use them.
     """
-    file = st.session_state[key]
+    state, refusal = st.session_state, f"refusal-{key}"
+    file = state[key]
+    if state.complaint is state.get(refusal):  # what was wrong with the file before this one
+        state.complaint = None
     if file is None:
         return
     try:
         raw = content(file, most_bytes)
-        st.session_state.complaint = None
+        state.complaint = None
         read(file.name, raw)
     except PlannerError as error:
-        st.session_state.complaint = error
+        state.complaint = state[refusal] = error
 
 
 def content(file: Any, most_bytes: int) -> bytes:  # noqa: ANN401

@@ -37,7 +37,7 @@ HINTS = {
     "fleet": "Replicas, SKU, TP degree and role of each pool (optimised).",
     "GPUs": "GPUs by SKU (optimised).",
     "cost [USD/h]": "Price of all GPUs for an hour [USD/h]: listed or given prices times GPUs.",
-    "cost [USD/month]": "The same for a month of 730.5 hours [USD/month].",
+    "cost [USD/month]": "The same for a month of 730 hours [USD/month].",
     "USD per million input tokens": "Share of the cost for prompts over the prompt tokens served.",
     "USD per million output tokens": "Share of the cost for answers over the tokens written.",
 }
@@ -156,17 +156,23 @@ def _demand(page: Page) -> tuple[Knob, ...]:
         def changes(factor: float) -> dict[str, Any]:
             return {"workload.concurrency": max(1, round(factor * users))}
 
-        return (Knob("demand", "Users at the same time", said, changes, "Concurrency of the closed loop."),)
+        label = f"{_whose(page)}Users at the same time"
+        return (Knob("demand", label, said, changes, "Concurrency of the closed loop."),)
     rate = page.request.workload.rate_per_s
     return (
         Knob(
             "demand",
-            "Demand",
+            f"{_whose(page)}Demand",
             lambda factor: f"{significant(_round(factor * rate))} requests/s",
             lambda factor: {"workload.rate_per_s": _round(factor * rate)},
             "Mean arrivals [requests/s].",
         ),
     )
+
+
+def _whose(page: Page) -> str:
+    """The model that a slider is about, where there are several: that of the scenario's own traffic."""
+    return f"{page.request.llm.id}: " if page.request.services else ""
 
 
 def _round(value: float) -> float:
@@ -184,7 +190,7 @@ def _targets(page: Page) -> tuple[Knob, ...]:
             return {f"slo.{place}.threshold_s": _round(factor * threshold_s)}
 
         hint = f"Threshold of the target on {target.name}: tighter to the left, looser to the right."
-        found.append(Knob(f"target-{place}", f"{target.name} at most", said, changes, hint))
+        found.append(Knob(f"target-{place}", f"{_whose(page)}{target.name} at most", said, changes, hint))
     return tuple(found)
 
 
@@ -216,7 +222,7 @@ def _lengths(page: Page) -> tuple[Knob, ...]:
     def said(name: str) -> Callable[[float], str]:
         return lambda factor: f"{factor * means[name]:,.0f} tokens"
 
-    words = {"input": "Mean input length", "output": "Mean output length"}
+    words = {side: f"{_whose(page)}Mean {side} length" for side in ("input", "output")}
     hint = "Mean over requests; all lengths are scaled, so that their spread stays what it is."
     return tuple(Knob(name, label, said(name), lambda _: {}, hint) for name, label in words.items())
 

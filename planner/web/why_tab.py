@@ -152,7 +152,8 @@ def in_words(plan: Plan) -> list[str]:
     checks = sorted(plan.targets, key=lambda check: -check.predicted_s / check.target.threshold_s)
     if checks:
         ratio = checks[0].predicted_s / checks[0].target.threshold_s
-        lines.append(f"Tightest target: {checks[0].target.name}, at {percent(ratio)} of its threshold by theory.")
+        of = f"{checks[0].of}: " if checks[0].of else ""
+        lines.append(f"Tightest target: {of}{checks[0].target.name}, at {percent(ratio)} of its threshold by theory.")
     for name, _, _, figures in reasons.pools_of(plan):
         first = figures.limit.value.replace("_", " ").replace("kv", "KV")
         lines.append(

@@ -1,0 +1,85 @@
+"""A fleet as files that start it, one writer for each way of running it.
+
+`TARGETS` lists the ways; each turns a `planner.fleets.Fleet` into files, name -> content. What an engine calls a
+knob is data (`planner.launch.flags`); names of models and services are the user's and reach a file only quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from planner.errors import UnknownNameError
+from planner.fleets import Fleet, fleet_of
+from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
+from planner.launch.flags import EngineFlag, FlagKind, engine_flags
+from planner.launch.scripts import COMPOSE_NAME, README_NAME
+from planner.launch.spec import LaunchSpec, launch_specs
+from planner.plan_types import Plan
+
+__all__ = [
+    "COMPOSE_NAME",
+    "README_NAME",
+    "TARGETS",
+    "EngineFlag",
+    "FlagKind",
+    "LaunchSpec",
+    "Target",
+    "engine_flags",
+    "export_files",
+    "launch_files",
+    "launch_specs",
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One way of running a fleet.
+
+    Attributes:
+        name: as the command line calls it.
+        title: one line for a list.
+        write: a fleet as files, name -> content.
+    """
+
+    name: str
+    title: str
+    write: Callable[[Fleet], dict[str, str]]
+
+
+_TARGETS = (
+    Target("scripts", "a shell script per pool", scripts.files),
+    Target("compose", "one Docker Compose file", compose.files),
+    Target("kubernetes", "plain Kubernetes manifests with the engine's own router", kubernetes.files),
+    Target("kserve", "KServe LLMInferenceService resources", kserve.files),
+    Target("llm-d", "values of the llm-d router chart and its model servers", llmd.files),
+    Target("dynamo", "NVIDIA Dynamo graph deployments", dynamo.files),
+    Target("ray-serve", "Ray Serve LLM applications (vLLM)", ray_serve.files),
+    Target("skypilot", "SkyPilot tasks and services", skypilot.files),
+    Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files),
+)
+TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})
+
+
+def export_files(fleet: Fleet, target: str) -> dict[str, str]:
+    """Files that start a fleet in one way: name -> content.
+
+    Raises:
+        UnknownNameError: there is no such target.
+        UnsupportedFeatureError: the target or an engine has no verified way to say what was chosen.
+    """
+    if target not in TARGETS:
+        raise UnknownNameError("--to", target, TARGETS)
+    return TARGETS[target].write(fleet)
+
+
+def launch_files(plan: Plan) -> dict[str, str]:
+    """Scripts, one Compose file and a README for a plan: name -> content.
+
+    Raises:
+        InputError: the plan has no fleet.
+        UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
+    """
+    fleet = fleet_of(plan)
+    return {**scripts.files(fleet), **compose.files(fleet)}

@@ -1,0 +1,107 @@
+"""Benchmark clients: what they call a metric, and what they call a knob (`presets/benchmark_flags.csv`)."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from planner.errors import InputError
+from planner.workload import Metric
+
+
+@dataclass(frozen=True)
+class Client:
+    """A benchmark client.
+
+    Attributes:
+        id: in file names and in the table of flags.
+        name: as people call it.
+        keys: what its goodput calls a metric; TPOT is (E2E - TTFT) / (output tokens - 1) in all of them.
+        targets: thresholds per key [ms] as one or more words of a command line.
+        found: where its result keeps a percentile, with {p} and {key}.
+        draws: whether it draws Gamma gaps of any shape by itself.
+    """
+
+    id: str
+    name: str
+    keys: Mapping[Metric, str]
+    targets: Callable[[Mapping[str, float]], tuple[str, ...]]
+    found: str
+    draws: bool
+
+
+def _pairs(thresholds_ms: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(f"{key}:{value:.10g}" for key, value in thresholds_ms.items())
+
+
+CLIENTS = (
+    Client(
+        id="vllm",
+        name="vllm bench serve",
+        keys={Metric.TTFT: "ttft", Metric.TPOT: "tpot", Metric.E2E: "e2el"},
+        targets=_pairs,
+        found="p{p}_{key}_ms",
+        draws=True,
+    ),
+    Client(
+        id="guidellm",
+        name="GuideLLM",
+        keys={Metric.TTFT: "ttft_ms", Metric.TPOT: "tpot_ms", Metric.E2E: "e2el_ms"},
+        targets=lambda thresholds_ms: (json.dumps({"kind": "generative", "slo": dict(thresholds_ms)}),),
+        found="",
+        draws=False,
+    ),
+    Client(
+        id="aiperf",
+        name="AIPerf",
+        keys={
+            Metric.TTFT: "time_to_first_token",
+            Metric.TPOT: "inter_token_latency",
+            Metric.E2E: "request_latency",
+        },
+        targets=lambda thresholds_ms: (" ".join(_pairs(thresholds_ms)),),
+        found="{key}.p{p}",
+        draws=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ClientFlag:
+    """One row of the table: what a client calls a knob, and the page that says so."""
+
+    client: str
+    version: str
+    knob: str
+    flag: str
+    source_url: str
+    retrieved_on: str
+    note: str
+
+
+@cache
+def client_flags() -> tuple[ClientFlag, ...]:
+    """The packaged table, in its order. Raises InputError where a row has no flag, source or date."""
+    text = resources.files("planner").joinpath("presets/benchmark_flags.csv").read_text(encoding="utf-8")
+    rows = tuple(ClientFlag(**row) for row in csv.DictReader(text.splitlines()))
+    for line, row in enumerate(rows, start=2):
+        if not (row.flag and row.source_url and row.retrieved_on):
+            raise InputError(f"benchmark_flags.csv line {line}", row.knob, "has no flag, source or date", "complete it")
+    return rows
+
+
+def flag_of(client: str, knob: str, **values: str) -> list[str]:
+    """The words of a knob, given values that are quoted for the shell already; none where the client has no such knob.
+
+    >>> flag_of("vllm", "count", count='"$COUNT"')
+    ['--num-prompts "$COUNT"']
+    """
+    found = [row.flag for row in client_flags() if (row.client, row.knob) == (client, knob)]
+    lines = found[0].replace(" --", "\n--").split("\n") if found else []
+    for name, value in values.items():
+        lines = [line.replace(f"{{{name}}}", value) for line in lines]
+    return lines

@@ -1,0 +1,90 @@
+"""What an engine calls a knob: `presets/engine_flags.csv`, one row per engine, version and knob, each with its page."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+
+from planner.errors import InputError, UnsupportedFeatureError
+
+
+class FlagKind(StrEnum):
+    """How a row of the table is written."""
+
+    IMAGE = "image"
+    """Container image of the version."""
+    COMMAND = "command"
+    """How the server is started, with {model} and {port}."""
+    PATH = "path"
+    """HTTP path that answers once the server is ready."""
+    ARGUMENTS = "arguments"
+    """Words of the command line, with {value}."""
+    CONFIGURATION = "configuration"
+    """``dotted.path=value`` of the engine's own YAML file."""
+    ENVIRONMENT = "environment"
+    """``NAME=value``."""
+    NAME = "name"
+    """What the engine calls something: a metric, a policy, an annotation."""
+    ADDRESS = "address"
+    """Environment variable that takes the address at which other servers reach this one."""
+    DEFAULT = "default"
+    """Nothing to write: the engine does so by itself."""
+
+
+@dataclass(frozen=True)
+class EngineFlag:
+    """One row of the table: what an engine calls a knob, and the page that says so."""
+
+    engine: str
+    version: str
+    knob: str
+    flag: str
+    kind: FlagKind
+    source_url: str
+    retrieved_on: str
+    note: str
+
+
+@cache
+def engine_flags() -> tuple[EngineFlag, ...]:
+    """The packaged table, in its order. Raises InputError where a row has no source or an unknown kind."""
+    text = resources.files("planner").joinpath("presets/engine_flags.csv").read_text(encoding="utf-8")
+    return tuple(_row(line, row) for line, row in enumerate(csv.DictReader(text.splitlines()), start=2))
+
+
+def _row(line: int, row: Mapping[str, str]) -> EngineFlag:
+    if row["kind"] not in set(FlagKind) or not row["source_url"] or not row["retrieved_on"]:
+        bound = f"a row needs one of the kinds {', '.join(FlagKind)}, a source and a date"
+        raise InputError(f"engine_flags.csv line {line}", row["knob"], bound, "complete the row")
+    words = {name: text for name, text in row.items() if name != "kind"}
+    return EngineFlag(kind=FlagKind(row["kind"]), **words)
+
+
+def rows_of(engine: str, knob: str) -> tuple[EngineFlag, ...]:
+    """Rows of a knob of an engine, in the order of the table; none where the engine has no word for it."""
+    return tuple(row for row in engine_flags() if (row.engine, row.knob) == (engine, knob))
+
+
+def word_of(engine: str, knob: str) -> str:
+    """The text of the first row of a knob, empty where the engine has none."""
+    rows = rows_of(engine, knob)
+    return rows[0].flag if rows else ""
+
+
+def words_of(engine: str, knob: str) -> tuple[str, ...]:
+    """The words of all rows of a knob, in the order of the table; none where the engine has no word for it."""
+    return tuple(word for row in rows_of(engine, knob) for word in shlex.split(row.flag))
+
+
+def only_of(engine: str, knob: str) -> str:
+    """The text of a knob that every engine has one row for."""
+    rows = rows_of(engine, knob)
+    if not rows:
+        known = sorted({row.engine for row in engine_flags()})
+        raise UnsupportedFeatureError("engine", engine, f"its {knob} is not known", f"use one of: {', '.join(known)}")
+    return rows[0].flag

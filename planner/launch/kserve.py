@@ -1,0 +1,166 @@
+"""A fleet as KServe resources: one LLMInferenceService for each deployment.
+
+Fields read on 2026-11-22 in kserve/kserve: pkg/apis/serving/v1alpha2/llm_inference_service_types.go at 01b1241;
+samples in docs/samples/llmisvc: agentic-tool-calling/nemotron-3-ultra-pd.yaml at 79fa799 (image, prefill and decode,
+flags in VLLM_ADDITIONAL_ARGS), multi-gpu-vendor at 2276e82 (AMD), and single-node-gpu at 2d5370a (the SGLang runtime,
+whose arguments are those of the engine); config/llmisvcconfig/config-llm-worker-pipeline-parallel.yaml at 04184a4 (how
+replicas on several servers are started).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from planner.deployment import Role
+from planner.errors import UnsupportedFeatureError
+from planner.fleets import Fleet
+from planner.launch.endpoint_picker import picker_config, picker_notes
+from planner.launch.flags import word_of
+from planner.launch.kubernetes import NOT_WRITTEN, group_name, object_table, wanted_lines
+from planner.launch.pods import environment, gpu_resource, gpu_resources, node_selector
+from planner.launch.routers import deployments
+from planner.launch.scripts import README_NAME, SOURCES, promise_sections
+from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.texts import kubernetes_literal, one_line, yaml_text
+from planner.tables import markdown_text
+
+ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
+"""Variable whose words the templates of KServe put behind ``vllm serve``; a shell reads them."""
+UNKNOWN_MODEL = "set/checkpoint"
+"""Place of a checkpoint that the plan does not name."""
+
+
+def files(fleet: Fleet) -> dict[str, str]:
+    """A resource for each deployment, and a README: name -> content."""
+    specs = launch_specs(fleet)
+    resources = {f"{group_name(pools)}.yaml": yaml_text([inference_service(pools)]) for pools in deployments(specs)}
+    return {**resources, README_NAME: readme(fleet, specs)}
+
+
+def inference_service(pools: tuple[LaunchSpec, ...]) -> dict[str, Any]:
+    """The LLMInferenceService of one deployment; its own workload is the mixed or the decode pool.
+
+    Raises:
+        UnsupportedFeatureError: KServe has no template for the engine, its roles, or its split over servers.
+    """
+    serving = pools[-1]
+    model = serving.model or UNKNOWN_MODEL
+    runtime = word_of(serving.engine_id, "kserve_runtime")
+    return {
+        "apiVersion": "serving.kserve.io/v1alpha2",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": group_name(pools)},
+        "spec": {
+            "model": {"uri": f"hf://{model}", "name": model},
+            **({"runtime": runtime} if runtime else {}),
+            **workload(serving),
+            **({"prefill": workload(pools[0])} if pools[0].role is Role.PREFILL else {}),
+            "router": {
+                "route": {},
+                "gateway": {},
+                "scheduler": {"config": {"inline": picker_config(pools)}},
+            },
+        },
+    }
+
+
+def workload(pool: LaunchSpec) -> dict[str, Any]:
+    """Replicas, split over servers and pods of one pool."""
+    _require_template(pool)
+    split = parallelism(pool)
+    return {
+        "replicas": pool.replicas,
+        **({"parallelism": split} if split else {}),
+        "template": pod(pool),
+        **({"worker": pod(pool)} if pool.servers > 1 else {}),
+    }
+
+
+def _require_template(pool: LaunchSpec) -> None:
+    template = word_of(pool.engine_id, f"kserve={pool.role.value}")
+    if not template:
+        bound = f"KServe has no template for {pool.role.value} pools of {pool.engine}"
+        raise UnsupportedFeatureError("engine", pool.engine_id, bound, "export to kubernetes, or plan with vLLM")
+
+
+def parallelism(pool: LaunchSpec) -> dict[str, Any]:
+    """The split that KServe's templates for several servers fill in; empty on one server, where flags say it.
+
+    A pipeline runs one stage on each server; data-parallel ranks are spread evenly.
+    """
+    split = pool.parallelism
+    if pool.servers == 1:
+        return {}
+    if word_of(pool.engine_id, f"kserve={pool.role.value}") != ARGUMENTS:
+        raise _not_split(pool, f"KServe has no template for replicas of {pool.engine} on several servers")
+    if split.dp > 1 and split.pp == 1:
+        expert = {"expert": True} if split.ep > 1 else {}
+        return {"data": split.dp, "dataLocal": pool.server_words.ranks_each, "tensor": split.tp, **expert}
+    if split.dp == 1 and split.pp == pool.servers:
+        return {"tensor": split.tp, "pipeline": split.pp}
+    raise _not_split(pool, f"KServe runs one pipeline stage on each server, which are {pool.servers}")
+
+
+def _not_split(pool: LaunchSpec, bound: str) -> UnsupportedFeatureError:
+    split = pool.parallelism
+    return UnsupportedFeatureError("parallelism", split.label, bound, "export to kubernetes, or plan with pp = servers")
+
+
+def pod(pool: LaunchSpec) -> dict[str, Any]:
+    """The pod of one server of a replica; KServe adds ports, probes, shared memory and the model.
+
+    The images of the engines run as root, which KServe's templates for its own image may forbid.
+    """
+    words = [word for pair in pool.flags if not _by_template(pool, pair[0]) for word in pair if word]
+    variables = [one for one in environment(pool) if one["name"] != "MODEL"]
+    engine: dict[str, Any] = {
+        "name": "main",
+        "image": pool.image,
+        "securityContext": {"runAsNonRoot": False},
+        "resources": gpu_resources(pool),
+    }
+    if word_of(pool.engine_id, f"kserve={pool.role.value}") == ARGUMENTS:
+        variables.append({"name": ARGUMENTS, "value": kubernetes_literal(shlex.join(words))})
+    else:
+        engine["args"] = [kubernetes_literal(word) for word in words]
+    return {
+        "nodeSelector": node_selector(pool),
+        "tolerations": [{"key": gpu_resource(pool), "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [{**engine, "env": variables}],
+    }
+
+
+def _by_template(pool: LaunchSpec, flag: str) -> bool:
+    """Whether the templates for several servers write a flag themselves."""
+    knobs = ("tp", "pp", "dp", "ep_all_ranks") if pool.servers > 1 else ()
+    return any(word_of(pool.engine_id, knob).split()[:1] == [flag] for knob in knobs)
+
+
+def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
+    """What the resources are, what has to be set before they are applied, and what they leave out."""
+    notes = [note for spec in specs for note in spec.notes]
+    notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
+    wanted = wanted_lines(specs, own_models=False)
+    wanted += [
+        f"`{group_name(pools)}`: `spec.model`, a checkpoint of {markdown_text(one_line(pools[-1].checkpoint))}."
+        for pools in deployments(specs)
+        if not pools[-1].model
+    ]
+    parts = [
+        f"# {markdown_text(one_line(fleet.name))} on KServe",
+        "One LLMInferenceService for each deployment: `kubectl apply -f FILE`. KServe adds the model, ports, probes "
+        "and the router (the endpoint picker of llm-d behind a gateway).",
+        object_table(specs),
+        "## Before you apply",
+        "\n".join(f"- {line}" for line in wanted),
+        "Autoscaling is not written: `replicas` are the planned ones, with fewer of which the promises do not hold.",
+        *promise_sections(fleet, specs),
+        "## What is not written",
+        NOT_WRITTEN,
+        "## Notes",
+        "\n".join(f"- {markdown_text(note)}" for note in dict.fromkeys(notes)),
+        SOURCES,
+    ]
+    return "\n\n".join(parts) + "\n"

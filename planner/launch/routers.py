@@ -1,0 +1,184 @@
+"""The program in front of the pools that serve together: which one, its policy, and how it finds the replicas.
+
+Each engine has one (`engine_flags.csv`, knobs ``router...``): vLLM Router, SGLang Model Gateway, and for prefill and
+decode pools the disaggregated server of TensorRT-LLM. A policy that it does not have is never replaced by another.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from planner.deployment import Role, Router
+from planner.errors import UnsupportedFeatureError
+from planner.launch.flags import FlagKind, rows_of, word_of, words_of
+from planner.launch.needs import set_path
+from planner.launch.spec import LaunchSpec
+from planner.launch.texts import slug
+
+FIRST_ROUTER_PORT = 8080
+"""Port of the first router; each further one takes the next."""
+SERVER_SECTIONS = {Role.PREFILL: "context_servers", Role.DECODE: "generation_servers"}
+"""What the disaggregated server of TensorRT-LLM calls the pools in its file."""
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """What starts the router of one deployment.
+
+    Attributes:
+        name: in file names and as a service.
+        image: container image.
+        command: words that start it, ``{port}`` among them; URLs and policy follow.
+        port: it listens at.
+        pools: it spreads requests over.
+        policy: words that say how.
+        config_flag: flag that names its YAML file, with ``{value}``; empty where it takes words.
+        notes: what it does otherwise than planned.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    port: int
+    pools: tuple[LaunchSpec, ...]
+    policy: tuple[str, ...]
+    config_flag: str
+    notes: tuple[str, ...]
+
+    @property
+    def engine_id(self) -> str:
+        """Of the pools."""
+        return self.pools[0].engine_id
+
+    @property
+    def config_name(self) -> str:
+        """File name of its YAML file."""
+        return f"{self.name}.config.yaml"
+
+
+def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
+    """Pools grouped by the deployment they belong to."""
+    return [tuple(pools) for _, pools in groupby(specs, key=lambda spec: spec.deployment)]
+
+
+def router_specs(specs: Iterable[LaunchSpec]) -> tuple[RouterSpec, ...]:
+    """The routers of all deployments that need one and whose engine has one."""
+    found = (router_of(pools) for pools in deployments(specs))
+    return tuple(router for router in found if router is not None)
+
+
+def router_of(pools: tuple[LaunchSpec, ...]) -> RouterSpec | None:
+    """The router of one deployment; None for a single replica, and where the engine has none for such pools."""
+    engine, pair = pools[0].engine_id, len(pools) > 1
+    serves = pair or bool(words_of(engine, "router_workers"))
+    if not (serves and (pair or pools[0].replicas > 1)):
+        return None
+    missing = missing_policies(pools)
+    return RouterSpec(
+        name=f"{pools[0].deployment + 1:02d}-{slug(pools[0].service)}-router",
+        image=word_of(engine, "router_image") or pools[0].image,
+        command=words_of(engine, "router_command"),
+        port=FIRST_ROUTER_PORT + pools[0].deployment,
+        pools=pools,
+        policy=() if missing else tuple(_policy_words(pools)),
+        config_flag=word_of(engine, "router_config_file"),
+        notes=_notes(pools, missing),
+    )
+
+
+def missing_policies(pools: Sequence[LaunchSpec]) -> tuple[str, ...]:
+    """Planned policies that the router of the engine does not have."""
+    return tuple(dict.fromkeys(p.router for p in pools if not rows_of(p.engine_id, f"router={p.router}")))
+
+
+def require_policies(router: RouterSpec) -> None:
+    """Refuse a router that lacks a planned policy. Raises UnsupportedFeatureError with its name."""
+    missing = missing_policies(router.pools)
+    if missing:
+        known = [policy.value for policy in Router if rows_of(router.engine_id, f"router={policy.value}")]
+        bound = f"the router of {router.pools[0].engine} has no such policy"
+        fix = f"plan with one of: {', '.join(known)}; or put a router of your own in front (--to scripts)"
+        raise UnsupportedFeatureError("router", missing[0], bound, fix)
+
+
+def _policy_words(pools: Sequence[LaunchSpec]) -> Iterable[str]:
+    """Policies in the router's words; none where they stand in its file."""
+    for pool in pools:
+        rows = rows_of(pool.engine_id, f"router={pool.router}")
+        role = "" if pool.role is Role.MIXED else f"{pool.role.value}_"
+        if rows[0].kind is FlagKind.NAME:
+            flag = words_of(pool.engine_id, f"router_{role}policy")
+            yield from (word.replace("{value}", rows[0].flag) for word in flag)
+
+
+def _notes(pools: Sequence[LaunchSpec], missing: Sequence[str]) -> tuple[str, ...]:
+    notes = [
+        f"The plan routes by {name.replace('_', ' ')}, which the router of {pools[0].engine} does not have: it runs "
+        "with its default policy, under which the latencies were not predicted."
+        for name in missing
+    ]
+    for pool in pools:
+        rows = rows_of(pool.engine_id, f"router={pool.router}")
+        notes += [f"The router's {pool.router.replace('_', ' ')} {row.note}." for row in rows if row.note]
+    return tuple(dict.fromkeys(notes))
+
+
+def url_words(router: RouterSpec, urls: Mapping[Role, Sequence[str]]) -> list[str]:
+    """Words that name the replicas of each pool by URL."""
+    engine = router.engine_id
+    if Role.MIXED in urls:
+        return _repeated(words_of(engine, "router_workers"), "{urls}", urls[Role.MIXED])
+    words = list(words_of(engine, "router_pair"))
+    for role in (Role.PREFILL, Role.DECODE):
+        for url in urls[role]:
+            words += _repeated(words_of(engine, f"router_{role.value}"), "{url}", [url])
+    return words
+
+
+def discovery_words(router: RouterSpec, labels: Mapping[Role, Sequence[str]], namespace: str, port: int) -> list[str]:
+    """Words that make the router find the pods that carry labels (``key=value``) in a namespace at a port."""
+    engine = router.engine_id
+    words = [
+        word.replace("{namespace}", namespace).replace("{value}", str(port))
+        for word in words_of(engine, "router_discovery")
+    ]
+    if Role.MIXED in labels:
+        return words + _repeated(words_of(engine, "router_selector"), "{labels}", labels[Role.MIXED])
+    words += words_of(engine, "router_pair")
+    for role in (Role.PREFILL, Role.DECODE):
+        words += _repeated(words_of(engine, f"router_{role.value}_selector"), "{labels}", labels[role])
+    return words
+
+
+def _repeated(words: Sequence[str], place: str, values: Sequence[str]) -> list[str]:
+    """Words with a place taken by several of them.
+
+    >>> _repeated(["--worker-urls", "{urls}"], "{urls}", ["http://a", "http://b"])
+    ['--worker-urls', 'http://a', 'http://b']
+    """
+    return [text for word in words for text in (values if word == place else [word])]
+
+
+def router_configuration(router: RouterSpec, hosts: Mapping[Role, Sequence[str]]) -> dict[str, Any]:
+    """The YAML file of a router that takes one: where the servers of each pool are (``host:port``), and the policy."""
+    content: dict[str, Any] = {"hostname": "0.0.0.0", "port": router.port}
+    for pool in router.pools:
+        section: dict[str, Any] = {"num_instances": len(hosts[pool.role]), "urls": list(hosts[pool.role])}
+        for row in rows_of(pool.engine_id, f"router={pool.router}"):
+            set_path(section, row.flag)
+        content[SERVER_SECTIONS[pool.role]] = section
+    return content
+
+
+def command_words(router: RouterSpec, port: str) -> list[str]:
+    """Words that start the router, its port filled in."""
+    return [word.replace("{port}", port) for word in router.command]
+
+
+def config_words(router: RouterSpec, path: str) -> list[str]:
+    """Words that name its file; none where it has none."""
+    return [word.replace("{value}", path) for word in shlex.split(router.config_flag)]

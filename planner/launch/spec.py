@@ -1,0 +1,227 @@
+"""`LaunchSpec`: all it takes to start one replica of a pool, which every writer turns into text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hardware_db import Dtype
+from planner.deployment import Pool, Role
+from planner.errors import UnsupportedFeatureError
+from planner.fleets import Fleet, LaunchedDeployment
+from planner.launch.flags import engine_flags, only_of, rows_of, word_of
+from planner.launch.needs import needs_of, require_own_schedule, weights_need, written_for
+from planner.launch.servers import ServerWords, server_words
+from planner.launch.texts import slug
+from planner.replica import Parallelism, ReplicaConfig
+
+FIRST_PORT = 8000
+"""Port of the first pool; each further one takes the next."""
+REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""A Hugging Face repository id: organisation/name, of characters that no shell or YAML reader minds."""
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """All it takes to start one replica of a pool.
+
+    Attributes:
+        name: of the pool in file names and as a service: lower case letters, digits and hyphens.
+        service: the model's service in the plan, as the user named it.
+        engine: its name.
+        engine_id: as in the table of flags.
+        engine_version: the one that was planned with.
+        image: official container image.
+        command: words that start the server, ``{model}`` and ``{port}`` among them.
+        flags: (name, value) pairs in order; the value of a switch is empty.
+        environment: (name, value) pairs.
+        address_variables: names of environment variables that take the address of the server itself.
+        server_words: what the servers of a replica are told of one another, where it spans several.
+        configuration: content of the engine's own YAML file; empty where it needs none.
+        config_flag: flag that names this file, with ``{value}``.
+        model: Hugging Face repository id, or empty where the user has to say which checkpoint.
+        checkpoint: what that checkpoint must be, in words.
+        role: of the pool.
+        deployment: place in the fleet of the deployment it belongs to; pools that share it serve together.
+        weights: format of the weights as planned.
+        parallelism: degrees of one replica.
+        sku: id of the GPU.
+        vendor: of the GPU.
+        node_gpus: GPUs of one server.
+        gpus: of one replica.
+        replicas: to start.
+        nodes: servers of the pool.
+        port: of the replica.
+        health_path: HTTP path that answers once the server is ready.
+        router: how requests are spread over the replicas, by its name in the plan.
+        notes: what the flags do not say.
+    """
+
+    name: str
+    service: str
+    engine: str
+    engine_id: str
+    engine_version: str
+    image: str
+    command: tuple[str, ...]
+    flags: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    address_variables: tuple[str, ...]
+    server_words: ServerWords
+    configuration: Mapping[str, Any]
+    config_flag: str
+    model: str
+    checkpoint: str
+    role: Role
+    deployment: int
+    weights: Dtype
+    parallelism: Parallelism
+    sku: str
+    vendor: str
+    node_gpus: int
+    gpus: int
+    replicas: int
+    nodes: int
+    port: int
+    health_path: str
+    router: str
+    notes: tuple[str, ...]
+
+    @property
+    def config_name(self) -> str:
+        """File name of the engine's own configuration."""
+        return f"{self.name}.config.yaml"
+
+    @property
+    def servers(self) -> int:
+        """Servers that one replica spans."""
+        return -(-self.gpus // self.node_gpus)
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of a replica on each of its servers."""
+        return self.gpus // self.servers
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Flags and values as words of a command line."""
+        return tuple(word for pair in self.flags for word in pair if word)
+
+
+def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
+    """What starts one replica of every pool of a fleet, in its order.
+
+    Raises:
+        UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
+    """
+    specs: list[LaunchSpec] = []
+    for number, launched in enumerate(fleet.deployments):
+        _require_one_engine(launched)
+        for index in range(len(launched.deployment.pools)):
+            specs.append(launch_spec(launched, index, len(specs), number))
+    return tuple(specs)
+
+
+def _require_one_engine(launched: LaunchedDeployment) -> None:
+    engines = sorted({pool.config.engine.name for pool in launched.deployment.pools})
+    if len(engines) > 1:
+        bound = "a prefill and a decode pool hand KV caches over only within one engine"
+        raise UnsupportedFeatureError("deployment.pools.engine", engines, bound, "search one engine")
+
+
+def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deployment: int = 0) -> LaunchSpec:
+    """What starts one replica of one pool.
+
+    Args:
+        launched: the deployment.
+        pool: index of the pool in it.
+        number: of pools before it in the fleet, for its name and port.
+        deployment: place of the deployment in the fleet.
+
+    Raises:
+        UnsupportedFeatureError: the engine has no verified flag for what was chosen, which the message names.
+    """
+    chosen = launched.deployment.pools[pool]
+    config, engine = chosen.config, chosen.config.engine.id
+    _require_hand_over(chosen)
+    require_own_schedule(config)
+    weights, checkpoint = weights_need(config.llm, config.precision, engine)
+    longest = launched.workload.lengths.max_total
+    written = written_for(config, [*needs_of(config, chosen.role, longest), *([weights] if weights else [])])
+    is_repository = REPOSITORY.fullmatch(config.llm.name) is not None and not checkpoint
+    return LaunchSpec(
+        name=f"{number + 1:02d}-{slug(launched.service)}-{chosen.role.value}",
+        service=launched.service,
+        engine=config.engine.name,
+        engine_id=engine,
+        engine_version=config.engine.version,
+        image=_image(config),
+        command=tuple(shlex.split(only_of(engine, "command"))),
+        flags=tuple(written.flags),
+        environment=tuple(written.environment),
+        address_variables=tuple(written.address_variables),
+        server_words=server_words(config),
+        configuration=written.configuration,
+        config_flag=only_of(engine, "config_file") if written.configuration else "",
+        model=config.llm.name if is_repository else "",
+        checkpoint=f"{config.llm.name} with {checkpoint}" if checkpoint else config.llm.name,
+        role=chosen.role,
+        deployment=deployment,
+        weights=config.precision.weights,
+        parallelism=config.parallelism,
+        sku=config.sku.id,
+        vendor=config.sku.vendor,
+        node_gpus=config.sku.node.gpus,
+        gpus=config.parallelism.gpus,
+        replicas=chosen.replicas,
+        nodes=launched.nodes[pool],
+        port=FIRST_PORT + number,
+        health_path=only_of(engine, "health"),
+        router=chosen.router.value,
+        notes=_notes(chosen, longest),
+    )
+
+
+NVIDIA = "NVIDIA"
+
+
+def _image(config: ReplicaConfig) -> str:
+    """The container image for a GPU: of its architecture or vendor, or the usual one, which is NVIDIA's."""
+    engine, sku = config.engine.id, config.sku
+    usual = only_of(engine, "image")
+    if sku.vendor == NVIDIA:
+        return usual
+    found = word_of(engine, f"image={sku.architecture}") or word_of(engine, f"image={sku.vendor}")
+    if not found:
+        bound = f"is a {sku.architecture} GPU of {sku.vendor}, for which {config.engine.name} has no verified image"
+        raise UnsupportedFeatureError("sku", sku.id, bound, "launch it by hand, or plan with NVIDIA GPUs")
+    return found
+
+
+def _require_hand_over(pool: Pool) -> None:
+    """Refuse prefill and decode pools on GPUs for which no hand-over of KV caches is documented."""
+    engine, sku = pool.config.engine, pool.config.sku
+    if pool.role is Role.MIXED or sku.vendor == NVIDIA or rows_of(engine.id, f"disaggregated={sku.vendor}"):
+        return
+    bound = f"{engine.name} has no verified hand-over of KV caches on GPUs of {sku.vendor}"
+    raise UnsupportedFeatureError("deployment.pools.role", pool.role.value, bound, "plan mixed pools there")
+
+
+def _notes(pool: Pool, longest_tokens: int) -> tuple[str, ...]:
+    config = pool.config
+    notes = [
+        f"Requests of more than {longest_tokens:,} tokens, input and output, were not planned for and are refused.",
+        f"Every other setting is the default of {config.engine.name}.",
+    ]
+    known = {row.version for row in engine_flags() if row.engine == config.engine.id}
+    if config.engine.version not in known:
+        notes.append(f"The flags were verified for version {', '.join(sorted(known))}.")
+    if config.lora is not None:
+        notes.append("Adapters are not named here: load them by the engine's own means.")
+    image = next(row for row in engine_flags() if (row.engine, row.flag) == (config.engine.id, _image(config)))
+    notes += [f"The GPU memory fraction is a {row.note}." for row in rows_of(config.engine.id, "memory_fraction")]
+    notes += [f"Image: {image.note}."] if image.note else []
+    return tuple(" ".join(note.split()) for note in notes)

@@ -1,0 +1,133 @@
+"""The last part of the tab *Cost*: demand that moves over the day or week, and what a fleet that follows it saves."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from planner import buying, figures, profiles, report
+from planner.charts import demands
+from planner.tables import percent
+from planner.web import parts, session, work
+from planner.web.work import Page
+
+
+def show(page: Page) -> None:
+    """What following a recorded day would save; or, once the plan follows one, what it saves."""
+    if page.request.profile is None:
+        _choose_day(page)
+    else:
+        _over_the_day(page)
+
+
+def _choose_day(page: Page) -> None:
+    st.subheader("What if demand moves over the day?")
+    st.markdown(
+        "The plan holds one rate all the time. With a recorded day or week the fleet follows the demand, hour by hour."
+    )
+    names = list(profiles.list_profiles())
+    name = st.selectbox(
+        "Recorded demand",
+        names,
+        index=names.index("azure-2024-conv-day") if "azure-2024-conv-day" in names else 0,
+        key="cost-profile",
+        width=380,
+        help="The shape of a recorded day or week; your rate stays its mean.",
+    )
+    measured, info = profiles.load_measured(name), profiles.profile_info(name)
+    rate = page.request.growth * sum(service.workload.rate_per_s for service in page.request.all_services)
+    parts.chart(
+        demands.profile_curve(measured, rate, name), demands.profile_rows(measured, rate), f"{name} by hour", "cost-day"
+    )
+    saved = profiles.flat_against_following(measured.profile).most_saved
+    parts.bullets(
+        [
+            f"{info.description}",
+            f"Following this demand saves at most {percent(saved)} against a fleet for its peak (1 - mean / peak).",
+            f"Source: {info.citation}, {info.source_url} , {info.licence}; {info.origin}.",
+        ]
+    )
+    is_day = info.cycle_hours <= profiles.HOURS_PER_DAY
+    st.button(
+        f"Plan with this {'day' if is_day else 'week'}",
+        key="cost-use-profile",
+        on_click=session.change,
+        args=({"profile": name},),
+        help="Plans every hour at once: about 20 s for a day, several times that for a week.",
+    )
+    st.caption("Takes about 20 s for a day, and several times that for a week.")
+
+
+def _over_the_day(page: Page) -> None:
+    st.subheader("What does following the demand save?")
+    plan, profile = page.plan, page.request.profile
+    assert plan.cost is not None and profile is not None
+    if plan.flat_usd_per_hour:
+        flat, now = plan.flat_usd_per_hour, plan.cost.usd_per_hour
+        most = profiles.flat_against_following(profile).most_saved
+        parts.figures(
+            [
+                parts.Figure(
+                    "$ per hour, following",
+                    figures.dollars(now),
+                    "USD/h: mean cost over the profile of the fleet that changes size (listed prices, planned).",
+                ),
+                parts.Figure(
+                    "$ per hour, never changing",
+                    figures.dollars(flat),
+                    "USD/h: the cheapest fleet that serves the largest demand all the time (planned by theory).",
+                ),
+                parts.Figure(
+                    "Saved by following",
+                    percent(1.0 - now / flat),
+                    "1 - cost of following / cost of the flat fleet. The bound is 1 - mean / peak of the demand: what "
+                    "a fleet of any fineness could save.",
+                    f"at most {percent(most)} possible",
+                ),
+            ]
+        )
+    if plan.schedule:
+        capacities = work.kept(
+            ("capacity by hour", page.key, plan.simulated),
+            lambda say: buying.period_capacities_per_s(plan, say),
+            "Capacity by hour",
+        )
+        rows = demands.schedule_rows(plan, capacities)
+        parts.chart(demands.schedule_demand(plan, capacities), rows, "Demand and capacity by hour", "cost-schedule")
+        parts.chart(demands.schedule_gpus(plan), demands.schedule_gpu_rows(plan), "GPUs by hour", "cost-gpus")
+        with st.expander("The schedule as a table"):
+            for table in (table for table in report.tables(plan) if table.title == "Schedule"):
+                parts.table(table, "cost-schedule-table")
+    _profile_settings(page)
+
+
+def _profile_settings(page: Page) -> None:
+    """What else there is to say about the profile; written as a profile of its own."""
+    profile = page.request.profile
+    assert profile is not None
+    given = profile.model_dump(mode="json")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.number_input(
+            "Cold start [s]",
+            min_value=0.0,
+            step=30.0,
+            help="From the order for a GPU until its replica serves; paid for at every start.",
+            width=200,
+            **session.bound(
+                "cost-cold-start", profile.cold_start_s, lambda new: {"profile": {**given, "cold_start_s": new or 0.0}}
+            ),
+        )
+        st.toggle(
+            "Pools may change size",
+            help="Off: one fleet, sized for the largest demand.",
+            **session.bound(
+                "cost-autoscale", profile.autoscale, lambda new: {"profile": {**given, "autoscale": bool(new)}}
+            ),
+        )
+        st.button(
+            "Plan without it",
+            key="cost-no-profile",
+            on_click=session.change,
+            args=({"profile": None},),
+            help="Back to one rate all the time.",
+        )
+    st.caption(parts.plain(f"Demand: {profile.source}."))

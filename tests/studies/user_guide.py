@@ -1,0 +1,166 @@
+"""The figures that `docs/user-guide.md` quotes: its command lines run, and what they print picked out.
+
+    python -m tests.studies.user_guide [WORD ...]
+
+writes `tests/studies/user_guide.json`; with words only commands that hold one of them run again. A figure is kept as it
+was printed, so that a test can hold the guide to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from planner.cli import app
+
+FIGURES = Path(__file__).with_suffix(".json")
+COMMANDS = "commands"
+PAGES = "pages"
+
+NUMBER = r"[\d,.]+"
+MONTH = rf"\$ per month +({NUMBER})"
+FLEET = r" requests/s on (.+?): [\d,.]+\s+USD/hour"
+TTFT = {
+    "p99 TTFT by theory [ms]": rf"p99 TTFT \[ms\] +{NUMBER} +({NUMBER})",
+    "p99 TTFT simulated [ms]": rf"p99 TTFT \[ms\] +{NUMBER} +{NUMBER} +({NUMBER})",
+}
+TPOT = {
+    "p99 TPOT by theory [ms]": rf"p99 TPOT \[ms\] +{NUMBER} +({NUMBER})",
+    "p99 TPOT simulated [ms]": rf"p99 TPOT \[ms\] +{NUMBER} +{NUMBER} +({NUMBER})",
+}
+PLAN = {"fleet": FLEET, "USD a month": MONTH}
+SIMULATED = {
+    "p99 TTFT simulated [ms]": rf"p99 TTFT ({NUMBER}) ms",
+    "p99 TPOT simulated [ms]": rf"p99 TPOT ({NUMBER}) ms",
+}
+
+AFTER = {
+    "fleet": r"(?:USD/h|changes): ([^:]+?)\s+at\s+[\d,.]+\s+USD/h",
+    "USD a month": rf"cost \[USD/month\] +{NUMBER} +({NUMBER})",
+}
+
+
+def _after(target: str) -> str:
+    """A percentile after the change, by theory [ms]."""
+    return rf"{target} +{NUMBER} m?s of {NUMBER} m?s +({NUMBER}) ms of"
+
+
+def _only(sku: str) -> str:
+    """Cost of the best fleet of one SKU or mode [USD/h], in the table of alternatives."""
+    return rf"\n{sku} +\d[^\n]*?  +{NUMBER} +({NUMBER}) +[+\-\d]"
+
+
+def _pool(role: str) -> str:
+    """Utilisation of a pool by theory."""
+    return rf"\n{role} +predicted +(\d+ %)"
+
+
+def _moved(end: str) -> str:
+    """Cost of the plan for other output lengths [USD/h]."""
+    return rf"output lengths +{end} % +({NUMBER})"
+
+
+CHAT = "planner plan chat-llama-70b"
+RAG = "planner plan rag-llama-70b"
+RAG_IF = "planner what-if rag-llama-70b"
+REASONING_IF = "planner what-if reasoning-qwen3-32b"
+REASONING = "planner plan reasoning-qwen3-32b"
+FLEET_OF_CHAT = "planner simulate --scenario chat-llama-70b --mode disaggregated --sku mi300x"
+CHUNKS = f"{RAG} --set search.modes=[mixed] --set search.skus=[b200-sxm] --set search.max_batched_tokens="
+
+PICKS: Mapping[str, Mapping[str, str]] = {
+    CHAT: {
+        **PLAN,
+        **TTFT,
+        **TPOT,
+        "share within TTFT": r"p99 TTFT \[ms\].*?99 % +([\d.]+ %)",
+        "prefill pool in use": _pool("prefill"),
+        "decode pool in use": _pool("decode"),
+        "b200-sxm [USD/h]": _only("b200-sxm"),
+        "h200-sxm [USD/h]": _only("h200-sxm"),
+        "h100-sxm [USD/h]": _only("h100-sxm"),
+        "mixed [USD/h]": _only("mixed"),
+    },
+    f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT},
+    f"{FLEET_OF_CHAT} --prefill-replicas 8 --replicas 3": SIMULATED,
+    f"{FLEET_OF_CHAT} --prefill-replicas 10 --replicas 3": SIMULATED,
+    f"{FLEET_OF_CHAT} --prefill-replicas 9 --replicas 2": SIMULATED,
+    f"{CHAT} --set prices.commitments=[reserved_1yr]": PLAN,
+    f"{CHAT} --set prices.commitments=[reserved]": PLAN,
+    RAG: {**PLAN, **TTFT, **TPOT, "mixed [USD/h]": _only("mixed"), "prefill pool in use": _pool("prefill")},
+    f"{RAG} --set search.prefix_cache=[false]": PLAN,
+    f"{RAG_IF} --set slo.0.threshold_s=1.0": {**AFTER, "p99 TTFT [ms]": _after("p99 TTFT")},
+    f"{CHUNKS}[1024]": {**PLAN, **TTFT, **TPOT},
+    f"{CHUNKS}[8192]": {**PLAN, **TTFT, **TPOT},
+    REASONING: {
+        **PLAN,
+        **TTFT,
+        **TPOT,
+        "mean E2E simulated [s]": rf"E2E \[s\] +simulated +({NUMBER})",
+        "running requests of a replica": rf"\nmixed +predicted +\d+ % +kv capacity +memory +({NUMBER})",
+        "disaggregated [USD/h]": _only("disaggregated"),
+    },
+    f"{REASONING_IF} --set precision.kv_cache=bf16": AFTER,
+    f"{REASONING_IF} --set slo.0.threshold_s=10": AFTER,
+    f"{REASONING_IF} --set slo.1.threshold_s=0.02": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
+    f"{REASONING_IF} --set slo.1.threshold_s=0.08": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
+    f"{REASONING_IF} --set search.tp=[2]": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
+    f"{REASONING_IF} --set search.max_running_requests=[32]": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
+    "planner explain reasoning-qwen3-32b --only tornado": {
+        "20 % shorter answers [USD/h]": _moved("-20"),
+        "20 % longer answers [USD/h]": _moved(r"\+20"),
+        "demand it carries with 20 % longer answers [1/s]": r"output lengths +\+20 %.*? ([\d.]+)\n",
+    },
+}
+"""Every command line of the guide whose figures it quotes, with what to pick out of the print."""
+
+
+def printed(command: str) -> str:
+    """What a command line prints. Raises RuntimeError where it does not end well."""
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    if done.exit_code:
+        raise RuntimeError(f"{command}: {done.output} {done.exception}")
+    return done.stdout
+
+
+def picked(command: str, text: str, picks: Mapping[str, str]) -> dict[str, str]:
+    """The figures of a print. Raises LookupError naming what is not there."""
+    found = {}
+    for name, pattern in picks.items():
+        match = re.search(pattern, "\n" + text, re.DOTALL if name == "fleet" else 0)
+        if match is None:
+            raise LookupError(f"{command}: no {name} in\n{text}")
+        found[name] = " ".join(match[1].split())
+    return found
+
+
+def known() -> dict[str, dict[str, dict[str, str]]]:
+    """The committed figures: by ``commands`` or ``pages``, then by command line or address."""
+    if not FIGURES.exists():
+        return {COMMANDS: {}, PAGES: {}}
+    return dict(json.loads(FIGURES.read_text(encoding="utf-8")))
+
+
+def keep(kind: str, name: str, figures: Mapping[str, str]) -> None:
+    """Write figures into the committed file, in place of those of the same name."""
+    everything = known()
+    everything[kind][name] = dict(figures)
+    FIGURES.write_text(json.dumps(everything, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main(words: list[str]) -> None:
+    """Run the commands that hold one of the words, or all."""
+    for command, picks in PICKS.items():
+        if not words or any(word in command for word in words):
+            keep(COMMANDS, command, picked(command, printed(command), picks))
+            print(command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
