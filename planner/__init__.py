@@ -76,6 +76,11 @@ _HOME = {
     "sustainable_rate_per_s": "planner.rates",
     "Comparison": "planner.comparison",
     "compare": "planner.comparison",
+    "Sweep": "planner.sweep_points",
+    "SweepPoint": "planner.sweep_points",
+    "sweep": "planner.sweeps",
+    "frame": "planner.frames",
+    "frames": "planner.frames",
     "SYSTEMS": "planner.systems",
     "System": "planner.systems",
 }
@@ -117,6 +122,8 @@ __all__ = [
     "Slo",
     "Speculation",
     "StepTime",
+    "Sweep",
+    "SweepPoint",
     "System",
     "TokenLengths",
     "UnknownNameError",
@@ -124,6 +131,8 @@ __all__ = [
     "Workload",
     "compare",
     "evaluate",
+    "frame",
+    "frames",
     "list_lengths",
     "list_llms",
     "list_scenarios",
@@ -142,6 +151,7 @@ __all__ = [
     "simulate",
     "step_time",
     "sustainable_rate_per_s",
+    "sweep",
     "with_prices",
 ]
 
@@ -150,6 +160,7 @@ if TYPE_CHECKING:
     from planner.deployment import Deployment, KvTransfer, Performance, Pool, Role, Router
     from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
     from planner.fleets import read_fleet
+    from planner.frames import frame, frames
     from planner.hub import load_from_hub
     from planner.latency import LatencyDistribution
     from planner.llm import LlmSpec, Precision, list_llms, load_llm
@@ -163,6 +174,8 @@ if TYPE_CHECKING:
     from planner.scenario import list_scenarios, load_scenario
     from planner.schedule import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
     from planner.simulator import simulate
+    from planner.sweep_points import Sweep, SweepPoint
+    from planner.sweeps import sweep
     from planner.systems import SYSTEMS, System
     from planner.trace_formats import read_any_trace
     from planner.traces import list_lengths, load_lengths, read_trace

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner import cli_compare, cli_explain, cli_export, cli_import, cli_measured
+from planner import cli_compare, cli_explain, cli_export, cli_import, cli_measured, cli_sweep
 from planner.cli_base import (
     INFEASIBLE,
     STDOUT,
@@ -31,6 +31,7 @@ from planner.cli_base import (
     write,
 )
 from planner.cli_deployment import Setting, of_a_deployment, of_a_mixed_pool
+from planner.completion import complete_scenario
 
 if TYPE_CHECKING:
     from planner.deployment import Performance
@@ -68,7 +69,10 @@ def planner_command(
 
 @app.command()
 def plan(
-    scenario: Annotated[str, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")],
+    scenario: Annotated[
+        str,
+        typer.Argument(help="Name of a packaged scenario, or path of a YAML file.", autocompletion=complete_scenario),
+    ],
     json_file: JsonFile = None,
     md_file: MarkdownFile = None,
     assignments: Assignments = None,
@@ -119,6 +123,7 @@ def _show_plan(result: Plan) -> None:
 
 app.command()(cli_explain.explain)
 app.command("what-if")(cli_explain.what_if)
+app.command()(cli_sweep.sweep)
 
 
 # --- a given deployment ---------------------------------------------------------------------------------------------

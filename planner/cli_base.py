@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from planner.completion import complete_setting
 from planner.errors import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ def _fail(error: PlannerError) -> NoReturn:
 app = typer.Typer(
     cls=OneLineErrors,
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -68,7 +68,12 @@ MarkdownFile = Annotated[
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; VALUE is YAML. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a field of the scenario; VALUE is YAML. Repeatable.",
+        autocompletion=complete_setting,
+    ),
 ]
 CalibrationFiles = Annotated[
     list[str] | None,

@@ -15,6 +15,7 @@ import typer
 
 import planner
 from planner.cli_base import CalibrationFiles, T, hardware_for, known
+from planner.completion import complete_llm, complete_scenario, complete_sku
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,11 +52,20 @@ class Subject:
 
 def _setting(
     *,
-    sku: Annotated[str, typer.Option(help="GPU of the mixed pool, or of the decode pool.")],
+    sku: Annotated[
+        str, typer.Option(help="GPU of the mixed pool, or of the decode pool.", autocompletion=complete_sku)
+    ],
     scenario: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take model, formats, traffic and targets from it.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Take model, formats, traffic and targets from it.",
+            autocompletion=complete_scenario,
+        ),
     ] = None,
-    llm: Annotated[str | None, typer.Option(help="Preset id, config.json or its folder.")] = None,
+    llm: Annotated[
+        str | None, typer.Option(help="Preset id, config.json or its folder.", autocompletion=complete_llm)
+    ] = None,
     weights: Annotated[str | None, typer.Option(metavar="DTYPE", help="bf16, fp8, int4, ...")] = None,
     activations: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format that matrices multiply in.")] = None,
     kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = None,
@@ -67,7 +77,9 @@ def _setting(
     mode: Annotated[str, typer.Option(help="mixed or disaggregated.")] = MODES[0],
     tp: Annotated[int, typer.Option(help="GPUs per replica of that pool.")] = 1,
     replicas: Annotated[int, typer.Option(help="Replicas of that pool.")] = 1,
-    prefill_sku: Annotated[str | None, typer.Option(help="GPU of the prefill pool (default: --sku).")] = None,
+    prefill_sku: Annotated[
+        str | None, typer.Option(help="GPU of the prefill pool (default: --sku).", autocompletion=complete_sku)
+    ] = None,
     prefill_tp: Annotated[int | None, typer.Option(help="GPUs per prefill replica (default: --tp).")] = None,
     prefill_replicas: Annotated[int | None, typer.Option(help="Prefill replicas (default: 1).")] = None,
     max_running_requests: Annotated[int, typer.Option(help="Per replica; vLLM's max_num_seqs.")] = 256,

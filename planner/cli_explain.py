@@ -19,6 +19,7 @@ from planner.cli_base import (
     hardware_for,
     write,
 )
+from planner.completion import complete_scenario
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ MAX_SOLVES = 300
 """Plans made for one explanation unless told otherwise: enough for the default questions about a dozen SKUs."""
 
 Subject = Annotated[
-    str, typer.Argument(metavar="PLAN_OR_SCENARIO", help="Name or file of a scenario, or plan.json of `planner plan`.")
+    str,
+    typer.Argument(
+        metavar="PLAN_OR_SCENARIO",
+        help="Name or file of a scenario, or plan.json of `planner plan`.",
+        autocompletion=complete_scenario,
+    ),
 ]
 
 

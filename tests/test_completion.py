@@ -64,10 +64,8 @@ def test_what_is_offered_can_be_set() -> None:
             read_scenario(with_overrides(SCENARIO, [offered]))
 
 
-def test_it_loads_no_numbers() -> None:
-    code = (
-        "import sys, planner.completion as c; c.complete_setting('w'); c.complete_sku(''); print(*sys.modules)"
-    )
+def test_it_loads_nothing_that_takes_time() -> None:
+    code = "import sys, planner.completion as c; c.complete_setting('w'); c.complete_sku(''); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "planner.completion" in done.stdout.split()
-    assert "numpy" not in done.stdout.split()
+    assert not {"numpy", "yaml", "pydantic", "hardware_db"} & set(done.stdout.split())
