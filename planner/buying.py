@@ -22,7 +22,7 @@ from planner.rates import sustainable_rate_per_s
 from planner.records import rebuilt
 from planner.supply import HOURS_PER_MONTH
 from planner.supply_types import STALE_PRICE_DAYS, SpotTerms
-from planner.tables import Table, money, percent, significant
+from planner.tables import Table, change, money, percent, significant
 
 FIRST = ("on_demand", "reserved_1yr", "reserved", SPOT)
 """Ways of buying in the order people ask for them; the others follow by name."""
@@ -327,7 +327,7 @@ def buying_table(plan: Plan, offers: Sequence[BuyingOffer]) -> Table:
         (
             offer.way.name,
             "-" if offer.usd_per_month is None else money(offer.usd_per_month),
-            "-" if offer.usd_per_month is None else percent(offer.usd_per_month / own - 1.0, signed=True),
+            "-" if offer.usd_per_month is None else change(offer.usd_per_month / own - 1.0),
             offer.fleet or offer.reason,
             ", ".join(offer.way.unpriced) or "-",
         )

@@ -91,6 +91,10 @@ def _setting(
     schedule_order: Annotated[
         str | None, typer.Option(metavar="ORDER", help="fcfs, shortest_first, priority or fair_share.")
     ] = None,
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option("--prefix-cache/--no-prefix-cache", help="Keep shared prefixes in the KV cache (default: off)."),
+    ] = None,
     arrivals: Annotated[
         str | None, typer.Option(metavar="FILE", help="Replay this trace (CSV), rescaled to --rate if given.")
     ] = None,
@@ -110,9 +114,9 @@ def _setting(
 
     request = _request(scenario, llm, Traffic(rate, lengths, scv, arrivals, concurrency))
     served = known("--router", router, {one.value: one for one in Router})
-    order = None
+    schedule: dict[str, object] = {} if prefix_cache is None else {"prefix_cache": prefix_cache}
     if schedule_order is not None:
-        order = known("--schedule-order", schedule_order, {one.value: one for one in Order})
+        schedule["order"] = known("--schedule-order", schedule_order, {one.value: one for one in Order})
     formats = {"weights": weights, "activations": activations, "kv_cache": kv}
     given = {name: dtype for name, dtype in formats.items() if dtype is not None}
     precision = Precision(**{**request.precision.model_dump(), **given})
@@ -129,9 +133,9 @@ def _setting(
             max_batched_tokens=max_batched_tokens,
             calibration=None if uncalibrated else select_calibration(hardware, name, engine),
         )
-        if order is None:
+        if not schedule:
             return found
-        return reconfigured(found, own_schedule=found.schedule.model_copy(update={"order": order}))
+        return reconfigured(found, own_schedule=found.schedule.model_copy(update=schedule))
 
     pool = config("--sku", sku, tp)
     if known("--mode", mode, dict.fromkeys(MODES, mode)) == MODES[0]:

@@ -18,7 +18,7 @@ from planner.plan_types import BoughtGpus, CostBreakdown, Plan
 from planner.planning import plan as planned_for
 from planner.records import rebuilt
 from planner.sensitivity import kept_fleet
-from planner.tables import counted, money, percent, significant
+from planner.tables import change, counted, money, significant
 from planner.uncertainty import NORMAL_95
 
 Say = Callable[[str], None]
@@ -287,4 +287,4 @@ def headroom_words(found: Headroom) -> str:
 
 
 def _signed(share: float) -> str:
-    return percent(share, signed=True).replace("-", "−")
+    return change(share)

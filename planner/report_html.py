@@ -18,7 +18,7 @@ from html import escape
 from planner import figures, glossary, report
 from planner.figures import CostRange, Headroom
 from planner.plan_types import CostBreakdown, Plan
-from planner.tables import Table, counted, percent, significant
+from planner.tables import Table, change, counted, significant
 
 _ADDRESS = re.compile(r"(https?://[^\s\"'<>]*[^\s\"'<>.,;:)])")
 SHORT_CELL = 24
@@ -171,7 +171,7 @@ def _figures(plan: Plan, costs: CostRange | None, headroom: Headroom | None) -> 
         ),
     ]
     if headroom is not None:
-        share = percent(headroom.share, signed=True).replace("-", "−")
+        share = change(headroom.share)
         shown.append(("Headroom", share, figures.headroom_words(headroom)))
     boxes = (
         f"<div><dt{_title(glossary.hint(label))}>{escape(label)}</dt>"

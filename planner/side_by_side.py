@@ -23,7 +23,7 @@ from planner.prices import offered_prices
 from planner.replica import ReplicaConfig
 from planner.report import token_laws
 from planner.scenario import MAX_SCENARIO_BYTES, Scenario, file_references, read_scenario, scenario_of_text
-from planner.tables import Table, money, percent, significant, with_unit
+from planner.tables import Table, change, money, percent, significant, with_unit
 from planner.versions import PLAN
 from planner.workload import Metric
 
@@ -217,8 +217,8 @@ def change_of_cost(one: Side, reference: Side | None) -> str:
     mine, other = one.usd_per_month, reference.usd_per_month if reference else None
     if mine is None or other is None:
         return ""
-    change = round(mine / other - 1.0, 4)
-    return SAME if change == 0.0 else percent(change, signed=True)
+    difference = round(mine / other - 1.0, 4)
+    return SAME if difference == 0.0 else change(difference)
 
 
 # --- scenarios side by side -------------------------------------------------------------------------------------------

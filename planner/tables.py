@@ -79,6 +79,15 @@ def percent(fraction: float, *, signed: bool = False) -> str:
     return f"{value:{'+' if signed else ''},.{decimals}f} %"
 
 
+def change(fraction: float) -> str:
+    """A change in percent for people to read: with its sign, a true minus (U+2212) below zero.
+
+    >>> change(0.085), change(-0.21)
+    ('+8.5 %', '−21 %')
+    """
+    return percent(fraction, signed=True).replace("-", "−")
+
+
 def duration(seconds: float, metric: Metric) -> str:
     """A latency in the unit of its metric (see `unit`), without the unit.
 

@@ -37,7 +37,7 @@ def test_the_longest_bar_leaves_its_label_room_at_any_width(width: float, label:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [(0.314, "+31 %"), (-0.0036, "-0.4 %"), (0.0, "the same"), (4e-4, "the same")]
+    ("change", "words"), [(0.314, "+31 %"), (-0.0036, "−0.4 %"), (0.0, "the same"), (4e-4, "the same")]
 )
 def test_a_change_that_rounds_to_nothing_has_no_sign(change: float, words: str) -> None:
     assert marks.change_words(change) == words

@@ -192,7 +192,7 @@ def test_bars_are_sorted_and_what_cannot_be_had_comes_last_with_its_reason(flat:
     assert is_json(costs.buying_costs(offers, flat))
     table = buying.buying_table(flat, offers)
     assert [row[0] for row in table.rows] == [row["way"] for row in rows]
-    assert table.rows[0][2] == "-50 %"
+    assert table.rows[0][2] == "−50 %"
 
 
 # --- hosted APIs ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from planner.tables import percent
+from planner.tables import change
 
 Row = dict[str, Any]
 """One mark of a chart. Values are text, float, bool or None, so that rows are JSON."""
@@ -54,14 +54,14 @@ def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
     return alt.Scale(domain=[0.0, longest], range=[0.0, end], nice=False)
 
 
-def change_words(change: float) -> str:
-    """A change as a share, in words: ``+29 %``, ``-0.4 %`` or ``the same``.
+def change_words(share: float) -> str:
+    """A change, given as a share, in words: ``+29 %``, ``−0.4 %`` or ``the same``.
 
     >>> change_words(0.29), change_words(-0.0036), change_words(-1e-6)
-    ('+29 %', '-0.4 %', 'the same')
+    ('+29 %', '−0.4 %', 'the same')
     """
-    shown = round(change, 3)
-    return percent(shown, signed=True) if shown else "the same"
+    shown = round(share, 3)
+    return change(shown) if shown else "the same"
 
 
 def words(

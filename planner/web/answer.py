@@ -8,7 +8,7 @@ from planner import figures
 from planner.charts import fleets
 from planner.figures import CostRange, Headroom
 from planner.plan_types import CostBreakdown, Plan
-from planner.tables import counted, percent, significant
+from planner.tables import change, counted, percent, significant
 from planner.web import parts, work
 from planner.web.work import Page
 
@@ -86,7 +86,7 @@ def _status(plan: Plan) -> None:
 def _simulation_hint(plan: Plan) -> str:
     if not plan.simulated:
         return "Latencies so far are from queueing theory. The same fleet is being simulated request by request."
-    gaps = [f"mean {pair.metric.upper()} {percent(pair.relative_difference, signed=True)}" for pair in plan.agreement]
+    gaps = [f"mean {pair.metric.upper()} {change(pair.relative_difference)}" for pair in plan.agreement]
     agree = f" Theory against simulation: {', '.join(gaps)}." if gaps else ""
     return f"The chosen fleet was served request by request; a missed target would have made it grow.{agree}"
 
@@ -178,5 +178,5 @@ def _headroom_figure(plan: Plan, found: Headroom | None) -> parts.Figure:
         return parts.Figure("Headroom", "…", hint, "follows the simulation" if not plan.simulated else WAITING)
     tight = f" Tightest: {found.tightest} at {percent(found.tightest_ratio)} of its threshold."
     rate = significant(figures.served_per_s(plan) * (1.0 + found.share))
-    value = percent(found.share, signed=True).replace("-", "−")
+    value = change(found.share)
     return parts.Figure("Headroom", value, f"{hint} Up to {rate} requests/s.{tight}", figures.headroom_words(found))

@@ -15,7 +15,7 @@ from planner.plan_types import PlannedDeployment
 from planner.promises import requests_for
 from planner.rates import sustainable_rate_per_s
 from planner.stages import largest_stable_rate_per_s
-from planner.tables import percent, significant
+from planner.tables import change, percent, significant
 from planner.web import parts, work
 from planner.web.latency_targets import INTERVAL
 from planner.web.parts import Figure
@@ -137,7 +137,7 @@ def _growth_figures(planned: PlannedDeployment, found: Growth) -> list[Figure]:
         ends = f"{significant(slow)} to {significant(fast)}/s ({INTERVAL})"
     headroom = found.sustained_per_s / rate - 1.0
     fullest = max(planned.predicted.pools, key=lambda pool: pool.utilisation)
-    lowest = "" if found.ends_per_s is None else f"{percent(found.ends_per_s[0] / rate - 1.0, signed=True)} if slow"
+    lowest = "" if found.ends_per_s is None else f"{change(found.ends_per_s[0] / rate - 1.0)} if slow"
     return [
         Figure(
             "Planned rate",
@@ -154,7 +154,7 @@ def _growth_figures(planned: PlannedDeployment, found: Growth) -> list[Figure]:
         ),
         Figure(
             "Headroom",
-            percent(headroom, signed=True) if headroom < MANY else f"{significant(1.0 + headroom)} x",
+            change(headroom) if headroom < MANY else f"{significant(1.0 + headroom)} x",
             "Sustainable over planned rate, less one. (predicted) Below: with kernels at the slow end of the "
             "calibration's interval.",
             lowest,

@@ -92,6 +92,7 @@ def _prompt_and_chunk(planned: PlannedDeployment, pool: Pool, longest: int, chun
             longest,
             step=PROMPT_STEP,
             key=prompt_key,
+            format="localized",
             help="Length of the prompt that arrives. It ends where the KV cache or the model's context does.",
         )
     with right:

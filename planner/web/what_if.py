@@ -18,7 +18,7 @@ from planner.explain_solver import outcome_of
 from planner.explain_types import Case, Measure, Outcome, gain
 from planner.links import Content
 from planner.plan_types import Plan
-from planner.tables import Table, money, percent, significant
+from planner.tables import Table, change, money, percent, significant
 from planner.traces import load_lengths
 from planner.web import parts, session, work
 from planner.web.work import Page
@@ -320,4 +320,4 @@ def _figures(first: Outcome, second: Outcome, before: Plan, after: Plan) -> list
 def _was(shown: str, old: float, new: float) -> str:
     if not (math.isfinite(old) and old > 0.0):
         return "before: no fleet"
-    return f"before {shown} ({percent(new / old - 1.0, signed=True)})"
+    return f"before {shown} ({change(new / old - 1.0)})"
