@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help plan test coverage app lint wheel clean
+.PHONY: help plan test coverage app lint docs wheel clean
 
 help:
 	@echo "make plan   plan the worked example (SCENARIO=file for another one)"
@@ -17,6 +17,7 @@ help:
 	@echo "make coverage   tests with coverage: twice the time"
 	@echo "make app    open the web app on localhost"
 	@echo "make lint   style and types only"
+	@echo "make docs   build the documentation into site/, strictly and without a network"
 	@echo "make wheel  build dist/*.whl"
 	@echo "make clean  remove .venv and everything that was built"
 
@@ -38,13 +39,17 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "built site/; to read it with its search: python3 -m http.server --directory site"
+
 wheel: $(VENV)/runtime.stamp
 	rm -rf build dist
 	$(BIN)/python -m pip --disable-pip-version-check wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 	@ls dist/*.whl
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .coverage .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .coverage .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # One stamp per set of extras, newer than the two files it was installed from. The build backend comes first and by
 # constraint, so that the project itself is built with the pinned one and nothing is downloaded twice.
@@ -64,7 +69,11 @@ $(VENV)/app.stamp: $(VENV)/runtime.stamp
 	$(INSTALL) --no-build-isolation --editable '.[app]'
 	@touch $@
 
+$(VENV)/docs.stamp: $(VENV)/runtime.stamp
+	$(INSTALL) --no-build-isolation --editable '.[docs]'
+	@touch $@
+
 $(VENV)/dev.stamp: $(VENV)/created.stamp pyproject.toml constraints.txt
 	$(INSTALL) setuptools
 	$(INSTALL) --no-build-isolation --editable '.[dev]'
-	@touch $(VENV)/runtime.stamp $(VENV)/app.stamp $@
+	@touch $(VENV)/runtime.stamp $(VENV)/app.stamp $(VENV)/docs.stamp $@

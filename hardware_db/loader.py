@@ -29,6 +29,8 @@ from planner.versions import CALIBRATION
 
 MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
+MAX_TOML_BYTES = 1_000_000
+"""Largest file of a SKU or an engine; those shipped are below 10 kB."""
 
 
 class _Source(Frozen):
@@ -164,7 +166,7 @@ def _read_calibration(file: Traversable) -> Calibration:
         try:
             fields = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise InputError("file", file.name, f"not valid JSON: {error}", "write it again") from None
+            raise InputError("file", file.name, f"not valid JSON: {_shortened(error)}", "write it again") from None
         if not isinstance(fields, dict):
             raise InputError("file", fields, "must be one JSON object", "give one calibration a file")
         return Calibration(**CALIBRATION.brought_up(fields))
@@ -177,7 +179,7 @@ def read_calibration(path: str | Path) -> Calibration:
     missing, larger than `MAX_CALIBRATION_BYTES`, not JSON, not a calibration, or of a newer version.
     """
     place = Path(path)
-    if not place.is_file():
+    if not _is_file(place):
         raise InputError("calibration", str(path), "no such file", "give a JSON file of python -m calibration")
     if place.stat().st_size > MAX_CALIBRATION_BYTES:
         bound = f"is larger than {MAX_CALIBRATION_BYTES} bytes"
@@ -185,11 +187,28 @@ def read_calibration(path: str | Path) -> Calibration:
     return _read_calibration(place)
 
 
+def _shortened(error: Exception) -> str:
+    """What a parser says, without the megabyte that it may quote."""
+    text = str(error)
+    return text if len(text) <= 200 else f"{text[:100]} ... {text[-90:]}"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
 def _parse_toml(file: Traversable) -> dict[str, Any]:
+    if isinstance(file, Path) and file.is_file() and file.stat().st_size > MAX_TOML_BYTES:
+        raise InputError("file", file.name, f"is larger than {MAX_TOML_BYTES} bytes", "keep one record in it")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError("file", file.name, f"not valid TOML: {error}", "correct it at that place") from None
+        raise InputError(
+            "file", file.name, f"not valid TOML: {_shortened(error)}", "correct it at that place"
+        ) from None
 
 
 def _table(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -238,3 +257,5 @@ def _located(place: str, separator: str = ": ") -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{place}{separator}{error.field}", error.value, error.bound, error.fix) from None
+    except RecursionError:  # a value that can be read and not be shown
+        raise InputError(place, "(nested)", "is nested too deeply", "flatten it") from None

@@ -31,7 +31,7 @@ class Frozen(BaseModel):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, **data):
+        def __init__(self, /, **data):
             try:
                 super().__init__(**data)
             except ValidationError as error:

@@ -79,8 +79,8 @@ _HOME = {
     "Sweep": "planner.sweep_points",
     "SweepPoint": "planner.sweep_points",
     "sweep": "planner.sweeps",
-    "frame": "planner.frames",
-    "frames": "planner.frames",
+    "frame": "planner.data_frames",
+    "frames": "planner.data_frames",
     "SYSTEMS": "planner.systems",
     "System": "planner.systems",
 }
@@ -157,10 +157,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from planner.comparison import Comparison, compare
+    from planner.data_frames import frame, frames
     from planner.deployment import Deployment, KvTransfer, Performance, Pool, Role, Router
     from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
     from planner.fleets import read_fleet
-    from planner.frames import frame, frames
     from planner.hub import load_from_hub
     from planner.latency import LatencyDistribution
     from planner.llm import LlmSpec, Precision, list_llms, load_llm

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hardware_db.schema import Dtype
@@ -86,10 +86,23 @@ class _Scheme(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """An entry of a list of modules."""
+    """An entry of a list of modules; a `whole` one matches no name that does not contain its text."""
 
     text: str
     matches: Callable[[str], object]
+    whole: bool = False
+
+
+class _Names(NamedTuple):
+    """What a module of a layer may be called in full, each and all in one text."""
+
+    each: tuple[str, ...]
+    joined: str
+
+    @classmethod
+    def of(cls, layer: int, module: _Module) -> _Names:
+        each = tuple(f"{prefix}.{layer}.{name}" for prefix in _PREFIXES for name in module.names)
+        return cls(each, "\n".join(each))
 
 
 def native_precision(fields: ConfigFields, layers: Layers, hidden: int) -> Precision:
@@ -178,6 +191,9 @@ def _compressed(quantised: ConfigFields, base: Dtype) -> _Scheme:
             sparsity.path("format"), sparsity.text("format"), "sparse weights are not modelled", _FIX
         )
     section = quantised.section("config_groups")
+    if section is not None and len(section.values) > MOST_GROUPS:
+        bound = f"has more than {MOST_GROUPS} groups"
+        raise UnsupportedFeatureError(section.prefix, f"{len(section.values)} groups", bound, _FIX)
     groups = [_compressed_group(section, name, base) for name in section.values] if section is not None else []
     if not groups or (len({group.formats for group in groups}) > 1 and not all(group.targets for group in groups[1:])):
         bound = f"needs one number format for all layers or targets for each, has {len(groups)} groups"
@@ -190,6 +206,9 @@ def _compressed_group(groups: ConfigFields, name: str, base: Dtype) -> _Group:
     weights = group.section("weights") or ConfigFields({}, group.path("weights"))
     activations = group.section("input_activations")
     targets = [target for target in group.texts("targets") if target != "Linear"]
+    if len(targets) > MOST_TARGETS:
+        bound = f"lists more than {MOST_TARGETS} modules"
+        raise UnsupportedFeatureError(group.path("targets"), f"{len(targets)} modules", bound, _FIX)
     formats = _tensor_dtype(weights), base if activations is None else _tensor_dtype(activations)
     return _Group(formats, tuple(_pattern(group, "targets", target) for target in targets))
 
@@ -228,11 +247,27 @@ _ODD = re.compile(r"\)[*+{]|\[\^?\[|--|&&|~~|\|\|")
 """Repeated groups, which can take for ever, and set operations, whose meaning is to change."""
 
 
+MOST_ENTRIES = 5000
+"""Most entries of the lists of modules: the longest published ones name some ten modules of each of 94 layers."""
+MOST_GROUPS, MOST_TARGETS = 20, 500
+"""Most groups of formats, and most entries of one of them: published ones have up to three of a few patterns."""
+MOST_EFFORT = 40_000
+"""Most work of matching entries with modules, over all layers; one whole name in one layer counts 1. A list
+of 224 modules of a vision tower, of a model with 94 layers, makes 21,056."""
+_EFFORT = (1, 3, 9, 27)
+"""Work of a pattern with so many repeats; with more of them `_MUCH`."""
+_MUCH = 1000
+
+
 def _ignored(quantised: ConfigFields) -> tuple[_Pattern, ...]:
     inner = quantised.section("quantization")
     sections = (quantised, inner) if inner is not None else (quantised,)
-    found = [_pattern(part, key, text) for part in sections for key in _UNQUANTISED_LISTS for text in part.texts(key)]
+    listed = [(part, key, text) for part in sections for key in _UNQUANTISED_LISTS for text in part.texts(key)]
     dynamic = quantised.section("dynamic")
+    if len(listed) + len(dynamic.values if dynamic is not None else ()) > MOST_ENTRIES:
+        bound = f"lists more than {MOST_ENTRIES} modules"
+        raise UnsupportedFeatureError(quantised.prefix, f"{len(listed)} modules", bound, _FIX)
+    found = [_pattern(*one) for one in listed]
     for text in map(str, dynamic.values) if dynamic is not None else ():
         if not text.startswith("-:"):
             bound = "formats per module are not modelled"
@@ -254,7 +289,7 @@ def _pattern(quantised: ConfigFields, key: str, text: str) -> _Pattern:
         return _Pattern(text, re.compile(r".*\.self_attn\.").match)
     if "*" in text:
         return _Pattern(text, re.compile(f"{fnmatch.translate(text)}|{fnmatch.translate(text + '.*')}").match)
-    return _Pattern(text, re.compile(rf"(?:^|\.){re.escape(text)}(?:\.|$)").search)
+    return _Pattern(text, re.compile(rf"(?:^|\.){re.escape(text)}(?:\.|$)").search, whole=True)
 
 
 def _regular(quantised: ConfigFields, key: str, text: str) -> Callable[[str], object]:
@@ -318,8 +353,8 @@ def _names(blocks: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(f"{block}.{alias}" for block in blocks for alias in (name, *_MORE_NAMES.get(name, ())))
 
 
-def _matches(pattern: _Pattern, layer: int, module: _Module) -> bool:
-    return any(pattern.matches(f"{prefix}.{layer}.{name}") for prefix in _PREFIXES for name in module.names)
+def _matches(pattern: _Pattern, names: _Names) -> bool:
+    return not (pattern.whole and pattern.text not in names.joined) and any(map(pattern.matches, names.each))
 
 
 # ------------------------------------------------------------------------------------------------ formats by part
@@ -339,12 +374,20 @@ def _tally(
     targets = tuple(pattern for group in scheme.groups for pattern in group.targets)
     tally: _Tally = defaultdict(Counter)
     used: set[str] = set()
+    anywhere, by_layer = _by_layer(ignored)
+    effort, always = 0, sum(map(_effort, (*anywhere, *targets)))
     for layer, (attention, feed_forward), copies in _representatives(layers, (*ignored, *targets)):
-        here = _of_layer(ignored, layer)
+        own = by_layer.get(str(layer), [])
+        effort += always + sum(map(_effort, own))
+        if effort > MOST_EFFORT:
+            bound = "names more modules, in more layers, than can be matched in time"
+            raise UnsupportedFeatureError(quantised.prefix, f"{len(ignored)} modules", bound, _FIX)
+        here = [*anywhere, *own]
         for module in _modules(attention, feed_forward, hidden):
-            found = [pattern.text for pattern in here if _matches(pattern, layer, module)]
+            names = _Names.of(layer, module)
+            found = [pattern.text for pattern in here if _matches(pattern, names)]
             used.update(found)
-            formats = (base, base) if found else _format(scheme, layer, module, base)
+            formats = (base, base) if found else _format(scheme, module.part, names, base)
             tally[module.part][formats] += copies * module.weights
     _refuse_unknown(quantised, ignored, used, len(layers))
     _refuse_idle(quantised, scheme, tally)
@@ -360,21 +403,28 @@ def _representatives(
     return [(layers.index(shape), shape, count) for shape, count in Counter(layers).items()]
 
 
-def _of_layer(patterns: tuple[_Pattern, ...], layer: int) -> list[_Pattern]:
-    """Patterns that can match a module of a layer: all but those that name another layer."""
-    here = []
+def _by_layer(patterns: Iterable[_Pattern]) -> tuple[list[_Pattern], dict[str, list[_Pattern]]]:
+    """Patterns that can match in any layer, and those that name one, by its number."""
+    anywhere: list[_Pattern] = []
+    by_layer: dict[str, list[_Pattern]] = defaultdict(list)
     for pattern in patterns:
         named = re.search(r"layers\.(\d+)(?:\.|$)", pattern.text)
-        if named is None or pattern.text.startswith("re:") or named[1] == str(layer):
-            here.append(pattern)
-    return here
+        place = anywhere if named is None or pattern.text.startswith("re:") else by_layer[named[1]]
+        place.append(pattern)
+    return anywhere, by_layer
 
 
-def _format(scheme: _Scheme, layer: int, module: _Module, base: Dtype) -> Formats:
-    if scheme.only not in (None, module.part):
+def _effort(pattern: _Pattern) -> int:
+    """About what it takes to match a pattern with the modules of a layer, in units of a whole name."""
+    repeats = sum(map(pattern.text.count, "*+}"))
+    return _EFFORT[repeats] if repeats < len(_EFFORT) else _MUCH
+
+
+def _format(scheme: _Scheme, part: Part, names: _Names, base: Dtype) -> Formats:
+    if scheme.only not in (None, part):
         return base, base
     for group in scheme.groups:
-        if any(_matches(target, layer, module) for target in group.targets):
+        if any(_matches(target, names) for target in group.targets):
             return group.formats
     return next((group.formats for group in scheme.groups if not group.targets), (base, base))
 

@@ -109,7 +109,7 @@ def _cached(name: str, file: str, revision: str, cache_dir: str | Path | None) -
         ref = model / "refs" / (revision or MAIN)
         commit = ref.read_text(encoding="utf-8")[:100].strip() if ref.is_file() else revision
         snapshot = model / "snapshots" / commit
-        if commit and ".." not in commit and snapshot.is_dir():
+        if _REVISION.fullmatch(commit) and ".." not in commit and snapshot.is_dir():
             return snapshot / file if (snapshot / file).is_file() else None
     except (OSError, ValueError):
         pass

@@ -103,7 +103,7 @@ def _differences(path: str, before: object, after: object) -> Iterator[tuple[str
 
 def _text(value: object) -> str:
     """A value as YAML on one line, compressed where it is long."""
-    text = value if isinstance(value, str) and _is_plain(value) else _json(value)
+    text = value if isinstance(value, str) and len(value) <= MAX_READABLE and _is_plain(value) else _json(value)
     if len(text) <= MAX_READABLE:
         return text
     return PACKED + base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
@@ -113,7 +113,7 @@ def _is_plain(text: str) -> bool:
     """Whether YAML reads the text as itself."""
     try:
         return bool(yaml.safe_load(text) == text) and not text.startswith(PACKED)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return False
 
 

@@ -15,6 +15,7 @@ https://prometheus.io/docs/prometheus/latest/querying/functions/, without their 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -43,14 +44,19 @@ KIND = FileKind(
     "ask for fewer series, or a longer step",
     "JSON or text",
 )
+MAX_TIME_S = 1e11
+"""Latest sample since 1970 [s], some three thousand years: refuses times in milliseconds."""
+MAX_VALUE = 1e18
+"""Largest count, sum or bucket edge: sums and products of a few stay within what a float holds."""
 INFINITE = math.inf
 LEAKED = 0.01
 """Share of the observations by which a bucket may fall short of the one below it: scrapes are not one instant."""
 _SAMPLE = re.compile(
-    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:.]*)\s*(?:\{(?P<labels>(?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*)\})?"
-    r"\s+(?P<value>\S+)(?:\s+(?P<time>[-+0-9.eE]+))?\s*$"
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:.]*+)(?:\s*+\{(?P<labels>(?:[^\"}]|\"(?:[^\"\\]|\\.)*+\")*+)\})?"
+    r"\s++(?P<value>\S++)(?:\s++(?P<time>[-+0-9.eE]++))?\s*+$"
 )
-_LABEL = re.compile(r"\s*([a-zA-Z_][a-zA-Z0-9_.]*)\s*=\s*\"((?:[^\"\\]|\\.)*)\"\s*,?")
+"""Possessive throughout: time in proportion to the length of the line, whatever is in it."""
+_LABEL = re.compile(r"\s*+([a-zA-Z_][a-zA-Z0-9_.]*+)\s*+=\s*+\"((?:[^\"\\]|\\.)*+)\"\s*+,?")
 _ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
@@ -206,9 +212,15 @@ def _json_one(result: object, name: str) -> Series | None:
 def _sample(sample: object, called: str) -> tuple[float, float]:
     if isinstance(sample, list) and len(sample) == 2:  # a time and a quoted value
         time, value = (_number(part) for part in sample)
-        if time is not None and value is not None and math.isfinite(time):
-            return time, value
+        if time is not None and value is not None and abs(time) <= MAX_TIME_S:
+            return time, _checked(value, called)
     raise InputError(called, str(sample)[:60], "is no sample", 'a sample is [1700000000, "12"]')
+
+
+def _checked(value: float, called: str) -> float:
+    if math.isfinite(value) and abs(value) > MAX_VALUE:
+        raise InputError(called, value, f"is beyond {MAX_VALUE:g}", "leave the metric out of the query")
+    return value
 
 
 def _number(part: object) -> float | None:
@@ -235,10 +247,9 @@ def _merged(found: Iterable[Series]) -> Iterator[Series]:
 
 
 def _text_series(text: str, name: str) -> Iterator[Series]:
-    lines = text.splitlines()
-    unit_s = 1.0 if any(line.strip() == "# EOF" for line in lines[-3:]) else 1e-3
+    unit_s = 1.0 if any(line.strip() == "# EOF" for line in text[-1000:].split("\n")[-3:]) else 1e-3
     seen = 0
-    for number, raw in enumerate(lines, 1):
+    for number, raw in enumerate(io.StringIO(text), 1):  # a line ends with a line feed, and with nothing else
         line = (raw.split(" # {")[0] if unit_s == 1.0 else raw).strip()  # without an exemplar of OpenMetrics
         if not line or line.startswith("#"):
             continue
@@ -250,13 +261,21 @@ def _text_series(text: str, name: str) -> Iterator[Series]:
         _check_size(name, seen, seen)
         stamp = _number(found["time"]) if found["time"] else None
         time_s = math.nan if stamp is None else stamp * unit_s
-        if math.isfinite(value):
+        if abs(time_s) > MAX_TIME_S:
+            raise InputError(f"metrics line {number}", found["time"], f"is later than {MAX_TIME_S:g} s", KIND.fix)
+        if math.isfinite(_checked(value, found["name"])):
             yield Series(found["name"], _labels(found["labels"] or ""), np.array([time_s]), np.array([value]))
 
 
 def _labels(text: str) -> dict[str, str]:
+    """The labels between braces, up to the first thing that is none."""
     unescape: Callable[[re.Match[str]], str] = lambda found: _ESCAPES.get(found[0], found[0])  # noqa: E731
-    return {found[1]: re.sub(r"\\.", unescape, found[2]) for found in _LABEL.finditer(text)}
+    labels: dict[str, str] = {}
+    found = _LABEL.match(text)
+    while found is not None:
+        labels[found[1]] = re.sub(r"\\.", unescape, found[2])
+        found = _LABEL.match(text, found.end())
+    return labels
 
 
 # --- histograms -----------------------------------------------------------------------------------------------------
@@ -317,7 +336,7 @@ def histogram_of(series: Iterable[Series], name: str, rise: Callable[[Series], f
     for one in series:
         if one.name == f"{name}_bucket":
             edge = _number(one.labels.get("le"))
-            if edge is None or math.isnan(edge):
+            if edge is None or math.isnan(edge) or (abs(edge) > MAX_VALUE and edge != INFINITE):
                 raise InputError(f"{name}_bucket", one.labels.get("le"), "has no upper end le", "query the raw series")
             by_edge[edge] = by_edge.get(edge, 0.0) + rise(one)
         elif one.name in (f"{name}_sum", f"{name}_count"):

@@ -258,7 +258,10 @@ def calibration_of_json(content: bytes, name: str = "the file") -> Calibration:
         raise InputError(name, text[:40], f"not valid JSON: {error}", fix) from None
     if not isinstance(fields, dict):
         raise InputError(name, text[:40], "must be one JSON object", "give one calibration a file")
-    calibration = Calibration(**CALIBRATION.brought_up(fields))
+    try:
+        calibration = Calibration(**CALIBRATION.brought_up(fields))
+    except RecursionError:  # a value that can be read and not be shown
+        raise InputError(name, text[:40], "is nested too deeply", "give a file of python -m calibration") from None
     if not calibration.kernels:
         raise InputError("kernels", {}, "has no kernel", "give a calibration with at least one")
     for key, fit in calibration.kernels.items():

@@ -12,6 +12,8 @@ from planner.plan_types import PlanRequest
 from planner.scenario import build_request, load_scenario, read_scenario
 from planner.versions import PLAN
 
+MAX_PLAN_BYTES = 50_000_000
+"""Largest plan document that is read; those of the packaged scenarios are below 1 MB."""
 SCENARIO_KEY = "scenario"
 """Where a plan document keeps the scenario it answers, overrides included."""
 FOLDER_KEY = "scenario_folder"
@@ -43,10 +45,15 @@ def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
     Raises InputError: no readable JSON, or a document of a newer version (see `planner.versions`).
     """
     path = Path(subject)
-    if path.suffix != ".json" or not path.is_file():
-        return None
     try:
+        if path.suffix != ".json" or not path.is_file():
+            return None
+        if path.stat().st_size > MAX_PLAN_BYTES:
+            bound = f"is larger than {MAX_PLAN_BYTES / 1e6:g} MB"
+            raise InputError("plan", str(subject), bound, "give a file of --json")
         content = json.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise InputError("plan", str(subject), f"is not readable JSON: {error}", "give a file of --json") from None
     is_plan = isinstance(content, dict) and "schema_version" in content and "deployments" in content

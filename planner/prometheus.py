@@ -187,6 +187,9 @@ class ServerMetrics:
         first = math.ceil(self.edges_s[0] / (3600.0 * period_hours) - 1e-9)
         last = math.floor(self.edges_s[-1] / (3600.0 * period_hours) + 1e-9)
         cycle = HOURS_PER_WEEK if week else HOURS_PER_DAY
+        if last - first > MOST_STEPS:
+            bound = f"splits what was watched into more than {MOST_STEPS} periods"
+            raise InputError("profile", period_hours, bound, "give a longer period, such as 1 h")
         if (last - first) * period_hours < cycle:
             bound = f"not every period of the {'week' if week else 'day'} was watched in whole"
             fix = f"query {cycle + period_hours:g} hours or more, or a {'week' if week else 'day'} from a full hour"

@@ -22,7 +22,14 @@ from planner.llm import LlmSpec, list_llms, load_llm
 from planner.plan_types import PlanRequest, PricePolicy
 from planner.price_files import read_prices
 from planner.profiles import load_profile, profile_from_trace
-from planner.scenario_files import MAX_SCENARIO_BYTES, list_scenarios, parsed, scenario_content, with_overrides
+from planner.scenario_files import (
+    MAX_SCENARIO_BYTES,
+    check_depth,
+    list_scenarios,
+    parsed,
+    scenario_content,
+    with_overrides,
+)
 from planner.scenario_types import (
     CellLengths,
     ConstantLengths,
@@ -86,6 +93,7 @@ def read_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[
 
 def _current(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content as of the current versions of scenarios and of the calibrations in it."""
+    check_depth(content)
     found = SCENARIO.brought_up(content)
     own = found.get("own_hardware")
     if isinstance(own, Mapping) and isinstance(own.get("calibrations"), list):
@@ -96,6 +104,7 @@ def _current(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(content: dict[str, Any]) -> Scenario:
+    check_depth(content)
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
@@ -238,9 +247,16 @@ def _offline(item: ScenarioOffline, index: int, folder: Path) -> OfflineWork:
 
 
 def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:
-    if isinstance(llm, str) and (folder / llm).exists():
+    if isinstance(llm, str) and _is_there(folder / llm):
         return load_llm(folder / llm)
     return load_llm(llm)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or has a null character in it
+        return False
 
 
 def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:

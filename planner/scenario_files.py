@@ -17,12 +17,32 @@ from planner.errors import InputError, UnknownNameError
 
 MAX_SCENARIO_BYTES = 1_000_000
 """Largest scenario that is read."""
+MAX_NODES = 100_000
+"""Most keys and values of a scenario: a histogram of 2000 cells has 8000."""
+MAX_DIGITS = 1000
+"""Most characters of a whole number, far above what any field takes."""
+MAX_DEPTH = 60
+"""Most records and lists inside one another: a scenario with a config.json and a calibration in it has some 10."""
 
 
 def list_scenarios() -> tuple[str, ...]:
     """Names of the packaged scenarios, sorted."""
     folder = resources.files("planner").joinpath("presets/scenarios")
     return tuple(sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml")))
+
+
+def check_depth(content: object) -> None:
+    """Raise InputError for content nested deeper than `MAX_DEPTH`, which nothing that works by recursion would survive.
+
+    >>> check_depth({"workload": {"classes": [{"name": "chat"}]}})
+    """
+    level: list[object] = [content]
+    for _ in range(MAX_DEPTH):
+        holders = [one for one in level if isinstance(one, Mapping | list | tuple)]
+        level = [item for one in holders for item in (one.values() if isinstance(one, Mapping) else one)]
+        if not level:
+            return
+    raise InputError("scenario", "(nested)", f"has more than {MAX_DEPTH} levels", "flatten it")
 
 
 def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
@@ -103,13 +123,37 @@ def _read(path: Path) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases: a few bytes of nested aliases can stand for gigabytes."""
+    """Safe YAML without aliases, of which a few bytes can stand for gigabytes, and of bounded depth and number.
+
+    What a token costs PyYAML's scanner grows with the brackets that are open around it.
+    """
+
+    _depth = 0
+    _nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse aliases, compose the rest."""
+        """Refuse aliases, and what is too deep or too much; compose the rest."""
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not allowed")
-        return super().compose_node(parent, index)
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise yaml.YAMLError(f"it holds more than {MAX_NODES} values")
+        if self._depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"it is nested too deeply: more than {MAX_DEPTH} levels")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def _whole_number(loader: _PlainLoader, node: yaml.ScalarNode) -> int:
+    """An integer. YAML counts in sixties too (``1:30``), in time that grows with the square of the length."""
+    if len(node.value) > MAX_DIGITS:
+        raise yaml.YAMLError(f"a number has {len(node.value)} characters, more than {MAX_DIGITS}")
+    return int(loader.construct_yaml_int(node))
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def _yaml(text: str, field: str) -> Any:  # noqa: ANN401

@@ -132,8 +132,14 @@ def read_serving_points(path: str | Path, repeats: bool = False) -> tuple[Servin
     """
     place = Path(path)
     rows = _rows(place)
-    links = {row["source_id"]: row for row in _rows(place.with_name(f"{place.stem}_settings.csv"), optional=True)}
-    settings = {row["settings_id"]: row for row in _rows(place.with_name("serving_settings.csv"), optional=True)}
+    if not rows:
+        raise InputError("points", place.name, "has no rows", "give a CSV file with a header and measured points")
+    links = {
+        row.get("source_id", ""): row for row in _rows(place.with_name(f"{place.stem}_settings.csv"), optional=True)
+    }
+    settings = {
+        row.get("settings_id", ""): row for row in _rows(place.with_name("serving_settings.csv"), optional=True)
+    }
     points = []
     for row in rows:
         link = links.get(row.get("source_id", ""), {})
@@ -148,6 +154,8 @@ def _rows(path: Path, optional: bool = False) -> list[dict[str, str]]:
     if optional and not path.is_file():
         return []
     try:
+        if not path.is_file():  # nor a FIFO or a device, which would never end
+            raise FileNotFoundError
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError("points", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "split the file")
         with path.open(newline="", encoding="utf-8") as file:

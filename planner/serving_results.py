@@ -198,7 +198,13 @@ def read_results(path: str | Path) -> tuple[BenchmarkRun, ...]:
     for a run without completed requests or with means that are not positive.
     """
     name = Path(path).name
-    documents = _documents(Path(path))
+    try:
+        return _runs(_documents(Path(path)), name)
+    except RecursionError:  # a value that can be read and not be shown
+        raise InputError(name, "(nested)", "is nested too deeply", "give a result file of a benchmark client") from None
+
+
+def _runs(documents: Sequence[Any], name: str) -> tuple[BenchmarkRun, ...]:
     runs: list[BenchmarkRun] = []
     for document in documents:
         at = f"{name}[{len(runs)}]"
@@ -217,6 +223,8 @@ def read_results(path: str | Path) -> tuple[BenchmarkRun, ...]:
 def _documents(path: Path) -> list[Any]:
     """The JSON documents of a file: one, or one a line."""
     try:
+        if not path.is_file():  # nor a FIFO or a device, which would never end
+            raise FileNotFoundError
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError("result", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "save it without details")
         text = path.read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.data_frames import frame
 from planner.errors import InputError
 from planner.export import write_text
-from planner.frames import frame
 from planner.report_html import csv_text
 from planner.tables import Table, counted, money, percent
 

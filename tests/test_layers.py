@@ -215,7 +215,7 @@ TABLE = (
     Row(7, "planner.launch", ABOVE, "numpy yaml"),
     Row(7, "planner.report_html", ABOVE, ""),
     Row(7, "planner.what_if_report", ABOVE, ""),
-    Row(7, "planner.frames", ABOVE, "pandas"),
+    Row(7, "planner.data_frames", ABOVE, "pandas"),
     Row(7, "planner.sweep_log", ABOVE, ""),
     Row(7, "planner.sweep_points", ABOVE, "pandas"),
     Row(7, "planner.completion", ABOVE, ""),

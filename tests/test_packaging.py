@@ -1,4 +1,4 @@
-"""The wheel carries its data and works away from the checkout; installs repeat; versions agree."""
+"""Wheel and source distribution carry what they must and work away from the checkout; installs repeat."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import ast
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -69,10 +73,78 @@ def test_wheel_loads_its_hardware(unpacked_wheel: Path, tmp_path: Path) -> None:
 
 
 def test_wheel_plans_a_preset(unpacked_wheel: Path, tmp_path: Path) -> None:
-    few = ("--set", "search.skus=[h100-sxm]", "--set", "simulation.requests=500")  # all SKUs take their time
-    done = _away_from_checkout(unpacked_wheel, tmp_path, "-m", "planner.cli", "plan", "chat-llama-70b", *few)
+    """From the command line to the printed plan, with few choices and requests: every file on the way is packaged."""
+    few = ("search.skus=[h100-sxm]", "search.modes=[mixed]", "search.tp=[4]", "search.max_running_requests=[256]")
+    changes = (*few, "search.max_batched_tokens=[8192]", "simulation.requests=200")
+    options = [word for change in changes for word in ("--set", change)]
+    done = _away_from_checkout(unpacked_wheel, tmp_path, "-m", "planner.cli", "plan", "chat-llama-70b", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "$" in done.stdout
+
+
+# --- the source distribution ------------------------------------------------------------------------------------------
+
+BUILD = """
+import sys
+from setuptools import build_meta
+print(getattr(build_meta, sys.argv[1])(sys.argv[2]))
+"""
+TREE = ("calibration", "docs", "hardware_db", "planner", "tests", ".streamlit")
+
+
+def _built(kind: str, source: Path, target: Path) -> Path:
+    """A distribution as a build frontend has it made (PEP 517), in `target`."""
+    target.mkdir()
+    command = [sys.executable, "-c", BUILD, f"build_{kind}", str(target)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def unpacked_sdist(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of a copy of this tree, unpacked."""
+    place = tmp_path_factory.mktemp("sdist")
+    source = place / "source"
+    source.mkdir()
+    for path in repository.iterdir():
+        if path.is_file() and path.name != ".coverage":
+            shutil.copy(path, source)
+    for name in TREE:
+        shutil.copytree(repository / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    with tarfile.open(_built("sdist", source, place / "dist")) as archive:
+        archive.extractall(place / "unpacked", filter="data")
+    (folder,) = (place / "unpacked").iterdir()
+    return folder
+
+
+def test_sdist_holds_the_whole_project(unpacked_sdist: Path, repository: Path) -> None:
+    """What it takes to build, test and document it somewhere else."""
+    wanted = {
+        path.relative_to(repository)
+        for name in TREE
+        for path in (repository / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    wanted |= {Path(name) for name in ("app.py", "constraints.txt", "Dockerfile", "Makefile", "mkdocs.yml", "LICENSE")}
+    missing = sorted(str(path) for path in wanted if not (unpacked_sdist / path).is_file())
+    assert not missing, f"not in the source distribution: {missing}; add them to MANIFEST.in"
+
+
+def test_sdist_builds_the_wheel_of_the_tree(unpacked_sdist: Path, unpacked_wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(_built("wheel", unpacked_sdist, tmp_path / "dist")) as wheel:
+        names = {name for name in wheel.namelist() if not name.endswith("/RECORD")}
+    built = {path.relative_to(unpacked_wheel).as_posix() for path in unpacked_wheel.rglob("*") if path.is_file()}
+    assert names == {name for name in built if not name.endswith("/RECORD")}
+
+
+# --- what is declared -------------------------------------------------------------------------------------------------
+
+
+def test_every_package_is_declared(repository: Path) -> None:
+    found = {path.parent for name in PACKAGES for path in (repository / name).rglob("__init__.py")}
+    settings = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert settings["packages"] == sorted(".".join(path.relative_to(repository).parts) for path in found)
 
 
 def _project(repository: Path) -> dict[str, object]:
@@ -99,7 +171,8 @@ def test_constraints_pin_everything_that_gets_installed(repository: Path) -> Non
     optional = project["optional-dependencies"]
     assert isinstance(optional, dict)
     assert isinstance(project["dependencies"], list)
-    declared = [*project["dependencies"], *optional["app"], *optional["dev"]]
+    chosen = [text for extra, texts in optional.items() if extra != "calibration" for text in texts]
+    declared = [*project["dependencies"], *chosen]
     pending = [Requirement(text) for text in declared if not text.startswith(str(project["name"]))]
     seen: set[tuple[str, frozenset[str]]] = set()
     while pending:

@@ -14,13 +14,13 @@ import pytest
 from hardware_db import load_hardware
 from planner.accuracy import accuracy_rows
 from planner.comparison import Comparison, compare
+from planner.data_frames import frame, frames
 from planner.deployment import Performance
 from planner.documents import PERCENTILES
 from planner.errors import InputError, UnknownNameError
 from planner.explain import explain
 from planner.explain_solver import Solver
 from planner.explain_types import Question
-from planner.frames import frame, frames
 from planner.performance import evaluate
 from planner.plan_types import Plan
 from planner.planning import plan
