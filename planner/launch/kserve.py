@@ -18,10 +18,10 @@ from planner.errors import UnsupportedFeatureError
 from planner.fleets import Fleet
 from planner.launch.endpoint_picker import picker_config, picker_notes
 from planner.launch.flags import word_of
-from planner.launch.kubernetes import NOT_WRITTEN, group_name, object_table, wanted_lines
+from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, group_name, object_table, wanted_lines
 from planner.launch.pods import environment, gpu_resource, gpu_resources, node_selector
 from planner.launch.routers import deployments
-from planner.launch.scripts import README_NAME, SOURCES, promise_sections
+from planner.launch.scripts import README_NAME, closing_sections
 from planner.launch.spec import LaunchSpec, launch_specs
 from planner.launch.texts import kubernetes_literal, one_line, yaml_text
 from planner.tables import markdown_text
@@ -155,12 +155,7 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
         object_table(specs),
         "## Before you apply",
         "\n".join(f"- {line}" for line in wanted),
-        "Autoscaling is not written: `replicas` are the planned ones, with fewer of which the promises do not hold.",
-        *promise_sections(fleet, specs),
-        "## What is not written",
-        NOT_WRITTEN,
-        "## Notes",
-        "\n".join(f"- {markdown_text(note)}" for note in dict.fromkeys(notes)),
-        SOURCES,
+        FIXED_REPLICAS,
+        *closing_sections(fleet, specs, notes, NOT_WRITTEN),
     ]
     return "\n\n".join(parts) + "\n"

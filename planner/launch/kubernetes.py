@@ -39,7 +39,7 @@ from planner.launch.routers import (
     router_of,
     router_specs,
 )
-from planner.launch.scripts import README_NAME, SOURCES, model_variable, pool_table, promise_sections
+from planner.launch.scripts import README_NAME, closing_sections, model_variable, pool_table
 from planner.launch.spec import LaunchSpec, launch_specs
 from planner.launch.texts import kubernetes_literal, one_line, slug, yaml_text
 from planner.tables import markdown_text
@@ -273,12 +273,7 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec], scaled: bool) -> str:
         "## Before you apply",
         "\n".join(f"- {line}" for line in wanted_lines(specs)),
         *(["## Autoscaling", _AUTOSCALING] if scaled else []),
-        *promise_sections(fleet, specs),
-        "## What is not written",
-        NOT_WRITTEN,
-        "## Notes",
-        "\n".join(f"- {markdown_text(note)}" for note in dict.fromkeys(notes)),
-        SOURCES,
+        *closing_sections(fleet, specs, notes, NOT_WRITTEN),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -329,6 +324,9 @@ _AUTOSCALING = (
     f"`{AUTOSCALING_NAME}` needs KEDA and the Prometheus operator and is applied by itself. It adds replicas while "
     f"requests wait, {WAITING_EACH} for each, up to {SPARE_FACTOR} times the planned number; the fewest are the "
     "planned ones, since with less the promises below do not hold. Set the address of your Prometheus in it."
+)
+FIXED_REPLICAS = (
+    "Autoscaling is not written: `replicas` are the planned ones, with fewer of which the promises do not hold."
 )
 NOT_WRITTEN = (
     "CPU and memory requests, network devices for RDMA, ingress, TLS, keys and quotas: none of them was planned. "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
@@ -203,10 +203,7 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec], routers: Sequence[RouterSp
         "## Router",
         _router_text(specs, routers),
         *(["## Models to name", "\n".join(missing)] if missing else []),
-        *promise_sections(fleet, specs),
-        "## Notes",
-        "\n".join(f"- {markdown_text(note)}" for note in dict.fromkeys(notes)),
-        SOURCES,
+        *closing_sections(fleet, specs, notes),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -242,8 +239,20 @@ def pool_table(
     return "\n".join([f"| {' | '.join([head, *columns])} |", rules, *rows])
 
 
-def promise_sections(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[str]:
-    """What was promised and how to check it, as Markdown."""
+def closing_sections(
+    fleet: Fleet, specs: Sequence[LaunchSpec], notes: Iterable[str], not_written: str = ""
+) -> list[str]:
+    """The end of every README: what was promised, how to check it, what is not written, notes, sources."""
+    return [
+        *_promise_sections(fleet, specs),
+        *(["## What is not written", not_written] if not_written else []),
+        "## Notes",
+        "\n".join(f"- {markdown_text(note)}" for note in dict.fromkeys(notes)),
+        SOURCES,
+    ]
+
+
+def _promise_sections(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[str]:
     return [
         "## What was promised",
         "\n".join([*map(_promises, fleet.deployments), *_divided(fleet)]),
