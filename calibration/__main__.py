@@ -1,21 +1,23 @@
 """Command line of calibration: ``python -m calibration fit-table FOLDER --sku h200-sxm``; see ``docs/calibration.md``.
 
-``fit-table`` fits measured tables and needs no GPU; ``run`` measures on the GPU at hand; ``compare`` holds calibrations
-against each other. Only the last two need torch, and import it when called.
+``fit-table`` fits measured tables and needs no GPU, nor do ``fit-aiconfigurator`` and ``fit-vidur``, which take other
+people's; ``run`` measures on the GPU at hand; ``compare`` holds calibrations against each other. Only the last two need
+torch, and import it when called.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calibration import assemble
+from calibration import aiconfigurator, assemble, vidur
+from calibration.imported import Imported, ImportedFit, completed, fit_imported
 from hardware_db import load_hardware
 from hardware_db.schema import Calibration
 from planner.errors import InputError, PlannerError
@@ -55,6 +57,60 @@ def _fit_folder(folder: Path, sku_id: str, engines: tuple[str, ...], out: Path) 
         typer.echo(f"\n{path}\n{errors_table(calibration)}")
 
 
+Out = Annotated[Path, typer.Option(help="file to write, or a folder to write <sku>__<stack>.json into")]
+Fill = Annotated[
+    bool, typer.Option(help="take operators that the tables lack from the packaged calibration of the SKU")
+]
+
+
+@app.command("fit-aiconfigurator")
+def fit_aiconfigurator(
+    folder: Annotated[Path, typer.Argument(help="systems/data/<system> of aiconfigurator, or one version below it")],
+    sku: Annotated[str, typer.Option(help="SKU the tables were measured on; default: as the path says")] = "",
+    engine: Annotated[str, typer.Option(help="vllm, sglang or tensorrt-llm; default: the only one there")] = "",
+    out: Out = Path(),
+    fill: Fill = True,
+) -> None:
+    """Fit NVIDIA AIConfigurator's performance tables: a calibration for ``planner plan --calibration``."""
+    imported = aiconfigurator.read_aiconfigurator(folder)
+    chosen = aiconfigurator.engine_of(imported, engine)
+    _fit_imported(imported, aiconfigurator.sku_of(folder, sku), chosen, out, fill)
+
+
+@app.command("fit-vidur")
+def fit_vidur(
+    folder: Annotated[Path, typer.Argument(help="data/profiling/compute/<device> of vidur")],
+    sku: Annotated[str, typer.Option(help="SKU the profiles were measured on")],
+    network: Annotated[Path | None, typer.Option(help="data/profiling/network/<topology> of vidur")] = None,
+    engine: Annotated[str, typer.Option(help="engine the profiled layers stand for")] = "vllm",
+    out: Out = Path(),
+    fill: Fill = True,
+) -> None:
+    """Fit Microsoft Vidur's profiles: a calibration for ``planner plan --calibration``."""
+    _fit_imported(vidur.read_vidur(folder, network, engine), sku, engine, out, fill)
+
+
+def _fit_imported(imported: Imported, sku_id: str, engine: str, out: Path, fill: bool) -> None:
+    hardware = load_hardware()
+    fitted = fit_imported(imported, hardware.skus, sku_id, engine, date.today())
+    if fill:
+        fitted = completed(fitted, hardware.calibrations)
+    path = out / file_name(fitted.calibration) if out.is_dir() else out
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(document(fitted.calibration), encoding="utf-8")
+    typer.echo(f"{summary(fitted)}\n\n{path}\n{errors_table(fitted.calibration, set(fitted.filled))}")
+
+
+def summary(fitted: ImportedFit) -> str:
+    """What was read, what was left out, and which fits are not made of it, as text."""
+    lines = [f"read {name}: {count} rows" for name, count in fitted.rows.items()]
+    lines += [f"left out {line}" for line in fitted.left_out]
+    if fitted.filled:
+        families = sorted({key.split("/")[0] for key in fitted.filled})
+        lines.append(f"packaged fits for what the tables lack: {len(fitted.filled)} ({', '.join(families)})")
+    return "\n".join(lines)
+
+
 def file_name(calibration: Calibration) -> str:
     """``<sku>__<stack>.json`` with a dash for a blank."""
     return f"{calibration.sku}__{calibration.stack.replace(' ', '-')}.json"
@@ -69,10 +125,10 @@ def document(calibration: Calibration) -> str:
     return head + ',\n "kernels": {\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
-def errors_table(calibration: Calibration) -> str:
-    """Held-out errors of every operator as text."""
+def errors_table(calibration: Calibration, without: Container[str] = ()) -> str:
+    """Held-out errors of every operator (`without` some) as text."""
     rows = [f"{'operator':28s} {'rows':>6s} {'held out':>8s} {'median':>7s} {'p90':>7s} {'interp.':>7s} {'spread':>7s}"]
-    for key, fit in calibration.kernels.items():
+    for key, fit in ((key, fit) for key, fit in calibration.kernels.items() if key not in without):
         interpolated = "-" if fit.interpolation_error is None else f"{100 * fit.interpolation_error:.1f}%"
         rows.append(
             f"{key:28s} {fit.samples:6d} {fit.held_out:8d} {100 * fit.median_error:6.1f}% {100 * fit.p90_error:6.1f}% "

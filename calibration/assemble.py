@@ -182,7 +182,7 @@ def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
     yield from _experts(folder, sku)
     yield from _collectives(folder, sku)
     yield from _exchange(folder, sku)
-    yield from _elementwise(folder.parent, skus, sku_id)
+    yield from _elementwise(folder, skus, sku_id)
 
 
 def _candidates(rows: Table, makes: Sequence[Callable[[Table], Problem]], note: str = "") -> list[Candidate]:
@@ -333,7 +333,8 @@ def _exchange(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]
                 low_latency = kernel == "low_latency"
                 problem = operators.expert_exchange(table.rows(mask), link, ranks, value_bytes, low_latency)
                 note = f"{ranks:.0f} GPUs, {'8-bit' if op == 'dispatch' else '16-bit'} activations"
-                candidate = Candidate(LIBRARY, "of sglang 0.5.12", f"deepep_{kernel}", (problem,), note)
+                version = f"of {table.text('backend')[0]} {table.columns['backend_version'][0]}"
+                candidate = Candidate(LIBRARY, version, f"deepep_{kernel}", (problem,), note)
                 yield (f"expert_{op}/{kernel}", [candidate])
 
 
@@ -347,9 +348,14 @@ ELEMENTWISE_OPS = {
 """Variant -> operators in the tables; bf16 pools those that current engines still run one by one."""
 
 
-def _elementwise(parent: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
+def _elementwise(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
+    """From the folder's own table ``mlp`` where it has one, else from one of the folders beside it."""
     name, measured_on = ELEMENTWISE_FOLDERS.get(sku_id, ELEMENTWISE_DEFAULT)
-    table = read_table(parent / name, "mlp")
+    table = read_table(folder, "mlp")
+    if table is not None:
+        measured_on = sku_id
+    else:
+        table = read_table(folder.parent / name, "mlp")
     if table is None or measured_on not in skus:
         return
     inherited = f"measured on {measured_on}, whose start and share of bandwidth are taken over"

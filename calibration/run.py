@@ -164,14 +164,19 @@ def compare_command(
 def read_calibration(path: Path) -> Calibration:
     """A calibration from its file. Raises InputError where it is missing, no JSON, or no calibration."""
     try:
+        if not path.is_file():
+            raise InputError("calibration", str(path), "cannot be read: no such file", "give a JSON file")
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError("calibration", str(path), f"cannot be read: {error.strerror}", "give a JSON file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError("calibration", str(path), f"not valid JSON: {error}", "give a file that `run` wrote") from None
     if not isinstance(fields, dict):
         raise InputError("calibration", str(path), "must be one JSON object", "give a file that `run` wrote")
-    return Calibration(**CALIBRATION.brought_up(fields))
+    try:
+        return Calibration(**CALIBRATION.brought_up(fields))
+    except RecursionError:  # a value that can be read and not be shown
+        raise InputError("calibration", str(path), "is nested too deeply", "give a file that `run` wrote") from None
 
 
 def _setup(device: Device, sku: GpuSku) -> dict[str, Value]:

@@ -73,6 +73,23 @@ def read_table(folder: Path, name: str) -> Table | None:
     return None
 
 
+def read_csv(path: Path) -> Table:
+    """The table of one CSV file, plain or gzip, whatever its name; raises InputError as `read_table` does."""
+    return _parse(path.name, _text(path))
+
+
+def write_table(path: Path, table: Table) -> None:
+    """Write a table as plain CSV that `read_table` reads back; numbers with ten significant digits."""
+    columns = [
+        [f"{value:.10g}" for value in column.tolist()] if column.dtype.kind == "f" else column.tolist()
+        for column in table.columns.values()
+    ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.columns)
+        writer.writerows(zip(*columns, strict=True))
+
+
 def _text(path: Path) -> str:
     """The text of a table, plain or gzip, up to `MAX_TABLE_BYTES`; raises InputError for anything else."""
     try:
