@@ -61,7 +61,7 @@ def shorten(value: object) -> str:
     """
     try:
         text = " ".join(repr(value).split())
-    except ValueError:  # repr of an integer beyond Python's digit limit
+    except (ValueError, RecursionError):  # an integer beyond Python's digit limit, or something nested too deeply
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
 

@@ -17,8 +17,8 @@ from planner.errors import InputError, PlannerError
 from planner.fixes import Fix
 from planner.links import packaged_content
 from planner.llm import list_llms, load_llm, parameters
-from planner.plan_types import PricePolicy
 from planner.prices import offered_prices
+from planner.scenario_types import ScenarioPrices
 from planner.tables import significant
 from planner.traces import load_lengths
 
@@ -121,7 +121,7 @@ def _skus(content: Content) -> Iterator[Fix]:
 
 def _has_price(sku: str, content: Content, hardware: HardwareDb) -> bool:
     try:
-        return bool(offered_prices(sku, PricePolicy.model_validate(content.get("prices") or {}), hardware))
+        return bool(offered_prices(sku, ScenarioPrices.model_validate(content.get("prices") or {}), hardware))
     except (InputError, ValidationError):
         return False
 

@@ -37,6 +37,8 @@ MAX_SKU_BYTES = 100_000
 """Largest SKU file that is read; those packaged are below 4 kB."""
 MAX_CALIBRATION_BYTES = 5_000_000
 """Largest calibration that is read; those packaged are below 100 kB."""
+MAX_ID = 100
+"""Most characters of an id that are shown in errors about the file."""
 SAME = 1e-6
 """Relative difference below which an entered value is the one that was there: it was only shown in another unit."""
 
@@ -240,7 +242,7 @@ def _stem(text: str) -> str:
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals and key.strip() == "id":
-            return value.partition("#")[0].strip().strip("\"'")
+            return value.partition("#")[0].strip().strip("\"'")[:MAX_ID]
     return ""
 
 

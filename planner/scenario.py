@@ -19,7 +19,7 @@ from planner.demand import Cascade, DemandProfile, OfflineWork, Service
 from planner.errors import InputError, from_validation_error
 from planner.explain_changes import scaled_lengths
 from planner.llm import LlmSpec, list_llms, load_llm
-from planner.plan_types import PlanRequest, PricePolicy
+from planner.plan_types import PlanRequest
 from planner.price_files import read_prices
 from planner.profiles import load_profile, profile_from_trace
 from planner.scenario_files import (
@@ -175,7 +175,7 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         workload=workload,
         slo=Slo(targets=scenario.slo, attainment=scenario.attainment),
         search=scenario.search,
-        prices=PricePolicy.model_validate(scenario.prices.model_dump(exclude={"file", "file_provider"})),
+        prices=scenario.prices.policy,
         limits=scenario.limits,
         objective=scenario.objective,
         seed=scenario.simulation.seed,

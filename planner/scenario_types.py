@@ -194,6 +194,11 @@ class ScenarioPrices(PricePolicy):
     )
     file_provider: str | None = Field(default=None, description="whose SkyPilot catalog it is; default: its folder")
 
+    @property
+    def policy(self) -> PricePolicy:
+        """Without the list."""
+        return PricePolicy.model_validate(self.model_dump(exclude={"file", "file_provider"}))
+
 
 class Scenario(Frozen):
     """What a person writes down: the input of `planner plan`."""

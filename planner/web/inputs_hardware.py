@@ -11,7 +11,7 @@ import streamlit as st
 from hardware_db import HardwareDb, Price, load_hardware
 from planner.configurations import Mode
 from planner.errors import PlannerError
-from planner.plan_types import PricePolicy
+from planner.scenario_types import ScenarioPrices
 from planner.supply import offered_prices
 from planner.tables import money
 from planner.web import session
@@ -134,7 +134,7 @@ def listed_price(sku: str, hardware: HardwareDb) -> Price | None:
     """The cheapest price that is listed for a SKU under the scenario's policy, own prices aside."""
     policy = {**session.value("prices"), "usd_per_gpu_hour": {}}
     try:
-        return next(iter(offered_prices(sku, PricePolicy.model_validate(policy), hardware)), None)
+        return next(iter(offered_prices(sku, ScenarioPrices.model_validate(policy), hardware)), None)
     except PlannerError:
         return None
     except ValueError:  # a policy that the page complains of elsewhere

@@ -1,0 +1,94 @@
+"""One call under watch: it answers or refuses with PlannerError, in time, without touching what is not its own."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from planner.errors import PlannerError
+
+TIME_LIMIT_S = 20.0
+"""A call that takes longer hangs: on an idle machine the slowest of them takes a twentieth of this."""
+ROOT = Path(__file__).resolve().parents[2]
+_OWN = tuple(str(ROOT / name) for name in ("planner", "hardware_db", "calibration"))
+_INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "socket.bind")
+_REFUSED += ("pickle.find_class", "os.remove", "os.rename", "os.mkdir", "shutil.rmtree", "ctypes.dlopen")
+
+
+class Hang(BaseException):
+    """The time is up. No `Exception`, so that no reader takes it for its own."""
+
+
+def answered(read: Callable[[], object], limit_s: float = TIME_LIMIT_S) -> bool:
+    """Whether `read` gave a value; False where it refused with PlannerError on one printable line.
+
+    Everything else that it raises comes through, `Hang` after `limit_s` too.
+    """
+    with _time_limit(limit_s):
+        try:
+            read()
+        except PlannerError as error:
+            line = str(error)
+            assert line.strip(), "an error says something"
+            assert len(line) < 20_000, f"an error of {len(line)} characters"
+            assert error.bound, f"an error says what is wrong: {line}"
+            return False
+    return True
+
+
+@contextmanager
+def _time_limit(limit_s: float) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Hang(f"took longer than {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Watch:
+    """An audit hook, which can be turned off but not taken away (PEP 578)."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] | None = None
+        self.installed = False
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.seen is None:
+            return
+        if event in _REFUSED:
+            self.seen.append(f"{event} {arguments!r}"[:300])
+        elif event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str):
+            self.seen.append(f"{event} {arguments[0]}")
+
+
+_WATCH = _Watch()
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """What is done to files, processes and sockets meanwhile, as far as Python says (PEP 578).
+
+    Reading this project and what is installed is left out: that is how modules and packaged data are loaded.
+    """
+    if not _WATCH.installed:
+        sys.addaudithook(_WATCH)
+        _WATCH.installed = True
+    raw: list[str] = []
+    found: list[str] = []
+    _WATCH.seen = raw
+    try:
+        yield found
+    finally:
+        _WATCH.seen = None
+        found += [one for one in raw if not one.partition(" ")[2].startswith((*_OWN, *_INSTALLED))]
