@@ -61,8 +61,10 @@ def shorten(value: object) -> str:
     """
     try:
         text = " ".join(repr(value).split())
-    except (ValueError, RecursionError):  # an integer beyond Python's digit limit, or something nested too deeply
+    except ValueError:  # repr of an integer beyond Python's digit limit
         text = f"a {type(value).__name__} too long to show"
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply to show"
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
 
 

@@ -106,9 +106,10 @@ _PIECES = frozenset({"GPUs", "replicas", "SKUs"})
 
 
 def gained(better: float, measure: Measure) -> str:
-    """E.g. ``saves 41.00 USD/h``, ``loses 2.5 requests/s``."""
+    """E.g. ``saves 41.00 USD/h``, ``costs 3.00 USD/h more``, ``loses 2.5 requests/s``."""
     if measure is Measure.COST:
-        return f"{'saves' if better >= 0.0 else 'costs'} {money(abs(better))} USD/h"
+        price = f"{money(abs(better))} USD/h"
+        return f"saves {price}" if better >= 0.0 else f"costs {price} more"
     return f"{'wins' if better >= 0.0 else 'loses'} {significant(abs(better))} {measure.value}"
 
 

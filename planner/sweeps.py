@@ -28,8 +28,8 @@ from typing import Any
 
 import yaml
 
-from hardware_db import HardwareDb, load_hardware
-from planner.errors import InputError, PlannerError
+from hardware_db import Frozen, HardwareDb, load_hardware
+from planner.errors import InputError, PlannerError, UnknownNameError
 from planner.explain_solver import REFUSED, outcome_of
 from planner.export import plain
 from planner.plan_files import FOLDER_KEY, SCENARIO_KEY, plan_document_at
@@ -62,7 +62,7 @@ UNEXPECTED = (
 )
 """What a mistake in the planner raises: the point has failed, the others go on."""
 _SHARING = re.compile(
-    r"(.*\.)?workload\.rate_per_s|growth|objective|name|description|(prices|limits|simulation)(\..*)?"
+    r"(.*\.)?workload\.(arrivals\.)?rate_per_s|growth|objective|name|description|(prices|limits|simulation)(\..*)?"
 )
 """Fields that leave latencies as they are: what is evaluated for one value serves the others."""
 
@@ -205,8 +205,61 @@ def _subject(request: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], P
     return dict(content), Path(document.get(FOLDER_KEY) or Path(request).parent)
 
 
+def _maker(
+    request: str | Path | Mapping[str, Any] | PlanRequest, overrides: Sequence[str]
+) -> tuple[str, Callable[[Values], PlanRequest]]:
+    """The name of what is planned, and how the request of a point is made."""
+    if isinstance(request, PlanRequest):
+        if overrides:
+            fix = "change the request, or give the scenario it came from"
+            raise InputError("overrides", overrides, "a request has no fields of a scenario", fix)
+        return request.name, lambda values: with_fields(request, values)
+    content, folder = _subject(request)
+
+    def made(values: Values) -> PlanRequest:
+        own = [_assignment(path, value) for path, value in values.items()]
+        scenario, _ = read_scenario(content, [*overrides, *own])
+        return build_request(scenario, folder)
+
+    return str(content.get("name", "unnamed")), made
+
+
+def with_fields(request: PlanRequest, values: Mapping[str, object]) -> PlanRequest:
+    """A request with other values at dotted paths of its own fields, list positions as numbers.
+
+    Raises InputError (a value that does not fit) and UnknownNameError (a field that there is not).
+
+    >>> request = build_request(read_scenario(scenario_content("chat-llama-70b")[0])[0], Path())
+    >>> with_fields(request, {"workload.arrivals.rate_per_s": 5.0}).workload.rate_per_s
+    5.0
+    """
+    for path, value in values.items():
+        request = _replaced(request, path.split("."), value, path)
+    return request
+
+
+def _replaced(place: Any, names: Sequence[str], value: object, path: str) -> Any:  # noqa: ANN401
+    """A record, tuple or mapping with another value at the path `names`; `path` is for messages."""
+    if not names:
+        return value
+    name, rest = names[0], names[1:]
+    if isinstance(place, Frozen):
+        if name not in type(place).model_fields:
+            raise UnknownNameError(path, name, type(place).model_fields)
+        fields = {field: getattr(place, field) for field in type(place).model_fields}
+        return type(place)(**{**fields, name: _replaced(fields[name], rest, value, path)})
+    if isinstance(place, tuple):
+        if not name.isdecimal() or int(name) >= len(place):
+            raise InputError(path, name, f"is no position of {len(place)}", "count from 0")
+        new = _replaced(place[int(name)], rest, value, path)
+        return tuple(new if index == int(name) else item for index, item in enumerate(place))
+    if isinstance(place, Mapping):
+        return {**place, name: _replaced(place.get(name), rest, value, path)}
+    raise InputError(path, name, "lies inside a value that has no fields", "end the path before it")
+
+
 def _read(
-    content: Mapping[str, Any], folder: Path, points: Sequence[Mapping[str, Any]], overrides: Sequence[str]
+    made: Callable[[Values], PlanRequest], points: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Task], list[SweepPoint]]:
     """The points that can be planned, and those that are refused. Raises InputError where every point is."""
     tasks: list[Task] = []
@@ -214,9 +267,7 @@ def _read(
     first: PlannerError | None = None
     for number, values in enumerate(points):
         try:
-            own = [_assignment(path, value) for path, value in values.items()]
-            scenario, _ = read_scenario(content, [*overrides, *own])
-            tasks.append(Task(number, values, build_request(scenario, folder)))
+            tasks.append(Task(number, values, made(values)))
         except PlannerError as error:
             first = first or error
             refused.append(SweepPoint(number, values, REFUSED, reason=str(error)))
@@ -230,7 +281,7 @@ def portions(tasks: Sequence[Task], size: int) -> list[tuple[Task, ...]]:
     groups: dict[str, list[Task]] = {}
     for task in tasks:
         own = {path: value for path, value in task.values.items() if not _SHARING.fullmatch(path)}
-        groups.setdefault(json.dumps(own, sort_keys=True), []).append(task)
+        groups.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(task)
     found: list[tuple[Task, ...]] = []
     filled: list[Task] = []
     for group in groups.values():
@@ -339,7 +390,7 @@ def _settings(way: Way) -> str:
 
 
 def sweep(
-    request: str | Path | Mapping[str, Any],
+    request: str | Path | Mapping[str, Any] | PlanRequest,
     over: Over,
     executor: Executor | None = None,
     simulate: bool = False,
@@ -354,9 +405,10 @@ def sweep(
     """A scenario planned at many points.
 
     Args:
-        request: name of a packaged scenario, path of a YAML file or of a ``plan.json``, or a dict.
-        over: by dotted path of the scenario (``workload.rate_per_s``, ``slo.0.threshold_s``) the values it takes, in
-            all combinations, the last one moving fastest; or a list of points, each a dict of paths and values.
+        request: name of a packaged scenario, path of a YAML file or of a ``plan.json``, a dict, or a `PlanRequest`.
+        over: by dotted path of the scenario (``workload.rate_per_s``, ``slo.0.threshold_s``), of a `PlanRequest` by
+            that of its own fields (``workload.arrivals.rate_per_s``, ``slo.targets.0.threshold_s``), the values it
+            takes, in all combinations, the last one moving fastest; or a list of points, dicts of paths and values.
         executor: where points are planned: any `concurrent.futures.Executor`, of which only `submit` is used. None:
             new processes, one per CPU, which re-import the calling script (so guard it by ``__name__``).
         simulate: judge each fleet by simulation too; by theory alone otherwise.
@@ -375,9 +427,9 @@ def sweep(
     no such file.
     """
     started = time.perf_counter()
-    content, folder = _subject(request)
+    name, made = _maker(request, overrides)
     points = _points(over)
-    tasks, refused = _read(content, folder, points, overrides)
+    tasks, refused = _read(made, points)
     if portion is not None and portion < 1:
         raise InputError("portion", portion, "must be >= 1", "give a number of points")
     way = Way(simulate, alternatives, hardware)
@@ -406,7 +458,7 @@ def sweep(
         if number not in found
     }
     return Sweep(
-        name=str(content.get("name", "unnamed")),
+        name=name,
         paths=tuple(dict.fromkeys(itertools.chain(*points))),
         points=tuple((found | missing)[number] for number in range(len(points))),
         stopped=stopped,

@@ -21,13 +21,13 @@ import pytest
 import yaml
 
 from planner import sweeps
-from planner.errors import InputError, UnknownNameError
+from planner.errors import InputError, PlannerError, UnknownNameError
 from planner.explain_solver import REFUSED
 from planner.export import plan_to_dict, write_json
 from planner.planning import plan
 from planner.scenario import load_scenario
 from planner.sweep_points import FAILED, UNPLANNED, Sweep, SweepPoint, headline, table
-from planner.sweeps import Task, Way, plan_tasks, portions, process_pool, sweep
+from planner.sweeps import Task, Way, plan_tasks, portions, process_pool, sweep, with_fields
 
 SCENARIO: dict[str, Any] = {
     "name": "tiny",
@@ -380,3 +380,35 @@ class TestResults:
         assert shown.rows[1][-2] == "infeasible: too slow"
         assert shown.note.startswith("1 more point not shown")
         assert headline(Sweep("none", (RATE,), found.points[1:2])) == "none: 1 point, 0 with a fleet."
+
+
+# --- requests made in Python ------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_swept_like_the_scenario_it_came_from() -> None:
+    rates, limits = [10, 30], [0.5, 1.0]
+    own = sweep(
+        load_scenario(SCENARIO), {"workload.arrivals.rate_per_s": rates, "slo.targets.0.threshold_s": limits}, Here()
+    )
+    scenario = sweep(SCENARIO, {RATE: rates, TTFT: limits}, Here())
+    assert [one.usd_per_hour for one in own.points] == [one.usd_per_hour for one in scenario.points]
+    assert (own.name, own.paths) == ("tiny", ("workload.arrivals.rate_per_s", "slo.targets.0.threshold_s"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("workload.rate", 1, "workload.rate = 'rate': .*arrivals, classes"),
+        ("slo.targets.7.threshold_s", 1, "is no position of 2. Fix: count from 0"),
+        ("seed.deeper", 1, "has no fields"),
+        ("workload.arrivals.rate_per_s", -1, "rate_per_s = -1"),
+    ],
+)
+def test_a_field_that_a_request_has_not_is_named(path: str, value: object, said: str) -> None:
+    with pytest.raises(PlannerError, match=said):
+        with_fields(load_scenario(SCENARIO), {path: value})
+
+
+def test_overrides_are_for_scenarios() -> None:
+    with pytest.raises(InputError, match="give the scenario it came from"):
+        sweep(load_scenario(SCENARIO), {"seed": [1]}, Here(), overrides=["seed=2"])
