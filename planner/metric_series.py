@@ -16,7 +16,6 @@ https://prometheus.io/docs/prometheus/latest/querying/functions/, without their 
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.text_files import FileKind, Source, name_of, text_of
+from planner.text_files import FileKind, Source, json_documents, name_of, text_of
 
 Floats = NDArray[np.float64]
 
@@ -161,16 +160,7 @@ def _check_size(name: str, series: int, samples: int) -> None:
 
 
 def _documents(text: str, name: str) -> Iterator[object]:
-    decoder, blank, place = json.JSONDecoder(), re.compile(r"\s*"), 0
-    while True:
-        found = blank.match(text, place)
-        place = found.end() if found else place
-        if place >= len(text):
-            return
-        try:
-            document, place = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError) as error:
-            raise InputError("metrics", name, f"is not JSON ({type(error).__name__})", KIND.fix) from None
+    for document in json_documents(text, name, KIND):
         yield from document if isinstance(document, list) else (document,)
 
 

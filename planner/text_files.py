@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -107,3 +110,28 @@ def _decoded(content: bytes, name: str, kind: FileKind) -> str:
 
 def _too_big(name: str, kind: FileKind) -> InputError:
     return InputError(kind.field, name, f"is larger than {kind.most_bytes / 1e6:g} MB", kind.shorten)
+
+
+def json_documents(text: str, name: str, kind: FileKind) -> Iterator[object]:
+    r"""JSON documents that stand one after another, as in JSON lines, each as it is read.
+
+    Raises InputError for what is not JSON, and for JSON that Python cannot hold.
+
+    >>> list(json_documents('{"a": 1}\n[2]', "x.jsonl", FileKind("table", "give a table", 1000, "cut it")))
+    [{'a': 1}, [2]]
+    """
+    decoder, blank, place = json.JSONDecoder(), re.compile(r"\s*"), 0
+    while True:
+        found = blank.match(text, place)
+        place = found.end() if found else place
+        if place >= len(text):
+            return
+        try:
+            document, place = decoder.raw_decode(text, place)
+        except json.JSONDecodeError as error:
+            bound = f"line {error.lineno} is not JSON ({error.msg})"
+            raise InputError(kind.field, name, bound, "give JSON, or one JSON object a line") from None
+        except (ValueError, RecursionError) as error:
+            bound = f"holds JSON that cannot be read ({type(error).__name__})"
+            raise InputError(kind.field, name, bound, kind.fix) from None
+        yield document

@@ -45,12 +45,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from planner.errors import InputError
-from planner.text_files import FileKind, Source, name_of, text_of
+from planner.text_files import FileKind, Source, json_documents, name_of, text_of
 from planner.trace_benchmarks import benchmark_trace, is_benchmark
 from planner.trace_conversations import ConversationReader, TokenCount, turns_of
 from planner.trace_requests import FIX, RECOGNISED, Clock, RecognisedTrace, finished, unrecognised
@@ -59,6 +59,7 @@ from planner.traces import MAX_TRACE_BYTES, MIN_SPAN_S
 
 __all__ = ["RECOGNISED", "RecognisedTrace", "describe", "read_any_trace"]
 
+KIND = FileKind("trace", FIX, MAX_TRACE_BYTES, "cut it to a busy hour")
 MOONCAKE_UNIT_S = 1e-3
 """Mooncake counts time in whole milliseconds."""
 _FORMATS: tuple[tuple[str, frozenset[str], float | None], ...] = (
@@ -119,7 +120,7 @@ def read_any_trace(
     name = name or name_of(source, "trace")
     named = None if columns is None else Columns.of(columns)
     counting = TokenCount(tokens_per_character, count_tokens)
-    text = text_of(source, name, FileKind("trace", FIX, MAX_TRACE_BYTES, "cut it to a busy hour"))
+    text = text_of(source, name, KIND)
     try:
         in_json = text.lstrip()[:1] in ("{", "[")
         return _json_trace(text, name, named, counting) if in_json else _table_trace(text, name, named)
@@ -248,7 +249,7 @@ def _json_trace(text: str, name: str, named: Columns | None, counting: TokenCoun
     """One document, or one after the other: objects that are requests, hold a list of them, or are benchmark runs."""
     reader, talk, runs = RowReader(named), ConversationReader(counting), list[Mapping[str, object]]()
     number = documents = 0
-    for document in _documents(text, name):
+    for document in json_documents(text, name, KIND):
         documents += 1
         for row in _objects(document, reader, name):
             number += 1
@@ -266,24 +267,6 @@ def _json_trace(text: str, name: str, named: Columns | None, counting: TokenCoun
     if talk.conversations and reader.first is None:
         return finished(talk.rows, name, f"conversations ({kind})", talk.notes(), Clock(None))
     return _recognised(reader, name, kind)
-
-
-def _documents(text: str, name: str) -> Iterator[object]:
-    decoder, blank, place = json.JSONDecoder(), re.compile(r"\s*"), 0
-    while True:
-        found = blank.match(text, place)
-        place = found.end() if found else place
-        if place >= len(text):
-            return
-        try:
-            document, place = decoder.raw_decode(text, place)
-        except json.JSONDecodeError as error:
-            bound = f"line {error.lineno} is not JSON ({error.msg})"
-            raise InputError("trace", name, bound, "give JSON, or one JSON object a line") from None
-        except (ValueError, RecursionError) as error:
-            bound = f"holds JSON that cannot be read ({type(error).__name__})"
-            raise InputError("trace", name, bound, FIX) from None
-        yield document
 
 
 def _objects(document: object, reader: RowReader, name: str) -> Iterable[Mapping[str, object]]:

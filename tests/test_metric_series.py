@@ -125,7 +125,7 @@ def test_histograms_add_over_labels() -> None:
         ('{"data": {"resultType": "vector", "result": [{"metric": {"__name__": "a"}, "value": [1]}]}}', "is no sample"),
         ('{"data": {"resultType": "vector", "result": [7]}}', "has a result without labels"),
         ("[1, 2]", "where an answer should be"),
-        ("[" * 100_000, "is not JSON"),
+        ("[" * 100_000, "holds JSON that cannot be read"),
         ('{"a": ', "is not JSON"),
     ],
 )

@@ -490,7 +490,7 @@ def test_paths_that_are_no_file(path: str) -> None:
 
 
 def test_files_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trace_formats, "MAX_TRACE_BYTES", 1000)
+    monkeypatch.setattr(trace_formats, "KIND", trace_formats.KIND._replace(most_bytes=1000))
     big = (TABLE + "4,5,6\n" * 500).encode()
     (tmp_path / "big.csv").write_bytes(big)
     sources = (tmp_path / "big.csv", io.BytesIO(big), io.StringIO(big.decode()), io.BytesIO(gzip.compress(big)))
