@@ -319,12 +319,12 @@ def test_decimal_commas_in_tables_with_semicolons() -> None:
 @pytest.mark.parametrize("wrap", ["bytes", "bom", "utf-16", "gzip", "path", "gzip path", "misnamed"])
 def test_every_way_in(wrap: str, tmp_path: Path) -> None:
     raw, path = TABLE.encode(), tmp_path / "requests.json"
-    path.write_bytes(gzip.compress(raw) if wrap == "gzip path" else raw)
+    path.write_bytes(gzip.compress(raw, mtime=0) if wrap == "gzip path" else raw)
     source = {
         "bytes": io.BytesIO(raw),
         "bom": io.BytesIO(TABLE.encode("utf-8-sig")),
         "utf-16": io.BytesIO(TABLE.encode("utf-16")),
-        "gzip": io.BytesIO(gzip.compress(raw)),
+        "gzip": io.BytesIO(gzip.compress(raw, mtime=0)),
         "path": str(path),
         "gzip path": path,
         "misnamed": path,
@@ -474,8 +474,8 @@ def test_refusals_list_what_is_recognised() -> None:
         (b"PAR1\x15\x04", "is a Parquet file"),
         (b"\x89PNG\r\n\x1a\n\0\0", "is not text (invalid start byte)"),
         (b"\xff\xfea", "is not text"),
-        (gzip.compress(TABLE.encode())[:-12], "cannot be read"),
-        (gzip.compress(TABLE.encode())[:12] + b"\xff" * 9, "cannot be read"),
+        (gzip.compress(TABLE.encode(), mtime=0)[:-12], "cannot be read"),
+        (gzip.compress(TABLE.encode(), mtime=0)[:12] + b"\xff" * 9, "cannot be read"),
     ],
 )
 def test_files_that_are_no_text(content: bytes, complaint: str) -> None:
@@ -493,7 +493,12 @@ def test_files_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(trace_formats, "KIND", trace_formats.KIND._replace(most_bytes=1000))
     big = (TABLE + "4,5,6\n" * 500).encode()
     (tmp_path / "big.csv").write_bytes(big)
-    sources = (tmp_path / "big.csv", io.BytesIO(big), io.StringIO(big.decode()), io.BytesIO(gzip.compress(big)))
+    sources = (
+        tmp_path / "big.csv",
+        io.BytesIO(big),
+        io.StringIO(big.decode()),
+        io.BytesIO(gzip.compress(big, mtime=0)),
+    )
     for source in sources:
         with pytest.raises(InputError, match=r"is larger than 0\.001 MB\. Fix: cut it to a busy hour"):
             read_any_trace(source)
@@ -505,7 +510,7 @@ def test_files_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_bomb_is_unpacked_no_further_than_the_limit() -> None:
     """A megabyte that expands to a gigabyte."""
-    squeezed = gzip.compress(b"0" * 10_000_000, compresslevel=9)
+    squeezed = gzip.compress(b"0" * 10_000_000, compresslevel=9, mtime=0)
     with pytest.raises(InputError, match=r"is larger than 100 MB"):
         _read(squeezed * 100)
 
