@@ -84,8 +84,7 @@ SLOS = {
 }
 
 
-@pytest.mark.parametrize("calibrated", [True, False], ids=["calibrated", "rooflines"])
-@pytest.mark.parametrize("case", SLOS)
+@pytest.mark.parametrize(("case", "calibrated"), [*((case, True) for case in SLOS), ("both matter", False)], ids=str)
 def test_the_best_member_is_that_of_trying_every_one(case: str, calibrated: bool) -> None:
     asked, some = demand(SLOS[case]), family(calibrated=calibrated)
     capacity = Capacity(asked)

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -30,7 +31,7 @@ from planner.explain_changes import (
 )
 from planner.explain_report import explanation_document, headline, markdown, sentences, tables
 from planner.explain_solver import OutOfSolvesError, Solver, first_change
-from planner.explain_types import Case, Measure, Outcome, Question
+from planner.explain_types import Case, Explanation, Measure, Outcome, Question
 from planner.plan_types import Plan, PlanRequest
 from planner.planning import plan
 from planner.sensitivity import tornado
@@ -249,29 +250,33 @@ class TestSolver:
         assert "choose another" in found.fleet
 
 
-class TestExplanation:
-    """All questions on one real plan, and how they are told."""
-
-    FOUND = explain(
+@cache
+def found_for_real() -> Explanation:
+    """All that is asked of a real plan."""
+    return explain(
         REAL,
         Solver(),
         [Question.MARGINAL, Question.REQUIREMENTS, Question.API, Question.RUNNERS_UP],
         api_prices_of("llama-3.1-8b")[1:],
     )
 
+
+class TestExplanation:
+    """All questions on one real plan, and how they are told."""
+
     def test_what_was_asked_is_answered(self) -> None:
-        assert len(self.FOUND.answered) == 4
-        assert self.FOUND.unanswered == {}
-        assert self.FOUND.measure is Measure.COST
-        assert self.FOUND.outcome.gpus == REAL.gpus
+        assert len(found_for_real().answered) == 4
+        assert found_for_real().unanswered == {}
+        assert found_for_real().measure is Measure.COST
+        assert found_for_real().outcome.gpus == REAL.gpus
 
     def test_tables_are_rectangular_and_headline_names_the_cost(self) -> None:
-        assert f"{REAL.cost.usd_per_hour:.2f} USD/h" in headline(self.FOUND)  # type: ignore[union-attr]
-        shown = tables(self.FOUND)
+        assert f"{REAL.cost.usd_per_hour:.2f} USD/h" in headline(found_for_real())  # type: ignore[union-attr]
+        shown = tables(found_for_real())
         assert {table.title for table in shown} >= {"What one step is worth", "Against hosted APIs"}
         for table in shown:
             assert all(len(row) == len(table.columns) for row in table.rows)
-            assert table.title in markdown(self.FOUND)
+            assert table.title in markdown(found_for_real())
 
     def test_sentences_quote_the_formula(self) -> None:
         found = explain(made_up(REQUEST, {(H100, 1): 1}, 60.0), Solver(smooth), [Question.MARGINAL])
@@ -280,16 +285,16 @@ class TestExplanation:
 
     def test_what_binds_is_named_first(self) -> None:
         assert REAL.allocation is not None
-        first = sentences(self.FOUND)[0]
+        first = sentences(found_for_real())[0]
         assert first.startswith("Held back by: ")
         for row in REAL.allocation.binding:
             assert row.name in first
 
     def test_the_document_is_plain_json_with_the_same_numbers(self) -> None:
-        document = explanation_document(self.FOUND)
+        document = explanation_document(found_for_real())
         told = document["explanation"]
-        assert told["outcome"]["usd_per_hour"] == self.FOUND.outcome.usd_per_hour
-        assert len(told["marginals"]) == len(self.FOUND.marginals)
+        assert told["outcome"]["usd_per_hour"] == found_for_real().outcome.usd_per_hour
+        assert len(told["marginals"]) == len(found_for_real().marginals)
         assert told["api"][0]["price"]["source_url"].startswith("https://")
 
     def test_of_an_infeasible_request_the_relaxations_are_told(self) -> None:

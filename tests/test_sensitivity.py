@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -16,7 +17,7 @@ from planner.explain_changes import (
     price_now,
 )
 from planner.explain_solver import Solver
-from planner.explain_types import Case, Outcome, ParetoPoint
+from planner.explain_types import Case, Outcome, ParetoPoint, Sensitivity
 from planner.performance import evaluate
 from planner.pessimism import deviations_of, pessimistic_hardware, shifted_calibration, shifted_deployment
 from planner.planning import plan
@@ -67,6 +68,12 @@ class TestPrices:
         assert price_now(Case(REQUEST, HARDWARE), sku) == pytest.approx(REAL.cost.usd_per_hour / count)
 
 
+@cache
+def real_bars() -> tuple[Sensitivity, ...]:
+    """Of a real plan."""
+    return tornado(REAL, Solver())
+
+
 class TestTornado:
     """Bars have the widths of the formula, and a kept fleet is judged by the queues."""
 
@@ -77,10 +84,8 @@ class TestTornado:
         assert "shared prefixes" not in bars
         assert "speed of kernels" not in bars  # uncalibrated
 
-    BARS = tornado(REAL, Solver())
-
     def test_widest_first(self) -> None:
-        widths = [bar.swing for bar in self.BARS]
+        widths = [bar.swing for bar in real_bars()]
         assert widths == sorted(widths, reverse=True)
         assert len(widths) == 4
 
@@ -152,7 +157,7 @@ class TestTornado:
         assert all(kind.ttft.quantile_s(0.9) <= kinds[kind.name][1] for kind in just)
 
     def test_prices_move_the_cost_of_a_kept_fleet_and_nothing_else(self) -> None:
-        bars = {bar.name: bar for bar in self.BARS}
+        bars = {bar.name: bar for bar in real_bars()}
         (sku,) = REAL.gpus
         low, high = bars[f"price of {sku}"].low.kept, bars[f"price of {sku}"].high.kept
         assert low is not None
