@@ -109,8 +109,13 @@ def within_quotas(sku: str, ways: list[Way], limits: FleetLimits) -> tuple[list[
     block = _common_block(ways) or 1
     in_use = min(most) // block * block if most else None
     if in_use is not None:
-        ways = [way.limited_to(in_use) for way in ways]
+        ways = [way if _is_held(way, in_use) else way.limited_to(in_use) for way in ways]
     return [way for way in ways if way.at_most is None or way.at_most >= way.block], in_use, read
+
+
+def _is_held(way: Way, in_use: int) -> bool:
+    """Whether a limit of the GPUs in use says all: nobody buys more, so that the same limit of the way is none."""
+    return 0 < in_use and in_use % way.block == 0 and way.usable_share == 1.0
 
 
 def _common_block(ways: Sequence[Way]) -> int | None:

@@ -120,6 +120,7 @@ class TestExplain:
             assert f"No change of {other} alone makes it feasible" in said
         assert "fewest replicas of a pool 3 replicas -> 2 replicas makes it feasible" in said
         assert "most h100-sxm 2 GPUs -> 3 GPUs makes it feasible" in said
+        assert "enough is any of: limits.gpus.h100-sxm 2 -> 3" in said  # a limit is one limit, however it is bought
 
     def test_a_plan_is_explained_from_its_document(self, plan_json: Path) -> None:
         result = run("explain", plan_json, "--only", "requirements")
