@@ -115,7 +115,7 @@ def within_quotas(sku: str, ways: list[Way], limits: FleetLimits) -> tuple[list[
 
 def _is_held(way: Way, in_use: int) -> bool:
     """Whether a limit of the GPUs in use says all: nobody buys more, so that the same limit of the way is none."""
-    return 0 < in_use and in_use % way.block == 0 and way.usable_share == 1.0
+    return in_use > 0 and in_use % way.block == 0 and way.usable_share == 1.0
 
 
 def _common_block(ways: Sequence[Way]) -> int | None:
