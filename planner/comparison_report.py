@@ -122,7 +122,7 @@ def headline(comparison: Comparison) -> str:
     """What was compared, and which system does best: most goodput with targets, else the shortest mean E2E."""
     deployment, workload = comparison.deployment, comparison.workload
     offered = "a closed loop" if workload.is_closed else f"{significant(workload.rate_per_s)} requests/s"
-    subject = f"{counted(len(comparison.rows), 'system')} on {deployment.summary} under {offered}"
+    subject = f"{counted(len(comparison.compared), 'system')} on {deployment.summary} under {offered}"
     rows = [row for row in comparison.compared if row.performance is not None and row.performance.stable]
     if not rows:
         return f"{subject}: none keeps up."

@@ -178,7 +178,7 @@ def _moved(relaxation: Relaxation, needed: float, request: PlanRequest) -> Itera
         yield from _more_gpus(limited[1], math.ceil(needed - 1e-9), relaxation.limit, request)
     elif relaxation.field.startswith("slices[") and _is_one_demand(request):
         rate = -rounded_up(-needed, 3)
-        yield Fix(f"Serve {significant(rate)} requests/s (asked: {significant(relaxation.limit)})", _rate(rate))
+        yield Fix(f"Serve {significant(rate)} requests/s at most", _rate(rate))
 
 
 def _rate(rate_per_s: float) -> dict[str, Any]:
