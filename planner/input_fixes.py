@@ -15,7 +15,7 @@ from hardware_db import HardwareDb, load_hardware
 from planner.configurations import SearchSpace
 from planner.errors import InputError, PlannerError
 from planner.fixes import Fix
-from planner.links import packaged_content
+from planner.links import packaged_content, value_at
 from planner.llm import list_llms, load_llm, parameters
 from planner.prices import offered_prices
 from planner.scenario_types import ScenarioPrices
@@ -45,22 +45,6 @@ def fixes_for_error(error: PlannerError, content: Content) -> tuple[Fix, ...]:
     return tuple(fix for mend in _MENDS for fix in mend(error, path, content))
 
 
-def _at(content: Any, path: str) -> Any:  # noqa: ANN401
-    """The value at a dotted path, or None; a name may itself hold dots where it ends the path."""
-    place, names = content, path.split(".")
-    for index, name in enumerate(names):
-        rest = ".".join(names[index:])
-        if isinstance(place, Mapping) and rest in place:
-            return place[rest]
-        if isinstance(place, Mapping):
-            place = place.get(name)
-        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-            place = place[int(name)]
-        else:
-            return None
-    return place
-
-
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -70,7 +54,7 @@ def _near_names(error: PlannerError, path: str, content: Content) -> Iterator[Fi
         return
     wrong = str(error.value)
     for name in error.fix.partition("close to it of: ")[2].split(", ")[:NEAR]:
-        written = _at(content, path)
+        written = value_at(content, path)
         if isinstance(written, list):
             replaced = list(dict.fromkeys(name if item == wrong else item for item in written))
             yield Fix(f"Use {name}", {path: replaced})
@@ -87,7 +71,7 @@ def _near_names(error: PlannerError, path: str, content: Content) -> Iterator[Fi
 
 def _nothing_chosen(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """Something where a list is empty."""
-    if _at(content, path) not in ([], ()):
+    if value_at(content, path) not in ([], ()):
         return
     if path == "search.skus":
         yield from _skus(content)
@@ -136,7 +120,7 @@ def _too_long(error: PlannerError, path: str, content: Content) -> Iterator[Fix]
         return
     context = int(found[1])
     share = 0.999 * context / error.value
-    shorter = _shortened(_at(content, "workload.lengths"), share)
+    shorter = _shortened(value_at(content, "workload.lengths"), share)
     if shorter is not None:
         text = f"Make requests {significant(100.0 * share)} % as long, so that the longest fits"
         yield Fix(text, {"workload.lengths": shorter})

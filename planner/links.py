@@ -140,3 +140,27 @@ def _unpacked(path: str, text: str) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise InputError(path, text[:40], "is no text", "copy the whole link once more") from None
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def value_at(place: Any, path: str, default: object = None) -> Any:  # noqa: ANN401
+    """The value at a dotted path of plain data, or `default`. A name that ends the path may itself hold dots."""
+    while path:
+        name, path = first_name(place, path)
+        if isinstance(place, Mapping) and name in place:
+            place = place[name]
+        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        else:
+            return default
+    return place
+
+
+def first_name(place: object, path: str) -> tuple[str, str]:
+    """The first name of a path, and the rest: all of it where a mapping has that name, such as a SKU's id with dots."""
+    if isinstance(place, Mapping) and path in place:
+        return path, ""
+    name, _, rest = path.partition(".")
+    return name, rest

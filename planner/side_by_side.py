@@ -15,7 +15,7 @@ from typing import Any
 from hardware_db import HardwareDb
 from planner.deployment import Pool
 from planner.errors import InputError, PlannerError
-from planner.links import Content, differences, full_content
+from planner.links import Content, differences, full_content, value_at
 from planner.plan_files import SCENARIO_KEY
 from planner.plan_types import Alternative, Plan, PlanRequest, TargetCheck
 from planner.planning import HOURS_PER_MONTH, Progress, plan
@@ -339,23 +339,11 @@ def settings_table(contents: Mapping[str, Content]) -> Table:
     first = contents[names[0]]
     paths = dict.fromkeys(path for name in names[1:] for path, _ in differences(first, contents[name]))
     rows = [
-        (path, *(_short(_value(contents[name], path)) for name in names))
+        (path, *(_short(value_at(contents[name], path)) for name in names))
         for path in paths
         if path not in ("name", "description")
     ]
     return Table("Settings that differ", ("setting", *names), tuple(rows), "As scenario files and links name them.")
-
-
-def _value(place: Any, path: str) -> Any:  # noqa: ANN401
-    """The value at a dotted path of plain data; None where it leads nowhere."""
-    for name in path.split("."):
-        if isinstance(place, Mapping):
-            place = place.get(name)
-        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-            place = place[int(name)]
-        else:
-            return None
-    return place
 
 
 def _short(value: object) -> str:
@@ -391,7 +379,7 @@ def scenario_in(name: str, raw: bytes) -> Content:
     for path in file_references(content):
         bound = "names a file, which an upload does not bring along"
         fix = "use a preset, or give its content in place of its name"
-        raise InputError(f"{name}: {path}", _value(content, path), bound, fix)
+        raise InputError(f"{name}: {path}", value_at(content, path), bound, fix)
     return content
 
 

@@ -53,6 +53,17 @@ def chat(rate_per_s: float, scv: float = 1.0) -> Workload:
     return Workload.of(rate_per_s, CHAT, scv)
 
 
+SMALL_CHAT = (
+    "search.skus=[h100-sxm]",
+    "search.modes=[mixed]",
+    "search.tp=[4]",
+    "search.max_running_requests=[256]",
+    "search.max_batched_tokens=[2048]",
+    "simulation.requests=500",
+)
+"""Overrides of the packaged chat-llama-70b with which it is planned in a fraction of a second."""
+
+
 def small_request(**changes: Any) -> PlanRequest:
     """A plan over two SKUs that is searched in a fraction of a second."""
     content: dict[str, Any] = {

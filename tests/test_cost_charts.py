@@ -21,21 +21,14 @@ from planner.plan_types import Plan, PlanRequest
 from planner.rates import excess
 from planner.supply import HOURS_PER_MONTH
 from planner.supply_types import SpotTerms
+from tests.builders import SMALL_CHAT
 
-SMALL = (
-    "search.skus=[h100-sxm]",
-    "search.modes=[mixed]",
-    "search.tp=[4]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[2048]",
-    "simulation.requests=500",
-)
 DAY = date(2026, 11, 21)
 HARDWARE = load_hardware()
 
 
 def request(*more: str) -> PlanRequest:
-    return planner.load_scenario("chat-llama-70b", [*SMALL, *more])
+    return planner.load_scenario("chat-llama-70b", [*SMALL_CHAT, *more])
 
 
 def theory(asked: PlanRequest) -> Plan:

@@ -13,21 +13,12 @@ from planner.deployment import Deployment
 from planner.performance import evaluate
 from planner.planning import Plan, hardware_for, plan
 from planner.scenario import load_scenario
-from tests.builders import disaggregated, mixed, small_request
-
-SMALL = [
-    "search.skus=[h100-sxm]",
-    "search.modes=[mixed]",
-    "search.tp=[4]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[2048]",
-    "simulation.requests=500",
-]
+from tests.builders import SMALL_CHAT, disaggregated, mixed, small_request
 
 
 @cache
 def chat(*more: str) -> Plan:
-    request = load_scenario("chat-llama-70b", [*SMALL, *more])
+    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, *more])
     return plan(request, hardware_for(request), simulate=False, alternatives=False)
 
 

@@ -20,15 +20,8 @@ from planner.input_fixes import fixes_for_error
 from planner.links import Content, full_content
 from planner.plan_types import Plan
 from planner.scenario import read_scenario, with_overrides
+from tests.builders import SMALL_CHAT
 
-SMALL = (
-    "search.skus=[h100-sxm]",
-    "search.modes=[mixed]",
-    "search.tp=[4]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[2048]",
-    "simulation.requests=500",
-)
 NO_FLEET = {
     "target": ["slo.0.threshold_s=0.02"],
     "budget": ["limits.budget_usd_per_hour=5"],
@@ -46,7 +39,7 @@ NO_FLEET = {
 
 
 def content_of(overrides: list[str]) -> Content:
-    return full_content(read_scenario("chat-llama-70b", [*SMALL, *overrides])[0])
+    return full_content(read_scenario("chat-llama-70b", [*SMALL_CHAT, *overrides])[0])
 
 
 def changed(content: Content, changes: Mapping[str, Any]) -> Content:

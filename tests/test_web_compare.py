@@ -14,15 +14,8 @@ from planner.links import full_content
 from planner.scenario import read_scenario
 from planner.systems import SYSTEMS
 from planner.web import compare_gpus, compare_scenarios, compare_systems
+from tests.builders import SMALL_CHAT
 
-SMALL = [
-    "search.skus=[h100-sxm]",
-    "search.modes=[mixed]",
-    "search.tp=[4]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[2048]",
-    "simulation.requests=500",
-]
 IMPOSSIBLE = ["slo.0.threshold_s=0.000001"]
 
 
@@ -41,7 +34,7 @@ def _page(content: dict) -> None:  # type: ignore[type-arg]
 
 
 def _content(*more: str) -> dict[str, Any]:
-    return full_content(read_scenario("chat-llama-70b", [*SMALL, *more])[0])
+    return full_content(read_scenario("chat-llama-70b", [*SMALL_CHAT, *more])[0])
 
 
 def _open(section: str, *more: str) -> AppTest:
@@ -94,7 +87,7 @@ def test_every_system_shown_says_what_it_is_and_who_described_it(systems: AppTes
 
 def test_theory_of_a_row_is_what_evaluate_says(systems: AppTest) -> None:
     """The goodput of 'engine' is that of the plan's own deployment by theory."""
-    request = planner.load_scenario("chat-llama-70b", SMALL)
+    request = planner.load_scenario("chat-llama-70b", SMALL_CHAT)
     planned = planner.plan(request).deployments[0]
     good = planner.evaluate(planned.deployment, planned.workload).goodput_per_s(planned.slo)
     assert f">{planner.tables.significant(good)}<" in _tables(systems)

@@ -23,17 +23,10 @@ from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import read_scenario
 from planner.web import hardware_tab
 from planner.web.work import Page
+from tests.builders import SMALL_CHAT
 
 HARDWARE = load_hardware()
-SMALL = (
-    "search.skus=[h100-sxm]",
-    "search.modes=[mixed]",
-    "search.tp=[4]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[2048]",
-    "simulation.requests=500",
-    "prices.as_of=2026-11-21",
-)
+SMALL = (*SMALL_CHAT, "prices.as_of=2026-11-21")
 
 
 def run_tab() -> None:

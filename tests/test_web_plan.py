@@ -23,15 +23,7 @@ from planner.links import packaged_content
 from planner.planning import Plan, hardware_for
 from planner.scenario import list_scenarios, load_scenario, scenario_text
 from planner.web import plan_tab
-
-SMALL = (
-    "search.skus=[h100-sxm]",
-    "search.modes=[mixed]",
-    "search.tp=[4]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[2048]",
-    "simulation.requests=500",
-)
+from tests.builders import SMALL_CHAT
 
 
 def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
@@ -64,14 +56,14 @@ def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
 
 
 def run(*overrides: str, simulate: bool = True, complete: bool = False) -> AppTest:
-    app = AppTest.from_function(page, default_timeout=120, args=((*SMALL, *overrides), simulate, complete)).run()
+    app = AppTest.from_function(page, default_timeout=120, args=((*SMALL_CHAT, *overrides), simulate, complete)).run()
     assert not app.exception
     return app
 
 
 @cache
 def simulated() -> Plan:
-    request = planner.load_scenario("chat-llama-70b", SMALL)
+    request = planner.load_scenario("chat-llama-70b", SMALL_CHAT)
     return planner.plan(request, hardware_for(request))
 
 
@@ -143,7 +135,9 @@ def test_warnings_are_told() -> None:
 
 
 def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:
-    app = AppTest.from_function(tab_alone, default_timeout=60, args=((*SMALL, "limits.budget_usd_per_hour=1"),)).run()
+    app = AppTest.from_function(
+        tab_alone, default_timeout=60, args=((*SMALL_CHAT, "limits.budget_usd_per_hour=1"),)
+    ).run()
     assert not app.exception
     assert "as soon as there is one" in app.info[0].value
 

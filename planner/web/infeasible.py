@@ -19,6 +19,7 @@ from planner.fixes import Fix, WorkedOut
 from planner.plan_types import Plan
 from planner.tables import Table, money
 from planner.web import parts, session, work
+from planner.web.trouble import mend_button
 from planner.web.work import Page, Say
 
 PATIENCE_S = 8.0
@@ -100,7 +101,7 @@ def _button(fix: Fix, plan: Plan, key: str) -> None:
     assert plan.cost is not None
     fleet = " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.button(parts.plain(fix.text), key=key, on_click=session.change, args=(fix.changes,), icon=":material/build:")
+        mend_button(fix, key)
         st.markdown(parts.plain(f"${money(plan.cost.usd_per_hour)} per hour: {fleet}"), width="content")
 
 
@@ -128,13 +129,7 @@ def _each_requirement(page: Page) -> None:
     for place, one in enumerate(found.relaxations):
         fix = fixes.of_relaxation(one)
         if fix is not None:
-            st.button(
-                parts.plain(fix.text),
-                key=f"relaxation-{place}",
-                on_click=session.change,
-                args=(fix.changes,),
-                icon=":material/build:",
-            )
+            mend_button(fix, f"relaxation-{place}")
 
 
 # --- what was rejected ------------------------------------------------------------------------------------------------

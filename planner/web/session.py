@@ -16,7 +16,7 @@ import streamlit as st
 
 from planner import links
 from planner.errors import InputError, PlannerError
-from planner.links import Content
+from planner.links import Content, first_name, value_at
 from planner.scenario import file_references, read_scenario, scenario_text
 
 DEFAULT = "chat-llama-70b"
@@ -72,36 +72,15 @@ def value(path: str, default: object = None) -> Any:  # noqa: ANN401
     return value_at(content(), path, default)
 
 
-def value_at(place: Any, path: str, default: object = None) -> Any:  # noqa: ANN401
-    """The value at a dotted path of plain data, or `default`. A name that ends the path may itself hold dots."""
-    while path:
-        name, path = _first(place, path)
-        if isinstance(place, Mapping) and name in place:
-            place = place[name]
-        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-            place = place[int(name)]
-        else:
-            return default
-    return place
-
-
-def _first(place: object, path: str) -> tuple[str, str]:
-    """The first name of a path, and the rest: all of it where a mapping has that name, such as a SKU's id with dots."""
-    if isinstance(place, Mapping) and path in place:
-        return path, ""
-    name, _, rest = path.partition(".")
-    return name, rest
-
-
 def changed(before: Mapping[str, Any], changes: Changes) -> Content:
     """A copy of a scenario with other values; a path must lead through what is there."""
     after = copy.deepcopy(dict(before))
     for path, new in changes.items():
         place: Any = after
-        name, rest = _first(place, path)
+        name, rest = first_name(place, path)
         while rest:
             place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
-            name, rest = _first(place, rest)
+            name, rest = first_name(place, rest)
         if isinstance(place, list):
             place[int(name)] = new
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.errors import PlannerError
+from planner.fixes import Fix
 from planner.input_fixes import fixes_for_error
 from planner.web import parts, session
 
@@ -21,13 +22,12 @@ def explain(error: PlannerError) -> None:
     st.error(parts.plain(str(error)))
     with st.container(horizontal=True):
         for place, fix in enumerate(fixes_for_error(error, session.content())):
-            st.button(
-                parts.plain(fix.text),
-                key=f"mend-{place}",
-                on_click=session.change,
-                args=(fix.changes,),
-                icon=":material/build:",
-            )
+            mend_button(fix, f"mend-{place}")
         if session.has_past():
             st.button("Undo the last change", on_click=session.undo, key="undo-error", icon=":material/undo:")
         st.button("Start over", on_click=session.load, args=(session.DEFAULT,), key="start-over")
+
+
+def mend_button(fix: Fix, key: str) -> None:
+    """A button that makes the changes of a fix."""
+    st.button(parts.plain(fix.text), key=key, on_click=session.change, args=(fix.changes,), icon=":material/build:")
