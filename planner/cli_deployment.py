@@ -109,14 +109,11 @@ def _setting(
     from planner.deployment import Pool, Role, Router
     from planner.llm import Precision
     from planner.replica import Parallelism, ReplicaConfig
-    from planner.schedule import Order
     from planner.system_variants import reconfigured
 
     request = _request(scenario, llm, Traffic(rate, lengths, scv, arrivals, concurrency))
     served = known("--router", router, {one.value: one for one in Router})
-    schedule: dict[str, object] = {} if prefix_cache is None else {"prefix_cache": prefix_cache}
-    if schedule_order is not None:
-        schedule["order"] = known("--schedule-order", schedule_order, {one.value: one for one in Order})
+    schedule = _schedule_changes(schedule_order, prefix_cache)
     formats = {"weights": weights, "activations": activations, "kv_cache": kv}
     given = {name: dtype for name, dtype in formats.items() if dtype is not None}
     precision = Precision(**{**request.precision.model_dump(), **given})
@@ -148,6 +145,16 @@ def _setting(
             Pool(role=Role.DECODE, config=pool, replicas=replicas, router=served),
         )
     return Setting(planner.Deployment(pools=pools), request.workload, request.slo if scenario else None)
+
+
+def _schedule_changes(order: str | None, prefix_cache: bool | None) -> dict[str, object]:
+    """Fields of the engine's schedule that options set otherwise."""
+    from planner.schedule import Order
+
+    changes: dict[str, object] = {} if prefix_cache is None else {"prefix_cache": prefix_cache}
+    if order is not None:
+        changes["order"] = known("--schedule-order", order, {one.value: one for one in Order})
+    return changes
 
 
 @dataclass(frozen=True)
