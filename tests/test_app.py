@@ -528,6 +528,15 @@ def test_a_budget_too_small_is_mended(by_theory: None) -> None:
     assert usd_per_month(app) == pytest.approx(before, rel=0.01)
 
 
+def test_an_unknown_gpu_is_complained_of_with_no_progress_left_behind() -> None:
+    app = small(search__skus="[h101]")
+    (line,) = complaints(app)
+    assert "h101" in line and "h100-sxm" in line
+    assert not app.get("progress")  # planning had begun and ended with the error
+    press(app, next(button.key for button in app.button if button.label == "Use h100-sxm"))
+    assert at(app, "search.skus") == ["h100-sxm"]
+
+
 @pytest.mark.parametrize("key", ["skus", "modes", "tp", "batch", "chunk", "commitments"])
 def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: str) -> None:
     app = kept_page

@@ -17,6 +17,7 @@ import streamlit as st
 
 import planner
 from hardware_db import HardwareDb
+from planner.errors import PlannerError
 from planner.links import Content
 from planner.planning import Plan, PlanRequest, hardware_for
 from planner.web import session
@@ -96,7 +97,11 @@ def kept(key: Hashable, make: Callable[[Say], T], what: str) -> T:
                 count += 1
                 bar.progress(_share(stage, count), text=f"{what}: {stage}")
 
-            known = make(say)
+            try:
+                known = make(say)
+            except PlannerError:
+                st.empty()  # the error stands alone: nothing is under way any more
+                raise
             st.empty()
         store().put(key, known)
     return known  # type: ignore[return-value]
