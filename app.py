@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.errors import PlannerError
+from planner.core import PlannerError
 from planner.web import (
-    answer,
     compare_tab,
+    components,
     cost_tab,
+    error_view,
     hardware_tab,
     inputs,
     latency_tab,
-    parts,
     plan_tab,
+    results,
     roofline_tab,
     session,
-    trouble,
+    summary,
     why_tab,
-    work,
 )
 
 TABS = {
@@ -39,24 +39,24 @@ TABS = {
 def main() -> None:
     """The page from top to bottom."""
     st.set_page_config(page_title="LLM capacity planner", layout="wide")
-    st.html(parts.STYLE)
+    st.html(components.STYLE)
     session.start()
     with st.sidebar:
         inputs.show()
     session.write_address()
-    trouble.complain()
+    error_view.complain()
     try:
-        page = work.page(session.content(), session.key())
-        answer.show(page)
+        page = results.page(session.content(), session.key())
+        summary.show(page)
         tabs = st.tabs(list(TABS), key=session.TAB, on_change="rerun", bind="query-params")
         for tab, show in zip(tabs, TABS.values(), strict=True):
             if tab.open:
                 with tab:
                     show(page)
-        if work.check(page) or answer.complete(page):
+        if results.check(page) or summary.complete(page):
             st.rerun()
     except PlannerError as error:
-        trouble.explain(error)
+        error_view.explain(error)
 
 
 main()

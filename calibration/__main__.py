@@ -18,9 +18,8 @@ import typer
 
 from calibration import aiconfigurator, assemble, vidur
 from calibration.imported import Imported, ImportedFit, completed, fit_imported
-from hardware_db import load_hardware
-from hardware_db.schema import Calibration
-from planner.errors import InputError, PlannerError
+from hardware_db import Calibration, load_hardware
+from planner.core import InputError, PlannerError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 

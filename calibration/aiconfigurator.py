@@ -22,7 +22,7 @@ import numpy as np
 from calibration.assemble import ENGINES, SKUS
 from calibration.imported import Imported, joined, need, numbers, read_columns, text_column
 from calibration.tables import Mask, Table
-from planner.errors import InputError
+from planner.core import InputError
 
 ADDRESS = "https://github.com/ai-dynamo/aiconfigurator (Apache-2.0), measured kernel tables"
 MS, US = 1e-3, 1e-6

@@ -18,9 +18,9 @@ import numpy as np
 from calibration import operators
 from calibration.fit import Problem, fit, fittable
 from calibration.tables import Mask, Table, read_table
-from hardware_db.schema import Calibration, GpuSku, KernelFit
-from planner.errors import InputError, UnknownNameError
-from planner.kernel_forms import Bend
+from hardware_db import Calibration, GpuSku, KernelFit
+from planner.core import InputError, UnknownNameError
+from planner.roofline import Bend
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 """Engine profile -> its name in the tables' backend column."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.records import Case, Value
-from planner.llm import LlmSpec, load_llm
-from planner.llm_layers import DenseFeedForward, GroupedQueryAttention, LayerGroup, MoeFeedForward
+from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward, load_llm
 
 SEED = 20_261_121
 """Seed of the order of cases."""

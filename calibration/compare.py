@@ -9,9 +9,9 @@ import numpy as np
 
 from calibration.operators import peak
 from calibration.tables import FloatArray
-from hardware_db.schema import Calibration, Dtype, GpuSku, KernelFit
-from planner.errors import InputError
-from planner.kernels import (
+from hardware_db import Calibration, Dtype, GpuSku, KernelFit
+from planner.core import InputError
+from planner.roofline import (
     WEIGHT_FORMATS,
     CollectiveForm,
     DecodeForm,

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hardware_db.schema import GpuSku
-from planner.errors import InputError
+from hardware_db import GpuSku
+from planner.core import InputError
 
 MEMORY_TOLERANCE = 0.1
 """A driver reports up to 8 % less than the label (reserve, ECC, GB against GiB)."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from calibration.tables import FloatArray, Table
-from hardware_db.schema import Coefficient, Correction, KernelFit
-from planner.errors import InputError
-from planner.kernel_forms import Bend, place
+from hardware_db import Coefficient, Correction, KernelFit
+from planner.core import InputError
+from planner.roofline import Bend, place
 
 Indices = NDArray[np.intp]
 Sizes = Callable[[Table], tuple[FloatArray, FloatArray]]
@@ -77,7 +77,7 @@ class Problem:
         group: columns that make a shape group.
         axis: column that interpolation runs along.
         fixed: coefficients that are not fitted.
-        sizes: the two sizes the form is corrected over (`planner.kernels`), if it is.
+        sizes: the two sizes the form is corrected over (`planner.roofline.kernels`), if it is.
         note: where the rows come from and what to know about them.
     """
 

@@ -17,9 +17,9 @@ from calibration import operators
 from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES
 from calibration.fit import Problem, fit
 from calibration.tables import FloatArray, Table, read_table
-from hardware_db.schema import Calibration, GpuSku, KernelFit
-from planner.errors import InputError
-from planner.kernels import Bend
+from hardware_db import Calibration, GpuSku, KernelFit
+from planner.core import InputError
+from planner.roofline import Bend
 
 HALF_FORMATS = ("bf16", "fp16")
 """Number formats of the 16-bit variants, which a calibration calls bf16."""

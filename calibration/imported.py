@@ -17,8 +17,8 @@ import numpy as np
 from calibration import assemble
 from calibration.possible import possible
 from calibration.tables import FloatArray, Mask, Table, read_csv, write_table
-from hardware_db.schema import Calibration, GpuSku
-from planner.errors import InputError, UnknownNameError
+from hardware_db import Calibration, GpuSku
+from planner.core import InputError, UnknownNameError
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins whose content Git LFS has not fetched (https://github.com/git-lfs/git-lfs, docs/spec.md)."""

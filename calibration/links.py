@@ -18,7 +18,7 @@ from calibration.device import load_torch
 from calibration.measure import Call, CudaStopwatch, Effort, HostStopwatch, Stopwatch, calls_per_replay, flush_buffer
 from calibration.plausible import implausible
 from calibration.records import Case, Outcome, RawFolder, Record
-from hardware_db.schema import GpuSku
+from hardware_db import GpuSku
 
 SPAWN_REPLAYS = 5
 

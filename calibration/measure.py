@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from planner.errors import InputError
+from planner.core import InputError
 
 Call = Callable[[], object]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from calibration.fit import Bound, Problem
 from calibration.tables import FloatArray, Mask, Table
-from hardware_db.schema import Dtype, GpuSku
-from planner.errors import InputError
-from planner.kernels import (
+from hardware_db import Dtype, GpuSku
+from planner.core import InputError
+from planner.roofline import (
     WEIGHT_FORMATS,
     Bend,
     CollectiveForm,
@@ -37,8 +37,8 @@ from planner.kernels import (
     latent_decode_s,
     latent_prefill_s,
     prefill_attention_s,
+    routed_load,
 )
-from planner.routing import routed_load
 
 WEIGHT_COPIES = 6.0
 """Copies of a weight that the measured loop rotates through, so that small ones too are read from memory."""

@@ -14,8 +14,8 @@ import numpy as np
 from calibration.assemble import GEMM_DTYPES
 from calibration.operators import balanced_load, peak
 from calibration.records import Case
-from hardware_db.schema import Dtype, GpuSku
-from planner.kernels import WEIGHT_FORMATS, WeightFormat, attended_pairs
+from hardware_db import Dtype, GpuSku
+from planner.roofline import WEIGHT_FORMATS, WeightFormat, attended_pairs
 
 TOLERANCE = 0.03
 """How far above a datasheet peak a measurement may lie: datasheets round, boost clocks differ by part."""

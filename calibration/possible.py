@@ -15,8 +15,8 @@ from calibration.assemble import ELEMENTWISE_OPS, EXPERT_DTYPES, GEMM_DTYPES
 from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, elementwise_rows, peak
 from calibration.plausible import TOLERANCE
 from calibration.tables import FloatArray, Mask, Table
-from hardware_db.schema import Dtype, GpuSku
-from planner.kernels import WEIGHT_FORMATS, WeightFormat, attended_pairs
+from hardware_db import Dtype, GpuSku
+from planner.roofline import WEIGHT_FORMATS, WeightFormat, attended_pairs
 
 ELEMENTWISE = sorted({op for ops in ELEMENTWISE_OPS.values() for op in ops})
 """Operators of the table ``mlp`` whose traffic is known; the others are matrix products and the embedding."""

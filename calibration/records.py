@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from planner.errors import InputError
+from planner.core import InputError
 
 Value = str | int | float
 

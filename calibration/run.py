@@ -33,10 +33,8 @@ from calibration.records import Case, Outcome, RawFolder, Record, Value, open_fo
 from calibration.scatter import write_page
 from calibration.session import Report, Session, formats_of, usable_formats
 from calibration.whole_step import SHAPES, STEPS, TINY_SHAPES, TINY_STEPS, StepCheck, step_checks, uncalibrated
-from hardware_db import load_hardware
-from hardware_db.schema import Calibration, GpuSku
-from planner.errors import InputError
-from planner.versions import CALIBRATION
+from hardware_db import Calibration, GpuSku, load_hardware
+from planner.core import CALIBRATION, InputError
 
 QUICK_S, FULL_S = 180.0, 1200.0
 """Budgets of a run [s]."""

@@ -11,8 +11,8 @@ from calibration.measure import CudaStopwatch, Effort, HostStopwatch, Stopwatch,
 from calibration.plausible import implausible
 from calibration.records import Case, Outcome, RawFolder, Record
 from calibration.workloads import build
-from hardware_db.schema import GpuSku
-from planner.errors import InputError, PlannerError
+from hardware_db import GpuSku
+from planner.core import InputError, PlannerError
 
 UNGRAPHED = ("launch eager", "host_device")
 """Cases that are timed call by call: eager launches are what is measured, pageable copies cannot be recorded."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import InputError
+from planner.core import InputError
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -17,7 +17,7 @@ import numpy as np
 from calibration.assemble import ENGINES
 from calibration.imported import Imported, joined, need, numbers, read_columns, text_column
 from calibration.tables import FloatArray, Mask, Table
-from planner.errors import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError
 
 ADDRESS = "https://github.com/microsoft/vidur (MIT), profiles"
 VERSION = "vidur"

@@ -17,11 +17,9 @@ from calibration.attention import decode_call, prefill_call
 from calibration.bench import EPSILON, UNAVAILABLE, Tensor, Workbench
 from calibration.measure import Call, Effort, Stopwatch, time_calls
 from calibration.workloads import ExpertSizes, expert_weights, experts_call
-from hardware_db import load_hardware
-from hardware_db.schema import Calibration, EngineCosts, GpuSku
-from planner.errors import InputError, PlannerError
-from planner.llm import LlmSpec, load_llm
-from planner.llm_layers import DenseFeedForward, GroupedQueryAttention, MoeFeedForward
+from hardware_db import Calibration, EngineCosts, GpuSku, load_hardware
+from planner.core import InputError, PlannerError
+from planner.llm import DenseFeedForward, GroupedQueryAttention, LlmSpec, MoeFeedForward, load_llm
 
 LAYERS = 4
 """Layers of the measured models: enough that weights exceed any cache and that start and end matter little."""
@@ -154,7 +152,7 @@ def step_checks(
 
 def predicted_s(llm: LlmSpec, step: Step, calibration: Calibration, sku: GpuSku) -> float:
     """The planner's time of this step [s] on one GPU, engine costs at zero."""
-    from planner.replica import ReplicaConfig, step_time  # noqa: PLC0415 (only whole steps need the whole planner)
+    from planner.engine import ReplicaConfig, step_time  # noqa: PLC0415 (only whole steps need the whole planner)
 
     engine = load_hardware().engines["vllm"].model_copy(update={"costs": EngineCosts()})
     replica = ReplicaConfig(llm=llm, sku=sku, engine=engine, calibration=calibration)

@@ -15,7 +15,7 @@ from calibration.bench import BLOCK, EPSILON, FP8_LARGEST, Tensor, Workbench, qu
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
 from calibration.records import Case
-from planner.errors import InputError
+from planner.core import InputError
 
 
 @dataclass(frozen=True)

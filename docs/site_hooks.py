@@ -21,8 +21,8 @@ from mkdocs.structure.pages import Page
 from typer.testing import CliRunner
 
 import planner
-import planner.cli  # it registers the commands
-from planner.cli_base import app
+import planner.cli.commands  # it registers the commands
+from planner.cli.base import app
 from planner.scenario import Scenario
 
 Schema = Mapping[str, Any]

@@ -7,17 +7,17 @@ True
 """
 
 from hardware_db.fits import select_calibration, with_calibration, with_costs, with_own
-from hardware_db.loader import load_hardware, read_calibration
-from hardware_db.pricing import select_price, stale_days
+from hardware_db.loader import load_hardware, read_calibration, read_sku
+from hardware_db.pricing import is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
     Calibration,
     Coefficient,
     Confidence,
+    Correction,
     Dtype,
     EngineCosts,
     EngineProfile,
     Fact,
-    Frozen,
     GpuSku,
     HardwareDb,
     KernelFit,
@@ -33,11 +33,11 @@ __all__ = [
     "Calibration",
     "Coefficient",
     "Confidence",
+    "Correction",
     "Dtype",
     "EngineCosts",
     "EngineProfile",
     "Fact",
-    "Frozen",
     "GpuSku",
     "HardwareDb",
     "KernelFit",
@@ -47,8 +47,11 @@ __all__ = [
     "Price",
     "ScaleUp",
     "Topology",
+    "is_cited",
+    "listed_prices",
     "load_hardware",
     "read_calibration",
+    "read_sku",
     "select_calibration",
     "select_price",
     "stale_days",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hardware_db.schema import Calibration, EngineCosts, GpuSku, HardwareDb, OwnHardware, Price
-from planner.errors import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError
 
 RELATIVES: dict[str, tuple[str, ...]] = {
     "turing": ("a100-sxm-80gb",),

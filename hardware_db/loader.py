@@ -23,9 +23,8 @@ from typing import Any
 
 from pydantic import Field
 
-from hardware_db.schema import Calibration, EngineProfile, Frozen, GpuSku, HardwareDb, Kind, Price
-from planner.errors import InputError, UnknownNameError
-from planner.versions import CALIBRATION
+from hardware_db.schema import Calibration, EngineProfile, GpuSku, HardwareDb, Kind, Price
+from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
 MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
@@ -175,7 +174,7 @@ def _read_calibration(file: Traversable) -> Calibration:
 def read_calibration(path: str | Path) -> Calibration:
     """A calibration file, as ``python -m calibration`` writes it.
 
-    One of an older version is brought up to date as `planner.versions` says. Raises InputError for a file that is
+    One of an older version is brought up to date as `planner.core.versions` says. Raises InputError for a file that is
     missing, larger than `MAX_CALIBRATION_BYTES`, not JSON, not a calibration, or of a newer version.
     """
     place = Path(path)

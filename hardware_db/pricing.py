@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from hardware_db.schema import Confidence, HardwareDb, Price
-from planner.errors import UnknownNameError
+from planner.core import UnknownNameError
 
 
 def select_price(

@@ -11,31 +11,14 @@ from collections.abc import Mapping
 from datetime import date
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from planner.errors import InputError, from_validation_error
+from planner.core import Frozen, InputError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-
-
-class Frozen(BaseModel):
-    """Immutable, closed record: unknown fields are an error, NaN and infinity are refused.
-
-    Base of every input of the planner. Raises `InputError`, never pydantic's own error.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    if not TYPE_CHECKING:
-
-        def __init__(self, /, **data):
-            try:
-                super().__init__(**data)
-            except ValidationError as error:
-                raise from_validation_error(error) from None
 
 
 class Kind(StrEnum):
@@ -208,7 +191,7 @@ class KernelFit(Frozen):
     measurements: it is what predictions carry as their interval.
     """
 
-    parameters: Mapping[str, Coefficient] = Field(min_length=1, description="of a form of planner.kernels")
+    parameters: Mapping[str, Coefficient] = Field(min_length=1, description="of a form of planner.roofline.kernels")
     correction: Correction | None = Field(default=None, description="of the form's time, never below its roofline")
     samples: int = Field(ge=1, description="measurements the fit used")
     held_out: int = Field(ge=0, description="measurements it was judged on")

@@ -16,71 +16,71 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _HOME = {
-    "InputError": "planner.errors",
-    "PlannerError": "planner.errors",
-    "UnknownNameError": "planner.errors",
-    "UnsupportedFeatureError": "planner.errors",
-    "LatencyDistribution": "planner.latency",
-    "ArrivalProcess": "planner.workload",
-    "LatencyTarget": "planner.workload",
-    "Metric": "planner.workload",
-    "RequestClass": "planner.workload",
-    "Slo": "planner.workload",
-    "TokenLengths": "planner.workload",
-    "Workload": "planner.workload",
+    "InputError": "planner.core",
+    "PlannerError": "planner.core",
+    "UnknownNameError": "planner.core",
+    "UnsupportedFeatureError": "planner.core",
+    "LatencyDistribution": "planner.core",
+    "ArrivalProcess": "planner.core",
+    "LatencyTarget": "planner.core",
+    "Metric": "planner.core",
+    "RequestClass": "planner.core",
+    "Slo": "planner.core",
+    "TokenLengths": "planner.core",
+    "Workload": "planner.core",
     "LlmSpec": "planner.llm",
     "Precision": "planner.llm",
     "load_llm": "planner.llm",
     "Bound": "planner.roofline",
-    "MemoryFootprint": "planner.replica",
-    "Parallelism": "planner.replica",
-    "ReplicaConfig": "planner.replica",
-    "StepTime": "planner.replica",
-    "memory_footprint": "planner.replica",
-    "step_time": "planner.replica",
-    "Deployment": "planner.deployment",
-    "Performance": "planner.deployment",
-    "Pool": "planner.deployment",
-    "Role": "planner.deployment",
-    "evaluate": "planner.performance",
+    "MemoryFootprint": "planner.engine",
+    "Parallelism": "planner.roofline",
+    "ReplicaConfig": "planner.engine",
+    "StepTime": "planner.engine",
+    "memory_footprint": "planner.engine",
+    "step_time": "planner.engine",
+    "Deployment": "planner.serving",
+    "Performance": "planner.serving",
+    "Pool": "planner.serving",
+    "Role": "planner.serving",
+    "evaluate": "planner.serving",
     "simulate": "planner.simulator",
-    "Plan": "planner.planning",
-    "PlanRequest": "planner.planning",
-    "plan": "planner.planning",
-    "list_lengths": "planner.traces",
+    "Plan": "planner.fleet",
+    "PlanRequest": "planner.fleet",
+    "plan": "planner.fleet",
+    "list_lengths": "planner.traffic",
     "list_llms": "planner.llm",
     "list_scenarios": "planner.scenario",
-    "load_lengths": "planner.traces",
+    "load_lengths": "planner.traffic",
     "load_scenario": "planner.scenario",
-    "read_trace": "planner.traces",
-    "read_any_trace": "planner.trace_formats",
-    "read_metrics": "planner.prometheus",
-    "read_prices": "planner.price_files",
-    "with_prices": "planner.price_files",
-    "load_from_hub": "planner.hub",
-    "read_fleet": "planner.fleets",
-    "ClosedLoop": "planner.workload",
-    "RecordedArrivals": "planner.workload",
-    "SharedPrefixes": "planner.workload",
-    "Batching": "planner.schedule",
-    "KvAllocation": "planner.schedule",
-    "LoraAdapters": "planner.schedule",
-    "Order": "planner.schedule",
-    "Preemption": "planner.schedule",
-    "Schedule": "planner.schedule",
-    "Speculation": "planner.schedule",
-    "KvTransfer": "planner.deployment",
-    "Router": "planner.deployment",
-    "RateSweep": "planner.rates",
-    "rate_sweep": "planner.rates",
-    "sustainable_rate_per_s": "planner.rates",
-    "Comparison": "planner.comparison",
-    "compare": "planner.comparison",
-    "Sweep": "planner.sweep_points",
-    "SweepPoint": "planner.sweep_points",
-    "sweep": "planner.sweeps",
-    "frame": "planner.data_frames",
-    "frames": "planner.data_frames",
+    "read_trace": "planner.traffic",
+    "read_any_trace": "planner.traffic",
+    "read_metrics": "planner.traffic",
+    "read_prices": "planner.supply",
+    "with_prices": "planner.supply",
+    "load_from_hub": "planner.llm",
+    "read_fleet": "planner.launch",
+    "ClosedLoop": "planner.core",
+    "RecordedArrivals": "planner.core",
+    "SharedPrefixes": "planner.core",
+    "Batching": "planner.engine",
+    "KvAllocation": "planner.engine",
+    "LoraAdapters": "planner.engine",
+    "Order": "planner.engine",
+    "Preemption": "planner.engine",
+    "Schedule": "planner.engine",
+    "Speculation": "planner.engine",
+    "KvTransfer": "planner.serving",
+    "Router": "planner.serving",
+    "RateSweep": "planner.serving",
+    "rate_sweep": "planner.serving",
+    "sustainable_rate_per_s": "planner.serving",
+    "Comparison": "planner.systems",
+    "compare": "planner.systems",
+    "Sweep": "planner.studies",
+    "SweepPoint": "planner.studies",
+    "sweep": "planner.studies",
+    "frame": "planner.report",
+    "frames": "planner.report",
     "SYSTEMS": "planner.systems",
     "System": "planner.systems",
 }
@@ -156,41 +156,60 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from planner.comparison import Comparison, compare
-    from planner.data_frames import frame, frames
-    from planner.deployment import Deployment, KvTransfer, Performance, Pool, Role, Router
-    from planner.errors import InputError, PlannerError, UnknownNameError, UnsupportedFeatureError
-    from planner.fleets import read_fleet
-    from planner.hub import load_from_hub
-    from planner.latency import LatencyDistribution
-    from planner.llm import LlmSpec, Precision, list_llms, load_llm
-    from planner.performance import evaluate
-    from planner.planning import Plan, PlanRequest, plan
-    from planner.price_files import read_prices, with_prices
-    from planner.prometheus import read_metrics
-    from planner.rates import RateSweep, rate_sweep, sustainable_rate_per_s
-    from planner.replica import MemoryFootprint, Parallelism, ReplicaConfig, StepTime, memory_footprint, step_time
-    from planner.roofline import Bound
-    from planner.scenario import list_scenarios, load_scenario
-    from planner.schedule import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
-    from planner.simulator import simulate
-    from planner.sweep_points import Sweep, SweepPoint
-    from planner.sweeps import sweep
-    from planner.systems import SYSTEMS, System
-    from planner.trace_formats import read_any_trace
-    from planner.traces import list_lengths, load_lengths, read_trace
-    from planner.workload import (
+    from planner.core import (
         ArrivalProcess,
         ClosedLoop,
+        InputError,
+        LatencyDistribution,
         LatencyTarget,
         Metric,
+        PlannerError,
         RecordedArrivals,
         RequestClass,
         SharedPrefixes,
         Slo,
         TokenLengths,
+        UnknownNameError,
+        UnsupportedFeatureError,
         Workload,
     )
+    from planner.engine import (
+        Batching,
+        KvAllocation,
+        LoraAdapters,
+        MemoryFootprint,
+        Order,
+        Preemption,
+        ReplicaConfig,
+        Schedule,
+        Speculation,
+        StepTime,
+        memory_footprint,
+        step_time,
+    )
+    from planner.fleet import Plan, PlanRequest, plan
+    from planner.launch import read_fleet
+    from planner.llm import LlmSpec, Precision, list_llms, load_from_hub, load_llm
+    from planner.report import frame, frames
+    from planner.roofline import Bound, Parallelism
+    from planner.scenario import list_scenarios, load_scenario
+    from planner.serving import (
+        Deployment,
+        KvTransfer,
+        Performance,
+        Pool,
+        RateSweep,
+        Role,
+        Router,
+        evaluate,
+        rate_sweep,
+        sustainable_rate_per_s,
+    )
+    from planner.simulator import simulate
+    from planner.studies import Sweep, SweepPoint, sweep
+    from planner.supply import read_prices, with_prices
+    from planner.systems import SYSTEMS, Comparison, System, compare
+    from planner.traffic import list_lengths, load_lengths, read_any_trace, read_metrics, read_trace
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,6 @@
 """The web app in a real browser: its server, Chromium, what is on the page, and pictures of parts of it.
 
-Shared by `tests/test_app_browser.py` and `tests/studies/pictures.py`. Needs Debian's chromium and chromedriver,
+Shared by `tests/web/test_app_browser.py` and `tests/studies/pictures.py`. Needs Debian's chromium and chromedriver,
 selenium and the extra `app`.
 """
 

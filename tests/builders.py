@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware_db import Dtype, GpuSku, load_hardware
-from hardware_db.fits import select_calibration
-from planner.deployment import Deployment
+from hardware_db import Dtype, GpuSku, load_hardware, select_calibration
+from planner.core import TokenLengths, Workload
+from planner.engine import ReplicaConfig
+from planner.fleet import PlanRequest
 from planner.llm import Precision, load_llm
-from planner.planning import PlanRequest
-from planner.replica import Parallelism, ReplicaConfig
+from planner.roofline import Parallelism
 from planner.scenario import load_scenario
-from planner.workload import TokenLengths, Workload
+from planner.serving import Deployment
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]

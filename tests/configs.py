@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from typing import Any
+
+from planner.presets import preset
 
 Config = dict[str, Any]
 
 
 def preset_config(llm: str) -> Config:
     """The content of a preset."""
-    text = resources.files("planner").joinpath("presets", "llms", f"{llm}.json").read_text(encoding="utf-8")
+    text = preset("llms", f"{llm}.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.deployment import Deployment, Router
-from planner.fleets import Fleet, LaunchedDeployment
+from planner.core import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+from planner.engine import ReplicaConfig
+from planner.launch import Fleet
+from planner.launch.fleet import LaunchedDeployment
 from planner.llm import load_llm
-from planner.replica import ReplicaConfig
-from planner.workload import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+from planner.serving import Deployment, Router
 from tests.builders import HARDWARE, replica
 
 NASTY = [

@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from hardware_db import HardwareDb
-from planner.deployment import Deployment
-from planner.explain_changes import price_now
-from planner.explain_types import Case
-from planner.plan_types import Plan, PlanRequest
-from planner.planning import plan
-from planner.workload import Metric
+from planner.analysis import Case, price_now
+from planner.core import Metric
+from planner.fleet import Plan, PlanRequest, plan
+from planner.serving import Deployment
 from tests.builders import HARDWARE, replica, small_request
 
 QUICK: dict[str, Any] = {"modes": ["mixed"], "tp": [1], "max_batched_tokens": [2048]}

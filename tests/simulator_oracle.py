@@ -10,14 +10,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_db.schema import Calibration, Dtype, EngineProfile, Fact, GpuSku, NodeSku, ScaleUp
-from planner.adapters import AdapterWork
-from planner.deployment import Deployment, Role
+from hardware_db import Calibration, Dtype, EngineProfile, Fact, GpuSku
+from hardware_db.schema import NodeSku, ScaleUp
+from planner.engine import (
+    AdapterWork,
+    Batching,
+    KvAllocation,
+    Order,
+    Preemption,
+    ReplicaConfig,
+    Speculation,
+    memory_footprint,
+)
+from planner.engine.step_times import StepTime
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec
-from planner.replica import ReplicaConfig, Speculation, memory_footprint
 from planner.roofline import Bound, StepShape
-from planner.schedule import Batching, KvAllocation, Order, Preemption
-from planner.steps import StepTime
+from planner.serving import Deployment, Role
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

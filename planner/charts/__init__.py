@@ -7,31 +7,56 @@ vision (`planner.charts.marks`).
 One module for each question: `latencies`, `rooflines`, `costs`, `systems` (of a comparison).
 """
 
+from planner.charts import (
+    comparison,
+    costs,
+    demands,
+    fleets,
+    hardware,
+    labels,
+    latencies,
+    latency_distributions,
+    marks,
+    reasons,
+    replicas,
+    rooflines,
+    steps,
+    systems,
+)
 from planner.charts.costs import cost_comparison, cost_comparison_rows
 from planner.charts.latencies import latency_vs_rate, latency_vs_rate_rows, rate_panel, shown_metrics
+from planner.charts.lengths import length_histogram
 from planner.charts.marks import GREY, Row
-from planner.charts.rooflines import (
-    FAMILY_WORDS,
-    label_rows,
-    pool_shapes,
-    roof_rows,
-    roofline,
-    roofline_rows,
-)
+from planner.charts.rooflines import FAMILY_WORDS, label_rows, pool_shapes, roof_rows, roofline, roofline_rows
 
 __all__ = [
     "FAMILY_WORDS",
     "GREY",
     "Row",
+    "comparison",
     "cost_comparison",
     "cost_comparison_rows",
+    "costs",
+    "demands",
+    "fleets",
+    "hardware",
     "label_rows",
+    "labels",
+    "latencies",
+    "latency_distributions",
     "latency_vs_rate",
     "latency_vs_rate_rows",
+    "length_histogram",
+    "marks",
     "pool_shapes",
     "rate_panel",
+    "reasons",
+    "replicas",
     "roof_rows",
     "roofline",
     "roofline_rows",
+    "rooflines",
     "shown_metrics",
+    "steps",
+    "systems",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from planner.buying import BuyingOffer, api_names, mean_served_per_s, mean_sustained_per_s
+from planner.analysis import ApiBreakEven, BuyingOffer, api_names, mean_served_per_s, mean_sustained_per_s
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
@@ -26,10 +26,10 @@ from planner.charts.marks import (
     titled,
     words,
 )
-from planner.explain_types import ApiBreakEven
+from planner.core import percent
+from planner.fleet import Alternative, Plan
 from planner.optimizer import Objective
-from planner.planning import HOURS_PER_MONTH, Alternative, Plan
-from planner.tables import percent
+from planner.supply import HOURS_PER_MONTH
 
 
 def cost_comparison_rows(plan: Plan) -> list[Row]:
@@ -311,7 +311,7 @@ def api_cost_rows(plan: Plan, found: Sequence[ApiBreakEven]) -> list[Row]:
     """Cost against demand: the fleet of the plan, paid whether used or not, and every API, paid by request.
 
     Equations: fleet USD/month = its cost, up to the rate it sustains; API USD/month = rate x 3600 x 730 x USD per
-    request; break-even where the two are equal (`planner.api_prices.break_even_rate_per_s`).
+    request; break-even where the two are equal (`planner.analysis.api_prices.break_even_rate_per_s`).
 
     Returns rows with option (`FLEET` or the provider), point ("start", "break-even", "planned", "end"), rate_per_s
     [1/s] (mean), usd_per_month [USD] and within (the fleet sustains that rate). An API that is cheaper at any rate the

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import altair as alt
 
 from planner.charts.marks import BLUE, GREEN, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, titled
-from planner.plan_types import Plan
-from planner.profiles import HOURS_PER_DAY, MeasuredProfile
+from planner.fleet import Plan
+from planner.traffic import HOURS_PER_DAY, MeasuredProfile
 
 MEAN, HIGHEST = "mean", "highest ever recorded"
 DEMAND, CAPACITY = "demand", "capacity"
@@ -99,7 +99,7 @@ def schedule_rows(plan: Plan, capacities_per_s: Sequence[float | None]) -> list[
 
     Args:
         plan: with a schedule.
-        capacities_per_s: by period, as `planner.buying.period_capacities_per_s` [1/s].
+        capacities_per_s: by period, as `planner.analysis.purchase_alternatives.period_capacities_per_s` [1/s].
 
     Returns rows with period (name), hour (start [h]), end_hour [h], demand_per_s, served_per_s (with work that may
     wait), capacity_per_s (None: unknown) [1/s], gpus (all together), by_sku (in words) and usd_per_hour [USD/h].
@@ -127,7 +127,8 @@ def schedule_rows(plan: Plan, capacities_per_s: Sequence[float | None]) -> list[
 def schedule_demand(plan: Plan, capacities_per_s: Sequence[float | None]) -> alt.LayerChart:
     """What is asked and what the fleet could carry, by hour: demand as an area, capacity as a line above it.
 
-    Hours whose capacity is None (`planner.buying.period_capacities_per_s` says why) are gaps in the line.
+    Hours whose capacity is None (`planner.analysis.purchase_alternatives.period_capacities_per_s` says why) are gaps in
+    the line.
     """
     rows = schedule_rows(plan, capacities_per_s)
     both = [

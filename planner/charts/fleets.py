@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import altair as alt
 
+from planner.analysis import fleet_words, sku_words
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, Row, inline_chart, layered, titled
-from planner.deployment import Deployment, Pool, Role
-from planner.figures import fleet_words, sku_words
-from planner.plan_types import Plan, PlannedDeployment
-from planner.tables import counted, significant
+from planner.core import counted, significant
+from planner.fleet import Plan, PlannedDeployment
+from planner.serving import Deployment, Pool, Role
 
 MOST_BOXES, FEWER_BOXES = 40, 24
 """Most servers drawn of one deployment and of several; beyond it equal ones become one box."""

@@ -9,7 +9,6 @@ from datetime import date
 import altair as alt
 
 from hardware_db import Dtype, HardwareDb, Price, select_calibration, stale_days
-from planner.accuracy import FITTED, HELD_OUT, AccuracyRow
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
@@ -26,8 +25,9 @@ from planner.charts.marks import (
     titled,
     words,
 )
+from planner.core import money, percent, significant
 from planner.roofline import ridge_point_flops_per_byte
-from planner.tables import money, percent, significant
+from planner.validation import FITTED, HELD_OUT, AccuracyRow
 
 RIDGES_FLOPS_PER_BYTE = (50.0, 100.0, 200.0, 400.0, 800.0)
 """Ridge points that get a line: they span those of the packaged GPUs in 16 and in 8 bit."""

@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 import altair as alt
 import numpy as np
 
-from planner.charts.latency_laws import TITLE_OFFSET_PX, per_ms
+from planner.charts.latency_distributions import TITLE_OFFSET_PX, per_ms
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, words
-from planner.deployment import Deployment, Performance
-from planner.errors import InputError
-from planner.latency_ranges import calibration_ends
-from planner.performance import evaluate
-from planner.rates import CLOSEST, sustainable_rate_per_s
+from planner.core import InputError, LatencyTarget, Metric, Slo, Workload, significant, unit, with_unit
+from planner.fleet import calibration_ends
+from planner.serving import (
+    CLOSEST,
+    Deployment,
+    Performance,
+    evaluate,
+    largest_stable_rate_per_s,
+    sustainable_rate_per_s,
+)
 from planner.simulator import simulate
-from planner.stages import largest_stable_rate_per_s
-from planner.tables import significant, unit, with_unit
-from planner.workload import LatencyTarget, Metric, Slo, Workload
 
 LOWEST_LOAD, HIGHEST_LOAD = 0.10, 0.98
 """Ends of a rate sweep as shares of the largest stable rate: a choice; at 1 the queue has no stationary law."""
@@ -163,7 +165,7 @@ def crossing_rows(deployment: Deployment, workload: Workload, slo: Slo, say: Say
 
     Returns rows with metric, percentile, target ("p99 TTFT"), rate_per_s [1/s] (0 when missed even idle), latency_ms
     (the threshold, [ms]) and crosses (False where it holds up to the limit of stability, or nowhere). Raises InputError
-    as `planner.rates.sustainable_rate_per_s`.
+    as `planner.serving.rates.sustainable_rate_per_s`.
     """
     top = CLOSEST * largest_stable_rate_per_s(deployment, workload)
     rows = []

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from planner.tables import change
+from planner.core import change
 
 Row = dict[str, Any]
 """One mark of a chart. Values are text, float, bool or None, so that rows are JSON."""

@@ -1,6 +1,7 @@
 """Why a plan is what it is, as pictures: what steps wait for, how full pools are, how tight targets are, what moves it.
 
-Rows of a plan are its own figures; those of an explanation (`planner.explain`) are plans made again, by theory.
+Rows of a plan are its own figures; those of an explanation (`planner.analysis.why`) are plans made again, by
+theory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
+from planner.analysis import Measure, Outcome, Pareto, Sensitivity, SensitivityEnd
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
@@ -30,14 +32,11 @@ from planner.charts.marks import (
     titled,
     words,
 )
-from planner.deployment import Pool, PoolPerformance, Role
-from planner.explain_types import Measure, Outcome, Pareto, Sensitivity, SensitivityEnd
-from planner.plan_types import Plan, PlannedDeployment
-from planner.pool_model import step_shapes, token_costs
-from planner.replica import step_timer
+from planner.core import Metric, Workload, money, percent, significant, with_unit
+from planner.engine import step_timer
+from planner.fleet import Plan, PlannedDeployment
 from planner.roofline import Bound
-from planner.tables import money, percent, significant, with_unit
-from planner.workload import Metric, Workload
+from planner.serving import Pool, PoolPerformance, Role, step_shapes, token_costs
 
 INK = "#1A1A1A"
 """Text on coloured bars."""

@@ -30,10 +30,10 @@ from planner.charts.steps import (
     prefill_step,
     step_rows,
 )
-from planner.deployment import Role
-from planner.other_skus import PoolOnSku
-from planner.replica import MemoryFootprint, ReplicaConfig, memory_footprint
-from planner.tables import counted
+from planner.core import counted
+from planner.engine import MemoryFootprint, ReplicaConfig, memory_footprint
+from planner.search import PoolOnSku
+from planner.serving import Role
 
 PART_COLORS = {"weights": BLUE, "activations": ORANGE, "KV cache": GREEN, "not the engine's": GREY}
 """What HBM holds, in the order of a bar."""

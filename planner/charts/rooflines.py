@@ -12,10 +12,9 @@ import numpy as np
 from hardware_db import Dtype, GpuSku
 from planner.charts.labels import places
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, titled, words
-from planner.deployment import Pool, PoolPerformance, Role
+from planner.core import TokenLengths, significant
+from planner.engine import ReplicaConfig, step_timer
 from planner.llm import BYTES_PER_VALUE
-from planner.pool_model import TokenCosts, step_shapes, token_costs
-from planner.replica import ReplicaConfig, step_timer
 from planner.roofline import (
     Bound,
     Family,
@@ -28,8 +27,7 @@ from planner.roofline import (
     ridge_point_flops_per_byte,
     step_operators,
 )
-from planner.tables import significant
-from planner.workload import TokenLengths
+from planner.serving import Pool, PoolPerformance, Role, TokenCosts, step_shapes, token_costs
 
 SAME_PLACE = 1.6
 """Points of one step whose intensities differ by less than this factor share one label."""
@@ -77,7 +75,7 @@ def steps_of(pool: Pool, running: float, costs: TokenCosts) -> dict[str, StepSha
     Args:
         pool: of a deployment.
         running: sequences of one replica's decode step.
-        costs: tokens that each of them and each prompt token stand for (`planner.pool_model.PoolModel.costs`).
+        costs: tokens that each of them and each prompt token stand for (`planner.serving.pool.PoolModel.costs`).
     """
     shapes = {}
     if pool.role is not Role.PREFILL:

@@ -22,14 +22,10 @@ from planner.charts.marks import (
     words,
 )
 from planner.charts.rooflines import FAMILY_WORDS
-from planner.deployment import Role
-from planner.pool_model import FloatArray, PoolModel, step_shapes
-from planner.replica import ReplicaConfig
+from planner.core import LatencyTarget, Metric, Slo, percent, significant
+from planner.engine import BOUNDS, ReplicaConfig, operator_items
 from planner.roofline import Bound, Family, Load, StepShape, step_operators
-from planner.tables import percent, significant
-from planner.tabulated import BOUNDS, operator_items
-from planner.uncertainty import NORMAL_95, step_spread
-from planner.workload import LatencyTarget, Metric, Slo
+from planner.serving import NORMAL_95, FloatArray, PoolModel, Role, step_shapes, step_spread
 
 BOUND_COLORS = {Bound.COMPUTE: VERMILLION, Bound.MEMORY: BLUE, Bound.LINK: GREEN, Bound.OVERHEAD: ORANGE}
 """What a part of a step waits for; overhead is the engine."""

@@ -29,12 +29,10 @@ from planner.charts.marks import (
     titled,
     words,
 )
-from planner.comparison import Comparison
-from planner.errors import InputError
-from planner.long_prompts import prompt_gaps
-from planner.replica import ReplicaConfig
-from planner.tables import money, significant
-from planner.workload import Metric
+from planner.core import InputError, Metric, money, significant
+from planner.engine import ReplicaConfig
+from planner.serving import prompt_gaps
+from planner.systems import Comparison
 
 PURPLE = "#CC79A7"
 COLORS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY)
@@ -265,8 +263,8 @@ def token_gap_rows(
 ) -> list[Row]:
     """Gaps between the tokens of one answer while a long prompt is processed, whole and in chunks.
 
-    One replica played step by step (`planner.long_prompts.prompt_gaps`): `running` sequences decode; before token
-    `arrives` a prompt comes that either joins one step whole or fills the steps to `chunk_tokens`.
+    One replica played step by step (`planner.serving.long_prompt.prompt_gaps`): `running` sequences decode; before
+    token `arrives` a prompt comes that either joins one step whole or fills the steps to `chunk_tokens`.
 
     Returns rows with system ("whole prompt", "chunks of 512 tokens"), token, gap_ms [ms]. Raises InputError as that
     function.

@@ -1,6 +1,6 @@
 """A fleet as files that start it, one writer for each way of running it.
 
-`TARGETS` lists the ways; each turns a `planner.fleets.Fleet` into files, name -> content. What an engine calls a
+`TARGETS` lists the ways; each turns a `planner.launch.fleet.Fleet` into files, name -> content. What an engine calls a
 knob is data (`planner.launch.flags`); names of models and services are the user's and reach a file only quoted.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from planner.errors import UnknownNameError
-from planner.fleets import Fleet, fleet_of
+from planner.core import UnknownNameError
+from planner.fleet import Plan
 from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
+from planner.launch.fleet import Fleet, fleet_of, read_fleet
 from planner.launch.scripts import COMPOSE_NAME, README_NAME
 from planner.launch.spec import LaunchSpec, launch_specs
-from planner.plan_types import Plan
 
 __all__ = [
     "COMPOSE_NAME",
@@ -24,12 +24,15 @@ __all__ = [
     "TARGETS",
     "EngineFlag",
     "FlagKind",
+    "Fleet",
     "LaunchSpec",
     "Target",
     "engine_flags",
     "export_files",
+    "fleet_of",
     "launch_files",
     "launch_specs",
+    "read_fleet",
 ]
 
 

@@ -6,16 +6,15 @@ import math
 from dataclasses import dataclass
 
 from hardware_db import Dtype
-from planner.deployment import Deployment
-from planner.fleets import LaunchedDeployment
-from planner.launch.needs import SIXTEEN_BIT, weights_need
+from planner.core import REQUESTS_PER_USER, Workload
+from planner.engine import ReplicaConfig, Schedule
+from planner.launch.engine_options import SIXTEEN_BIT, weights_need
+from planner.launch.escaping import slug
+from planner.launch.fleet import LaunchedDeployment
 from planner.launch.requests import RequestFile, request_count, requests_of
 from planner.launch.spec import REPOSITORY
-from planner.launch.texts import slug
 from planner.llm import list_llms
-from planner.replica import ReplicaConfig
-from planner.schedule import Schedule
-from planner.workload import REQUESTS_PER_USER, Workload
+from planner.serving import Deployment
 
 LARGEST_SHAPE = 1e6
 """Shape of Gamma gaps that stand for equal ones: their SCV is a millionth."""
@@ -138,7 +137,7 @@ def not_calibrated(deployment: Deployment) -> str:
 
 
 def _own_schedule(config: ReplicaConfig) -> bool:
-    """Whether a server is what `planner.serving_results` takes it for, its prefix cache apart."""
+    """Whether a server is what `planner.validation.benchmark_files` takes it for, its prefix cache apart."""
     engine = config.engine
     plain = Schedule(
         mixed_steps=engine.mixed_steps,

@@ -15,7 +15,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from planner.fleets import Fleet
+from planner.core import REQUESTS_PER_USER, Slo, Workload, significant
+from planner.launch.benchmark_readme import readme
 from planner.launch.benchmark_runs import (
     FEWEST_CLOSED,
     Benchmark,
@@ -25,12 +26,10 @@ from planner.launch.benchmark_runs import (
     percentile_name,
     sent_as_recorded,
 )
-from planner.launch.benchmark_words import readme
 from planner.launch.clients import CLIENTS, Client, client_flags, flag_of
+from planner.launch.escaping import one_line
+from planner.launch.fleet import Fleet
 from planner.launch.requests import LARGEST_BLOCK, requests_of
-from planner.launch.texts import one_line
-from planner.tables import significant
-from planner.workload import REQUESTS_PER_USER, Slo, Workload
 
 SEED = 20261122
 """Of every draw, unless told otherwise: the date of the first version. Another seed gives another file."""

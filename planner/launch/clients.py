@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
-from planner.errors import InputError
-from planner.workload import Metric
+from planner.core import InputError, Metric
+from planner.presets import preset
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class ClientFlag:
 @cache
 def client_flags() -> tuple[ClientFlag, ...]:
     """The packaged table, in its order. Raises InputError where a row has no flag, source or date."""
-    text = resources.files("planner").joinpath("presets/benchmark_flags.csv").read_text(encoding="utf-8")
+    text = preset("benchmark_flags.csv").read_text(encoding="utf-8")
     rows = tuple(ClientFlag(**row) for row in csv.DictReader(text.splitlines()))
     for line, row in enumerate(rows, start=2):
         if not (row.flag and row.source_url and row.retrieved_on):

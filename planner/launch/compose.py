@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from planner.deployment import Role
-from planner.fleets import Fleet
+from planner.launch.escaping import compose_literal, slug
+from planner.launch.fleet import Fleet
 from planner.launch.routers import RouterSpec, command_words, config_words, router_specs, url_words
 from planner.launch.scripts import COMPOSE_NAME, README_NAME, config_files, model_variable, readme, replica_hosts
 from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled
 from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
-from planner.launch.texts import compose_literal, slug
+from planner.serving import Role
 
 
 def files(fleet: Fleet) -> dict[str, str]:

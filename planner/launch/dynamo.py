@@ -19,15 +19,14 @@ from typing import Any
 
 import yaml
 
-from planner.deployment import Role, Router
-from planner.errors import UnsupportedFeatureError
-from planner.fleets import Fleet
+from planner.core import UnsupportedFeatureError, markdown_text
+from planner.launch.escaping import kubernetes_literal, one_line, slug
 from planner.launch.flags import rows_of
+from planner.launch.fleet import Fleet
 from planner.launch.pods import MODELS, gpu_resource, node_selector
 from planner.launch.scripts import model_variable
 from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
-from planner.launch.texts import kubernetes_literal, one_line, slug
-from planner.tables import markdown_text
+from planner.serving import Role, Router
 
 README_NAME = "README.md"
 TOKEN_SECRET = "hf-token-secret"

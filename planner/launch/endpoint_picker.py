@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.deployment import Role, Router
 from planner.launch.spec import LaunchSpec
+from planner.serving import Role, Router
 
 IN_FLIGHT = "inflight-load-producer"
 PICKS: dict[Router, tuple[str, ...]] = {

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 
-from planner.errors import InputError, UnsupportedFeatureError
+from planner.core import InputError, UnsupportedFeatureError
+from planner.presets import preset
 
 
 class FlagKind(StrEnum):
@@ -53,7 +53,7 @@ class EngineFlag:
 @cache
 def engine_flags() -> tuple[EngineFlag, ...]:
     """The packaged table, in its order. Raises InputError where a row has no source or an unknown kind."""
-    text = resources.files("planner").joinpath("presets/engine_flags.csv").read_text(encoding="utf-8")
+    text = preset("engine_flags.csv").read_text(encoding="utf-8")
     return tuple(_row(line, row) for line, row in enumerate(csv.DictReader(text.splitlines()), start=2))
 
 

@@ -13,18 +13,17 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from planner.deployment import Role
-from planner.errors import UnsupportedFeatureError
-from planner.fleets import Fleet
+from planner.core import UnsupportedFeatureError, markdown_text
 from planner.launch.endpoint_picker import picker_config, picker_notes
+from planner.launch.escaping import kubernetes_literal, one_line, yaml_text
 from planner.launch.flags import word_of
+from planner.launch.fleet import Fleet
 from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, group_name, object_table, wanted_lines
 from planner.launch.pods import environment, gpu_resource, gpu_resources, node_selector
 from planner.launch.routers import deployments
 from planner.launch.scripts import README_NAME, closing_sections
 from planner.launch.spec import LaunchSpec, launch_specs
-from planner.launch.texts import kubernetes_literal, one_line, yaml_text
-from planner.tables import markdown_text
+from planner.serving import Role
 
 ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 """Variable whose words the templates of KServe put behind ``vllm serve``; a shell reads them."""

@@ -13,8 +13,10 @@ from typing import Any
 
 import yaml
 
-from planner.fleets import Fleet
+from planner.core import markdown_text
+from planner.launch.escaping import kubernetes_literal, one_line, slug, yaml_text
 from planner.launch.flags import word_of
+from planner.launch.fleet import Fleet
 from planner.launch.pods import (
     GROUP_LABEL,
     MODELS,
@@ -41,8 +43,6 @@ from planner.launch.routers import (
 )
 from planner.launch.scripts import README_NAME, closing_sections, model_variable, pool_table
 from planner.launch.spec import LaunchSpec, launch_specs
-from planner.launch.texts import kubernetes_literal, one_line, slug, yaml_text
-from planner.tables import markdown_text
 
 SERVING_PORT = 8000
 """Port of every replica; each pod has an address of its own."""

@@ -13,18 +13,17 @@ from typing import Any
 
 import yaml
 
-from planner.deployment import Role
-from planner.errors import UnsupportedFeatureError
-from planner.fleets import Fleet
+from planner.core import UnsupportedFeatureError, markdown_text
 from planner.launch.endpoint_picker import ROLE_LABEL, picker_config, picker_notes
+from planner.launch.escaping import one_line, yaml_text
 from planner.launch.flags import word_of
+from planner.launch.fleet import Fleet
 from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, SERVING_PORT, group_name, object_table, wanted_lines
 from planner.launch.pods import GROUP_LABEL, PART_LABEL, SERVES, PodPlace, pool_objects
 from planner.launch.routers import deployments
 from planner.launch.scripts import README_NAME, closing_sections
 from planner.launch.spec import LaunchSpec, launch_specs
-from planner.launch.texts import one_line, yaml_text
-from planner.tables import markdown_text
+from planner.serving import Role
 
 CHART = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
 CHART_VERSION = "v0"

@@ -13,17 +13,17 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import yaml
 
-from planner.errors import InputError
+from planner.core import InputError
+from planner.launch.escaping import kubernetes_literal
 from planner.launch.flags import words_of
 from planner.launch.scripts import model_variable
 from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled
 from planner.launch.spec import NVIDIA, LaunchSpec
-from planner.launch.texts import kubernetes_literal
+from planner.presets import preset
 
 POOL_LABEL = "app.kubernetes.io/name"
 """Label with the name of the pool."""
@@ -65,7 +65,7 @@ def object_name(spec: LaunchSpec) -> str:
 @cache
 def gpu_labels() -> dict[str, tuple[str, str]]:
     """Label and value that nodes carry, by SKU. Raises InputError where a row has no source."""
-    text = resources.files("planner").joinpath("presets/gpu_labels.csv").read_text(encoding="utf-8")
+    text = preset("gpu_labels.csv").read_text(encoding="utf-8")
     labels = {}
     for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
         if not row["source_url"] or not row["retrieved_on"]:

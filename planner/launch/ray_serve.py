@@ -18,13 +18,12 @@ from typing import Any
 
 import yaml
 
-from planner.deployment import Router
-from planner.errors import UnsupportedFeatureError
-from planner.fleets import Fleet
+from planner.core import UnsupportedFeatureError, markdown_text
+from planner.launch.escaping import one_line, slug
 from planner.launch.flags import rows_of
+from planner.launch.fleet import Fleet
 from planner.launch.spec import LaunchSpec, launch_specs
-from planner.launch.texts import one_line, slug
-from planner.tables import markdown_text
+from planner.serving import Router
 
 CONFIG_NAME = "serve.yaml"
 README_NAME = "README.md"

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import UnsupportedFeatureError
-from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Slo, Workload
+from planner.core import ClosedLoop, RecordedArrivals, RequestClass, Slo, UnsupportedFeatureError, Workload
 
 LARGEST_BLOCK = 512
 """Tokens of a block where no prefix asks for less: as in the Mooncake traces, the default of AIPerf and GuideLLM."""
@@ -71,7 +70,7 @@ def request_count(workload: Workload, slo: Slo) -> int:
 
     Never fewer than `FEWEST_REQUESTS` or than arrive in `SHORTEST_S`, never more than `MOST_REQUESTS`.
 
-    >>> from planner.workload import LatencyTarget, TokenLengths
+    >>> from planner.core.workload import LatencyTarget, TokenLengths
     >>> p99 = Slo(targets=(LatencyTarget(metric="ttft", percentile=0.99, threshold_s=0.5),))
     >>> request_count(Workload.of(2.0, TokenLengths.constant(100, 10)), p99)  # 50 / 0.01
     5000
@@ -119,7 +118,7 @@ def block_tokens(classes: Sequence[RequestClass]) -> int:
 
     The largest of the best between `SMALLEST_BLOCK` and `LARGEST_BLOCK`; smaller only for a prefix that is.
 
-    >>> from planner.workload import SharedPrefixes, TokenLengths
+    >>> from planner.core.workload import SharedPrefixes, TokenLengths
     >>> lengths = TokenLengths.constant(2000, 10)
     >>> block_tokens([RequestClass(lengths=lengths, prefixes=SharedPrefixes(tokens=1000))])
     500

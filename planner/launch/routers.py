@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from planner.deployment import Role, Router
-from planner.errors import UnsupportedFeatureError
+from planner.core import UnsupportedFeatureError
+from planner.launch.engine_options import set_path
+from planner.launch.escaping import slug
 from planner.launch.flags import FlagKind, rows_of, word_of, words_of
-from planner.launch.needs import set_path
 from planner.launch.spec import LaunchSpec
-from planner.launch.texts import slug
+from planner.serving import Role, Router
 
 FIRST_ROUTER_PORT = 8080
 """Port of the first router; each further one takes the next."""

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
-from planner.deployment import Role
-from planner.fleets import Fleet, LaunchedDeployment
+from planner.core import counted, markdown_text, significant, with_unit
+from planner.launch.escaping import one_line, slug
+from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.launch.routers import (
     RouterSpec,
     config_words,
@@ -18,8 +19,7 @@ from planner.launch.routers import (
 )
 from planner.launch.servers import shell_words
 from planner.launch.spec import LaunchSpec, launch_specs
-from planner.launch.texts import one_line, slug
-from planner.tables import counted, markdown_text, significant, with_unit
+from planner.serving import Role
 
 COMPOSE_NAME = "docker-compose.yaml"
 README_NAME = "README.md"

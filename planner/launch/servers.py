@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.errors import UnsupportedFeatureError
+from planner.core import UnsupportedFeatureError
+from planner.engine import ReplicaConfig
 from planner.launch.flags import words_of
-from planner.replica import ReplicaConfig
 
 RANK = "{rank}"
 LEADER = "{leader}"

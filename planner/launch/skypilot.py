@@ -14,20 +14,19 @@ import math
 import shlex
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import yaml
 
-from planner.deployment import Role, Router
-from planner.errors import InputError, UnsupportedFeatureError
-from planner.fleets import Fleet
+from planner.core import InputError, UnsupportedFeatureError, markdown_text
+from planner.engine import ReplicaConfig
+from planner.launch.escaping import one_line
+from planner.launch.fleet import Fleet
 from planner.launch.scripts import config_files, shell_script
 from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
-from planner.launch.texts import one_line
 from planner.llm import LlmSpec, weight_bytes
-from planner.replica import ReplicaConfig
-from planner.tables import markdown_text
+from planner.presets import preset
+from planner.serving import Role, Router
 
 README_NAME = "README.md"
 POLICIES = {Router.ROUND_ROBIN: "round_robin", Router.LEAST_REQUESTS: "least_load"}
@@ -41,7 +40,7 @@ SPARE_GB = 150
 @cache
 def accelerators() -> dict[str, str]:
     """Names of SkyPilot's catalogue by SKU. Raises InputError where a row has no source or date."""
-    text = resources.files("planner").joinpath("presets/skypilot_accelerators.csv").read_text(encoding="utf-8")
+    text = preset("skypilot_accelerators.csv").read_text(encoding="utf-8")
     names = {}
     for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
         if not (row["accelerator"] and row["source_url"] and row["retrieved_on"]):

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardware_db import Dtype
-from planner.deployment import Pool, Role
-from planner.errors import UnsupportedFeatureError
-from planner.fleets import Fleet, LaunchedDeployment
+from planner.core import UnsupportedFeatureError
+from planner.engine import ReplicaConfig
+from planner.launch.engine_options import needs_of, require_own_schedule, weights_need, written_for
+from planner.launch.escaping import slug
 from planner.launch.flags import engine_flags, only_of, rows_of, word_of
-from planner.launch.needs import needs_of, require_own_schedule, weights_need, written_for
+from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.launch.servers import ServerWords, server_words
-from planner.launch.texts import slug
-from planner.replica import Parallelism, ReplicaConfig
+from planner.roofline import Parallelism
+from planner.serving import Pool, Role
 
 FIRST_PORT = 8000
 """Port of the first pool; each further one takes the next."""

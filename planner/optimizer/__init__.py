@@ -21,12 +21,14 @@ report and in the documentation.
 
 from __future__ import annotations
 
+from planner.optimizer import constraints, covering, highs, relaxation, shortlist, solving
 from planner.optimizer.dominance import dominated
 from planner.optimizer.highs import to_pulp
 from planner.optimizer.program import Program, build
 from planner.optimizer.solving import solve
 from planner.optimizer.types import (
     ALWAYS,
+    FEASIBILITY_TOLERANCE,
     Allocation,
     ConstraintReport,
     Diagnosis,
@@ -45,6 +47,7 @@ from planner.optimizer.types import (
 
 __all__ = [
     "ALWAYS",
+    "FEASIBILITY_TOLERANCE",
     "Allocation",
     "ConstraintReport",
     "Diagnosis",
@@ -61,7 +64,13 @@ __all__ = [
     "Stage",
     "Unit",
     "build",
+    "constraints",
+    "covering",
     "dominated",
+    "highs",
+    "relaxation",
+    "shortlist",
     "solve",
+    "solving",
     "to_pulp",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.errors import InputError
+from planner.core import InputError
 from planner.optimizer.highs import check_names
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Layout, Mask, label
 from planner.optimizer.types import FleetProblem, Objective

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import InputError
+from planner.core import InputError
+from planner.optimizer.constraint_rows import WHOLE_HORIZON, Rows, Terms, limited, no_rows, one_row, rows_by_period
 from planner.optimizer.layout import FIRST, SECOND, STAGES, Floats, Ints, Layout, Mask
-from planner.optimizer.rows import WHOLE_HORIZON, Rows, Terms, limited, no_rows, one_row, rows_by_period
 from planner.optimizer.types import Objective, Sense
 
 Constraint = Callable[[Layout], Rows]

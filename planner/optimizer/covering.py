@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.optimizer.constraints import rows_for
-from planner.optimizer.fleet import sides
+from planner.optimizer.evaluate_allocation import sides
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Ints, Layout, Mask
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective, Sense
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.optimizer.branching import Maker, Solver
+from planner.optimizer.constraint_rows import Rows, Terms
 from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL, mean_cost
 from planner.optimizer.highs import Outcome
 from planner.optimizer.layout import Layout, Mask, label
 from planner.optimizer.program import Program, build
-from planner.optimizer.rows import Rows, Terms
+from planner.optimizer.shortlist import Maker, Solver
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
 DROPPED_FIRST = (

@@ -17,7 +17,7 @@ import numpy as np
 import pulp
 from scipy import sparse
 
-from planner.errors import InputError, PlannerError
+from planner.core import InputError, PlannerError
 from planner.optimizer.layout import Floats, Ints, Mask
 from planner.optimizer.program import SPREAD_FIX, Program, System
 from planner.optimizer.types import Sense

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from planner.errors import InputError
+from planner.core import InputError
 from planner.optimizer.large_bound import first_prices, least_excess
 from planner.optimizer.large_cover import Fleet, Known, fleet_of, routed
 from planner.optimizer.large_master import Relaxed, cannot_serve, relax

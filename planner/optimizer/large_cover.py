@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from planner.errors import PlannerError
+from planner.core import PlannerError
 from planner.optimizer.large_tables import BEYOND, Buying, Floats, Tables
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, Stage
 

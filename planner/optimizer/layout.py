@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import InputError
+from planner.core import InputError
 from planner.optimizer.types import FleetProblem, Stage
 
 Floats = NDArray[np.float64]

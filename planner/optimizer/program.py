@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from planner.errors import InputError
+from planner.core import InputError
+from planner.optimizer.constraint_rows import Rows
 from planner.optimizer.constraints import mean_cost, mean_rate, rows_for
 from planner.optimizer.layout import Floats, Ints, Layout, Mask, layout_of
-from planner.optimizer.rows import Rows
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, FleetProblem, Objective, Sense
 
 LARGEST_LIMIT = 2.0**20

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.optimizer.branching import Answer, Maker, Solver
 from planner.optimizer.checks import check, least_cost_usd_per_h, unlimited_unit
 from planner.optimizer.constraints import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.dominance import dominators
-from planner.optimizer.fleet import Fleet, fleet_of, reports
+from planner.optimizer.evaluate_allocation import Fleet, fleet_of, reports
 from planner.optimizer.highs import Outcome
 from planner.optimizer.large import solve_large, supports
 from planner.optimizer.layout import Floats, Layout, layout_of
 from planner.optimizer.program import Program, build
 from planner.optimizer.relaxation import duals
+from planner.optimizer.shortlist import Answer, Maker, Solver
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,

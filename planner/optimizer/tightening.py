@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.optimizer.constraint_rows import Rows, Terms
 from planner.optimizer.layout import Floats, Ints, Layout
 from planner.optimizer.program import Program
-from planner.optimizer.rows import Rows, Terms
 from planner.optimizer.types import Sense
 
 _MOST_TIMES_THE_CEILING = 1e8

@@ -12,8 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db.schema import Frozen
-from planner.errors import InputError
+from planner.core import Frozen, InputError
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -11,12 +11,23 @@ the queue is unstable. Equations and sources are in docs/science.md and in the c
 
 from __future__ import annotations
 
-from planner.queueing.bulk import StaticServer, largest_static_rate, static_pool
+from planner.queueing import bulk_service
+from planner.queueing.bulk_service import StaticServer, largest_static_rate, longest_law, static_pool
 from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
 from planner.queueing.classic import mg1_wait_law
 from planner.queueing.decode import decode_pool
-from planner.queueing.laws import summed, transported, wait_between
+from planner.queueing.distributions import summed, transported, wait_between
+from planner.queueing.lengths import LengthLaw, grouped, length_law
 from planner.queueing.link import LinkWait, exposed_law, exposed_s, link_wait
+from planner.queueing.load_balancing import (
+    pooled_wait_law,
+    random_share,
+    random_wait_law,
+    round_robin_wait_law,
+    routed_wait,
+    shortest_queue_wait_law,
+    two_choices_wait_law,
+)
 from planner.queueing.mixed import mixed_pool, prefill_pool
 from planner.queueing.overload import (
     FluidPath,
@@ -26,15 +37,6 @@ from planner.queueing.overload import (
     profile_wait_law,
     transient_wait_law,
     work_variance_per_s,
-)
-from planner.queueing.pooling import (
-    pooled_wait_law,
-    random_share,
-    random_wait_law,
-    round_robin_wait_law,
-    routed_wait,
-    shortest_queue_wait_law,
-    two_choices_wait_law,
 )
 from planner.queueing.prefix import PrefixHits, lru_hits, pool_hits, prefix_hits, token_hit_share, uncached
 from planner.queueing.priority import (
@@ -52,22 +54,27 @@ from planner.queueing.types import BatchServer, QueueLatency
 __all__ = [
     "BatchServer",
     "FluidPath",
+    "LengthLaw",
     "LinkWait",
     "PrefixHits",
     "PriorityLaw",
     "QueueLatency",
     "SizeLaw",
     "StaticServer",
+    "bulk_service",
     "decode_pool",
     "drain_s",
     "exposed_law",
     "exposed_s",
     "fluid_path",
+    "grouped",
     "largest_decode_rate",
     "largest_mixed_rate",
     "largest_prefill_rate",
     "largest_static_rate",
+    "length_law",
     "link_wait",
+    "longest_law",
     "lru_hits",
     "mg1_wait_law",
     "mixed_pool",

@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from planner.core import TokenLengths
 from planner.queueing.lattice import lattice_law
 from planner.queueing.lengths import LengthLaw, length_law
 from planner.queueing.steps import require_usable, step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer
-from planner.workload import TokenLengths
 
 PROMPTS = "prompts"
 RUNNING = "running"

@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.errors import InputError
-from planner.latency import LatencyDistribution
+from planner.core import InputError, LatencyDistribution
+from planner.queueing.distributions import lattice_distribution
 from planner.queueing.lattice import lattice_law
-from planner.queueing.laws import lattice_distribution
 from planner.queueing.types import ComplexArray, FloatArray
 
 LATTICE_CELLS = 2**13

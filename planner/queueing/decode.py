@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.core import ArrivalProcess, TokenLengths
+from planner.queueing.batch_occupancy import RunningLaw, SlotWork, mean_wait_when_blocked_s, running_law
 from planner.queueing.capacity import decode_limit
 from planner.queueing.latencies import FIRST_EDGES, Blocking, condensed, decode_latencies, delayed, gap_law, unstable
 from planner.queueing.lengths import LengthLaw, length_law
+from planner.queueing.quantisation import slice_means, sorted_slice_means
 from planner.queueing.renewal import per_server
-from planner.queueing.running import RunningLaw, SlotWork, mean_wait_when_blocked_s, running_law
-from planner.queueing.slices import slice_means, sorted_slice_means
 from planner.queueing.steps import require_usable, step_durations_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
 from planner.queueing.types import BatchServer, FloatArray, QueueLatency
-from planner.workload import ArrivalProcess, TokenLengths
 
 SLOW_EDGES = np.linspace(0.0, 1.0, 17)
 BOUNDARY_POINTS = (np.arange(8) + 0.5) / 8.0

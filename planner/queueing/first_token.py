@@ -20,8 +20,8 @@ import numpy as np
 from planner.queueing.backlog import Backlog
 from planner.queueing.lattice import lattice_law, poisson_sum, shifted_down
 from planner.queueing.lengths import LengthLaw
+from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.renewal import companions, count_moments, nobody_before
-from planner.queueing.slices import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, ComplexArray, FloatArray, IntArray
 

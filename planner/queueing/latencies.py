@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.latency import JointLaw, LatencyDistribution
+from planner.core import JointLaw, LatencyDistribution
 from planner.queueing.capacity import FluidLimit
 from planner.queueing.lengths import LengthLaw
-from planner.queueing.slices import slice_means, sorted_slice_means, tail_edges
+from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.types import FloatArray, QueueLatency
 
 POINTS = 512

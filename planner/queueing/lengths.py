@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.queueing.slices import tail_edges
+from planner.core import TokenLengths
+from planner.queueing.quantisation import tail_edges
 from planner.queueing.types import FloatArray, IntArray
-from planner.workload import TokenLengths
 
 PROMPT_POINTS = 256
 """Points of the prompt law on the backlog lattice."""

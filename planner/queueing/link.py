@@ -26,10 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.errors import InputError
-from planner.latency import LatencyDistribution
+from planner.core import InputError, LatencyDistribution
 from planner.queueing.classic import mg1_wait_law
-from planner.queueing.laws import summed
+from planner.queueing.distributions import summed
 from planner.queueing.types import FloatArray
 
 ROUNDS = 2

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.latency import LatencyDistribution
+from planner.core import ArrivalProcess, LatencyDistribution, TokenLengths
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
-from planner.queueing.balance import CLOSEST_TO_CRITICAL, RunningState, running_state
+from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.capacity import RUNNING, mixed_limit
 from planner.queueing.first_token import first_token_times
+from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
     FIRST_EDGES,
     NEGLIGIBLE,
@@ -23,14 +24,12 @@ from planner.queueing.latencies import (
     unstable,
 )
 from planner.queueing.lengths import length_law
-from planner.queueing.offered import Offered, burstiness
+from planner.queueing.offered_load import Offered, burstiness
+from planner.queueing.quantisation import binned_slice_means, sorted_slice_means
 from planner.queueing.renewal import per_server
-from planner.queueing.running import SlotWork, mean_wait_when_blocked_s
-from planner.queueing.slices import binned_slice_means, sorted_slice_means
 from planner.queueing.steps import require_usable, step_duration_s
 from planner.queueing.token_gap import GapNoise, token_gap_times
 from planner.queueing.types import BatchServer, FloatArray, QueueLatency
-from planner.workload import ArrivalProcess, TokenLengths
 
 TINY = 1e-9
 LARGEST_SOLVED = 0.985

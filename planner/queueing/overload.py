@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, ndtr
 
-from planner.errors import InputError
-from planner.latency import LatencyDistribution
-from planner.queueing.laws import summed, tail_condensed
+from planner.core import InputError, LatencyDistribution
+from planner.queueing.distributions import summed, tail_condensed
 from planner.queueing.types import FloatArray
 
 INSTANTS = 64

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from planner.errors import InputError
+from planner.core import InputError, SharedPrefixes, TokenLengths
 from planner.queueing.types import FloatArray
-from planner.workload import SharedPrefixes, TokenLengths
 
 
 @dataclass(frozen=True, eq=False)

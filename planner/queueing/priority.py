@@ -26,12 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.errors import InputError
-from planner.latency import LatencyDistribution
+from planner.core import InputError, LatencyDistribution
 from planner.queueing.classic import mg1_wait_law
-from planner.queueing.laws import gamma_slices, summed, tail_condensed
+from planner.queueing.distributions import gamma_slices, summed, tail_condensed
 from planner.queueing.lengths import grouped
-from planner.queueing.slices import tail_edges
+from planner.queueing.quantisation import tail_edges
 from planner.queueing.types import FloatArray
 
 START_EDGES = tail_edges(128)

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.errors import InputError
+from planner.core import InputError
 from planner.queueing.types import BatchServer, FloatArray
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from planner.queueing.backlog import Backlog
+from planner.queueing.quantisation import sorted_slice_means, tail_edges
 from planner.queueing.renewal import companions
-from planner.queueing.slices import sorted_slice_means, tail_edges
 from planner.queueing.types import FloatArray
 
 NOISE_EDGES = tail_edges(16)

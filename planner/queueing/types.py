@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.latency import JointLaw, LatencyDistribution
+from planner.core import JointLaw, LatencyDistribution
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from hardware_db.schema import Calibration, Dtype, GpuSku, Topology
-from planner.errors import InputError
-from planner.kernel_forms import Form, Machine
+from hardware_db import Calibration, Dtype, GpuSku, Topology
+from planner.core import InputError
 from planner.llm import GroupedQueryAttention
+from planner.roofline.kernel_forms import Form, Machine
 
 FormType = TypeVar("FormType", bound=Form)
 

@@ -5,7 +5,7 @@ The work is ideal: FLOPs, HBM bytes and link bytes nobody can save. Operator tim
 
     time = max(flops / peak, hbm_bytes / bandwidth, link_bytes / link bandwidth)
 
-and with one the fitted kernel form of `planner.kernels`, never below the roofline of its FLOPs and HBM bytes.
+and with one the fitted kernel form of `planner.roofline.kernels`, never below the roofline of its FLOPs and HBM bytes.
 Transformer FLOP counts follow Narayanan et al. 2021 (arXiv:2104.04473, appendix): 2 FLOPs per weight and token in a
 matrix product, 4 * heads * head_dim FLOPs per query-key pair in attention.
 """
@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from hardware_db.schema import Dtype
-from planner.kernel_forms import WEIGHT_FORMATS
-from planner.kernels import (
+from hardware_db import Dtype
+from planner.llm import BYTES_PER_VALUE
+from planner.roofline.expert_load import routed_load
+from planner.roofline.kernel_forms import WEIGHT_FORMATS
+from planner.roofline.kernels import (
     CollectiveForm,
     DecodeForm,
     ElementwiseForm,
@@ -42,10 +44,8 @@ from planner.kernels import (
     latent_prefill_s,
     prefill_attention_s,
 )
-from planner.llm import BYTES_PER_VALUE
 from planner.roofline.machine import Silicon
 from planner.roofline.shape import Family, Load, Number
-from planner.routing import routed_load
 
 ACTIVATION_BYTES = 2.0
 """Bytes per activation value between operators: residual stream and collectives stay in 16 bit in all engines."""

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hardware_db.schema import Frozen
-from planner.errors import InputError
-from planner.kernels import at_least, at_most
+from planner.core import Frozen, InputError
+from planner.roofline.kernels import at_least, at_most
 
 FloatArray = NDArray[np.float64]
 Number = FloatArray | float

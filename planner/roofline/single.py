@@ -2,8 +2,8 @@
 
 The simulator asks for one step after another, where a formula over arrays costs a hundred times its arithmetic. Here
 are the two things that a step with prompts needs: interpolation in a table (`Plane`) and the attention of its prompts
-(`prompts_of`). The equations are those of `planner.kernels` and of `planner.roofline.operators`, in the same letters;
-tests hold the two against each other.
+(`prompts_of`). The equations are those of `planner.roofline.kernels` and of `planner.roofline.operators`, in the same
+letters; tests hold the two against each other.
 
 Prompts come as four numbers, those of `Load`: chunks, and the mean new, past and cached tokens of one.
 """
@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.kernel_forms import Bend, LatentPrefillForm, Machine, PrefillForm
-from planner.kernels import QUERY_BLOCK, attended_pairs
 from planner.llm import BYTES_PER_VALUE
+from planner.roofline.kernel_forms import Bend, LatentPrefillForm, Machine, PrefillForm
+from planner.roofline.kernels import QUERY_BLOCK, attended_pairs
 from planner.roofline.machine import Silicon
 from planner.roofline.operators import (
     ACTIVATION_BYTES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hardware_db.schema import Dtype, GpuSku
+from hardware_db import Dtype, GpuSku
 from planner.llm import (
     DenseFeedForward,
     GroupedQueryAttention,

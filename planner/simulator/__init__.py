@@ -18,7 +18,7 @@ The step takes what `ReplicaConfig.timer` says for exactly this content. A promp
 token at the end of it and decodes one token per step from the next step on. A replica with nothing to do waits for the
 next arrival, which starts a step at once.
 
-Other fields of `ReplicaConfig.schedule` (`planner.schedule.Schedule`) change the rules:
+Other fields of `ReplicaConfig.schedule` (`planner.engine.scheduler.Schedule`) change the rules:
 
 - without `mixed_steps`, a step holds prompts only as long as there is a prompt to admit or to go on with (it has the
   whole token budget), else decodes only;
@@ -44,10 +44,10 @@ Other fields of `ReplicaConfig.schedule` (`planner.schedule.Schedule`) change th
 
 With speculation a sequence gains `tokens_per_step` tokens in each decode step, the same in every one (a mean, kept as a
 fraction), and takes its drafts from the token budget too. Adapters (`ReplicaConfig.lora`) add the work of
-`planner.adapters` to a step; a request waits until its adapter has been loaded into one of the slots. A constrained
+`planner.engine.lora` to a step; a request waits until its adapter has been loaded into one of the slots. A constrained
 sequence adds `mask_s` to every step it decodes in.
 
-Pools. Every request goes to the replica that `Pool.router` (`planner.deployment.Router`) chooses when it reaches the
+Pools. Every request goes to the replica that `Pool.router` (`planner.serving.types.Router`) chooses when it reaches the
 pool; loads are counted in requests or tokens sent to a replica and not ended there. It reaches its replica `request_s`
 (of `ReplicaConfig.costs`) after it was sent, and `admission_s` after the one before it at the earliest; it is queued
 `lag_steps` steps after the boundary at which it is looked at, at once where the replica has nothing to do.
@@ -67,15 +67,15 @@ durations are a line through the first and the last (error below 1e-4 of a step)
 
 from __future__ import annotations
 
-from planner.deployment import Deployment, Performance
-from planner.errors import InputError
-from planner.replica import LoraAdapters, require_room
+from planner.core import ClosedLoop, InputError, RecordedArrivals, Workload
+from planner.engine import LoraAdapters, require_room
+from planner.serving import Deployment, Performance
 from planner.simulator.outcome import closed_performance, open_performance
 from planner.simulator.pools import Progress, play
 from planner.simulator.traffic import IntArray, Offered, draw
-from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
 __all__ = ["simulate"]
+
 
 REQUESTS = 4000
 """Of an open run unless given: a p99 from 40 requests beyond it."""

@@ -6,15 +6,14 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from planner.steps import StepTimer
-from planner.tabulated import CONTEXTS
+from planner.engine import CONTEXTS, StepTimer
 
 RUN_GROWTH = 0.02
 """Where durations are no line, a run ends when the mean context has grown by this share, plus `RUN_TOKENS`."""
 RUN_TOKENS = 8
 """A run may also pass the end of a line by so many tokens of mean context: durations are a line so far to 1e-4."""
 KNOTS: list[float] = [*CONTEXTS.tolist(), 2.0 * CONTEXTS[-1], math.inf]
-"""Mean contexts between which step times of decodes are lines (`planner.tabulated.Surface`)."""
+"""Mean contexts between which step times of decodes are lines (`planner.engine.lookup.Surface`)."""
 STRAIGHT = 1e-12
 """Relative deviation of the middle of a line from the mean of its ends: rounding."""
 

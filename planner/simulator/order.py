@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Sized
 from typing import Protocol
 
-from planner.schedule import Order
+from planner.engine import Order
 from planner.simulator.cache import Sequence
 
 

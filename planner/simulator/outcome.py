@@ -7,15 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.deployment import ClassPerformance, Deployment, Method, Performance, PoolLimit, PoolPerformance, Role
-from planner.latency import LatencyDistribution
-from planner.replica import Batching, KvAllocation
+from planner.core import ClosedLoop, LatencyDistribution, Metric, RequestClass, Slo, Workload
+from planner.engine import Batching, KvAllocation, StepTimer
 from planner.roofline import Bound, StepShape
+from planner.serving import (
+    ClassPerformance,
+    Deployment,
+    Method,
+    Performance,
+    PoolLimit,
+    PoolPerformance,
+    Role,
+    latency_intervals,
+)
 from planner.simulator.pools import Played, Served
 from planner.simulator.traffic import FloatArray, IntArray, Offered
-from planner.steps import StepTimer
-from planner.uncertainty import latency_intervals
-from planner.workload import ClosedLoop, Metric, RequestClass, Slo, Workload
 
 TIMED_AT_ONCE = 8192
 """Runs of steps whose operators are timed in one call: keeps memory small."""

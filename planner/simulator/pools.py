@@ -14,13 +14,13 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from planner.deployment import Deployment, Pool, PoolLimit, Role, Router
-from planner.replica import kv_transfer_bytes
+from planner.core import RequestClass
+from planner.engine import kv_transfer_bytes
+from planner.serving import Deployment, Pool, PoolLimit, Role, Router
 from planner.simulator.clock import Clock
 from planner.simulator.replica import Ledger, Replica
 from planner.simulator.rules import ClassRules, rules_of
 from planner.simulator.traffic import FloatArray, IntArray, Offered
-from planner.workload import RequestClass
 
 _END, _SENT, _ARRIVAL = 0, 1, 2
 _Event = tuple[float, int, int, int, int]
@@ -112,7 +112,7 @@ def kv_transfer_s(deployment: Deployment, inputs: IntArray) -> FloatArray:
 
 
 class _Router:
-    """Chooses the replica of each request of a pool, as `planner.deployment.Router` says.
+    """Chooses the replica of each request of a pool, as `planner.serving.types.Router` says.
 
     Attributes:
         load: of each replica, the requests (or their tokens) sent there that have not ended, those on the way included.

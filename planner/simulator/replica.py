@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from planner.deployment import PoolLimit, Role
-from planner.errors import InputError
-from planner.schedule import Batching, Order, Preemption
+from planner.core import InputError
+from planner.engine import Batching, Order, Preemption
+from planner.serving import PoolLimit, Role
 from planner.simulator.cache import EvenlyGrowingCache, GrowingCache, ReservedCache, Sequence
 from planner.simulator.clock import Clock, Run
 from planner.simulator.ledger import Ledger

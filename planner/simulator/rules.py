@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.adapters import AdapterWork
-from planner.deployment import Pool, Role
-from planner.errors import InputError
-from planner.replica import ReplicaConfig, memory_footprint
-from planner.schedule import Batching, KvAllocation, Preemption, Schedule
+from planner.core import InputError
+from planner.engine import AdapterWork, Batching, KvAllocation, Preemption, ReplicaConfig, Schedule, memory_footprint
+from planner.serving import Pool, Role
 from planner.simulator.cache import CacheLimits
 
 
 @dataclass(frozen=True)
 class ClassRules:
-    """How one request class is treated: see `planner.workload.RequestClass`."""
+    """How one request class is treated: see `planner.core.workload.RequestClass`."""
 
     priority: int = 0
     weight: float = 1.0

@@ -12,10 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.adapters import popularity
-from planner.errors import InputError
-from planner.replica import LoraAdapters
-from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Workload
+from planner.core import ClosedLoop, InputError, RecordedArrivals, RequestClass, Workload
+from planner.engine import LoraAdapters, popularity
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -10,3 +10,49 @@
 Nothing here computes: numbers come from the engine, tables from its reports, pictures from `planner.charts`. Nothing is
 written to disk, and what a visitor changes stays in the visitor's session.
 """
+
+from planner.web import (
+    compare_gpus,
+    compare_scenarios,
+    compare_systems,
+    compare_tab,
+    components,
+    cost_tab,
+    error_view,
+    hardware_tab,
+    inputs,
+    latency_growth,
+    latency_prompt,
+    latency_tab,
+    latency_targets,
+    plan_tab,
+    results,
+    roofline_tab,
+    session,
+    summary,
+    what_if,
+    why_tab,
+)
+
+__all__ = [
+    "compare_gpus",
+    "compare_scenarios",
+    "compare_systems",
+    "compare_tab",
+    "components",
+    "cost_tab",
+    "error_view",
+    "hardware_tab",
+    "inputs",
+    "latency_growth",
+    "latency_prompt",
+    "latency_tab",
+    "latency_targets",
+    "plan_tab",
+    "results",
+    "roofline_tab",
+    "session",
+    "summary",
+    "what_if",
+    "why_tab",
+]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from planner.charts import sidebyside
-from planner.side_by_side import (
+from planner.charts import comparison
+from planner.core import counted, money
+from planner.studies import (
     SAME,
     SKU_COLUMNS,
     Side,
@@ -19,9 +20,8 @@ from planner.side_by_side import (
     side,
     sku_table,
 )
-from planner.tables import counted, money
-from planner.web import parts
-from planner.web.work import Page, Say, kept
+from planner.web import components
+from planner.web.results import Page, Say, kept
 
 PLAN = "the plan"
 MOST_NAMED = 3
@@ -76,23 +76,23 @@ def show(page: Page) -> None:
         for sku, place in _placed([sku for sku in skus if sku not in bounds], skus)
     )
     reference = Side(PLAN, page.request, page.plan) if page.plan.feasible else None
-    st.markdown(f"**{parts.plain(_headline(sides, reference))}**")
+    st.markdown(f"**{components.plain(_headline(sides, reference))}**")
     measure = st.segmented_control(
         "Show",
-        list(sidebyside.MEASURES),
-        default=next(iter(sidebyside.MEASURES)),
+        list(comparison.MEASURES),
+        default=next(iter(comparison.MEASURES)),
         required=True,
         key="compare-gpus-measure",
         persist_state="session",
         wrap=True,
     )
     shown = [*([reference] if reference else []), *sides]
-    rows = sidebyside.side_rows(shown, reference)
-    picture = sidebyside.side_bars(rows, measure, "each GPU alone", _subject(page))
-    parts.chart(picture, rows, "GPUs compared", "compare-gpus")
+    rows = comparison.side_rows(shown, reference)
+    picture = comparison.side_bars(rows, measure, "each GPU alone", _subject(page))
+    components.chart(picture, rows, "GPUs compared", "compare-gpus")
     st.html(STYLE)
     with st.container(key=TABLE_KEY):
-        parts.table(sku_table(sides, reference), f"{TABLE_KEY}-table", HINTS)
+        components.table(sku_table(sides, reference), f"{TABLE_KEY}-table", HINTS)
 
 
 def _others(page: Page, searched: tuple[str, ...]) -> list[str]:

@@ -7,23 +7,13 @@ from typing import Any
 
 import streamlit as st
 
-from planner.charts import sidebyside
-from planner.errors import PlannerError
-from planner.links import Content
-from planner.plan_types import Plan
-from planner.planning import hardware_for, plan
-from planner.scenario import MAX_SCENARIO_BYTES
-from planner.side_by_side import (
-    Side,
-    differing,
-    only_differing,
-    scenario_in,
-    scenario_table,
-    settings_table,
-)
-from planner.tables import Table
-from planner.web import parts, session
-from planner.web.work import Page, Say, kept, request_of, theory
+from planner.charts import comparison
+from planner.core import PlannerError, Table
+from planner.fleet import Plan, hardware_for, plan
+from planner.scenario import MAX_SCENARIO_BYTES, Content
+from planner.studies import Side, differing, only_differing, scenario_in, scenario_table, settings_table
+from planner.web import components, session
+from planner.web.results import Page, Say, kept, request_of, theory
 
 MOST = 8
 """Scenarios kept at a time."""
@@ -196,7 +186,7 @@ def _upload_row(saved: list[dict[str, Any]]) -> None:
         )
         error = st.session_state.get("compare-refused")
         if error:
-            st.error(parts.plain(error))
+            st.error(components.plain(error))
 
 
 def _upload() -> None:
@@ -238,16 +228,16 @@ def _side(name: str, content: Content, *, checked: bool) -> Side:
 def _bars(sides: list[Side], *, checked: bool) -> None:
     measure = st.segmented_control(
         "Show",
-        list(sidebyside.MEASURES),
-        default=next(iter(sidebyside.MEASURES)),
+        list(comparison.MEASURES),
+        default=next(iter(comparison.MEASURES)),
         required=True,
         key="compare-scenarios-measure",
         persist_state="session",
         wrap=True,
     )
-    rows = sidebyside.side_rows(sides, sides[0] if sides[0].feasible else None)
+    rows = comparison.side_rows(sides, sides[0] if sides[0].feasible else None)
     subtitle = "Each as it is set up; " + ("simulated." if checked else "by theory: the checked plan above may differ.")
-    parts.chart(sidebyside.side_bars(rows, measure, "each scenario", subtitle), rows, "scenarios", "compare-bars")
+    components.chart(comparison.side_bars(rows, measure, "each scenario", subtitle), rows, "scenarios", "compare-bars")
 
 
 def _table(shown: Table, key: str) -> None:
@@ -259,4 +249,4 @@ def _table(shown: Table, key: str) -> None:
         st.html(f"<style>{cells} {{font-weight: 700}}</style>")
     note = f"{shown.note} Bold: differs from the scenario on the page.".strip()
     with st.container(key=key):
-        parts.table(Table(shown.title, shown.columns, shown.rows, note), f"{key}-table", HINTS)
+        components.table(Table(shown.title, shown.columns, shown.rows, note), f"{key}-table", HINTS)

@@ -8,18 +8,14 @@ from typing import Any
 
 import streamlit as st
 
-from planner import comparison_report
 from planner.charts import systems as pictures
-from planner.comparison import Comparison, compare
-from planner.configurations import Mode
-from planner.errors import PlannerError
-from planner.plan_types import Plan, PlannedDeployment
-from planner.planning import plan
-from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
-from planner.tables import Table, counted, money, significant
-from planner.web import parts
-from planner.web.work import Page, Say, kept
-from planner.workload import Metric
+from planner.core import Metric, PlannerError, Table, counted, money, significant
+from planner.fleet import Plan, PlannedDeployment, plan
+from planner.report import comparison
+from planner.search import Mode
+from planner.systems import DEFAULT_SYSTEMS, SYSTEMS, Comparison, compare
+from planner.web import components
+from planner.web.results import Page, Say, kept
 
 PRESELECTED = ("engine", *DEFAULT_SYSTEMS, "eagle", "ngram", "mtp", "prefix-cache")
 REQUESTS_PER_REPLICA = 300
@@ -85,7 +81,7 @@ def show(page: Page) -> None:
         st.info(no_mixed_fleet(page.plan.feasible))
         return
     planned = _chosen_deployment(origin)
-    st.caption(parts.plain(_start_in_words(page, origin, planned)))
+    st.caption(components.plain(_start_in_words(page, origin, planned)))
     asked = _asked(planned)
     if not asked.names:
         st.info("Choose at least one system.")
@@ -93,16 +89,16 @@ def show(page: Page) -> None:
     try:
         found = _compared(page, origin, planned, asked)
     except PlannerError as error:
-        st.info(parts.plain(f"Systems cannot be compared here: {error}"))
+        st.info(components.plain(f"Systems cannot be compared here: {error}"))
         return
-    st.markdown(f"**{parts.plain(comparison_report.headline(found))}**")
+    st.markdown(f"**{components.plain(comparison.headline(found))}**")
     if found.compared:
         _outcomes(found)
         _latencies(found)
         if asked.is_by_rate and any(row.attainments for row in found.compared):
             rows = pictures.attainment_rows(found)
             picture = pictures.attainment(found).properties(height=CURVES_PX)
-            parts.chart(picture, rows, "attainment by rate", "compare-attainment")
+            components.chart(picture, rows, "attainment by rate", "compare-attainment")
     _words(found)
 
 
@@ -258,7 +254,7 @@ def _outcomes(found: Comparison) -> None:
     if all(row.sustained_per_s is not None for row in found.compared):
         choices["Largest rate"] = pictures.sustained
     chosen = _segmented("What comes out", list(choices), "compare-outcome")
-    parts.chart(choices[chosen](found), pictures.outcome_rows(found), "systems compared", "compare-outcomes")
+    components.chart(choices[chosen](found), pictures.outcome_rows(found), "systems compared", "compare-outcomes")
 
 
 def _latencies(found: Comparison) -> None:
@@ -270,14 +266,14 @@ def _latencies(found: Comparison) -> None:
         try:
             rows, picture = pictures.token_gap_rows(config), pictures.token_gaps(config)
         except PlannerError as error:
-            st.info(parts.plain(f"Not shown for this replica: {error}"))
+            st.info(components.plain(f"Not shown for this replica: {error}"))
             return
-        parts.chart(picture.properties(height=CURVES_PX), rows, "gaps between tokens", "compare-stall")
+        components.chart(picture.properties(height=CURVES_PX), rows, "gaps between tokens", "compare-stall")
         return
     metric = metrics[chosen]
     rows = pictures.latency_cdf_rows(found, metric)
     picture = pictures.latency_cdfs(found, metric).properties(height=CURVES_PX)
-    parts.chart(picture, rows, f"{chosen} by system", "compare-cdf")
+    components.chart(picture, rows, f"{chosen} by system", "compare-cdf")
     drawn = {row["system"] for row in rows}
     behind = [row.system.name for row in found.compared if row.system.name not in drawn]
     if behind:
@@ -294,22 +290,22 @@ def _segmented(label: str, options: Sequence[str], key: str) -> str:
 
 def _words(found: Comparison) -> None:
     """What did not apply, what each system is, and every figure there is."""
-    missing = comparison_report.left_out(found)
+    missing = comparison.left_out(found)
     if missing:
         st.markdown("Does not apply here:")
-        parts.bullets(missing)
-    shown = {table.title: table for table in comparison_report.tables(found)}
+        components.bullets(missing)
+    shown = {table.title: table for table in comparison.tables(found)}
     if "What comes out" in shown:
         outcome = _without_empty(shown["What comes out"])
-        parts.table(outcome, "compare-table", _hints(outcome))
-    parts.table(systems_table(found), "compare-systems-table", HINTS)
+        components.table(outcome, "compare-table", _hints(outcome))
+    components.table(systems_table(found), "compare-systems-table", HINTS)
     rest = [table for title, table in shown.items() if title not in ("Systems", "What comes out")]
     if rest:
         with st.expander("All percentiles, cost, memory and assumptions"):
             for place, table in enumerate(rest):
-                parts.table(table, f"compare-more-{place}", _hints(table))
+                components.table(table, f"compare-more-{place}", _hints(table))
             st.markdown("What the numbers take for granted:")
-            parts.bullets(found.assumptions)
+            components.bullets(found.assumptions)
 
 
 def systems_table(found: Comparison) -> Table:

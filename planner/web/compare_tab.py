@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.web import compare_gpus, compare_scenarios, compare_systems
-from planner.web.work import Page
+from planner.web.results import Page
 
 SECTIONS = {
     "Serving systems": compare_systems.show,

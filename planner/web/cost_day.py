@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner import buying, figures, profiles, report
+from planner.analysis import headline, purchase_alternatives
 from planner.charts import demands
-from planner.tables import percent
-from planner.web import parts, session, work
-from planner.web.work import Page
+from planner.core import percent
+from planner.report import plan as report
+from planner.traffic import profiles
+from planner.web import components, results, session
+from planner.web.results import Page
 
 
 def show(page: Page) -> None:
@@ -35,11 +37,11 @@ def _choose_day(page: Page) -> None:
     )
     measured, info = profiles.load_measured(name), profiles.profile_info(name)
     rate = page.request.growth * sum(service.workload.rate_per_s for service in page.request.all_services)
-    parts.chart(
+    components.chart(
         demands.profile_curve(measured, rate, name), demands.profile_rows(measured, rate), f"{name} by hour", "cost-day"
     )
     saved = profiles.flat_against_following(measured.profile).most_saved
-    parts.bullets(
+    components.bullets(
         [
             f"{info.description}",
             f"Following this demand saves at most {percent(saved)} against a fleet for its peak (1 - mean / peak).",
@@ -64,19 +66,19 @@ def _over_the_day(page: Page) -> None:
     if plan.flat_usd_per_hour:
         flat, now = plan.flat_usd_per_hour, plan.cost.usd_per_hour
         most = profiles.flat_against_following(profile).most_saved
-        parts.figures(
+        components.figures(
             [
-                parts.Figure(
+                components.Figure(
                     "$ per hour, following",
-                    figures.dollars(now),
+                    headline.dollars(now),
                     "USD/h: mean cost over the profile of the fleet that changes size (listed prices, planned).",
                 ),
-                parts.Figure(
+                components.Figure(
                     "$ per hour, never changing",
-                    figures.dollars(flat),
+                    headline.dollars(flat),
                     "USD/h: the cheapest fleet that serves the largest demand all the time (planned by theory).",
                 ),
-                parts.Figure(
+                components.Figure(
                     "Saved by following",
                     percent(1.0 - now / flat),
                     "1 - cost of following / cost of the flat fleet. The bound is 1 - mean / peak of the demand: what "
@@ -86,17 +88,19 @@ def _over_the_day(page: Page) -> None:
             ]
         )
     if plan.schedule:
-        capacities = work.kept(
+        capacities = results.kept(
             ("capacity by hour", page.key, plan.simulated),
-            lambda say: buying.period_capacities_per_s(plan, say),
+            lambda say: purchase_alternatives.period_capacities_per_s(plan, say),
             "Capacity by hour",
         )
         rows = demands.schedule_rows(plan, capacities)
-        parts.chart(demands.schedule_demand(plan, capacities), rows, "Demand and capacity by hour", "cost-schedule")
-        parts.chart(demands.schedule_gpus(plan), demands.schedule_gpu_rows(plan), "GPUs by hour", "cost-gpus")
+        components.chart(
+            demands.schedule_demand(plan, capacities), rows, "Demand and capacity by hour", "cost-schedule"
+        )
+        components.chart(demands.schedule_gpus(plan), demands.schedule_gpu_rows(plan), "GPUs by hour", "cost-gpus")
         with st.expander("The schedule as a table"):
             for table in (table for table in report.tables(plan) if table.title == "Schedule"):
-                parts.table(table, "cost-schedule-table")
+                components.table(table, "cost-schedule-table")
     _profile_settings(page)
 
 
@@ -130,4 +134,4 @@ def _profile_settings(page: Page) -> None:
             args=({"profile": None},),
             help="Back to one rate all the time.",
         )
-    st.caption(parts.plain(f"Demand: {profile.source}."))
+    st.caption(components.plain(f"Demand: {profile.source}."))

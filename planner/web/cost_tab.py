@@ -7,22 +7,29 @@ from typing import Any
 
 import streamlit as st
 
-from planner import buying, figures, report
-from planner.api_prices import api_break_even, api_prices_of, own_price
-from planner.buying import BuyingOffer, WayToBuy
+from planner.analysis import (
+    ApiBreakEven,
+    ApiPrice,
+    BuyingOffer,
+    CostRange,
+    Solver,
+    WayToBuy,
+    api_break_even,
+    api_prices_of,
+    headline,
+    own_price,
+    purchase_alternatives,
+)
 from planner.charts import costs
-from planner.explain_solver import Solver
-from planner.explain_types import ApiBreakEven, ApiPrice
-from planner.figures import CostRange
-from planner.plan_types import BoughtGpus, CostBreakdown, Plan
-from planner.prices import SPOT
-from planner.supply_types import SpotTerms
-from planner.tables import Table, money, percent, significant
-from planner.web import answer, cost_day, parts, session, work
-from planner.web.work import Page, Say
+from planner.core import Table, money, percent, significant
+from planner.fleet import BoughtGpus, CostBreakdown, Plan
+from planner.report import plan as report
+from planner.supply import SPOT, SpotTerms
+from planner.web import components, cost_day, results, session, summary
+from planner.web.results import Page, Say
 
 SOLVES = 14
-"""Plans that looking for the smallest demand takes at most (`planner.api_prices.api_break_even`)."""
+"""Plans that looking for the smallest demand takes at most (`planner.analysis.api_prices.api_break_even`)."""
 DEMAND_GROWS = 8
 """That search goes up to so many times the planned demand."""
 ASSUMED_SPOT: tuple[dict[str, Any], ...] = (
@@ -90,12 +97,12 @@ def _figures(page: Page, cost: CostBreakdown) -> None:
             f"USD per 1,000 requests served: cost per hour over requests per hour at the given demand. {prices}",
         ),
     )
-    found = work.store().get(answer.range_key(page))
+    found = results.store().get(summary.range_key(page))
     ends = found if isinstance(found, CostRange) else None
-    parts.figures(
+    components.figures(
         [
             *(_dollars(label, cost, name, hint, ends) for label, name, hint in shown),
-            parts.Figure(
+            components.Figure(
                 "Good requests per dollar",
                 significant(cost.requests_per_usd),
                 f"Goodput per dollar [requests/USD]: requests that meet every target at once ({seen}: {goodput} a "
@@ -106,22 +113,22 @@ def _figures(page: Page, cost: CostBreakdown) -> None:
     _elsewhere(page)
 
 
-def _dollars(label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRange | None) -> parts.Figure:
+def _dollars(label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRange | None) -> components.Figure:
     """A figure of the cost, with its interval once that is known."""
     usd = getattr(cost, name)
     interval = ""
     if ends is not None:
         low, high = (None if end is None else getattr(end, name) for end in (ends.low, ends.high))
-        interval = figures.range_words(low, usd, high)
+        interval = headline.range_words(low, usd, high)
         hint += (
             " Interval: the cheapest fleets, by theory, with kernels at the fast and at the slow end of the middle "
             "90 % of their measurements (fitted)."
         )
-    return parts.Figure(label, figures.dollars(usd), hint, interval)
+    return components.Figure(label, headline.dollars(usd), hint, interval)
 
 
 def _price_words(one: BoughtGpus) -> str:
-    way = buying.words_of(one.purchase)
+    way = purchase_alternatives.words_of(one.purchase)
     if one.price is None:
         return f"{one.sku} {money(one.usd_per_gpu_hour)} USD/GPU-hour ({way}, given in the scenario)"
     price = one.price
@@ -133,13 +140,13 @@ def _price_words(one: BoughtGpus) -> str:
 
 def _elsewhere(page: Page) -> None:
     """What the same GPUs cost over all listed prices; nothing where there is only one."""
-    found = buying.price_range(page.plan, page.hardware)
+    found = purchase_alternatives.price_range(page.plan, page.hardware)
     if found is None or found.highest_usd_per_hour <= found.lowest_usd_per_hour:
         return
     low, high = found.usd_per_month
     st.caption(
-        parts.plain(
-            f"The same GPUs cost {figures.dollars(low)} to {figures.dollars(high)} a month over all "
+        components.plain(
+            f"The same GPUs cost {headline.dollars(low)} to {headline.dollars(high)} a month over all "
             f"{found.offers} listed prices that the scenario allows; the plan takes the cheapest that fit."
         )
     )
@@ -150,9 +157,9 @@ def _elsewhere(page: Page) -> None:
 
 def _spending(plan: Plan) -> None:
     st.subheader("Where does the money go?")
-    parts.chart(costs.pool_costs(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
+    components.chart(costs.pool_costs(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
     for table in _tables(plan, "Prices"):
-        parts.table(table, "cost-prices")
+        components.table(table, "cost-prices")
 
 
 def _tables(plan: Plan, title: str) -> list[Table]:
@@ -171,17 +178,19 @@ def _apis(page: Page) -> None:
     listed = api_prices_of(request.llm.id)
     if not listed:
         st.markdown(
-            parts.plain(f"No API price is listed for {request.llm.id}. Type one to compare it with this fleet.")
+            components.plain(f"No API price is listed for {request.llm.id}. Type one to compare it with this fleet.")
         )
     prices = [*listed, *_own(page)]
     if not prices:
         return
     found = api_break_even(page.plan, prices)
-    st.markdown(parts.plain(_api_verdict(page.plan, found)))
-    parts.chart(
+    st.markdown(components.plain(_api_verdict(page.plan, found)))
+    components.chart(
         costs.api_costs(page.plan, found), costs.api_cost_rows(page.plan, found), "Self-hosting or API", "cost-apis"
     )
-    parts.table(buying.api_table(page.plan, found), "cost-api-table", buying.API_HINTS)
+    components.table(
+        purchase_alternatives.api_table(page.plan, found), "cost-api-table", purchase_alternatives.API_HINTS
+    )
     _smallest_demand(page, prices)
 
 
@@ -189,7 +198,7 @@ def _own(page: Page) -> list[ApiPrice]:
     """The visitor's own price, once both numbers are there."""
     with st.container(horizontal=True):
         read = st.number_input(
-            parts.plain("Own API: $ per M input"),
+            components.plain("Own API: $ per M input"),
             min_value=0.0,
             value=None,
             step=0.01,
@@ -200,7 +209,7 @@ def _own(page: Page) -> list[ApiPrice]:
             help="USD per million input tokens that an API asks you.",
         )
         written = st.number_input(
-            parts.plain("Own API: $ per M output"),
+            components.plain("Own API: $ per M output"),
             min_value=0.0,
             value=None,
             step=0.01,
@@ -218,7 +227,7 @@ def _own(page: Page) -> list[ApiPrice]:
 def _api_verdict(plan: Plan, found: Sequence[ApiBreakEven]) -> str:
     """Who is cheapest at the planned demand, in a sentence."""
     best = min(found, key=lambda one: one.api_usd_per_thousand_requests)
-    served, sustained = buying.mean_served_per_s(plan), buying.mean_sustained_per_s(plan)
+    served, sustained = purchase_alternatives.mean_served_per_s(plan), purchase_alternatives.mean_sustained_per_s(plan)
     own = plan.cost.usd_per_thousand_requests if plan.cost else 0.0
     asked = best.api_usd_per_thousand_requests
     even, at = significant(best.fleet_break_even_per_s), f"at {significant(served)} requests/s"
@@ -256,13 +265,13 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
         return
     price = prices[chosen]
     key = ("smallest demand", page.key, price.model_dump_json())
-    if not pressed and work.store().get(key) is None:
+    if not pressed and results.store().get(key) is None:
         return
 
     def make(say: Say) -> ApiBreakEven:
         return api_break_even(page.plan, [price], Solver(hardware=page.hardware, say=say))[0]
 
-    found = work.kept(key, make, "Looking for the smallest demand").smallest_break_even_per_s
+    found = results.kept(key, make, "Looking for the smallest demand").smallest_break_even_per_s
     if found is None:
         text = f"Up to {DEMAND_GROWS} times the planned demand no fleet costs less than {names[chosen]}."
     else:
@@ -270,12 +279,12 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
             f"A fleet planned for {significant(found)} requests/s or more costs less than {names[chosen]}. Fleets come "
             "in whole GPUs, so that a little above that demand the API may win once more."
         )
-    st.success(parts.plain(text), icon=":material/balance:")
+    st.success(components.plain(text), icon=":material/balance:")
 
 
 def _theory_s(page: Page) -> float:
     """How long a plan by theory takes, from the last one [s]."""
-    known = work.store().get(("theory", page.key))
+    known = results.store().get(("theory", page.key))
     return known.elapsed_s if isinstance(known, Plan) else page.plan.elapsed_s
 
 
@@ -288,7 +297,7 @@ def _about(seconds: float) -> str:
 
 def _ways(page: Page) -> None:
     st.subheader("Could it be bought cheaper?")
-    ways = {way.name: way for way in buying.ways_to_buy(page.request, page.hardware)}
+    ways = {way.name: way for way in purchase_alternatives.ways_to_buy(page.request, page.hardware)}
     single = [name for name, way in ways.items() if len(way.commitments) == 1]
     names = st.multiselect(
         "Ways of buying to compare",
@@ -298,14 +307,14 @@ def _ways(page: Page) -> None:
         help="Terms under which GPUs are listed; for each the cheapest fleet is planned anew.",
     )
     chosen = [ways[name] for name in names]
-    parts.bullets(_missing(page, chosen))
+    components.bullets(_missing(page, chosen))
     terms = _spot_terms(page) if any(SPOT in way.commitments for way in chosen) else None
     if not chosen:
         st.info("Choose at least one way of buying.")
         return
     now = page.request.prices.commitments
     keys = {way: _way_key(page, way, terms) for way in chosen if way.commitments != now}
-    unknown = [way for way, key in keys.items() if work.store().get(key) is None]
+    unknown = [way for way, key in keys.items() if results.store().get(key) is None]
     if unknown:
         seconds = _about(len(unknown) * _theory_s(page))
         place = st.empty()
@@ -313,14 +322,17 @@ def _ways(page: Page) -> None:
             return
         place.empty()
     offers = [
-        _offer(page, way, terms, keys[way]) if way in keys else buying.offer_made(page.plan, way) for way in chosen
+        _offer(page, way, terms, keys[way]) if way in keys else purchase_alternatives.offer_made(page.plan, way)
+        for way in chosen
     ]
-    parts.chart(
+    components.chart(
         costs.buying_costs(offers, page.plan), costs.buying_rows(offers, page.plan), "Ways of buying", "cost-ways"
     )
     _use(page, offers, terms)
     with st.expander("All ways of buying as a table"):
-        parts.table(buying.buying_table(page.plan, offers), "cost-ways-table", buying.BUYING_HINTS)
+        components.table(
+            purchase_alternatives.buying_table(page.plan, offers), "cost-ways-table", purchase_alternatives.BUYING_HINTS
+        )
 
 
 def _way_key(page: Page, way: WayToBuy, terms: SpotTerms | None) -> tuple[object, ...]:
@@ -330,9 +342,9 @@ def _way_key(page: Page, way: WayToBuy, terms: SpotTerms | None) -> tuple[object
 
 def _offer(page: Page, way: WayToBuy, terms: SpotTerms | None, key: tuple[object, ...]) -> BuyingOffer:
     def make(say: Say) -> BuyingOffer:
-        return buying.offer_of(page.request, page.hardware, way, terms, say)
+        return purchase_alternatives.offer_of(page.request, page.hardware, way, terms, say)
 
-    return work.kept(key, make, f"Planning {way.name}")
+    return results.kept(key, make, f"Planning {way.name}")
 
 
 def _missing(page: Page, ways: Sequence[WayToBuy]) -> list[str]:
@@ -354,7 +366,7 @@ def _spot_terms(page: Page) -> SpotTerms:
     given = page.request.prices.spot
     if given is not None:
         st.caption(
-            parts.plain(
+            components.plain(
                 f"Spot, as the scenario says: {significant(24.0 * given.interruptions_per_hour)} interruptions of an "
                 f"instance per day, {significant(given.recovery_s / 60.0)} minutes until a replacement serves, enough "
                 f"is up with probability {percent(given.probability)}."
@@ -384,5 +396,5 @@ def _use(page: Page, offers: Sequence[BuyingOffer], terms: SpotTerms | None) -> 
                 key=f"cost-use-{way.name}",
                 on_click=session.change,
                 args=(changes,),
-                help=parts.plain(f"Plan with {way.name} prices: {offer.fleet}."),
+                help=components.plain(f"Plan with {way.name} prices: {offer.fleet}."),
             )

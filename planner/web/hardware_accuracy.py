@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import streamlit as st
 
 from hardware_db import GpuSku
-from planner import accuracy
-from planner.accuracy import HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy_rows
 from planner.charts import hardware as charts
+from planner.core import Table, percent
 from planner.llm import LlmSpec
-from planner.tables import Table, percent
-from planner.web import parts
-from planner.web.work import Page
+from planner.validation import HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy, accuracy_rows
+from planner.web import components
+from planner.web.results import Page
 
 SCORE_HINTS = {
     "Class": "Dense models; mixtures of experts and latent attention (MLA); prefill and decode on pools of their own.",
@@ -40,17 +39,17 @@ def show(page: Page) -> None:
     rows = accuracy_rows()
     found = nearest(page, rows)
     if found:
-        st.markdown(parts.plain(nearest_in_words(*found[0])))
-        parts.table(nearest_table(found), "accuracy-nearest", {**SCORE_HINTS, **NEAREST_HINTS})
+        st.markdown(components.plain(nearest_in_words(*found[0])))
+        components.table(nearest_table(found), "accuracy-nearest", {**SCORE_HINTS, **NEAREST_HINTS})
     metric = st.segmented_control(
         "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
     )
     shown = charts.accuracy_chart_rows(rows, metric)
     totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
-    parts.chart(charts.accuracy_chart(shown, metric, totals), shown, f"Errors of {metric}", f"accuracy-{metric}")
-    parts.table(totals_table(rows), "accuracy-totals", SCORE_HINTS)
+    components.chart(charts.accuracy_chart(shown, metric, totals), shown, f"Errors of {metric}", f"accuracy-{metric}")
+    components.table(totals_table(rows), "accuracy-totals", SCORE_HINTS)
     with st.expander("Every group and metric"):
-        parts.table(groups_table(rows), "accuracy-groups", SCORE_HINTS)
+        components.table(groups_table(rows), "accuracy-groups", SCORE_HINTS)
     st.caption(
         "Each run was played under its own protocol and compared in its means. How, on which data and what is known "
         f"to fail: {accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT "

@@ -11,14 +11,12 @@ import streamlit as st
 
 import planner
 from hardware_db import Calibration, Fact, GpuSku, Kind
-from planner import own_skus
-from planner.errors import InputError, PlannerError
-from planner.own_skus import QUANTITIES, Quantity, peak_quantities, shown_value
-from planner.planning import hardware_for
-from planner.tables import counted, money, percent
-from planner.web import inputs_hardware, parts, session
+from planner.core import InputError, PlannerError, counted, money, percent
+from planner.fleet import hardware_for
+from planner.scenario import QUANTITIES, Quantity, peak_quantities, shown_value, user_hardware
+from planner.web import components, inputs_hardware, session
+from planner.web.results import Page
 from planner.web.uploads import content, megabytes
-from planner.web.work import Page
 
 MAIN = ("hbm_capacity_bytes", "hbm_bandwidth_bytes_per_s", "scale_up.bandwidth_bytes_per_s", "node.gpus")
 """Facts that are seen at once; the others are one click away."""
@@ -54,24 +52,24 @@ def listed(page: Page) -> None:
 
 def _listed(said: str, key: str, drop: Any, name: str) -> None:  # noqa: ANN401
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(parts.plain(said), width="stretch")
+        st.markdown(components.plain(said), width="stretch")
         st.button("Remove", key=f"remove-{key}", on_click=drop, args=(name,), icon=":material/delete:")
 
 
 def _drop_sku(sku: str) -> None:
-    session.change(own_skus.changes_without_sku(session.content(), sku))
+    session.change(user_hardware.changes_without_sku(session.content(), sku))
 
 
 def _drop_calibration(sku: str) -> None:
-    session.change(own_skus.changes_without_calibration(session.content(), sku))
+    session.change(user_hardware.changes_without_calibration(session.content(), sku))
 
 
 def differences(sku: GpuSku, page: Page) -> str:
     """What was entered for a GPU, and its price."""
     said = [
         f"{quantity.name} {quantity.text(fact.value)} {quantity.unit} ({fact.note or 'new'})"
-        for quantity, fact in own_skus.facts_of(sku)
-        if isinstance(fact, Fact) and fact.source == own_skus.ENTERED
+        for quantity, fact in user_hardware.facts_of(sku)
+        if isinstance(fact, Fact) and fact.source == user_hardware.ENTERED
     ]
     price = page.request.prices.usd_per_gpu_hour.get(sku.id)
     said.append(f"${money(price)} per GPU-hour" if price is not None else "no price of its own")
@@ -113,7 +111,7 @@ def editor(page: Page) -> None:
 def _names(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple[str, str, float | None, bool]:
     """Id, name, price and whether it is searched."""
     columns = st.columns(COLUMNS, vertical_alignment="bottom")
-    free = base.id if is_own else own_skus.free_id(base.id, list(page.hardware.skus))
+    free = base.id if is_own else user_hardware.free_id(base.id, list(page.hardware.skus))
     sku_id = columns[0].text_input(
         "Id",
         free,
@@ -179,10 +177,10 @@ def use_entered(
 ) -> None:
     """Put what was entered into the scenario, or say why not."""
     try:
-        sku = own_skus.edited(base, sku_id, name, shown, date.fromisoformat(session.today()))
+        sku = user_hardware.edited(base, sku_id, name, shown, date.fromisoformat(session.today()))
         use_sku(page, sku, usd, searched=searched)
     except PlannerError as error:
-        st.error(parts.plain(str(error)))
+        st.error(components.plain(str(error)))
 
 
 def use_sku(page: Page, sku: GpuSku, usd: float | None, *, searched: bool) -> None:
@@ -193,10 +191,10 @@ def use_sku(page: Page, sku: GpuSku, usd: float | None, *, searched: bool) -> No
         raise InputError(
             "Price [$ per GPU-hour]", None, bound, "give what a GPU-hour costs you, also if it is an estimate"
         )
-    _use(own_skus.changes_with_sku(session.content(), sku, usd, searched=searched))
+    _use(user_hardware.changes_with_sku(session.content(), sku, usd, searched=searched))
 
 
-def _use(changes: own_skus.Changes) -> None:
+def _use(changes: user_hardware.Changes) -> None:
     """Change the scenario if it can be planned with afterwards. Raises InputError, and then leaves it as it is."""
     hardware_for(planner.load_scenario(session.changed(session.content(), changes)))
     session.change(changes)
@@ -212,30 +210,30 @@ def upload_sku(page: Page) -> None:
         "Or upload a GPU as TOML",
         type="toml",
         key="own-sku-file",
-        max_upload_size=megabytes(own_skus.MAX_SKU_BYTES),
+        max_upload_size=megabytes(user_hardware.MAX_SKU_BYTES),
         help="The format of the packaged ones: hardware_db/README.md has an example. At most 100 kB; kept in memory.",
     )
     if file is None:
         return
     try:
-        sku = own_skus.sku_of_toml(content(file, own_skus.MAX_SKU_BYTES), file.name)
-        st.caption(parts.plain(sku_in_words(sku)))
+        sku = user_hardware.sku_of_toml(content(file, user_hardware.MAX_SKU_BYTES), file.name)
+        st.caption(components.plain(sku_in_words(sku)))
         usd = st.number_input(
             "Its price [$ per GPU-hour]", 0.001, value=_price(page, sku), step=0.05, key=f"own-file-usd-{sku.id}"
         )
         if st.button("Use this GPU", key="own-sku-use", type="primary"):
             use_sku(page, sku, usd, searched=True)
     except PlannerError as error:
-        st.error(parts.plain(str(error)))
+        st.error(components.plain(str(error)))
 
 
 def sku_in_words(sku: GpuSku) -> str:
     """The main numbers of a GPU and how many of them are assumed."""
-    facts = [fact for _, fact in own_skus.facts_of(sku) if isinstance(fact, Fact)]
+    facts = [fact for _, fact in user_hardware.facts_of(sku) if isinstance(fact, Fact)]
     assumed = sum(fact.kind is Kind.ASSUMED for fact in facts)
     numbers = ", ".join(
         f"{quantity.name} {quantity.text(fact.value)} {quantity.unit}"
-        for quantity, fact in own_skus.facts_of(sku)
+        for quantity, fact in user_hardware.facts_of(sku)
         if isinstance(fact, Fact) and (quantity.path in MAIN or quantity.path.startswith("peak"))
     )
     return f"{sku.name} ({sku.id}): {numbers}. {len(facts)} facts, {assumed} of them assumed."
@@ -247,18 +245,18 @@ def upload_calibration(page: Page) -> None:
         "Upload a calibration as JSON",
         type="json",
         key="own-calibration-file",
-        max_upload_size=megabytes(own_skus.MAX_CALIBRATION_BYTES),
+        max_upload_size=megabytes(user_hardware.MAX_CALIBRATION_BYTES),
         help="What `python -m calibration` writes on the GPU itself: kernels, intervals, errors. At most 5 MB.",
     )
     if file is None:
         return
     try:
-        one = own_skus.calibration_of_json(content(file, own_skus.MAX_CALIBRATION_BYTES), file.name)
-        st.caption(parts.plain(f"{one.sku}: {calibration_in_words(one)}. {_replaced(page, one)}"))
+        one = user_hardware.calibration_of_json(content(file, user_hardware.MAX_CALIBRATION_BYTES), file.name)
+        st.caption(components.plain(f"{one.sku}: {calibration_in_words(one)}. {_replaced(page, one)}"))
         if st.button("Use this calibration", key="own-calibration-use", type="primary"):
-            _use(own_skus.changes_with_calibration(session.content(), one))
+            _use(user_hardware.changes_with_calibration(session.content(), one))
     except PlannerError as error:
-        st.error(parts.plain(str(error)))
+        st.error(components.plain(str(error)))
 
 
 def _replaced(page: Page, one: Calibration) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 import streamlit as st
 
 from hardware_db import Calibration, Dtype, Fact, GpuSku, Price
-from planner import own_skus
+from planner.charts import Row
 from planner.charts import hardware as charts
-from planner.charts.marks import Row
+from planner.core import Table, counted, percent, significant
 from planner.roofline import ridge_point_flops_per_byte
-from planner.tables import Table, counted, percent, significant
-from planner.web import hardware_accuracy, hardware_own, parts
-from planner.web.work import Page
+from planner.scenario import user_hardware
+from planner.web import components, hardware_accuracy, hardware_own
+from planner.web.results import Page
 
 FORMATS = (Dtype.FP4, Dtype.FP8, Dtype.INT8, Dtype.BF16, Dtype.FP16)
 """Formats that get a column."""
@@ -135,7 +135,7 @@ def show(page: Page) -> None:
 def gpus(page: Page) -> None:
     """All GPUs as a table and as a chart, and the facts of one."""
     rows = gpu_rows(page)
-    st.caption(parts.plain(known_in_words(rows)))
+    st.caption(components.plain(known_in_words(rows)))
     found = _found(rows, st.text_input("Find", key="gpu-find", placeholder="name, vendor, architecture, year"))
     if found:
         _frame(found, GPU_COLUMNS, "gpus")
@@ -149,7 +149,7 @@ def gpus(page: Page) -> None:
     dtype = right.selectbox("Peak shown", formats, index=_first(formats, [start, Dtype.BF16]), key="gpu-format")
     searched = page.request.search.skus if len(page.request.search.skus) <= MOST_NAMED else ()
     shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used(page), *searched, sku})
-    parts.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
+    components.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
     record = page.hardware.skus[sku]
     _with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
 
@@ -212,7 +212,7 @@ def fact_sheet(sku: GpuSku) -> Table:
     """Every number of a GPU with its kind, source and day; a note that says the same again is not repeated."""
     rows: list[tuple[str, ...]] = []
     noted = ""
-    for quantity, fact in own_skus.facts_of(sku):
+    for quantity, fact in user_hardware.facts_of(sku):
         *cells, note = _fact_cells(quantity, fact)
         rows.append((*cells, "as above" if note and note == noted else note))
         noted = note or noted
@@ -222,7 +222,7 @@ def fact_sheet(sku: GpuSku) -> Table:
     return Table(f"What is known about {sku.name} ({sku.id})", columns, tuple(rows), note)
 
 
-def _fact_cells(quantity: own_skus.Quantity, fact: Fact | int) -> tuple[str, ...]:
+def _fact_cells(quantity: user_hardware.Quantity, fact: Fact | int) -> tuple[str, ...]:
     if not isinstance(fact, Fact):
         return quantity.name, f"{fact:,}", "", "", "", "", ""
     value = quantity.text(fact.value)
@@ -231,7 +231,7 @@ def _fact_cells(quantity: own_skus.Quantity, fact: Fact | int) -> tuple[str, ...
 
 
 def _meanings(sku: GpuSku) -> dict[str, str]:
-    return {quantity.name: f"{quantity.label}: {quantity.meaning}" for quantity, _ in own_skus.facts_of(sku)}
+    return {quantity.name: f"{quantity.label}: {quantity.meaning}" for quantity, _ in user_hardware.facts_of(sku)}
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def prices(page: Page) -> None:
         return
     day = page.request.prices.day
     rows = charts.price_rows(kept, day, paid(page))
-    parts.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
+    components.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
     _own_prices(page)
     st.caption(f"{counted(len(rows), 'price')}; ages are on {day.isoformat()}, the day the plan is made for.")
     _frame(rows, PRICE_COLUMNS, "prices")
@@ -277,7 +277,7 @@ def _own_prices(page: Page) -> None:
     own = page.request.prices.usd_per_gpu_hour
     if own:
         said = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
-        st.caption(parts.plain(f"Your own prices stand in place of these, per GPU-hour: {said}."))
+        st.caption(components.plain(f"Your own prices stand in place of these, per GPU-hour: {said}."))
 
 
 # --- calibrations -----------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def calibrations(page: Page) -> None:
         "Kernel times come from forms fitted to measured kernels; GPUs without any borrow the shares of peak of a "
         "relative. Bring measurements of your own under *Your own*."
     )
-    parts.table(calibration_table(page), "calibrations", FIT_HINTS)
+    components.table(calibration_table(page), "calibrations", FIT_HINTS)
     names = {f"{one.sku}, {one.stack}": one for one in known}
     if not names:
         return
@@ -360,7 +360,7 @@ def _with_notes(shown: Table, key: str, hints: dict[str, str]) -> None:
     """A table whose last column is prose: it takes the room there is, in as many lines as it needs."""
     st.html(NOTES_STYLE)
     with st.container(key=f"{NOTES_KEY}-{key}"):
-        parts.table(shown, key, hints)
+        components.table(shown, key, hints)
 
 
 def _frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
@@ -376,8 +376,8 @@ def _frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
         key=f"frame-{name}",
         placeholder="-",
     )
-    parts.csv_button(
-        name, parts.csv_text(order, [[row[column] for column in order] for row in rows]), f"csv-frame-{name}"
+    components.csv_button(
+        name, components.csv_text(order, [[row[column] for column in order] for row in rows]), f"csv-frame-{name}"
     )
 
 

@@ -11,16 +11,15 @@ from typing import Any
 import streamlit as st
 
 import planner
-from planner import explain_report, fixes, report
-from planner.explain import explain
-from planner.explain_solver import Solver
-from planner.explain_types import Explanation, Question
-from planner.fixes import Fix, WorkedOut
-from planner.plan_types import Plan
-from planner.tables import Table, money
-from planner.web import parts, session, work
-from planner.web.trouble import mend_button
-from planner.web.work import Page, Say
+from planner.analysis import Explanation, Question, Solver, explain
+from planner.core import Table, money
+from planner.fleet import Plan
+from planner.report import explanation
+from planner.report import plan as report
+from planner.scenario import Fix, WorkedOut, request_fixes
+from planner.web import components, results, session
+from planner.web.error_view import mend_button
+from planner.web.results import Page, Say
 
 PATIENCE_S = 8.0
 """Time after which further ways out are looked for on request only [s]."""
@@ -39,7 +38,7 @@ HINTS = {
 
 def show(page: Page) -> None:
     """Why there is no fleet, the changes that help, and what was rejected."""
-    st.warning(parts.plain(fixes.reason(page.plan)), icon=":material/block:")
+    st.warning(components.plain(request_fixes.reason(page.plan)), icon=":material/block:")
     _ways_out(page)
     _each_requirement(page)
     _what_was_rejected(page.plan)
@@ -51,7 +50,7 @@ def show(page: Page) -> None:
 def _ways_out(page: Page) -> None:
     """Every proposal that leads to a fleet, as a button with what it costs; shown as soon as it is known."""
     st.markdown("**What would help** (each alone is enough; by theory)")
-    proposals = fixes.fixes(page.plan, page.hardware)
+    proposals = request_fixes.fixes(page.plan, page.hardware)
     shown: list[WorkedOut] = []
     until = time.monotonic() + PATIENCE_S
     for place, proposal in enumerate(proposals):
@@ -72,20 +71,20 @@ def _worked_out(page: Page, proposal: Fix) -> WorkedOut | None:
 
     def make(say: Say) -> tuple[WorkedOut | None]:
         say(proposal.text)
-        return (fixes.worked_out(proposal, partial(_planned, page, say), page.hardware),)
+        return (request_fixes.worked_out(proposal, partial(_planned, page, say), page.hardware),)
 
     key = ("fix", page.key, json.dumps(dict(proposal.changes), sort_keys=True))
-    return work.kept(key, make, "Looking for a way out")[0]
+    return results.kept(key, make, "Looking for a way out")[0]
 
 
 def _planned(page: Page, say: Say, changes: Mapping[str, Any]) -> Plan:
     """The plan of the scenario with changes, by theory."""
     key = json.dumps(session.changed(page.content, changes), sort_keys=True)
-    known = work.store().get(("theory", key))
+    known = results.store().get(("theory", key))
     if isinstance(known, Plan):
         return known
-    found = planner.plan(work.request_of(key), None, say, simulate=False, alternatives=False)
-    work.store().put(("theory", key), found)
+    found = planner.plan(results.request_of(key), None, say, simulate=False, alternatives=False)
+    results.store().put(("theory", key), found)
     return found
 
 
@@ -102,7 +101,7 @@ def _button(fix: Fix, plan: Plan, key: str) -> None:
     fleet = " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())
     with st.container(horizontal=True, vertical_alignment="center"):
         mend_button(fix, key)
-        st.markdown(parts.plain(f"${money(plan.cost.usd_per_hour)} per hour: {fleet}"), width="content")
+        st.markdown(components.plain(f"${money(plan.cost.usd_per_hour)} per hour: {fleet}"), width="content")
 
 
 # --- each requirement -------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ def _button(fix: Fix, plan: Plan, key: str) -> None:
 def _each_requirement(page: Page) -> None:
     """On request, the smallest change of every requirement by itself."""
     key = ("relaxations", page.key)
-    if work.store().get(key) is None and not _asked("relaxations", page):
+    if results.store().get(key) is None and not _asked("relaxations", page):
         _ask(
             "Find the smallest change of each requirement",
             "relaxations",
@@ -123,11 +122,11 @@ def _each_requirement(page: Page) -> None:
     def make(say: Say) -> Explanation:
         return explain(page.plan, Solver(hardware=page.hardware, say=say), [Question.RELAXATIONS])
 
-    found = work.kept(key, make, "Solving")
-    for table in explain_report.tables(found):
-        parts.table(table, "relaxations", HINTS)
+    found = results.kept(key, make, "Solving")
+    for table in explanation.tables(found):
+        components.table(table, "relaxations", HINTS)
     for place, one in enumerate(found.relaxations):
-        fix = fixes.of_relaxation(one)
+        fix = request_fixes.of_relaxation(one)
         if fix is not None:
             mend_button(fix, f"relaxation-{place}")
 
@@ -139,11 +138,11 @@ def _what_was_rejected(plan: Plan) -> None:
     """Every SKU and mode without an offer, and what the program says of its limits."""
     rejected: list[Table] = [table for table in report.tables(plan) if table.title == "Rejected"]
     for table in rejected:
-        parts.table(table, "rejected", HINTS)
+        components.table(table, "rejected", HINTS)
     lines = report.diagnosis(plan)
     if lines and plan.allocation is not None:
         with st.expander("In the words of the solver"):
-            parts.bullets(lines)
+            components.bullets(lines)
 
 
 # --- questions that wait for a click ----------------------------------------------------------------------------------

@@ -7,15 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from planner.errors import InputError
+from planner.core import InputError, Metric, significant
 from planner.llm import list_llms
 from planner.optimizer import Objective
-from planner.scenario import MAX_SCENARIO_BYTES, list_scenarios
-from planner.side_by_side import scenario_in
-from planner.slo_presets import SloPreset, slo_presets
-from planner.tables import significant
-from planner.web import inputs_hardware, inputs_traffic, parts, session, uploads
-from planner.workload import Metric
+from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, list_scenarios, slo_presets
+from planner.studies import scenario_in
+from planner.web import components, inputs_hardware, inputs_traffic, session, uploads
 
 MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json taken; published ones have a few thousand bytes."""
@@ -162,7 +159,7 @@ def model_inputs() -> None:
     )
     note = others_note()
     if note:
-        st.caption(parts.plain(note))
+        st.caption(components.plain(note))
 
 
 def others_note() -> str:

@@ -9,11 +9,10 @@ from typing import Any
 import streamlit as st
 
 from hardware_db import HardwareDb, Price, load_hardware
-from planner.configurations import Mode
-from planner.errors import PlannerError
-from planner.scenario_types import ScenarioPrices
+from planner.core import PlannerError, money
+from planner.scenario import ScenarioPrices
+from planner.search import Mode
 from planner.supply import offered_prices
-from planner.tables import money
 from planner.web import session
 
 ANY = "Any provider"

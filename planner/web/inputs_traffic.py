@@ -9,13 +9,11 @@ from typing import Any
 
 import streamlit as st
 
-from planner.charts.lengths import length_histogram
-from planner.errors import PlannerError
+from planner.charts import length_histogram
+from planner.core import MAX_SCV, MAX_TOKENS, PlannerError, TokenLengths
 from planner.scenario import lengths_of
-from planner.trace_formats import RecognisedTrace, read_any_trace
-from planner.traces import list_lengths, load_lengths, preset_scv
-from planner.web import parts, session, uploads
-from planner.workload import MAX_SCV, MAX_TOKENS, TokenLengths
+from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
+from planner.web import components, session, uploads
 
 MAX_TRACE_UPLOAD_BYTES = 20_000_000
 """Largest trace taken by the page; the Python API reads five times as much."""
@@ -47,7 +45,7 @@ def show() -> None:
     )
     note = st.session_state.get("trace-note")
     if note:
-        st.caption(parts.plain(note))
+        st.caption(components.plain(note))
     lengths_inputs()
     if session.value("workload.scv") is not None and not session.value("workload.classes"):
         burstiness_input()

@@ -6,20 +6,14 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from planner.charts import latencies
-from planner.charts.marks import Row
-from planner.deployment import Deployment, Performance
-from planner.latency_ranges import calibration_ends
-from planner.performance import evaluate
-from planner.plan_types import PlannedDeployment
-from planner.promises import requests_for
-from planner.rates import sustainable_rate_per_s
-from planner.stages import largest_stable_rate_per_s
-from planner.tables import change, percent, significant
-from planner.web import parts, work
+from planner.charts import Row, latencies
+from planner.core import change, percent, significant
+from planner.fleet import PlannedDeployment, calibration_ends, requests_for
+from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
+from planner.web import components, results
+from planner.web.components import Figure
 from planner.web.latency_targets import INTERVAL
-from planner.web.parts import Figure
-from planner.web.work import Page, Say
+from planner.web.results import Page, Say
 
 PANEL_WIDTH_PX = 510
 """Two charts in a row on a wide page, one on a narrow one."""
@@ -71,9 +65,9 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
         key: tells it from every other.
     """
     st.subheader("What happens when traffic grows?")
-    found = work.kept(("latency growth", *key), lambda say: growth(planned, say), "Sweeping the arrival rate")
-    parts.figures(_growth_figures(planned, found))
-    st.markdown(parts.plain(_what_gives(planned, found)))
+    found = results.kept(("latency growth", *key), lambda say: growth(planned, say), "Sweeping the arrival rate")
+    components.figures(_growth_figures(planned, found))
+    st.markdown(components.plain(_what_gives(planned, found)))
     simulated = _simulations(page, planned, found, ("latency simulated", *key))
     points = latencies.simulated_rate_rows(simulated, planned.slo)
     with st.container(horizontal=True):
@@ -85,7 +79,7 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
             rows = [{"source": "theory", **row} for row in found.rows if row["metric"] == name]
             rows += [{"source": "simulated", **row} for row in points if row["metric"] == name]
             with st.container(width=PANEL_WIDTH_PX):
-                parts.chart(
+                components.chart(
                     picture.properties(height=HEIGHT_PX),
                     rows,
                     f"{name} against arrival rate",
@@ -193,7 +187,7 @@ def _simulations(page: Page, planned: PlannedDeployment, found: Growth, key: tup
         st.caption("Simulated points appear once the plan has been checked by simulation.")
         return []
     total = sum(requests for _, requests in found.runs)
-    if total > AUTOMATIC and work.store().get(key) is None:
+    if total > AUTOMATIC and results.store().get(key) is None:
         asked = st.button(
             f"Simulate at {len(found.runs)} more rates, about {total / SIMULATED_PER_S:,.0f} s",
             key="latency-simulate",
@@ -207,4 +201,4 @@ def _simulations(page: Page, planned: PlannedDeployment, found: Growth, key: tup
         seed = page.request.seed
         return latencies.simulated_at_rates(planned.judged, planned.workload, found.runs, seed, say)
 
-    return [planned.simulated, *work.kept(key, make, "Simulating at several rates")]
+    return [planned.simulated, *results.kept(key, make, "Simulating at several rates")]

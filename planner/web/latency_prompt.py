@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from planner.charts import latency_laws
-from planner.charts.marks import Row
-from planner.deployment import Pool
-from planner.long_prompts import longest_prompt_tokens
-from planner.plan_types import PlannedDeployment
-from planner.replica import ReplicaConfig
-from planner.tables import counted, significant
-from planner.web import parts, work
+from planner.charts import Row, latency_distributions
+from planner.core import counted, significant
+from planner.engine import ReplicaConfig
+from planner.fleet import PlannedDeployment
+from planner.serving import Pool, longest_prompt_tokens
+from planner.web import components, results
 
 CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FIRST_CHUNK = 512
@@ -37,7 +35,7 @@ def show(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
     pool, load = planned.judged.pools[-1], planned.predicted.pools[-1]
     if planned.judged.is_disaggregated:
         st.markdown(
-            parts.plain(
+            components.plain(
                 f"Here prompts run on a pool of their own, so that the answers on {pool.config.label} never wait for "
                 "one. Below: what would happen if its replicas processed prompts too."
             )
@@ -50,16 +48,16 @@ def show(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
         st.info("The KV cache beside the running answers has no room for a long prompt.")
         return
     prompt, chunk = _prompt_and_chunk(planned, pool, longest, chunks)
-    rows = work.kept(
+    rows = results.kept(
         ("latency prompt", *key, prompt, chunk, running),
-        lambda _: latency_laws.long_prompt_rows(pool.config, prompt, chunk, running, context),
+        lambda _: latency_distributions.long_prompt_rows(pool.config, prompt, chunk, running, context),
         "Playing the steps",
     )
-    outcomes = latency_laws.long_prompt_outcomes(rows)
-    st.markdown(parts.plain(in_words(outcomes, prompt, running)))
+    outcomes = latency_distributions.long_prompt_outcomes(rows)
+    st.markdown(components.plain(in_words(outcomes, prompt, running)))
     subject = f"{prompt:,} tokens join {counted(running, 'running answer')} on one replica of {pool.config.label}"
-    picture = latency_laws.long_prompt_chart(rows, planned.slo, subject)
-    parts.chart(picture.properties(height=HEIGHT_PX), rows, "Gaps when a long prompt arrives", "latency-prompt")
+    picture = latency_distributions.long_prompt_chart(rows, planned.slo, subject)
+    components.chart(picture.properties(height=HEIGHT_PX), rows, "Gaps when a long prompt arrives", "latency-prompt")
     said = (
         f"Running answers: the predicted mean of a replica at the planned rate, with a mean context of {context:,} "
         "tokens. Nobody else arrives meanwhile."

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.charts import latency_laws
-from planner.performance_report import class_table, confidence_table
-from planner.plan_types import AGREEMENT, Plan, PlannedDeployment
-from planner.report import tables
-from planner.tables import percent, significant, unit
-from planner.web import latency_growth, latency_prompt, latency_targets, parts
-from planner.web.work import Page
-from planner.workload import Metric
+from planner.charts import latency_distributions
+from planner.core import Metric, percent, significant, unit
+from planner.fleet import AGREEMENT, Plan, PlannedDeployment
+from planner.report import class_table, confidence_table, tables
+from planner.web import components, latency_growth, latency_prompt, latency_targets
+from planner.web.results import Page
 
 LAW_HEIGHT_PX = 340
 """Of a law's chart, with its title and axes."""
@@ -101,16 +99,16 @@ def _laws(plan: Plan, index: int, planned: PlannedDeployment) -> None:
     subject = f"{planned.judged.summary} at {significant(planned.workload.rate_per_s)} requests/s"
     with st.container(horizontal=True):
         for metric in Metric:
-            laws = {latency_laws.PREDICTED: planned.predicted.distribution(metric)}
+            laws = {latency_distributions.PREDICTED: planned.predicted.distribution(metric)}
             if plan.simulated:
-                laws[latency_laws.SIMULATED] = planned.simulated.distribution(metric)
-            rows = latency_laws.law_rows(laws, metric, planned.slo)
-            points = latency_laws.target_points(planned.slo, metric)
-            picture = latency_laws.law_chart(
+                laws[latency_distributions.SIMULATED] = planned.simulated.distribution(metric)
+            rows = latency_distributions.law_rows(laws, metric, planned.slo)
+            points = latency_distributions.target_points(planned.slo, metric)
+            picture = latency_distributions.law_chart(
                 rows, points, metric, subject, logarithmic=logarithmic, tail=view == "slower"
             )
             with st.container(width=latency_growth.PANEL_WIDTH_PX):
-                parts.chart(
+                components.chart(
                     picture.properties(height=LAW_HEIGHT_PX),
                     rows,
                     f"{metric.value.upper()} law {index + 1}",
@@ -119,7 +117,7 @@ def _laws(plan: Plan, index: int, planned: PlannedDeployment) -> None:
     if not plan.simulated:
         st.caption("Only theory so far: the dashed lines come with the simulation.")
     for table in class_table(planned.simulated):
-        parts.table(table, "latency-classes", HINTS)
+        components.table(table, "latency-classes", HINTS)
 
 
 # --- theory against simulation --------------------------------------------------------------------------------------
@@ -132,7 +130,7 @@ def _agreement(plan: Plan, planned: PlannedDeployment) -> None:
         st.caption("The simulation is under way; the comparison appears here by itself.")
         return
     st.markdown(
-        parts.plain(
+        components.plain(
             "Both use the same step times, so that their agreement checks the queueing theory, not the hardware. "
             + how_to_read(plan)
         )
@@ -140,9 +138,9 @@ def _agreement(plan: Plan, planned: PlannedDeployment) -> None:
     by_title = {table.title: table for table in tables(plan)}
     for title in ("Theory against simulation", "Latency"):
         if title in by_title:
-            parts.table(by_title[title], f"latency-{title}", HINTS)
+            components.table(by_title[title], f"latency-{title}", HINTS)
     for table in confidence_table(planned.simulated):
-        parts.table(table, "latency-confidence", HINTS)
+        components.table(table, "latency-confidence", HINTS)
 
 
 def how_to_read(plan: Plan) -> str:

@@ -7,17 +7,15 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import streamlit as st
 
-from planner import latency_ranges
-from planner.plan_types import Plan, TargetCheck
-from planner.replica import ReplicaConfig
-from planner.tables import percent, with_unit
-from planner.web import parts, session, work
-from planner.web.parts import Figure
-from planner.web.work import Page
-from planner.workload import Metric
+from planner.core import Metric, percent, with_unit
+from planner.engine import ReplicaConfig
+from planner.fleet import Plan, TargetCheck, latency_ranges
+from planner.web import components, results, session
+from planner.web.components import Figure
+from planner.web.results import Page
 
 INTERVAL = "90 %"
-"""What the ends of the calibration's interval hold between them (`planner.latency_ranges.BAND`, on both sides)."""
+"""What the ends of the calibration's interval hold between them (`planner.fleet.latency_ranges.BAND`, on both sides)."""
 
 
 def show(page: Page, fleet: Hashable) -> None:
@@ -28,15 +26,15 @@ def show(page: Page, fleet: Hashable) -> None:
         fleet: tells the deployments of this plan from all others.
     """
     plan = page.plan
-    ranges = work.kept(
+    ranges = results.kept(
         ("latency ranges", fleet), lambda say: latency_ranges.target_ranges_s(plan, say), "Reading the calibration"
     )
     st.subheader("Do the targets hold?")
-    st.markdown(parts.plain(verdict(plan)))
+    st.markdown(components.plain(verdict(plan)))
     shown: list[Figure] = []
     for check, ends in zip(plan.targets, ranges, strict=True):
         shown += [_predicted_figure(plan, check, ends), _simulated_figure(plan, check)]
-    parts.figures([*_joint_figures(plan), *shown])
+    components.figures([*_joint_figures(plan), *shown])
     _at_the_slow_end(page, ranges)
 
 
@@ -170,7 +168,7 @@ def _at_the_slow_end(page: Page, ranges: Sequence[tuple[float, float] | None]) -
         return
     if pessimism is None and plan.request.slo.attainment is None and (said := _missed_when_slow(plan, ranges)):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(parts.plain(said), width="stretch")
+            st.markdown(components.plain(said), width="stretch")
             st.button(
                 "Plan for the slow end",
                 on_click=session.change,

@@ -10,17 +10,18 @@ from dataclasses import replace
 
 import streamlit as st
 
-from planner import charts, launch, report, report_html
+from planner import charts, launch
+from planner.analysis import CostRange, Headroom
 from planner.charts import fleets
-from planner.errors import PlannerError
-from planner.export import json_text, plan_to_dict
-from planner.figures import CostRange, Headroom
-from planner.fleets import fleet_of
-from planner.plan_types import Plan
+from planner.core import PlannerError, Table
+from planner.fleet import Plan
+from planner.launch import fleet_of
+from planner.report import html as report_html
+from planner.report import json_text, plan_to_dict
+from planner.report import plan as report
 from planner.scenario import scenario_text
-from planner.tables import Table
-from planner.web import answer, parts, work
-from planner.web.work import Page
+from planner.web import components, results, summary
+from planner.web.results import Page
 
 DETAILS: Mapping[str, Sequence[str]] = {
     "Latency and load of each pool": ("Latency", "Theory against simulation", "Load of each pool"),
@@ -50,14 +51,14 @@ def show(page: Page) -> None:
     _rejected(plan, tables)
     with st.expander("What is assumed, and how it was computed"):
         st.markdown("**Assumed**")
-        parts.bullets(report.assumed(plan))
+        components.bullets(report.assumed(plan))
         st.markdown("**Method**")
-        parts.bullets(report.METHOD)
+        components.bullets(report.METHOD)
 
 
 def _table(tables: Mapping[str, Table], title: str) -> None:
     if title in tables:
-        parts.table(tables[title], f"plan-{_slug(title)}")
+        components.table(tables[title], f"plan-{_slug(title)}")
 
 
 def _slug(title: str) -> str:
@@ -71,7 +72,7 @@ def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
         st.caption("The best fleet of each SKU and mode is looked for after the simulation; it follows by itself.")
         return
     rows = charts.cost_comparison_rows(plan)
-    parts.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
+    components.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
     with st.expander("Alternatives in numbers"):
         _table(tables, "Best alternative per SKU and mode")
 
@@ -141,13 +142,13 @@ def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes], ref
         on_click="ignore",
         type="tertiary",
         disabled=bool(refusal),
-        help=f"Not for this plan: {parts.plain(refusal)}" if refusal else HELP[label],
+        help=f"Not for this plan: {components.plain(refusal)}" if refusal else HELP[label],
     )
 
 
 def html_text(page: Page) -> str:
     """The plan as one HTML page, with the intervals that the page has found by now."""
-    costs, spare = (work.store().get(key) for key in (answer.range_key(page), answer.headroom_key(page)))
+    costs, spare = (results.store().get(key) for key in (summary.range_key(page), summary.headroom_key(page)))
     return report_html.html(
         page.plan,
         costs=costs if isinstance(costs, CostRange) else None,
@@ -174,7 +175,7 @@ def csv_files(plan: Plan) -> dict[str, str]:
     found = report_html.csv_tables(plan)
     rows = fleets.fleet_rows(plan)
     if rows:
-        found["gpus.csv"] = parts.csv_text(list(rows[0]), [list(row.values()) for row in rows])
+        found["gpus.csv"] = components.csv_text(list(rows[0]), [list(row.values()) for row in rows])
     return found
 
 

@@ -9,19 +9,16 @@ from dataclasses import dataclass
 import streamlit as st
 
 from hardware_db import HardwareDb
-from planner.charts import replicas, rooflines, steps
-from planner.charts.marks import Row
-from planner.deployment import Pool, Role
-from planner.other_skus import PoolOnSku, on_sku
-from planner.pessimism import deviations_of, pessimistic_hardware
-from planner.plan_types import PlannedDeployment
-from planner.pool_model import PoolModel
-from planner.replica import ReplicaConfig
+from planner.charts import Row, replicas, rooflines, steps
+from planner.core import Table, counted, percent, significant
+from planner.engine import ReplicaConfig
+from planner.fleet import PlannedDeployment, deviations_of, pessimistic_hardware
 from planner.roofline import Bound, compute_dtype
-from planner.tables import Table, counted, percent, significant
-from planner.web import parts, work
-from planner.web.parts import Figure
-from planner.web.work import Page
+from planner.search import PoolOnSku, on_sku
+from planner.serving import Pool, PoolModel, Role
+from planner.web import components, results
+from planner.web.components import Figure
+from planner.web.results import Page
 
 ROOF_WIDTH_PX, MOST_ROOFS = 325, 6
 """Of one roof among several: three in a row on a wide page. More than so many are folded away."""
@@ -112,9 +109,9 @@ def show(page: Page) -> None:
     best = gpu_verdict(found, chosen.pool.config.sku.id, chosen.pool.role)
     if one.model is None:
         st.warning(
-            parts.plain(f"The same replica does not fit on {one.sku}: {_short(one.reason)}. Choose another GPU.")
+            components.plain(f"The same replica does not fit on {one.sku}: {_short(one.reason)}. Choose another GPU.")
         )
-        parts.bullets([best] if best else [])
+        components.bullets([best] if best else [])
     else:
         _steps(one.model, chosen, running, best)
     _gpus(page, chosen, fitted, found, running)
@@ -194,7 +191,7 @@ def _on_all_skus(page: Page, chosen: Chosen) -> tuple[PoolOnSku, ...]:
     own = chosen.pool.config.sku.id
     skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
 
-    def make(say: work.Say) -> tuple[PoolOnSku, ...]:
+    def make(say: results.Say) -> tuple[PoolOnSku, ...]:
         hardware = _hardware(page)
         found = []
         for sku in skus:
@@ -203,7 +200,7 @@ def _on_all_skus(page: Page, chosen: Chosen) -> tuple[PoolOnSku, ...]:
         return tuple(found)
 
     key = ("roofline on every SKU", page.key, page.plan.simulated, chosen.name, chosen.planned.option.name)
-    return work.kept(key, make, "Timing the replica on every GPU")
+    return results.kept(key, make, "Timing the replica on every GPU")
 
 
 def _moved(page: Page, chosen: Chosen, sku: str, hardware: HardwareDb) -> PoolOnSku:
@@ -225,28 +222,28 @@ def _steps(model: PoolModel, chosen: Chosen, running: float, best: str) -> None:
     config, role = model.pool.config, model.pool.role
     shapes = rooflines.steps_of(model.pool, running, model.costs)
     found = {name: steps.step_rows(model, shape) for name, shape in shapes.items()}
-    parts.bullets([*verdict(model, found, running), *([best] if best else [])])
-    parts.figures(_figures(model, found, running))
+    components.bullets([*verdict(model, found, running), *([best] if best else [])])
+    components.figures(_figures(model, found, running))
     for place, (name, rows) in enumerate(found.items()):
         key = f"roofline-step-{place}"
-        parts.chart(
+        components.chart(
             steps.step_parts(rows, name, config.label),
             rows,
             f"Parts of a {steps.in_words(name)} on {config.label}",
             key,
         )
     points = rooflines.roofline_rows(config, shapes)
-    parts.chart(
+    components.chart(
         rooflines.roofline(config, shapes), points, f"Operators on the roof of {config.label}", "roofline-points"
     )
     sweep = steps.batch_rows(model, running)
     planned = chosen.running if config.sku.id == chosen.pool.config.sku.id else 0.0
     marks = steps.batch_marks(model, planned, running)
     name = f"Batch sweep of {config.label}"
-    parts.chart(
+    components.chart(
         steps.batch_time(sweep, marks, config.label, role, chosen.planned.slo), sweep, name, "roofline-batch-time"
     )
-    parts.chart(
+    components.chart(
         steps.batch_throughput(sweep, marks, config.label, role), sweep, f"{name}, tokens", "roofline-batch-tokens"
     )
 
@@ -343,8 +340,8 @@ def _gpus(page: Page, chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequen
     own = chosen.pool.config
     if rows := replicas.memory_rows(fitted):
         picture = replicas.memory(rows, own.sku.id, own.parallelism.label)
-        parts.chart(picture, rows, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
-    parts.table(sku_table(found, own, chosen.pool.role, running), "roofline-skus", HINTS)
+        components.chart(picture, rows, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
+    components.table(sku_table(found, own, chosen.pool.role, running), "roofline-skus", HINTS)
     _roofs(chosen, fitted, found, running)
     every = st.toggle(
         "All number formats",
@@ -359,7 +356,7 @@ def _gpus(page: Page, chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequen
         ridges += [row for row in rows if every or row["dtype"] == planned.value]
     st.html(RIDGES_STYLE)
     with st.container(key=RIDGES_KEY):
-        parts.table(ridge_table(ridges), "roofline-ridges", HINTS)
+        components.table(ridge_table(ridges), "roofline-ridges", HINTS)
 
 
 def _roofs(chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], running: float) -> None:
@@ -380,7 +377,7 @@ def _roofs(chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], ru
     with folded, st.container(horizontal=True):
         for place, (name, picture) in enumerate(pictures.items()):
             with st.container(width=ROOF_WIDTH_PX):
-                parts.chart(picture, points[name], f"Operators on the roof of {name}", f"roofline-roof-{place}")
+                components.chart(picture, points[name], f"Operators on the roof of {name}", f"roofline-roof-{place}")
 
 
 def roof_in_words(row: Row) -> tuple[str, str]:

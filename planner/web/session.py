@@ -14,10 +14,8 @@ from typing import Any
 
 import streamlit as st
 
-from planner import links
-from planner.errors import InputError, PlannerError
-from planner.links import Content, first_name, value_at
-from planner.scenario import file_references, read_scenario, scenario_text
+from planner.core import InputError, PlannerError
+from planner.scenario import Content, file_references, first_name, read_scenario, scenario_text, url, value_at
 
 DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
@@ -43,16 +41,16 @@ def start() -> None:
     state.written = query
     state.complaint = None
     try:
-        content = links.content_of(query, DEFAULT)
+        content = url.content_of(query, DEFAULT)
         refuse_files(content)
     except PlannerError as error:
         state.complaint = error
-        content = links.packaged_content(DEFAULT)
+        content = url.packaged_content(DEFAULT)
     if not any(name.startswith("prices") for name in query):
         content["prices"]["as_of"] = today()
     if "scenario" in state:
         remember()
-    state.base = query.get(links.BASE, DEFAULT) if state.complaint is None else DEFAULT
+    state.base = query.get(url.BASE, DEFAULT) if state.complaint is None else DEFAULT
     state.scenario = content
 
 
@@ -106,7 +104,7 @@ def put(new: Content, base: str | None = None) -> None:
 
 def load(name: str) -> None:
     """A packaged scenario, with the prices of today."""
-    content = links.full_content(read_scenario(name)[0])
+    content = url.full_content(read_scenario(name)[0])
     put(changed(content, {"prices.as_of": today()}), base=name)
 
 
@@ -175,8 +173,8 @@ def yaml_text() -> str:
 def write_address() -> bool:
     """Write the scenario into the address; False where it is too large for one, which then is left without it."""
     state = st.session_state
-    query = links.query_of(content(), state.base)
-    fits = sum(len(name) + len(text) + 2 for name, text in query.items()) <= links.MAX_LINK
+    query = url.query_of(content(), state.base)
+    fits = sum(len(name) + len(text) + 2 for name, text in query.items()) <= url.MAX_LINK
     wanted = query if fits else {}
     if wanted != state.written:
         for name in [name for name in st.query_params.to_dict() if name != TAB and name not in wanted]:

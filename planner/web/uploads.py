@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.errors import InputError, PlannerError
+from planner.core import InputError, PlannerError
 from planner.llm import load_llm
 
 MEGABYTE = 1_000_000

@@ -10,19 +10,14 @@ from typing import Any
 
 import streamlit as st
 
-from planner import what_if_report
-from planner.errors import PlannerError
-from planner.explain_changes import price_now
-from planner.explain_report import quantity
-from planner.explain_solver import outcome_of
-from planner.explain_types import Case, Measure, Outcome, gain
-from planner.links import Content
-from planner.plan_types import Plan
-from planner.tables import Table, change, money, percent, significant
-from planner.traces import load_lengths
-from planner.web import parts, session, work
-from planner.web.work import Page
-from planner.what_if import Side, WhatIf
+from planner.analysis import Case, Measure, Outcome, Side, WhatIf, gain, outcome_of, price_now
+from planner.core import PlannerError, Table, change, money, percent, significant
+from planner.fleet import Plan
+from planner.report import quantity, what_if
+from planner.scenario import Content
+from planner.traffic import load_lengths
+from planner.web import components, results, session
+from planner.web.results import Page
 
 FACTORS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 """Places of a slider, as factors on what the scenario has; few, so that a drag does not plan for every pixel."""
@@ -79,10 +74,10 @@ def show(page: Page) -> None:
         return
     key = json.dumps(session.changed(page.content, changes), sort_keys=True)
     try:
-        before = work.theory(page.request, page.hardware, page.key)
-        after = work.theory(work.request_of(key), page.hardware, key)
+        before = results.theory(page.request, page.hardware, page.key)
+        after = results.theory(results.request_of(key), page.hardware, key)
     except PlannerError as error:
-        st.error(parts.plain(str(error)))
+        st.error(components.plain(str(error)))
         return
     _side_by_side(page, before, after)
     with st.container(horizontal=True):
@@ -115,11 +110,11 @@ def _sliders(shown: tuple[Knob, ...], places: Mapping[str, str]) -> None:
         st.session_state.setdefault(places[knob.name], 1.0)
         with columns[place % 2]:
             st.select_slider(
-                parts.plain(knob.label),
+                components.plain(knob.label),
                 FACTORS,
                 format_func=knob.said,
                 key=places[knob.name],
-                help=parts.plain(knob.hint),
+                help=components.plain(knob.hint),
             )
 
 
@@ -271,44 +266,44 @@ def compared(before: Plan, after: Plan, name: str, measure: Measure) -> WhatIf:
 
 def _side_by_side(page: Page, before: Plan, after: Plan) -> None:
     found = compared(before, after, page.request.name, Measure.of(page.request))
-    said = what_if_report.headline(found).removeprefix(f"{found.name}: ")
-    st.markdown(f"**{parts.plain(said[:1].upper() + said[1:])}**")
+    said = what_if.headline(found).removeprefix(f"{found.name}: ")
+    st.markdown(f"**{components.plain(said[:1].upper() + said[1:])}**")
     if found.after.outcome.feasible:
-        parts.figures(_figures(found.before.outcome, found.after.outcome, before, after))
-    for full in what_if_report.tables(found)[:1]:
+        components.figures(_figures(found.before.outcome, found.after.outcome, before, after))
+    for full in what_if.tables(found)[:1]:
         rows = tuple(row for row in full.rows if row[0] != "binding limits")
         table = Table(full.title, full.columns, rows, NOTE)
         targets = {
             check.target.name: "Predicted latency at its percentile, and its target." for check in before.targets
         }
-        parts.table(table, "whatif", {**HINTS, **targets})
+        components.table(table, "whatif", {**HINTS, **targets})
 
 
-def _figures(first: Outcome, second: Outcome, before: Plan, after: Plan) -> list[parts.Figure]:
+def _figures(first: Outcome, second: Outcome, before: Plan, after: Plan) -> list[components.Figure]:
     assert after.cost is not None
     old, new = before.cost, after.cost
     gpus = [sum(one.gpus.values()) for one in (first, second)]
     tokens = [math.nan if cost is None else cost.usd_per_million_output_tokens for cost in (old, new)]
     return [
-        parts.Figure(
+        components.Figure(
             "Cost per hour",
             f"${money(second.usd_per_hour)}",
             "Price of all GPUs for an hour [USD/h]: listed or given prices times GPUs, by theory.",
             _was(f"${money(first.usd_per_hour)}", first.usd_per_hour, second.usd_per_hour),
         ),
-        parts.Figure(
+        components.Figure(
             "GPUs",
             f"{gpus[1]:,}",
             "GPUs of the whole fleet (optimised, by theory).",
             _was(f"{gpus[0]:,}", gpus[0], gpus[1]),
         ),
-        parts.Figure(
+        components.Figure(
             "$ per million output tokens",
             f"${money(tokens[1])}",
             "Share of the cost for answers over the tokens written [USD per million] (predicted).",
             _was(f"${money(tokens[0])}", tokens[0], tokens[1]),
         ),
-        parts.Figure(
+        components.Figure(
             f"Tightest: {second.tightest}",
             percent(second.tightest_ratio),
             "Predicted latency over its target, of the target with the least left [%] (predicted).",

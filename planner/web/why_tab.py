@@ -11,19 +11,15 @@ import streamlit as st
 
 import planner
 from hardware_db import HardwareDb
-from planner import explain_report
+from planner.analysis import Explanation, Measure, Question, Solver, explain, requirements
 from planner.charts import reasons
-from planner.explain import explain
-from planner.explain_changes import requirements
-from planner.explain_solver import Solver
-from planner.explain_types import Explanation, Measure, Question
-from planner.fixes import limit_in_words
+from planner.core import Table, percent, significant
+from planner.fleet import Plan, PlanRequest
 from planner.optimizer import ConstraintReport
-from planner.plan_types import Plan, PlanRequest
-from planner.report import ROUNDING
-from planner.tables import Table, percent, significant
-from planner.web import parts, what_if, work
-from planner.web.work import Page, Say
+from planner.report import ROUNDING, explanation
+from planner.scenario import limit_in_words
+from planner.web import components, results, what_if
+from planner.web.results import Page, Say
 
 AUTOMATIC_S = 4.0
 """Questions that are expected to take no longer are answered without being asked [s]."""
@@ -137,13 +133,13 @@ def show(page: Page) -> None:
 
 
 def _limits(plan: Plan) -> None:
-    parts.bullets(in_words(plan))
-    parts.chart(reasons.targets(plan), reasons.target_rows(plan), "Targets", "why-targets")
-    parts.chart(reasons.waiting(plan), reasons.waiting_rows(plan), "What steps wait for", "why-waiting")
-    parts.chart(reasons.fullness(plan), reasons.fullness_rows(plan), "How full pools are", "why-fullness")
+    components.bullets(in_words(plan))
+    components.chart(reasons.targets(plan), reasons.target_rows(plan), "Targets", "why-targets")
+    components.chart(reasons.waiting(plan), reasons.waiting_rows(plan), "What steps wait for", "why-waiting")
+    components.chart(reasons.fullness(plan), reasons.fullness_rows(plan), "How full pools are", "why-fullness")
     table = limits_table(plan)
     if table.rows:
-        parts.table(table, "why-limits", LIMIT_HINTS)
+        components.table(table, "why-limits", LIMIT_HINTS)
 
 
 def in_words(plan: Plan) -> list[str]:
@@ -208,17 +204,17 @@ def _questions(page: Page) -> None:
         "Ask", list(asks), default=ASKS[0].label, key="why-question", label_visibility="collapsed"
     )
     ask = asks[chosen or ASKS[0].label]
-    st.markdown(parts.plain(ask.about))
+    st.markdown(components.plain(ask.about))
     key = ("explained", page.key, ask.question.value)
     solves = max(1, ask.solves(page.plan))
     seconds = solves * _plan_s(page)
-    if work.store().get(key) is None and seconds > AUTOMATIC_S and not _asked(page, ask):
+    if results.store().get(key) is None and seconds > AUTOMATIC_S and not _asked(page, ask):
         remember = partial(st.session_state.__setitem__, f"asked-{ask.question.value}", page.key)
         label = f"Work it out ({_about(seconds)})"
         hint = f"Makes the plan anew about {solves} times, by theory. You can go on meanwhile; what is done is kept."
         st.button(label, key=f"ask-{ask.question.value}", on_click=remember, help=hint, icon=":material/calculate:")
         return
-    found = work.kept(key, partial(_explained, page, ask.question), ask.label)
+    found = results.kept(key, partial(_explained, page, ask.question), ask.label)
     _shown(page, ask, found)
 
 
@@ -228,7 +224,7 @@ def _asked(page: Page, ask: _Ask) -> bool:
 
 def _plan_s(page: Page) -> float:
     """How long one plan by theory takes here [s]."""
-    known = work.store().get(("theory", page.key))
+    known = results.store().get(("theory", page.key))
     return known.elapsed_s if isinstance(known, Plan) else min(3.0, page.plan.elapsed_s)
 
 
@@ -259,10 +255,10 @@ class _Plans:
 
 
 def _explained(page: Page, question: Question, say: Say) -> Explanation:
-    plans = work.store().get(("plans", page.key))
+    plans = results.store().get(("plans", page.key))
     if not isinstance(plans, _Plans):
         plans = _Plans()
-        work.store().put(("plans", page.key), plans)
+        results.store().put(("plans", page.key), plans)
     shared = plans
 
     def solve(request: PlanRequest, hardware: HardwareDb) -> Plan:
@@ -276,16 +272,20 @@ def _shown(page: Page, ask: _Ask, found: Explanation) -> None:
     name = ask.question.value
     if found.tornado:
         rows = reasons.tornado_rows(found.tornado, found.outcome, found.measure)
-        parts.chart(reasons.tornado(found.tornado, found.outcome, found.measure), rows, "Sensitivity", "why-tornado")
+        components.chart(
+            reasons.tornado(found.tornado, found.outcome, found.measure), rows, "Sensitivity", "why-tornado"
+        )
     asked = {one.name: one.value for one in requirements(page.request)}
     for place, front in enumerate(found.pareto):
         value = asked.get(front.name)
         if value and front.points:
             rows = reasons.front_rows(front, value)
-            parts.chart(reasons.front(front, value), rows, f"Least cost against {front.name}", f"why-front-{place}")
-    parts.bullets([line for line in explain_report.sentences(found) if not line.startswith("Held back by")])
+            components.chart(
+                reasons.front(front, value), rows, f"Least cost against {front.name}", f"why-front-{place}"
+            )
+    components.bullets([line for line in explanation.sentences(found) if not line.startswith("Held back by")])
     hints = {**HINTS, **{front.name: "Value asked for." for front in found.pareto}}
     with st.expander("All figures as a table", expanded=ask.question not in (Question.TORNADO, Question.PARETO)):
-        for place, table in enumerate(explain_report.tables(found)):
-            parts.table(table, f"why-{name}-{place}", hints)
+        for place, table in enumerate(explanation.tables(found)):
+            components.table(table, f"why-{name}-{place}", hints)
     st.caption("Every figure comes from making the plan anew by theory, on both sides of each comparison.")

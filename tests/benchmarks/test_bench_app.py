@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from planner.capacity import forget_all
-from planner.planning import plan
+from planner.fleet import plan
 from planner.scenario import load_scenario
+from planner.search.capacity import forget_all
 from tests import browser
 
 DEFAULT = "chat-llama-70b"
@@ -55,7 +55,7 @@ def test_a_slider_moved_from_the_default(benchmark: Any, change: str) -> None:
 def test_the_page_opens(benchmark: Any, tmp_path: Path, until: str) -> None:
     """From the address to the first paint (target: 3 s) and to the first answer by theory; the server is new."""
     if benchmark.disabled:
-        pytest.skip("tests/test_app_browser.py opens the page in every run; --benchmark-enable times it")
+        pytest.skip("tests/web/test_app_browser.py opens the page in every run; --benchmark-enable times it")
     if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
         pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
     with browser.served() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:

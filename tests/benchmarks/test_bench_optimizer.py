@@ -5,18 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.optimizer import (
-    FleetProblem,
-    Objective,
-    Purchase,
-    Resource,
-    Slice,
-    SolveStatus,
-    Stage,
-    Unit,
-    dominated,
-    solve,
-)
+from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Stage, Unit, solve
+from planner.optimizer.dominance import dominated
 
 PRICES = {f"sku{i}": usd for i, usd in enumerate([2.5, 0.8, 1.6, 3.0, 5.0, 0.4, 1.1, 2.0, 3.9, 6.5, 0.6, 1.3, 4.4])}
 """Assumed cost of one device [USD/h], of the sizes that rent today."""

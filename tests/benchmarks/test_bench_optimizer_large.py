@@ -13,7 +13,7 @@ import pytest
 from planner.optimizer.large import solve_large
 from planner.optimizer.large_master import relax
 from planner.optimizer.large_tables import tables_of
-from tests.test_optimizer_large import hard_instance, violations
+from tests.optimizer.test_large import hard_instance, violations
 
 SMALL: dict[str, int] = {"families": 40, "sizes": 6, "slices": 8, "periods": 4}
 """What is run where nothing is timed."""

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from hardware_db import Dtype, select_calibration
-from planner import prompt_times
-from planner.candidates import FamilySet, find_families
-from planner.capacity import Capacity, forget_all, worth_sizes
-from planner.configurations import Demand, Offer, SearchSpace
+from planner.engine.step_times import _built
 from planner.llm import Precision
 from planner.scenario import load_scenario
-from planner.steps import _built
+from planner.search import Capacity, Demand, FamilySet, Offer, SearchSpace, bounds_prompts, find_families, worth_sizes
+from planner.search.capacity import forget_all
 from tests.builders import HARDWARE
 
 REQUEST = load_scenario("chat-llama-70b")
@@ -35,7 +33,7 @@ WHOLE = SearchSpace(
 def cold() -> None:
     """Forget whatever was worked out."""
     forget_all()
-    prompt_times.alone_s.cache_clear()
+    bounds_prompts.alone_s.cache_clear()
     _built.cache_clear()
 
 

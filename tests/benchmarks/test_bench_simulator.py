@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_db import load_hardware
-from hardware_db.fits import select_calibration
-from planner.deployment import Deployment
+from hardware_db import load_hardware, select_calibration
+from planner.core import TokenLengths, Workload
+from planner.engine import ReplicaConfig
 from planner.llm import load_llm
-from planner.replica import Parallelism, ReplicaConfig
+from planner.roofline import Parallelism
+from planner.serving import Deployment
 from planner.simulator import simulate
-from planner.workload import TokenLengths, Workload
 
 AZURE_CHAT_MEAN_INPUT = 1155  # Azure LLM inference trace 2023, conversation (Patel et al. 2024, Splitwise)
 AZURE_CHAT_MEAN_OUTPUT = 211

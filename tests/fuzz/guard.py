@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from planner.errors import PlannerError
+from planner.core import PlannerError
 
 TIME_LIMIT_S = 20.0
 """A call that takes longer hangs: on an idle machine the slowest of them takes a twentieth of this."""

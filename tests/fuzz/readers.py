@@ -18,12 +18,9 @@ from typing import Any
 from calibration.records import open_folder
 from calibration.run import read_calibration as read_run_calibration
 from calibration.tables import read_table
-from hardware_db import load_hardware
-from hardware_db.loader import read_calibration
-from planner.errors import InputError
-from planner.fleets import read_fleet
-from planner.hub import load_from_hub
-from planner.links import content_of, query_of
+from hardware_db import load_hardware, read_calibration
+from planner.core import InputError
+from planner.launch import read_fleet
 from planner.llm import (
     LlmSpec,
     active_parameters,
@@ -34,16 +31,15 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-from planner.own_skus import calibration_of_json, sku_of_toml
-from planner.plan_files import load_request, recorded_usd_per_hour
-from planner.price_files import prices_csv, read_prices
-from planner.prometheus import read_metrics
-from planner.scenario import load_scenario, scenario_of_text, scenario_text
-from planner.serving_points import read_serving_points
-from planner.serving_results import points_of, read_costs, read_results, server_of
-from planner.side_by_side import scenario_in
-from planner.trace_formats import describe, read_any_trace
-from planner.traces import read_trace
+from planner.llm.hub import load_from_hub
+from planner.scenario import load_request, load_scenario, recorded_usd_per_hour, scenario_of_text, scenario_text
+from planner.scenario.url import content_of, query_of
+from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
+from planner.studies import scenario_in
+from planner.supply import prices_csv, read_prices
+from planner.traffic import describe, read_any_trace, read_metrics, read_trace
+from planner.validation import read_costs, read_serving_points
+from planner.validation.benchmark_files import points_of, read_results, server_of
 from tests.fuzz.guard import ROOT
 
 SEEDS = Path(__file__).with_name("seeds")

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
+from planner.traffic import HOURS_PER_DAY, MeasuredProfile
+from planner.traffic.profiles import HOURS_PER_WEEK, measured_from_rates
 
 PERIOD_HOURS = 1.0
 CYCLES = {"day": HOURS_PER_DAY, "week": HOURS_PER_WEEK}

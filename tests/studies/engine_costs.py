@@ -16,8 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hardware_db import EngineCosts, load_hardware
-from planner.engine_fit import fit_costs
-from planner.serving_points import ServingPoint, read_serving_points
+from planner.validation import read_serving_points
+from planner.validation.engine_fit import fit_costs
+from planner.validation.measured_runs import ServingPoint
 
 FITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "vllm": (("Llama-3.1-70B @ h100-sxm", "MiniMax-M2.5 @ h200-sxm"), ()),

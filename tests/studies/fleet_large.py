@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from planner.optimizer.large import solve_large
-from tests.test_optimizer_large import hard_instance, violations
+from tests.optimizer.test_large import hard_instance, violations
 
 TIME_LIMIT_S = 30.0
 GAP = 0.005

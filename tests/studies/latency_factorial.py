@@ -25,18 +25,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_db import load_hardware
-from hardware_db.fits import select_calibration
-from planner.deployment import Deployment, Performance
+from hardware_db import load_hardware, select_calibration
+from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.engine import ReplicaConfig, Schedule
 from planner.llm import load_llm
-from planner.performance import evaluate
-from planner.rates import sustainable_rate_per_s
-from planner.replica import Parallelism, ReplicaConfig, Schedule
+from planner.roofline import Parallelism
+from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
+from planner.serving.stage import idle_latencies
 from planner.simulator import simulate
 from planner.simulator.traffic import draw
-from planner.stages import idle_latencies, largest_stable_rate_per_s
-from planner.traces import load_lengths
-from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.traffic import load_lengths
 
 FloatArray = NDArray[np.float64]
 Row = dict[str, float]

@@ -31,14 +31,13 @@ from numpy.typing import NDArray
 from scipy.optimize import fsolve, minimize
 from scipy.special import ndtr, ndtri
 
-from hardware_db import EngineProfile, load_hardware
-from hardware_db.fits import select_calibration
-from planner.deployment import Deployment, Performance
+from hardware_db import EngineProfile, load_hardware, select_calibration
+from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.engine import ReplicaConfig, Schedule, step_time
 from planner.llm import load_llm
-from planner.performance import evaluate
-from planner.replica import Parallelism, ReplicaConfig, Schedule, step_time
+from planner.roofline import Parallelism
+from planner.serving import Deployment, Performance, evaluate
 from planner.simulator import simulate
-from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 
 RESULTS = Path(__file__).with_suffix(".csv")
 SKU = "a100-sxm-80gb"

@@ -27,15 +27,13 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.special import ndtr
 
-from hardware_db import EngineProfile, load_hardware
-from hardware_db.fits import select_calibration
-from planner.deployment import Deployment, Performance
+from hardware_db import EngineProfile, load_hardware, select_calibration
+from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.engine import ReplicaConfig, Schedule, memory_footprint
 from planner.llm import load_llm
 from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Unit, solve
-from planner.rates import sustainable_rate_per_s
-from planner.replica import ReplicaConfig, Schedule, memory_footprint
+from planner.serving import Deployment, Performance, sustainable_rate_per_s
 from planner.simulator import simulate
-from planner.workload import LatencyTarget, Metric, Slo, TokenLengths, Workload
 from tests.studies.literature import PREFILL_FIRST, engine_of_2023
 
 FloatArray = NDArray[np.float64]

@@ -13,16 +13,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hardware_db import load_hardware
-from hardware_db.fits import select_calibration
-from planner.deployment import Deployment, Performance, Pool, Role, Router
+from hardware_db import load_hardware, select_calibration
+from planner.core import ArrivalProcess, Metric, RequestClass, SharedPrefixes, TokenLengths, Workload
+from planner.engine import LoraAdapters, Order, ReplicaConfig, Schedule
 from planner.llm import load_llm
-from planner.performance import evaluate
-from planner.replica import LoraAdapters, Order, ReplicaConfig, Schedule
+from planner.serving import Deployment, Performance, Pool, Role, Router, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
-from planner.stages import largest_stable_rate_per_s
-from planner.traces import load_lengths, read_trace
-from planner.workload import ArrivalProcess, Metric, RequestClass, SharedPrefixes, TokenLengths, Workload
+from planner.traffic import load_lengths, read_trace
 
 REQUESTS = 12_000
 LOADS = (0.5, 0.85)

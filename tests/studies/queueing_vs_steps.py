@@ -15,9 +15,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.queueing import BatchServer, QueueLatency, decode_pool, mixed_pool, prefill_pool
-from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
-from planner.workload import ArrivalProcess, TokenLengths
+from planner.core import ArrivalProcess, TokenLengths
+from planner.queueing import (
+    BatchServer,
+    QueueLatency,
+    decode_pool,
+    largest_decode_rate,
+    largest_mixed_rate,
+    largest_prefill_rate,
+    mixed_pool,
+    prefill_pool,
+)
 
 FloatArray = NDArray[np.float64]
 StepTime = Callable[[FloatArray, FloatArray], FloatArray]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from planner.cli import app
+from planner.cli.base import app
 
 FIGURES = Path(__file__).with_suffix(".json")
 COMMANDS = "commands"

@@ -1,0 +1,223 @@
+"""Self-hosting against hosted APIs: what they ask per million tokens, and the load from which a fleet is cheaper.
+
+Prices of APIs are read from a packaged table with the page and the day each was read, or given by the caller.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+
+from pydantic import ValidationError
+
+from planner.analysis.resolve import Solver, baseline
+from planner.analysis.types import ApiBreakEven, ApiPrice
+from planner.core import InputError, from_validation_error, rebuilt
+from planner.fleet import CostBreakdown, Plan
+from planner.presets import preset
+
+_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
+"""Parts of a model's id that tell apart members of a family that cost the same to serve."""
+MILLION = 1e6
+HOUR_S = 3600.0
+HALVINGS = 6
+"""Demands are looked at down to a 64th of the one planned ..."""
+DOUBLINGS = 3
+"""... and up to 8 times it, where fleets are large and slow to plan and cost per request hardly falls any more."""
+RATE_TOLERANCE = 0.01
+"""Relative width to which the break-even demand is found."""
+
+
+def family(llm_id: str) -> str:
+    """The family of a model by its id: what is served under one price.
+
+    >>> family("llama-3.3-70b-instruct"), family("Qwen3-8B"), family("mixtral-8x7b-v0.1")
+    ('llama-3.3-70b', 'qwen3-8b', 'mixtral-8x7b')
+    """
+    return _SUFFIXES.sub("", llm_id.lower().rsplit("/", maxsplit=1)[-1])
+
+
+@cache
+def listed_api_prices() -> tuple[ApiPrice, ...]:
+    """The packaged table, in its order. Raises InputError where a row has no source, date or price."""
+    text = preset("api_prices.csv").read_text(encoding="utf-8")
+    return tuple(_row(number, row) for number, row in enumerate(csv.DictReader(text.splitlines()), start=2))
+
+
+def _row(line: int, row: dict[str, str]) -> ApiPrice:
+    given = {name: value for name, value in row.items() if value}
+    given.setdefault("usd_per_million_cached_tokens", given.get("usd_per_million_input_tokens", ""))
+    try:
+        return ApiPrice.model_validate(given)
+    except ValidationError as error:
+        raise from_validation_error(error, f"api_prices.csv line {line}") from None
+
+
+def api_prices_of(llm_id: str, prices: Iterable[ApiPrice] | None = None) -> tuple[ApiPrice, ...]:
+    """The prices of a model's family; of the packaged table unless others are given."""
+    listed = listed_api_prices() if prices is None else prices
+    return tuple(price for price in listed if family(price.llm) == family(llm_id))
+
+
+def own_price(llm_id: str, text: str, day: date) -> ApiPrice:
+    """A price given by hand: ``input/output`` or ``input/cached/output`` [USD per million tokens].
+
+    Raises InputError for anything else.
+
+    >>> own_price("llama-3.1-8b", "0.2/0.1/0.6", date(2026, 11, 22)).usd_per_million_cached_tokens
+    0.1
+    """
+    try:
+        numbers = [float(part) for part in text.split("/")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or not all(math.isfinite(usd) and usd >= 0.0 for usd in numbers) or not any(numbers):
+        bound = "must be two or three prices >= 0 with slashes between"
+        raise InputError("--api-price", text, bound, "write INPUT/OUTPUT or INPUT/CACHED/OUTPUT, e.g. 0.59/0.79")
+    fresh, cached, written = numbers if len(numbers) == 3 else (numbers[0], numbers[0], numbers[1])
+    return ApiPrice(
+        llm=llm_id,
+        provider="own price",
+        served_as=llm_id,
+        usd_per_million_input_tokens=fresh,
+        usd_per_million_cached_tokens=cached,
+        usd_per_million_output_tokens=written,
+        source_url="given by hand",
+        read_on=day,
+    )
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Mean tokens of a request: read afresh, found in a cache, written."""
+
+    fresh: float
+    cached: float
+    written: float
+
+    def usd(self, price: ApiPrice) -> float:
+        """What an API asks for such a request [USD].
+
+        fresh * input price + cached * cached price + written * output price, over a million.
+
+        >>> groq = own_price("llama-3.3-70b", "0.59/0.79", date(2026, 11, 22))
+        >>> round(1e6 * Tokens(fresh=1000.0, cached=0.0, written=100.0).usd(groq), 6)  # 590 + 79
+        669.0
+        """
+        return (
+            self.fresh * price.usd_per_million_input_tokens
+            + self.cached * price.usd_per_million_cached_tokens
+            + self.written * price.usd_per_million_output_tokens
+        ) / MILLION
+
+
+def break_even_rate_per_s(usd_per_hour: float, usd_per_request: float) -> float:
+    """The rate [1/s] from which a fleet that costs so much whether used or not is cheaper than paying by request.
+
+    rate * 3600 s/h * usd_per_request = usd_per_hour.
+
+    Args:
+        usd_per_hour: cost of the fleet [USD/h].
+        usd_per_request: price of the API [USD].
+
+    >>> break_even_rate_per_s(36.0, 0.001)
+    10.0
+    """
+    return usd_per_hour / (HOUR_S * usd_per_request)
+
+
+def api_break_even(plan: Plan, prices: Sequence[ApiPrice], solver: Solver | None = None) -> tuple[ApiBreakEven, ...]:
+    """A plan against the price of each API: which is cheaper now, and from which load on self-hosting is.
+
+    With a solver also the demand at which a fleet planned for *that* demand breaks even, at most 14 solves a price;
+    without a fleet there is no answer.
+    """
+    if plan.cost is None:
+        return ()
+    return tuple(_against(plan, plan.cost, price, solver) for price in prices)
+
+
+def mean_tokens(plan: Plan) -> Tokens:
+    """Mean tokens of a request that a plan serves, with the share found in its prefix caches."""
+    rates = [planned.workload.arrivals.rate_per_s for planned in plan.deployments]
+    fresh = cached = written = 0.0
+    for planned, rate in zip(plan.deployments, rates, strict=True):
+        hits = planned.predicted.pools[0].prefix_hits
+        lengths, weight = planned.workload.lengths, rate / sum(rates)
+        fresh += weight * lengths.mean_input * (1.0 - hits)
+        cached += weight * lengths.mean_input * hits
+        written += weight * lengths.mean_output
+    return Tokens(fresh, cached, written)
+
+
+def mean_rate_per_s(plan: Plan) -> float:
+    """Mean rate over the horizon that a plan serves [1/s]: what its cost, a mean over the horizon too, is for.
+
+    The deployments of a plan are those of the period of the largest demand, so that with a demand profile their rates
+    are more than the mean, which is the hours-weighted one of the schedule.
+    """
+    hours = sum(period.hours for period in plan.schedule)
+    if not hours:
+        return sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    return sum(period.hours * period.served_per_s for period in plan.schedule) / hours
+
+
+def _against(plan: Plan, cost: CostBreakdown, price: ApiPrice, solver: Solver | None) -> ApiBreakEven:
+    tokens, rate = mean_tokens(plan), mean_rate_per_s(plan)
+    usd = tokens.usd(price)
+    cached_share = tokens.cached / (tokens.fresh + tokens.cached)
+    even = break_even_rate_per_s(cost.usd_per_hour, usd)
+    return ApiBreakEven(
+        price=price,
+        api_usd_per_hour=HOUR_S * rate * usd,
+        self_usd_per_hour=cost.usd_per_hour,
+        api_usd_per_thousand_requests=1e3 * usd,
+        cached_share=cached_share,
+        self_usd_per_million_input_tokens=cost.usd_per_million_input_tokens / max(1.0 - cached_share, 1e-9),
+        self_usd_per_million_output_tokens=cost.usd_per_million_output_tokens,
+        fleet_break_even_per_s=even,
+        utilisation=even / rate,
+        smallest_break_even_per_s=None if solver is None else _smallest(plan, usd, solver),
+    )
+
+
+def _smallest(plan: Plan, usd_per_request: float, solver: Solver) -> float | None:
+    """The demand at which a fleet planned for it starts to be cheaper than the API, nearest to the one planned.
+
+    Doubled or halved until the other side wins, then halved on a logarithmic scale: fleets are lumpy, so that a little
+    above it the API may win once more. A demand is the rate that the request states; with a demand profile it still
+    moves over the day by its factors, and cost and bill are compared at their means.
+    """
+    request = plan.request
+    if request.workload.is_closed or not baseline(plan, solver)[0].feasible:
+        return None
+
+    def wins(rate_per_s: float) -> bool:
+        try:
+            found = solver.plan(rebuilt(request, workload=request.workload.at_rate(rate_per_s)))
+        except InputError:
+            return False
+        return found.cost is not None and found.cost.usd_per_hour < HOUR_S * mean_rate_per_s(found) * usd_per_request
+
+    return _crossing(wins, request.workload.rate_per_s)
+
+
+def _crossing(wins: Callable[[float], bool], start: float) -> float | None:
+    winner = wins(start)
+    inner = outer = start
+    for _ in range(HALVINGS if winner else DOUBLINGS):
+        inner, outer = outer, outer / 2.0 if winner else outer * 2.0
+        if wins(outer) != winner:
+            break
+    else:
+        return outer if winner else None
+    lose, win = (outer, inner) if winner else (inner, outer)
+    while win - lose > RATE_TOLERANCE * win:
+        middle = math.sqrt(win * lose)
+        lose, win = (lose, middle) if wins(middle) else (middle, win)
+    return win

@@ -1,0 +1,414 @@
+"""What an explanation says: one record for each kind of answer. Types only; `planner.analysis.why` fills them.
+
+Money is USD per hour, rates are requests per second, and a quantity that does not exist (no fleet, no bound) is
+infinite or None. A *value* is what the objective counts (`Measure`): cost, served rate, or served rate per cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum
+
+from pydantic import Field
+
+from hardware_db import HardwareDb
+from planner.core import Frozen
+from planner.fleet import PlanRequest
+
+SAME = 1e-6
+"""Relative difference from which two values count as different: a hundredth of the gap to which fleets are proved."""
+
+
+class Measure(StrEnum):
+    """What a plan is judged by; the value is its unit."""
+
+    COST = "USD/h"
+    """Cost; less is better."""
+    RATE = "requests/s"
+    """Served rate; more is better."""
+    RATE_PER_COST = "requests/USD"
+    """Served requests per dollar; more is better."""
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> Measure:
+        """The measure of a request's objective."""
+        return _MEASURES[request.objective.value]
+
+
+_MEASURES = {"min_cost": Measure.COST, "max_rate": Measure.RATE, "max_rate_per_cost": Measure.RATE_PER_COST}
+"""By objective."""
+
+
+class Question(StrEnum):
+    """What an explanation can be asked."""
+
+    MARGINAL = "marginal"
+    """What one step more or less of each target and limit is worth."""
+    STEPS = "steps"
+    """The smallest change of each target and limit that changes the plan."""
+    REQUIREMENTS = "requirements"
+    """What each requirement costs: the plan with it less the plan without."""
+    TORNADO = "tornado"
+    """How cost and goodput move with prices, demand, lengths, hit rate and efficiency."""
+    PRICES = "prices"
+    """The price of each SKU at which the plan changes."""
+    API = "api"
+    """Self-hosting against a hosted API."""
+    RUNNERS_UP = "runners-up"
+    """The next best plans, and why they lost."""
+    RELAXATIONS = "relaxations"
+    """Infeasible: the smallest single change that makes it feasible."""
+    PARETO = "pareto"
+    """Cost against goodput and against each target."""
+    ROBUST = "robust"
+    """The plan that holds where kernels are as slow as their measurements allow."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is solved: a request, and the hardware with its prices and calibrations."""
+
+    request: PlanRequest
+    hardware: HardwareDb
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a solve came to, in brief.
+
+    Attributes:
+        status: how the solve ended.
+        fleet: in words, or why there is none.
+        gpus: by SKU id.
+        usd_per_hour: cost; infinite when there is no fleet.
+        rate_per_s: served [1/s].
+        tightest: name of the target with the least left.
+        tightest_ratio: its predicted latency over its threshold.
+        bound: the resource most of the step time waits for, by pool.
+        binding: names of the binding limits.
+        diagnosis: why there is no fleet.
+    """
+
+    status: str
+    fleet: str
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    usd_per_hour: float = math.inf
+    rate_per_s: float = 0.0
+    tightest: str = ""
+    tightest_ratio: float = math.nan
+    bound: str = ""
+    binding: tuple[str, ...] = ()
+    diagnosis: tuple[str, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a fleet."""
+        return math.isfinite(self.usd_per_hour)
+
+    def value(self, measure: Measure) -> float:
+        """What counts: USD/h, 1/s, or requests per USD."""
+        if measure is Measure.COST:
+            return self.usd_per_hour
+        if measure is Measure.RATE:
+            return self.rate_per_s
+        return 3600.0 * self.rate_per_s / self.usd_per_hour if self.feasible else 0.0
+
+    def differs(self, other: Outcome, measure: Measure) -> bool:
+        """Whether the two are worth different amounts, or only one is feasible."""
+        if self.feasible != other.feasible:
+            return True
+        return self.feasible and not math.isclose(self.value(measure), other.value(measure), rel_tol=SAME)
+
+
+def gain(before: Outcome, after: Outcome, measure: Measure) -> float | None:
+    """By how much `after` is better (USD/h saved, 1/s or requests/USD won); None where either has no fleet.
+
+    >>> dear, cheap = (Outcome("optimal", "", usd_per_hour=usd) for usd in (50.0, 9.0))
+    >>> gain(dear, cheap, Measure.COST), gain(cheap, dear, Measure.COST)
+    (41.0, -41.0)
+    """
+    if not (before.feasible and after.feasible):
+        return None
+    change = after.value(measure) - before.value(measure)
+    return 0.0 - change if measure is Measure.COST else change
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """One step of one target or limit, and what it is worth.
+
+    Attributes:
+        name: of the requirement.
+        key: of the scenario, as `--set` takes it.
+        unit: of before and after.
+        before: as requested.
+        after: tried instead.
+        easier: the step loosens the requirement.
+        outcome: of the plan made again.
+        gain: see `gain`; negative: it costs. None: no fleet before or after.
+    """
+
+    name: str
+    key: str
+    unit: str
+    before: float
+    after: float
+    easier: bool
+    outcome: Outcome
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class RequirementCost:
+    """What a requirement costs: the best plan with it against the best plan without it.
+
+    Attributes:
+        name: of the requirement.
+        key: of the scenario.
+        without: the plan when it is dropped.
+        cost: what is lost by it (USD/h, 1/s or requests/USD), >= 0 up to the solver's gap; None: no fleet with it.
+    """
+
+    name: str
+    key: str
+    without: Outcome
+    cost: float | None
+
+
+@dataclass(frozen=True)
+class KeptFleet:
+    """This same fleet under other conditions, from theory.
+
+    Attributes:
+        holds: every target is met at the demand routed to it.
+        tightest: name of the target with the least left.
+        tightest_ratio: its latency over its threshold.
+        usd_per_hour: what it costs then.
+        rate_per_s: largest demand it serves within the targets, split over its deployments as planned [1/s].
+    """
+
+    holds: bool
+    tightest: str
+    tightest_ratio: float
+    usd_per_hour: float
+    rate_per_s: float
+
+
+@dataclass(frozen=True)
+class SensitivityEnd:
+    """One end of a bar of the tornado: the plan made again, and the plan kept.
+
+    `kept` is None where the request has no fleet to keep.
+    """
+
+    label: str
+    remade: Outcome
+    kept: KeptFleet | None
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """A bar of the tornado. `swing` is the width of cost between the ends [USD/h]; infinite where one has no fleet."""
+
+    name: str
+    low: SensitivityEnd
+    high: SensitivityEnd
+    swing: float
+
+
+@dataclass(frozen=True)
+class BreakEvenPrice:
+    """The price of a SKU at which the plan changes.
+
+    Attributes:
+        sku: id.
+        gpus: of it in the plan.
+        usd_per_gpu_hour: the least it costs now.
+        changes_at: the price at which the plan takes fewer (of a SKU in use) or any (of one that is not); None: it
+            does not within `up_to`.
+        up_to: furthest price looked at.
+        becomes: the plan just beyond `changes_at`.
+    """
+
+    sku: str
+    gpus: int
+    usd_per_gpu_hour: float
+    changes_at: float | None
+    up_to: float
+    becomes: Outcome | None
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """A plan that lost.
+
+    Attributes:
+        without: what had to be forbidden to get it.
+        outcome: of the plan.
+        loss: by how much it is worse (USD/h, 1/s or requests/USD); why it lost is in its `tightest` and `bound`.
+    """
+
+    without: tuple[str, ...]
+    outcome: Outcome
+    loss: float
+
+
+@dataclass(frozen=True)
+class SmallestRelaxation:
+    """The smallest change of one requirement, all others kept, that makes an infeasible request feasible.
+
+    Attributes:
+        name: of the requirement.
+        key: of the scenario.
+        unit: of before and needed.
+        before: as requested; None for a requirement that holds or not.
+        needed: nearest value found feasible; None: no change of this one alone helps (or, where before is None,
+            dropping it is the change).
+        outcome: of the plan at `needed`, or without the requirement; None when that does not help.
+    """
+
+    name: str
+    key: str
+    unit: str
+    before: float | None
+    needed: float | None
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    """One point of a front: what was asked for, and the cheapest plan for it."""
+
+    asked: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """Cost against one quantity: only points to which no other is at least as good in both and better in one.
+
+    Attributes:
+        name: of the quantity.
+        unit: of it.
+        more_is_better: a rate; otherwise a threshold.
+        points: by rising quantity.
+        tried: points that were solved, dominated and infeasible ones included.
+    """
+
+    name: str
+    unit: str
+    more_is_better: bool
+    points: tuple[ParetoPoint, ...]
+    tried: int
+
+
+@dataclass(frozen=True)
+class Robust:
+    """The plan at the slow end of the calibration's interval.
+
+    Attributes:
+        probability: with which steps are no slower than assumed there.
+        calibrated: some SKU of the plan has a calibration; without one there is no interval.
+        before: the plan as it is.
+        after: the plan that meets the targets at the slow end.
+        kept: the present fleet at the slow end; None: there is none.
+    """
+
+    probability: float
+    calibrated: bool
+    before: Outcome
+    after: Outcome
+    kept: KeptFleet | None
+
+
+class ApiPrice(Frozen):
+    """What a hosted API asks for a model [USD per million tokens]."""
+
+    llm: str = Field(min_length=1, description="id of a model of the family")
+    provider: str = Field(min_length=1, description="who serves it")
+    served_as: str = Field(min_length=1, description="its name there")
+    usd_per_million_input_tokens: float = Field(ge=0, allow_inf_nan=False)
+    usd_per_million_cached_tokens: float = Field(
+        ge=0, allow_inf_nan=False, description="input found in a cache; as other input where no price is given"
+    )
+    usd_per_million_output_tokens: float = Field(ge=0, allow_inf_nan=False)
+    source_url: str = Field(min_length=8, description="where it was read")
+    read_on: date = Field(description="when it was read")
+    note: str = Field(default="", description="how it was read")
+
+
+@dataclass(frozen=True)
+class ApiBreakEven:
+    """A plan against an API.
+
+    Attributes:
+        price: of the API.
+        api_usd_per_hour: what the API asks for the traffic that the plan serves, as a mean over the horizon like the
+            cost of the fleet.
+        self_usd_per_hour: what the fleet costs.
+        api_usd_per_thousand_requests: mean request.
+        cached_share: of the input tokens, found in the prefix cache.
+        self_usd_per_million_input_tokens: of self-hosting; cached tokens are taken to cost no step time, so that this
+            is over the others.
+        self_usd_per_million_output_tokens: of self-hosting.
+        fleet_break_even_per_s: from this rate on, this fleet (paid whether used or not) is cheaper than the API [1/s].
+        utilisation: that rate over the mean rate the plan serves; above 1 the API is cheaper for this traffic.
+        smallest_break_even_per_s: the demand (the rate a request states) from which on a fleet planned for it is
+            cheaper than the API [1/s]: the change nearest to the planned demand, looked for down to a 64th of it where
+            the fleet wins (and that where it always does) and up to 8 times it where the API does. None: not looked
+            for, or the API wins up to there.
+    """
+
+    price: ApiPrice
+    api_usd_per_hour: float
+    self_usd_per_hour: float
+    api_usd_per_thousand_requests: float
+    cached_share: float
+    self_usd_per_million_input_tokens: float
+    self_usd_per_million_output_tokens: float
+    fleet_break_even_per_s: float
+    utilisation: float
+    smallest_break_even_per_s: float | None = None
+
+    @property
+    def self_hosting_wins(self) -> bool:
+        """Whether the fleet costs less than the API at the rate planned."""
+        return self.self_usd_per_hour < self.api_usd_per_hour
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All answers about one plan.
+
+    Attributes:
+        name: of the request.
+        measure: what the plan is judged by.
+        outcome: the plan itself.
+        marginals, steps, requirements, tornado, prices, api, runners_up, relaxations, pareto, robust: by question;
+            empty where not asked.
+        answered: questions that were.
+        unanswered: question and why not, e.g. that the number of solves ran out.
+        solves: programs that were solved for it.
+        elapsed_s: wall time.
+    """
+
+    name: str
+    measure: Measure
+    outcome: Outcome
+    marginals: tuple[Marginal, ...] = ()
+    steps: tuple[Marginal, ...] = ()
+    requirements: tuple[RequirementCost, ...] = ()
+    tornado: tuple[Sensitivity, ...] = ()
+    prices: tuple[BreakEvenPrice, ...] = ()
+    api: tuple[ApiBreakEven, ...] = ()
+    runners_up: tuple[RunnerUp, ...] = ()
+    relaxations: tuple[SmallestRelaxation, ...] = ()
+    pareto: tuple[Pareto, ...] = ()
+    robust: tuple[Robust, ...] = ()
+    answered: tuple[Question, ...] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    solves: int = 0
+    elapsed_s: float = 0.0

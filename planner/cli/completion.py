@@ -1,0 +1,142 @@
+"""What a shell offers when Tab is pressed: scenarios, GPUs, models, and the dotted paths of ``--set`` and ``--over``.
+
+Quick, because it runs while somebody waits: it reads names of packaged files and one packaged list of paths, and loads
+neither numpy nor YAML nor the records that the paths are of. `python -m planner.cli.completion` makes that list anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planner.presets import preset
+
+SETTINGS = "settings.csv"
+"""Packaged: dotted path, and the values it can take with ``|`` between; empty where they are not a few words."""
+SKU, LLM = "<sku>", "<llm>"
+"""Stand for any SKU, any packaged model."""
+_LEFT_OUT = ("schema_version", "own_hardware")
+"""Fields that nobody sets on a command line."""
+_LLM_FIELDS = ("llm",)
+_INDEX = re.compile(r"\.\d+(?=\.|$)")
+
+
+def complete_scenario(incomplete: str) -> list[str]:
+    """Packaged scenarios that start so; where there are none, the shell offers files."""
+    return [name for name in _packaged("scenarios", ".yaml") if name.startswith(incomplete)]
+
+
+def complete_sku(incomplete: str) -> list[str]:
+    """GPUs of the hardware database whose id starts so."""
+    return [name for name in _skus() if name.startswith(incomplete)]
+
+
+def complete_llm(incomplete: str) -> list[str]:
+    """Packaged models whose id starts so."""
+    return [name for name in _packaged("llms", ".json") if name.startswith(incomplete)]
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Dotted paths of a scenario that start so; after ``=`` the values, where they are a few words.
+
+    >>> complete_setting("workload.r")
+    ['workload.rate_per_s', 'workload.replay']
+    >>> complete_setting("slo.1.t")
+    ['slo.1.threshold_s']
+    >>> complete_setting("objective=max_rate_")
+    ['objective=max_rate_per_cost']
+    """
+    path, equals, start = incomplete.partition("=")
+    found = {name: values for known, values in _settings().items() for name in _as_typed(known, path)}
+    if not equals:
+        return [name for name in found if name.startswith(path)]
+    return [f"{path}={value}" for value in _words(found.get(path, "")) if value.startswith(start)]
+
+
+def _as_typed(known: str, path: str) -> Iterator[str]:
+    """A packaged path with the list elements that were typed, once for each SKU where it names one."""
+    numbers = iter(_INDEX.findall(path))
+    known = _INDEX.sub(lambda first: next(numbers, first[0]), known)
+    if SKU in known:
+        yield from (known.replace(SKU, sku) for sku in _skus())
+    else:
+        yield known
+
+
+def _words(values: str) -> tuple[str, ...]:
+    return _packaged("llms", ".json") if values == LLM else tuple(value for value in values.split("|") if value)
+
+
+@cache
+def _settings() -> dict[str, str]:
+    text = preset(SETTINGS).read_text(encoding="utf-8")
+    return {row["path"]: row["values"] for row in csv.DictReader(text.splitlines())}
+
+
+@cache
+def _skus() -> tuple[str, ...]:
+    """Ids of the SKU files, whose names they are; the database itself takes longer to load than one likes to wait."""
+    spec = importlib.util.find_spec("hardware_db")
+    folders = spec.submodule_search_locations if spec else None
+    return tuple(sorted(file.stem for folder in folders or () for file in Path(folder, "skus").glob("*.toml")))
+
+
+@cache
+def _packaged(folder: str, ending: str) -> tuple[str, ...]:
+    """Names of the packaged files of a folder."""
+    files = preset(folder).iterdir()
+    return tuple(sorted(file.name.removesuffix(ending) for file in files if file.name.endswith(ending)))
+
+
+# --- the list, from the schema ----------------------------------------------------------------------------------------
+
+
+def settings_of(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Every dotted path of a JSON Schema, with the values it can take: what `SETTINGS` holds of a scenario.
+
+    Lists of records have their first element, mappings `SKU` for their keys (all that a scenario has are by SKU).
+    """
+    found: dict[str, str] = {}
+    for name, field in schema["properties"].items():
+        if name not in _LEFT_OUT:
+            for path, values in _walk(name, field, schema["$defs"]):
+                found[path] = found.get(path) or values
+    return dict(sorted(found.items()))
+
+
+def _walk(path: str, field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The path of a field, and of all fields in it, in each of its forms."""
+    if path.rpartition(".")[2] in _LLM_FIELDS:
+        yield path, LLM
+        return
+    if "$ref" in field:
+        field = definitions[field["$ref"].rpartition("/")[2]]
+    kind = field.get("type")
+    values = "true|false" if kind == "boolean" else "|".join(map(str, field.get("enum", ())))
+    yield path, values
+    for form in field.get("anyOf", ()):
+        yield from _walk(path, form, definitions)
+    for name, inner in field.get("properties", {}).items():
+        yield from _walk(f"{path}.{name}", inner, definitions)
+    if isinstance(items := field.get("items"), Mapping) and ("$ref" in items or "anyOf" in items):
+        yield from ((inner, values) for inner, values in _walk(f"{path}.0", items, definitions) if inner != f"{path}.0")
+    if isinstance(inner := field.get("additionalProperties"), Mapping):
+        yield from _walk(f"{path}.{SKU}", inner, definitions)
+
+
+def settings_text() -> str:
+    """What the packaged list has to hold: the paths of a scenario as this planner reads it."""
+    from planner.scenario import Scenario  # noqa: PLC0415 - loads all that completion does not wait for
+
+    return "path,values\n" + "".join(
+        f"{path},{values}\n" for path, values in settings_of(Scenario.model_json_schema()).items()
+    )
+
+
+if __name__ == "__main__":
+    Path(str(preset(SETTINGS))).write_text(settings_text(), encoding="utf-8")

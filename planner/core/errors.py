@@ -1,0 +1,124 @@
+"""Errors that instruct: every one names the field, the value, the bound it broke and the fix.
+
+A user of the command line sees exactly one line and no traceback; a user of the Python API catches
+`PlannerError`. An *infeasible* request is not an error: it is an answer (see `planner.fleet.planning.Plan`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+_VALUE_WIDTH = 60
+
+
+class PlannerError(ValueError):
+    """Base of every error the planner raises on purpose.
+
+    The message reads ``field = value: bound. Fix: fix`` so that one line is enough to act on.
+    """
+
+    def __init__(self, field: str, value: object, bound: str, fix: str = "") -> None:
+        self.field = field
+        self.value = value
+        self.bound = bound
+        self.fix = fix
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        line = f"{self.field} = {shorten(self.value)}: {self.bound}"
+        return f"{line}. Fix: {self.fix}" if self.fix else line
+
+
+class InputError(PlannerError):
+    """A value the user gave is missing, malformed or out of range."""
+
+
+class UnknownNameError(InputError):
+    """A name that is in no table (SKU, model, scenario, metric, ...); suggests the nearest known ones."""
+
+    def __init__(self, field: str, name: object, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
+        shown = near or names
+        listed = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "")
+        bound = "unknown name" if names else "unknown name (none are known)"
+        super().__init__(field, name, bound, f"use {'one close to it' if near else 'one'} of: {listed}")
+
+
+class UnsupportedFeatureError(InputError):
+    """The input is valid but uses a feature that is not modelled; refusing beats a silent wrong answer."""
+
+
+def shorten(value: object) -> str:
+    """`repr` of a value, cut to one short line.
+
+    >>> shorten("x" * 100)[-4:]
+    "...'"
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # repr of an integer beyond Python's digit limit
+        text = f"a {type(value).__name__} too long to show"
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply to show"
+    return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
+
+
+def from_validation_error(error: ValidationError, prefix: str = "") -> InputError:
+    """The first complaint of a pydantic `ValidationError` as one instructive `InputError`.
+
+    `prefix` names the record (``"scenario"``); further complaints are counted in the fix.
+    """
+    details = [d for d in error.errors(include_url=False) if d["type"] != "too_short"] or error.errors(
+        include_url=False
+    )
+    first = details[0]
+    field = _dotted(prefix, first["loc"])
+    kind, context = first["type"], first.get("ctx", {})
+    rest = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
+    nested = context.get("error")
+    if isinstance(nested, PlannerError):
+        return _placed(nested, prefix, first["loc"], rest)
+    if kind == "missing":
+        return InputError(field, "(missing)", "required field is missing", f"add {field.rsplit('.', 1)[-1]}{rest}")
+    if kind == "extra_forbidden":
+        return InputError(field, first["input"], "unknown field", f"remove it or correct its spelling{rest}")
+    return InputError(field, first["input"], first["msg"].removeprefix("Value error, "), _fix_for(kind, context) + rest)
+
+
+def _placed(nested: PlannerError, prefix: str, location: Sequence[Any], rest: str) -> InputError:
+    """An error raised inside a record, with the place of the record before its field (unless it names that itself)."""
+    names_its_place = bool(location) and nested.field.split(".")[0] == location[-1]
+    field = _dotted(prefix, (*(location[:-1] if names_its_place else location), nested.field))
+    return InputError(field, nested.value, nested.bound, (nested.fix or "give a value within that bound") + rest)
+
+
+def _dotted(prefix: str, location: Sequence[Any]) -> str:
+    parts = [prefix] if prefix else []
+    for part in location:
+        if part != "":
+            parts.append(f"[{part}]" if isinstance(part, int) else str(part))
+    return ".".join(parts).replace(".[", "[") or "input"
+
+
+_BOUND_WORDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "of at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "of at most"),
+}
+
+
+def _fix_for(kind: str, context: dict[str, Any]) -> str:
+    if kind in _BOUND_WORDS:
+        key, words = _BOUND_WORDS[kind]
+        return f"give a value {words} {context[key]}"
+    if kind == "enum":
+        return f"use one of {context.get('expected', '')}"
+    if kind == "finite_number":
+        return "give a finite number"
+    return "give a value of the documented type and range"

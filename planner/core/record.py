@@ -1,0 +1,38 @@
+"""Frozen records, the base of every input, and copies of them with some fields changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from planner.core.errors import from_validation_error
+
+
+class Frozen(BaseModel):
+    """Immutable, closed record: unknown fields are an error, NaN and infinity are refused.
+
+    Base of every input of the planner. Raises `InputError`, never pydantic's own error.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, **data):  # noqa: ANN204, ANN003 - hidden from type checkers, who see the fields
+            try:
+                super().__init__(**data)
+            except ValidationError as error:
+                raise from_validation_error(error) from None
+
+
+Record = TypeVar("Record", bound=Frozen)
+
+
+def rebuilt(record: Record, **updates: Any) -> Record:  # noqa: ANN401
+    """A copy with some fields changed, validated again and without values derived from the old ones.
+
+    `model_copy` checks nothing and takes cached properties along. Raises InputError as the record itself does.
+    """
+    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    return type(record)(**{**fields, **updates})

@@ -1,0 +1,149 @@
+"""Tables of text, and numbers as text: where seconds become milliseconds, and bytes GiB.
+
+Everything shown to a person goes through here, so the command line, the report and the web app write a number alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.core.workload import Metric
+
+_SHOWN_IN_S = frozenset({Metric.E2E})
+"""Metrics shown in seconds; the others last milliseconds."""
+_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+( %| x)?|unbounded|undefined|-|")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under named columns.
+
+    Attributes:
+        title: what it shows.
+        columns: headings, with units where a column has one.
+        rows: one string per column.
+        note: how to read it, or empty.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Per column, whether it holds numbers only (and is best aligned to the right)."""
+        return tuple(
+            any(row[index] for row in self.rows) and all(_NUMBER.fullmatch(row[index]) for row in self.rows)
+            for index in range(len(self.columns))
+        )
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number to `digits` significant digits, in full, with thousands separators; whole numbers are never cut.
+
+    >>> significant(0.0123456), significant(12.3456), significant(1234567.8), significant(40.0)
+    ('0.0123', '12.3', '1,234,568', '40')
+    """
+    if math.isnan(value):
+        return "undefined"
+    if math.isinf(value):
+        return "unbounded"
+    if value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def money(usd: float) -> str:
+    """US dollars: cents from one dollar on, three significant digits below.
+
+    >>> money(17476.2), money(0.0108)
+    ('17,476.20', '0.0108')
+    """
+    return f"{usd:,.2f}" if 1.0 <= abs(usd) < math.inf or usd == 0.0 else significant(usd)
+
+
+def percent(fraction: float, *, signed: bool = False) -> str:
+    """A fraction in percent, with one decimal below 10 % and two between 99 % and 100 %.
+
+    >>> percent(0.0123), percent(0.5), percent(0.9987), percent(0.25, signed=True)
+    ('1.2 %', '50 %', '99.87 %', '+25 %')
+    """
+    value = 100.0 * fraction
+    if not math.isfinite(value):
+        return significant(value)
+    decimals = 2 if 99.0 < value < 99.995 else 1 if 0.0 < abs(value) < 9.95 else 0
+    return f"{value:{'+' if signed else ''},.{decimals}f} %"
+
+
+def change(fraction: float) -> str:
+    """A change in percent for people to read: with its sign, a true minus (U+2212) below zero.
+
+    >>> change(0.085), change(-0.21)
+    ('+8.5 %', '−21 %')
+    """
+    return percent(fraction, signed=True).replace("-", "−")
+
+
+def duration(seconds: float, metric: Metric) -> str:
+    """A latency in the unit of its metric (see `unit`), without the unit.
+
+    >>> duration(0.41234, Metric.TTFT), duration(12.345, Metric.E2E)
+    ('412', '12.3')
+    """
+    return significant(seconds if metric in _SHOWN_IN_S else 1e3 * seconds)
+
+
+def unit(metric: Metric) -> str:
+    """The unit a metric is shown in: seconds for E2E, milliseconds for the others."""
+    return "s" if metric in _SHOWN_IN_S else "ms"
+
+
+def with_unit(seconds: float, metric: Metric) -> str:
+    """A latency with its unit.
+
+    >>> with_unit(0.05, Metric.TPOT)
+    '50 ms'
+    """
+    return f"{duration(seconds, metric)} {unit(metric)}" if math.isfinite(seconds) else significant(seconds)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where it is not one.
+
+    >>> counted(1, "replica"), counted(1200, "replica")
+    ('1 replica', '1,200 replicas')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# --- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def markdown_table(table: Table) -> str:
+    """A table with its title and note as GitHub Markdown."""
+    lines = [
+        _markdown_row(table.columns),
+        _markdown_row(["---:" if numeric else "---" for numeric in table.numeric]),
+        *(_markdown_row(row) for row in table.rows),
+    ]
+    parts = [f"## {table.title}", "\n".join(lines)]
+    if table.note:
+        parts.append(markdown_text(table.note))
+    return "\n\n".join(parts)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
+
+
+def markdown_text(text: str) -> str:
+    r"""Text on one line that Markdown shows as it is: no tags, no cell borders, no emphasis.
+
+    >>> markdown_text("a|b <script> x_y")
+    'a\\|b &lt;script> x_y'
+    """
+    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))

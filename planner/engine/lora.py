@@ -1,0 +1,141 @@
+"""What low-rank adapters (LoRA) add to a step, and how long one takes to load.
+
+Every projection W of attention and feed-forward has a pair of factors A (inputs x r) and B (r x outputs), and gives
+x W + (x A) B (Hu et al., arXiv:2106.09685, eq. 3). The adapters of a step are served together by two gathered kernels
+per projection, one for A and one for B: SGMV of Punica (Chen et al., MLSys 2024, sec. 4), MBGMM and MBGMV of S-LoRA
+(Sheng et al., MLSys 2024, sec. 5.3). They are memory-bound or compute-bound as a whole and pass no data over links
+that the base model would not (S-LoRA splits adapters over tensor-parallel GPUs as their base matrices, sec. 6)::
+
+    time = max(flops / peak, bytes / bandwidth) + 2 * projections * gap
+    flops = 2 r * sum over projections (inputs + outputs) * tokens
+    bytes = 2 r * sum over projections (inputs + outputs) * distinct adapters   (16-bit factors)
+
+Assumptions: peak and bandwidth of the datasheet; `gap` is the engine's between two kernels of a replayed step, 0 where
+that is unknown or negative; tokens and adapters spread evenly over attention ranks and pipeline stages; of routed
+experts only those are read that the tokens of an adapter are expected to visit, all experts alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.core import InputError, zipf
+from planner.engine.replica import LORA_DTYPE, ReplicaConfig, lora_bytes, lora_sizes
+from planner.engine.scheduler import LoraAdapters
+from planner.llm import BYTES_PER_VALUE, LayerGroup, MoeFeedForward, attention_matrices
+from planner.roofline import Silicon
+
+LAUNCHES_PER_PROJECTION = 2.0
+"""One kernel shrinks to rank r, one expands (Chen et al., Punica, MLSys 2024, sec. 4)."""
+
+
+@dataclass(frozen=True)
+class AdapterWork:
+    """What the adapters of one replica do in a step.
+
+    Attributes:
+        token_flops: of one token on one GPU.
+        adapter_bytes: of one adapter on one GPU, routed experts left out.
+        routed_bytes: of all routed experts of one adapter on one GPU.
+        expert_share: of the routed experts of a layer that one token visits.
+        flops_per_s, bytes_per_s: of one GPU.
+        launches_s: of all extra kernels of a step.
+        load_s: one adapter from host memory.
+    """
+
+    token_flops: float
+    adapter_bytes: float
+    routed_bytes: float
+    expert_share: float
+    flops_per_s: float
+    bytes_per_s: float
+    launches_s: float
+    load_s: float
+
+    @classmethod
+    def of(cls, replica: ReplicaConfig) -> Self:
+        """Of a replica with adapters. Raises InputError when it has none."""
+        if replica.lora is None:
+            raise InputError("replica.lora", None, "the replica serves no adapters", "give lora")
+        llm, split, rank = replica.llm, replica.parallelism, replica.lora.rank
+        shards, shares = split.tp * split.pp, [_expert_share(group) for group in llm.layers]
+        sizes = [lora_sizes(group, llm.hidden_size) for group in llm.layers]
+        layers = [group.count for group in llm.layers]
+        routed = rank * sum(n * size for n, (size, _) in zip(layers, sizes, strict=True))
+        others = rank * sum(n * size for n, (_, size) in zip(layers, sizes, strict=True))
+        visited = rank * sum(n * size * share for n, (size, _), share in zip(layers, sizes, shares, strict=True))
+        kernels = sum(group.count * _projections(group, llm.hidden_size) for group in llm.layers)
+        width = BYTES_PER_VALUE[LORA_DTYPE]
+        return cls(
+            token_flops=2.0 * (others + visited) / shards / split.dp,
+            adapter_bytes=width * others / shards / split.dp,
+            routed_bytes=width * routed / shards / split.dp,
+            expert_share=max(shares),
+            flops_per_s=Silicon(replica.sku).machine(LORA_DTYPE).flops_per_s,
+            bytes_per_s=replica.sku.hbm_bandwidth_bytes_per_s.value,
+            launches_s=LAUNCHES_PER_PROJECTION * kernels * max(0.0, replica.costs.gap_s),
+            load_s=lora_bytes(llm, rank, LORA_DTYPE) / shards / replica.sku.node.pcie_bytes_per_s.value,
+        )
+
+    def step_s(self, tokens: float, distinct: float) -> float:
+        """What the adapters add to a step [s]: `tokens` of requests with an adapter, `distinct` adapters among them.
+
+        >>> one = AdapterWork(8e7, 8e7, 0.0, 0.0, 1e15, 2e12, 1e-4, 1e-3)
+        >>> round(one.step_s(10, 5), 6)  # 5 adapters of 80 MB at 2 TB/s, and 100 us of launches
+        0.0003
+        """
+        if tokens <= 0.0 or distinct <= 0.0:
+            return 0.0
+        read = self.adapter_bytes + self.routed_bytes * self._visited_share(tokens / distinct)
+        return max(self.token_flops * tokens / self.flops_per_s, read * distinct / self.bytes_per_s) + self.launches_s
+
+    def times_s(self, tokens: NDArray[np.float64], distinct: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`step_s` of many steps, shape of both arguments."""
+        each = np.maximum(tokens / np.maximum(distinct, 1e-12), 1.0)
+        read = self.adapter_bytes + self.routed_bytes * (1.0 - (1.0 - self.expert_share) ** each)
+        work_s = np.maximum(self.token_flops * tokens / self.flops_per_s, read * distinct / self.bytes_per_s)
+        return np.asarray((work_s + self.launches_s) * ((tokens > 0.0) & (distinct > 0.0)))
+
+    def _visited_share(self, tokens: float) -> float:
+        """Expected share of the experts that some of `tokens` tokens visit: 1 - (1 - share of one)^tokens."""
+        return 1.0 - float((1.0 - self.expert_share) ** max(tokens, 1.0))
+
+
+def popularity(lora: LoraAdapters) -> NDArray[np.float64]:
+    """Probability that a request uses each adapter, shape (adapters,): in proportion to k^-skew, k from 1.
+
+    >>> popularity(LoraAdapters(adapters=2, skew=1.0)).round(3).tolist()
+    [0.667, 0.333]
+    """
+    return zipf(lora.adapters, lora.skew)
+
+
+def expected_distinct(draws: float, probabilities: NDArray[np.float64]) -> float:
+    """Expected number of distinct adapters among `draws` independent requests: sum over k of 1 - (1 - p_k)^draws.
+
+    `probabilities` has shape (adapters,). Source: linearity of expectation over indicators (the coupon collector of
+    unequal coupons, Flajolet, Gardy and Thimonier, Discrete Applied Mathematics 39, 1992, sec. 3).
+
+    >>> expected_distinct(2, np.array([0.5, 0.5]))  # the same with probability 1/2
+    1.5
+    """
+    return float((1.0 - (1.0 - probabilities) ** draws).sum())
+
+
+def _expert_share(group: LayerGroup) -> float:
+    """Share of the routed experts of one layer that one token visits."""
+    block = group.feed_forward
+    return block.experts_per_token / block.experts if isinstance(block, MoeFeedForward) else 0.0
+
+
+def _projections(group: LayerGroup, hidden: int) -> int:
+    """Matrices of one layer; those of routed experts are multiplied together, once per kind."""
+    block, attention = group.feed_forward, len(attention_matrices(group.attention, hidden))
+    if block is None:
+        return attention
+    shared = isinstance(block, MoeFeedForward) and block.shared_intermediate > 0
+    return attention + (3 if block.gated else 2) * (2 if shared else 1)

@@ -1,0 +1,434 @@
+"""Step times of a replica: operators composed, tabulated where they depend on one number, evaluated where on more.
+
+A step takes
+
+    kernels as the engine runs them + draft steps + host time
+
+with kernels the sum of the operators' seconds from `planner.roofline` at one GPU's load, and the engine's costs as
+`hardware_db.EngineCosts` says. The operators are those of all layers: each of pp stages has 1/pp of them and runs pp
+micro-batches of 1/pp of the sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_db import Calibration, EngineCosts, GpuSku
+from planner.core import InputError
+from planner.engine.lookup import (
+    BOUNDS,
+    GRID,
+    Curve,
+    Line,
+    Sheet,
+    Surface,
+    Table,
+    curves_of,
+    decode_surface,
+    operator_items,
+)
+from planner.llm import LlmSpec, Precision
+from planner.roofline import (
+    Bound,
+    Driver,
+    Family,
+    LatentDecode,
+    Load,
+    Operator,
+    Parallelism,
+    Silicon,
+    StepShape,
+    at_least,
+    draft_operators,
+    driven,
+    operator_seconds,
+    prompts_of,
+    step_operators,
+)
+
+FloatArray = NDArray[np.float64]
+Number = FloatArray | float
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Duration of one step, itemised.
+
+    Attributes:
+        total_s: wall time of the step [s].
+        family_s: seconds per operator family.
+        bound_s: seconds spent waiting for each resource.
+    """
+
+    total_s: float
+    family_s: dict[Family, float]
+    bound_s: dict[Bound, float]
+
+    @property
+    def bound(self) -> Bound:
+        """The resource that takes most of the step."""
+        return max(self.bound_s, key=lambda bound: self.bound_s[bound])
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimer:
+    """Step times of one replica; build with `step_timer`.
+
+    Attributes:
+        silicon: GPU and calibration.
+        parallelism: how the replica is split.
+        curves: of the operators that depend on one number, by what it is.
+        decoding: of the operators that depend on more, for decodes.
+        prompting: the same operators, evaluated for each step with prompts.
+        costs: what the engine adds. launches: kernels of a step. latent_layers: layers of latent attention.
+        queries: tokens per decoding sequence and step.
+        draft: timer of one draft step, and how many a step takes.
+    """
+
+    silicon: Silicon
+    parallelism: Parallelism
+    curves: dict[Driver, Curve]
+    decoding: Surface
+    prompting: tuple[Operator, ...]
+    costs: EngineCosts
+    launches: float = 0.0
+    latent_layers: float = 0.0
+    queries: float = 1.0
+    draft: StepTimer | None = None
+    drafts: float = 0.0
+
+    def with_costs(self, costs: EngineCosts) -> StepTimer:
+        """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
+        draft = self.draft
+        if draft is not None:
+            own = EngineCosts(stretch=costs.stretch, gap_s=costs.gap_s, latent_s=costs.latent_s)
+            draft = replace(draft, costs=own)
+        return replace(self, costs=costs, draft=draft)
+
+    def prompts_s(self, shape: StepShape) -> FloatArray:
+        """Time [s] the attention of each step's prompts takes on its own, shape (...steps)."""
+        return np.asarray(self._prompts_s(Load.of(_arrays(shape), self.parallelism, self.queries)))
+
+    def times_s(self, shape: StepShape, prompts_s: FloatArray | None = None) -> FloatArray:
+        """Duration [s] of each step, shape (...steps); `prompts_s` when it is known already."""
+        load = Load.of(_arrays(shape), self.parallelism, self.queries)
+        total = sum((curve.at(driven(load, d), curve.total_s) for d, curve in self.curves.items()), np.zeros(()))
+        total = total + self.decoding.at(load.decodes, load.context, self.decoding.total_s)
+        if prompts_s is not None:
+            total = total + prompts_s * (load.chunks > 0.0)
+        elif np.any(load.chunks):
+            total = total + self._prompts_s(load)
+        total = np.asarray(self._served_s(total, load, self._roof_s(load)))
+        if self.draft is not None:
+            total = total + self.drafts * self.draft.times_s(_drafted(shape)) * (np.asarray(shape.decodes) > 0)
+        return np.asarray(total + self._host_s(load))
+
+    def step_s(
+        self,
+        decodes: float,
+        decode_context: float,
+        chunk_tokens: float = 0.0,
+        chunk_pairs: float = 0.0,
+        chunk_context: float = 0.0,
+        chunks: float = 0.0,
+        prompts_s: float | None = None,
+    ) -> float:
+        """Duration [s] of one step in plain floats; arguments as in `StepShape` and `times_s`."""
+        return self._one.step_s(decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks, prompts_s)
+
+    def decode_s(self, decodes: float, context: float) -> float:
+        """Duration [s] of a step of decodes only; `context` is summed over them."""
+        return self._one.decode_s(decodes, context)
+
+    @cached_property
+    def _one(self) -> OneStep:
+        return OneStep(self)
+
+    def __getstate__(self) -> dict[str, object]:
+        """To be copied or kept: without `_one`, whose functions cannot be and which is made again on first use."""
+        return {name: value for name, value in self.__dict__.items() if name != "_one"}
+
+    def bounds_s(self, shape: StepShape) -> FloatArray:
+        """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
+        return self._items(shape)[1]
+
+    def itemised(self, shape: StepShape) -> StepTime:
+        """One step, itemised by family and by bound."""
+        family_s, bound_s = self._items(shape)
+        return StepTime(
+            float(bound_s.sum()),
+            {family: float(seconds) for family, seconds in family_s.items()},
+            {bound: float(bound_s[index]) for index, bound in enumerate(BOUNDS)},
+        )
+
+    def _items(self, shape: StepShape) -> tuple[dict[Family, FloatArray], FloatArray]:
+        load = Load.of(_arrays(shape), self.parallelism, self.queries)
+        family_s: dict[Family, FloatArray] = {}
+        bound_s = np.zeros((len(BOUNDS), *np.shape(load.tokens)))
+        for driver, curve in self.curves.items():
+            at = driven(load, driver)
+            for family, values in curve.family_s.items():
+                family_s[family] = family_s.get(family, 0.0) + curve.at(at, values)
+            for index in range(len(BOUNDS)):
+                bound_s[index] += curve.at(at, curve.bound_s[index])
+        for family, table in self.decoding.family_s.items():
+            family_s[family] = family_s.get(family, 0.0) + self.decoding.at(load.decodes, load.context, table)
+        for index in range(len(BOUNDS)):
+            bound_s[index] += self.decoding.at(load.decodes, load.context, self.decoding.bound_s[index])
+        for operator in self.prompting:
+            seconds, split, _ = operator_items(operator, _prompts_of(load), self.silicon)
+            some = np.asarray(load.chunks) > 0.0
+            family_s[operator.family] = family_s.get(operator.family, 0.0) + seconds * some
+            bound_s += split * some
+        kernels = bound_s.sum(axis=0)
+        served = np.asarray(self._served_s(kernels, load, self._roof_s(load)))
+        if self.draft is not None:
+            some = np.asarray(shape.decodes) > 0
+            drafted, waits = self.draft._items(_drafted(shape))
+            for family, seconds in drafted.items():
+                family_s[family] = family_s.get(family, 0.0) + self.drafts * seconds * some
+            bound_s += self.drafts * waits * some
+        bound_s[BOUNDS.index(Bound.OVERHEAD)] += served - kernels + self._host_s(load)
+        return family_s, bound_s
+
+    def _prompts_s(self, load: Load) -> Number:
+        """Time of the prompts' attention [s]."""
+        prompts = _prompts_of(load)
+        total: Number = sum(
+            (operator_seconds(operator, prompts, self.silicon, math.inf) for operator in self.prompting), 0.0
+        )
+        there: Any = load.chunks > 0.0
+        kept: Number = total * there
+        return kept
+
+    def _roof_s(self, load: Load) -> Number:
+        """The rooflines of a step of decodes [s]; what kernels that overlap cannot beat."""
+        if self.costs.gap_s >= 0.0:
+            return 0.0
+        total = self.decoding.at(np.asarray(load.decodes), np.asarray(load.context), self.decoding.roof_s)
+        for driver, curve in self.curves.items():
+            total = total + curve.at(np.asarray(driven(load, driver)), curve.roof_s)
+        return total
+
+    def _served_s(self, kernels_s: Number, load: Load, roof_s: Number) -> Number:
+        """Kernels as an engine runs them: replayed as a graph, or launched one by one where there are long prompts."""
+        costs = self.costs
+        between = costs.gap_s * self.launches + costs.latent_s * self.latent_layers
+        replayed = at_least(costs.stretch * kernels_s + between, roof_s)
+        host = costs.launch_s * self.launches + costs.latent_prompt_s * self.latent_layers
+        launched = at_least(costs.prompt_stretch * kernels_s, host)
+        by_one: Any = (load.chunks > 0.0) * (load.tokens > costs.captured_tokens)
+        served: Number = by_one * launched + (1.0 - by_one) * replayed
+        return served
+
+    def _host_s(self, load: Load) -> Number:
+        return self.costs.step_s + self.costs.sequence_s * load.decodes
+
+
+class _Sums:
+    """Tabulated seconds of one step in plain floats: operators that depend on one number, and the decodes' attention.
+
+    Lines over the same number are one line: group tokens are tokens with one attention rank, and without prompts all
+    tokens are rows.
+    """
+
+    __slots__ = ("attention", "dp", "group", "rows", "tokens", "tokens_and_rows")
+
+    def __init__(self, timer: StepTimer, of: Callable[[Table], FloatArray]) -> None:
+        by = {driver: of(curve) for driver, curve in timer.curves.items()}
+        nothing = np.zeros_like(GRID)
+        tokens, rows, group = (by.get(d, nothing) for d in (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS))
+        self.dp = float(timer.parallelism.dp)
+        if self.dp == 1.0:
+            tokens, group = tokens + group, nothing
+        self.group = Line(group).at if group.any() else None
+        self.tokens, self.rows, self.tokens_and_rows = Line(tokens).at, Line(rows).at, Line(tokens + rows).at
+        self.attention = Sheet(of(timer.decoding)).at
+
+    def decode_s(self, tokens: float, decodes: float, context: float) -> float:
+        """Of decodes alone, `tokens` on each rank."""
+        seconds = self.tokens_and_rows(tokens) + self.attention(decodes, context)
+        return seconds if self.group is None else seconds + self.group(tokens * self.dp)
+
+    def step_s(self, tokens: float, group_tokens: float, rows: float, decodes: float, context: float) -> float:
+        """Of any step, its prompts' attention left out; arguments as in `Load`."""
+        seconds = self.tokens(tokens) + self.rows(rows) + self.attention(decodes, context)
+        return seconds if self.group is None else seconds + self.group(group_tokens)
+
+
+class OneStep:
+    """`StepTimer.times_s` for one step in plain floats: the same sums, with all that is constant worked out once."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        costs, split = timer.costs, timer.parallelism
+        self.dp, self.ways, self.queries = float(split.dp), float(split.dp * split.pp), timer.queries
+        self.kernels = _Sums(timer, lambda table: table.total_s)
+        self.roofs = _Sums(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
+        self.prompts = prompts_of(timer.prompting, timer.silicon)
+        self.between_s = costs.gap_s * timer.launches + costs.latent_s * timer.latent_layers
+        self.launching_s = costs.launch_s * timer.launches + costs.latent_prompt_s * timer.latent_layers
+        self.stretch, self.prompt_stretch, self.captured = costs.stretch, costs.prompt_stretch, costs.captured_tokens
+        self.host_s, self.sequence_s = costs.step_s, costs.sequence_s
+        self.draft = timer.draft._one if timer.draft is not None else None
+        self.drafts = timer.drafts
+
+    def decode_s(self, decodes: float, decode_context: float) -> float:
+        """`StepTimer.decode_s`."""
+        own = decodes / self.ways
+        tokens, context = own * self.queries, decode_context / decodes if decodes > 0 else 1.0
+        context = max(context, 1.0)
+        seconds = self.stretch * self.kernels.decode_s(tokens, own, context) + self.between_s
+        if self.roofs is not None:
+            seconds = max(seconds, self.roofs.decode_s(tokens, own, context))
+        if self.draft is not None and decodes:
+            seconds += self.drafts * self.draft.decode_s(decodes, decode_context)
+        return seconds + self.host_s + self.sequence_s * own
+
+    def step_s(
+        self,
+        decodes: float,
+        decode_context: float,
+        chunk_tokens: float,
+        chunk_pairs: float,
+        chunk_context: float,
+        chunks: float,
+        prompts_s: float | None = None,
+    ) -> float:
+        """`StepTimer.step_s`: what `Load.of` makes of the shape, then the sums of `StepTimer.times_s`."""
+        if not chunks and not chunk_tokens:
+            return self.decode_s(decodes, decode_context)
+        busy = max(min(chunks, self.ways), 1.0)
+        own, prompt, mine = decodes / self.ways, chunk_tokens / busy, chunks / busy
+        tokens, rows = own * self.queries + prompt, own * self.queries + mine
+        group_tokens = own * self.dp * self.queries + prompt * min(busy, self.dp)
+        context = max(decode_context / decodes, 1.0) if decodes > 0 else 1.0
+        kernels_s = self.kernels.step_s(tokens, group_tokens, rows, own, context)
+        if chunks:
+            if prompts_s is None:
+                new = max(chunk_tokens / chunks, 1.0)
+                past = max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0)
+                prompts_s = self.prompts(mine, new, past, max(chunk_context / chunks - new, 0.0))
+            kernels_s += prompts_s
+        if chunks and tokens > self.captured:
+            seconds = max(self.prompt_stretch * kernels_s, self.launching_s)
+        else:
+            seconds = self.stretch * kernels_s + self.between_s
+            if self.roofs is not None:
+                seconds = max(seconds, self.roofs.step_s(tokens, group_tokens, rows, own, context))
+        if self.draft is not None and decodes:
+            seconds += self.drafts * self.draft.decode_s(decodes, decode_context)
+        return seconds + self.host_s + self.sequence_s * own
+
+
+def _arrays(shape: StepShape) -> StepShape:
+    fields = np.broadcast_arrays(
+        shape.decodes,
+        shape.decode_context,
+        shape.chunk_tokens,
+        shape.chunk_pairs,
+        shape.chunk_context,
+        shape.chunks,
+    )
+    return StepShape(*(np.asarray(field, dtype=np.float64) for field in fields))
+
+
+def _drafted(shape: StepShape) -> StepShape:
+    return StepShape(shape.decodes, shape.decode_context)
+
+
+def _prompts_of(load: Load) -> Load:
+    """A load without its decodes."""
+    return replace(load, decodes=load.decodes * 0.0)
+
+
+def build_timer(
+    llm: LlmSpec,
+    sku: GpuSku,
+    precision: Precision,
+    parallelism: Parallelism,
+    calibration: Calibration | None,
+    costs: EngineCosts,
+    draft_tokens: int = 0,
+    skew: float = 0.0,
+    draft_cost: float | None = None,
+) -> StepTimer:
+    """The step times of a model on a split of GPUs; the same object for the same arguments.
+
+    A draft takes `draft_cost` of a step of the same decodes without drafts, or else what the model's own module takes.
+    Raises InputError when heads do not split over tp, or there is nothing to draft with.
+    """
+    same = (_Same(llm), _Same(sku), precision, parallelism, _Same(calibration))
+    return _built(*same, costs, draft_tokens, skew, draft_cost)
+
+
+class _Same(Generic[T]):
+    """An argument compared by identity: records of hundreds of numbers cost more to hash than they save."""
+
+    def __init__(self, it: T) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.it is other.it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+
+@lru_cache(maxsize=512)
+def _built(
+    model: _Same[LlmSpec],
+    gpu: _Same[GpuSku],
+    precision: Precision,
+    parallelism: Parallelism,
+    fits: _Same[Calibration | None],
+    costs: EngineCosts,
+    draft_tokens: int,
+    skew: float,
+    draft_cost: float | None,
+) -> StepTimer:
+    llm, sku = model.it, gpu.it
+    silicon = Silicon(sku, fits.it)
+    operators = step_operators(llm, sku, precision, parallelism, skew)
+    if not draft_tokens:
+        return _composed(operators, silicon, parallelism).with_costs(costs)
+    timer = _composed(operators, silicon, parallelism, 1.0 + draft_tokens)
+    if draft_cost is not None:
+        plain = _composed(operators, silicon, parallelism) if draft_cost else None
+        return replace(timer, draft=plain, drafts=draft_tokens * draft_cost).with_costs(costs)
+    drafting = draft_operators(llm, sku, precision, parallelism, skew)
+    if not drafting:
+        fix = "remove it, or give its draft_cost"
+        raise InputError("speculation", llm.id, "has no multi-token-prediction layer to draft with", fix)
+    draft = _composed(drafting, silicon, parallelism)
+    return replace(timer, draft=draft, drafts=draft_tokens).with_costs(costs)
+
+
+def _composed(
+    operators: Sequence[Operator], silicon: Silicon, parallelism: Parallelism, queries: float = 1.0
+) -> StepTimer:
+    """Kernels alone: the engine's costs come on top."""
+    prompting = tuple(operator for operator in operators if operator.driver is Driver.SHAPE)
+    return StepTimer(
+        silicon,
+        parallelism,
+        curves_of(operators, silicon),
+        decode_surface(prompting, silicon, queries),
+        prompting,
+        EngineCosts(),
+        _launches(operators),
+        sum(operator.count for operator in prompting if isinstance(operator, LatentDecode)),
+        queries,
+    )
+
+
+def _launches(operators: Sequence[Operator]) -> float:
+    """Kernels of a step: prefill and decode attention are one launch each, whichever a step needs."""
+    return sum(operator.launches for operator in operators)

@@ -1,0 +1,347 @@
+"""What is asked of the planner and what it answers. Types only; `planner.fleet.planning.plan` fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from hardware_db import OwnHardware, Price
+from planner.core import Frozen, InputError, LatencyDistribution, LatencyTarget, Metric, Slo, Workload
+from planner.fleet.slices import (
+    Cascade,
+    CascadePoint,
+    DemandProfile,
+    LengthSplit,
+    OfflineWork,
+    Service,
+)
+from planner.llm import LlmSpec, Precision
+from planner.optimizer import Allocation, Objective, SolveStatus
+from planner.search import DeploymentOption, Dominated, Rejection, SearchSpace
+from planner.serving import Deployment, Performance
+from planner.supply import STALE_PRICE_DAYS, FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
+
+__all__ = [
+    "AGREEMENT",
+    "STALE_PRICE_DAYS",
+    "Agreement",
+    "Alternative",
+    "BoughtGpus",
+    "Cascade",
+    "CascadePoint",
+    "CostBreakdown",
+    "DemandProfile",
+    "FleetLimits",
+    "Granularity",
+    "LengthSplit",
+    "OfflineWork",
+    "OwnedGpus",
+    "Plan",
+    "PlanRequest",
+    "PlannedDeployment",
+    "PricePolicy",
+    "Quota",
+    "ScheduledPeriod",
+    "SearchSpace",
+    "Service",
+    "SpotTerms",
+    "TargetCheck",
+    "latency_over",
+]
+
+AGREEMENT = 0.15
+"""Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged."""
+
+
+class PlanRequest(Frozen):
+    """Everything a plan depends on, besides the hardware database."""
+
+    name: str = "unnamed"
+    llm: LlmSpec
+    precision: Precision
+    workload: Workload
+    slo: Slo
+    search: SearchSpace
+    prices: PricePolicy = PricePolicy()
+    limits: FleetLimits = FleetLimits()
+    objective: Objective = Objective.MIN_COST
+    seed: int = Field(default=0, ge=0)
+    simulated_requests: int = Field(default=10_000, ge=100, le=1_000_000)
+    services: tuple[Service, ...] = Field(default=(), description="other models served by the same fleet")
+    split: LengthSplit | None = Field(default=None, description="parts of the traffic that may go to different pools")
+    by_class: bool = Field(default=False, description="every request class may go to pools of its own")
+    profile: DemandProfile | None = Field(default=None, description="how the demand moves over the day or week")
+    cascade: Cascade | None = Field(default=None, description="a small model that answers some of the requests")
+    offline: tuple[OfflineWork, ...] = Field(default=(), description="work for this model that may wait")
+    growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    pessimism: float | None = Field(
+        default=None,
+        gt=0.5,
+        lt=1.0,
+        description="probability that calibrated step times are no longer than planned with",
+    )
+    own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of the user's own")
+
+    @model_validator(mode="after")
+    def _requests_fit_the_model(self) -> Self:
+        longest = self.workload.lengths.max_total
+        if longest > self.llm.max_context_tokens:
+            bound = f"longer than the {self.llm.max_context_tokens} tokens of context of {self.llm.id}"
+            raise InputError(
+                "workload.lengths",
+                longest,
+                bound,
+                "cut the lengths or choose another model",
+            )
+        names = [service.name for service in self.all_services]
+        if len(set(names)) < len(names):
+            raise InputError("services.name", names, "two services have one name", "rename one")
+        return self
+
+    @property
+    def main(self) -> Service:
+        """The model of the request as a service."""
+        return Service(
+            name=self.llm.id,
+            llm=self.llm,
+            precision=self.precision,
+            workload=self.workload,
+            slo=self.slo,
+        )
+
+    @property
+    def all_services(self) -> tuple[Service, ...]:
+        """Every model of the fleet."""
+        return (self.main, *self.services)
+
+
+@dataclass(frozen=True)
+class CostBreakdown:
+    """What a fleet costs and what one gets for it.
+
+    Input and output tokens share the cost of a mixed pool by the step time prompts add; a prefill pool is all input,
+    a decode pool all output.
+    """
+
+    usd_per_hour: float
+    usd_per_month: float
+    usd_per_million_input_tokens: float
+    usd_per_million_output_tokens: float
+    usd_per_thousand_requests: float
+    goodput_per_s: float
+    requests_per_usd: float
+
+
+@dataclass(frozen=True)
+class BoughtGpus:
+    """GPUs of one SKU got in one way.
+
+    Attributes:
+        sku: id.
+        purchase: the way, e.g. ``on_demand``, ``reserved_1yr``, ``owned``.
+        price: what applies; None for GPUs of one's own.
+        committed: paid whether used or not.
+        gpus: held in each period.
+        usd_per_gpu_hour: price, with headroom not counted.
+        usd_per_hour: mean cost over the horizon.
+    """
+
+    sku: str
+    purchase: str
+    price: Price | None
+    committed: bool
+    gpus: tuple[float, ...]
+    usd_per_gpu_hour: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class ScheduledPeriod:
+    """The fleet in one period of the demand profile.
+
+    Attributes:
+        name: e.g. ``hour 14``.
+        hours: its length.
+        demand_per_s: arrivals of all online slices [1/s].
+        served_per_s: all requests served, deferrable ones included [1/s].
+        replicas: on, by name of the pool's configuration.
+        gpus: bought, by SKU.
+        usd_per_hour: cost in this period, committed purchases included, starts not.
+    """
+
+    name: str
+    hours: float
+    demand_per_s: float
+    served_per_s: float
+    replicas: Mapping[str, int]
+    gpus: Mapping[str, float]
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class PlannedDeployment:
+    """One deployment of the plan with the share of the traffic it takes, in the period of the largest demand.
+
+    Attributes:
+        service: name of the model's service.
+        option: what was chosen.
+        deployment: with its pool sizes.
+        judged: the same without the replicas that may fail; what `predicted` and `simulated` are about.
+        workload: what is routed to it.
+        slo: what its requests were promised; of several promises the first (each is checked).
+        sustained_per_s: rate it sustains under the Slo [1/s], as far as it was looked for; >= what is routed.
+        predicted: from theory.
+        simulated: from request-level simulation; the prediction again where the plan was not simulated.
+        usd_per_hour: of all its pools.
+        pool_usd_per_hour: of each pool, its share of what its SKU's GPUs cost.
+        nodes: servers per pool, replicas never straddling two.
+        slices: rate of each slice routed to it [1/s].
+    """
+
+    service: str
+    option: DeploymentOption
+    deployment: Deployment
+    judged: Deployment
+    workload: Workload
+    slo: Slo
+    sustained_per_s: float
+    predicted: Performance
+    simulated: Performance
+    usd_per_hour: float
+    pool_usd_per_hour: tuple[float, ...]
+    nodes: tuple[int, ...]
+    slices: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """A target against prediction and simulation, over all traffic it was promised to; `of` names that if not all."""
+
+    target: LatencyTarget
+    predicted_s: float
+    simulated_s: float
+    simulated_attainment: float
+    met: bool
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Theory against simulation on a mean."""
+
+    metric: Metric
+    predicted_mean_s: float
+    simulated_mean_s: float
+
+    @property
+    def relative_difference(self) -> float:
+        """(predicted - simulated) / simulated."""
+        return self.predicted_mean_s / self.simulated_mean_s - 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two differ by at most `AGREEMENT`."""
+        return abs(self.relative_difference) <= AGREEMENT
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The best fleet restricted to one SKU or one mode (from theory, not simulated).
+
+    Attributes:
+        restriction: the SKU id or mode it is restricted to.
+        kind: "sku" or "mode".
+        summary: pools in words, or why there is none.
+        usd_per_hour: cost, or None when there is none.
+        rate_per_s: what it serves.
+        is_chosen: whether it costs and serves what the plan does.
+        is_bound: it costs at least this much, from optimistic rates: not looked at closer because that is more already.
+    """
+
+    restriction: str
+    kind: str
+    summary: str
+    usd_per_hour: float | None
+    rate_per_s: float
+    is_chosen: bool
+    is_bound: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The answer to a PlanRequest. When `status` has no allocation, `diagnosis` says why and what would help.
+
+    Attributes:
+        request: what was asked.
+        status: how the integer program ended.
+        allocation: its answer, with binding constraints and gap.
+        deployments: what to run.
+        cost: of the whole fleet, or None when infeasible.
+        targets: every target against prediction and simulation.
+        agreement: theory against simulation on mean TTFT and TPOT.
+        alternatives: best fleet per SKU and per mode.
+        rejections: SKUs and modes with no feasible option, and why.
+        diagnosis: why infeasible, and the smallest changes that help.
+        assumptions: what the numbers take for granted.
+        warnings: stale prices, disagreement, targets missed in simulation.
+        considered: configurations looked at.
+        elapsed_s: wall time of planning.
+        bought: every way of buying that is used.
+        schedule: the fleet in each period of a demand profile; empty without one.
+        flat_usd_per_hour: cost of the best fleet that never changes size; None without a profile.
+        dominated: configurations that another stands in for.
+        escalated: of a cascade, the share of requests the large model answers; None without one.
+        simulated: whether the deployments were simulated.
+        scenario: what the request was written as, if it was; with it `planner explain` can plan again.
+        scenario_folder: where its relative paths start.
+    """
+
+    request: PlanRequest
+    status: SolveStatus
+    allocation: Allocation | None
+    deployments: tuple[PlannedDeployment, ...]
+    cost: CostBreakdown | None
+    targets: tuple[TargetCheck, ...]
+    agreement: tuple[Agreement, ...]
+    alternatives: tuple[Alternative, ...]
+    rejections: tuple[Rejection, ...]
+    diagnosis: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    considered: int
+    elapsed_s: float
+    bought: tuple[BoughtGpus, ...] = ()
+    schedule: tuple[ScheduledPeriod, ...] = ()
+    flat_usd_per_hour: float | None = None
+    dominated: tuple[Dominated, ...] = ()
+    escalated: float | None = None
+    simulated: bool = True
+    scenario: Mapping[str, Any] | None = None
+    scenario_folder: str = ""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a fleet to run."""
+        return bool(self.deployments)
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs by SKU id."""
+        counts: dict[str, int] = {}
+        for planned in self.deployments:
+            for pool in planned.deployment.pools:
+                counts[pool.config.sku.id] = counts.get(pool.config.sku.id, 0) + pool.gpus
+        return counts
+
+    def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
+        """Distribution of a metric over all deployments, weighted by their traffic."""
+        return latency_over(self.deployments, metric, simulated=simulated)
+
+
+def latency_over(deployments: Sequence[PlannedDeployment], metric: Metric, *, simulated: bool) -> LatencyDistribution:
+    """Distribution of a metric over deployments, weighted by their traffic."""
+    performances = [planned.simulated if simulated else planned.predicted for planned in deployments]
+    return LatencyDistribution.mixture([(each.distribution(metric), each.rate_per_s) for each in performances])

@@ -1,0 +1,204 @@
+"""What a configuration asks of an engine, and how the table of flags writes it.
+
+A knob that an engine has no row for is refused by name, never dropped.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from hardware_db import Dtype
+from planner.core import UnsupportedFeatureError
+from planner.engine import ReplicaConfig
+from planner.launch.flags import EngineFlag, FlagKind, rows_of
+from planner.llm import LlmSpec, Precision
+from planner.serving import Role
+
+SIXTEEN_BIT = frozenset({Dtype.BF16, Dtype.FP16})
+SMALLEST_LORA_RANK = 8
+"""Ranks are rounded up to a power of two from here on, which every engine of the table takes."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something the engine must be told: the same in one or several knobs, of which it has at least one."""
+
+    field: str
+    shown: object
+    knobs: Mapping[str, object]
+
+
+@dataclass
+class Written:
+    """What rows of the table come to."""
+
+    flags: list[tuple[str, str]] = field(default_factory=list)
+    environment: list[tuple[str, str]] = field(default_factory=list)
+    address_variables: list[str] = field(default_factory=list)
+    configuration: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, row: EngineFlag, value: object) -> None:
+        """Write one row with a value."""
+        if row.kind is FlagKind.ARGUMENTS:
+            self.flags += _pairs([word.replace("{value}", str(value)) for word in shlex.split(row.flag)])
+        elif row.kind is FlagKind.ENVIRONMENT:
+            name, _, text = row.flag.partition("=")
+            self.environment.append((name, text.replace("{value}", str(value))))
+        elif row.kind is FlagKind.ADDRESS:
+            self.address_variables.append(row.flag)
+        elif row.kind is FlagKind.CONFIGURATION:
+            set_path(self.configuration, row.flag.replace("{value}", str(value)))
+
+
+def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Words as (flag, value) pairs.
+
+    >>> _pairs(["--enable-lora", "--max-loras", "8"])
+    [('--enable-lora', ''), ('--max-loras', '8')]
+    """
+    pairs: list[tuple[str, str]] = []
+    for word in words:
+        if word.startswith("--"):
+            pairs.append((word, ""))
+        else:
+            pairs[-1] = (pairs[-1][0], word)
+    return pairs
+
+
+def set_path(content: dict[str, Any], assignment: str) -> None:
+    """Set ``dotted.path=value`` in nested mappings; the value is YAML.
+
+    >>> content: dict[str, Any] = {}
+    >>> set_path(content, "router.use_tokens=false")
+    >>> content
+    {'router': {'use_tokens': False}}
+    """
+    path, _, text = assignment.partition("=")
+    *parents, last = path.split(".")
+    for parent in parents:
+        content = content.setdefault(parent, {})
+    content[last] = yaml.safe_load(text)
+
+
+def needs_of(config: ReplicaConfig, role: Role, longest_tokens: int) -> list[Need]:
+    """Everything the planner chose, knob by knob."""
+    return [
+        *_split(config),
+        *_batching(config),
+        _kv_format(config.precision),
+        Need("memory_fraction", None, {"memory_fraction": config.memory_fraction or config.engine.memory_fraction}),
+        Need("max_model_len", longest_tokens, {"max_model_len": longest_tokens}),
+        *_extras(config),
+        *([] if role is Role.MIXED else [Need("role", role.value, {f"role={role.value}": role.value})]),
+    ]
+
+
+def _split(config: ReplicaConfig) -> list[Need]:
+    """Degrees of parallelism; those of 1 need no word, save the tensor-parallel one."""
+    split = config.parallelism
+    ranks = split.stage_gpus
+    needs = [Need("parallelism.tp", split.tp, {"tp": split.tp, "tp_of_all_ranks": ranks})]
+    if split.pp > 1:
+        needs.append(Need("parallelism.pp", split.pp, {"pp": split.pp}))
+    if split.dp > 1:
+        needs.append(Need("parallelism.dp", split.dp, {"dp": split.dp}))
+    if split.ep > 1:
+        all_ranks = {"ep_all_ranks": split.ep} if split.ep == ranks else {}
+        needs.append(Need("parallelism.ep", split.ep, {"ep": split.ep, **all_ranks}))
+    return needs
+
+
+def _batching(config: ReplicaConfig) -> list[Need]:
+    """Limits of a step and how it is filled."""
+    schedule, dp = config.schedule, config.parallelism.dp
+    running, tokens = config.max_running_requests, config.max_batched_tokens
+    prompts = "whole_prompts" if schedule.whole_prompts else "chunked_prompts"
+    prefixes = "prefix_cache" if schedule.prefix_cache else "no_prefix_cache"
+    needs = [
+        Need(
+            "max_running_requests",
+            running,
+            {"max_running_requests": running, "max_running_requests_per_rank": max(1, running // dp)},
+        ),
+        Need(
+            "max_batched_tokens",
+            tokens,
+            {"max_batched_tokens": tokens, "max_batched_tokens_per_rank": max(1, tokens // dp)},
+        ),
+        Need("schedule.whole_prompts", schedule.whole_prompts, {prompts: schedule.whole_prompts}),
+        Need("schedule.prefix_cache", schedule.prefix_cache, {prefixes: schedule.prefix_cache}),
+    ]
+    if schedule.mixed_steps != config.engine.mixed_steps:
+        mixed = "mixed_steps" if schedule.mixed_steps else "separate_steps"
+        needs.append(Need("schedule.mixed_steps", schedule.mixed_steps, {mixed: schedule.mixed_steps}))
+    return needs
+
+
+def _kv_format(precision: Precision) -> Need:
+    cache_format = "16bit" if precision.kv_cache in SIXTEEN_BIT else precision.kv_cache.value
+    return Need("precision.kv_cache", precision.kv_cache.value, {f"kv_cache={cache_format}": cache_format})
+
+
+def _extras(config: ReplicaConfig) -> list[Need]:
+    """Drafts and adapters."""
+    needs = []
+    drafts, lora = config.speculation, config.lora
+    if drafts is not None:
+        own_module = {"mtp_tokens": drafts.draft_tokens, "verified_tokens": drafts.draft_tokens + 1}
+        needs.append(Need("speculation", drafts.draft_tokens, own_module if drafts.draft_cost is None else {}))
+    if lora is not None:
+        rank = max(SMALLEST_LORA_RANK, 1 << (lora.rank - 1).bit_length())
+        needs.append(Need("lora", lora.slots, {"lora_slots": lora.slots, "lora_rank": rank}))
+    return needs
+
+
+def require_own_schedule(config: ReplicaConfig) -> None:
+    """Refuse ways of filling steps that are not the engine's and that no flag of the table sets."""
+    free = ("prefix_cache", "whole_prompts", "mixed_steps", "reserve_outputs")
+    own = type(config.schedule)()
+    for name in type(own).model_fields:
+        asked = getattr(config.schedule, name)
+        if name not in free and asked != getattr(own, name):
+            bound = f"{config.engine.name} has no verified flag for it"
+            raise UnsupportedFeatureError(f"schedule.{name}", asked, bound, "launch it by hand, or plan without it")
+    if config.schedule.reserve_outputs != config.engine.reserves_outputs:
+        bound = f"{config.engine.name} has no verified flag for it"
+        raise UnsupportedFeatureError(
+            "schedule.reserve_outputs", config.schedule.reserve_outputs, bound, "leave it out"
+        )
+
+
+def weights_need(llm: LlmSpec, precision: Precision, engine: str) -> tuple[Need | None, str]:
+    """How the engine gets the planned weights: a knob, or (in words) a checkpoint that has them; neither if native."""
+    native = llm.native_precision
+    asked = (precision.weights, precision.activations, precision.parts)
+    if asked == (native.weights, native.activations, native.parts):
+        return None, ""
+    knob = ""
+    if native.weights in SIXTEEN_BIT and not (native.parts or precision.parts):
+        if precision.weights in SIXTEEN_BIT:
+            knob = f"dtype={precision.weights.value}" if precision.weights == precision.activations else ""
+        elif precision.weights == precision.activations:
+            knob = f"quantise={precision.weights.value}"
+    if knob and rows_of(engine, knob):
+        return Need("precision.weights", precision.weights.value, {knob: precision.weights.value}), ""
+    parts = "".join(f", {part.part.value} in {part.weights.value}" for part in precision.parts)
+    return None, f"{precision.weights.value} weights{parts} and {precision.activations.value} activations"
+
+
+def written_for(config: ReplicaConfig, needs: Iterable[Need]) -> Written:
+    """Every need in the engine's words. Raises UnsupportedFeatureError for one that it has no row for."""
+    written = Written()
+    for need in needs:
+        rows = [(row, value) for knob, value in need.knobs.items() for row in rows_of(config.engine.id, knob)]
+        if not rows:
+            bound = f"{config.engine.name} {config.engine.version} has no verified flag for it"
+            raise UnsupportedFeatureError(need.field, need.shown, bound, "launch it by hand, or plan without it")
+        for row, value in rows:
+            written.add(row, value)
+    return written

@@ -1,0 +1,270 @@
+"""What is to be started: the deployments of a plan with their traffic, from a `Plan` or from the file it was kept in.
+
+Every writer of launch files starts from a `Fleet`. `read_fleet` plans nothing: the request is the document's scenario,
+the pools are the document's, and the traffic of a deployment is put together from its slices as planning does it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardware_db import Calibration, EngineProfile, HardwareDb, select_calibration
+from planner.core import InputError, Record, Slo, UnknownNameError, Workload, rebuilt
+from planner.engine import ReplicaConfig
+from planner.fleet import (
+    Plan,
+    PlanRequest,
+    cascade_services,
+    deviations_of,
+    hardware_for,
+    pessimistic_hardware,
+    routed_workload,
+    slices_of,
+)
+from planner.llm import LlmSpec
+from planner.scenario import load_request, plan_document_at
+from planner.serving import Deployment, Pool
+from planner.traffic import DemandSlice
+
+PLAN_AGAIN = "plan again with --json"
+"""The way out of a document that does not hold what a launch needs."""
+
+
+@dataclass(frozen=True)
+class LaunchedDeployment:
+    """Pools that serve together, as they are to be started.
+
+    Attributes:
+        service: name of the model's service.
+        deployment: with its pool sizes, spare replicas included.
+        nodes: servers of each pool.
+        workload: what is routed to it.
+        slo: what its requests were promised; of several promises the first.
+    """
+
+    service: str
+    deployment: Deployment
+    nodes: tuple[int, ...]
+    workload: Workload
+    slo: Slo
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Everything of a plan that is to be started; `name` is that of the request."""
+
+    name: str
+    deployments: tuple[LaunchedDeployment, ...]
+
+
+def fleet_of(plan: Plan) -> Fleet:
+    """The fleet of a plan. Raises InputError for a plan without one."""
+    deployments = tuple(
+        LaunchedDeployment(one.service, one.deployment, one.nodes, one.workload, one.slo) for one in plan.deployments
+    )
+    return _started(plan.request.name, deployments)
+
+
+def _started(name: str, deployments: tuple[LaunchedDeployment, ...]) -> Fleet:
+    """A fleet of these, of which there must be some."""
+    if not deployments:
+        raise InputError("plan", name, "has no fleet to launch", "change the request until it is feasible")
+    return Fleet(name, deployments)
+
+
+def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
+    """The fleet of a plan document (``plan.json``), without planning again.
+
+    What a document names (SKU, engine, calibration) is looked up; versions, limits and memory shares are its own. Where
+    the calibration it names is gone, the one that planning would take now stands for it: no launch depends on it.
+
+    Args:
+        path: of the document.
+        hardware: the database it was planned on; the packaged one when None.
+
+    Raises:
+        InputError: no plan document, one without its scenario, pools or slices, or one whose values do not fit.
+        UnknownNameError: a SKU, engine or slice that neither the database nor the scenario has.
+    """
+    document = plan_document_at(path)
+    if document is None:
+        raise InputError("plan", str(path), "is no plan document", "give the JSON file of `planner plan --json`")
+    request = load_request(path)
+    planned = _items(document, "deployments", "plan")
+    if not planned:
+        return _started(request.name, ())
+    reader = _Reader(_hardware(request, hardware), _slices(request, document.get("escalated")))
+    return _started(request.name, tuple(reader.deployment(place, record) for place, record in planned))
+
+
+def _hardware(request: PlanRequest, hardware: HardwareDb | None) -> HardwareDb:
+    """What the request is planned on, its pessimism included."""
+    known = hardware_for(request, hardware)
+    if request.pessimism is None:
+        return known
+    return pessimistic_hardware(known, deviations_of(request.pessimism))
+
+
+def _slices(request: PlanRequest, escalated: object) -> dict[str, DemandSlice]:
+    """The slices of a request by name; of a cascade, at the share of requests that the plan escalates."""
+    services = request.all_services
+    if request.cascade is not None:
+        settings = cascade_services(request.main, request.cascade)
+        chosen = [found for point, found in settings if point.escalated == escalated]
+        if not chosen:
+            bound = f"is none of the shares that the cascade offers: {[point.escalated for point, _ in settings]}"
+            raise InputError("plan.escalated", escalated, bound, PLAN_AGAIN)
+        services = (*chosen[0], *request.services)
+    parts = slices_of(
+        services,
+        split=request.split,
+        profile=request.profile,
+        offline=[(services[0], work) for work in request.offline],
+        growth=request.growth,
+        by_class=request.by_class,
+    )
+    return {part.name: part for part in parts}
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Deployments of a document, given the hardware it was planned on and the slices of its request by name."""
+
+    hardware: HardwareDb
+    slices: Mapping[str, DemandSlice]
+
+    def deployment(self, place: str, planned: Mapping[str, Any]) -> LaunchedDeployment:
+        """One entry of the document's deployments."""
+        rates = self._rates(planned, place)
+        service = self.slices[next(iter(rates))].service
+        owners = list(dict.fromkeys(self.slices[name].service.name for name in rates))
+        if [_field(planned, "service", place)] != owners:
+            bound = f"its slices are of {' and '.join(owners)}"
+            raise InputError(f"{place}.service", planned["service"], bound, PLAN_AGAIN)
+        where, content = f"{place}.deployment", _field(planned, "deployment", place)
+        if not isinstance(content, Mapping):
+            raise InputError(where, content, "must be a record", PLAN_AGAIN)
+        records = _items(content, "pools", where)
+        with _at(where):
+            pools = tuple(self._pool(pool_at, pool, service.llm) for pool_at, pool in records)
+            deployment = Deployment(pools=pools, transfer=_field(content, "transfer", where))
+        with _at(place):
+            workload = routed_workload(self.slices, rates)
+        nodes = tuple(_nodes(pool_at, pool) for pool_at, pool in records)
+        return LaunchedDeployment(service.name, deployment, nodes, workload, _promised(self.slices, rates))
+
+    def _rates(self, planned: Mapping[str, Any], place: str) -> dict[str, float]:
+        rates = _field(planned, "slices", place)
+        if not (isinstance(rates, Mapping) and rates):
+            raise InputError(f"{place}.slices", rates, "must name a rate for each slice", PLAN_AGAIN)
+        for name, rate in rates.items():
+            if name not in self.slices:
+                raise UnknownNameError(f"{place}.slices", name, self.slices)
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.0 < rate < math.inf:
+                raise InputError(f"{place}.slices.{name}", rate, "must be a rate > 0", PLAN_AGAIN)
+        return dict(rates)
+
+    def _pool(self, place: str, pool: Mapping[str, Any], llm: LlmSpec) -> Pool:
+        given = {name: _field(pool, name, place) for name in _POOL_FIELDS}
+        with _at(place):
+            config = self._config(place, pool, llm)
+            tp = _field(pool, "tp", place)
+            if tp != config.parallelism.tp:
+                raise InputError("tp", tp, f"parallelism.tp is {config.parallelism.tp}", "write both alike")
+            return Pool(**given, config=config)
+
+    def _config(self, place: str, pool: Mapping[str, Any], llm: LlmSpec) -> ReplicaConfig:
+        """The replica of a pool; what its engine does by itself is left to it, as planning leaves it."""
+        engine = self._engine(place, pool)
+        fraction, calibration = _field(pool, "memory_fraction", place), _field(pool, "calibration", place)
+        sku = _known(self.hardware.skus, pool, "sku", place)
+        config = ReplicaConfig(
+            **{name: _field(pool, name, place) for name in _CONFIG_FIELDS},
+            llm=llm,
+            sku=sku,
+            engine=engine,
+            own_schedule=_field(pool, "schedule", place),
+            memory_fraction=None if fraction == engine.memory_fraction else fraction,
+            calibration=None if calibration is None else self._calibration(calibration, sku.id, engine.id),
+        )
+        by_itself = rebuilt(config, own_schedule=None)
+        return by_itself if by_itself.schedule == config.schedule else config
+
+    def _engine(self, place: str, pool: Mapping[str, Any]) -> EngineProfile:
+        """The profile of the database, at the version that was planned with."""
+        profile = _known(self.hardware.engines, pool, "engine", place)
+        version, block = (_field(pool, name, place) for name in ("engine_version", "kv_block_tokens"))
+        return rebuilt(profile, version=version, kv_block_tokens=block)
+
+    def _calibration(self, stack: object, sku: str, engine: str) -> Calibration | None:
+        now = select_calibration(self.hardware, sku, engine)
+        if now is not None and now.stack == stack:
+            return now
+        named = (one for one in self.hardware.calibrations if (one.sku, one.stack) == (sku, stack))
+        return next(named, now)
+
+
+_POOL_FIELDS = ("role", "replicas", "router")
+_CONFIG_FIELDS = (
+    "precision",
+    "parallelism",
+    "max_running_requests",
+    "max_batched_tokens",
+    "speculation",
+    "lora",
+    "expert_skew",
+    "mask_s",
+)
+"""Fields of a pool in the document that are fields of `Pool` and of `ReplicaConfig` as they stand."""
+
+
+def _promised(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str, float]) -> Slo:
+    """What the requests of a deployment were promised, as `planner.fleet.verification.judged` has it."""
+    parts = [slices[name] for name in rates_per_s]
+    return next((part.slo for part in parts if part.slo is not None), parts[0].service.slo)
+
+
+def _nodes(place: str, pool: Mapping[str, Any]) -> int:
+    nodes = _field(pool, "nodes", place)
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        raise InputError(f"{place}.nodes", nodes, "must be a whole number of servers >= 1", PLAN_AGAIN)
+    return nodes
+
+
+def _field(record: Mapping[str, Any], name: str, place: str) -> Any:  # noqa: ANN401
+    """A field of a record at a place of the document. Raises InputError where it is missing."""
+    if name not in record:
+        raise InputError(f"{place}.{name}", "(missing)", "this document does not hold what a launch needs", PLAN_AGAIN)
+    return record[name]
+
+
+def _items(record: Mapping[str, Any], name: str, place: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The records of a list with their places. Raises InputError where it is none."""
+    items = _field(record, name, place)
+    if not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
+        raise InputError(f"{place}.{name}", items, "must be a list of records", PLAN_AGAIN)
+    return [(f"{place}.{name}[{index}]", item) for index, item in enumerate(items)]
+
+
+def _known(table: Mapping[str, Record], record: Mapping[str, Any], name: str, place: str) -> Record:
+    """What a field names. Raises UnknownNameError."""
+    key = _field(record, name, place)
+    if not isinstance(key, str) or key not in table:
+        raise UnknownNameError(f"{place}.{name}", key, table)
+    return table[key]
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Names the place of the document in an error that only knows its own field."""
+    try:
+        yield
+    except InputError as error:
+        if error.field.startswith("plan."):
+            raise
+        raise InputError(f"{place}.{error.field}", error.value, error.bound, error.fix) from None

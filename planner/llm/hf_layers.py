@@ -1,0 +1,377 @@
+"""Attention and feed-forward blocks of each decoder layer, read from the fields of a ``config.json``.
+
+One reader per way of arranging blocks; which family reads which is in `planner.llm.hf_families`. Arrangements and class
+defaults are those of ``modeling_<model_type>.py`` and ``configuration_<model_type>.py`` in Hugging Face Transformers.
+A reader returns one entry per layer, in order; layers of one kind share one object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from planner.core import InputError, UnsupportedFeatureError
+from planner.llm.hf_config import FULL_ATTENTION, ConfigFields, refuse_experts, sliding_window
+from planner.llm.layers import (
+    MAX_LAYERS,
+    Attention,
+    DenseFeedForward,
+    FeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+    LinearAttention,
+    MoeFeedForward,
+    SparseIndex,
+    StateSpace,
+)
+
+Attentions = Sequence[Attention | None]
+FeedForwards = Sequence[FeedForward | None]
+
+
+class QkNorm(StrEnum):
+    """Values of the norms on queries and keys: none, one head shared by all heads, or every head its own."""
+
+    NONE = "none"
+    SHARED = "shared"
+    PER_HEAD = "per_head"
+
+
+class AttentionTraits(NamedTuple):
+    """What a family fixes about its attention beside the sizes in its config.
+
+    A bias given as text is the name of the flag in the config. `required` names fields whose class default is a number
+    of another model, so that absence is no information. `index_heads` is the class default of a sparse index.
+    """
+
+    qkv_bias: bool | str = False
+    output_bias: bool | str = False
+    qk_norm: QkNorm = QkNorm.NONE
+    qk_norm_flag: str | None = None
+    sinks: bool = False
+    output_gate: bool = False
+    index_heads: int = 0
+    required: tuple[str, ...] = ()
+
+
+def layer_count(fields: ConfigFields) -> int:
+    """Decoder layers. Raises `InputError`."""
+    return fields.size("num_hidden_layers", most=MAX_LAYERS)
+
+
+# ------------------------------------------------------------------------------------------------ attention
+
+
+def same_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """Grouped-query attention of one kind, windowed everywhere when there is a sliding window (Mistral, Phi-3)."""
+    return [_grouped_query(fields, traits, window=sliding_window(fields))] * layer_count(fields)
+
+
+def late_windows(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """``layer_types``, else a window from layer ``max_window_layers`` on (Qwen2, Qwen3; 28 is the class default)."""
+    window = sliding_window(fields)
+    if not window:
+        return [_grouped_query(fields, traits)] * layer_count(fields)
+    first = fields.count("max_window_layers", default=28)
+    return _local_and_global(fields, traits, lambda layer: layer >= first)
+
+
+def alternating_windows(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """``layer_types``, else every other layer windowed, the first one too (Gemma 2, gpt-oss)."""
+    return _local_and_global(fields, traits, lambda layer: layer % 2 == 0)
+
+
+def periodic_windows(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """``layer_types``, else every ``sliding_window_pattern``-th layer over the whole context (Gemma 3)."""
+    period = fields.optional_size("sliding_window_pattern") or fields.size("_sliding_window_pattern", default=6)
+    return _local_and_global(fields, traits, lambda layer: (layer + 1) % period != 0)
+
+
+def _local_and_global(fields: ConfigFields, traits: AttentionTraits, local: Callable[[int], bool]) -> Attentions:
+    return _by_type(
+        fields,
+        lambda layer: "sliding_attention" if local(layer) else FULL_ATTENTION,
+        {
+            FULL_ATTENTION: _grouped_query(fields, traits),
+            "sliding_attention": _grouped_query(fields, traits, window=sliding_window(fields)),
+        },
+    )
+
+
+def chunked_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """Llama 4: attention within chunks, but over the whole context where ``no_rope_layers`` is 0 (every 4th layer)."""
+    period = fields.size("no_rope_layer_interval", default=4)
+    with_positions = fields.integers("no_rope_layers")
+    layers, chunk = layer_count(fields), fields.optional_size("attention_chunk_size")
+    if with_positions and len(with_positions) != layers:
+        bound = f"must have one entry for each of num_hidden_layers = {layers}"
+        raise InputError(fields.path("no_rope_layers"), f"{len(with_positions)} entries", bound, "correct one of them")
+
+    def kind(layer: int) -> str:
+        local = with_positions[layer] if with_positions else (layer + 1) % period
+        return "chunked_attention" if local else FULL_ATTENTION
+
+    full = _grouped_query(fields, traits)
+    chunked = full if chunk is None else full.model_copy(update={"window": chunk, "chunked": True})
+    return _by_type(fields, kind, {FULL_ATTENTION: full, "chunked_attention": chunked})
+
+
+def linear_and_full(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """Qwen3-Next and Qwen3.5: gated delta nets, every ``full_attention_interval``-th layer (4) softmax attention."""
+    period = fields.size("full_attention_interval", default=4)
+    heads = {key: fields.size(f"linear_num_{key}_heads") for key in ("key", "value")}
+    if heads["value"] % heads["key"]:
+        bound = f"must divide linear_num_value_heads = {heads['value']}"
+        raise InputError(fields.path("linear_num_key_heads"), heads["key"], bound, "correct one of the two")
+    delta_net = LinearAttention(
+        key_heads=heads["key"],
+        value_heads=heads["value"],
+        key_dim=fields.size("linear_key_head_dim"),
+        value_dim=fields.size("linear_value_head_dim"),
+        conv_kernel=fields.size("linear_conv_kernel_dim"),
+    )
+    gate = fields.flag("attn_output_gate", default=traits.output_gate)
+    return _by_type(
+        fields,
+        lambda layer: "linear_attention" if (layer + 1) % period else FULL_ATTENTION,
+        {
+            FULL_ATTENTION: _grouped_query(fields, traits._replace(output_gate=gate)),
+            "linear_attention": delta_net,
+        },
+    )
+
+
+def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """Multi-head latent attention in every layer (DeepSeek-V2 and later, Kimi K2, GLM-5), with its index if any."""
+    if fields.flag("attention_bias", default=False):
+        bound = "biases of latent attention are not modelled"
+        raise UnsupportedFeatureError(fields.path("attention_bias"), True, bound, "use another model")
+    rank = fields.optional_size("q_lora_rank") or 0
+    index = None
+    if traits.index_heads:
+        index = SparseIndex(
+            heads=fields.size("index_n_heads", default=traits.index_heads),
+            head_dim=fields.size("index_head_dim", default=SparseIndex().head_dim),
+            top_k=fields.size("index_topk", default=SparseIndex().top_k),
+        )
+    attention = LatentAttention(
+        heads=fields.size("num_attention_heads"),
+        query_rank=rank,
+        kv_rank=fields.size("kv_lora_rank"),
+        nope_dim=fields.size("qk_nope_head_dim"),
+        rope_dim=fields.size("qk_rope_head_dim"),
+        value_dim=fields.size("v_head_dim"),
+        index=index,
+    )
+    return [attention] * layer_count(fields)
+
+
+def _by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping[str, Attention]) -> Attentions:
+    """The attention each layer names in ``layer_types``, or of the default kind of its number."""
+    layers, named = layer_count(fields), fields.texts("layer_types")
+    if named and len(named) != layers:
+        bound = f"must have one entry for each of num_hidden_layers = {layers}"
+        raise InputError(fields.path("layer_types"), f"{len(named)} entries", bound, "correct one of the two")
+    for kind in set(named) - set(kinds):
+        bound = f"is no layer of model_type {fields.text('model_type')}"
+        raise UnsupportedFeatureError(fields.path("layer_types"), kind, bound, f"use {' or '.join(kinds)}")
+    return [kinds[named[layer] if named else default(layer)] for layer in range(layers)]
+
+
+def _grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 0) -> GroupedQueryAttention:
+    for name in traits.required:
+        if name not in fields.values:
+            raise InputError(fields.path(name), "(missing)", "this family needs it", "add it from the model's config")
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    kv_heads = fields.size("num_key_value_heads", default=heads)
+    head_dim = fields.optional_size("head_dim")
+    if head_dim is None and hidden % heads:
+        bound = f"must be a multiple of num_attention_heads = {heads} when head_dim is absent"
+        raise InputError(fields.path("hidden_size"), hidden, bound, "correct one of the two, or give head_dim")
+    if heads % kv_heads:
+        bound = f"must divide num_attention_heads = {heads}"
+        raise InputError(fields.path("num_key_value_heads"), kv_heads, bound, "correct one of the two")
+    head_dim = head_dim or hidden // heads
+    has_norm = traits.qk_norm_flag is None or fields.flag(traits.qk_norm_flag, default=False)
+    norm_values = {QkNorm.NONE: 0, QkNorm.SHARED: 2 * head_dim, QkNorm.PER_HEAD: (heads + kv_heads) * head_dim}
+    return GroupedQueryAttention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        qkv_bias=_bias(fields, traits.qkv_bias),
+        output_bias=_bias(fields, traits.output_bias),
+        qk_norm_values=norm_values[traits.qk_norm] if has_norm else 0,
+        window=window,
+        sinks=traits.sinks,
+        output_gate=traits.output_gate,
+    )
+
+
+def _bias(fields: ConfigFields, bias: bool | str) -> bool:
+    return fields.flag(bias, default=False) if isinstance(bias, str) else bias
+
+
+# ------------------------------------------------------------------------------------------------ feed-forward
+
+
+def gated_layers(fields: ConfigFields) -> FeedForwards:
+    """Gated dense layers; experts are refused."""
+    refuse_experts(fields)
+    dense = DenseFeedForward(intermediate=fields.size("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
+    return [dense] * layer_count(fields)
+
+
+def opt_layers(fields: ConfigFields) -> FeedForwards:
+    """OPT: two matrices with biases."""
+    refuse_experts(fields)
+    _refuse_unusual_opt(fields)
+    return [DenseFeedForward(intermediate=fields.size("ffn_dim"), gated=False, bias=True)] * layer_count(fields)
+
+
+def local_experts(fields: ConfigFields) -> FeedForwards:
+    """Mixtral: experts everywhere."""
+    return [_experts(fields, "num_local_experts", "intermediate_size")] * layer_count(fields)
+
+
+def corrected_experts(fields: ConfigFields) -> FeedForwards:
+    """MiniMax-M2: experts everywhere, with a correction of the router's choice."""
+    experts = _experts(fields, "num_local_experts", "intermediate_size")
+    return [experts.model_copy(update={"router_bias": True})] * layer_count(fields)
+
+
+def biased_experts(fields: ConfigFields) -> FeedForwards:
+    """gpt-oss: experts everywhere, biases in router and experts."""
+    experts = _experts(fields, "num_local_experts", "intermediate_size")
+    return [experts.model_copy(update={"router_bias": True, "bias": True})] * layer_count(fields)
+
+
+def qwen_experts(fields: ConfigFields) -> FeedForwards:
+    """Experts where (layer + 1) is a multiple of ``decoder_sparse_step`` and the layer not in ``mlp_only_layers``."""
+    layers, step = layer_count(fields), fields.size("decoder_sparse_step", default=1)
+    dense_only = fields.layer_indices("mlp_only_layers")
+    shared = fields.count("shared_expert_intermediate_size")
+    sparse = [(layer + 1) % step == 0 and layer not in dense_only for layer in range(layers)]
+    experts = _experts(fields, "num_experts", "moe_intermediate_size", shared) if any(sparse) else None
+    return _mixed(fields, sparse, experts)
+
+
+def deepseek_experts(fields: ConfigFields) -> FeedForwards:
+    """Experts from layer ``first_k_dense_replace`` on, in multiples of ``moe_layer_freq``; shared experts beside them.
+
+    Only DeepSeek-V2 has no correction of the router's choice.
+    """
+    layers, first = layer_count(fields), fields.count("first_k_dense_replace")
+    step = fields.size("moe_layer_freq", default=1)
+    shared = fields.count("n_shared_experts") * fields.size("moe_intermediate_size")
+    experts = _experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
+    corrected = fields.text("model_type") != "deepseek_v2"
+    experts = experts.model_copy(update={"router_bias": corrected, "shared_gate": False})
+    return _mixed(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
+
+
+def interleaved_experts(fields: ConfigFields) -> FeedForwards:
+    """Llama 4: experts and one shared expert in every ``interleave_moe_layer_step``-th layer, or in ``moe_layers``."""
+    layers, step = layer_count(fields), fields.size("interleave_moe_layer_step", default=1)
+    named = fields.layer_indices("moe_layers")
+    size = fields.size("intermediate_size")
+    experts = _experts(fields, "num_local_experts", "intermediate_size", size)
+    experts = experts.model_copy(update={"shared_gate": False})
+    sparse = [layer in named if named else (layer + 1) % step == 0 for layer in range(layers)]
+    return _mixed(fields, sparse, experts, dense_key="intermediate_size_mlp")
+
+
+def _mixed(
+    fields: ConfigFields,
+    sparse: Sequence[bool],
+    experts: MoeFeedForward | None,
+    dense_key: str = "intermediate_size",
+) -> FeedForwards:
+    dense = None if all(sparse) else DenseFeedForward(intermediate=fields.size(dense_key))
+    return [experts if is_sparse else dense for is_sparse in sparse]
+
+
+def _experts(fields: ConfigFields, count_key: str, size_key: str, shared: int = 0) -> MoeFeedForward:
+    return MoeFeedForward(
+        experts=fields.size(count_key),
+        experts_per_token=fields.size("num_experts_per_tok"),
+        intermediate=fields.size(size_key),
+        shared_intermediate=shared,
+        shared_gate=shared > 0,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ Nemotron-H
+
+_BLOCK_LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+"""Letters of ``hybrid_override_pattern`` for the words of ``layers_block_type``."""
+
+
+def _letters(fields: ConfigFields) -> str:
+    """One letter per layer of Nemotron-H: M state space, * attention, - dense feed-forward, E experts."""
+    words, layers = fields.texts("layers_block_type"), layer_count(fields)
+    pattern = fields.text("hybrid_override_pattern") or "".join(_BLOCK_LETTERS.get(word, "?") for word in words)
+    if set(pattern) - set(_BLOCK_LETTERS.values()):
+        bound = "has layers other than M, *, - and E"
+        raise UnsupportedFeatureError(fields.path("hybrid_override_pattern"), pattern, bound, "use another model")
+    if len(pattern) != layers:
+        bound = f"must have one letter for each of num_hidden_layers = {layers}"
+        raise InputError(fields.path("hybrid_override_pattern"), pattern, bound, "correct one of the two")
+    return pattern
+
+
+def nemotron_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """State space, attention or neither in each layer of Nemotron-H."""
+    pattern = _letters(fields)
+    kinds: dict[str, Attention] = {}
+    if "M" in pattern:
+        _refuse_projection_biases(fields)
+        kinds["M"] = StateSpace(
+            heads=fields.size("mamba_num_heads"),
+            head_dim=fields.size("mamba_head_dim"),
+            state_size=fields.size("ssm_state_size"),
+            groups=fields.size("n_groups"),
+            conv_kernel=fields.size("conv_kernel"),
+        )
+    if "*" in pattern:
+        head_dim = fields.values.get("head_dim") or fields.values.get("attention_head_dim")
+        sized = ConfigFields({**fields.values, "head_dim": head_dim}, fields.prefix)
+        kinds["*"] = _grouped_query(sized, traits)
+    return [kinds.get(letter) for letter in pattern]
+
+
+def nemotron_feed_forwards(fields: ConfigFields) -> FeedForwards:
+    """Dense feed-forward, experts or neither in each layer of Nemotron-H; never gated (squared ReLU)."""
+    pattern = _letters(fields)
+    kinds: dict[str, FeedForward] = {}
+    if "-" in pattern:
+        bias = fields.flag("mlp_bias", default=False)
+        kinds["-"] = DenseFeedForward(intermediate=fields.size("intermediate_size"), gated=False, bias=bias)
+    if "E" in pattern:
+        shared = fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size")
+        experts = _experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
+        kinds["E"] = experts.model_copy(update={"gated": False, "router_bias": True, "shared_gate": False})
+    return [kinds.get(letter) for letter in pattern]
+
+
+def _refuse_projection_biases(fields: ConfigFields) -> None:
+    for name, usual in (("use_bias", False), ("mamba_proj_bias", False), ("use_conv_bias", True)):
+        if fields.flag(name, default=usual) is not usual:
+            bound = f"only {json.dumps(usual)} is modelled (model_type nemotron_h)"
+            raise UnsupportedFeatureError(fields.path(name), not usual, bound, "use another model")
+
+
+def _refuse_unusual_opt(fields: ConfigFields) -> None:
+    """Refuse OPT variants of other shapes (350m: post-norm and projected embeddings; Galactica: no biases)."""
+    usual = {"do_layer_norm_before": True, "enable_bias": True, "layer_norm_elementwise_affine": True}
+    usual |= {"_remove_final_layer_norm": False}
+    for name, value in usual.items():
+        if fields.flag(name, default=value) is not value:
+            bound = f"only {json.dumps(value)} is modelled (model_type opt)"
+            raise UnsupportedFeatureError(fields.path(name), not value, bound, "use another model")
+    hidden = fields.size("hidden_size")
+    projected = fields.size("word_embed_proj_dim", default=hidden)
+    if projected != hidden:
+        bound = f"projected embeddings are not modelled: must equal hidden_size = {hidden}"
+        raise UnsupportedFeatureError(fields.path("word_embed_proj_dim"), projected, bound, "use another model")

@@ -1,0 +1,117 @@
+"""Models by their name on the Hugging Face Hub: ``config.json`` and ``hf_quant_config.json``, never weights or code.
+
+With the package huggingface_hub the files come from its cache or the Hub, as its own settings say (HF_HUB_OFFLINE,
+HF_HOME, HF_TOKEN). Without it the cache in its usual place is looked into: ``models--org--name/refs/main`` names the
+commit, ``snapshots/<commit>`` holds the files (huggingface.co/docs/huggingface_hub/guides/manage-cache, read
+2026-11-22). The functions and errors used are those of huggingface_hub 0.24 to 2.4 (package reference, "Downloading
+files" and "Utilities: errors").
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from planner.core import InputError
+from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME
+from planner.llm.spec import LlmSpec, id_of
+
+PREFIX = "hf:"
+"""What stands before a name on the Hub where a preset or a path could be meant too."""
+DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
+"""Where huggingface_hub keeps its files unless told otherwise."""
+MAIN = "main"
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
+_LOCAL = f"give the folder of the model, or its {CONFIG_NAME}"
+_GATED = "accept its terms on huggingface.co and log in (hf auth login, or HF_TOKEN)"
+_ONLINE = "connect once"
+
+
+def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: bool = False) -> LlmSpec:
+    """A model by its name on the Hub (``org/name``, ``org/name@revision``), or by a local folder.
+
+    Args:
+        model: name, with or without ``hf:`` before it. A folder of that name goes first.
+        cache_dir: cache to use; default: that of huggingface_hub.
+        offline: look into the cache only.
+
+    Raises:
+        InputError: no such name or revision, access that has to be asked for, no connection, nothing in the cache
+            without huggingface_hub, or a ``config.json`` that cannot be read; the fix says what to do.
+        UnsupportedFeatureError: as `LlmSpec.from_config`.
+    """
+    called = model.removeprefix(PREFIX)
+    if called and _is_folder(called):
+        return LlmSpec.from_config(called)
+    name, _, revision = called.partition("@")
+    if not _NAME.fullmatch(name) or ".." in called or (revision and not _REVISION.fullmatch(revision)):
+        bound = "is neither a name on the Hugging Face Hub nor a folder"
+        raise InputError("llm", model, bound, "write hf:org/name, or hf:org/name@revision")
+    config = _file(name, CONFIG_NAME, revision, cache_dir, offline)
+    if config is None:
+        raise InputError("llm", model, f"has no {CONFIG_NAME}", "name a model for text, or a config of your own")
+    _file(name, QUANTISATION_NAME, revision, cache_dir, offline)  # beside it; most models have none
+    plain = name.rsplit("/", maxsplit=1)[-1]
+    source = f"https://huggingface.co/{name}" + (f"/tree/{revision}" if revision else "")
+    return LlmSpec.from_config(config, id=id_of(plain), name=plain, source=source)
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _file(name: str, file: str, revision: str, cache_dir: str | Path | None, offline: bool) -> Path | None:
+    """Path of a file of a model, fetched if need be; None where the model has no such file. Raises InputError."""
+    try:
+        import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
+    except ImportError:
+        return _cached(name, file, revision, cache_dir)
+    try:
+        found = huggingface_hub.hf_hub_download(
+            name, file, revision=revision or None, cache_dir=cache_dir, local_files_only=offline
+        )
+    except (OSError, ValueError) as error:  # every error of the library is one of these
+        _check_absent(error, name, file, revision)
+        return None
+    return Path(found)
+
+
+def _check_absent(error: OSError | ValueError, name: str, file: str, revision: str) -> None:
+    """InputError with what to do, unless the error says only that the model does not have the file."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    shown = f"{name}@{revision}" if revision else name
+    if "GatedRepoError" in kinds:
+        raise InputError("llm", shown, "may be read only by those who were let in", f"{_GATED}; or {_LOCAL}") from None
+    if "RevisionNotFoundError" in kinds:
+        raise InputError("llm", shown, "has no such revision", "name a branch, tag or commit of it") from None
+    if "RepositoryNotFoundError" in kinds:
+        fix = f"check the name on huggingface.co, log in if it is private, or {_LOCAL}"
+        raise InputError("llm", shown, "is not on the Hugging Face Hub, or not for you", fix) from None
+    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}:
+        if file == QUANTISATION_NAME:
+            return
+        bound = "is not in the cache, and the Hub cannot be reached"
+        raise InputError("llm", shown, bound, f"{_ONLINE}, or {_LOCAL}") from None
+    if "EntryNotFoundError" in kinds:
+        return
+    raise InputError("llm", shown, f"cannot be fetched ({type(error).__name__})", f"{_ONLINE}, or {_LOCAL}") from None
+
+
+def _cached(name: str, file: str, revision: str, cache_dir: str | Path | None) -> Path | None:
+    """A file in the cache, for those without the package. Raises InputError for a model that is not in it."""
+    root = Path(cache_dir) if cache_dir is not None else DEFAULT_CACHE
+    model = root.expanduser() / f"models--{name.replace('/', '--')}"
+    try:
+        ref = model / "refs" / (revision or MAIN)
+        commit = ref.read_text(encoding="utf-8")[:100].strip() if ref.is_file() else revision
+        snapshot = model / "snapshots" / commit
+        if _REVISION.fullmatch(commit) and ".." not in commit and snapshot.is_dir():
+            return snapshot / file if (snapshot / file).is_file() else None
+    except (OSError, ValueError):
+        pass
+    fix = f"pip install huggingface_hub, or {_LOCAL}"
+    raise InputError("llm", name, "cannot be fetched: huggingface_hub is not installed, and it is not cached", fix)

@@ -1,0 +1,448 @@
+"""The shapes of one decoder layer, and the number of weights in its matrices.
+
+Sizes are in channels, heads, values; no bytes of a whole model and no GPUs. `planner.llm.sizes` builds models of these.
+A layer is one kind of attention (or state space), one kind of feed-forward, or both.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from hardware_db import Dtype
+from planner.core import Frozen, InputError
+
+MAX_SIZE = 2**31 - 1
+"""Largest size, a signed 32-bit index; published shapes stay below 2**25 (context of Llama 4 Scout: 10 485 760)."""
+MAX_LAYERS = 10_000
+"""Most decoder layers; the deepest published decoder in the presets, Llama 3.1 405B, has 126."""
+
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+
+BYTES_PER_VALUE: dict[Dtype, float] = {
+    Dtype.BF16: 2.0,
+    Dtype.FP16: 2.0,
+    Dtype.FP8: 1.0,
+    Dtype.FP8_BLOCK: 1.0 + 4.0 / (128 * 128),
+    Dtype.INT8: 1.0,
+    Dtype.INT4: 0.5 + 2.0 / 128,
+    Dtype.FP4: 0.5 + 1.0 / 16,
+    Dtype.MXFP4: 0.5 + 1.0 / 32,
+}
+"""Bytes per stored value, block scales included.
+
+INT4: one 16-bit scale per group of 128 (GPTQ, Frantar et al. 2023, sec. 5; AWQ uses the same group). FP4: one FP8 scale
+per 16 values (NVFP4). MXFP4: one 8-bit scale per 32 values (OCP Microscaling Formats 1.0, table 1). FP8_BLOCK: one
+32-bit scale per 128 x 128 block (DeepSeek-AI 2024, arXiv:2412.19437, sec. 3.3.2). FP8 and INT8 scales are per tensor
+or channel and negligible.
+"""
+
+
+class Part(StrEnum):
+    """The matrices of a model that checkpoints quantise together or leave alone together."""
+
+    ATTENTION = "attention"
+    """Projections of attention of every kind, linear attention and state space included."""
+    FEED_FORWARD = "feed_forward"
+    """Dense feed-forward layers, those before or between expert layers included."""
+    EXPERTS = "experts"
+    SHARED_EXPERTS = "shared_experts"
+    LM_HEAD = "lm_head"
+
+
+class PartPrecision(Frozen):
+    """The number formats of one part that differs from the rest."""
+
+    part: Part
+    weights: Dtype
+    activations: Dtype
+
+
+class Precision(Frozen):
+    """Number formats of a served model. Embeddings, norms and router stay in 16 bit, as checkpoints do.
+
+    `parts` are the exceptions: the LM head, too, stays in 16 bit unless it is one of them.
+    """
+
+    weights: Dtype = Dtype.BF16
+    activations: Dtype = Dtype.BF16
+    kv_cache: Dtype = Dtype.BF16
+    parts: tuple[PartPrecision, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_exception_a_part(self) -> Self:
+        named = [exception.part for exception in self.parts]
+        if len(named) != len(set(named)):
+            raise InputError("parts", ", ".join(named), "names a part twice", "give each part once")
+        return self
+
+    def of(self, part: Part) -> tuple[Dtype, Dtype]:
+        """Formats of the weights and the activations of one part.
+
+        >>> experts = PartPrecision(part=Part.EXPERTS, weights=Dtype.MXFP4, activations=Dtype.BF16)
+        >>> [dtype.value for dtype in Precision(parts=(experts,)).of(Part.EXPERTS)]  # gpt-oss
+        ['mxfp4', 'bf16']
+        """
+        for exception in self.parts:
+            if exception.part is part:
+                return exception.weights, exception.activations
+        if part is Part.LM_HEAD:
+            sixteen_bit = Dtype.FP16 if self.activations is Dtype.FP16 else Dtype.BF16
+            return sixteen_bit, sixteen_bit
+        return self.weights, self.activations
+
+
+class GroupedQueryAttention(Frozen):
+    """Softmax attention with `heads` query heads sharing `kv_heads` key/value heads (MHA and MQA are the ends)."""
+
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm_values: Count = Field(default=0, description="parameters of query and key norms")
+    window: Count = Field(default=0, description="tokens a query sees at most; 0 = the whole context")
+    chunked: bool = Field(default=False, description="within aligned chunks of `window` tokens, no sliding (Llama 4)")
+    sinks: bool = Field(default=False, description="a learned logit per head joins the softmax (gpt-oss)")
+    output_gate: bool = Field(default=False, description="the query projection is doubled by a gate (Qwen3-Next)")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise InputError("kv_heads", self.kv_heads, f"must divide heads = {self.heads}", "correct one of the two")
+        if self.chunked and not self.window:
+            raise InputError("window", 0, "chunked attention needs the length of a chunk", "give window")
+        return self
+
+
+class SparseIndex(Frozen):
+    """The indexer of DeepSeek sparse attention: small heads that choose the `top_k` tokens a query attends to.
+
+    Defaults are those of DeepSeek-V3.2 (huggingface.co/deepseek-ai/DeepSeek-V3.2, config.json: ``index_n_heads``,
+    ``index_head_dim``, ``index_topk``).
+    """
+
+    heads: Size = 64
+    head_dim: Size = 128
+    top_k: Size = 2048
+
+
+class LatentAttention(Frozen):
+    """Multi-head latent attention: keys and values of all heads are made of one latent vector, which is what is cached.
+
+    Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, sec. 2.1.
+    """
+
+    heads: Size
+    query_rank: Count = Field(description="channels queries are compressed to; 0 = a full query projection")
+    kv_rank: Size = Field(description="channels of the latent vector")
+    nope_dim: Size = Field(description="channels per head of queries and keys without position")
+    rope_dim: Size = Field(description="channels of queries and of the shared key that carry the position")
+    value_dim: Size = Field(description="channels per head of values")
+    index: SparseIndex | None = None
+
+    @model_validator(mode="after")
+    def _index_has_queries(self) -> Self:
+        if self.index is not None and not self.query_rank:
+            bound = "the sparse index reads the compressed query"
+            raise InputError("query_rank", 0, bound, "give the rank of the query, or no index")
+        return self
+
+
+class LinearAttention(Frozen):
+    """Gated delta net: a state of `key_dim` x `value_dim` per value head replaces the KV cache.
+
+    Source: Yang, Kautz & Hatamizadeh 2024, Gated Delta Networks, arXiv:2412.06464; Qwen3-Next and Qwen3.5.
+    """
+
+    key_heads: Size
+    value_heads: Size
+    key_dim: Size = Field(description="channels of one key head")
+    value_dim: Size = Field(description="channels of one value head")
+    conv_kernel: Size = Field(description="tokens of the short convolution on queries, keys and values")
+
+    @model_validator(mode="after")
+    def _key_heads_divide_value_heads(self) -> Self:
+        if self.value_heads % self.key_heads:
+            bound = f"must divide value_heads = {self.value_heads}"
+            raise InputError("key_heads", self.key_heads, bound, "correct one of the two")
+        return self
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels the convolution runs over: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+class StateSpace(Frozen):
+    """Mamba-2: a state of `head_dim` x `state_size` per head replaces the KV cache.
+
+    Source: Dao & Gu 2024, Transformers are SSMs, arXiv:2405.21060, sec. 7; Nemotron-H.
+    """
+
+    heads: Size
+    head_dim: Size
+    state_size: Size
+    groups: Size = Field(description="groups of heads that share B and C")
+    conv_kernel: Size
+
+    @property
+    def inner(self) -> int:
+        """Channels of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels the convolution runs over: x, B and C."""
+        return self.inner + 2 * self.groups * self.state_size
+
+
+class DenseFeedForward(Frozen):
+    """Two matrices (up, down), or three when gated (SwiGLU: gate, up, down)."""
+
+    intermediate: Size
+    gated: bool = True
+    bias: bool = False
+
+
+class MoeFeedForward(Frozen):
+    """A router over `experts` feed-forward blocks of which each token visits `experts_per_token`, and shared ones."""
+
+    experts: int = Field(ge=2, le=MAX_SIZE)
+    experts_per_token: Size
+    intermediate: Size = Field(description="of one expert")
+    gated: bool = True
+    bias: bool = Field(default=False, description="the experts' matrices have biases (gpt-oss)")
+    router_bias: bool = Field(default=False, description="a value per expert corrects the router's choice")
+    shared_intermediate: Count = Field(default=0, description="all shared experts together; every token visits them")
+    shared_gate: bool = Field(default=False, description="a gate of one value weighs the shared expert (Qwen)")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.experts_per_token > self.experts:
+            bound = f"must not be above experts = {self.experts}"
+            raise InputError("experts_per_token", self.experts_per_token, bound, "correct one of the two")
+        if self.shared_gate and not self.shared_intermediate:
+            raise InputError("shared_gate", True, "there is no shared expert to weigh", "give shared_intermediate")
+        return self
+
+
+Attention = GroupedQueryAttention | LatentAttention | LinearAttention | StateSpace
+FeedForward = DenseFeedForward | MoeFeedForward
+
+
+class NormKind(StrEnum):
+    """RMSNorm has a scale per channel; LayerNorm has a scale and a bias, or (Cohere) only the scale."""
+
+    RMS = "rms"
+    LAYER = "layer"
+    LAYER_WITHOUT_BIAS = "layer_without_bias"
+
+
+class LayerGroup(Frozen):
+    """`count` identical decoder layers, wherever in the model they are."""
+
+    count: int = Field(ge=1, le=MAX_LAYERS)
+    attention: Attention | None
+    feed_forward: FeedForward | None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.attention is None and self.feed_forward is None:
+            raise InputError("attention", None, "a layer needs attention, a feed-forward block or both", "give one")
+        return self
+
+
+def attention_matrices(attention: Attention | None, hidden: int) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs [channels] of every matrix of the attention (or state-space) block of one layer, by name.
+
+    Names are those of Hugging Face checkpoints; empty for a layer without attention. `hidden` [channels]. Sources:
+    Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2; MLA: DeepSeek-AI 2024, arXiv:2405.04434, eq. 9-19; its index:
+    ``inference/model.py`` of huggingface.co/deepseek-ai/DeepSeek-V3.2-Exp (wq_b, wk, weights_proj); linear attention
+    and state space: ``modeling_qwen3_5_moe.py`` and ``modeling_nemotron_h.py`` of Hugging Face. Raises nothing.
+
+    >>> v3 = LatentAttention(heads=128, query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    >>> attention_matrices(v3, 7168)["q_b_proj"]  # 1536 to 128 x 192
+    (1536, 24576)
+    """
+    match attention:
+        case None:
+            return {}
+        case GroupedQueryAttention():
+            return _grouped_query_matrices(attention, hidden)
+        case LatentAttention():
+            return _latent_matrices(attention, hidden)
+        case LinearAttention():
+            keys, values = attention.key_heads * attention.key_dim, attention.value_heads * attention.value_dim
+            heads = attention.value_heads
+            return {
+                "in_proj_qkv": (hidden, 2 * keys + values),
+                "in_proj_z": (hidden, values),
+                "in_proj_b": (hidden, heads),
+                "in_proj_a": (hidden, heads),
+                "out_proj": (values, hidden),
+            }
+        case StateSpace():
+            into = 2 * attention.inner + 2 * attention.groups * attention.state_size + attention.heads
+            return {"in_proj": (hidden, into), "out_proj": (attention.inner, hidden)}
+
+
+def _grouped_query_matrices(attention: GroupedQueryAttention, hidden: int) -> dict[str, tuple[int, int]]:
+    queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    return {
+        "q_proj": (hidden, queries * (2 if attention.output_gate else 1)),
+        "k_proj": (hidden, keys),
+        "v_proj": (hidden, keys),
+        "o_proj": (queries, hidden),
+    }
+
+
+def _latent_matrices(attention: LatentAttention, hidden: int) -> dict[str, tuple[int, int]]:
+    rank, queries = attention.query_rank, attention.heads * (attention.nope_dim + attention.rope_dim)
+    shapes = {"q_a_proj": (hidden, rank), "q_b_proj": (rank, queries)} if rank else {"q_proj": (hidden, queries)}
+    shapes |= {
+        "kv_a_proj_with_mqa": (hidden, attention.kv_rank + attention.rope_dim),
+        "kv_b_proj": (attention.kv_rank, attention.heads * (attention.nope_dim + attention.value_dim)),
+        "o_proj": (attention.heads * attention.value_dim, hidden),
+    }
+    if attention.index is not None:
+        shapes |= {
+            "indexer.wq_b": (rank, attention.index.heads * attention.index.head_dim),
+            "indexer.wk": (hidden, attention.index.head_dim),
+            "indexer.weights_proj": (hidden, attention.index.heads),
+        }
+    return shapes
+
+
+def attention_weights(attention: Attention | None, hidden: int) -> int:
+    """Weights of all matrices of the attention (or state-space) block of one layer.
+
+    Sum of inputs times outputs of `attention_matrices`; biases, norms and convolution excluded, 0 for a layer without
+    attention. `hidden` [channels]. Sources: those of `attention_matrices`. Raises nothing.
+
+    >>> v3 = LatentAttention(heads=128, query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    >>> attention_weights(v3, 7168)  # 7168x1536 + 1536x24576 + 7168x576 + 512x32768 + 16384x7168
+    187105280
+    """
+    return sum(inputs * outputs for inputs, outputs in attention_matrices(attention, hidden).values())
+
+
+def qkv_weights(group: LayerGroup, hidden: int) -> int:
+    """Weights of the query, key and value projections of one layer with grouped-query attention, biases excluded.
+
+    ``hidden * (heads + 2 kv_heads) * head_dim``, twice the heads with an output gate. `hidden` [channels]. Source:
+    Ainslie et al. 2023, GQA, arXiv:2305.13245, sec. 2.2. Raises `InputError` for another kind of attention.
+
+    >>> llama_3_1_8b = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
+    >>> group = LayerGroup(count=32, attention=llama_3_1_8b, feed_forward=DenseFeedForward(intermediate=14336))
+    >>> qkv_weights(group, 4096)  # 4096 x 4096 + 2 x 4096 x 1024
+    25165824
+    """
+    shapes = _grouped_query_matrices(_grouped_query(group), hidden)
+    return sum(inputs * outputs for name, (inputs, outputs) in shapes.items() if name != "o_proj")
+
+
+def output_weights(group: LayerGroup, hidden: int) -> int:
+    """Weights of the attention output projection of one layer with grouped-query attention, bias excluded.
+
+    ``heads * head_dim * hidden``. `hidden` [channels]. Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2
+    (W^O). Raises `InputError` for another kind of attention.
+
+    >>> llama_3_1_8b = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
+    >>> group = LayerGroup(count=32, attention=llama_3_1_8b, feed_forward=DenseFeedForward(intermediate=14336))
+    >>> output_weights(group, 4096)  # 4096 x 4096
+    16777216
+    """
+    inputs, outputs = _grouped_query_matrices(_grouped_query(group), hidden)["o_proj"]
+    return inputs * outputs
+
+
+def _grouped_query(group: LayerGroup) -> GroupedQueryAttention:
+    if isinstance(group.attention, GroupedQueryAttention):
+        return group.attention
+    kind = type(group.attention).__name__
+    raise InputError("attention", kind, "has no query, key and value heads of its own", "use attention_weights")
+
+
+def feed_forward_weights(feed_forward: FeedForward | None, hidden: int) -> int:
+    """Weights of the feed-forward matrices of one layer, of one routed expert for MoE; biases excluded.
+
+    ``3 * hidden * intermediate`` gated, ``2 * hidden * intermediate`` otherwise, 0 for a layer without. `hidden`
+    [channels]. Source: Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202, sec. 2. Raises nothing.
+
+    >>> mixtral_8x7b = MoeFeedForward(experts=8, experts_per_token=2, intermediate=14336)
+    >>> feed_forward_weights(mixtral_8x7b, 4096)  # 3 x 4096 x 14336
+    176160768
+    """
+    return 0 if feed_forward is None else _matrices(feed_forward) * hidden * feed_forward.intermediate
+
+
+def shared_expert_weights(feed_forward: FeedForward | None, hidden: int) -> int:
+    """Weights of the matrices of all shared experts of one layer, 0 where there are none; their gate excluded.
+
+    ``3 * hidden * shared_intermediate`` gated, twice otherwise. `hidden` [channels]. Source: Dai et al. 2024,
+    DeepSeekMoE, arXiv:2401.06066, sec. 3.2. Raises nothing.
+
+    >>> v3 = MoeFeedForward(experts=256, experts_per_token=8, intermediate=2048, shared_intermediate=2048)
+    >>> shared_expert_weights(v3, 7168)  # 3 x 7168 x 2048
+    44040192
+    """
+    if not isinstance(feed_forward, MoeFeedForward):
+        return 0
+    return _matrices(feed_forward) * hidden * feed_forward.shared_intermediate
+
+
+def _matrices(feed_forward: FeedForward) -> int:
+    return 3 if feed_forward.gated else 2
+
+
+def router_weights(feed_forward: FeedForward | None, hidden: int) -> int:
+    """Weights of the router of one layer, 0 for a dense feed-forward; correction bias excluded.
+
+    ``experts * hidden``. `hidden` [channels]. Source: Shazeer et al. 2017, arXiv:1701.06538, sec. 2.1 (W_g).
+    Raises nothing.
+
+    >>> mixtral_8x7b = MoeFeedForward(experts=8, experts_per_token=2, intermediate=14336)
+    >>> router_weights(mixtral_8x7b, 4096)  # 8 x 4096
+    32768
+    """
+    return feed_forward.experts * hidden if isinstance(feed_forward, MoeFeedForward) else 0
+
+
+def feed_forward_biases(feed_forward: FeedForward, hidden: int) -> int:
+    """Biases of the matrices of one feed-forward block, of one expert for MoE. Raises nothing.
+
+    >>> gpt_oss = MoeFeedForward(experts=32, experts_per_token=4, intermediate=2880, bias=True)
+    >>> feed_forward_biases(gpt_oss, 2880)  # gate and up: 2 x 2880, down: 2880
+    8640
+    """
+    return (2 if feed_forward.gated else 1) * feed_forward.intermediate + hidden if feed_forward.bias else 0
+
+
+def small_attention_parameters(attention: Attention | None, hidden: int) -> int:
+    """Parameters of the attention or state-space block of one layer that are in no matrix.
+
+    Biases, norms of queries, keys and latent vectors, sinks; for linear attention and state space the convolution, the
+    decay and step of each head and the norm of the output. Source: the ``modeling_<model_type>.py`` named in
+    `planner.llm.hf_layers`. Raises nothing.
+
+    >>> small_attention_parameters(GroupedQueryAttention(heads=64, kv_heads=8, head_dim=64, sinks=True), 2880)
+    64
+    """
+    match attention:
+        case None:
+            return 0
+        case GroupedQueryAttention():
+            count = attention.qk_norm_values + (attention.heads if attention.sinks else 0)
+            count += (attention.heads + 2 * attention.kv_heads) * attention.head_dim if attention.qkv_bias else 0
+            return count + (hidden if attention.output_bias else 0)
+        case LatentAttention():
+            index = attention.index
+            return attention.query_rank + attention.kv_rank + (2 * index.head_dim if index else 0)
+        case LinearAttention():
+            return attention.conv_channels * attention.conv_kernel + 2 * attention.value_heads + attention.value_dim
+        case StateSpace():
+            return attention.conv_channels * (attention.conv_kernel + 1) + 3 * attention.heads + attention.inner

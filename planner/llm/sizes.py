@@ -1,0 +1,423 @@
+"""Language models: presets and files, parameters, weight bytes, cache and state bytes.
+
+Answers: how many parameters (total, active per token), how many bytes of weights at a precision, how many bytes
+of KV cache per token, of windows and of constant state. Layers are grouped by shape, whatever their order.
+The record itself is in `planner.llm.spec`, the shapes of one layer and their weights in `planner.llm.layers`; both are
+offered here too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from hardware_db import Dtype
+from planner.core import InputError, UnknownNameError
+from planner.llm.hub import PREFIX, load_from_hub
+from planner.llm.layers import (
+    BYTES_PER_VALUE,
+    Attention,
+    DenseFeedForward,
+    FeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+    LayerGroup,
+    LinearAttention,
+    MoeFeedForward,
+    NormKind,
+    Part,
+    PartPrecision,
+    Precision,
+    SparseIndex,
+    StateSpace,
+    attention_matrices,
+    attention_weights,
+    feed_forward_biases,
+    feed_forward_weights,
+    output_weights,
+    qkv_weights,
+    router_weights,
+    shared_expert_weights,
+    small_attention_parameters,
+)
+from planner.llm.spec import LlmSpec, id_of
+from planner.presets import preset
+
+__all__ = [
+    "BYTES_PER_VALUE",
+    "Attention",
+    "DenseFeedForward",
+    "FeedForward",
+    "GroupedQueryAttention",
+    "LatentAttention",
+    "LayerGroup",
+    "LinearAttention",
+    "LlmSpec",
+    "MoeFeedForward",
+    "NormKind",
+    "Part",
+    "PartPrecision",
+    "Precision",
+    "SparseIndex",
+    "StateSpace",
+    "active_parameters",
+    "attention_matrices",
+    "attention_weights",
+    "embedding_parameters",
+    "feed_forward_weights",
+    "index_bytes_per_token",
+    "kv_bytes_per_token",
+    "kv_window_bytes",
+    "linear_parameters",
+    "linear_parameters_by_part",
+    "list_llms",
+    "lm_head_weights",
+    "load_llm",
+    "mtp_parameters",
+    "mtp_weight_bytes",
+    "output_weights",
+    "parameters",
+    "qkv_weights",
+    "router_weights",
+    "shared_expert_weights",
+    "state_bytes",
+    "weight_bytes",
+]
+
+
+def list_llms() -> tuple[str, ...]:
+    """Ids of the presets that ship with the package, sorted.
+
+    >>> "llama-3.3-70b-instruct" in list_llms()
+    True
+    """
+    folder = preset("llms")
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
+    """A model by preset id, by path to a ``config.json`` or its folder, by the content of a config, or ``hf:org/name``.
+
+    A name without a path separator that is no file is a preset id; case does not matter. A name on the Hugging Face
+    Hub follows ``hf:``; see `planner.llm.hub.load_from_hub`.
+
+    Raises:
+        UnknownNameError: no preset of that id. InputError, UnsupportedFeatureError: as `LlmSpec.from_config`.
+
+    >>> load_llm("llama-3.1-8b").num_layers
+    32
+    """
+    if not isinstance(llm, str):
+        return LlmSpec.from_config(llm)
+    if llm.startswith(PREFIX):
+        return load_from_hub(llm)
+    presets = list_llms()
+    if llm.lower() in presets:
+        return _preset(llm.lower())
+    if llm.endswith(".json") or any(mark in llm for mark in "/\\~") or llm in (".", "..") or _exists(llm):
+        return _from_path(llm, presets)
+    raise UnknownNameError("llm", llm, [preset for preset in presets if preset.startswith(llm.lower())] or presets)
+
+
+def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
+    near = difflib.get_close_matches(id_of(path), presets, n=1)
+    if near and not _exists(path):
+        raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}")
+    return LlmSpec.from_config(path)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+@functools.cache
+def _preset(id: str) -> LlmSpec:
+    text = preset("llms", f"{id}.json").read_text(encoding="utf-8")
+    return LlmSpec.from_config(json.loads(text), id=id)
+
+
+_UNQUANTISED_BYTES = BYTES_PER_VALUE[Dtype.BF16]
+
+
+def lm_head_weights(llm: LlmSpec) -> int:
+    """Weights of the matrix that turns hidden states into logits, stored or tied to the embeddings.
+
+    ``vocab * hidden``. Source: Press & Wolf 2017, arXiv:1608.05859, sec. 2. Raises nothing.
+
+    >>> lm_head_weights(load_llm("llama-3.1-8b"))  # 128256 x 4096
+    525336576
+    """
+    return llm.vocab_size * llm.hidden_size
+
+
+def embedding_parameters(llm: LlmSpec) -> int:
+    """Parameters of token embeddings, LM head (once when tied) and learned positions.
+
+    ``vocab * hidden * (1 if tied else 2) + positions * hidden``. Source: Press & Wolf 2017, arXiv:1608.05859, sec. 2;
+    Zhang et al. 2022, OPT, arXiv:2205.01068 (learned positions). Raises nothing.
+
+    >>> embedding_parameters(load_llm("llama-3.1-8b"))  # 2 x 128256 x 4096
+    1050673152
+    """
+    tables = 1 if llm.tied_embeddings else 2
+    return tables * lm_head_weights(llm) + llm.learned_positions * llm.hidden_size
+
+
+def linear_parameters(llm: LlmSpec) -> int:
+    """Weights that quantisation shrinks: attention projections and feed-forward matrices of all layers and experts.
+
+    Sum of `linear_parameters_by_part`. Source: the FP8 tensors of
+    https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (68 451 041 280 values). Raises nothing.
+
+    >>> linear_parameters(load_llm("llama-3.3-70b-instruct"))
+    68451041280
+    """
+    return sum(linear_parameters_by_part(llm).values())
+
+
+def linear_parameters_by_part(llm: LlmSpec) -> dict[Part, int]:
+    """Weights of the matrices of all layers, by part; parts a model lacks and the LM head are left out.
+
+    ``sum over groups of count * (attention, dense feed-forward, experts * feed_forward, shared experts)``. Source:
+    DeepSeek-AI 2024, arXiv:2412.19437, sec. 4.2 (61 layers, the first 3 dense; 256 routed and 1 shared expert of 2048).
+    Raises nothing.
+
+    >>> linear_parameters_by_part(load_llm("deepseek-v3"))[Part.EXPERTS]  # 58 x 256 x 3 x 7168 x 2048
+    653908770816
+    """
+    found: dict[Part, int] = {}
+    for group in llm.layers:
+        for part, weights in _matrices_of(group, llm.hidden_size).items():
+            found[part] = found.get(part, 0) + group.count * weights
+    return {part: weights for part, weights in found.items() if weights}
+
+
+def _matrices_of(group: LayerGroup, hidden: int) -> dict[Part, int]:
+    """Weights of the matrices of one layer, by part."""
+    feed_forward = group.feed_forward
+    weights = feed_forward_weights(feed_forward, hidden)
+    found = {Part.ATTENTION: attention_weights(group.attention, hidden)}
+    if isinstance(feed_forward, MoeFeedForward):
+        shared = shared_expert_weights(feed_forward, hidden)
+        return found | {Part.EXPERTS: feed_forward.experts * weights, Part.SHARED_EXPERTS: shared}
+    return found | {Part.FEED_FORWARD: weights}
+
+
+def parameters(llm: LlmSpec) -> int:
+    """All stored parameters: embeddings, LM head, projections, experts, router, norms, biases.
+
+    Tied embeddings count once; multi-token-prediction modules do not count. Sum of `embedding_parameters`,
+    `linear_parameters` and, per layer, router, norms and biases, plus the final norm. Source: the total of
+    https://huggingface.co/api/models/meta-llama/Llama-3.1-8B, field safetensors.total. Raises nothing.
+
+    >>> parameters(load_llm("llama-3.1-8b"))
+    8030261248
+    """
+    small = sum(group.count * _small_parameters(llm, group) for group in llm.layers)
+    return embedding_parameters(llm) + linear_parameters(llm) + small + _norm_parameters(llm)
+
+
+def active_parameters(llm: LlmSpec) -> int:
+    """Parameters one token uses: `parameters` without the experts its router does not choose; embeddings included.
+
+    ``parameters - sum over MoE groups of count * (experts - experts_per_token) * (feed_forward + biases)``. Source:
+    Jiang et al. 2024, Mixtral of Experts, arXiv:2401.04088, sec. 1 (13 B of 47 B active). Raises nothing.
+
+    >>> round(active_parameters(load_llm("mixtral-8x7b-v0.1")) / 1e9, 1)
+    12.9
+    """
+    return parameters(llm) - sum(group.count * _idle_weights(group, llm.hidden_size) for group in llm.layers)
+
+
+def _idle_weights(group: LayerGroup, hidden: int) -> int:
+    """Parameters of the experts of one layer that a token does not visit."""
+    moe = group.feed_forward
+    if not isinstance(moe, MoeFeedForward):
+        return 0
+    return (moe.experts - moe.experts_per_token) * (
+        feed_forward_weights(moe, hidden) + feed_forward_biases(moe, hidden)
+    )
+
+
+def mtp_parameters(llm: LlmSpec) -> int:
+    """Parameters of the multi-token-prediction modules: each a decoder layer, a projection and three norms.
+
+    ``mtp_layers * (layer + 2 * hidden * hidden + 3 norms)``; embeddings and LM head are those of the model. Source:
+    DeepSeek-AI 2024, arXiv:2412.19437, eq. 21-23; ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3: 11.5 B
+    parameters of its own. Raises nothing.
+
+    >>> round(mtp_parameters(load_llm("deepseek-v3")) / 1e9, 1)
+    11.6
+    """
+    if llm.mtp is None:
+        return 0
+    layer = sum(_matrices_of(llm.mtp, llm.hidden_size).values()) + _small_parameters(llm, llm.mtp)
+    return llm.mtp_layers * (layer + 2 * llm.hidden_size**2 + 3 * _norm_parameters(llm))
+
+
+def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
+    """Bytes of all weights of one copy of the model at a precision [bytes].
+
+    ``sum over parts of linear_parameters_by_part * BYTES_PER_VALUE[precision.of(part)] + rest * 2``: embeddings, norms,
+    biases, router, convolutions and positions stay in 16 bits, the LM head unless `precision` names it. Without
+    multi-token-prediction modules. Source: the tensors of
+    https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic: 68.451 GB in FP8, 2 x 2.109 GB in BF16; its
+    channel scales, 0.02 % of the bytes, are not counted. Raises nothing.
+
+    >>> fp8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
+    >>> round(weight_bytes(load_llm("llama-3.3-70b-instruct"), fp8) / 1e9, 2)  # 68.451 + 2 x 2.103
+    72.66
+    """
+    parts = linear_parameters_by_part(llm)
+    if not llm.tied_embeddings:
+        parts[Part.LM_HEAD] = lm_head_weights(llm)
+    return _bytes_of(parts, parameters(llm), precision)
+
+
+def mtp_weight_bytes(llm: LlmSpec, precision: Precision) -> float:
+    """Bytes of the multi-token-prediction modules at a precision, without the tables they share [bytes].
+
+    As `weight_bytes`: matrices of the layer in the formats of their parts, projection, norms and router in 16 bits.
+    Source: ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3. Raises nothing.
+
+    >>> llm = load_llm("deepseek-v3")
+    >>> mtp_weight_bytes(llm, Precision()) == 2 * mtp_parameters(llm)
+    True
+    """
+    if llm.mtp is None:
+        return 0.0
+    layer = _matrices_of(llm.mtp, llm.hidden_size)
+    parts = {part: llm.mtp_layers * weights for part, weights in layer.items()}
+    return _bytes_of(parts, mtp_parameters(llm), precision)
+
+
+def _bytes_of(parts: Mapping[Part, int], total: int, precision: Precision) -> float:
+    """Bytes of `total` parameters of which `parts` are in their own formats and the rest in 16 bits."""
+    in_parts = sum(weights * BYTES_PER_VALUE[precision.of(part)[0]] for part, weights in parts.items())
+    return in_parts + (total - sum(parts.values())) * _UNQUANTISED_BYTES
+
+
+def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
+    """Bytes one token of context occupies in the caches that keep the whole context, all layers together [bytes/token].
+
+    Softmax attention without a window: ``2 * kv_heads * head_dim`` values a layer (keys and values); latent attention:
+    ``kv_rank + rope_dim``, shared by all heads; both times BYTES_PER_VALUE[kv_dtype], plus `index_bytes_per_token`.
+    Windowed layers are in `kv_window_bytes`, linear attention and state space in `state_bytes`. Sources: Kwon et al.
+    2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16; DeepSeek-AI 2024,
+    arXiv:2405.04434, sec. 2.1.4. Raises nothing.
+
+    >>> kv_bytes_per_token(load_llm("opt-13b"), Dtype.FP16) / 1024
+    800.0
+    """
+    values = sum(group.count * _kept_values(group.attention) for group in llm.layers)
+    return values * BYTES_PER_VALUE[kv_dtype] + index_bytes_per_token(llm)
+
+
+def index_bytes_per_token(llm: LlmSpec) -> float:
+    """Bytes one token of context occupies in the key caches of sparse indices, all layers together [bytes/token].
+
+    ``layers * (head_dim + 4 * head_dim / 128)``: one FP8 key and a 32-bit scale per 128 channels, whatever the format
+    of the KV cache. Source: DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer (k_cache, k_scale_cache); the same
+    132 bytes a token and layer in vLLM 0.11, ``DeepseekV32IndexerCache``. Raises nothing.
+
+    >>> index_bytes_per_token(load_llm("deepseek-v3.2")) / 61
+    132.0
+    """
+    return float(
+        sum(
+            group.count * (group.attention.index.head_dim + 4 * math.ceil(group.attention.index.head_dim / 128))
+            for group in llm.layers
+            if isinstance(group.attention, LatentAttention) and group.attention.index is not None
+        )
+    )
+
+
+def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> float:
+    """Bytes of KV cache of the windowed layers of one sequence of `context_tokens` [tokens], together [bytes].
+
+    ``sum over windowed layers of 2 * kv_heads * head_dim * min(context, window) * BYTES_PER_VALUE[kv_dtype]``; a chunk
+    (Llama 4) is counted at its fullest. Source: Beltagy et al. 2020, Longformer, arXiv:2004.05150, sec. 3.1; Jiang et
+    al. 2023, Mistral 7B, arXiv:2310.06825, sec. 2 (rolling buffer cache). Raises `InputError` for a negative context.
+
+    >>> kv_window_bytes(load_llm("mistral-7b-v0.1"), Dtype.BF16, 32_768) / 2**20  # 2 x 32 x 8 x 128 x 4096 x 2 B
+    512.0
+    """
+    if not context_tokens >= 0:
+        raise InputError("context_tokens", context_tokens, "must not be negative", "give the tokens of a sequence")
+    values = sum(
+        group.count * _values_per_token(group.attention) * min(context_tokens, group.attention.window)
+        for group in llm.layers
+        if isinstance(group.attention, GroupedQueryAttention) and group.attention.window
+    )
+    return values * BYTES_PER_VALUE[kv_dtype]
+
+
+_STATE_BYTES = 4.0
+"""Bytes per value of a recurrent state: float32. Default of SGLang 0.5 (``mamba_ssm_dtype``) and what checkpoints of
+Qwen3.5 (``mamba_ssm_dtype``) and Nemotron (``mamba_ssm_cache_dtype``) ask for; without a key vLLM takes 16 bits."""
+
+
+def state_bytes(llm: LlmSpec) -> float:
+    """Bytes of constant state of one sequence in linear-attention and state-space layers, together [bytes].
+
+    Linear attention: ``value_heads * key_dim * value_dim`` values; state space: ``heads * head_dim * state_size``; in
+    32 bits. Both: the last ``conv_kernel - 1`` tokens of the channels of the convolution, in 16 bits. Sources: Yang et
+    al. 2024, arXiv:2412.06464, eq. 10; Dao & Gu 2024, arXiv:2405.21060, sec. 7; vLLM 0.11, ``mamba_utils.py``
+    (MambaStateShapeCalculator). Raises nothing.
+
+    >>> state_bytes(load_llm("qwen3-next-80b-a3b-thinking"))  # 36 x (32 x 128 x 128 x 4 + 8192 x 3 x 2)
+    77266944.0
+    """
+    return sum(group.count * _state_bytes(group.attention) for group in llm.layers)
+
+
+def _state_bytes(attention: Attention | None) -> float:
+    match attention:
+        case LinearAttention():
+            state = attention.value_heads * attention.key_dim * attention.value_dim
+        case StateSpace():
+            state = attention.inner * attention.state_size
+        case _:
+            return 0.0
+    return state * _STATE_BYTES + attention.conv_channels * (attention.conv_kernel - 1) * _UNQUANTISED_BYTES
+
+
+def _kept_values(attention: Attention | None) -> int:
+    """Values one layer keeps of every token of the context."""
+    match attention:
+        case GroupedQueryAttention(window=0):
+            return _values_per_token(attention)
+        case LatentAttention():
+            return attention.kv_rank + attention.rope_dim
+        case _:
+            return 0
+
+
+def _values_per_token(attention: GroupedQueryAttention) -> int:
+    return 2 * attention.kv_heads * attention.head_dim
+
+
+def _norm_parameters(llm: LlmSpec) -> int:
+    """Parameters of one norm over the hidden channels."""
+    return llm.hidden_size * (2 if llm.norm is NormKind.LAYER else 1)
+
+
+def _small_parameters(llm: LlmSpec, group: LayerGroup) -> int:
+    """Parameters of one layer that are not in its attention and feed-forward matrices."""
+    hidden, feed_forward = llm.hidden_size, group.feed_forward
+    count = router_weights(feed_forward, hidden) + llm.norms_per_layer * _norm_parameters(llm)
+    count += small_attention_parameters(group.attention, hidden)
+    if isinstance(feed_forward, MoeFeedForward):
+        count += feed_forward.experts * feed_forward_biases(feed_forward, hidden)
+        count += feed_forward.experts if feed_forward.router_bias else 0
+        count += hidden if feed_forward.shared_gate else 0
+    elif feed_forward is not None:
+        count += feed_forward_biases(feed_forward, hidden)
+    return count

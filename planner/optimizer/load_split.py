@@ -1,0 +1,162 @@
+"""Whole units to routed rates: how much of each slice is served, and an even load."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy import sparse
+
+from planner.core import PlannerError
+from planner.optimizer.constraint_rows import Terms
+from planner.optimizer.constraints import (
+    cap_at_demand,
+    carry_rate,
+    hand_over,
+    mean_rate,
+    serve_demand,
+    serve_least_share,
+)
+from planner.optimizer.highs import Outcome, solve_system
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Ints, Layout, Mask
+from planner.optimizer.program import SPREAD_FIX, Program, System, system_of
+from planner.optimizer.tightening import tamed
+from planner.optimizer.types import Objective
+
+BALANCING_ROUNDS = 16
+"""Most levels of load that are told apart; the units still free after them share the last one's bound."""
+_LOADED = 1e-9
+"""A dual above this says that a unit's load holds the level up; a level or a share of a slice below it is none."""
+
+
+def routed_rates(layout: Layout, units: Ints, objective: Objective) -> Floats:
+    """Rate of every pair in every period [1/s], as evenly spread as the units allow. Shape (p, t).
+
+    What is served: the demand where all of it must be, else as much as the units can. Of one slice, every unit of a
+    stage in a channel carries in proportion to its capacity, and so do the channels. Of several slices, the largest
+    load sum_s f_s / (r_s n) of any unit is made least, then the next largest (a max-min fair allocation, one linear
+    program for each level: D. Bertsekas and R. Gallager 1992, "Data Networks", 2nd ed., section 6.5.2, from memory).
+
+    Args:
+        layout: of the units in use.
+        units: how many are on, shape (j, t).
+        objective: `min_cost` serves all the demand, the others as much as they can.
+    """
+    if len(layout.deferrable) == 1 and not layout.deferrable[0]:
+        return np.column_stack([_one_slice(layout, units[:, t], t) for t in range(layout.periods)])
+    served = _served_per_s(layout, units, objective)
+    return np.column_stack([_level(layout, units[:, t], served[:, t]) for t in range(layout.periods)])
+
+
+def _one_slice(layout: Layout, units: Ints, period: int) -> Floats:
+    """In proportion to capacity; a channel is as wide as the narrower of its two stages."""
+    unit = layout.pair_unit
+    capacity = layout.pair_rate * units[unit]
+    stage, channel = layout.stage[unit], layout.channel[unit]
+    width = capacity.copy()
+    for code in range(len(layout.channels)):
+        sides = [(stage == part) & (channel == code) for part in (FIRST, SECOND)]
+        both = [float(capacity[side].sum()) for side in sides]
+        for side, whole in zip(sides, both, strict=True):
+            width[side] *= min(both) / whole if whole > 0.0 else 0.0
+    total = float(width[layout.served].sum())
+    demand = float(layout.demand_per_s[0, period])
+    served = total if math.isnan(demand) else min(total, demand)
+    return np.asarray(width * (served / total if total > 0.0 else 0.0))
+
+
+def _served_per_s(layout: Layout, units: Ints, objective: Objective) -> Floats:
+    """Of each slice in each period [1/s], shape (s, t).
+
+    Deferrable work is put where it makes the largest load of any period least.
+    """
+    demand = np.nan_to_num(layout.demand_per_s)
+    if objective is Objective.MIN_COST and not layout.deferrable.any():
+        return demand
+    least = objective is Objective.MIN_COST
+    carry = carry_rate(layout)
+    level = np.full(units.size, layout.columns)
+    loaded = replace(carry, supply=Terms(np.arange(units.size), level, units.ravel().astype(float)))
+    limits = (serve_demand(layout),) if least else (serve_least_share(layout), cap_at_demand(layout))
+    goal = np.append(np.zeros(layout.columns) if least else mean_rate(layout), 1.0 if least else 0.0)
+    rows = tuple(one for one in (loaded, hand_over(layout), *limits) if len(one))
+    system = system_of(tamed(Program(layout, rows, goal, maximise=not least, extra=1)))
+    if not least:
+        system.upper[-1] = 1.0
+    system.upper[layout.units_column.ravel()] = 0.0
+    found = solve_system(system, whole=False)
+    if found.outcome is not Outcome.PROVEN:
+        raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
+    rates = (found.values * system.column_unit)[layout.rate_column]
+    served = np.zeros_like(demand)
+    np.add.at(served, layout.pair_slice[layout.served], rates[layout.served])
+    exact = ~np.isnan(layout.mean_demand_per_s) & layout.deferrable & least
+    total = served @ layout.share
+    factor = np.where(exact & (total > 0.0), layout.mean_demand_per_s / np.where(total > 0.0, total, 1.0), 1.0)
+    served = served * factor[:, None]
+    return np.where(layout.deferrable[:, None] | ~least, np.minimum(served, layout.ceiling_per_s), demand)
+
+
+def _level(layout: Layout, units: Ints, served: Floats) -> Floats:
+    """Rates of one period with the largest load least, then the next largest, and so on."""
+    active = np.flatnonzero((units[layout.pair_unit] > 0) & (served[layout.pair_slice] > 0.0))
+    rates = np.zeros(len(layout.pair_unit))
+    if not len(active):
+        return rates
+    loads = served[layout.pair_slice[active]] / (layout.pair_rate[active] * units[layout.pair_unit[active]])
+    members, unit_row = np.unique(layout.pair_unit[active], return_inverse=True)
+    fixed = np.full(len(members), math.nan)
+    shares = np.zeros(len(active))
+    balance, wanted = _balance(layout, active, served)
+    for _ in range(BALANCING_ROUNDS):
+        found = solve_system(_level_system(loads, unit_row, fixed, balance, wanted), whole=False)
+        if found.outcome is not Outcome.PROVEN:
+            if np.isnan(fixed).all():
+                raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
+            break
+        shares = found.values[:-1]
+        level = float(found.values[-1])
+        holds = np.isnan(fixed) & (np.abs(found.row_duals[: len(members)]) > _LOADED)
+        fixed[holds] = level
+        if level <= _LOADED or not holds.any() or not np.isnan(fixed).any():
+            break
+    rates[active] = np.where(shares > _LOADED, shares, 0.0) * served[layout.pair_slice[active]]
+    return rates
+
+
+def _balance(layout: Layout, active: Ints, served: Floats) -> tuple[sparse.csr_array, Floats]:
+    """Rows over shares of a slice: all of it is served, and what is handed over is taken."""
+    unit, own = layout.pair_unit[active], layout.pair_slice[active]
+    stage, channel = layout.stage[unit], layout.channel[unit]
+    count, width = len(served), len(layout.channels)
+    column = np.arange(len(active))
+    first: Mask = stage != SECOND
+    handed: Mask = stage != WHOLE
+    row = np.concatenate([own[first], count + own[handed] * width + channel[handed]])
+    value = np.concatenate([np.ones(first.sum()), np.where(stage[handed] == FIRST, 1.0, -1.0)])
+    where = (row, np.concatenate([column[first], column[handed]]))
+    matrix = sparse.csr_array((value, where), shape=(count * (1 + width), len(active)))
+    return matrix, np.concatenate([(served > 0.0).astype(float), np.zeros(count * width)])
+
+
+def _level_system(loads: Floats, unit_row: Ints, fixed: Floats, balance: sparse.csr_array, wanted: Floats) -> System:
+    """Least u with sum of loads <= u on every free unit and <= its own level on the others."""
+    columns, members = len(loads), len(fixed)
+    free = np.isnan(fixed)
+    carry = sparse.csr_array((loads, (unit_row, np.arange(columns))), shape=(members, columns))
+    level = sparse.csr_array(np.append(np.where(free, -1.0, 0.0), np.zeros(len(wanted)))[:, None])
+    matrix = sparse.csr_array(sparse.hstack([sparse.vstack([carry, balance]), level]))
+    none = np.full(columns + 1, -1, dtype=np.int64)
+    return System(
+        matrix=matrix,
+        low=np.concatenate([np.full(members, -math.inf), wanted]),
+        high=np.concatenate([np.where(free, 0.0, fixed), wanted]),
+        goal=np.append(np.zeros(columns), 1.0),
+        upper=np.full(columns + 1, math.inf),
+        integer=np.zeros(columns + 1, dtype=bool),
+        carry_row=none,
+        column_unit=np.ones(columns + 1),
+        row_unit=np.ones(members + len(wanted)),
+        goal_unit=1.0,
+    )

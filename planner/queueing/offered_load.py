@@ -1,0 +1,207 @@
+"""One server and the load offered to it: the scales every part of the theory needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.core import ArrivalProcess
+from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
+from planner.queueing.capacity import RUNNING, FluidLimit
+from planner.queueing.first_token import Sight, own_steps_s
+from planner.queueing.lengths import LengthLaw
+from planner.queueing.renewal import companions, index_of_dispersion
+from planner.queueing.steps import step_duration_s, step_durations_s
+from planner.queueing.types import BatchServer, FloatArray
+
+FLUID_POINTS = 64
+SEARCH_MARGIN = 1.6
+"""The number running is followed up to this multiple of its value at the largest stable rate."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One server at one stable rate.
+
+    Attributes:
+        server: the server.
+        arrivals: what this server sees.
+        lengths: of its requests.
+        limit: its largest stable rate.
+    """
+
+    server: BatchServer
+    arrivals: ArrivalProcess
+    lengths: LengthLaw
+    limit: FluidLimit
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests [1/s]."""
+        return self.arrivals.rate_per_s
+
+    @property
+    def token_rate_per_s(self) -> float:
+        """Prompt tokens offered [1/s]."""
+        return self.rate_per_s * self.lengths.mean_prompt
+
+    @property
+    def gap_rate_per_s(self) -> float:
+        """Decode tokens offered [1/s]."""
+        return self.rate_per_s * self.lengths.mean_gaps
+
+    @property
+    def token_variance_per_s(self) -> float:
+        """Long-run variance of the prompt tokens that arrive, rate (Var L + SCV E[L]^2) [tokens^2/s]."""
+        mean = self.lengths.mean_prompt
+        return self.rate_per_s * (self.lengths.prompt_second_moment + (self.arrivals.scv - 1.0) * mean**2)
+
+    @property
+    def slots(self) -> float:
+        """Most sequences decoding at once: the slots less those that prompts hold."""
+        gaps = self.lengths.mean_gaps
+        share = gaps / (gaps + self.limit.prefill_steps)
+        return max(1.0, min(self.server.max_running * share, self.server.token_budget - 1.0))
+
+    @cached_property
+    def counts(self) -> FloatArray:
+        """Numbers running worth following, 0, d, 2 d, ..., N d.
+
+        Where slots give out first, state i has i slots taken, of which the share d decodes; elsewhere d = 1.
+        """
+        most = SEARCH_MARGIN * self.limit.running + 20.0
+        if self.limit.limit != RUNNING:
+            return np.arange(float(int(min(self.slots, most)) + 1))
+        taken = max(1, int(min(self.server.max_running, self.server.token_budget - 1.0)))
+        return np.arange(float(taken + 1)) * (self.slots / taken)
+
+    @cached_property
+    def full_steps_s(self) -> FloatArray:
+        """Duration [s] of a full step at each of `counts`."""
+        return step_durations_s(self.server, self.counts, self._chunks)
+
+    @cached_property
+    def decode_steps_s(self) -> FloatArray:
+        """Duration [s] of a step without prompts with one sequence more than each of `counts`."""
+        return step_durations_s(self.server, self.counts + 1.0, 0.0)
+
+    @property
+    def _chunks(self) -> FloatArray:
+        few = max(self.server.max_running * self.lengths.mean_prompt, 1.0)
+        return np.clip(self.budget - self.counts, 1.0, few)
+
+    @cached_property
+    def critical(self) -> float:
+        """Number running at which full steps only just keep up with the prompts."""
+        spare = self._chunks - self.token_rate_per_s * self.full_steps_s
+        if spare[-1] > 0.0:
+            return float(self.counts[-1]) + 1.0
+        return float(np.interp(0.0, -spare, self.counts))
+
+    @property
+    def budget(self) -> float:
+        """Tokens of a full step."""
+        return float(self.server.token_budget)
+
+    def chunk(self, running: float) -> float:
+        """Prompt tokens of a full step beside `running` decodes; few slots let in few prompts at once."""
+        return max(min(self.budget - running, self.server.max_running * self.lengths.mean_prompt), 1.0)
+
+    @cached_property
+    def own_s(self) -> FloatArray:
+        """Duration [s] of the steps a prompt of each group needs when it is alone, at the fluid number running."""
+        running = self.fluid[0]
+        return own_steps_s(self.server, running, self.chunk(running), self.lengths.groups)
+
+    @cached_property
+    def fluid(self) -> tuple[float, float]:
+        """Number running and step time [s] if every step were average: n = lambda E[K] T, T = tau(n, lambda E[L] T).
+
+        A lower bound: step times are convex in the prompt tokens.
+        """
+        times = np.geomspace(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
+        running = np.minimum(self.gap_rate_per_s * times, 0.98 * self.limit.running)
+        tokens = np.minimum(self.token_rate_per_s * times, self.budget - running)
+        excess = step_durations_s(self.server, running, tokens) - times
+        above = int(np.flatnonzero(excess <= 0.0)[0]) if excess[-1] <= 0.0 else times.size - 1
+        low = max(above - 1, 0)
+        step_s = float(np.interp(0.0, -excess[[low, above]], times[[low, above]]))
+        return min(self.gap_rate_per_s * step_s, 0.98 * self.limit.running), step_s
+
+    def relaxation_steps(self, running: float) -> float:
+        """Steps in which a backlog is forgotten, variance per step / drift^2 of the walk of full steps."""
+        chunk = self.chunk(running)
+        full_s = step_duration_s(self.server, running, chunk)
+        drift = max(chunk - self.token_rate_per_s * full_s, 1e-3 * chunk)
+        return self.token_variance_per_s * full_s / drift**2
+
+    def window(self, running: float, step_s: float) -> float:
+        """Mean arrivals while a prompt is around: one step and its own steps, times the memory of the backlog."""
+        alone_s = step_s + float(self.own_s @ self.lengths.group_weights)
+        return self.rate_per_s * alone_s * (1.0 + self.relaxation_steps(running))
+
+    def tokens(self, dispersion: float) -> TokenArrivals:
+        """The token stream with a given index of dispersion of the counts."""
+        law = self.lengths
+        return token_arrivals(self.rate_per_s, law.prompts, law.prompt_weights, law.prompt_second_moment, dispersion)
+
+    def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
+        """What stands still at a number running; `full_running` decode in a full step."""
+        return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
+
+    def keeps_up(self, running: float) -> bool:
+        """Whether full steps beside `running` decodes serve more prompt tokens than arrive."""
+        chunk = self.chunk(running)
+        return chunk > self.token_rate_per_s * step_duration_s(self.server, running, chunk)
+
+
+@dataclass(frozen=True)
+class Burstiness:
+    """Dispersion of the arrival counts at the time scales that matter, and what an arrival sees of it.
+
+    Attributes:
+        in_step: index of dispersion for step times.
+        in_queue: index of dispersion for waiting.
+        sight: how an arrival's view differs from a random instant's.
+    """
+
+    in_step: float
+    in_queue: float
+    sight: Sight
+
+
+def burstiness(offered: Offered, running: float, step_s: float) -> Burstiness:
+    """Burstiness of an offered load at a number running and a step time [s].
+
+    A queue feels the dispersion over the time it remembers; a single step that over one step, or over the queue's
+    memory where that is larger. A regular stream (SCV < 1) keeps its distance: a request finds fewer others than a
+    random instant has.
+    """
+    scv = offered.arrivals.scv
+    window = offered.window(running, step_s)
+    in_queue = index_of_dispersion(window, scv)
+    in_step = max(in_queue, index_of_dispersion(offered.rate_per_s * step_s, scv))
+    if scv >= 1.0:
+        return Burstiness(in_step, in_queue, Sight(offered.rate_per_s, scv))
+    short, full = _thinning(offered, running, step_s)
+    return Burstiness(in_step, in_queue, Sight(offered.rate_per_s, scv, short, full, (1.0 - in_queue) / 2.0))
+
+
+def _thinning(offered: Offered, running: float, step_s: float) -> tuple[float, float]:
+    """Share of the steps with prompts, not full and full, that is left when a request of a regular stream arrives.
+
+    While a prompt is around for x mean gaps, M(x) arrive instead of x. Steps that are not full belong to prompts of
+    one step, full ones to longer prompts, each for as long as it is around.
+    """
+    chunk, own_s = offered.chunk(running), offered.own_s
+    windows = offered.rate_per_s * (step_s + own_s) * (1.0 + offered.relaxation_steps(running))
+    kept = np.clip(1.0 + companions(windows, offered.arrivals.scv) / windows, 0.0, 1.0)
+    spent = offered.lengths.group_weights * own_s
+    long = offered.lengths.groups > chunk
+    shares = [float(kept[part] @ spent[part] / spent[part].sum()) if part.any() else None for part in (~long, long)]
+    short = shares[0] if shares[0] is not None else shares[1]
+    full = shares[1] if shares[1] is not None else short
+    assert short is not None and full is not None
+    return short, full

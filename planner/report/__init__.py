@@ -1,0 +1,40 @@
+"""Results as records, tables, JSON, data frames and HTML. Nothing is computed here that a result does not hold.
+
+`records` names every field of a plan once; the other modules turn records into what a person or a program reads.
+"""
+
+from planner.report import comparison, explanation, glossary, html, json_documents, plan, terminal, what_if
+from planner.report.data_frames import frame, frames
+from planner.report.explanation import quantity
+from planner.report.html import csv_text, html_table
+from planner.report.json_documents import json_text, plain, plan_to_dict, require_writable, write_text
+from planner.report.performance import class_table, confidence_table
+from planner.report.plan import ROUNDING, diagnosis, planner_version, tables, token_laws
+
+__all__ = [
+    "ROUNDING",
+    "class_table",
+    "comparison",
+    "confidence_table",
+    "csv_text",
+    "diagnosis",
+    "explanation",
+    "frame",
+    "frames",
+    "glossary",
+    "html",
+    "html_table",
+    "json_documents",
+    "json_text",
+    "plain",
+    "plan",
+    "plan_to_dict",
+    "planner_version",
+    "quantity",
+    "require_writable",
+    "tables",
+    "terminal",
+    "token_laws",
+    "what_if",
+    "write_text",
+]

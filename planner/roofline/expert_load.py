@@ -1,0 +1,132 @@
+"""How the tokens of a step fall on the experts of one GPU: (token, expert) pairs, and experts that get any.
+
+Answers what a grouped GEMM needs beyond the number of tokens. Popularity is either uniform or follows a power law; with
+a power law the GPU asked for is the one with the most pairs, since the others wait for it. Results are deterministic.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.core import InputError
+
+FloatArray = NDArray[np.float64]
+
+DRAWS = 32
+"""Popularities drawn and averaged per number of tokens: the mean of the busiest GPU's pairs is then known to 5 %."""
+GRID_STEPS = 2
+"""Grid points per doubling of the number of tokens; between them loads are interpolated."""
+LARGEST_TOKENS = 2.0**20
+"""Largest number of tokens simulated; beyond it pairs grow in proportion."""
+SEED = 20_260_821
+"""Seed of the draws, fixed so that equal questions get equal answers."""
+
+
+def routed_load(
+    tokens: FloatArray, experts: int, experts_per_token: int, expert_parallel: int = 1, skew: float = 0.0
+) -> tuple[FloatArray, FloatArray]:
+    """Pairs on one GPU, and its experts that get at least one, for each number of tokens; shapes of `tokens`.
+
+    With skew 0 every token picks its experts evenly at random, and both are expectations:
+
+        pairs = tokens k / ep,    active = (experts / ep) (1 - (1 - k / experts)^tokens)
+
+    Otherwise expert popularities are drawn from a bounded power law p(x) ~ x^-skew with 1 <= x <= 0.8 tokens (0.01 to 2
+    with fewer pairs than experts), scaled to tokens k pairs, no expert above `tokens`; experts are grouped on GPUs in
+    that random order, and the GPU with the most pairs is returned, averaged over draws.
+
+    Args:
+        tokens: tokens of the step over all GPUs of the expert-parallel group [tokens].
+        experts: routed experts of the layer.
+        experts_per_token: k, experts each token uses.
+        expert_parallel: ep, GPUs the experts are spread over.
+        skew: exponent of the power law; 0 = uniform. Measured popularities lie between; 1.01 and 1.2 are the ones
+            that published kernel tables use (NVIDIA AIConfigurator, collector of MoE kernels).
+
+    Raises:
+        InputError: a count is not positive, `experts_per_token` exceeds `experts`, or `expert_parallel` does not
+            divide `experts`, or the skew is negative.
+
+    >>> pairs, active = routed_load(np.array([1.0, 1000.0]), 256, 8, expert_parallel=8)
+    >>> pairs.tolist(), active.round(3).tolist()  # one token: 8 experts, one of them here on average
+    ([1.0, 1000.0], [1.0, 32.0])
+    """
+    _check(experts, experts_per_token, expert_parallel, skew)
+    tokens = np.asarray(tokens, dtype=np.float64)
+    if not skew:
+        missed = (1.0 - experts_per_token / experts) ** tokens
+        return tokens * (experts_per_token / expert_parallel), experts / expert_parallel * (1.0 - missed)
+    grid, share, active = _simulated(experts, experts_per_token, expert_parallel, float(skew))
+    at = np.log2(np.maximum(tokens, 1.0))
+    pairs = np.interp(at, grid, share) * tokens * experts_per_token
+    return pairs, np.interp(at, grid, active) * np.minimum(tokens, 1.0)
+
+
+def _check(experts: int, experts_per_token: int, expert_parallel: int, skew: float) -> None:
+    if experts < 1 or not 1 <= experts_per_token <= experts:
+        raise InputError("experts_per_token", experts_per_token, f"must lie in [1, experts = {experts}]", "lower it")
+    if expert_parallel < 1 or experts % expert_parallel:
+        raise InputError("expert_parallel", expert_parallel, f"must divide experts = {experts}", "use a divisor")
+    if skew < 0.0:
+        raise InputError("skew", skew, "must not be negative", "use 0 for uniform popularity")
+
+
+@lru_cache(maxsize=1024)
+def _simulated(experts: int, k: int, ranks: int, skew: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Per point of a grid of log2(tokens): busiest GPU's share of all pairs, and its active experts."""
+    random = np.random.default_rng(SEED)
+    grid = np.arange(0.0, np.log2(LARGEST_TOKENS) + 0.1, 1.0 / GRID_STEPS)
+    shares, actives = np.empty_like(grid), np.empty_like(grid)
+    uniform = random.random((DRAWS, experts))
+    for i, tokens in enumerate(np.round(2.0**grid)):
+        low, high = (1.0, 0.8 * tokens) if tokens * k > experts else (0.01, 2.0)
+        counts = power_law_counts(uniform, tokens * k, tokens, skew, low, max(high, 1.01 * low))
+        by_rank = counts.reshape(DRAWS, ranks, experts // ranks)
+        pairs = by_rank.sum(axis=2)
+        busiest = pairs.argmax(axis=1)
+        chosen = np.arange(DRAWS)
+        shares[i] = pairs[chosen, busiest].mean() / (tokens * k)
+        actives[i] = (by_rank[chosen, busiest] > 0).sum(axis=1).mean()
+    return grid, shares, actives
+
+
+def power_law_counts(
+    uniform: FloatArray, total: float, most: float, skew: float, low: float, high: float
+) -> FloatArray:
+    """Whole pairs per expert, shape (draws, experts), rows summing to `total`: bounded power law, then rounded.
+
+    `uniform` are uniform random numbers; the inverse distribution function is
+    ``(low^(1-a) + u (high^(1-a) - low^(1-a)))^(1/(1-a))``, and for a = 1 ``low (high / low)^u``. What rounding
+    leaves over goes to the most popular experts, what it lacks comes from the least popular, and what exceeds `most`
+    on one expert goes to the next popular ones.
+    """
+    if abs(skew - 1.0) < 1e-6:
+        x = low * (high / low) ** uniform
+    else:
+        power = 1.0 - skew
+        x = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
+    wanted = x / x.sum(axis=1, keepdims=True) * total
+    order = np.argsort(-wanted, axis=1, kind="stable")
+    ranked = np.rint(np.take_along_axis(wanted, order, axis=1))
+    short = np.maximum(total - ranked.sum(axis=1, keepdims=True), 0.0)
+    experts = uniform.shape[1]
+    ranked += short // experts + (np.arange(experts) < short % experts)
+    cumulative = np.minimum(np.cumsum(ranked, axis=1), total)
+    counts = _capped(np.diff(cumulative, axis=1, prepend=0.0), most)
+    spread = np.empty_like(counts)
+    np.put_along_axis(spread, order, counts, axis=1)
+    return spread
+
+
+def _capped(counts: FloatArray, most: float) -> FloatArray:
+    """The same totals with no entry above `most`; what is cut off goes to the following entries."""
+    over = np.zeros(counts.shape[0])
+    capped = np.empty_like(counts)
+    for i in range(counts.shape[1]):
+        carried = counts[:, i] + over
+        capped[:, i] = np.minimum(carried, most)
+        over = carried - capped[:, i]
+    return capped

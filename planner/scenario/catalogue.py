@@ -1,0 +1,112 @@
+"""What there is to choose from: GPUs, models and scenarios, as tables to read and as plain data."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_price
+from planner.core import Table, money, significant, with_unit
+from planner.llm import LlmSpec, active_parameters, kv_bytes_per_token, list_llms, load_llm, parameters
+from planner.scenario.read import Scenario, list_scenarios, read_scenario
+from planner.supply import STALE_PRICE_DAYS, PricePolicy
+
+_PEAKS = ("bf16", "fp8")
+"""Compute formats that get a column."""
+
+
+def sku_table(hardware: HardwareDb | None = None) -> Table:
+    """Memory, dense peaks, scale-up link and cheapest on-demand price of every SKU."""
+    hardware = hardware or load_hardware()
+    rows = tuple(_sku_cells(sku, _price(hardware, name)) for name, sku in hardware.skus.items())
+    columns = ("SKU", "HBM GiB", "HBM TB/s", *_PEAKS, "link GB/s x GPUs", "USD per hour", "provider", "read on")
+    note = (
+        "Peaks: dense TFLOP/s. Link: per GPU and direction, and the GPUs it joins. USD per hour: cheapest on-demand "
+        "price of one GPU, not a stale one if there is another."
+    )
+    return Table("GPUs", columns, rows, note)
+
+
+def _price(hardware: HardwareDb, sku: str) -> Price | None:
+    """The price a plan would use by default: not a stale one if there is another."""
+    policy = PricePolicy()
+    fresh = select_price(hardware, sku, not_before=policy.day - timedelta(days=STALE_PRICE_DAYS))
+    return fresh or select_price(hardware, sku)
+
+
+def _sku_cells(sku: GpuSku, price: Price | None) -> tuple[str, ...]:
+    peaks = {str(dtype): significant(1e-12 * fact.value) for dtype, fact in sku.peak_flops_per_s.items()}
+    return (
+        sku.id,
+        significant(sku.hbm_capacity_bytes.value / 2**30),
+        significant(1e-12 * sku.hbm_bandwidth_bytes_per_s.value),
+        *(peaks.get(dtype, "-") for dtype in _PEAKS),
+        f"{significant(1e-9 * sku.scale_up.bandwidth_bytes_per_s.value)} x {sku.scale_up.domain_gpus}",
+        money(price.usd_per_gpu_hour) if price else "-",
+        price.provider if price else "-",
+        price.retrieved_on.isoformat() if price else "-",
+    )
+
+
+def sku_list(hardware: HardwareDb | None = None) -> list[dict[str, Any]]:
+    """Every SKU with all facts and sources, and its cheapest on-demand price or None, as plain data."""
+    hardware = hardware or load_hardware()
+    priced = ((sku, _price(hardware, name)) for name, sku in hardware.skus.items())
+    return [
+        {**sku.model_dump(mode="json"), "price": price.model_dump(mode="json") if price else None}
+        for sku, price in priced
+    ]
+
+
+def llm_table() -> Table:
+    """Parameters, layers, KV bytes per token, context and native formats of every packaged model."""
+    rows = tuple(_llm_cells(load_llm(name)) for name in list_llms())
+    columns = ("model", "parameters [B]", "active [B]", "layers", "KV [KiB/token]", "context [tokens]", "checkpoint")
+    note = "KV: in the format of the checkpoint's cache. Any Hugging Face config.json of a supported family works too."
+    return Table("Models", columns, rows, note)
+
+
+def _llm_cells(llm: LlmSpec) -> tuple[str, ...]:
+    return (
+        llm.id,
+        significant(1e-9 * parameters(llm)),
+        significant(1e-9 * active_parameters(llm)),
+        f"{llm.num_layers:,}",
+        significant(kv_bytes_per_token(llm, llm.native_precision.kv_cache) / 2**10),
+        f"{llm.max_context_tokens:,}",
+        str(llm.native_precision.weights),
+    )
+
+
+def llm_list() -> list[dict[str, Any]]:
+    """Every packaged model as plain data."""
+    listed = []
+    for llm in map(load_llm, list_llms()):
+        counts = {"parameters": parameters(llm), "active_parameters": active_parameters(llm)}
+        kv = {"kv_bytes_per_token": kv_bytes_per_token(llm, llm.native_precision.kv_cache)}
+        listed.append({**llm.model_dump(mode="json"), **counts, **kv})
+    return listed
+
+
+def scenario_table() -> Table:
+    """What every packaged scenario serves, and what it promises."""
+    rows = []
+    for name in list_scenarios():
+        scenario = read_scenario(name)[0]
+        rate = "-" if scenario.workload.rate_per_s is None else significant(scenario.workload.rate_per_s)
+        rows.append((name, scenario.description, _served(scenario), rate, _promised(scenario)))
+    columns = ("scenario", "description", "model", "requests/s", "targets")
+    return Table("Scenarios", columns, tuple(rows), "planner plan NAME plans one; planner schema prints every field.")
+
+
+def _served(scenario: Scenario) -> str:
+    return scenario.llm if isinstance(scenario.llm, str) else str(scenario.llm.get("_name", "given"))
+
+
+def _promised(scenario: Scenario) -> str:
+    return "; ".join(f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in scenario.slo)
+
+
+def scenario_list() -> list[dict[str, Any]]:
+    """Every packaged scenario with all its fields as plain data."""
+    return [{**read_scenario(name)[0].model_dump(mode="json"), "name": name} for name in list_scenarios()]

@@ -1,0 +1,239 @@
+"""What a scenario may say: the records of its fields, in every form a person may write them. Types only.
+
+`planner.scenario.read` reads them from a file and builds the request they stand for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from hardware_db import OwnHardware
+from planner.core import (
+    MAX_BATCH,
+    MAX_SCV,
+    SCENARIO,
+    Frozen,
+    InputError,
+    LatencyTarget,
+    SharedPrefixes,
+    from_validation_error,
+)
+from planner.llm import Precision
+from planner.optimizer import Objective
+from planner.search import SearchSpace
+from planner.supply import FleetLimits, PricePolicy
+from planner.traffic import CascadePoint, DemandProfile, LengthSplit
+
+
+class ConstantLengths(Frozen):
+    """Every request alike."""
+
+    input_tokens: int = Field(ge=1, description="tokens")
+    output_tokens: int = Field(ge=1, description="tokens")
+
+
+class TraceLengths(Frozen):
+    """Lengths of a request trace in a CSV file (see `planner.traffic.trace.read_trace`)."""
+
+    trace: str = Field(min_length=1, description="path of the CSV, relative to the scenario file")
+
+
+class ScaledLengths(Frozen):
+    """A preset with all inputs, all outputs or both times a factor, so that they have the means given.
+
+    Shape and correlation stay those of the preset; lengths are rounded to whole tokens.
+    """
+
+    preset: str = Field(min_length=1, description="name of a packaged law of lengths")
+    mean_input_tokens: float | None = Field(default=None, ge=1, description="tokens; default: the preset's")
+    mean_output_tokens: float | None = Field(default=None, ge=1, description="tokens; default: the preset's")
+
+
+class CellLengths(Frozen):
+    """A histogram: what a trace comes down to, so that a scenario with it needs no other file."""
+
+    cells: tuple[tuple[int, int, float], ...] = Field(
+        min_length=1, max_length=2000, description="input tokens, output tokens, weight"
+    )
+    source: str = Field(default="given", max_length=200, description="where it comes from")
+
+
+_LENGTHS: Mapping[str, type[Frozen]] = {"trace": TraceLengths, "preset": ScaledLengths, "cells": CellLengths}
+"""Forms of lengths by the field that tells them apart; constant lengths have none of these."""
+
+
+def form_of_lengths(value: object) -> object:
+    """Decide by shape which form of lengths is meant, so that an error names the user's field, not a type."""
+    if isinstance(value, Mapping):
+        form = next((form for field, form in _LENGTHS.items() if field in value), ConstantLengths)
+        try:
+            return form.model_validate(dict(value))
+        except ValidationError as error:
+            raise from_validation_error(error) from None
+    if isinstance(value, str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths):
+        return value
+    bound = "must be the name of a preset, constant lengths, or a trace"
+    raise InputError(
+        "", value, bound, "write azure-2023-conv, {input_tokens: 1000, output_tokens: 100} or {trace: FILE}"
+    )
+
+
+def _number_or_name(value: object) -> object:
+    bound = f"must be a number from 0 to {MAX_SCV:g}, or the name of a preset"
+    fix = "write 1 for Poisson, or azure-2023-conv"
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        return value
+    except OverflowError:
+        number = math.inf
+    if not 0.0 <= number <= MAX_SCV:
+        raise InputError("", value, bound, fix)
+    return number
+
+
+def _name_or_config(value: object) -> object:
+    if isinstance(value, str) or (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        return value
+    bound = "must be a preset, the path of a config.json, or its content"
+    raise InputError("", value, bound, "write e.g. llama-3.1-8b (see `planner llms`)")
+
+
+Lengths = Annotated[
+    str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths, BeforeValidator(form_of_lengths)
+]
+Scv = Annotated[float | str, BeforeValidator(_number_or_name)]
+Llm = Annotated[str | dict[str, Any], BeforeValidator(_name_or_config)]
+
+
+class ScenarioClass(Frozen):
+    """One kind of request in a mix."""
+
+    name: str
+    share: float = Field(gt=0, le=1, description="of all arrivals")
+    lengths: Lengths
+    priority: int = Field(default=0, ge=-1000, le=1000, description="lower is served first, where the order heeds it")
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="share of the service under fair-share order")
+    slo: tuple[LatencyTarget, ...] = Field(default=(), description="targets of this class alone")
+    prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
+
+
+class ScenarioWorkload(Frozen):
+    """Traffic: rate, burstiness and lengths; or a trace that is replayed; or users in a closed loop."""
+
+    rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals [1/s]; a trace is rescaled to it")
+    scv: Scv = Field(default=1.0, description="squared coefficient of variation of gaps, or a preset's name")
+    batch_mean: float = Field(default=1.0, ge=1, le=MAX_BATCH, description="mean requests of a batch of arrivals")
+    replay: str | None = Field(default=None, min_length=1, description="trace (CSV) whose requests are replayed")
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000, description="users of a closed loop: no rate")
+    lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
+    prefixes: SharedPrefixes | None = Field(default=None, description="what prompts have in common (without classes)")
+    classes: tuple[ScenarioClass, ...] = Field(default=(), description="instead of lengths: a mix of classes")
+
+
+class ScenarioService(Frozen):
+    """Another model in the same fleet, with its own traffic and targets."""
+
+    name: str = Field(min_length=1, max_length=200)
+    llm: Llm = Field(description="preset id, path of a config.json, or its content")
+    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    workload: ScenarioWorkload
+    slo: tuple[LatencyTarget, ...] = Field(min_length=1)
+
+
+class ScenarioCascade(Frozen):
+    """A small model in front of the scenario's own; see `planner.fleet.slices.Cascade`."""
+
+    llm: Llm = Field(description="the small model")
+    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    slo: tuple[LatencyTarget, ...] = Field(default=(), description="of the small model; default: those of the scenario")
+    points: tuple[CascadePoint, ...] = Field(min_length=1, description="share escalated and quality, as measured")
+    least_quality: float
+    routed: bool = Field(default=False, description="a router decides beforehand; false: the small model tries first")
+
+
+class TraceProfile(Frozen):
+    """A demand profile counted from a trace: arrivals by hour of the day or of the week."""
+
+    trace: str = Field(min_length=1, description="CSV of requests")
+    week: bool = Field(default=False, description="by hour of the week instead of the day")
+    cold_start_s: float = Field(default=0.0, ge=0)
+    autoscale: bool = True
+
+
+class ScenarioOffline(Frozen):
+    """Work for the scenario's model that may wait; see `planner.fleet.slices.OfflineWork`."""
+
+    name: str = Field(min_length=1, max_length=200)
+    lengths: Lengths
+    requests_per_hour: float = Field(gt=0)
+
+
+def _form_of_profile(value: object) -> object:
+    """A profile in one of its forms."""
+    if isinstance(value, Mapping):
+        return (TraceProfile if "trace" in value else DemandProfile).model_validate(dict(value))
+    if isinstance(value, str | DemandProfile | TraceProfile):
+        return value
+    bound = "must be the name of a preset, factors by period, or a trace"
+    raise InputError("", value, bound, "write {factors: [0.5, 1, 1.5]} or {trace: FILE}")
+
+
+Profile = Annotated[str | DemandProfile | TraceProfile, BeforeValidator(_form_of_profile)]
+
+
+class ScenarioSimulation(Frozen):
+    """How the chosen plan is simulated."""
+
+    seed: int = Field(default=0, ge=0)
+    requests: int = Field(default=10_000, ge=100, le=1_000_000)
+
+
+class ScenarioPrices(PricePolicy):
+    """Which prices apply, and a price list of one's own; see `planner.supply.price_lists`."""
+
+    file: str | None = Field(
+        default=None, min_length=1, description="price list (CSV): a SKU in it has only its prices"
+    )
+    file_provider: str | None = Field(default=None, description="whose SkyPilot catalog it is; default: its folder")
+
+    @property
+    def policy(self) -> PricePolicy:
+        """Without the list."""
+        return PricePolicy.model_validate(self.model_dump(exclude={"file", "file_provider"}))
+
+
+class Scenario(Frozen):
+    """What a person writes down: the input of `planner plan`."""
+
+    schema_version: int = Field(
+        default=SCENARIO.current,
+        ge=SCENARIO.current,
+        le=SCENARIO.current,
+        description="how the fields are to be read; default: as this planner does",
+    )
+    name: str = Field(default="unnamed", max_length=200)
+    description: str = Field(default="", max_length=4000)
+    llm: Llm = Field(description="preset id, path of a config.json, or its content")
+    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    workload: ScenarioWorkload
+    slo: tuple[LatencyTarget, ...] = Field(min_length=1)
+    search: SearchSpace
+    prices: ScenarioPrices = Field(default=ScenarioPrices())
+    limits: FleetLimits = FleetLimits()
+    objective: Objective = Objective.MIN_COST
+    simulation: ScenarioSimulation = ScenarioSimulation()
+    attainment: float | None = Field(default=None, gt=0, lt=1, description="share that meets all targets at once")
+    services: tuple[ScenarioService, ...] = Field(default=(), description="other models in the same fleet")
+    split: LengthSplit | None = Field(default=None, description="lengths at which traffic may go different ways")
+    by_class: bool = Field(default=False, description="every request class may go to pools of its own")
+    profile: Profile | None = Field(default=None, description="how the demand moves over the day or week")
+    cascade: ScenarioCascade | None = Field(default=None, description="a small model that answers some requests")
+    offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")
+    growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    pessimism: float | None = Field(default=None, gt=0.5, lt=1.0, description="probability that step times hold")
+    own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")

@@ -1,0 +1,228 @@
+"""What is searched and what a search finds: types only.
+
+A *configuration* is one replica's set-up in one role. An *option* is what serves a request from end to end: one mixed
+pool, or a prefill and a decode pool (of the same or of different SKUs). How many replicas is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hardware_db import Calibration, GpuSku
+from planner.core import Frozen, InputError, LatencyTarget, Metric, Slo, Workload
+from planner.engine import LoraAdapters, ReplicaConfig, Speculation
+from planner.llm import LlmSpec, Precision
+from planner.serving import Deployment, Pool, Role, Router
+
+MAX_GRID = 200_000
+
+
+class Mode(StrEnum):
+    """How prompts and decodes share the hardware."""
+
+    MIXED = "mixed"
+    DISAGGREGATED = "disaggregated"
+
+
+class SearchSpace(Frozen):
+    """The grid of configurations to consider: every combination that fits in memory.
+
+    Combinations of degrees that make no replica (`ep` that does not divide `tp * dp`) are left out.
+    """
+
+    skus: tuple[str, ...] = Field(min_length=1, description="SKU ids of the hardware database")
+    modes: tuple[Mode, ...] = Field(default=(Mode.MIXED, Mode.DISAGGREGATED), min_length=1)
+    tp: tuple[int, ...] = Field(default=(1, 2, 4, 8), min_length=1)
+    pp: tuple[int, ...] = Field(default=(1,), min_length=1)
+    dp: tuple[int, ...] = Field(default=(1,), min_length=1, description="attention data parallelism in a replica")
+    ep: tuple[int, ...] = Field(default=(1,), min_length=1)
+    max_running_requests: tuple[int, ...] = Field(default=(64, 128, 256), min_length=1)
+    max_batched_tokens: tuple[int, ...] = Field(default=(512, 1024, 2048, 4096, 8192), min_length=1)
+    precisions: tuple[Precision, ...] = Field(
+        default=(), description="number formats that may be used besides the one of the request"
+    )
+    engine: str = "vllm"
+    more_engines: tuple[str, ...] = Field(default=(), description="engines that may be used besides `engine`")
+    prefix_cache: tuple[bool, ...] = Field(default=(False,), min_length=1, description="False, True or both")
+    speculation: tuple[Speculation | None, ...] = Field(
+        default=(None,), min_length=1, description="drafting set-ups to choose from; null: none"
+    )
+    lora: LoraAdapters | None = Field(default=None, description="adapters that share the base model in every replica")
+    router: Router = Field(default=Router.ROUND_ROBIN, description="of every pool")
+    simplicity: float = Field(
+        default=0.01, ge=0, le=1, description="share of the least cost that may be paid for fewer kinds of pools"
+    )
+    pair_skus: bool = Field(default=True, description="prefill and decode pools may be of different SKUs")
+    calibrated: bool = Field(default=True, description="kernels as measured; false: datasheet rooflines, a bound")
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Every engine that may be used."""
+        return tuple(dict.fromkeys((self.engine, *self.more_engines)))
+
+    @model_validator(mode="after")
+    def _positive_and_small_enough(self) -> Self:
+        size = len(self.skus) * len(self.engines) * (1 + len(self.precisions))
+        size *= len(self.prefix_cache) * len(self.speculation)
+        for name in ("tp", "pp", "dp", "ep", "max_running_requests", "max_batched_tokens"):
+            values = getattr(self, name)
+            if min(values) < 1:
+                raise InputError(name, min(values), "must be >= 1")
+            size *= len(values)
+        if size > MAX_GRID:
+            raise InputError("search", size, f"more than {MAX_GRID} configurations", "shorten a list")
+        return self
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A SKU that can be had.
+
+    Attributes:
+        sku: the GPU.
+        calibrations: by engine id, what its step times come from; absent or None: datasheet rooflines.
+    """
+
+    sku: GpuSku
+    calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What every configuration is judged by. The rate of the workload is the largest that any pool may get."""
+
+    llm: LlmSpec
+    precision: Precision
+    workload: Workload
+    slo: Slo
+
+    def targets(self, metric: Metric) -> tuple[LatencyTarget, ...]:
+        """The targets on one metric."""
+        return tuple(target for target in self.slo.targets if target.metric is metric)
+
+
+@dataclass(frozen=True)
+class PoolOption:
+    """One configuration in one role."""
+
+    role: Role
+    config: ReplicaConfig
+    router: Router = Router.ROUND_ROBIN
+    tag: str = ""
+    """What else tells it from its neighbours in the search, e.g. ``sglang bf16 prefix cache``; part of the name."""
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        return self.config.parallelism.gpus
+
+    @cached_property
+    def name(self) -> str:
+        """E.g. ``h100-sxm TP2 c2048 b128``."""
+        config = self.config
+        return f"{config.label} c{config.max_batched_tokens} b{config.max_running_requests} {self.tag}".rstrip()
+
+    def pool(self, replicas: int) -> Pool:
+        """So many replicas of it."""
+        return Pool(role=self.role, config=self.config, replicas=replicas, router=self.router)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Configurations in one role that buy the same: one SKU, one parallelism, one KV format. How it is set up is free.
+
+    Attributes:
+        role: of all members.
+        members: at least one, all different.
+    """
+
+    role: Role
+    members: tuple[PoolOption, ...]
+
+    @property
+    def sku(self) -> str:
+        """SKU id."""
+        return self.members[0].config.sku.id
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        return self.members[0].gpus
+
+    @property
+    def kv_cache(self) -> str:
+        """KV format: pools hand over to pools of the same one."""
+        return self.members[0].config.precision.kv_cache.value
+
+    @cached_property
+    def name(self) -> str:
+        """E.g. ``prefill h100-sxm TP2 kv fp8``."""
+        return f"{self.role} {self.members[0].config.label} kv {self.kv_cache}"
+
+
+@dataclass(frozen=True)
+class DeploymentOption:
+    """Pools that serve together: one mixed, or prefill and decode."""
+
+    mode: Mode
+    pools: tuple[PoolOption, ...]
+
+    @cached_property
+    def name(self) -> str:
+        """E.g. ``mixed h100-sxm TP2 c2048 b128``."""
+        return f"{self.mode} " + " + ".join(pool.name for pool in self.pools)
+
+    @property
+    def skus(self) -> frozenset[str]:
+        """SKU ids in use."""
+        return frozenset(pool.config.sku.id for pool in self.pools)
+
+    def gpus(self, replicas: tuple[int, ...]) -> dict[str, int]:
+        """GPUs by SKU id with these pool sizes."""
+        counts: dict[str, int] = {}
+        for count, pool in zip(replicas, self.pools, strict=True):
+            counts[pool.config.sku.id] = counts.get(pool.config.sku.id, 0) + count * pool.gpus
+        return counts
+
+    def deployment(self, replicas: tuple[int, ...]) -> Deployment:
+        """The deployment with these pool sizes."""
+        return Deployment(pools=tuple(pool.pool(count) for pool, count in zip(self.pools, replicas, strict=True)))
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a SKU offers nothing in one mode.
+
+    Attributes:
+        sku: id.
+        mode: of the deployment.
+        reason: of the configuration that comes nearest.
+        ratio: its worst latency / threshold on idle replicas: the smallest relaxation that would help; inf when
+            latency is not the reason.
+    """
+
+    sku: str
+    mode: Mode
+    reason: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Dominated:
+    """A configuration that was left out because another is never worse for the fleet.
+
+    Attributes:
+        name: of the configuration.
+        by: name of the one that stands in for it.
+        reason: in words, with both figures.
+    """
+
+    name: str
+    by: str
+    reason: str

@@ -1,0 +1,82 @@
+"""The hand-over from a prefill to a decode pool: how long a prompt's KV cache is on its way, and what it does to TPOT.
+
+A transfer of b bytes takes b / (bandwidth of the smaller replica's NICs). What of it is waited for depends on
+`KvTransfer`:
+
+- `layerwise`: layers leave as they are computed, so that max(transfer / layers, transfer - last step) remains;
+- `shared`: the transfers of one prefill replica follow one another on its link, and so do those to one decode replica
+  (`queueing.link`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.core import LatencyDistribution, TokenLengths
+from planner.engine import kv_transfer_bytes
+from planner.queueing import LinkWait, QueueLatency, exposed_s, link_wait, summed
+from planner.serving.types import Deployment
+
+FloatArray = NDArray[np.float64]
+
+POINTS = 64
+"""Points a law is condensed to before it is divided by output lengths."""
+
+
+def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatArray:
+    """Time on the link [s] of each length cell, shape (cells,): bytes of the prompt's cache / link bandwidth."""
+    sent_bytes = kv_transfer_bytes(deployment.pools[0].config, lengths.inputs)
+    return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s)
+
+
+def transfer_law(
+    deployment: Deployment,
+    lengths: TokenLengths,
+    link: LinkWait | None = None,
+    last_step_s: Callable[[FloatArray], FloatArray] | None = None,
+) -> LatencyDistribution:
+    """Law of the time [s] between a prompt's last step and its cache at the decode replica.
+
+    Args:
+        deployment: the pools.
+        lengths: of the requests that are handed over.
+        link: what a transfer waits for; None leaves that out.
+        last_step_s: duration [s] of the step that ends a prompt, from its tokens; used when layers are sent one by one.
+    """
+    waited_s = kv_transfer_times_s(deployment, lengths)
+    if deployment.transfer.layerwise and last_step_s is not None:
+        waited_s = exposed_s(waited_s, deployment.pools[0].config.llm.num_layers, last_step_s(lengths.inputs))
+    law = LatencyDistribution.from_samples(waited_s, lengths.probabilities)
+    if not deployment.transfer.shared or link is None:
+        return law
+    return summed(law, link.wait)
+
+
+def waiting_for_link(deployment: Deployment, lengths: TokenLengths, rate_per_s: float) -> LinkWait:
+    """Wait for the links of sender and receiver at so many hand-overs a second."""
+    times_s = kv_transfer_times_s(deployment, lengths)
+    alone = LatencyDistribution.from_samples(times_s, lengths.probabilities).condensed(POINTS)
+    return link_wait(rate_per_s, alone, *(pool.replicas for pool in deployment.pools))
+
+
+def tandem_tpot(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDistribution) -> LatencyDistribution:
+    """TPOT after a hand-over: gap + (transfer + wait) / (O - 1), the terms taken as independent.
+
+    The second token comes only after transfer and admission, so their delay is spread over the O - 1 gaps.
+    """
+    delay = summed(transfer, decode.ttft).condensed(POINTS)
+    gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(POINTS)
+    spread = LatencyDistribution.from_samples(
+        np.divide.outer(delay.support_s, gaps.support_s).ravel(), np.multiply.outer(delay.weights, gaps.weights).ravel()
+    )
+    return summed(decode.tpot, spread)
+
+
+def tandem_itl(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDistribution) -> LatencyDistribution:
+    """ITL after a hand-over: the first of a request's O - 1 gaps is transfer, wait and a step; the others are steps."""
+    first = summed(transfer, decode.ttft, decode.itl)
+    share = 1.0 / float((lengths.outputs - 1.0) @ lengths.probabilities)
+    return LatencyDistribution.mixture([(first, share), (decode.itl, 1.0 - share)])

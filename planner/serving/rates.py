@@ -1,0 +1,216 @@
+"""Latency against rate: the rate a deployment sustains under its targets, and whole curves.
+
+Everything here asks `planner.serving.performance.evaluate` at several rates. As the rate grows from nothing to the
+limit of stability every percentile grows without bound, so "how far is the worst target from its threshold" crosses
+zero once; the crossing is found by a bracketing secant method on the logarithm of that ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
+
+from planner.core import InputError, LatencyTarget, Metric, Slo, Workload
+from planner.serving.performance import evaluate
+from planner.serving.stage import largest_stable_rate_per_s
+from planner.serving.types import Deployment, Performance
+
+FloatArray = NDArray[np.float64]
+
+RATE_TOLERANCE = 0.002
+"""Relative tolerance of a sustainable rate."""
+IDLE_SHARE = 1e-3
+"""A deployment at this share of its largest stable rate is as good as idle."""
+CLOSEST = 0.995
+"""Largest share of the largest stable rate that is tried."""
+MOST_EVALUATIONS = 40
+NODES = 12
+"""Rates a sweep evaluates unless told otherwise."""
+SMALLEST = 1e-12
+"""A latency of 0 [s] on a logarithmic scale."""
+
+
+def excess(performance: Performance, slo: Slo) -> float:
+    """How far the worst target is from holding: log(latency / threshold).
+
+    At most 0 when the Slo holds; infinite when unstable. Targets of a joint Slo count together: with attainment a the
+    figure is log((1 - share within all thresholds) / (1 - a)).
+    """
+    if not performance.stable:
+        return math.inf
+    if slo.attainment is not None:
+        return math.log(max(1.0 - performance.attainment(slo), 1e-9) / (1.0 - slo.attainment))
+    return max(math.log(max(performance.latency_s(target), 1e-12) / target.threshold_s) for target in slo.targets)
+
+
+def sustainable_rate_per_s(
+    deployment: Deployment,
+    workload: Workload,
+    slo: Slo,
+    judge: Callable[[Deployment, Workload], Performance] = evaluate,
+    tolerance: float = RATE_TOLERANCE,
+    at_most: float = math.inf,
+) -> float:
+    """Largest rate [requests/s] at which the deployment meets the Slo; 0 when it misses it even nearly idle.
+
+    Args:
+        deployment: the pools.
+        workload: mix and burstiness; its own rate does not matter.
+        slo: the targets.
+        judge: what answers for a rate: `evaluate`, or a call of `simulate` with a fixed seed (the same random numbers
+            at every rate keep the curve monotone).
+        tolerance: relative width of the bracket at which the search ends; the lower end is returned.
+        at_most: rates above it do not matter [requests/s].
+
+    Raises InputError as `evaluate`, and for closed loops, whose rate is an outcome.
+    """
+    top = min(at_most, CLOSEST * largest_stable_rate_per_s(deployment, workload))
+
+    def over(rate_per_s: float) -> float:
+        return excess(judge(deployment, workload.at_rate(rate_per_s)), slo)
+
+    low, high = IDLE_SHARE * top, top
+    at_high = over(high)
+    if at_high <= 0.0:
+        return high
+    at_low = over(low)
+    if at_low > 0.0:
+        return 0.0
+    side = 0
+    for _ in range(MOST_EVALUATIONS):
+        if high - low <= tolerance * high:
+            break
+        middle = _between(low, high, at_low, at_high)
+        at_middle = over(middle)
+        if at_middle <= 0.0:
+            low, at_low = middle, at_middle
+            at_high, side = (at_high / 2.0 if side == 1 else at_high), 1
+        else:
+            high, at_high = middle, at_middle
+            at_low, side = (at_low / 2.0 if side == -1 else at_low), -1
+    return low
+
+
+def _between(low: float, high: float, at_low: float, at_high: float) -> float:
+    """Where the secant crosses zero (Illinois variant of regula falsi), kept off the ends; else the middle.
+
+    Dowell and Jarratt, "A modified regula falsi method for computing the root of an equation", BIT 11 (1971) 168-174.
+    """
+    if not math.isfinite(at_high) or at_high <= at_low:
+        return (low + high) / 2.0
+    share = -at_low / (at_high - at_low)
+    return low + min(max(share, 0.02), 0.98) * (high - low)
+
+
+@dataclass(frozen=True, eq=False)
+class RateSweep:
+    """Percentiles and goodput of a deployment at many rates.
+
+    Attributes:
+        rates_per_s: shape (n,), rising.
+        nodes_per_s: rates that were evaluated, shape (m,), rising; between them figures are interpolated.
+        performances: one per node.
+    """
+
+    rates_per_s: FloatArray
+    nodes_per_s: FloatArray
+    performances: tuple[Performance, ...]
+
+    def latencies_s(self, metric: Metric, percentile: float) -> FloatArray:
+        """A percentile [s] at each rate, shape (n,); infinite where unstable."""
+        return self._at_rates([p.distribution(metric).quantile_s(percentile) for p in self.performances], _log, np.exp)
+
+    def goodput_per_s(self, slo: Slo) -> FloatArray:
+        """Requests per second that meet every threshold, at each rate, shape (n,)."""
+        return self.rates_per_s * self.attainment(slo)
+
+    def attainment(self, slo: Slo) -> FloatArray:
+        """Share of requests that meet every threshold, at each rate, shape (n,); 0 where unstable."""
+        return self._at_rates(
+            [p.attainment(slo) if p.stable else 0.0 for p in self.performances], np.asarray, np.asarray
+        )
+
+    def binding(self, slo: Slo) -> tuple[LatencyTarget | None, ...]:
+        """The target furthest beyond its threshold at each rate, None where all hold."""
+        over = np.stack([self.latencies_s(t.metric, t.percentile) / t.threshold_s for t in slo.targets])
+        worst = over.argmax(axis=0)
+        return tuple(
+            slo.targets[index] if over[index, place] > 1.0 else None for place, index in enumerate(worst.tolist())
+        )
+
+    def _at_rates(
+        self,
+        at_nodes: Sequence[float],
+        scale: Callable[[FloatArray], FloatArray],
+        back: Callable[[FloatArray], FloatArray],
+    ) -> FloatArray:
+        """Figures at the nodes carried to all rates by a monotone cubic on a scale of their own.
+
+        From the first infinite one on they stay infinite. Fritsch and Carlson, SIAM J. Numerical Analysis 17 (1980).
+        """
+        values = np.asarray(at_nodes, dtype=np.float64)
+        finite = int(np.argmin(np.isfinite(values))) if not np.isfinite(values).all() else values.size
+        found = np.full(self.rates_per_s.size, math.inf)
+        if self.nodes_per_s.size == self.rates_per_s.size:
+            return values
+        inside = self.rates_per_s <= (self.nodes_per_s[finite - 1] if finite else 0.0)
+        if finite == 1:
+            found[inside] = values[0]
+        elif finite:
+            curve = PchipInterpolator(self.nodes_per_s[:finite], scale(values[:finite]))
+            found[inside] = back(curve(self.rates_per_s[inside]))
+        return found
+
+
+def rate_sweep(
+    deployment: Deployment,
+    workload: Workload,
+    rates_per_s: Iterable[float] | None = None,
+    points: int = 50,
+    nodes: int = NODES,
+    judge: Callable[[Deployment, Workload], Performance] = evaluate,
+) -> RateSweep:
+    """Performance at many rates, by default `points` of them evenly spaced up to the limit of stability.
+
+    Args:
+        deployment: the pools.
+        workload: mix and burstiness; its own rate does not matter.
+        rates_per_s: other rates, in any order.
+        points: how many, where none are given.
+        nodes: more rates than this are interpolated between so many evaluated ones, placed more densely towards the
+            largest rate; 0 evaluates every rate. With 12 nodes percentiles up to 95 % load are within 9 %.
+        judge: what answers for a rate, as in `sustainable_rate_per_s`.
+
+    Raises InputError for rates that are not positive, and as `evaluate`.
+    """
+    if rates_per_s is None:
+        if points < 1:
+            raise InputError("points", points, "must be >= 1", "50 make a smooth curve")
+        top = CLOSEST * largest_stable_rate_per_s(deployment, workload)
+        rates = top * np.arange(1.0, points + 1.0) / points
+    else:
+        rates = np.sort(np.asarray(list(rates_per_s), dtype=np.float64))
+        if not rates.size or not np.all(np.isfinite(rates)) or rates[0] <= 0.0:
+            raise InputError("rates_per_s", rates.tolist()[:3], "needs rates > 0", "give rates in requests per second")
+    asked = _nodes(rates, nodes) if 1 < nodes < rates.size else rates
+    found = tuple(judge(deployment, workload.at_rate(rate)) for rate in asked.tolist())
+    return RateSweep(rates, asked, found)
+
+
+def _nodes(rates: FloatArray, count: int) -> FloatArray:
+    """Rates to evaluate between the smallest and the largest: even in sqrt(1 - rate / (more than the largest)).
+
+    Waits grow as 1 / (1 - load), so nodes crowd towards the limit of stability.
+    """
+    beyond = rates[-1] / CLOSEST
+    first, last = float(np.sqrt(1.0 - rates[0] / beyond)), float(np.sqrt(1.0 - rates[-1] / beyond))
+    return np.asarray(beyond * (1.0 - np.linspace(first, last, count) ** 2))
+
+
+def _log(latencies_s: FloatArray) -> FloatArray:
+    return np.asarray(np.log(np.maximum(latencies_s, SMALLEST)))

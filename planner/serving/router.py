@@ -1,0 +1,100 @@
+"""What the router of a pool makes of it: one queue solved for a replica, changed as the router changes its waits.
+
+`queueing` solves a replica behind a round-robin router (every c-th arrival) or a random one (a share of 1 / c). Routers
+that look at the replicas change the wait for the first token:
+
+- in a prefill pool requests are prompts only, so the fewest requests is the shortest queue: each percentile of the wait
+  changes as that of M/G/1 does (`queueing.pooling`: join the shortest queue, the shorter of two);
+- in a mixed pool most requests that a router counts are decoding, and say little about the prompts ahead. The fewest
+  requests is round robin with the share TTFT / E2E of the way to join the shortest queue (by Little's law the share of
+  the counted requests that wait for their first token); the less loaded of two lies between random and round robin
+  (their geometric mean; chosen because it agrees with simulation of chat traffic, docs/science-queueing-extensions.md);
+- in a decode pool all routers that look even out the number running, at least as well as round robin does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.core import ArrivalProcess, JointLaw, LatencyDistribution, TokenLengths
+from planner.queueing import (
+    QueueLatency,
+    random_share,
+    random_wait_law,
+    round_robin_wait_law,
+    routed_wait,
+    shortest_queue_wait_law,
+    two_choices_wait_law,
+)
+from planner.serving.types import Pool, Role, Router
+
+FloatArray = NDArray[np.float64]
+Solve = Callable[[ArrivalProcess, int], QueueLatency]
+"""Queue of one of so many replicas behind a round-robin router."""
+
+FULLEST = 0.999
+
+
+def routed_queue(solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, pool: Pool) -> QueueLatency:
+    """The queue of one replica of a pool behind its own router; `lengths` are those of its requests."""
+    count, router = pool.replicas, pool.router
+    if count == 1 or router is Router.ROUND_ROBIN:
+        return solve(arrivals, count)
+    apart = solve(random_share(arrivals, count), 1)
+    if router is Router.RANDOM or not apart.stable:
+        return apart
+    in_turn = solve(arrivals, count)
+    if pool.role is Role.DECODE:
+        return in_turn
+    if router is not Router.POWER_OF_TWO:
+        return _nearer(in_turn, lengths, arrivals, pool, round_robin_wait_law, shortest_queue_wait_law)
+    if pool.role is Role.PREFILL:
+        return _nearer(apart, lengths, arrivals, pool, random_wait_law, two_choices_wait_law)
+    return _between(apart, in_turn)
+
+
+def _nearer(
+    queue: QueueLatency,
+    lengths: TokenLengths,
+    arrivals: ArrivalProcess,
+    pool: Pool,
+    plain: Callable[..., LatencyDistribution],
+    good: Callable[..., LatencyDistribution],
+) -> QueueLatency:
+    """The waits of `queue` moved from those of one abstract router to another's, as far as the router can know."""
+    assert queue.joint is not None
+    joint, load = queue.joint, min(queue.utilisation, FULLEST)
+    known = 1.0 if pool.role is Role.PREFILL else queue.ttft.mean_s / queue.e2e.mean_s
+    work = LatencyDistribution.from_samples(lengths.inputs / lengths.mean_input, lengths.probabilities)
+    laws = [law(work, load, pool.replicas, arrivals.scv) for law in (plain, good)]
+    alone_s = joint.first_s.min(axis=1, keepdims=True)
+    waits = replace(joint, first_s=joint.first_s - alone_s).ttft
+    moved = routed_wait(waits, *laws)
+    moved_s = alone_s + np.interp(
+        np.interp(joint.first_s - alone_s, waits.support_s, _ranks(waits)), _ranks(moved), moved.support_s
+    )
+    return with_joint(queue, replace(joint, first_s=(1.0 - known) * joint.first_s + known * moved_s))
+
+
+def _ranks(law: LatencyDistribution) -> FloatArray:
+    """Probability below the middle of each support point."""
+    return np.asarray(np.cumsum(law.weights) - law.weights / 2.0)
+
+
+def _between(one: QueueLatency, other: QueueLatency) -> QueueLatency:
+    """Geometric mean of two queues of the same requests, percentile by percentile."""
+    assert one.joint is not None and other.joint is not None
+    first_s = np.sqrt(one.joint.first_s * other.joint.first_s)
+    token_s = np.sqrt(one.joint.token_s * other.joint.token_s)
+    return with_joint(other, replace(other.joint, first_s=first_s, token_s=token_s))
+
+
+def with_joint(queue: QueueLatency, joint: JointLaw) -> QueueLatency:
+    """The same queue with another joint law of TTFT and TPOT, and what follows from it."""
+    if not np.any(joint.gaps > 0.0):
+        return replace(queue, joint=joint, ttft=joint.ttft, e2e=joint.ttft)
+    return replace(queue, joint=joint, ttft=joint.ttft, tpot=joint.tpot, e2e=joint.e2e)

@@ -1,0 +1,104 @@
+"""Static batching from theory: a pool whose replicas run batches to the end of their longest answer.
+
+A free replica takes what waits, at most B requests, pads every prompt to the longest of them and decodes until the
+longest answer has ended; who comes meanwhile waits for the next batch. `queueing.bulk` solves that queue from the time
+of the prompts and of a decode step; here they come from the step times of the replica.
+
+Approximation: prompts of a batch that are longer together than the token budget take full steps, all alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.core import ClosedLoop, InputError, TokenLengths, Workload
+from planner.engine import KvAllocation, memory_footprint, require_room, step_timer
+from planner.queueing import QueueLatency, StaticServer, largest_static_rate, longest_law, static_pool
+from planner.roofline import StepShape
+from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
+
+FloatArray = NDArray[np.float64]
+
+NOTES = (
+    "theory: static batches as a bulk-service queue, each replica with a random share of the arrivals",
+    "theory: the longest prompt and the longest answer of a batch are those of independent requests",
+)
+
+
+def static_queue(pool: Pool, workload: Workload) -> tuple[QueueLatency, PoolPerformance]:
+    """Latencies of a mixed pool with static batches, and the pool's own figures.
+
+    Raises InputError for a closed loop or a pool of another role. An overloaded pool is not an error: its queue is not
+    `stable` and every latency is unbounded.
+    """
+    if isinstance(workload.arrivals, ClosedLoop):
+        bound = "theory has no static batches in a closed loop"
+        raise InputError("workload.arrivals", "closed loop", bound, "simulate it")
+    if pool.role is not Role.MIXED:
+        raise InputError("schedule.batching", "static", "batches need a mixed pool", "use one pool")
+    queue = static_pool(static_server(pool, workload.lengths), workload.open_arrivals, workload.lengths, pool.replicas)
+    return queue, _pool_performance(pool, workload, queue)
+
+
+def largest_static_rate_per_s(pool: Pool, lengths: TokenLengths) -> float:
+    """Most requests a pool carries [1/s]: full batches on every replica."""
+    return pool.replicas * largest_static_rate(static_server(pool, lengths), lengths)
+
+
+def static_server(pool: Pool, lengths: TokenLengths) -> StaticServer:
+    """One replica. Raises InputError when the longest request does not fit."""
+    config, timer = pool.config, step_timer(pool.config)
+    batch = min(config.max_running_requests, _room(pool, lengths))
+
+    def prefill_s(sequences: FloatArray, inputs: FloatArray) -> FloatArray:
+        rounds = np.ceil(sequences * inputs / config.max_batched_tokens)
+        tokens, none = sequences * inputs / rounds, np.zeros_like(inputs)
+        chunks = np.maximum(sequences / rounds, 1.0)
+        shape = StepShape(none, none, tokens, tokens * (inputs + 1.0) / 2.0, np.maximum(tokens, inputs), chunks)
+        return rounds * timer.times_s(shape)
+
+    def step_s(sequences: FloatArray, context: FloatArray) -> FloatArray:
+        return timer.times_s(StepShape(sequences, sequences * context)) + config.mask_s * sequences
+
+    return StaticServer(prefill_s, step_s, batch, config.schedule.static_wait_s)
+
+
+def _room(pool: Pool, lengths: TokenLengths) -> int:
+    """Sequences for which one replica has KV memory: each its room in one piece, or its padded prompt and answer."""
+    schedule, longest = pool.config.schedule, lengths.max_total
+    footprint = require_room(pool.config, longest)
+    if schedule.kv is KvAllocation.CONTIGUOUS:
+        longest = schedule.longest_tokens or pool.config.llm.max_context_tokens
+    return max(1, int(footprint.kv_capacity_tokens // longest))
+
+
+def _pool_performance(pool: Pool, workload: Workload, queue: QueueLatency) -> PoolPerformance:
+    """At the mean batch; what runs is rate * E[O - 1] * TPOT by Little's law, without those that have ended.
+
+    An answer fills its memory as it grows and leaves the rest until the batch has ended: a sequence holds
+    I + O - O^2 / (2 max O) on average.
+    """
+    running = queue.mean_running
+    if queue.stable:
+        running = workload.rate_per_s / pool.replicas * (workload.lengths.mean_output - 1.0) * queue.tpot.mean_s
+    config, lengths = pool.config, workload.lengths
+    size = max(queue.mean_running, 1.0)
+    _, outputs, law = longest_law(lengths, max(1, round(size)))
+    longest = float(law.sum(axis=0) @ outputs)
+    step = step_timer(config).itemised(StepShape(size, size * (lengths.mean_input + longest / 2.0)))
+    o, p = lengths.outputs, lengths.probabilities
+    held = lengths.mean_input + float((o - o**2 / (2.0 * max(longest, 1.0))) @ p)
+    room = lengths.max_total
+    if config.schedule.kv is KvAllocation.CONTIGUOUS:
+        room = config.schedule.longest_tokens or config.llm.max_context_tokens
+    return PoolPerformance(
+        role=pool.role,
+        utilisation=queue.utilisation,
+        limit=PoolLimit.RUNNING_REQUESTS,
+        bound=step.bound,
+        mean_running=min(running, queue.mean_running),
+        mean_step_s=queue.mean_step_s,
+        kv_occupancy=min(1.0, size * room / memory_footprint(config).kv_capacity_tokens),
+        kv_waste=max(0.0, 1.0 - held / room),
+    )

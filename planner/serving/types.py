@@ -1,0 +1,323 @@
+"""Pools that serve together, the link between them, and how they perform. Types only.
+
+A deployment is either one MIXED pool or a PREFILL pool and a DECODE pool joined by a KV link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from planner.core import (
+    Frozen,
+    InputError,
+    JointLaw,
+    LatencyDistribution,
+    LatencyTarget,
+    Metric,
+    Slo,
+    batch_quantile_interval,
+)
+from planner.engine import ReplicaConfig
+from planner.roofline import Bound
+
+
+class Role(StrEnum):
+    """What a pool does."""
+
+    MIXED = "mixed"
+    """Continuous batching: prompts (in chunks) and decodes share the steps."""
+    PREFILL = "prefill"
+    """Prompts only; emits the first token and hands the KV cache over."""
+    DECODE = "decode"
+    """Decodes only; receives prompts as KV cache."""
+
+
+class Router(StrEnum):
+    """Which replica of a pool gets a request."""
+
+    ROUND_ROBIN = "round_robin"
+    """Each in turn."""
+    RANDOM = "random"
+    """Any, with equal chances."""
+    POWER_OF_TWO = "power_of_two"
+    """The less loaded of two picked at random (Mitzenmacher, IEEE TPDS 12(10), 2001)."""
+    LEAST_REQUESTS = "least_requests"
+    """The one with the fewest requests waiting and running (join the shortest queue)."""
+    LEAST_TOKENS = "least_tokens"
+    """The one with the fewest tokens of requests waiting and running."""
+    PREFIX_AFFINITY = "prefix_affinity"
+    """The one whose cache holds most of the prompt, unless it has twice the mean number of requests or more; without a
+    shared prefix as `LEAST_REQUESTS`."""
+
+
+class KvTransfer(Frozen):
+    """How KV caches travel from prefill to decode.
+
+    Attributes:
+        shared: transfers of one prefill replica follow each other on its link, as do those to one decode replica, and
+            the sender keeps its KV blocks until the transfer ends; otherwise each has the whole link to itself.
+        layerwise: a layer's cache is sent while the next layers are computed, so that only what the last chunk's step
+            does not cover, and at least one layer's share, is waited for.
+        first_token_from_decode: the client gets its first token from the decode replica, after the transfer and in the
+            first step there, instead of from the prefill replica.
+    """
+
+    shared: bool = True
+    layerwise: bool = False
+    first_token_from_decode: bool = False
+
+
+class Pool(Frozen):
+    """`replicas` identical replicas with one role behind a router."""
+
+    role: Role
+    config: ReplicaConfig
+    replicas: int = Field(ge=1, le=1_000_000)
+    router: Router = Router.ROUND_ROBIN
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole pool."""
+        return self.replicas * self.config.parallelism.gpus
+
+
+class Deployment(Frozen):
+    """Pools that serve the same requests together."""
+
+    pools: tuple[Pool, ...] = Field(min_length=1, max_length=2)
+    transfer: KvTransfer = KvTransfer()
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> Self:
+        roles = tuple(pool.role for pool in self.pools)
+        if roles not in ((Role.MIXED,), (Role.PREFILL, Role.DECODE)):
+            raise InputError("deployment.pools.role", [str(r) for r in roles], "must be (mixed) or (prefill, decode)")
+        llms = {pool.config.llm.id for pool in self.pools}
+        caches = {pool.config.precision.kv_cache for pool in self.pools}
+        if len(llms) > 1 or len(caches) > 1:
+            raise InputError("deployment.pools", sorted(llms), "all pools must serve one model with one KV format")
+        return self
+
+    @classmethod
+    def mixed(cls, config: ReplicaConfig, replicas: int = 1) -> Self:
+        """One mixed pool."""
+        return cls(pools=(Pool(role=Role.MIXED, config=config, replicas=replicas),))
+
+    @classmethod
+    def disaggregated(cls, prefill: ReplicaConfig, decode: ReplicaConfig, replicas: tuple[int, int] = (1, 1)) -> Self:
+        """A prefill and a decode pool; KV travels over the NICs of the smaller replica."""
+        return cls(
+            pools=(
+                Pool(role=Role.PREFILL, config=prefill, replicas=replicas[0]),
+                Pool(role=Role.DECODE, config=decode, replicas=replicas[1]),
+            )
+        )
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether prefill and decode run on pools of their own."""
+        return len(self.pools) == 2
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def summary(self) -> str:
+        """E.g. ``4 x h100-sxm TP2 mixed``."""
+        return " + ".join(f"{pool.replicas} x {pool.config.label} {pool.role}" for pool in self.pools)
+
+    @property
+    def kv_link_bytes_per_s(self) -> float:
+        """Bandwidth of one prompt's KV transfer [bytes/s]: NICs of the smaller of the two replicas; inf when mixed."""
+        if not self.is_disaggregated:
+            return float("inf")
+        return min(
+            pool.config.sku.node.nic_bytes_per_s_per_gpu.value * pool.config.parallelism.gpus for pool in self.pools
+        )
+
+
+class Method(StrEnum):
+    """How a performance was obtained."""
+
+    ANALYTIC = "analytic"
+    SIMULATED = "simulated"
+
+
+class PoolLimit(StrEnum):
+    """What a pool runs out of first as the rate grows."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    LINK = "link"
+    OVERHEAD = "overhead"
+    KV_CAPACITY = "kv_capacity"
+    RUNNING_REQUESTS = "running_requests"
+
+
+@dataclass(frozen=True)
+class PoolPerformance:
+    """How one pool works at the offered rate.
+
+    Attributes:
+        role: of the pool.
+        utilisation: analytic: offered rate / largest stable rate; simulated: share of time the replicas were busy.
+        limit: what gives out first as the rate grows.
+        bound: the resource most of the step time waits for at the operating point.
+        mean_running: decoding sequences per replica, time average.
+        mean_step_s: mean duration of a busy step [s].
+        kv_occupancy: mean share of the KV cache held by requests.
+        prefix_hits: share of the input tokens found in the prefix cache.
+        kv_waste: share of the KV memory set aside for requests that held no token of theirs.
+        preempted: preemptions per request.
+    """
+
+    role: Role
+    utilisation: float
+    limit: PoolLimit
+    bound: Bound
+    mean_running: float
+    mean_step_s: float
+    kv_occupancy: float
+    prefix_hits: float = 0.0
+    kv_waste: float = 0.0
+    preempted: float = 0.0
+
+
+def predicted_attainment(slo: Slo, laws: Mapping[Metric, LatencyDistribution], joint: JointLaw | None) -> float:
+    """Share of requests that meet every threshold at once, from laws; targets on single gaps (ITL) do not count.
+
+    TTFT and TPOT together by their joint law; what else there is enters by the Frechet lower bound
+    max(0, sum of single shares - (their number - 1)), which holds whatever the dependence.
+    """
+    asked = {target.metric for target in slo.targets if target.metric is not Metric.ITL}
+    strictest = {
+        metric: min(target.threshold_s for target in slo.targets if target.metric is metric) for metric in asked
+    }
+    shares = []
+    if joint is not None and {Metric.TTFT, Metric.TPOT} <= asked:
+        shares.append(joint.within(strictest.pop(Metric.TTFT), strictest.pop(Metric.TPOT)))
+    shares += [laws[metric].cdf(threshold_s) for metric, threshold_s in strictest.items()]
+    return max(0.0, sum(shares) - (len(shares) - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPerformance:
+    """Latencies of the requests of one class; attributes as in `Performance`."""
+
+    name: str
+    rate_per_s: float
+    ttft: LatencyDistribution
+    tpot: LatencyDistribution
+    e2e: LatencyDistribution
+    attainment: float | None = None
+    """Share of its requests that meet every threshold of the class's own Slo; None when it has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Performance:
+    """Latencies of a deployment under a workload; the same type from theory and from simulation.
+
+    Attributes:
+        method: analytic or simulated.
+        rate_per_s: offered arrivals [1/s]; of a closed loop, requests done per second of the run.
+        stable: False when some pool cannot keep up; latencies are then unbounded (analytic).
+        ttft: arrival to first token [s].
+        tpot: (E2E - TTFT) / (output tokens - 1) [s]; 0 for one-token outputs.
+        e2e: arrival to last token [s].
+        itl: one gap between two tokens [s], over all gaps of all requests.
+        pools: one entry per pool of the deployment.
+        kv_transfer_s: mean KV transfer time between the pools [s]; 0 when mixed.
+        requests: requests measured (simulated), 0 when analytic.
+        assumptions: what the numbers take for granted.
+        samples_s: per-request latencies by metric, each shape (requests,), when simulated; else empty.
+        output_tokens_per_s: output tokens of the requests that ended in the measured time, per second of it
+            (simulated; of a closed loop the whole run); 0 when analytic.
+        steady: of a closed loop, the same over its steady part: requests sent after every user has had a first answer
+            and before the last request of every user. None when open or when the run is too short to have one.
+        interval: where the true mean of a metric lies with 90 % probability [s], from the spread of the kernels'
+            measurements about their fits (`planner.serving.uncertainty`); empty when uncalibrated.
+        classes: one entry per request class where there are several.
+        joint: TTFT and TPOT of a request together, where theory knows them so.
+        horizon_s: of an overloaded deployment, the time after an empty start that the latencies are of; 0: steady.
+        link_utilisation: seconds of KV transfers per second and link of the pool that has fewer replicas, above 1 only
+            where links are not shared (simulated; 0 when mixed or analytic).
+    """
+
+    method: Method
+    rate_per_s: float
+    stable: bool
+    ttft: LatencyDistribution
+    tpot: LatencyDistribution
+    e2e: LatencyDistribution
+    itl: LatencyDistribution
+    pools: tuple[PoolPerformance, ...]
+    kv_transfer_s: float
+    requests: int
+    assumptions: tuple[str, ...]
+    samples_s: Mapping[Metric, NDArray[np.float64]]
+    output_tokens_per_s: float = 0.0
+    steady: Performance | None = None
+    interval: Mapping[Metric, tuple[float, float]] = field(default_factory=dict)
+    classes: tuple[ClassPerformance, ...] = ()
+    joint: JointLaw | None = None
+    horizon_s: float = 0.0
+    link_utilisation: float = 0.0
+
+    def distribution(self, metric: Metric) -> LatencyDistribution:
+        """The distribution of a metric."""
+        return {Metric.TTFT: self.ttft, Metric.TPOT: self.tpot, Metric.E2E: self.e2e, Metric.ITL: self.itl}[metric]
+
+    def summary(self, metric: Metric) -> str:
+        """The mean of a metric with its interval, e.g. ``TPOT 21 ms [19, 24]``; in s from 1 s on."""
+        mean_s = self.distribution(metric).mean_s
+        scale, unit = (1.0, "s") if mean_s >= 1.0 else (1e3, "ms")
+        text = f"{metric.value.upper()} {mean_s * scale:.3g} {unit}"
+        if metric not in self.interval:
+            return text
+        low_s, high_s = self.interval[metric]
+        return f"{text} [{low_s * scale:.3g}, {high_s * scale:.3g}]"
+
+    def latency_s(self, target: LatencyTarget) -> float:
+        """The predicted latency [s] at the target's metric and percentile."""
+        return self.distribution(target.metric).quantile_s(target.percentile)
+
+    def meets(self, slo: Slo) -> bool:
+        """Whether each target's percentile is within its threshold; of a joint Slo, whether its share is reached."""
+        if slo.attainment is not None:
+            return self.stable and self.attainment(slo) >= slo.attainment
+        return self.stable and all(self.latency_s(target) <= target.threshold_s for target in slo.targets)
+
+    def attainment(self, slo: Slo) -> float:
+        """Share of requests that meet every threshold at once; targets on single gaps (ITL) do not count.
+
+        Simulated: counted. Analytic: `predicted_attainment`.
+        """
+        targets = [target for target in slo.targets if target.metric is not Metric.ITL]
+        if not targets:
+            return 1.0
+        if self.samples_s:
+            met = [self.samples_s[target.metric] <= target.threshold_s for target in targets]
+            return float(np.logical_and.reduce(met).mean())
+        laws = {metric: self.distribution(metric) for metric in Metric}
+        return predicted_attainment(slo, laws, self.joint)
+
+    def confidence_s(self, metric: Metric, percentile: float) -> tuple[float, float] | None:
+        """Where a simulated percentile [s] lies with 95 % confidence, by batch means; None when analytic or too short.
+
+        `planner.core.latency.batch_quantile_interval` says how.
+        """
+        samples_s = self.samples_s.get(metric)
+        return None if samples_s is None else batch_quantile_interval(samples_s, percentile)
+
+    def goodput_per_s(self, slo: Slo) -> float:
+        """Requests per second that meet every threshold of their SLO."""
+        return self.rate_per_s * self.attainment(slo) if self.stable or self.horizon_s else 0.0

@@ -1,0 +1,108 @@
+"""How far a predicted mean may be off: the spread of kernel measurements about their fits, carried to latencies.
+
+Each fit of a calibration says how its held-out measurements scatter: sd of log(measured / fitted). A step of seconds
+t_f per fit f, T in all, then has the relative standard deviation (first order, fits independent of one another, what
+is timed by one fit off by one common factor)
+
+    sqrt(sum_f (t_f / T * spread_f)^2)
+
+Intervals hold the middle 90 %: mean * exp(-+ 1.645 sd). Engine costs, lengths and arrivals count as known, and what
+a slower step adds to queues is left out: near saturation true intervals of TTFT are wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from planner.core import Metric
+from planner.engine import ReplicaConfig, StepTimer
+from planner.roofline import Family, Silicon, StepShape, step_operators
+from planner.serving.types import Deployment, Role
+
+NORMAL_95 = 1.645
+"""95 % quantile of the standard normal law: the middle 90 % lie within."""
+
+
+def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
+    """Relative standard deviation of a step's duration; 0 when uncalibrated.
+
+    `shape` holds floats: one step.
+    """
+    if replica.calibration is None:
+        return 0.0
+    step = replica.timer.itemised(shape)
+    stretch = replica.costs.prompt_stretch if float(shape.chunks) > 0.0 else replica.costs.stretch
+    seconds: dict[str, float] = {}
+    for family, key in _fits(replica).items():
+        seconds[key] = seconds.get(key, 0.0) + step.family_s.get(family, 0.0) * stretch
+    scale = max(step.total_s, sum(seconds.values()))
+    kernels = replica.calibration.kernels
+    return math.sqrt(sum((value / scale * kernels[key].spread) ** 2 for key, value in seconds.items()))
+
+
+def latency_intervals(
+    deployment: Deployment,
+    mean_input: float,
+    mean_output: float,
+    running: Sequence[float],
+    means_s: Mapping[Metric, float],
+) -> dict[Metric, tuple[float, float]]:
+    """90 % intervals [s] of the means given (TTFT, TPOT, E2E, ITL); empty unless every pool is calibrated.
+
+    TPOT and ITL have the spread of a decode step, TTFT that of a step with one prompt, E2E both by their shares of it.
+
+    Args:
+        deployment: the pools.
+        mean_input: tokens of a request.
+        mean_output: tokens of its answer.
+        running: sequences decoding on a replica, by pool.
+        means_s: predicted means [s].
+    """
+    first, last = deployment.pools[0], deployment.pools[-1]
+    if any(pool.config.calibration is None for pool in deployment.pools):
+        return {}
+    if not all(math.isfinite(seconds) for seconds in means_s.values()):
+        return {}
+    beside = running[0] if first.role is Role.MIXED else 0.0
+    context = mean_input + mean_output / 2.0
+    tokens = min(mean_input, float(first.config.max_batched_tokens))
+    prompt = StepShape(beside, beside * context, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
+    decodes = max(1.0, running[-1])
+    ttft = step_spread(first.config, prompt)
+    tpot = step_spread(last.config, StepShape(decodes, decodes * context))
+    share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], 1e-30))
+    spreads = {Metric.TTFT: ttft, Metric.TPOT: tpot, Metric.E2E: share * ttft + (1.0 - share) * tpot, Metric.ITL: tpot}
+    return {metric: interval(means_s[metric], spread) for metric, spread in spreads.items() if metric in means_s}
+
+
+def interval(mean_s: float, spread: float) -> tuple[float, float]:
+    """The middle 90 % [s] of a log-normal law of this median [s] and standard deviation of the logarithm.
+
+    >>> low, high = interval(21.0, 0.07)
+    >>> round(low, 1), round(high, 1)  # 21 * exp(-+ 1.645 * 0.07)
+    (18.7, 23.6)
+    """
+    factor = math.exp(NORMAL_95 * spread)
+    return mean_s / factor, mean_s * factor
+
+
+_KNOWN: WeakKeyDictionary[StepTimer, dict[Family, str]] = WeakKeyDictionary()
+"""Fits by family of the replicas seen so far: as long as their timers live."""
+
+
+def _fits(replica: ReplicaConfig) -> dict[Family, str]:
+    """The kernel fit that times most of each family; families that run at their roofline are left out."""
+    known = _KNOWN.get(replica.timer)
+    if known is not None:
+        return known
+    silicon = Silicon(replica.sku, replica.calibration)
+    operators = step_operators(replica.llm, replica.sku, replica.precision, replica.parallelism, replica.skew)
+    found: dict[Family, str] = {}
+    for operator in operators:
+        key = silicon.first(*operator.fit_keys)
+        if key is not None and found.get(operator.family, "elementwise").startswith("elementwise"):
+            found[operator.family] = key
+    _KNOWN[replica.timer] = found
+    return found

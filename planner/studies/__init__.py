@@ -1,0 +1,50 @@
+"""Many plans at once: a scenario at every combination of some values, and plans side by side.
+
+`sweep` runs in any executor and goes on where it was stopped.
+"""
+
+from planner.studies import sweep_result, sweeps
+from planner.studies.side_by_side import (
+    SAME,
+    SKU_COLUMNS,
+    Side,
+    bounded,
+    change_of_cost,
+    cheapest_first,
+    differing,
+    on_one_sku,
+    only_differing,
+    priced_skus,
+    scenario_in,
+    scenario_table,
+    settings_table,
+    share_of_threshold,
+    side,
+    sku_table,
+)
+from planner.studies.sweep_result import Sweep, SweepPoint
+from planner.studies.sweeps import sweep
+
+__all__ = [
+    "SAME",
+    "SKU_COLUMNS",
+    "Side",
+    "Sweep",
+    "SweepPoint",
+    "bounded",
+    "change_of_cost",
+    "cheapest_first",
+    "differing",
+    "on_one_sku",
+    "only_differing",
+    "priced_skus",
+    "scenario_in",
+    "scenario_table",
+    "settings_table",
+    "share_of_threshold",
+    "side",
+    "sku_table",
+    "sweep",
+    "sweep_result",
+    "sweeps",
+]

@@ -1,0 +1,404 @@
+"""Several plans side by side: one request on each GPU alone, or scenarios that a person keeps.
+
+A `Side` is a name, a request and its plan, or why there is none. Tables show sides as they are; nothing is computed
+here that a plan does not hold, but for ratios. What a person uploads is read by `scenario_in`, which opens no file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hardware_db import HardwareDb
+from planner.core import PLAN, InputError, Metric, PlannerError, Table, change, money, percent, significant, with_unit
+from planner.engine import ReplicaConfig
+from planner.fleet import Alternative, Plan, PlanRequest, Progress, TargetCheck, plan
+from planner.report import token_laws
+from planner.scenario import (
+    MAX_SCENARIO_BYTES,
+    SCENARIO_KEY,
+    Content,
+    Scenario,
+    differences,
+    file_references,
+    full_content,
+    read_scenario,
+    scenario_of_text,
+    value_at,
+)
+from planner.serving import Pool
+from planner.supply import HOURS_PER_MONTH, offered_prices
+
+DATASHEET = "datasheet peaks"
+"""What step times come from where nothing was measured."""
+NONE = "-"
+NOT_CLOSER = "dearer in any case, not planned closer"
+"""Of an alternative whose cost is a bound."""
+SAME = "the same"
+LONGEST_VALUE = 80
+"""Most characters of a setting in a table."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of several plans.
+
+    Attributes:
+        name: what it is called beside the others.
+        request: what was asked; None where that cannot be read.
+        plan: the answer; None where the request is refused.
+        refusal: why it is refused, or empty.
+        at_least_usd_per_month: what its fleet costs at least [USD], where nobody looked closer; else None.
+    """
+
+    name: str
+    request: PlanRequest | None
+    plan: Plan | None
+    refusal: str = ""
+    at_least_usd_per_month: float | None = None
+
+    @property
+    def usd_per_month(self) -> float | None:
+        """What its fleet costs [USD], or costs at least; None without one."""
+        return self.plan.cost.usd_per_month if self.plan and self.plan.cost else self.at_least_usd_per_month
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a fleet."""
+        return self.plan is not None and self.plan.cost is not None
+
+    @property
+    def reason(self) -> str:
+        """Why there is no fleet, in a sentence; empty where there is one."""
+        if self.plan is None:
+            return self.refusal
+        if self.plan.cost is not None:
+            return ""
+        first = self.plan.diagnosis[0] if self.plan.diagnosis else f"the solver ended with {self.plan.status}"
+        return first.removeprefix("nearest: ")
+
+    @property
+    def fleet(self) -> str:
+        """Its pools in words, e.g. ``7 x b200-sxm TP1 mixed``; empty without a fleet."""
+        return " + ".join(one.deployment.summary for one in self.plan.deployments) if self.plan else ""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all SKUs."""
+        return sum(self.plan.gpus.values()) if self.plan else 0
+
+    @property
+    def served_per_s(self) -> float:
+        """Requests it serves [1/s], of all services."""
+        rate = sum(one.workload.rate_per_s for one in self.plan.deployments) if self.plan else 0.0
+        return round(rate, 6)  # routed rates add up to the solver's tolerance
+
+    @property
+    def tightest(self) -> TargetCheck | None:
+        """The target with the least left; None without a fleet."""
+        checks = self.plan.targets if self.plan else ()
+        return max(checks, key=share_of_threshold, default=None)
+
+    @property
+    def step_times(self) -> str:
+        """What the step times of its fleet rest on: measurements of its SKUs or of others, or datasheet peaks."""
+        return " + ".join(dict.fromkeys(_basis(pool.config) for pool in self._pools))
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether every step time rests on measurements of its own SKU."""
+        fits = ((pool.config.calibration, pool.config.sku.id) for pool in self._pools)
+        return all(fit is not None and fit.sku == sku for fit, sku in fits)
+
+    @property
+    def _pools(self) -> list[Pool]:
+        return [pool for one in self.plan.deployments for pool in one.deployment.pools] if self.plan else []
+
+
+def _basis(config: ReplicaConfig) -> str:
+    fit = config.calibration
+    if fit is None:
+        return DATASHEET
+    return f"fitted on {fit.sku}" if fit.sku == config.sku.id else f"carried over from {fit.sku}"
+
+
+def share_of_threshold(check: TargetCheck) -> float:
+    """A target's latency over its threshold: simulated where it was, else predicted; above 1 it is missed."""
+    return check.simulated_s / check.target.threshold_s
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def side(name: str, request: PlanRequest, hardware: HardwareDb, progress: Progress | None = None) -> Side:
+    """The plan of a request by theory; a request that is refused is a side with a reason."""
+    try:
+        found = plan(request, hardware, progress, simulate=False, alternatives=False)
+    except PlannerError as error:
+        return Side(name, request, None, str(error))
+    return Side(name, request, found)
+
+
+def bounded(name: str, request: PlanRequest, alternative: Alternative) -> Side:
+    """A side that is known to be dearer only: its cost is a bound from optimistic rates."""
+    usd = alternative.usd_per_hour
+    return Side(name, request, None, NOT_CLOSER, None if usd is None else usd * HOURS_PER_MONTH)
+
+
+def on_one_sku(request: PlanRequest, sku: str) -> PlanRequest:
+    """The request with one SKU to choose from, everything else as it is."""
+    return request.model_copy(update={"search": request.search.model_copy(update={"skus": (sku,)})})
+
+
+def priced_skus(request: PlanRequest, hardware: HardwareDb) -> tuple[str, ...]:
+    """Every SKU that the request's prices allow to buy, whether it searches it or not, in order of their ids.
+
+    Raises as `planner.supply.prices.offered_prices`.
+    """
+    policy, forbidden = request.prices, set(request.limits.forbidden)
+    known = sorted(set(hardware.skus) - forbidden)
+    return tuple(sku for sku in known if sku in policy.owned or offered_prices(sku, policy, hardware))
+
+
+def cheapest_first(sides: Iterable[Side]) -> list[Side]:
+    """Sides by what they cost (at least), those without a fleet last."""
+    return sorted(sides, key=lambda one: math.inf if one.usd_per_month is None else one.usd_per_month)
+
+
+# --- one request on each SKU ------------------------------------------------------------------------------------------
+
+
+SKU_COLUMNS = (
+    "only with",
+    "fleet",
+    "GPUs",
+    "serves [requests/s]",
+    "$ per month",
+    "against the plan",
+    "$ per million input tokens",
+    "$ per million output tokens",
+    "tightest target",
+    "step times from",
+)
+
+
+def sku_table(sides: Sequence[Side], reference: Side | None = None) -> Table:
+    """What the request comes to on each SKU alone, in the order given; `reference`: the plan, as the first row."""
+    rows = [_sku_cells(one, reference) for one in ([reference] if reference else []) + list(sides)]
+    plan_is = "simulated" if reference and reference.plan and reference.plan.simulated else "by theory too"
+    note = f"Each GPU alone by theory; the plan is {plan_is}." if reference else "By theory."
+    note += " Step times carried over take the shares of peak measured on another GPU; datasheet peaks take all of it."
+    return Table("The same request on each GPU alone", SKU_COLUMNS, tuple(rows), note)
+
+
+def _sku_cells(one: Side, reference: Side | None) -> tuple[str, ...]:
+    found = one.plan
+    if found is None and one.usd_per_month is not None:
+        change = change_of_cost(one, reference) or NONE
+        usd = f"at least {money(one.usd_per_month)}"
+        return (one.name, one.reason, NONE, NONE, usd, change, *[NONE] * (len(SKU_COLUMNS) - 6))
+    if found is None or found.cost is None:
+        return (one.name, f"none: {one.reason}", *[NONE] * (len(SKU_COLUMNS) - 2))
+    check = one.tightest
+    return (
+        one.name,
+        one.fleet.replace(f"{one.name} ", ""),
+        f"{one.gpus:,}",
+        significant(one.served_per_s),
+        money(found.cost.usd_per_month),
+        NONE if one is reference else change_of_cost(one, reference) or NONE,
+        money(found.cost.usd_per_million_input_tokens),
+        money(found.cost.usd_per_million_output_tokens),
+        f"{check.target.name} at {percent(share_of_threshold(check))}" if check else NONE,
+        one.step_times,
+    )
+
+
+def change_of_cost(one: Side, reference: Side | None) -> str:
+    """By how much it costs more or less than another, e.g. ``+12 %``; empty where either has no fleet."""
+    mine, other = one.usd_per_month, reference.usd_per_month if reference else None
+    if mine is None or other is None:
+        return ""
+    difference = round(mine / other - 1.0, 4)
+    return SAME if difference == 0.0 else change(difference)
+
+
+# --- scenarios side by side -------------------------------------------------------------------------------------------
+
+
+def scenario_table(sides: Sequence[Side]) -> Table:
+    """One column for each scenario: what is asked, then the answer. Costs are also set against the first."""
+    asked = {
+        "model": [_or_none(one.request, lambda request: request.llm.id) for one in sides],
+        "traffic": [_or_none(one.request, _traffic) for one in sides],
+        "mean tokens": [_or_none(one.request, _mean_tokens) for one in sides],
+        "targets": [_or_none(one.request, _targets) for one in sides],
+    }
+    answered = {
+        "fleet": [one.fleet or f"none: {one.reason}" for one in sides],
+        "GPUs": [f"{one.gpus:,}" if one.feasible else NONE for one in sides],
+        "serves [requests/s]": [significant(one.served_per_s) if one.feasible else NONE for one in sides],
+        "$ per month": [_month(one, sides[0]) for one in sides],
+        "$ per million input tokens": [_money(one, "usd_per_million_input_tokens") for one in sides],
+        "$ per million output tokens": [_money(one, "usd_per_million_output_tokens") for one in sides],
+        **_latencies(sides),
+        "mean TTFT": [_mean(one, Metric.TTFT) for one in sides],
+        "mean TPOT": [_mean(one, Metric.TPOT) for one in sides],
+        "tightest target": [one.tightest.target.name if one.tightest else NONE for one in sides],
+        "headroom": [percent(1.0 - share_of_threshold(one.tightest)) if one.tightest else NONE for one in sides],
+        "step times from": [one.step_times or NONE for one in sides],
+        "judged by": [_judge(one) for one in sides],
+    }
+    rows = tuple((name, *cells) for name, cells in (asked | answered).items())
+    note = "Means: predicted, with the 90 % interval of the kernel fits where there is one."
+    return Table("Scenarios side by side", ("what", *(one.name for one in sides)), rows, note)
+
+
+def _or_none(request: PlanRequest | None, words: Any) -> str:  # noqa: ANN401
+    return NONE if request is None else str(words(request))
+
+
+def _traffic(request: PlanRequest) -> str:
+    if request.workload.is_closed:
+        return "closed loop"
+    arrivals = request.workload.arrivals
+    return f"{significant(request.growth * arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)}"
+
+
+def _mean_tokens(request: PlanRequest) -> str:
+    inputs, outputs = (law.mean_s for law in token_laws(request.workload.lengths))
+    return f"{inputs:,.0f} in, {outputs:,.0f} out"
+
+
+def _targets(request: PlanRequest) -> str:
+    return "; ".join(f"{one.name} {with_unit(one.threshold_s, one.metric)}" for one in request.slo.targets)
+
+
+def _month(one: Side, first: Side) -> str:
+    if one.plan is None or one.plan.cost is None:
+        return NONE
+    usd, change = money(one.plan.cost.usd_per_month), change_of_cost(one, first)
+    return usd if one is first or change in ("", SAME) else f"{usd} ({change})"
+
+
+def _money(one: Side, field: str) -> str:
+    return money(getattr(one.plan.cost, field)) if one.plan and one.plan.cost else NONE
+
+
+def _latencies(sides: Sequence[Side]) -> dict[str, list[str]]:
+    """A row for each target that any side has: its latency, and the threshold it is held against."""
+    found = [{_name(check): check for check in one.plan.targets} if one.plan else {} for one in sides]
+    names = dict.fromkeys(name for checks in found for name in checks)
+    return {name: [_latency(checks.get(name)) for checks in found] for name in names}
+
+
+def _name(check: TargetCheck) -> str:
+    return f"{check.of}: {check.target.name}" if check.of else check.target.name
+
+
+def _latency(check: TargetCheck | None) -> str:
+    if check is None:
+        return NONE
+    metric = check.target.metric
+    held = "" if check.met else ", missed"
+    return f"{with_unit(check.simulated_s, metric)} of {with_unit(check.target.threshold_s, metric)}{held}"
+
+
+def _mean(one: Side, metric: Metric) -> str:
+    found = [each.predicted.summary(metric) for each in one.plan.deployments] if one.plan else []
+    return "; ".join(text.removeprefix(f"{metric.value.upper()} ") for text in found) or NONE
+
+
+def _judge(one: Side) -> str:
+    if one.plan is None or not one.feasible:
+        return NONE
+    return "simulation" if one.plan.simulated else "theory"
+
+
+def differing(table: Table) -> frozenset[tuple[int, int]]:
+    """Cells (row, column) of a table that say something else than the second column, which all are held against."""
+    return frozenset(
+        (row, column)
+        for row, cells in enumerate(table.rows)
+        for column in range(2, len(cells))
+        if cells[column] != cells[1]
+    )
+
+
+def only_differing(table: Table) -> Table:
+    """The table without the rows in which all columns agree."""
+    kept = {row for row, _ in differing(table)}
+    return Table(table.title, table.columns, tuple(table.rows[row] for row in sorted(kept)), table.note)
+
+
+def settings_table(contents: Mapping[str, Content]) -> Table:
+    """Every setting in which scenarios differ from the first, by its dotted path.
+
+    Args:
+        contents: scenarios with every field present, by name.
+    """
+    names = list(contents)
+    first = contents[names[0]]
+    paths = dict.fromkeys(path for name in names[1:] for path, _ in differences(first, contents[name]))
+    rows = [
+        (path, *(_short(value_at(contents[name], path)) for name in names))
+        for path in paths
+        if path not in ("name", "description")
+    ]
+    return Table("Settings that differ", ("setting", *names), tuple(rows), "As scenario files and links name them.")
+
+
+def _short(value: object) -> str:
+    """A value as text, cut where it is long."""
+    if value is None:
+        return NONE
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False).replace('"', "")
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+
+
+# --- files of scenarios -----------------------------------------------------------------------------------------------
+
+
+def scenario_in(name: str, raw: bytes) -> Content:
+    """The scenario of an uploaded file, every field present: YAML, or a plan as ``planner plan --json`` writes it.
+
+    The text is read as plain data: no tag, alias or path in it is followed.
+
+    Args:
+        name: of the file, for what is said about it.
+        raw: its bytes, at most `planner.scenario.read.MAX_SCENARIO_BYTES`.
+
+    Raises InputError: too large, not text, not YAML, no valid scenario, or one that needs other files.
+    """
+    if len(raw) > MAX_SCENARIO_BYTES:
+        bound = f"is larger than {MAX_SCENARIO_BYTES:,} bytes"
+        raise InputError("file", f"{name}, {len(raw):,} bytes", bound, "give a scenario, not a trace or a model")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("file", name, "is not UTF-8 text", "give a scenario (YAML) or a plan (JSON)") from None
+    content = full_content(_scenario_of_json(name, text) or scenario_of_text(text))
+    for path in file_references(content):
+        bound = "names a file, which an upload does not bring along"
+        fix = "use a preset, or give its content in place of its name"
+        raise InputError(f"{name}: {path}", value_at(content, path), bound, fix)
+    return content
+
+
+def _scenario_of_json(name: str, text: str) -> Scenario | None:
+    """The scenario of a JSON text, or of the plan that it holds; None where it is no JSON (it may be YAML)."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, Mapping):
+        return None
+    if "schema_version" in found and "deployments" in found:
+        found = PLAN.brought_up(found).get(SCENARIO_KEY)
+        if not isinstance(found, Mapping):
+            bound = "is a plan that does not hold its scenario"
+            raise InputError("file", name, bound, "give the scenario, or plan it again with --json")
+    return read_scenario(found)[0]

@@ -1,0 +1,76 @@
+"""Where a sweep writes its points as they are planned, and finds them again: JSON lines, one point each.
+
+A line is ``{"key": ..., "point": {...}}``. The key names everything the plan depends on, so that a file may hold points
+of several sweeps, and a point is only taken from it where planning again would give the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from planner.core import InputError
+
+_START = '{"key": '
+"""How every line starts; one that was cut off while it was written starts so too."""
+
+
+class SweepLog:
+    """A file of planned points, opened for more. Without a path it holds nothing and writes nothing.
+
+    Attributes:
+        rows: planned points by key, as they were when the file was opened.
+    """
+
+    def __init__(self, path: str | Path | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._file: IO[str] | None = None
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        """Read what is there. Raises InputError: not such a file, or one that cannot be read or written."""
+        if self._path is None:
+            return self
+        try:
+            text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+            whole, end, torn = text.rpartition("\n")
+            self.rows = _rows(whole, self._path)
+            if torn and not (torn.startswith(_START) or _START.startswith(torn)):
+                raise _no_log(self._path, whole.count("\n") + bool(end) + 1)
+            self._file = self._path.open("a", encoding="utf-8")
+            self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
+        except OSError as error:
+            raise InputError("resume", str(self._path), f"cannot be used: {error.strerror}", "name a file") from None
+        except UnicodeDecodeError:
+            raise _no_log(self._path, 1) from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, points: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add planned points by key, so that they are in the file when this returns."""
+        if self._file is not None:
+            lines = [json.dumps({"key": key, "point": point}, allow_nan=False) for key, point in points.items()]
+            self._file.writelines(f"{line}\n" for line in lines)
+            self._file.flush()
+
+
+def _rows(text: str, path: Path) -> dict[str, dict[str, Any]]:
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            found[str(row["key"])] = dict(row["point"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise _no_log(path, number) from None
+    return found
+
+
+def _no_log(path: Path, line: int) -> InputError:
+    return InputError("resume", str(path), f"line {line} is no point of a sweep", "name a new file, or one of a sweep")

@@ -1,0 +1,203 @@
+"""What a sweep comes to: one row per point, as records, as a pandas frame, as CSV. `planner.studies.sweeps` fills them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.core import InputError, Table, counted, money, percent
+from planner.report import csv_text, frame, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAILED = "failed"
+"""Status of a point at which planning broke off with something that is no answer."""
+UNPLANNED = "not planned"
+"""Status of a point that was never planned: the sweep was interrupted, or its worker died."""
+HIGHER_IS_BETTER = ("rate_per_s", "goodput_per_s")
+"""Figures of which `Sweep.best` takes the largest."""
+MOST_SHOWN = 60
+"""Points that are shown as a table; a file has all."""
+
+Values = Mapping[str, Any]
+"""What a point sets, by dotted path of the scenario."""
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One point of a sweep and what its plan comes to; figures are None where there is no fleet.
+
+    Attributes:
+        number: its place in the sweep, from 0.
+        values: by dotted path of the scenario, what the point sets.
+        status: how planning ended (`planner.optimizer.SolveStatus`), or ``refused``, ``failed``, ``not planned``.
+        feasible: whether there is a fleet.
+        reason: why there is none; empty where there is.
+        usd_per_hour: cost of the fleet.
+        usd_per_month: the same for a mean month.
+        usd_per_million_input_tokens: as in `planner.fleet.types.CostBreakdown`.
+        usd_per_million_output_tokens: the same for output.
+        rate_per_s: what the fleet serves [1/s].
+        goodput_per_s: of it, requests that meet every target [1/s].
+        gpus: by SKU.
+        fleet: its pools in words.
+        tightest: the target with the least left.
+        tightest_ratio: its predicted latency over its threshold: 1 less this is the headroom.
+        targets_met: whether every target holds, in simulation too if the sweep simulates.
+        binding: limits that bind.
+        alternatives: USD/h of the best fleet restricted to one SKU or one mode, None where there is none; empty
+            unless asked for.
+        seconds: wall time of planning.
+    """
+
+    number: int
+    values: Values
+    status: str
+    feasible: bool = False
+    reason: str = ""
+    usd_per_hour: float | None = None
+    usd_per_month: float | None = None
+    usd_per_million_input_tokens: float | None = None
+    usd_per_million_output_tokens: float | None = None
+    rate_per_s: float | None = None
+    goodput_per_s: float | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    fleet: str = ""
+    tightest: str = ""
+    tightest_ratio: float | None = None
+    targets_met: bool | None = None
+    binding: tuple[str, ...] = ()
+    alternatives: Mapping[str, float | None] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """The point as one flat row: what it sets under its paths, one column per SKU and per alternative.
+
+        A value that is a list or a mapping is JSON text.
+        """
+        row = {"point": self.number} | {path: _cell(value) for path, value in self.values.items()}
+        for name in _FIGURES:
+            value = getattr(self, name)
+            if name == "gpus":
+                row |= {f"gpus_{sku}": count for sku, count in value.items()}
+            elif name == "alternatives":
+                row |= {f"alternative_{what}_usd_per_hour": usd for what, usd in value.items()}
+            else:
+                row[name] = "; ".join(value) if name == "binding" else value
+        return row
+
+
+_FIGURES = tuple(one.name for one in dataclasses.fields(SweepPoint) if one.name not in ("number", "values"))
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """All points of a sweep, in the order asked for.
+
+    Attributes:
+        name: of the scenario.
+        paths: the fields that are varied.
+        points: one per point, planned or not.
+        stopped: why some were not planned, or empty.
+        elapsed_s: wall time of the whole.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    points: tuple[SweepPoint, ...]
+    stopped: str = ""
+    elapsed_s: float = 0.0
+
+    @property
+    def feasible(self) -> tuple[SweepPoint, ...]:
+        """The points that have a fleet."""
+        return tuple(point for point in self.points if point.feasible)
+
+    def best(self, by: str = "usd_per_hour") -> SweepPoint | None:
+        """The feasible point with the least of a figure (of a rate: with the most); None where none is feasible.
+
+        Raises InputError for what is no figure of a point.
+        """
+        figures = [one for one in _FIGURES if one.startswith("usd_") or one in (*HIGHER_IS_BETTER, "tightest_ratio")]
+        if by not in figures:
+            raise InputError("by", by, "is no figure of a point", f"use one of: {', '.join(figures)}")
+        sign = -1.0 if by in HIGHER_IS_BETTER else 1.0
+        known = [point for point in self.feasible if getattr(point, by) is not None]
+        return min(known, key=lambda point: sign * getattr(point, by), default=None)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat row per point, all with the same columns; None where a point has no such figure."""
+        rows = [point.record() for point in self.points]
+        skus = dict.fromkeys(f"gpus_{sku}" for point in self.points for sku in point.gpus)
+        rows = [dict.fromkeys(skus, 0) | row if row["feasible"] else row for row in rows]
+        last = ("status", *_FIGURES)
+        named = dict.fromkeys(itertools.chain(("point", *self.paths), *rows))
+        columns = sorted(named, key=lambda name: _order(name, last))
+        return [{name: row.get(name) for name in columns} for row in rows]
+
+    def frame(self) -> pd.DataFrame:
+        """The rows of `records` as a pandas DataFrame. Raises InputError where pandas is not installed."""
+        return frame(self)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The rows of `records` as CSV, written to a file if one is given; text that starts a formula is quoted.
+
+        Raises InputError for a file that cannot be written.
+        """
+        rows = self.records()
+        text = csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows]) if rows else ""
+        if path is not None:
+            write_text(str(path), text)
+        return text
+
+
+def _order(name: str, last: Sequence[str]) -> int:
+    """Where a column stands: the point and its values, then the figures in their order."""
+    if name.startswith("gpus_"):
+        return last.index("gpus")
+    if name.startswith("alternative_"):
+        return last.index("alternatives")
+    return last.index(name) if name in last else -1
+
+
+# --- in words and tables ----------------------------------------------------------------------------------------------
+
+
+def headline(sweep: Sweep) -> str:
+    """How many points there are, how many have a fleet, and the cheapest of them."""
+    found, best = len(sweep.feasible), sweep.best()
+    text = f"{sweep.name}: {counted(len(sweep.points), 'point')}, {found:,} with a fleet"
+    if best is None:
+        return f"{text}."
+    where = ", ".join(f"{path}={_cell(value)}" for path, value in best.values.items())
+    return f"{text}; the cheapest is {best.fleet} for {money(best.usd_per_hour or 0.0)} USD/hour at {where}."
+
+
+def table(sweep: Sweep, most: int = MOST_SHOWN) -> Table:
+    """The first points as a table: what each sets, and its cost, fleet and headroom, or why it has none."""
+    rows = tuple(
+        (*(str(_cell(point.values.get(path, "-"))) for path in sweep.paths), *_figure_cells(point))
+        for point in sweep.points[:most]
+    )
+    columns = (*sweep.paths, "USD/hour", "$ per million output tokens", "fleet", "tightest target")
+    left = len(sweep.points) - len(rows)
+    note = f"{counted(left, 'more point')} not shown: write them with --csv." if left else ""
+    return Table("Points", columns, rows, note)
+
+
+def _figure_cells(point: SweepPoint) -> tuple[str, ...]:
+    if point.usd_per_hour is None:
+        return ("-", "-", f"{point.status}: {point.reason}", "-")
+    output, ratio = point.usd_per_million_output_tokens, point.tightest_ratio
+    tightest = point.tightest if ratio is None else f"{point.tightest} at {percent(ratio)}"
+    return (money(point.usd_per_hour), "-" if output is None else money(output), point.fleet, tightest)

@@ -1,0 +1,330 @@
+"""What one GPU-hour costs: which listed prices may be used, what one's own GPUs cost, what spot capacity is worth.
+
+Equations and sources: docs/science-money.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import StrEnum
+from statistics import median
+
+from hardware_db import Confidence, GpuSku, HardwareDb, Price, is_cited, listed_prices, stale_days
+from planner.core import InputError, UnknownNameError
+from planner.supply.spares import availability, replicas_sure, replicas_to_hold
+from planner.supply.types import STALE_PRICE_DAYS, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
+
+HOURS_PER_YEAR = 8766.0
+"""365.25 days of 24 hours."""
+UNIT_SUSPICION = 0.75
+"""Share of the GPUs of an instance by which a price may differ from the median before its unit is doubted.
+
+A choice: 6 times the median for instances of 8 GPUs. Prices of one SKU and commitment differ by up to about 4 times.
+"""
+OWNED = "owned"
+"""Name of the purchase of one's own GPUs, beside the commitments of price lists."""
+SPOT = "spot"
+"""The commitment whose capacity goes away."""
+
+
+def is_committed(commitment: str) -> bool:
+    """Is what is bought under this commitment paid for the whole horizon, used or not?
+
+    >>> [is_committed(name) for name in ("reserved_1yr", "on_demand", "spot", "community", "marketplace")]
+    [True, False, False, False, False]
+    """
+    return commitment.startswith("reserved")
+
+
+def offered_prices(
+    sku: str, policy: PricePolicy, hardware: HardwareDb, quotas: Sequence[Quota] = ()
+) -> tuple[Price, ...]:
+    """The prices of a SKU that a plan may use: by allowed commitment, in the order given, cheapest first.
+
+    An own price replaces all listed ones. Of a commitment the listed prices count that are not older than
+    `STALE_PRICE_DAYS`; where there is none, the older ones do. A price is left out when another of its commitment is no
+    dearer, is bought in blocks that divide its own and is counted by no quota that does not count it too: usually that
+    leaves the cheapest. What cannot be cited is never offered.
+
+    Raises:
+        UnknownNameError: SKU, commitment, provider or region is nowhere in the database.
+        InputError: spot is allowed and `PricePolicy.spot` does not say what it is worth.
+
+    >>> from hardware_db import load_hardware
+    >>> policy = PricePolicy(as_of=date(2026, 11, 21), commitments=("on_demand", "reserved_1yr"))
+    >>> [(p.provider, p.usd_per_gpu_hour) for p in offered_prices("b200-sxm", policy, load_hardware())]
+    [('Hyperstack', 6.0), ('Qubrid', 4.25)]
+    """
+    check_spot(policy)
+    if sku in policy.usd_per_gpu_hour:
+        return (_own_price(sku, policy),)
+    gpu = known_sku("sku", sku, hardware)
+    apart = [quota for quota in quotas if quota.sku == sku and names_a_place(quota)]
+    offered: list[Price] = []
+    for commitment in dict.fromkeys(policy.commitments):
+        kept: list[Price] = []
+        usable = _usable_prices(sku, commitment, policy, hardware)
+        for price in sorted(usable, key=lambda p: (p.usd_per_gpu_hour, block_gpus(p, gpu, policy.granularity))):
+            if not any(_replaces(other, price, gpu, policy.granularity, apart) for other in kept):
+                kept.append(price)
+        offered += kept
+    return tuple(offered)
+
+
+class PriceProblem(StrEnum):
+    """What is wrong with the price of a SKU."""
+
+    MISSING = "missing"
+    """None that the policy allows is listed."""
+    ZERO = "zero"
+    """It is not above zero. Such a price is not used."""
+    STALE = "stale"
+    """It is older than `STALE_PRICE_DAYS`. It is used only where there is no younger one."""
+    UNCITED = "uncited"
+    """It does not say where or when it was read. Such a price is not used."""
+    UNIT = "in another unit, it seems"
+    """It is about as many times the usual price as its instance has GPUs, or that share of it. It is used."""
+
+
+@dataclass(frozen=True)
+class PriceNote:
+    """A price that is missing, zero, stale or without a source, by name.
+
+    Attributes:
+        problem: which of these.
+        sku: whose price.
+        commitment: under which terms.
+        provider: whose offer; empty where there is none.
+        retrieved_on: the day it was read; None where there is none.
+        is_used: a plan may use it nevertheless.
+        detail: what was found.
+    """
+
+    problem: PriceProblem
+    sku: str
+    commitment: str
+    provider: str = ""
+    retrieved_on: date | None = None
+    is_used: bool = False
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """For example ``l4, on_demand: price is stale (AWS, read 2026-02-01): 293 days old, ignored``."""
+        read = f"read {self.retrieved_on.isoformat()}" if self.retrieved_on else ""
+        place = ", ".join(part for part in (self.provider, read) if part)
+        return f"{self.sku}, {self.commitment}: price is {self.problem}{f' ({place})' if place else ''}: {self.detail}"
+
+
+def price_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) -> tuple[PriceNote, ...]:
+    """What is missing, zero, stale, uncited or in a doubtful unit among the prices of these SKUs, in their order.
+
+    Raises as `offered_prices` does.
+
+    >>> from hardware_db import load_hardware
+    >>> policy = PricePolicy(as_of=date(2026, 11, 21), commitments=("reserved_1yr",))
+    >>> print(price_notes(["h100-sxm"], policy, load_hardware())[0])
+    h100-sxm, reserved_1yr: price is missing: 1 listed, none with confidence medium or above
+    """
+    notes: list[PriceNote] = []
+    for sku in dict.fromkeys(skus):
+        gpu = known_sku("skus", sku, hardware)
+        if sku in policy.owned and owned_usd_per_gpu_hour(policy.owned[sku], gpu) <= 0.0:
+            notes.append(PriceNote(PriceProblem.ZERO, sku, OWNED, "own", policy.day, detail="0 USD per GPU-hour"))
+        if sku not in policy.usd_per_gpu_hour:
+            for commitment in dict.fromkeys(policy.commitments):
+                notes += _notes_of(sku, commitment, policy, hardware)
+    return tuple(notes)
+
+
+def _notes_of(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> list[PriceNote]:
+    usable = _usable_prices(sku, commitment, policy, hardware)
+    listed = _listed(sku, commitment, policy, hardware)
+    notes = [
+        PriceNote(problem, sku, commitment, price.provider, price.retrieved_on, price in usable, detail)
+        for price in listed
+        for problem, detail in _problems(price, policy.day, usable)
+    ]
+    if not usable:
+        anywhere = [price for price in hardware.prices if (price.sku, price.commitment) == (sku, commitment)]
+        known = f"{len(anywhere)} listed" if anywhere else "nothing listed"
+        what = _which_matched(policy) if anywhere and not listed else "none of them can be used" if anywhere else ""
+        detail = f"{known}, {what}" if what else known
+        if sku not in policy.owned:
+            notes.append(PriceNote(PriceProblem.MISSING, sku, commitment, detail=detail))
+    return notes
+
+
+def _problems(price: Price, day: date, usable: Sequence[Price]) -> list[tuple[PriceProblem, str]]:
+    if not is_cited(price):
+        return [(PriceProblem.UNCITED, "no source or no date, not used")]
+    if not price.usd_per_gpu_hour > 0.0:
+        return [(PriceProblem.ZERO, f"{price.usd_per_gpu_hour:g} USD per GPU-hour, not used")]
+    found = []
+    age = stale_days(price, day)
+    if age > STALE_PRICE_DAYS:
+        found.append((PriceProblem.STALE, f"{age} days old, {'no younger one' if price in usable else 'ignored'}"))
+    others = [other.usd_per_gpu_hour for other in usable if other != price]
+    times = price.usd_per_gpu_hour / median(others) if others else 1.0
+    if price.gpus_per_instance > 1 and max(times, 1.0 / times) >= UNIT_SUSPICION * price.gpus_per_instance:
+        found.append(
+            (PriceProblem.UNIT, f"{times:.2g} times the median of {len(others)} others; check gpus_per_instance")
+        )
+    return found
+
+
+def _which_matched(policy: PricePolicy) -> str:
+    place = [f"from {policy.provider}"] if policy.provider else []
+    place += [f"in {policy.region}"] if policy.region else []
+    return f"none {' '.join([*place, f'with confidence {policy.min_confidence} or above'])}"
+
+
+def _listed(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> tuple[Price, ...]:
+    return listed_prices(
+        hardware,
+        sku,
+        commitment=commitment,
+        provider=policy.provider,
+        region=policy.region,
+        min_confidence=policy.min_confidence,
+    )
+
+
+def _usable_prices(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> list[Price]:
+    """Cited prices above zero, the stale ones only where there is no other; cheapest first."""
+    listed = _listed(sku, commitment, policy, hardware)
+    citable = [price for price in listed if is_cited(price) and price.usd_per_gpu_hour > 0.0]
+    oldest = policy.day - timedelta(days=STALE_PRICE_DAYS)
+    return [price for price in citable if price.retrieved_on >= oldest] or citable
+
+
+def _own_price(sku: str, policy: PricePolicy) -> Price:
+    return Price(
+        sku=sku,
+        provider="own price",
+        region="any",
+        commitment="on_demand",
+        usd_per_gpu_hour=policy.usd_per_gpu_hour[sku],
+        source_url="given in the request",
+        retrieved_on=policy.day,
+        confidence=Confidence.HIGH,
+    )
+
+
+def _replaces(cheaper: Price, price: Price, gpu: GpuSku, granularity: Granularity, quotas: Sequence[Quota]) -> bool:
+    """Whatever can be bought at `price` can be bought at the cheaper one instead."""
+    divides = block_gpus(price, gpu, granularity) % block_gpus(cheaper, gpu, granularity) == 0
+    return divides and all(quota_counts(quota, price) for quota in quotas if quota_counts(quota, cheaper))
+
+
+def block_gpus(price: Price, gpu: GpuSku, granularity: Granularity) -> int:
+    """GPUs bought at once."""
+    return {Granularity.GPU: 1, Granularity.INSTANCE: price.gpus_per_instance, Granularity.NODE: gpu.node.gpus}[
+        granularity
+    ]
+
+
+def known_sku(field: str, sku: str, hardware: HardwareDb) -> GpuSku:
+    """The record of a SKU. Raises UnknownNameError that names the field."""
+    if sku not in hardware.skus:
+        raise UnknownNameError(field, sku, hardware.skus)
+    return hardware.skus[sku]
+
+
+def names_a_place(quota: Quota) -> bool:
+    """Does the quota count only a part of what can be had of its SKU?"""
+    return (quota.provider, quota.region, quota.commitment) != (None, None, None)
+
+
+def quota_counts(quota: Quota, price: Price) -> bool:
+    """Are GPUs bought at this price counted by the quota? Provider and region are compared literally."""
+    asked = (quota.provider, quota.region, quota.commitment)
+    return all(
+        want in (None, have) for want, have in zip(asked, (price.provider, price.region, price.commitment), strict=True)
+    )
+
+
+def owned_usd_per_gpu_hour(owned: OwnedGpus, sku: GpuSku) -> float:
+    """Cost of one hour of a GPU of one's own [USD], whether it is used or not.
+
+    Equation: capex / (years x 8766 h) + watts x PUE x USD/kWh / 1000 + other: straight-line depreciation, electricity
+    at full power all the time, the rest as given. No interest, no residual value.
+
+    Source: the split into depreciation and hourly operating cost of Lenovo Press LP2225 (2025),
+    https://lenovopress.lenovo.com/lp2225-on-premise-vs-cloud-generative-ai-total-cost-of-ownership; the power term as
+    in https://github.com/alpha-one-index/ai-infra-index/blob/main/specs/buy-vs-rent-decision-framework.md, section 3.
+
+    Raises InputError where neither `OwnedGpus.watts` nor a TDP of the SKU is known.
+
+    >>> from hardware_db import load_hardware
+    >>> power = OwnedGpus(capex_usd_per_gpu=0, watts=700 + 2000 / 8, pue=1.4, usd_per_kwh=0.10)
+    >>> round(8 * owned_usd_per_gpu_hour(power, load_hardware().skus["h100-sxm"]), 2)  # "~$1.06/hr (full server power)"
+    1.06
+    """
+    energy = watts_of(sku, owned) * owned.pue / 1000.0 * owned.usd_per_kwh
+    return owned.capex_usd_per_gpu / (owned.years * HOURS_PER_YEAR) + energy + owned.other_usd_per_gpu_hour
+
+
+def watts_of(sku: GpuSku, owned: OwnedGpus | None = None) -> float:
+    """Power of one GPU [W]: as given for one's own, else its TDP. Raises InputError where neither is known."""
+    if owned is not None and owned.watts is not None:
+        return owned.watts
+    if sku.tdp_watts is None:
+        bound = f"no power of {sku.id} is published that could stand in"
+        raise InputError(f"prices.owned.{sku.id}.watts", None, bound, "give the watts of one GPU")
+    return sku.tdp_watts.value
+
+
+def spot_availability(terms: SpotTerms) -> float:
+    """Share of time that one spot instance is up.
+
+    Equation: A = 1 / (1 + r T), r interruptions per hour of uptime, T hours until a replacement serves: the
+    `availability` of something that is up for 1/r on average and down for T.
+
+    >>> round(spot_availability(SpotTerms(interruptions_per_hour=0.01, recovery_s=5 * 3600.0)), 3)  # up 100 h, down 5 h
+    0.952
+    """
+    return availability(1.0 / terms.interruptions_per_hour, terms.recovery_s / 3600.0)
+
+
+def spot_usable_share(terms: SpotTerms, instances: int | None) -> float:
+    """Share of the spot instances bought that may be counted on, the rest being headroom.
+
+    Equation: m(n) / n with m(n) = max {m: P(Binomial(n, A) >= m) >= p}, A the `spot_availability` and p
+    `SpotTerms.probability`; for n -> infinity it tends to A, and for few instances it may be 0. Instances are
+    interrupted independently of one another, which holds the better the more zones they are spread over (*SkyServe*,
+    Mao et al. 2025, arXiv 2411.01438, overprovisions spot replicas for the same reason).
+
+    Args:
+        terms: of the spot offer.
+        instances: n, bought; None: a fleet so large that chance evens out.
+
+    >>> terms = SpotTerms(interruptions_per_hour=1.0, recovery_s=400.0, probability=0.95)  # A = 0.9
+    >>> round(spot_usable_share(terms, 3), 3)  # 2 of 3: the tails of 3 and 2 are 0.729 and 0.972
+    0.667
+    """
+    available = spot_availability(terms)
+    if instances is None:
+        return available
+    if instances < 1:
+        raise InputError("instances", instances, "must be >= 1", "give how many are bought")
+    return replicas_sure(instances, available, terms.probability) / instances
+
+
+def least_spot_instances(terms: SpotTerms) -> int:
+    """Smallest number of spot instances of which one may be counted on; fewer are worth nothing and are not bought.
+
+    Equation: min {n: P(Binomial(n, A) >= 1) >= p}.
+
+    >>> least_spot_instances(SpotTerms(interruptions_per_hour=1.0, recovery_s=400.0, probability=0.95))  # 0.9, 0.99
+    2
+    """
+    return replicas_to_hold(1, spot_availability(terms), terms.probability)
+
+
+def check_spot(policy: PricePolicy) -> None:
+    """Raises InputError where spot is allowed and `PricePolicy.spot` does not say what it is worth."""
+    if SPOT in policy.commitments and policy.spot is None:
+        fix = "give interruptions_per_hour and recovery_s, or take spot out of prices.commitments"
+        raise InputError("prices.spot", None, "spot capacity goes away, and it is not said how often", fix)

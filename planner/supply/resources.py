@@ -1,0 +1,419 @@
+"""What GPUs cost and how many may be had: prices, ways of buying and limits, as resources of the integer program.
+
+A resource of the program is the GPUs of one SKU (`Resource.name` and `Resource.group` are the SKU id); its purchases
+are the ways of getting them: on demand, reserved, spot, one's own. Power and CO2 are resources without a price. Where a
+fleet runs already and change costs something, the GPUs of a SKU are counted a second time, in a resource whose first
+units are free and whose further ones cost the switch.
+
+Equations and sources: docs/science-money.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hardware_db import GpuSku, HardwareDb, Price
+from planner.core import InputError, UnknownNameError
+from planner.optimizer import Period, Purchase, Resource
+from planner.supply.prices import (
+    HOURS_PER_YEAR,
+    SPOT,
+    PriceNote,
+    PriceProblem,
+    is_committed,
+    known_sku,
+    least_spot_instances,
+    offered_prices,
+    owned_usd_per_gpu_hour,
+    price_notes,
+    spot_availability,
+    spot_usable_share,
+    watts_of,
+)
+from planner.supply.purchase_options import Way, names_of, ways_of, within_quotas
+from planner.supply.types import (
+    STALE_PRICE_DAYS,
+    FleetLimits,
+    Granularity,
+    OwnedGpus,
+    PricePolicy,
+    Quota,
+    SpotTerms,
+)
+
+__all__ = [
+    "HOURS_PER_MONTH",
+    "HOURS_PER_YEAR",
+    "STALE_PRICE_DAYS",
+    "FleetLimits",
+    "Granularity",
+    "OwnedGpus",
+    "PriceNote",
+    "PricePolicy",
+    "PriceProblem",
+    "PurchaseCost",
+    "Quota",
+    "SpotTerms",
+    "Supply",
+    "SupplyCost",
+    "cost_of",
+    "is_committed",
+    "offered_prices",
+    "owned_usd_per_gpu_hour",
+    "price_notes",
+    "resources_of",
+    "spot_availability",
+    "spot_shortfalls",
+    "spot_usable_share",
+    "switching_resource",
+    "taken",
+]
+
+HOURS_PER_MONTH = 730.0
+"""8760 h / 12, the month cloud price lists use."""
+POWER = "power_kw"
+CO2 = "co2_kg_per_h"
+
+
+# --- Resources of the program ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What can be bought, for the program and for the report.
+
+    Attributes:
+        resources: one per SKU that can be had; switching, power and CO2 where they count.
+        prices: of every purchase of a SKU, where its cost comes from, by SKU and purchase.
+        cheapest: by SKU, least cost [USD] of a GPU-hour that can be counted on, under any purchase; above 0.
+        limited: SKUs whose GPUs a limit counts or that are bought in blocks: there a GPU more can cost more than its
+            price.
+        unavailable: SKUs that cannot be had, and why.
+        notes: prices that are missing, zero, stale or uncited.
+        assumptions: how limits were read that the program cannot hold word for word.
+    """
+
+    resources: tuple[Resource, ...]
+    prices: Mapping[tuple[str, str], Price | OwnedGpus]
+    cheapest: Mapping[str, float]
+    limited: frozenset[str]
+    unavailable: Mapping[str, str]
+    notes: tuple[PriceNote, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    def purchase(self, resource: str, name: str) -> Purchase:
+        """A purchase by name. Raises UnknownNameError."""
+        by_name = {(r.name, p.name): p for r in self.resources for p in r.purchases}
+        if (resource, name) not in by_name:
+            raise UnknownNameError("purchase", f"{resource}, {name}", (f"{r}, {p}" for r, p in by_name))
+        return by_name[resource, name]
+
+
+def resources_of(
+    skus: Iterable[str],
+    policy: PricePolicy,
+    limits: FleetLimits,
+    hardware: HardwareDb,
+    *,
+    spot_shares: Mapping[str, float] | None = None,
+) -> Supply:
+    """What can be bought of these SKUs under a price policy and limits.
+
+    Args:
+        skus: ids, in the order of the resources.
+        policy: which prices, and which ways of buying.
+        limits: of the fleet; `taken` says what a unit takes of the limited resources.
+        hardware: SKUs and prices.
+        spot_shares: by SKU, share of the spot capacity bought that may be counted on; of a SKU not named here it is
+            that of a large fleet. `spot_shortfalls` says when that was too much.
+
+    Raises InputError or UnknownNameError for limits that name what is unknown or contradict one another; a limit that
+    can merely not be met is left to the program, which explains it.
+    """
+    wanted = tuple(dict.fromkeys(skus))
+    _check_names(wanted, policy, limits, hardware)
+    _check_limits(limits)
+    resources: list[Resource] = []
+    prices: dict[tuple[str, str], Price | OwnedGpus] = {}
+    cheapest: dict[str, float] = {}
+    unavailable: dict[str, str] = {}
+    assumptions: list[str] = []
+    for sku in wanted:
+        gpu = hardware.skus[sku]
+        if reason := _ruled_out(gpu, policy, limits):
+            unavailable[sku] = reason
+            continue
+        ways = ways_of(gpu, policy, limits, hardware, (spot_shares or {}).get(sku))
+        ways, most, read = within_quotas(sku, ways, limits)
+        assumptions += read
+        if not ways:
+            unavailable[sku] = _why_no_way(sku, most, policy, limits)
+            continue
+        names = names_of(ways)
+        prices |= {(sku, name): way.origin for name, way in zip(names, ways, strict=True)}
+        cheapest[sku] = min(way.usd_per_usable_h for way in ways)
+        resources.append(_gpus(sku, names, ways, most, limits))
+    _check_pins(limits, unavailable, cheapest)
+    resources += [_switching(sku, limits) for sku in cheapest if limits.switching_usd_per_gpu > 0.0]
+    if limits.power_kw is not None:
+        resources.append(Resource(name=POWER, at_most=limits.power_kw))
+    if limits.co2_kg_per_hour is not None:
+        resources.append(Resource(name=CO2, at_most=limits.co2_kg_per_hour))
+    return Supply(
+        resources=tuple(resources),
+        prices=prices,
+        cheapest=cheapest,
+        limited=frozenset(r.name for r in resources if r.group and _is_limited(r, limits)),
+        unavailable=unavailable,
+        notes=price_notes((sku for sku in wanted if sku not in limits.forbidden), policy, hardware),
+        assumptions=tuple(assumptions),
+    )
+
+
+def switching_resource(sku: str) -> str:
+    """Name of the resource in which the GPUs of a SKU are counted against those that run today."""
+    return f"{sku} switching"
+
+
+def taken(
+    option_gpus: Mapping[str, int], skus: Mapping[str, GpuSku], limits: FleetLimits, policy: PricePolicy
+) -> dict[str, float]:
+    """What a unit takes of every resource while it is on.
+
+    Equations: GPUs by SKU; kW = sum GPUs x watts x PUE / 1000 with the TDP (one's own GPUs: `OwnedGpus.watts`) and
+    `FleetLimits.pue`; kg CO2e/h = kW x kg CO2e/kWh of the grid (emissions of running it, scope 2 of the GHG Protocol;
+    nothing for making the hardware).
+
+    Args:
+        option_gpus: GPUs of the unit by SKU id.
+        skus: records of these SKUs.
+        limits: what is limited; only that is counted.
+        policy: the power of one's own GPUs.
+
+    Raises InputError where power is limited and that of a SKU is unknown.
+
+    >>> from hardware_db import load_hardware
+    >>> limits = FleetLimits(power_kw=100, pue=1.2, co2_kg_per_hour=30, co2_kg_per_kwh=0.4)
+    >>> unit = taken({"h100-sxm": 10}, load_hardware().skus, limits, PricePolicy())
+    >>> {name: round(amount, 9) for name, amount in unit.items()}  # 10 x 700 W x 1.2, x 0.4 kg
+    {'h100-sxm': 10.0, 'power_kw': 8.4, 'co2_kg_per_h': 3.36}
+    """
+    result = {sku: float(count) for sku, count in option_gpus.items() if count}
+    if limits.switching_usd_per_gpu > 0.0:
+        result |= {switching_resource(sku): float(count) for sku, count in option_gpus.items() if count}
+    if limits.power_kw is None and limits.co2_kg_per_hour is None:
+        return result
+    watts = math.fsum(count * watts_of(skus[sku], policy.owned.get(sku)) for sku, count in option_gpus.items() if count)
+    kilowatts = watts * limits.pue / 1000.0
+    if limits.power_kw is not None:
+        result[POWER] = kilowatts
+    if limits.co2_kg_per_hour is not None:
+        result[CO2] = kilowatts * _co2_kg_per_kwh(limits)
+    return result
+
+
+def _ruled_out(gpu: GpuSku, policy: PricePolicy, limits: FleetLimits) -> str:
+    """Why a SKU cannot be had at any price, in words; empty if it can."""
+    if gpu.id in limits.forbidden:
+        return "forbidden by limits.forbidden"
+    power_counts = limits.power_kw is not None or limits.co2_kg_per_hour is not None
+    is_known = gpu.tdp_watts is not None or (gpu.id in policy.owned and policy.owned[gpu.id].watts is not None)
+    if power_counts and not is_known:
+        return "its power is not published, so that it cannot be counted against a limit of power or CO2"
+    return ""
+
+
+def _why_no_way(sku: str, most: int | None, policy: PricePolicy, limits: FleetLimits) -> str:
+    if most == 0:
+        return "limits allow 0 GPUs of it"
+    listed = f"no {' or '.join(policy.commitments)} price that may be used is listed"
+    fix = f"give one in prices.usd_per_gpu_hour.{sku}"
+    if most is not None or any(quota.sku == sku for quota in limits.quotas):
+        return f"{listed}, or quotas leave less than is sold at once; lift these or {fix}"
+    return f"{listed}; {fix}"
+
+
+def _gpus(sku: str, names: Sequence[str], ways: Sequence[Way], most: int | None, limits: FleetLimits) -> Resource:
+    purchases = tuple(
+        Purchase(
+            name=name,
+            usd_per_h=way.usd_per_h,
+            committed=way.is_committed,
+            block=way.block,
+            at_most=way.at_most,
+            usable_share=way.usable_share,
+        )
+        for name, way in zip(names, ways, strict=True)
+    )
+    return Resource(name=sku, purchases=purchases, at_most=most, at_least=limits.pinned.get(sku, 0), group=sku)
+
+
+def _switching(sku: str, limits: FleetLimits) -> Resource:
+    """GPUs of a SKU counted once more: those that run today are free, one beyond them costs its share of the switch.
+
+    Equation: switching_usd_per_gpu / switching_hours [USD/h] for each GPU beyond `existing`, at the largest fleet of
+    any period.
+    """
+    today = Purchase(name="running today", usd_per_h=0.0, committed=True, at_most=limits.existing.get(sku, 0))
+    usd = limits.switching_usd_per_gpu / limits.switching_hours
+    new = Purchase(name="new", usd_per_h=usd, committed=True)
+    return Resource(name=switching_resource(sku), purchases=(today, new) if today.at_most else (new,))
+
+
+def _is_limited(resource: Resource, limits: FleetLimits) -> bool:
+    for_all = (limits.power_kw, limits.co2_kg_per_hour, limits.skus_at_most)
+    if any(limit is not None for limit in for_all) or limits.switching_usd_per_gpu > 0.0:
+        return True
+    counted = resource.at_most is not None or resource.at_least > 0.0
+    return counted or any(way.at_most is not None or way.block > 1 for way in resource.purchases)
+
+
+def _co2_kg_per_kwh(limits: FleetLimits) -> float:
+    if limits.co2_kg_per_kwh is None:
+        bound = "needed to count limits.co2_kg_per_hour"
+        raise InputError("limits.co2_kg_per_kwh", None, bound, "give the kg CO2e of one kWh of the grid")
+    return limits.co2_kg_per_kwh
+
+
+def _check_names(skus: Sequence[str], policy: PricePolicy, limits: FleetLimits, hardware: HardwareDb) -> None:
+    for field, names in (
+        ("search.skus", skus),
+        ("prices.usd_per_gpu_hour", policy.usd_per_gpu_hour),
+        ("prices.owned", policy.owned),
+        ("limits.gpus", limits.gpus),
+        ("limits.pinned", limits.pinned),
+        ("limits.forbidden", limits.forbidden),
+        ("limits.existing", limits.existing),
+        ("limits.quotas.sku", [quota.sku for quota in limits.quotas]),
+    ):
+        for name in names:
+            known_sku(field, name, hardware)
+    for quota in limits.quotas:
+        for part in ("provider", "region", "commitment"):
+            name = getattr(quota, part)
+            known = {getattr(price, part) for price in hardware.prices}
+            if name is not None and name not in known:
+                raise UnknownNameError(f"limits.quotas.{part}", name, known)
+
+
+def _check_limits(limits: FleetLimits) -> None:
+    if limits.co2_kg_per_hour is not None:
+        _co2_kg_per_kwh(limits)
+    for sku, count in limits.pinned.items():
+        if count and sku in limits.forbidden:
+            raise InputError(f"limits.pinned.{sku}", count, "is in limits.forbidden too", "take it out of one of them")
+
+
+def _check_pins(limits: FleetLimits, unavailable: Mapping[str, str], had: Mapping[str, float]) -> None:
+    """A pin on what cannot be had would vanish with its resource, so it is refused here."""
+    for sku, count in limits.pinned.items():
+        if count and sku not in had:
+            reason = unavailable.get(sku, "it is not among search.skus")
+            raise InputError(f"limits.pinned.{sku}", count, f"cannot be had: {reason}", "take the pin out or lift that")
+
+
+# --- What a fleet costs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PurchaseCost:
+    """What one purchase of one resource costs.
+
+    Attributes:
+        resource: the SKU, or its switching.
+        purchase: the way of buying.
+        mean_amount: units held, mean over the horizon.
+        most_amount: units held in the period with most.
+        usd_per_hour: mean over the horizon.
+        origin: the price or the terms behind it; None for switching.
+    """
+
+    resource: str
+    purchase: str
+    mean_amount: float
+    most_amount: float
+    usd_per_hour: float
+    origin: Price | OwnedGpus | None
+
+    @property
+    def usd_per_month(self) -> float:
+        """USD per month of 730 hours."""
+        return self.usd_per_hour * HOURS_PER_MONTH
+
+
+@dataclass(frozen=True)
+class SupplyCost:
+    """What all that is bought costs: an allocation's `cost_per_h` less its starts and what units cost by themselves."""
+
+    purchases: tuple[PurchaseCost, ...]
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Mean over the horizon."""
+        return math.fsum(line.usd_per_hour for line in self.purchases)
+
+    @property
+    def usd_per_month(self) -> float:
+        """USD per month of 730 hours."""
+        return self.usd_per_hour * HOURS_PER_MONTH
+
+    @property
+    def by_resource(self) -> Mapping[str, float]:
+        """USD per hour by SKU (and switching)."""
+        names = dict.fromkeys(line.resource for line in self.purchases)
+        return {n: math.fsum(line.usd_per_hour for line in self.purchases if line.resource == n) for n in names}
+
+
+def cost_of(
+    bought: Mapping[str, Mapping[str, Sequence[float]]], supply: Supply, periods: Sequence[Period]
+) -> SupplyCost:
+    """What is bought, with its cost, by resource and purchase.
+
+    Equation: sum_t hours_t / H x amount_t x USD/h for each purchase; a committed one is held alike in every period.
+
+    Args:
+        bought: amounts by resource and purchase in each period, as `Allocation.bought`.
+        supply: that the program was given.
+        periods: of the program, in its order.
+
+    Raises UnknownNameError for what the supply does not hold and InputError for a wrong number of periods.
+    """
+    horizon = math.fsum(period.hours for period in periods)
+    lines = []
+    for resource, purchases in bought.items():
+        for name, amounts in purchases.items():
+            if len(amounts) != len(periods):
+                bound = f"needs one amount for each of {len(periods)} periods"
+                raise InputError(f"bought.{resource}.{name}", len(amounts), bound, "give the allocation's own periods")
+            mean = math.fsum(x * p.hours for x, p in zip(amounts, periods, strict=True)) / horizon
+            usd = mean * supply.purchase(resource, name).usd_per_h
+            most = max(amounts, default=0.0)
+            lines.append(PurchaseCost(resource, name, mean, most, usd, supply.prices.get((resource, name))))
+    return SupplyCost(tuple(lines))
+
+
+def spot_shortfalls(
+    bought: Mapping[str, Mapping[str, Sequence[float]]], supply: Supply, policy: PricePolicy
+) -> dict[str, float]:
+    """SKUs of which too little spot capacity was bought, with the share of it that may be counted on.
+
+    That share depends on how many instances are bought, which only the program decides: plan with the share of a large
+    fleet, and where this function names a SKU, plan again with `resources_of(..., spot_shares=...)`. Each round the
+    shares fall, so that it comes to an end.
+
+    Equation: of n instances of g GPUs floor(n g share) GPUs are in use at most; short where that is more than g m(n) of
+    `spot_usable_share`.
+    """
+    short: dict[str, float] = {}
+    at_once = least_spot_instances(policy.spot) if policy.spot is not None else 1
+    for (sku, name), origin in supply.prices.items():
+        if not (isinstance(origin, Price) and origin.commitment == SPOT and policy.spot is not None):
+            continue
+        purchase = supply.purchase(sku, name)
+        for gpus in {amount for amount in bought.get(sku, {}).get(name, ()) if amount >= 1.0}:
+            share = spot_usable_share(policy.spot, round(gpus * at_once / purchase.block))
+            if math.floor(gpus * purchase.usable_share + 1e-9) > gpus * share + 1e-9:
+                short[sku] = min(share, short.get(sku, share))
+    return short

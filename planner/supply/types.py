@@ -1,0 +1,127 @@
+"""What is asked of money and supply: which prices apply, what may be bought, what must be withstood. Types only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import date
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from planner.core import Frozen, InputError
+
+STALE_PRICE_DAYS = 180
+"""Age from which a price is used only when there is no younger one, with a warning."""
+
+
+class Granularity(StrEnum):
+    """In what sizes GPUs are bought."""
+
+    GPU = "gpu"
+    """Singly."""
+    INSTANCE = "instance"
+    """As the price list's instance type, e.g. 8 H100 at once."""
+    NODE = "node"
+    """As whole servers (`NodeSku.gpus`)."""
+
+
+class OwnedGpus(Frozen):
+    """GPUs of one's own, there already or to be bought: paid whether used or not.
+
+    Cost of one GPU-hour: capex / (years x 8766 h) + watts x PUE x USD/kWh / 1000 + other.
+    """
+
+    count: int | None = Field(default=None, ge=0, description="how many there are; None: as many as the plan buys")
+    capex_usd_per_gpu: float = Field(ge=0, description="with its share of server and network; 0: written off")
+    years: float = Field(default=4.0, gt=0, description="depreciation; 3 to 5 in published studies")
+    watts: float | None = Field(default=None, gt=0, description="at the wall per GPU, server included; None: its TDP")
+    pue: float = Field(default=1.4, ge=1, description="power usage effectiveness of the building")
+    usd_per_kwh: float = Field(default=0.1, ge=0)
+    other_usd_per_gpu_hour: float = Field(default=0.0, ge=0, description="space, staff, maintenance")
+
+
+class SpotTerms(Frozen):
+    """What spot capacity is worth: it goes away, and comes back after a while."""
+
+    interruptions_per_hour: float = Field(gt=0, description="of one instance")
+    recovery_s: float = Field(gt=0, description="from the interruption until a replacement serves [s]")
+    probability: float = Field(default=0.99, gt=0, lt=1, description="that enough of what is bought is up at any time")
+
+
+class PricePolicy(Frozen):
+    """Which prices apply to a SKU: the user's own, else the cheapest listed one of each allowed way of buying.
+
+    Where every matching price is older than `STALE_PRICE_DAYS` on the day `as_of`, the cheapest of those is used and
+    the plan warns.
+    """
+
+    commitments: tuple[str, ...] = Field(
+        default=("on_demand",), min_length=1, description="ways of buying to choose from"
+    )
+    provider: str | None = None
+    region: str | None = None
+    min_confidence: str = "medium"
+    as_of: date | None = Field(default=None, description="day the plan is made for; default: today")
+    usd_per_gpu_hour: Mapping[str, float] = Field(
+        default_factory=dict, description="own prices by SKU id, on demand; they replace the listed ones"
+    )
+    granularity: Granularity = Granularity.GPU
+    spot: SpotTerms | None = Field(default=None, description="needed where commitments has spot")
+    owned: Mapping[str, OwnedGpus] = Field(default_factory=dict, description="GPUs of one's own by SKU id")
+
+    @property
+    def day(self) -> date:
+        """The day prices are judged on."""
+        return self.as_of or date.today()
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        for sku, usd in self.usd_per_gpu_hour.items():
+            if not (math.isfinite(usd) and usd > 0):
+                raise InputError(f"prices.usd_per_gpu_hour.{sku}", usd, "must be finite and > 0 USD/h")
+        return self
+
+
+class Quota(Frozen):
+    """Most GPUs of a SKU that can be had from a provider, in a region, under a commitment (None: any)."""
+
+    sku: str
+    gpus: int = Field(ge=0)
+    provider: str | None = None
+    region: str | None = None
+    commitment: str | None = None
+
+
+class FleetLimits(Frozen):
+    """What may be bought, and what the fleet must withstand."""
+
+    budget_usd_per_hour: float | None = Field(default=None, gt=0)
+    gpus: Mapping[str, int] = Field(default_factory=dict, description="most GPUs by SKU id")
+    quotas: tuple[Quota, ...] = Field(default=(), description="most GPUs by SKU and place")
+    power_kw: float | None = Field(
+        default=None, gt=0, description="of all GPUs at TDP (or `OwnedGpus.watts`), times PUE"
+    )
+    pue: float = Field(default=1.0, ge=1, description="for `power_kw` and CO2")
+    co2_kg_per_hour: float | None = Field(default=None, gt=0)
+    co2_kg_per_kwh: float | None = Field(default=None, ge=0, description="of the grid; needed for co2_kg_per_hour")
+    skus_at_most: int | None = Field(default=None, ge=1, description="most different SKUs")
+    pinned: Mapping[str, int] = Field(default_factory=dict, description="fewest GPUs by SKU id")
+    forbidden: tuple[str, ...] = Field(default=(), description="SKU ids that may not be used")
+    existing: Mapping[str, int] = Field(default_factory=dict, description="GPUs running today by SKU id")
+    switching_usd_per_gpu: float = Field(
+        default=0.0, ge=0, description="one-off cost of a GPU beyond the existing ones"
+    )
+    switching_hours: float = Field(default=8766.0, gt=0, description="over which that is spread")
+    replicas_at_least: int = Field(default=1, ge=1, description="in every pool")
+    spare_replicas: int = Field(default=0, ge=0, description="of every pool, that may fail without missing a target")
+    survives_node_loss: bool = Field(default=False, description="the replicas of one server may fail as well")
+
+    @model_validator(mode="after")
+    def _not_negative(self) -> Self:
+        for name in ("gpus", "pinned", "existing"):
+            for sku, count in getattr(self, name).items():
+                if count < 0:
+                    raise InputError(f"limits.{name}.{sku}", count, "must be >= 0")
+        return self

@@ -1,0 +1,362 @@
+"""`compare`: serving systems side by side on the same GPUs, the same traffic and the same drawn requests.
+
+Each system of `planner.systems.catalogue` makes its own deployment of the one that is given; theory and simulation
+answer for it, and a price turns what it serves into USD per million tokens. A system that does not apply is a row with
+a reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from hardware_db import HardwareDb, load_hardware
+from planner.core import InputError, PlannerError, Slo, Workload
+from planner.engine import require_room
+from planner.fleet import Plan, PlannedDeployment, PlanRequest, plan
+from planner.search import Mode
+from planner.serving import Deployment, Method, Performance, evaluate, largest_stable_rate_per_s
+from planner.simulator import simulate
+from planner.supply import PricePolicy, offered_prices
+from planner.systems.catalogue import DEFAULT_SYSTEMS, System, Variant, chosen_systems
+
+__all__ = ["Comparison", "RatePoint", "Row", "compare", "mixed_plan"]
+
+MAX_RATES = 50
+"""Most rates at which attainment is looked at."""
+RATE_STEPS = 7
+"""Halvings of the interval of a sustainable rate: its ends are then 2^(1/128) apart, 0.5 %."""
+LOWEST_SHARE = 1.0 / 64.0
+"""Share of a starting rate below which nothing is looked for: a system that misses its targets there never holds."""
+SECONDS_PER_HOUR = 3600.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RatePoint:
+    """Share of the requests within all targets at an arrival rate [1/s]."""
+
+    rate_per_s: float
+    attainment: float
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One system.
+
+    Attributes:
+        system: which.
+        variant: what it made of deployment and traffic; None where it does not apply.
+        predicted: from theory; None where it does not apply or theory has no answer.
+        simulated: request by request; None where it does not apply or was not asked for.
+        reason: why there is no performance, or empty.
+        offered_per_s: requests that clients ask for [1/s], retries apart; 0 in a closed loop.
+        sustained_per_s: largest such rate at which every target holds [1/s]; None when not asked for.
+        attainments: share within all targets at each rate asked for.
+        usd_per_hour: of all GPUs; None without a price.
+    """
+
+    system: System
+    variant: Variant | None
+    predicted: Performance | None
+    simulated: Performance | None
+    reason: str
+    offered_per_s: float
+    sustained_per_s: float | None = None
+    attainments: tuple[RatePoint, ...] = ()
+    usd_per_hour: float | None = None
+
+    @property
+    def performance(self) -> Performance | None:
+        """Simulated where there is one, else predicted."""
+        return self.simulated or self.predicted
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What theory, simulation and the system itself take for granted."""
+        notes = [f"{self.system.name}: {self.variant.note}"] if self.variant is not None and self.variant.note else []
+        found = [one for one in (self.predicted, self.simulated) if one is not None]
+        return tuple(dict.fromkeys([*notes, *(note for one in found for note in one.assumptions)]))
+
+    def goodput_per_s(self, slo: Slo) -> float:
+        """Useful requests per second that meet every target."""
+        if self.performance is None or self.variant is None:
+            return 0.0
+        return self.performance.goodput_per_s(slo) * self.variant.useful_share
+
+    @property
+    def requests_per_s(self) -> float:
+        """Useful requests that are answered per second: all that come in, or as many as it can when overloaded."""
+        found = self.performance
+        if found is None or self.variant is None:
+            return 0.0
+        if found.stable and not self.variant.workload.is_closed:
+            return self.offered_per_s
+        if found.method is Method.SIMULATED:
+            return self.variant.useful_share * found.output_tokens_per_s / self.variant.workload.lengths.mean_output
+        return self.variant.useful_share * found.rate_per_s if found.stable else 0.0
+
+    def usd_per_million_output_tokens(self, requests_per_s: float | None = None) -> float:
+        """Cost of a million useful output tokens [USD], prompts included in the price of answers.
+
+        usd_per_hour / (3600 * requests/s * E[O]) * 10^6, at what is served or at another rate; infinite for nothing.
+        """
+        return self._usd_per_million(requests_per_s, with_inputs=False)
+
+    def usd_per_million_tokens(self, requests_per_s: float | None = None) -> float:
+        """The same per million useful tokens of input and output together [USD]."""
+        return self._usd_per_million(requests_per_s, with_inputs=True)
+
+    def _usd_per_million(self, requests_per_s: float | None, *, with_inputs: bool) -> float:
+        rate = self.requests_per_s if requests_per_s is None else requests_per_s
+        if self.usd_per_hour is None or self.variant is None or rate <= 0.0:
+            return math.inf
+        lengths = self.variant.workload.lengths
+        tokens = lengths.mean_output + (lengths.mean_input if with_inputs else 0.0)
+        return 1e6 * self.usd_per_hour / (SECONDS_PER_HOUR * rate * tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Systems side by side.
+
+    Attributes:
+        deployment: what they all start from.
+        workload: what they are all offered.
+        slo: targets, if any.
+        rows: one per system, in the order asked for.
+        seed: of arrivals and lengths, the same for all.
+        requests: simulated for each; 0 when not simulated.
+        price: where the price comes from, or why there is none.
+    """
+
+    deployment: Deployment
+    workload: Workload
+    slo: Slo | None
+    rows: tuple[Row, ...]
+    seed: int
+    requests: int
+    price: str
+
+    @cached_property
+    def compared(self) -> tuple[Row, ...]:
+        """The rows that have a performance."""
+        return tuple(row for row in self.rows if row.performance is not None)
+
+    def row(self, name: str) -> Row:
+        """The row of a system. Raises InputError when it was not compared."""
+        found = {row.system.name: row for row in self.rows}
+        if name not in found:
+            raise InputError("system", name, f"was not compared; there are {', '.join(found)}", "compare it too")
+        return found[name]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the numbers take for granted, each said once, with the systems it is about unless it is all."""
+        about: dict[str, list[str]] = {}
+        for row in self.compared:
+            for note in row.assumptions:
+                about.setdefault(note, []).append(row.system.name)
+        return tuple(self._about(note, names) for note, names in about.items())
+
+    def _about(self, note: str, names: list[str]) -> str:
+        is_said = len(names) == len(self.compared) or note.startswith(f"{names[0]}: ")
+        return note if is_said else f"{', '.join(names)}: {note}"
+
+
+def mixed_plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Say | None = None) -> Plan:
+    """The plan of a request restricted to mixed pools: what a comparison without a given deployment starts from."""
+    search = request.search.model_copy(update={"modes": (Mode.MIXED,)})
+    return plan(request.model_copy(update={"search": search}), hardware, progress=progress)
+
+
+def compare(
+    deployment: Deployment | PlanRequest,
+    workload: Workload | None = None,
+    slo: Slo | None = None,
+    systems: Iterable[str | System] = DEFAULT_SYSTEMS,
+    *,
+    seed: int = 0,
+    requests: int = 4000,
+    usd_per_gpu_hour: float | None = None,
+    rates: Sequence[float] = (),
+    sustain: bool = False,
+    simulated: bool = True,
+    hardware: HardwareDb | None = None,
+    progress: Say | None = None,
+) -> Comparison:
+    """Serving systems on the GPUs of a mixed deployment, under the same requests.
+
+    Args:
+        deployment: one mixed pool, of whose GPUs every system makes use; or a request, whose cheapest mixed fleet is
+            planned first (of several deployments the first, with its share of the traffic).
+        workload: arrivals and lengths, open or closed; None: that of the request.
+        slo: targets for attainment, goodput and sustainable rates; None: those of the request, if any.
+        systems: names of `planner.systems.catalogue.SYSTEMS`, or systems of one's own.
+        seed: of arrivals and lengths.
+        requests: simulated for each system.
+        usd_per_gpu_hour: price of a GPU [USD/h]; by default the cheapest on-demand price listed for the SKU.
+        rates: arrival rates [1/s] at which attainment is looked at, each simulated when `simulated`; needs an `slo`.
+        sustain: also look for the largest rate at which the `slo` holds, by bisection with the same random numbers.
+            Simulated, it is that of a run of so many requests: give several hundred per replica, for in a short run
+            queues have no time to grow.
+        simulated: also simulate; otherwise all figures are from theory.
+        hardware: prices; the packaged database when None.
+        progress: called with what is being done.
+
+    Raises InputError: a disaggregated deployment, a request without a mixed fleet, a model or request that does not
+    fit, unknown systems, rates or `sustain` without an `slo` or with a closed loop. What one system cannot do is the
+    `reason` of its row.
+    """
+    found = chosen_systems(systems)
+    if isinstance(deployment, PlanRequest):
+        slo = slo or deployment.slo
+        first = _first(mixed_plan(deployment, hardware, progress))
+        deployment, workload = first.deployment, workload or first.workload
+    if workload is None:
+        raise InputError("workload", "none", "a deployment alone has no traffic", "give a Workload")
+    _check(deployment, workload, slo, rates, sustain=sustain)
+    for name, value, least in (("requests", requests, 1), ("seed", seed, 0)):
+        if value < least:
+            raise InputError(name, value, f"must be >= {least}", "give a whole number in range")
+    price, source = _price(deployment, usd_per_gpu_hour, hardware)
+    play = partial(simulate, seed=seed, requests=requests) if simulated else None
+    run = _Run(deployment, workload, slo, play, tuple(rates), sustain, price, progress or (lambda stage: None))
+    rows = tuple(run.row(system) for system in found)
+    return Comparison(deployment, workload, slo, rows, seed, requests if simulated else 0, source)
+
+
+def _first(found: Plan) -> PlannedDeployment:
+    if not found.deployments:
+        raise InputError("request", found.request.name, "; ".join(found.diagnosis), "relax it, or give a deployment")
+    return found.deployments[0]
+
+
+def _check(
+    deployment: Deployment, workload: Workload, slo: Slo | None, rates: Sequence[float], *, sustain: bool
+) -> None:
+    if deployment.is_disaggregated:
+        raise InputError("deployment", deployment.summary, "a comparison starts from a mixed pool", "give a mixed one")
+    require_room(deployment.pools[0].config, workload.lengths.max_total)
+    if (rates or sustain) and slo is None:
+        raise InputError("slo", "none", "rates are judged by targets", "give an Slo, or a scenario with one")
+    if (rates or sustain) and workload.is_closed:
+        raise InputError("workload.arrivals", "closed loop", "has no rate that could be changed", "give open arrivals")
+    if len(rates) > MAX_RATES:
+        raise InputError("rates", len(rates), f"must be at most {MAX_RATES}", "give fewer")
+    for rate in rates:
+        if not 0.0 < rate < math.inf:
+            raise InputError("rates", rate, "must be > 0 and finite", "give requests per second")
+
+
+def _price(deployment: Deployment, usd: float | None, hardware: HardwareDb | None) -> tuple[float | None, str]:
+    """USD per GPU-hour and where it comes from."""
+    if usd is not None:
+        if not 0.0 < usd < math.inf:
+            raise InputError("usd_per_gpu_hour", usd, "must be > 0 and finite", "give a price in USD per GPU and hour")
+        return usd, f"{usd:g} USD/GPU-hour as given"
+    sku = deployment.pools[0].config.sku.id
+    listed = next(iter(offered_prices(sku, PricePolicy(), hardware or load_hardware())), None)
+    if listed is None:
+        return None, f"no on-demand price is listed for {sku}"
+    where = f"{listed.provider}, read {listed.retrieved_on.isoformat()}, {listed.source_url}"
+    return listed.usd_per_gpu_hour, f"{listed.usd_per_gpu_hour:g} USD/GPU-hour on demand: {where}"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all rows have in common."""
+
+    deployment: Deployment
+    workload: Workload
+    slo: Slo | None
+    play: Callable[..., Performance] | None
+    rates: tuple[float, ...]
+    sustain: bool
+    usd_per_gpu_hour: float | None
+    say: Say
+
+    def row(self, system: System) -> Row:
+        """One system, or why it does not apply."""
+        offered = 0.0 if self.workload.is_closed else self.workload.rate_per_s
+        try:
+            variant = system.variant(self.deployment, self.workload, self.slo)
+            predicted, missing = self._predicted(system, variant)
+            played = self._simulated(system, variant)
+        except PlannerError as error:
+            return Row(system, None, None, None, _reason(error), offered)
+        price = self.usd_per_gpu_hour
+        return Row(
+            system=system,
+            variant=variant,
+            predicted=predicted,
+            simulated=played,
+            reason="" if played or predicted else missing,
+            offered_per_s=offered,
+            sustained_per_s=self._sustained(system) if self.sustain else None,
+            attainments=tuple(RatePoint(rate, self._attainment(system, rate)) for rate in self.rates),
+            usd_per_hour=None if price is None else price * variant.deployment.gpus,
+        )
+
+    def _predicted(self, system: System, variant: Variant) -> tuple[Performance | None, str]:
+        """From theory, or why theory has no answer."""
+        self.say(f"{system.name}: theory")
+        try:
+            return evaluate(variant.deployment, variant.workload), ""
+        except PlannerError as error:
+            if self.play is None:
+                raise
+            return None, _reason(error)
+
+    def _simulated(self, system: System, variant: Variant) -> Performance | None:
+        if self.play is None:
+            return None
+        self.say(f"{system.name}: simulation")
+        say = self.say
+        return self.play(
+            variant.deployment, variant.workload, progress=lambda share: say(f"{system.name}: simulation, {share:.0%}")
+        )
+
+    def _at(self, system: System, rate: float) -> Performance:
+        """The system, set up for a rate, at that rate: simulated with the same draws, or from theory."""
+        self.say(f"{system.name}: at {rate:.4g} requests/s")
+        variant = system.variant(self.deployment, self.workload.at_rate(rate), self.slo)
+        judge = self.play or evaluate
+        return judge(variant.deployment, variant.workload)
+
+    def _attainment(self, system: System, rate: float) -> float:
+        assert self.slo is not None
+        found = self._at(system, rate)
+        return found.attainment(self.slo) if found.stable or found.method is Method.SIMULATED else 0.0
+
+    def _sustained(self, system: System) -> float:
+        """Largest rate [1/s] at which every target holds, by bisection of its logarithm; 0 where none was found."""
+        assert self.slo is not None
+        start = largest_stable_rate_per_s(self.deployment, self.workload)
+        low, high = start * LOWEST_SHARE, start
+
+        def holds(rate: float) -> bool:
+            assert self.slo is not None
+            return self._at(system, rate).meets(self.slo)
+
+        if not holds(low):
+            return 0.0
+        while holds(high):
+            low, high = high, 2.0 * high
+        while high / low > 2.0:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if holds(middle) else (low, middle)
+        for _ in range(RATE_STEPS):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if holds(middle) else (low, middle)
+        return low
+
+
+def _reason(error: PlannerError) -> str:
+    """What was wrong, without the value and without the advice where the error has parts."""
+    if isinstance(error, InputError):
+        return f"{error.bound} ({error.fix})" if error.fix else str(error.bound)
+    return str(error)

@@ -1,0 +1,321 @@
+"""What each serving system makes of a mixed deployment and its traffic: the building blocks of `planner.systems.catalogue`.
+
+Every function here takes a deployment of one mixed pool, a workload and targets (or None), and returns a `Variant` on
+the same GPUs, or raises an `InputError` that says why the system does not apply. Numbers taken from publications stand
+here with their source, none of them fitted to a latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.core import InputError, Slo, Workload
+from planner.engine import (
+    Batching,
+    KvAllocation,
+    LoraAdapters,
+    Order,
+    Preemption,
+    ReplicaConfig,
+    Schedule,
+    Speculation,
+    require_room,
+)
+from planner.llm import LlmSpec, active_parameters, embedding_parameters, lm_head_weights
+from planner.serving import Deployment, Performance, Pool, Role, Router, evaluate
+
+VLLM_WATERMARK = 0.01
+"""Share of KV blocks kept free on admission: `watermark` of vLLM's block manager (Kwon et al., SOSP 2023)."""
+SARATHI_BUDGET = 512
+"""Tokens per step: the smaller of the two budgets, 512 and 2048, that Sarathi-Serve is run with (OSDI 2024)."""
+SARATHI_LARGE_BUDGET = 2048
+DRAFT_TOKENS = 5
+"""Guesses per step for drafters that take a number: `num_speculative_tokens` of the examples in vLLM's docs."""
+TOKENS_PER_STEP = {"draft-model": 2.29, "medusa": 2.32, "eagle": 3.57, "ngram": 1.74, "lookahead": 1.65}
+"""Mean tokens per decoding step of Vicuna-7B over six tasks, greedy: Spec-Bench (Xia et al., Findings of ACL 2024,
+arXiv 2401.07851; leaderboard: SpS, Medusa, EAGLE, PLD, Lookahead)."""
+DRAFT_WEIGHTS = 68e6 / 6.74e9
+"""Weights of the draft model of that SpS figure (Vicuna-68M) over those of its target (Vicuna-7B)."""
+MTP_ACCEPTANCE = 0.85
+"""Lower end of the acceptance of the second token (DeepSeek-V3 technical report, arXiv 2412.19437, section 5.4.3)."""
+MASK_S = 50e-6
+"""One grammar mask over a vocabulary of 128 k on one core [s]: mean over JSONSchemaBench (LLGuidance documentation)."""
+FAILURE_SHARE = 0.3894
+"""Share of answers that break their JSON schema without a grammar: GPT-4o on SchemaBench is right in 61.06 % (Lu et
+al. 2025, arXiv 2502.18878)."""
+ADAPTERS = LoraAdapters(adapters=100, rank=16, slots=16, skew=1.0)
+"""A hundred tenants with Zipf popularity, rank 16 as is vLLM's default, room for 16 at once: an assumption."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a system makes of a deployment and its traffic.
+
+    Attributes:
+        deployment: on the same GPUs.
+        workload: the same traffic; more of it where answers have to be asked for again.
+        useful_share: share of the answers that are kept.
+        note: what was chosen on the way, or empty.
+    """
+
+    deployment: Deployment
+    workload: Workload
+    useful_share: float = 1.0
+    note: str = ""
+
+
+# --- changing one thing ---------------------------------------------------------------------------------------------
+
+
+def reconfigured(config: ReplicaConfig, **changes: object) -> ReplicaConfig:
+    """The configuration with other values, validated again."""
+    fields = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
+    return ReplicaConfig(**{**fields, **changes})
+
+
+def _pool(deployment: Deployment) -> Pool:
+    """The one pool of a mixed deployment."""
+    if deployment.is_disaggregated:
+        raise InputError("deployment", deployment.summary, "a comparison starts from a mixed pool", "give a mixed one")
+    return deployment.pools[0]
+
+
+def _on(deployment: Deployment, router: Router | None = None, **changes: object) -> Deployment:
+    """The mixed deployment with another router or another configuration."""
+    pool = _pool(deployment)
+    config = reconfigured(pool.config, **changes) if changes else pool.config
+    new = Pool(role=Role.MIXED, config=config, replicas=pool.replicas, router=router or pool.router)
+    return Deployment(pools=(new,), transfer=deployment.transfer)
+
+
+def _with_schedule(deployment: Deployment, **changes: object) -> Deployment:
+    """The mixed deployment with some fields of its schedule changed."""
+    own = _pool(deployment).config.schedule
+    return _on(deployment, own_schedule=Schedule(**{**own.model_dump(), **changes}))
+
+
+def _refusal(name: str, bound: str, fix: str) -> InputError:
+    return InputError("system", name, bound, fix)
+
+
+# --- batching and memory --------------------------------------------------------------------------------------------
+
+
+def as_given(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """As it is configured."""
+    del slo
+    return Variant(_on(deployment), workload)
+
+
+def longest_request(workload: Workload) -> int:
+    """Tokens of the longest request: what a server without paging would be configured to take."""
+    return workload.lengths.max_total
+
+
+def _contiguous(config: ReplicaConfig, workload: Workload, **changes: object) -> ReplicaConfig:
+    """Whole prompts in KV memory set aside for the longest request, as many sequences as that leaves room for."""
+    longest = longest_request(workload)
+    budget = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
+    roomy = reconfigured(config, max_batched_tokens=budget)
+    room = require_room(roomy, longest).kv_capacity_tokens // longest
+    schedule = Schedule(whole_prompts=True, kv=KvAllocation.CONTIGUOUS, longest_tokens=longest, **changes)
+    return reconfigured(roomy, own_schedule=schedule, max_running_requests=min(config.max_running_requests, room))
+
+
+def static(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """Static batches of padded prompts in contiguous memory."""
+    del slo
+    config = _contiguous(_pool(deployment).config, workload, mixed_steps=False, batching=Batching.STATIC)
+    return Variant(_replaced(deployment, config), workload, note=_slots(config))
+
+
+def orca(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """Iteration-level batches of whole prompts and decodes in contiguous memory."""
+    del slo
+    config = _contiguous(_pool(deployment).config, workload)
+    return Variant(_replaced(deployment, config), workload, note=_slots(config))
+
+
+def _slots(config: ReplicaConfig) -> str:
+    slots, longest = config.max_running_requests, config.schedule.longest_tokens
+    return f"room for {longest:,} tokens in one piece for each of {slots:,} sequences per replica"
+
+
+def _replaced(deployment: Deployment, config: ReplicaConfig) -> Deployment:
+    pool = _pool(deployment)
+    new = Pool(role=Role.MIXED, config=config, replicas=pool.replicas, router=pool.router)
+    return Deployment(pools=(new,), transfer=deployment.transfer)
+
+
+def vllm(deployment: Deployment, workload: Workload, slo: Slo | None, *, preemption: Preemption) -> Variant:
+    """Paged memory, whole prompts before decodes, preemption of the youngest."""
+    del slo
+    schedule = Schedule(
+        mixed_steps=False,
+        whole_prompts=True,
+        reserve_outputs=False,
+        watermark=VLLM_WATERMARK,
+        on_preemption=preemption,
+    )
+    config = _pool(deployment).config
+    budget = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
+    return Variant(_on(deployment, own_schedule=schedule, max_batched_tokens=budget), workload)
+
+
+def sarathi(deployment: Deployment, workload: Workload, slo: Slo | None, *, budget: int) -> Variant:
+    """Chunks of prompts beside the decodes, up to a budget of tokens per step."""
+    del slo
+    schedule = Schedule(reserve_outputs=False, watermark=VLLM_WATERMARK)
+    return Variant(_on(deployment, own_schedule=schedule, max_batched_tokens=budget), workload)
+
+
+# --- disaggregation -------------------------------------------------------------------------------------------------
+
+
+def disaggregated(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """Prefill and decode pools of the same replicas, in the ratio that theory finds best at this rate.
+
+    Best: stable, then the largest share of requests within all targets (without targets: shortest mean E2E).
+    """
+    pool = _pool(deployment)
+    if pool.replicas < 2:
+        raise _refusal("disaggregated", "needs two replicas, one for each role", "give --replicas 2 or more")
+    splits = [_split(deployment, prefill) for prefill in range(1, pool.replicas)]
+    best = max(splits, key=lambda split: _merit(evaluate(split, workload), slo))
+    first, second = best.pools
+    ratio = f"{first.replicas} prefill : {second.replicas} decode"
+    return Variant(best, workload, note=f"{ratio}, the best of {len(splits)} splits by theory at this rate")
+
+
+def _split(deployment: Deployment, prefill: int) -> Deployment:
+    pool = _pool(deployment)
+    first = Pool(role=Role.PREFILL, config=pool.config, replicas=prefill, router=pool.router)
+    second = Pool(role=Role.DECODE, config=pool.config, replicas=pool.replicas - prefill, router=pool.router)
+    return Deployment(pools=(first, second), transfer=deployment.transfer)
+
+
+def _merit(performance: Performance, slo: Slo | None) -> tuple[float, ...]:
+    """Larger is better; of unstable splits the one whose fuller pool is least overloaded."""
+    overload = max(pool.utilisation for pool in performance.pools)
+    attained = 0.0 if slo is None or not performance.stable else performance.attainment(slo)
+    return (float(performance.stable), attained, -performance.e2e.mean_s if performance.stable else -overload)
+
+
+# --- order, routers, prefixes ---------------------------------------------------------------------------------------
+
+
+def ordered(
+    deployment: Deployment, workload: Workload, slo: Slo | None, *, order: Order, preempts: bool = False
+) -> Variant:
+    """Another order of admission. Raises InputError where all requests would be alike to it."""
+    del slo
+    if order is Order.PRIORITY and len({kind.priority for kind in workload.classes}) < 2:
+        raise _refusal("priority", "all requests have one priority", "give the classes different priorities")
+    if order is Order.FAIR_SHARE and len(workload.classes) < 2:
+        raise _refusal("fair-share", "there is one class of requests, nobody to share with", "give several classes")
+    return Variant(_with_schedule(deployment, order=order, preempts=preempts), workload)
+
+
+def routed(deployment: Deployment, workload: Workload, slo: Slo | None, *, router: Router) -> Variant:
+    """Another router. Raises InputError with one replica."""
+    del slo
+    if _pool(deployment).replicas < 2:
+        raise _refusal(router.value, "there is one replica, so nothing to route", "give --replicas 2 or more")
+    return Variant(_on(deployment, router=router), workload)
+
+
+def prefix_cache(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """Shared prefixes kept, requests sent where theirs is. Raises InputError where none are shared."""
+    del slo
+    if all(kind.prefixes is None for kind in workload.classes):
+        raise _refusal("prefix-cache", "prompts share no prefixes", "give the classes prefixes")
+    cached = _with_schedule(deployment, prefix_cache=True)
+    return Variant(_on(cached, router=Router.PREFIX_AFFINITY), workload)
+
+
+# --- speculation, grammars, adapters --------------------------------------------------------------------------------
+
+
+def drafting(draft_tokens: int, tokens_per_step: float, draft_cost: float | None) -> Speculation:
+    """Drafts of a length and a mean gain, with the acceptance that gives it: the root of Leviathan's eq. 1.
+
+    A tree of guesses (Medusa, EAGLE) is taken as the chain of the same gain; it verifies more tokens than that.
+    Raises InputError unless 1 < tokens_per_step < draft_tokens + 1.
+
+    >>> round(drafting(3, 2.952, 0.0).acceptance, 3)
+    0.8
+    """
+    if not 1.0 < tokens_per_step < draft_tokens + 1.0:
+        bound = f"must lie between 1 and {draft_tokens + 1}, which {draft_tokens} guesses can give"
+        raise InputError("tokens_per_step", tokens_per_step, bound)
+    low, high = 0.0, 1.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2.0
+        gain = Speculation(draft_tokens=draft_tokens, acceptance=middle).tokens_per_step
+        low, high = (middle, high) if gain < tokens_per_step else (low, middle)
+    return Speculation(draft_tokens=draft_tokens, acceptance=low, draft_cost=draft_cost)
+
+
+def eagle_draft_cost(llm: LlmSpec) -> float:
+    """Weights that an EAGLE draft reads over those of a decode step: one layer and the head over all layers and head.
+
+    The drafter is one decoder layer under the model's own head (Li et al., ICML 2024, arXiv 2401.15077, section 3);
+    taken as the mean layer, with the experts that one token visits.
+
+    >>> from planner.llm.sizes import load_llm
+    >>> round(eagle_draft_cost(load_llm("llama-3.1-8b")), 3)  # (0.218 + 0.525) / (6.979 + 0.525) billion weights
+    0.099
+    """
+    layers, head = active_parameters(llm) - embedding_parameters(llm), lm_head_weights(llm)
+    return (layers / llm.num_layers + head) / (layers + head)
+
+
+def speculative(deployment: Deployment, workload: Workload, slo: Slo | None, *, drafter: str) -> Variant:
+    """A drafter of a published gain. Raises InputError where nothing is decoded."""
+    del slo
+    costs = {"draft-model": DRAFT_WEIGHTS, "eagle": eagle_draft_cost(_pool(deployment).config.llm)}
+    speculation = drafting(DRAFT_TOKENS, TOKENS_PER_STEP[drafter], costs.get(drafter, 0.0))
+    return _speculating(deployment, workload, speculation)
+
+
+def mtp(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """The model's own module drafts one token. Raises InputError where it has none."""
+    del slo
+    llm = _pool(deployment).config.llm
+    if llm.mtp is None:
+        raise _refusal("mtp", f"{llm.id} has no multi-token-prediction module", "choose another drafter, such as eagle")
+    return _speculating(deployment, workload, Speculation(draft_tokens=1, acceptance=MTP_ACCEPTANCE))
+
+
+def _speculating(deployment: Deployment, workload: Workload, speculation: Speculation) -> Variant:
+    if workload.lengths.outputs.max() <= 1:
+        raise _refusal("speculative", "every request has one output token", "give requests that decode")
+    note = f"{speculation.draft_tokens} guesses, each right with {speculation.acceptance:.2f}"
+    return Variant(
+        _on(deployment, speculation=speculation),
+        workload,
+        note=f"{note}: {speculation.tokens_per_step:.2f} tokens per step",
+    )
+
+
+def constrained(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """A grammar mask for every sequence and step."""
+    del slo
+    note = f"one mask of {1e6 * MASK_S:.0f} us per sequence and step, on the host and not overlapped"
+    return Variant(_on(deployment, mask_s=MASK_S), workload, note=note)
+
+
+def retried(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """No grammar, and what breaks its schema asked for again."""
+    del slo
+    again = workload.at_rate(workload.rate_per_s / (1.0 - FAILURE_SHARE))
+    note = f"{100 * FAILURE_SHARE:.0f} % of the answers are asked for again"
+    return Variant(_on(deployment), again, useful_share=1.0 - FAILURE_SHARE, note=note)
+
+
+def multi_lora(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """Adapters for many tenants: those configured, else `ADAPTERS`."""
+    del slo
+    lora = _pool(deployment).config.lora or ADAPTERS
+    note = f"{lora.adapters} adapters of rank {lora.rank}, {lora.slots} at once in GPU memory"
+    return Variant(_on(deployment, lora=lora), workload, note=note)

@@ -1,0 +1,58 @@
+"""What is asked: traces, logs and metrics as workloads; services; demand over the day.
+
+Reads what operators have (`readers`: request logs of many formats; `prometheus`: metrics of running servers) and what
+is packaged (`load_lengths`, `profiles`) into the types of `planner.core`. Knows no GPUs and no prices.
+"""
+
+from planner.traffic import formats, profiles, prometheus_series, rows, trace
+from planner.traffic.formats import describe, read_any_trace
+from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
+from planner.traffic.prometheus import ServerMetrics, read_metrics
+from planner.traffic.requests import RecognisedTrace
+from planner.traffic.services import (
+    Cascade,
+    CascadePoint,
+    DemandProfile,
+    DemandSlice,
+    LengthSplit,
+    OfflineWork,
+    Service,
+    TypicalPeriods,
+)
+from planner.traffic.text_files import FileKind, Source, name_of, text_of
+from planner.traffic.trace import MIN_CELLS, Trace, list_lengths, load_lengths, preset_scv, read_trace
+
+__all__ = [
+    "HOURS_PER_DAY",
+    "MIN_CELLS",
+    "Cascade",
+    "CascadePoint",
+    "DemandProfile",
+    "DemandSlice",
+    "FileKind",
+    "LengthSplit",
+    "MeasuredProfile",
+    "OfflineWork",
+    "RecognisedTrace",
+    "ServerMetrics",
+    "Service",
+    "Source",
+    "Trace",
+    "TypicalPeriods",
+    "describe",
+    "formats",
+    "list_lengths",
+    "load_lengths",
+    "load_profile",
+    "name_of",
+    "preset_scv",
+    "profile_from_trace",
+    "profiles",
+    "prometheus_series",
+    "read_any_trace",
+    "read_metrics",
+    "read_trace",
+    "rows",
+    "text_of",
+    "trace",
+]

@@ -1,0 +1,465 @@
+"""Profiles of demand over a day or a week: from recordings, from curves, and packaged ones.
+
+`profile_from_trace` folds a recording onto one day or week, `profile_from_curve` reads a sketch, `load_profile(name)`
+gives a packaged one and `profile_info(name)` says where it comes from. A folded profile is a *mean* day: single days
+lie above it, by `MeasuredProfile.spread` and up to `MeasuredProfile.highest`.
+
+Period 0 begins where the recording began, or at midnight where `starts_at_hours` says so. No time zone is applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from planner.core import Frozen, InputError, UnknownNameError
+from planner.presets import preset
+from planner.traffic.services import DemandProfile, TypicalPeriods
+from planner.traffic.trace import Trace, table_facts, table_names
+
+HOURS_PER_DAY = 24.0
+HOURS_PER_WEEK = 168.0
+WHOLE = 0.99
+"""A period counts as recorded from this share of it on: a recording ends with its last request, not with its hour."""
+EXACT = 1e-9
+"""Relative rounding up to which a length counts as a whole number of another."""
+
+_PRESETS = preset("profiles")
+
+
+# --- recordings -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeasuredProfile:
+    """A recording folded onto one cycle (a day, a week).
+
+    Attributes:
+        profile: mean over the cycles; its factors average 1.
+        mean_per_s: what factor 1 stands for [1/s].
+        seen: by period, in how many cycles it was recorded.
+        spread: by period, standard deviation between cycles, in units of the mean rate; None where seen once.
+        highest: by period, the largest factor of any cycle.
+    """
+
+    profile: DemandProfile
+    mean_per_s: float
+    seen: tuple[int, ...]
+    spread: tuple[float | None, ...]
+    highest: tuple[float, ...]
+
+    @property
+    def busiest(self) -> DemandProfile:
+        """The highest each period ever was: what a fleet needs that never falls short of the recording."""
+        source = f"{self.profile.source}, highest of each period"
+        return self.profile.model_copy(update={"factors": self.highest, "source": source})
+
+    @property
+    def between_cycles(self) -> float | None:
+        """Root mean square of `spread`: how far one cycle lies from the mean one, in units of the mean rate."""
+        known = [value**2 for value in self.spread if value is not None]
+        return math.sqrt(math.fsum(known) / len(known)) if known else None
+
+
+def profile_from_trace(
+    trace: Trace, period_hours: float = 1.0, *, day: bool = True, starts_at_hours: float = 0.0
+) -> DemandProfile:
+    """The mean day (or week) of a trace; see `measured_from_trace`. Its source says how far single days differ.
+
+    >>> hourly = Trace.from_arrays(range(0, 48 * 3600, 600), [1] * 288, [1] * 288)  # six an hour for two days
+    >>> set(profile_from_trace(hourly, period_hours=6.0).factors)
+    {1.0}
+    """
+    cycle_hours = HOURS_PER_DAY if day else HOURS_PER_WEEK
+    return measured_from_trace(trace, period_hours, cycle_hours=cycle_hours, starts_at_hours=starts_at_hours).profile
+
+
+def measured_from_trace(
+    trace: Trace,
+    period_hours: float = 1.0,
+    *,
+    cycle_hours: float = HOURS_PER_DAY,
+    starts_at_hours: float = 0.0,
+    recorded_hours: float | None = None,
+) -> MeasuredProfile:
+    """Arrivals of a trace by period of the day or week, averaged over the days or weeks it holds.
+
+    Args:
+        trace: n requests.
+        period_hours: length of a period [h], of which the cycle is a whole number.
+        cycle_hours: 24 for a day, 168 for a week [h].
+        starts_at_hours: time in the cycle of the first request [h].
+        recorded_hours: length of the recording [h]; None: from the first to the last request and a mean gap more.
+
+    Equation: factor_j = R_j / mean over periods of R, with R_j the mean over cycles c of N_cj / h_cj: N_cj arrivals in
+    the h_cj hours that were recorded of period j in cycle c (for Poisson arrivals of piecewise constant rate, equally
+    recorded, the maximum likelihood estimate). Pairs (c, j) of which less than `WHOLE` was recorded are left out.
+
+    Raises:
+        InputError: a period was not recorded once, lengths that do not divide, or a start outside the cycle.
+    """
+    per_cycle = _per_cycle(period_hours, cycle_hours, starts_at_hours)
+    hours = trace.arrival_s / 3600.0
+    gap_hours = 1.0 / (trace.rate_per_s * 3600.0)
+    total_hours = float(hours[-1]) + gap_hours if recorded_hours is None else recorded_hours
+    if total_hours < hours[-1]:
+        bound = f"the last request came after {float(hours[-1]):g} h"
+        raise InputError("recorded_hours", recorded_hours, bound, "give the length of the whole recording, or None")
+    start, end = starts_at_hours / period_hours, (total_hours + starts_at_hours) / period_hours
+    periods = np.floor(hours / period_hours + start).astype(np.int64)
+    counts = np.bincount(periods, minlength=math.ceil(end))
+    edges = np.arange(counts.size + 1, dtype=np.float64)
+    covered = np.diff(np.clip(edges, start, end))
+    places = np.flatnonzero(covered >= WHOLE)
+    rates_per_s = counts[places] / (covered[places] * period_hours * 3600.0)
+    return _folded(rates_per_s, places, per_cycle, period_hours, trace.source)
+
+
+def measured_from_rates(
+    rates_per_s: ArrayLike,
+    step_hours: float,
+    period_hours: float = 1.0,
+    *,
+    cycle_hours: float = HOURS_PER_DAY,
+    starts_at_hours: float = 0.0,
+    source: str = "given",
+) -> MeasuredProfile:
+    """The same of a recorded demand curve: mean rates over equal steps.
+
+    Args:
+        rates_per_s: shape (n,), mean arrivals in each step [1/s], >= 0.
+        step_hours: length of a step [h], of which a period is a whole number.
+        period_hours: length of a period [h], of which the cycle is a whole number.
+        cycle_hours: 24 for a day, 168 for a week [h].
+        starts_at_hours: time in the cycle of the first step [h].
+        source: where the curve comes from.
+
+    Raises:
+        InputError: as in `measured_from_trace`, or a rate that is negative or not finite.
+
+    >>> two_days = [1, 3] * 2 + [2, 6] * 2  # four steps of six hours a day
+    >>> folded = measured_from_rates(two_days, 6.0, period_hours=6.0)
+    >>> folded.profile.factors, folded.highest, round(folded.between_cycles, 3)
+    ((0.5, 1.5, 0.5, 1.5), (0.6666666666666666, 2.0, 0.6666666666666666, 2.0), 0.527)
+    """
+    per_cycle = _per_cycle(period_hours, cycle_hours, starts_at_hours)
+    steps = _whole("step_hours", step_hours, period_hours, "a period")
+    rates = np.asarray(rates_per_s, dtype=np.float64).ravel()
+    if not (np.isfinite(rates).all() and (rates >= 0.0).all()):
+        bad = float(rates[~(np.isfinite(rates) & (rates >= 0.0))][0])
+        raise InputError("rates_per_s", bad, "must be finite and >= 0", "drop or correct that step")
+    offset = starts_at_hours / step_hours
+    if abs(offset - round(offset)) > EXACT * max(1.0, offset):
+        raise InputError("starts_at_hours", starts_at_hours, f"is no whole number of steps of {step_hours:g} h")
+    skipped = -round(offset) % steps
+    whole = (rates.size - skipped) // steps
+    blocks = rates[skipped : skipped + max(0, whole) * steps].reshape(-1, steps)
+    places = (round(offset) + skipped) // steps + np.arange(blocks.shape[0])
+    return _folded(blocks.mean(axis=1), places, per_cycle, period_hours, source)
+
+
+def _folded(
+    rates_per_s: NDArray[np.float64], places: NDArray[np.int64], per_cycle: int, period_hours: float, source: str
+) -> MeasuredProfile:
+    """Rates [1/s] of whole periods, counted from the start of a cycle, folded onto one cycle."""
+    samples = [rates_per_s[places % per_cycle == place] for place in range(per_cycle)]
+    seen = tuple(each.size for each in samples)
+    if min(seen) == 0:
+        bound = f"{seen.count(0)} of {per_cycle} periods of {period_hours:g} h were never recorded in whole"
+        raise InputError("recording", f"{rates_per_s.size} periods", bound, "give a longer one, or fold it onto a day")
+    means = np.array([each.mean() for each in samples])
+    mean_per_s = float(means.mean())
+    if mean_per_s <= 0.0:
+        raise InputError("recording", 0.0, "has no arrivals in any period", "give one with requests")
+    spread = tuple(float(each.std(ddof=1) / mean_per_s) if each.size > 1 else None for each in samples)
+    highest = tuple(float(each.max() / mean_per_s) for each in samples)
+    profile = DemandProfile(factors=tuple((means / mean_per_s).tolist()), period_hours=period_hours, source=source)
+    folded = MeasuredProfile(profile, mean_per_s, seen, spread, highest)
+    cycle = {HOURS_PER_DAY: "day", HOURS_PER_WEEK: "week"}.get(per_cycle * period_hours, "cycle")
+    differ = folded.between_cycles
+    note = f"{source}: mean {cycle} of {max(seen)}"
+    note += "" if differ is None else f", which differ by {differ:.0%} of the mean rate"
+    return MeasuredProfile(profile.model_copy(update={"source": note}), mean_per_s, seen, spread, highest)
+
+
+def _per_cycle(period_hours: float, cycle_hours: float, starts_at_hours: float) -> int:
+    if not 0.0 <= starts_at_hours < cycle_hours:
+        bound = f"must lie in [0, {cycle_hours:g})"
+        raise InputError("starts_at_hours", starts_at_hours, bound, "give the time in the day or week it began at")
+    return _whole("period_hours", period_hours, cycle_hours, "the day or week")
+
+
+def _whole(name: str, part: float, whole: float, of: str) -> int:
+    """How many parts make the whole, or InputError."""
+    count = round(whole / part) if part > 0.0 and math.isfinite(part) else 0
+    if count < 1 or abs(count * part - whole) > EXACT * whole:
+        bound = f"{of} of {whole:g} h is no whole number of them"
+        raise InputError(name, part, bound, f"give a length [h] that divides {whole:g}")
+    return count
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------
+
+
+def profile_from_curve(
+    points: Sequence[tuple[float, float]],
+    period_hours: float = 1.0,
+    *,
+    cycle_hours: float = HOURS_PER_DAY,
+    relative_to: float | None = None,
+) -> DemandProfile:
+    """A profile from a few points of a curve, straight in between and from the last one round to the first.
+
+    Args:
+        points: (time in the cycle [h], rate in any unit); times rise and lie in [0, cycle).
+        period_hours: length of a period [h].
+        cycle_hours: 24 for a day, 168 for a week [h].
+        relative_to: the rate of the workload, in the unit of the points, which factor 1 stands for; None: the curve's
+            mean.
+
+    Equation: factor_j = (1 / P) times the integral of the curve over period j / `relative_to`; exact, by trapezoids
+    between points and edges.
+
+    Raises:
+        InputError: no points, times that do not rise or lie outside the cycle, a rate that is negative or not finite,
+            or no demand at all.
+
+    >>> profile_from_curve([(0, 1), (12, 3)], period_hours=12).factors  # 1 up to 3 and down again
+    (1.0, 1.0)
+    >>> profile_from_curve([(0, 1), (12, 3)], period_hours=6).factors
+    (0.75, 1.25, 1.25, 0.75)
+    """
+    per_cycle = _per_cycle(period_hours, cycle_hours, 0.0)
+    times, rates = _checked_points(points, cycle_hours)
+    edges = np.arange(per_cycle + 1) * period_hours
+    knots = np.union1d(np.clip(edges, 0.0, cycle_hours), times)
+    heights = np.interp(knots, times, rates, period=cycle_hours)
+    areas = np.diff(knots) * (heights[1:] + heights[:-1]) / 2.0
+    below = np.interp(edges, knots, np.concatenate([[0.0], np.cumsum(areas)]))
+    means = np.diff(below) / period_hours
+    unit = float(means.mean()) if relative_to is None else relative_to
+    if not (math.isfinite(unit) and unit > 0.0):
+        field = "points" if relative_to is None else "relative_to"
+        raise InputError(field, unit, "the rate that factor 1 stands for must be > 0", "give some demand")
+    return DemandProfile(
+        factors=tuple((means / unit).tolist()), period_hours=period_hours, source=f"curve through {len(points)} points"
+    )
+
+
+def _checked_points(
+    points: Sequence[tuple[float, float]], cycle_hours: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if not points:
+        raise InputError("points", "[]", "needs at least one", "give (hour, rate) pairs")
+    for time, rate in points:
+        if not 0.0 <= time < cycle_hours:
+            raise InputError("points.hour", time, f"must lie in [0, {cycle_hours:g})", "a curve closes by itself")
+        if not (math.isfinite(rate) and rate >= 0.0):
+            raise InputError("points.rate", rate, "must be finite and >= 0", f"correct the point at {time:g} h")
+    for (before, _), (after, _) in pairwise(points):
+        if after <= before:
+            raise InputError("points.hour", after, f"does not rise above {before:g}", "sort the points, each hour once")
+    times, rates = np.asarray(points, dtype=np.float64).T
+    return times, rates
+
+
+# --- fewer periods --------------------------------------------------------------------------------------------------
+
+
+def typical_periods(profile: DemandProfile, count: int) -> TypicalPeriods:
+    """The profile in at most `count` periods: periods of about the same demand become one, as long as all of them.
+
+    The peak is a period of its own, so peak and mean are kept exactly; every other period gets the mean of what it
+    stands for, grouped so that the squared differences are least.
+
+    Lost is the order: periods come by rising demand, so that a unit starts at most once, which is the fewest starts
+    there can be. Lost is what differs within a group too: a fleet for its mean is short of its largest member. Where
+    costs are convex in demand (units may be fractions, nothing is paid for starts) the cost is a lower bound, by
+    Jensen's inequality. Use it to compare quickly, and the whole profile to decide.
+
+    Equation: least sum of squares over groups of neighbours in sorted order (Fisher, Journal of the American
+    Statistical Association 53, 1958, p. 789), by dynamic programming over ends of groups (Wang and Song, R Journal
+    3(2), 2011, p. 29). Keeping the peak as a period of its own is what time series aggregation for energy systems
+    calls an extreme period (tsam, https://pypi.org/project/tsam).
+
+    Raises:
+        InputError: `count` below 1, or 1 where the demand is not the same throughout.
+
+    >>> day = DemandProfile(factors=(1.0, 1.2, 4.0, 1.0, 0.8, 4.0), period_hours=4)
+    >>> few = typical_periods(day, 2)
+    >>> few.factors, few.hours, few.stands_for
+    ((1.0, 4.0), (16.0, 8.0), (0, 0, 1, 0, 0, 1))
+    """
+    factors = np.asarray(profile.factors)
+    values, which, sizes = np.unique(factors, return_inverse=True, return_counts=True)
+    needed = 1 if values.size == 1 else 2
+    if count < needed:
+        raise InputError("count", count, f"must be >= {needed} to keep peak and mean", f"give {needed} or more")
+    group = np.append(_groups(values[:-1], sizes[:-1].astype(np.float64), count - 1), -1)
+    group[-1] = group[-2] + 1 if values.size > 1 else 0
+    of_period = group[which]
+    periods = np.bincount(of_period)
+    means = np.bincount(of_period, weights=factors) / periods
+    means[-1] = values[-1]
+    return TypicalPeriods(
+        factors=tuple(means.tolist()),
+        hours=tuple((periods * profile.period_hours).tolist()),
+        stands_for=tuple(of_period.tolist()),
+    )
+
+
+def _groups(values: NDArray[np.float64], weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Group of each of n sorted values, at most `count` groups, least weighted sum of squares, shape (n,)."""
+    n = values.size
+    if n <= count:
+        return np.arange(n)
+    mass, first, second = (
+        np.concatenate([[0.0], np.cumsum(weights * (values - values.mean()) ** power)]) for power in (0, 1, 2)
+    )
+    starts = np.arange(n)
+    best = np.append(0.0, np.full(n, np.inf))  # least cost of the first k values
+    cuts = np.zeros((count, n + 1), dtype=np.int64)
+    for group in range(count):
+        following = np.append(0.0, np.full(n, np.inf))
+        for end in range(1, n + 1):
+            begin = starts[:end]
+            own = second[end] - second[begin] - (first[end] - first[begin]) ** 2 / (mass[end] - mass[begin])
+            costs = best[begin] + own
+            cuts[group, end] = int(np.argmin(costs))
+            following[end] = costs[cuts[group, end]]
+        best = np.append(np.inf, following[1:])
+    return _labels(cuts, n)
+
+
+def _labels(cuts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Group numbers from the first index of the last group, group by group."""
+    labels, end = np.zeros(n, dtype=np.int64), n
+    for group in range(cuts.shape[0] - 1, -1, -1):
+        begin = int(cuts[group, end])
+        labels[begin:end] = group
+        end = begin
+    return labels
+
+
+# --- what following the demand can save -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FlatAgainstFollowing:
+    """One fleet for the peak, against one that follows the demand.
+
+    Attributes:
+        peak_to_mean: largest factor / mean factor.
+        most_saved: share of the flat fleet's cost that following can save at most.
+    """
+
+    peak_to_mean: float
+    most_saved: float
+
+
+def flat_against_following(profile: DemandProfile | TypicalPeriods) -> FlatAgainstFollowing:
+    """What a fleet that follows the demand can save at most against a flat one, whatever it is made of.
+
+    Equation: with a price for capacity that is the same in every period, flat costs peak and following costs mean, so
+    1 - mean / peak is saved. Where the flat fleet is n whole replicas of rate r, n r >= peak stands for the peak.
+    Starts, minimum replicas, prices of commitments below the on-demand price, and larger pools carrying more per
+    replica all make it less. Source: mean / peak is the load factor of power systems
+    (https://en.wikipedia.org/wiki/Load_factor_(electrical)).
+
+    >>> flat_against_following(DemandProfile(factors=(0.5, 0.5, 1.0, 2.0)))
+    FlatAgainstFollowing(peak_to_mean=2.0, most_saved=0.5)
+    """
+    hours = profile.hours if isinstance(profile, TypicalPeriods) else (1.0,) * len(profile.factors)
+    weighted = math.fsum(factor * length for factor, length in zip(profile.factors, hours, strict=True))
+    mean, peak = weighted / math.fsum(hours), max(profile.factors)
+    return FlatAgainstFollowing(peak_to_mean=peak / mean, most_saved=1.0 - mean / peak)
+
+
+# --- presets --------------------------------------------------------------------------------------------------------
+
+
+class ProfileInfo(Frozen):
+    """Where a packaged profile comes from."""
+
+    name: str
+    description: str
+    origin: str = Field(description="how the curve was obtained")
+    source_url: str = Field(min_length=8)
+    licence: str
+    citation: str
+    recorded_on: str = Field(description="day or period of the recording; empty where unpublished")
+    retrieved_on: date = Field(description="date of the snapshot that was read")
+    cycle_hours: float = Field(gt=0, description="24 for a day, 168 for a week [h]")
+    period_hours: float = Field(gt=0, description="[h]")
+    cycles: int = Field(ge=1, description="days or weeks the mean is over")
+    mean_per_s: float = Field(gt=0, description="rate that factor 1 stands for [1/s]")
+    between_cycles: float | None = Field(default=None, description="spread of single cycles / mean rate; None: one")
+    recorded_peak_to_mean: float = Field(ge=1, description="of the unfolded curve at its own step")
+    step_s: float = Field(gt=0, description="of the unfolded curve [s]")
+    note: str = ""
+
+
+def list_profiles() -> tuple[str, ...]:
+    """Names of the packaged profiles, sorted.
+
+    >>> "azure-2024-conv-day" in list_profiles()
+    True
+    """
+    return table_names(_PRESETS)
+
+
+def load_profile(name: str) -> DemandProfile:
+    """A packaged profile, factors averaging 1. Raises UnknownNameError with the nearest names.
+
+    >>> len(load_profile("azure-2024-conv-week").factors)
+    168
+    """
+    return load_measured(name).profile
+
+
+def load_measured(name: str) -> MeasuredProfile:
+    """A packaged profile with what single days or weeks made of it. Raises UnknownNameError."""
+    return _load(_known(name))[1]
+
+
+def profile_info(name: str) -> ProfileInfo:
+    """Source, licence and peaks of a packaged profile. Raises UnknownNameError with the nearest names.
+
+    >>> profile_info("azure-2024-conv-week").licence
+    'CC-BY-4.0'
+    """
+    return _load(_known(name))[0]
+
+
+def _known(name: str) -> str:
+    names = list_profiles()
+    if name not in names:
+        raise UnknownNameError("profile", name, names)
+    return name
+
+
+@cache
+def _load(name: str) -> tuple[ProfileInfo, MeasuredProfile]:
+    lines = (_PRESETS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    info = ProfileInfo.model_validate({"name": name, **dict(table_facts(lines))})
+    rows = [line.split(",") for line in lines if line and line[0].isdigit()]
+    factors, highest = (np.array([float(row[place]) for row in rows]) for place in (1, 4))
+    mean = float(factors.mean())  # 1, but for the digits that were kept
+    profile = DemandProfile(
+        factors=tuple((factors / mean).tolist()), period_hours=info.period_hours, source=f"preset {name}"
+    )
+    return info, MeasuredProfile(
+        profile=profile,
+        mean_per_s=info.mean_per_s,
+        seen=tuple(int(row[2]) for row in rows),
+        spread=tuple(float(row[3]) if row[3] else None for row in rows),
+        highest=tuple((highest / mean).tolist()),
+    )

@@ -1,0 +1,129 @@
+"""What has to be served, when, and which parts of it may go different ways: types only.
+
+A plan serves one or several models (*services*). The traffic of each is cut into *slices* that the program routes: by
+request class, by input and output length, by model of a cascade. A *profile* says how all of it moves over the day.
+`planner.fleet.slices` makes slices of services, `planner.traffic.profiles` makes profiles of recordings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from planner.core import Frozen, InputError, Slo, TokenLengths, Workload
+from planner.llm import LlmSpec, Precision
+
+
+class DemandProfile(Frozen):
+    """How the demand moves: factors on every rate, one for each of equal periods that repeat.
+
+    Attributes:
+        factors: by period; 1 is the rate the workload states.
+        period_hours: length of one period [h].
+        cold_start_s: from the order for a GPU until its replica serves [s]; paid for at every start.
+        autoscale: pools may change size from period to period; False: one fleet, sized for the largest period.
+        source: where the factors come from.
+    """
+
+    factors: tuple[float, ...] = Field(min_length=1, max_length=24 * 7 * 12)
+    period_hours: float = Field(default=1.0, gt=0)
+    cold_start_s: float = Field(default=0.0, ge=0)
+    autoscale: bool = True
+    source: str = "given"
+
+    @model_validator(mode="after")
+    def _some_demand(self) -> Self:
+        if min(self.factors) < 0.0 or max(self.factors) <= 0.0:
+            raise InputError("profile.factors", min(self.factors), "must be >= 0, and one of them > 0")
+        return self
+
+
+@dataclass(frozen=True)
+class TypicalPeriods:
+    """A profile in fewer periods, each standing for all periods of about the same demand. See `typical_periods`.
+
+    Attributes:
+        factors: by typical period, rising.
+        hours: by typical period, in the whole horizon [h].
+        stands_for: by period of the profile, the index of its typical period.
+    """
+
+    factors: tuple[float, ...]
+    hours: tuple[float, ...]
+    stands_for: tuple[int, ...]
+
+
+class LengthSplit(Frozen):
+    """Where the traffic is cut by length: a request goes to the slice between the next lower and the next higher cut.
+
+    ``input_tokens=(2000,)`` makes two slices: up to 2000 input tokens, and above.
+    """
+
+    input_tokens: tuple[int, ...] = ()
+    output_tokens: tuple[int, ...] = ()
+
+
+class Service(Frozen):
+    """One model with its traffic and its targets."""
+
+    name: str = Field(min_length=1)
+    llm: LlmSpec
+    precision: Precision
+    workload: Workload
+    slo: Slo
+
+
+class CascadePoint(Frozen):
+    """One setting of a cascade: the share of requests the large model answers, and the quality reached with it."""
+
+    escalated: float = Field(ge=0, le=1)
+    quality: float
+
+
+class Cascade(Frozen):
+    """A small model answers first and the large one answers what it passes on (FrugalGPT, Chen et al. 2023).
+
+    Attributes:
+        small: the service that sees every request.
+        large: the service whose requests these are; its workload's rate is that of all requests.
+        points: settings that were measured, e.g. of a learned router; the cheapest with enough quality is planned.
+        least_quality: in the unit of the points.
+        routed: a router decides beforehand (RouteLLM, Ong et al. 2024), so that the small model does not see what the
+            large one answers; False: the small one answers everything first.
+    """
+
+    small: Service
+    points: tuple[CascadePoint, ...] = Field(min_length=1)
+    least_quality: float
+    routed: bool = False
+
+
+class OfflineWork(Frozen):
+    """Work without latency targets that fills what is spare: only its total over the horizon counts."""
+
+    name: str = Field(min_length=1)
+    lengths: TokenLengths
+    requests_per_hour: float = Field(gt=0, description="mean over the horizon")
+
+
+@dataclass(frozen=True)
+class DemandSlice:
+    """A part of the traffic that is routed by itself.
+
+    Attributes:
+        name: unique in the plan, e.g. ``chat: up to 2000 in``.
+        service: whose it is.
+        workload: of this part alone, at the largest rate it reaches in any period.
+        slo: what it was promised; None for offline work.
+        demand_per_s: by period [1/s].
+        deferrable: only its total counts.
+    """
+
+    name: str
+    service: Service
+    workload: Workload
+    slo: Slo | None
+    demand_per_s: tuple[float, ...]
+    deferrable: bool = False

@@ -1,0 +1,286 @@
+"""How right predictions were: the published errors against measured serving runs, as data; what is closest to a plan.
+
+The numbers are those of docs/accuracy.md. `planner validate` makes both from one `Scoreboard`: the tables of the
+document, and `scores_csv`, which is packaged as ``presets/accuracy/scores.csv``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cache
+
+from hardware_db import GpuSku
+from planner.core import Table, UnknownNameError
+from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
+from planner.presets import preset
+from planner.validation import scoreboard
+from planner.validation.predict import Prediction, ServingClass, by_group, model_of, serving_class
+from planner.validation.scoreboard import METRIC_NAMES, NOTHING, Scoreboard
+
+SOURCE = "docs/accuracy.md"
+"""Where the same numbers stand in words, with how they were made."""
+FILE = "accuracy/scores.csv"
+HELD_OUT, FITTED = "held out", "fitted"
+"""Whether constants of the engine were fitted to runs of the group; kernel times never were."""
+GROUP_CELLS = 5
+"""Engine, model, SKU, mode and part: what names a group."""
+TOTALS = "Totals over held-out groups"
+GROUPS_END = " by group"
+
+
+@dataclass(frozen=True)
+class AccuracyRow:
+    """Errors of predictions in one metric over a group of measured runs, or over all groups of a class.
+
+    Attributes:
+        kind: class of the runs: dense, mixture of experts, disaggregated; or ``all groups, fitted too``.
+        engine, model, sku, mode: the group; empty for a whole class. The model is named with its precision.
+        part: "held out" or "fitted"; empty for all groups.
+        metric: TPOT, TTFT or output tokens/s, means over a run.
+        runs: measured.
+        predicted: of them with a prediction; the others count as 100 % error.
+        median, p90, mape: of |predicted / measured - 1| over the runs [fraction].
+        bias: median of predicted / measured - 1 [fraction]; None where nothing was predicted.
+        measured_from, measured_to: first and last day of the runs that say one, as ISO dates, else empty.
+    """
+
+    kind: str
+    engine: str
+    model: str
+    sku: str
+    mode: str
+    part: str
+    metric: str
+    runs: int
+    predicted: int
+    median: float
+    p90: float
+    mape: float
+    bias: float | None
+    measured_from: str = ""
+    measured_to: str = ""
+
+    @property
+    def is_group(self) -> bool:
+        """One group, not a whole class."""
+        return bool(self.engine)
+
+    @property
+    def name(self) -> str:
+        """Model, GPU, engine and mode in words."""
+        return f"{self.model} on {self.sku}, {self.engine}, {self.mode}" if self.is_group else self.kind
+
+    @property
+    def days(self) -> str:
+        """When it was measured, in words."""
+        if not self.measured_from:
+            return "day not published"
+        if self.measured_from == self.measured_to:
+            return self.measured_from
+        return f"{self.measured_from} to {self.measured_to}"
+
+
+METRICS = tuple(METRIC_NAMES.values())
+"""Metrics as the rows name them."""
+COLUMNS = tuple(field.name for field in fields(AccuracyRow))
+_FRACTIONS = ("median", "p90", "mape", "bias")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def accuracy_rows() -> tuple[AccuracyRow, ...]:
+    """The packaged errors: totals of the classes, then every group in each metric.
+
+    >>> all(row.p90 >= row.median for row in accuracy_rows())
+    True
+    """
+    text = preset(FILE).read_text(encoding="utf-8")
+    return tuple(map(_row, csv.DictReader(io.StringIO(text))))
+
+
+def _row(cells: Mapping[str, str]) -> AccuracyRow:
+    shares = {name: float(cells[f"{name}_percent"]) / 100.0 for name in _FRACTIONS[:3]}
+    bias = float(cells["bias_percent"]) / 100.0 if cells["bias_percent"] else None
+    counts = {name: int(cells[name]) for name in ("runs", "predicted")}
+    words = {name: cells[name] for name in COLUMNS if name not in (*_FRACTIONS, *counts)}
+    return AccuracyRow(**words, **counts, **shares, bias=bias)  # type: ignore[arg-type]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def scores_csv(board: Scoreboard) -> str:
+    """The packaged file of a scoreboard: what docs/accuracy.md says of it, digit by digit, and when it was measured."""
+    return csv_of(rows_of(scoreboard.tables(board), origins_of(board.predictions)))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a group's runs come from: their class, the first and the last day of those that say one (else empty)."""
+
+    kind: str
+    first: str = ""
+    last: str = ""
+
+
+def origins_of(predictions: Iterable[Prediction]) -> list[Origin]:
+    """One for each group, in the order of the scoreboard."""
+    found = []
+    for group in by_group(predictions).values():
+        days = sorted({one.point.measured_on for one in group} - {""})
+        found.append(Origin(serving_class(group[0].point).value, *(days[:1] + days[-1:])))
+    return found
+
+
+def rows_of(tables: Sequence[Table], origins: Sequence[Origin]) -> tuple[AccuracyRow, ...]:
+    """The rows of a scoreboard's tables (`planner.validation.scoreboard.tables`), with the origin of each of its groups."""
+    rows: list[AccuracyRow] = []
+    for table in tables:
+        if table.title == TOTALS:
+            rows += [_total(cells) for cells in table.rows]
+        elif table.title.endswith(GROUPS_END):
+            metric = table.title.removesuffix(GROUPS_END)
+            rows += [_group(cells, metric, origin) for cells, origin in zip(table.rows, origins, strict=True)]
+    return tuple(row for row in rows if row.runs)
+
+
+def _total(cells: Sequence[str]) -> AccuracyRow:
+    kind, metric, *errors = cells
+    part = HELD_OUT if kind in set(ServingClass) else ""
+    return _with_errors((kind, "", "", "", "", part, metric), errors)
+
+
+def _group(cells: Sequence[str], metric: str, origin: Origin) -> AccuracyRow:
+    names = (origin.kind, *cells[:GROUP_CELLS], metric)
+    return _with_errors(names, cells[GROUP_CELLS:], origin.first, origin.last)
+
+
+def _with_errors(names: Iterable[str], errors: Sequence[str], first: str = "", last: str = "") -> AccuracyRow:
+    runs, *percents = errors
+    counts = [int(number) for number in runs.split(" of ")]
+    shares = [None if text in (NOTHING, "undefined") else float(text.replace(",", "")) / 100.0 for text in percents]
+    named = dict(zip(COLUMNS, (*names, counts[-1], counts[0], *shares, first, last), strict=True))
+    return AccuracyRow(**named)  # type: ignore[arg-type]
+
+
+def csv_of(rows: Iterable[AccuracyRow]) -> str:
+    """Rows as CSV, errors in percent with the digits of the document."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([f"{name}_percent" if name in _FRACTIONS else name for name in COLUMNS])
+    for row in rows:
+        cells = zip(COLUMNS, astuple(row), strict=True)
+        writer.writerow([_percent(cell) if name in _FRACTIONS else cell for name, cell in cells])
+    return out.getvalue()
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{round(100.0 * share, 6):g}"
+
+
+# --- what is closest to a plan ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """A measured group held against a pool of a plan.
+
+    Attributes:
+        rows: of the group, one for each metric.
+        differs: in what, of "mode", "model", "kind of model", "GPU", "architecture" and "engine".
+    """
+
+    rows: tuple[AccuracyRow, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def distance(self) -> int:
+        """Whole number, 0 for runs of the very same."""
+        return sum(WEIGHTS[name] for name in self.differs)
+
+
+WEIGHTS = {"mode": 8, "model": 4, "kind of model": 3, "GPU": 3, "architecture": 3, "engine": 1}
+"""How far apart a difference puts runs: another mode says least about a plan, another engine most. A choice.
+
+Another model of the same kind on the same GPU is closer than the same model on a GPU of another architecture."""
+
+
+def closest(
+    rows: Iterable[AccuracyRow],
+    llm: LlmSpec,
+    sku: GpuSku,
+    engine: str,
+    skus: Mapping[str, GpuSku],
+    *,
+    disaggregated: bool = False,
+    part: str = "",
+) -> Likeness | None:
+    """The measured group that is most like a plan's pool (`WEIGHTS`); of equals the one with more runs.
+
+    Args:
+        rows: of `accuracy_rows`.
+        llm: the plan's model; a measured model with the same layers counts as the same.
+        sku: the pool's.
+        engine: id of the engine.
+        skus: of the hardware database, for the architectures of the measured ones.
+        disaggregated: the pool does prefill or decode alone.
+        part: only "held out" or "fitted" groups; all where empty.
+
+    Returns None where nothing was measured.
+    """
+    groups: dict[tuple[str, str, str, str], list[AccuracyRow]] = {}
+    for row in rows:
+        if row.is_group and part in ("", row.part):
+            groups.setdefault((row.engine, row.model, row.sku, row.mode), []).append(row)
+    found = [
+        Likeness(tuple(group), _differences(group[0], llm, sku, engine, skus, disaggregated))
+        for group in groups.values()
+    ]
+    return min(found, key=lambda one: (one.distance, -one.rows[0].runs), default=None)
+
+
+def _differences(
+    row: AccuracyRow, llm: LlmSpec, sku: GpuSku, engine: str, skus: Mapping[str, GpuSku], disaggregated: bool
+) -> tuple[str, ...]:
+    measured = skus.get(row.sku)
+    differs = {
+        "mode": row.mode.startswith("disagg.") is not disaggregated,
+        "model": not has_layers_of(row.model, llm),
+        "kind of model": _is_sparse(_measured_llm(row.model)) is not _is_sparse(llm),
+        "GPU": row.sku != sku.id,
+        "architecture": measured is None or measured.architecture != sku.architecture,
+        "engine": row.engine != engine,
+    }
+    return tuple(name for name, is_so in differs.items() if is_so)
+
+
+def has_layers_of(measured: str, llm: LlmSpec) -> bool:
+    """Has a group's model (named with its precision) the layers of a model? Only the weights differ then.
+
+    >>> from planner.llm.sizes import load_llm
+    >>> has_layers_of("Llama-3.1-70B fp8", load_llm("llama-3.3-70b-instruct"))
+    True
+    """
+    found = _measured_llm(measured)
+    return found is not None and found.layers == llm.layers
+
+
+def _measured_llm(measured: str) -> LlmSpec | None:
+    """The model of a group, None where no preset has its name."""
+    try:
+        return model_of(measured.partition(" ")[0])
+    except UnknownNameError:
+        return None
+
+
+def _is_sparse(llm: LlmSpec | None) -> bool:
+    """Has a model routed experts or latent attention? Such runs are summed up apart (`ServingClass.SPARSE`)."""
+    return llm is not None and any(
+        isinstance(layer.feed_forward, MoeFeedForward) or isinstance(layer.attention, LatentAttention)
+        for layer in llm.layers
+    )

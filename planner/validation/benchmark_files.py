@@ -1,0 +1,486 @@
+"""Result files of benchmark clients, as measured serving points.
+
+Answers: what a benchmark of one's own measured, in a form that can be predicted and fitted to. Read are
+
+- ``vllm bench serve --save-result`` (one JSON object a file, or several with --append-result): fields request_rate,
+  burstiness, max_concurrency, completed, total_input_tokens, total_output_tokens, mean_ttft_ms, mean_tpot_ms, with
+  --save-detailed also input_lens, output_lens (`vllm/benchmarks/serve.py` of vllm-project/vllm, commit 009e6d4);
+- SGLang ``bench_serving --output-file`` (one JSON object a line), which has the same fields, and random_input_len,
+  random_output_len, random_range_ratio (`docs/developer_guide/bench_serving.md` of sgl-project/sglang);
+- GuideLLM's JSON report: `benchmark/schemas/generative/metrics.py` (commit 06cef29) and `scheduler/strategies.py`
+  (03820eb) of vllm-project/guidellm. Its mean inter-token latency weighs requests by their tokens;
+- AIPerf's ``profile_export_aiperf.json``: `common/models/export_models.py` of ai-dynamo/aiperf (commit 26240f9, schema
+  1.0), and GenAI-Perf's export, after which it is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hardware_db import Dtype, EngineCosts, EngineProfile
+from planner.core import InputError, UnknownNameError
+from planner.engine import Schedule
+from planner.llm import LlmSpec, load_llm
+from planner.roofline import Parallelism
+from planner.validation.measured_runs import DEFAULT_RUNNING, DEFAULT_TOKENS, ServingPoint, WorkerSettings
+
+MAX_FILE_BYTES = 200_000_000
+"""Largest result file that is read: 100,000 requests with details take about half of it."""
+MAX_REQUESTS = 1_000_000
+"""Most requests of a run: what one simulation is asked to play."""
+SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+"""Units of time in exports of AIPerf and GenAI-Perf; without one they mean milliseconds."""
+
+
+LABELS = ("", "bf16", "fp8", "fp4")
+"""Labels of precision that points are predicted by; blank is the checkpoint's own."""
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """One run of a benchmark client.
+
+    Attributes:
+        id: file and number of the run in it.
+        client: which program wrote it.
+        requests: completed.
+        concurrency: users in the loop; None for an open loop.
+        request_rate_per_s, arrival_scv: of an open loop. ramp_s: over which users start.
+        input_tokens, output_tokens: means, or upper ends where `range_ratio` is below 1.
+        drawn: (inputs, outputs) of every request, where they were saved.
+        mean_ttft_s, mean_tpot_s: measured.
+        unknown: what the file does not say.
+    """
+
+    id: str
+    client: str
+    requests: int
+    concurrency: int | None
+    request_rate_per_s: float | None
+    arrival_scv: float
+    input_tokens: int
+    output_tokens: int
+    mean_ttft_s: float
+    mean_tpot_s: float
+    range_ratio: float = 1.0
+    ramp_s: float = 0.0
+    drawn: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a result file does not say: which server was measured, and how it was started."""
+
+    llm: LlmSpec
+    sku: str
+    engine: EngineProfile
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    kv_cache: Dtype = Dtype.BF16
+    precision: str = ""
+    max_batched_tokens: int | None = None
+    max_running_requests: int | None = None
+    memory_fraction: float | None = None
+
+
+def server_of(
+    *,
+    model: str,
+    sku: str,
+    engine: EngineProfile,
+    split: tuple[int, int, int] = (1, 1, 1),
+    precision: str = "",
+    kv_cache: str = "bf16",
+    max_batched_tokens: int | None = None,
+    max_running_requests: int | None = None,
+    memory_fraction: float | None = None,
+) -> Server:
+    """A server from plain values; `split` is (tp, attention ranks, ep). Raises InputError naming the field."""
+    if precision not in LABELS:
+        raise UnknownNameError("--precision", precision, LABELS[1:])
+    if kv_cache not in {str(dtype) for dtype in Dtype}:
+        raise UnknownNameError("--kv", kv_cache, (str(dtype) for dtype in Dtype))
+    if memory_fraction is not None and not 0.0 < memory_fraction <= 1.0:
+        raise InputError("--memory-fraction", memory_fraction, "must lie in (0, 1]", "give the share of HBM")
+    tp, dp, ep = split
+    return Server(
+        llm=load_llm(model),
+        sku=sku,
+        engine=engine,
+        parallelism=Parallelism(tp=tp, dp=dp, ep=ep),
+        kv_cache=Dtype(kv_cache),
+        precision=precision,
+        max_batched_tokens=max_batched_tokens,
+        max_running_requests=max_running_requests,
+        memory_fraction=memory_fraction,
+    )
+
+
+def points_of(runs: Sequence[BenchmarkRun], server: Server) -> tuple[ServingPoint, ...]:
+    """Runs as measured points of one server."""
+    return tuple(_point(run, server) for run in runs)
+
+
+def _point(run: BenchmarkRun, server: Server) -> ServingPoint:
+    engine = server.engine
+    tokens = server.max_batched_tokens or DEFAULT_TOKENS.get(engine.id, 8192)
+    running = server.max_running_requests or DEFAULT_RUNNING.get(engine.id, 1024)
+    return ServingPoint(
+        id=run.id,
+        engine=engine.id,
+        model=server.llm.id,
+        sku=server.sku,
+        precision=server.precision or native_label(server.llm),
+        kv_cache=server.kv_cache,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
+        range_ratio=run.range_ratio,
+        concurrency=run.concurrency or 1,
+        requests=run.requests,
+        request_rate_per_s=run.request_rate_per_s,
+        arrival_scv=run.arrival_scv,
+        ramp_s=run.ramp_s,
+        drawn_inputs=run.drawn[0],
+        drawn_outputs=run.drawn[1],
+        servers=(
+            WorkerSettings(
+                parallelism=server.parallelism,
+                max_batched_tokens=tokens,
+                max_running_requests=running,
+                memory_fraction=server.memory_fraction,
+            ),
+        ),
+        schedule=Schedule(
+            mixed_steps=engine.mixed_steps,
+            whole_prompts=engine.whole_prompts,
+            reserve_outputs=engine.reserves_outputs,
+        ),
+        mean_ttft_s=run.mean_ttft_s,
+        mean_tpot_s=run.mean_tpot_s,
+        unknown=run.unknown,
+    )
+
+
+def native_label(llm: LlmSpec) -> str:
+    """The precision label of a checkpoint's own formats: ``fp4``, ``fp8`` or ``bf16``, the narrowest there is."""
+    formats = llm.native_precision.model_dump_json()
+    return next((label for label in ("fp4", "fp8") if label in formats), "bf16")
+
+
+def read_costs(path: str | Path) -> EngineCosts:
+    """Engine costs as `planner calibrate-serving --json` writes them.
+
+    Raises InputError for a file that is missing, too large, not JSON or not engine costs, naming the field.
+    """
+    documents = _documents(Path(path))
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise InputError("engine costs", str(path), "is not one JSON object", "give a file of calibrate-serving --json")
+    try:
+        return EngineCosts(**documents[0])
+    except InputError as error:
+        place = f"{Path(path).name}.{error.field}"
+        raise InputError(place, error.value, error.bound, error.fix or "write the file again") from None
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def read_results(path: str | Path) -> tuple[BenchmarkRun, ...]:
+    """The runs of a result file, whichever of the clients wrote it.
+
+    Raises InputError naming file and field for a file that is missing, too large, malformed or of no known client, and
+    for a run without completed requests or with means that are not positive.
+    """
+    name = Path(path).name
+    try:
+        return _runs(_documents(Path(path)), name)
+    except RecursionError:  # a value that can be read and not be shown
+        raise InputError(name, "(nested)", "is nested too deeply", "give a result file of a benchmark client") from None
+
+
+def _runs(documents: Sequence[Any], name: str) -> tuple[BenchmarkRun, ...]:
+    runs: list[BenchmarkRun] = []
+    for document in documents:
+        at = f"{name}[{len(runs)}]"
+        if not isinstance(document, Mapping):
+            raise InputError(at, document, "is not a JSON object", "give a result file of a benchmark client")
+        if isinstance(document.get("benchmarks"), list):
+            benchmarks = [_Node(at, benchmark) for benchmark in document["benchmarks"]]
+            runs += [_guidellm(node, f"{name}#{len(runs) + i}") for i, node in enumerate(benchmarks)]
+        else:
+            runs.append(_reader(document, at)(_Node(at, document), f"{name}#{len(runs)}"))
+    if not runs:
+        raise InputError(name, "(empty)", "holds no benchmark run", "give a result file of a benchmark client")
+    return tuple(runs)
+
+
+def _documents(path: Path) -> list[Any]:
+    """The JSON documents of a file: one, or one a line."""
+    try:
+        if not path.is_file():  # nor a FIFO or a device, which would never end
+            raise FileNotFoundError
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError("result", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "save it without details")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        bound = f"cannot be read ({type(error).__name__})"
+        raise InputError("result", str(path), bound, "give a result file of a benchmark client") from None
+    whole = _parsed(text)
+    if whole is not None:
+        return [whole]
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    documents = []
+    for number, line in lines:
+        document = _parsed(line)
+        if document is None:
+            raise InputError("result", str(path), f"line {number} is not JSON", "give JSON, or one JSON object a line")
+        documents.append(document)
+    return documents
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reader(document: Mapping[str, Any], at: str) -> Callable[[_Node, str], BenchmarkRun]:
+    if "time_to_first_token" in document:
+        return _aiperf
+    if "mean_ttft_ms" in document:
+        return _flat
+    known = "a result of vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf or GenAI-Perf"
+    raise InputError(at, sorted(map(str, document))[:6], f"is not {known}", "give the client's JSON output")
+
+
+class _Node:
+    """A place in a JSON document that knows its name, so that complaints can say where."""
+
+    def __init__(self, at: str, value: Any) -> None:  # noqa: ANN401
+        self.at, self.value = at, value
+
+    def __getitem__(self, key: str) -> _Node:
+        value = self.value.get(key) if isinstance(self.value, Mapping) else None
+        return _Node(f"{self.at}.{key}", value)
+
+    @property
+    def missing(self) -> bool:
+        return self.value is None
+
+    def number(self) -> float:
+        """A finite number > 0. Raises InputError."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            shown = "(missing)" if value is None else value
+            raise InputError(self.at, shown, "must be a number", "give the complete output of the client")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or number <= 0.0:
+            raise InputError(self.at, value, "must be finite and > 0", "leave this run out")
+        return number
+
+    def count(self) -> int:
+        """A number of at least 1, rounded. Raises InputError."""
+        number = self.number()
+        if number > MAX_REQUESTS:
+            raise InputError(self.at, self.value, f"is more than {MAX_REQUESTS}", "benchmark with fewer")
+        return max(1, round(number))
+
+    def text(self) -> str:
+        return self.value if isinstance(self.value, str) else ""
+
+    def counts(self) -> tuple[int, ...]:
+        """A list of whole numbers >= 0; empty when missing. Raises InputError."""
+        if self.missing:
+            return ()
+        good = isinstance(self.value, list) and all(type(entry) is int and entry >= 0 for entry in self.value)
+        if not good:
+            raise InputError(self.at, self.value, "must be a list of whole numbers", "save the run again")
+        return tuple(self.value)
+
+
+# --- vLLM and SGLang ------------------------------------------------------------------------------------------------
+
+
+def _flat(node: _Node, name: str) -> BenchmarkRun:
+    """One object of plain numbers, as vLLM and SGLang write it."""
+    requests = node["completed"].count()
+    rate, capped = _flat_rate(node["request_rate"]), not node["max_concurrency"].missing
+    concurrency = node["max_concurrency"].count() if capped else requests
+    unknown = ["max_concurrency beside a rate"] if rate is not None and capped else []
+    inputs, outputs, ratio = _flat_lengths(node, requests)
+    drawn = _logged(node)
+    if ratio == 1.0 and not drawn[0]:
+        unknown.append("spread of the lengths")
+    return BenchmarkRun(
+        id=name,
+        client="sglang" if not node["random_range_ratio"].missing else "vllm",
+        requests=len(drawn[0]) or requests,
+        concurrency=None if rate is not None else concurrency,
+        request_rate_per_s=rate,
+        arrival_scv=1.0 if node["burstiness"].missing else 1.0 / node["burstiness"].number(),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        range_ratio=ratio,
+        drawn=drawn,
+        mean_ttft_s=1e-3 * node["mean_ttft_ms"].number(),
+        mean_tpot_s=1e-3 * node["mean_tpot_ms"].number(),
+        unknown=tuple(unknown),
+    )
+
+
+def _flat_rate(node: _Node) -> float | None:
+    """Requests per second; None where all are sent at once."""
+    if node.missing or node.value in ("inf", "Infinity", math.inf):
+        return None
+    return node.number()
+
+
+def _flat_lengths(node: _Node, requests: int) -> tuple[int, int, float]:
+    """(input, output, range ratio): as SGLang was told to draw them, else means of the totals."""
+    if node["dataset_name"].text().startswith("random") and not node["random_range_ratio"].missing:
+        inputs, outputs = node["random_input_len"].count(), node["random_output_len"].count()
+        ratio = node["random_range_ratio"].value
+        if isinstance(ratio, int | float) and 0.0 <= ratio <= 1.0:
+            return inputs, outputs, max(float(ratio), 1.0 / max(inputs, outputs))
+    totals = (node["total_input_tokens"].number(), node["total_output_tokens"].number())
+    return max(1, round(totals[0] / requests)), max(1, round(totals[1] / requests)), 1.0
+
+
+def _logged(node: _Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lengths of the requests that were answered, where the client saved them."""
+    inputs, outputs = node["input_lens"].counts(), node["output_lens"].counts()
+    if len(inputs) != len(outputs):
+        if inputs and outputs:
+            bound = f"has {len(outputs)} entries beside {len(inputs)} input_lens"
+            raise InputError(node["output_lens"].at, len(outputs), bound, "save the run again")
+        return (), ()
+    answered = [(i, o) for i, o in zip(inputs, outputs, strict=True) if i > 0 and o > 0]
+    return tuple(i for i, _ in answered), tuple(o for _, o in answered)
+
+
+# --- GuideLLM -------------------------------------------------------------------------------------------------------
+
+
+def _guidellm(node: _Node, name: str) -> BenchmarkRun:
+    config = node["config"] if not node["config"].missing else node["args"]
+    strategy, metrics = config["strategy"], node["metrics"]
+    requests = metrics["request_totals"]["successful"].count()
+    kind = strategy["type_"].text()
+    drawn, sent = _sent(node) if kind == "trace" else (((), ()), None)
+    rate = strategy["rate"].number() if kind in ("constant", "poisson") else sent and sent[0]
+    return BenchmarkRun(
+        id=name,
+        client="guidellm",
+        requests=requests,
+        concurrency=None if rate is not None else _streams(strategy, kind, requests),
+        request_rate_per_s=rate,
+        arrival_scv=sent[1] if sent else 0.0 if kind == "constant" else 1.0,
+        drawn=drawn,
+        ramp_s=0.0 if not strategy["rampup_duration"].value else strategy["rampup_duration"].number(),
+        input_tokens=metrics["prompt_token_count"]["successful"]["mean"].count(),
+        output_tokens=metrics["output_token_count"]["successful"]["mean"].count(),
+        mean_ttft_s=1e-3 * metrics["time_to_first_token_ms"]["successful"]["mean"].number(),
+        mean_tpot_s=1e-3 * metrics["inter_token_latency_ms"]["successful"]["mean"].number(),
+        unknown=() if drawn[0] else ("spread of the lengths",),
+    )
+
+
+def _sent(node: _Node) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]:
+    """Lengths of the answered requests of a replayed trace, and (rate [1/s], SCV of the gaps) as they were sent."""
+    answered = node["requests"]["successful"]
+    if not isinstance(answered.value, list) or len(answered.value) < 3:
+        raise InputError(answered.at, "(too few)", "must list the requests of a replay", "save the run with them")
+    requests = [_Node(f"{answered.at}[{i}]", one) for i, one in enumerate(answered.value)]
+    times = sorted(one["request_start_time"].number() for one in requests)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    mean = statistics.fmean(gaps)
+    if mean <= 0.0:
+        raise InputError(answered.at, times[0], "were all sent at once", "replay a trace with times")
+    inputs, outputs = (tuple(one[key].count() for one in requests) for key in ("prompt_tokens", "output_tokens"))
+    return (inputs, outputs), (1.0 / mean, statistics.pvariance(gaps) / mean**2)
+
+
+def _streams(strategy: _Node, kind: str, requests: int) -> int:
+    if kind == "synchronous":
+        return 1
+    if kind == "concurrent":
+        return strategy["streams"].count()
+    if kind == "throughput":
+        most = strategy["max_concurrency"]
+        return requests if most.missing else most.count()
+    bound = "must be synchronous, concurrent, throughput, constant or poisson"
+    raise InputError(strategy["type_"].at, kind or "(missing)", bound, "run GuideLLM with one of these profiles")
+
+
+# --- AIPerf and GenAI-Perf ------------------------------------------------------------------------------------------
+
+
+def _aiperf(node: _Node, name: str) -> BenchmarkRun:
+    load = _load_of(node["input_config"])
+    rate = None if load["request_rate"].missing else load["request_rate"].number()
+    pattern = " ".join(load[key].text() for key in ("arrival_pattern", "request_rate_mode"))
+    unknown = ["spread of the lengths"]
+    if rate is not None and not load["concurrency"].missing:
+        unknown.append("concurrency beside a rate")
+    return BenchmarkRun(
+        id=name,
+        client="aiperf",
+        requests=node["request_count"]["avg"].count(),
+        concurrency=None if rate is not None else _first(load["concurrency"]).count(),
+        request_rate_per_s=rate,
+        arrival_scv=0.0 if "constant" in pattern else _scv(load["smoothness"]),
+        input_tokens=node["input_sequence_length"]["avg"].count(),
+        output_tokens=node["output_sequence_length"]["avg"].count(),
+        mean_ttft_s=_seconds(node["time_to_first_token"]),
+        mean_tpot_s=_seconds(node["inter_token_latency"]),
+        unknown=tuple(unknown),
+    )
+
+
+def _load_of(config: _Node) -> _Node:
+    """Where an export keeps how it loaded the server: AIPerf, then the ways of GenAI-Perf."""
+    phases = config["phases"]
+    has_phases = isinstance(phases.value, list) and bool(phases.value)
+    last = _Node(f"{phases.at}[-1]", _phase(phases.value[-1]) if has_phases else None)
+    places = (config["loadgen"], config["perf_analyzer"]["stimulus"], config, last)
+    for place in places:
+        if not place["concurrency"].missing or not place["request_rate"].missing:
+            return place
+    bound = "names neither a concurrency nor a request rate"
+    raise InputError(places[0].at, "(missing)", bound, "profile with --concurrency or --request-rate")
+
+
+def _scv(smoothness: _Node) -> float:
+    """SCV of Gamma gaps of a shape; 1 where none is given."""
+    return 1.0 if smoothness.missing else 1.0 / smoothness.number()
+
+
+def _phase(phase: Any) -> Any:  # noqa: ANN401
+    """A phase of AIPerf 0.13 (schema 1.4) under the names of its older flags."""
+    if not isinstance(phase, Mapping):
+        return phase
+    names = {"rate": "request_rate", "type": "arrival_pattern"}
+    return {names.get(key, key): value for key, value in phase.items()}
+
+
+def _first(node: _Node) -> _Node:
+    """The only entry of a list of one; anything else as it is."""
+    return _Node(node.at, node.value[0]) if isinstance(node.value, list) and len(node.value) == 1 else node
+
+
+def _seconds(metric: _Node) -> float:
+    unit = metric["unit"].text() or "ms"
+    if unit not in SECONDS:
+        raise InputError(metric["unit"].at, unit, "is no unit of time", f"use one of {', '.join(SECONDS)}")
+    return SECONDS[unit] * metric["avg"].number()

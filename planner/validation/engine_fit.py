@@ -1,0 +1,401 @@
+"""Engine constants fitted to measured serving points.
+
+Answers: what an engine adds to its kernels (`hardware_db.schema.EngineCosts`), from runs whose mean TTFT and TPOT are
+known. Every run is played by the simulator under its own protocol, and the constants are those that bring predicted and
+measured means together: least squares of log errors, with a loss that lets single runs be wrong. Kernel times are not
+touched. Step tables are built once per run, not once per trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from hardware_db import EngineCosts, HardwareDb
+from planner.core import InputError, PlannerError, Table, counted, percent, significant
+from planner.engine import ReplicaConfig
+from planner.llm import LatentAttention
+from planner.serving import Deployment
+from planner.validation.measured_runs import ServingPoint
+from planner.validation.predict import Prediction, Run, Score, group_name, model_of, played_means_s, score
+
+FloatArray = NDArray[np.float64]
+
+TTFT_WEIGHT = 0.4
+"""Weight of a log error of TTFT beside one of TPOT: repeats of a run differ by about 2 % and 0.2 % (docs/accuracy.md),
+and TTFT depends on arrivals that the model knows less of. A choice."""
+LOSS_SCALE = 0.05
+"""Log error from which a residual counts linearly instead of squared (soft L1). A choice."""
+STEP = 0.2
+"""Step of the difference quotients: 20 % of a constant, or 0.2 microseconds of `gap_s`. A simulated mean jumps where a
+request just misses a step; smaller steps would see the jumps instead of the slope."""
+PULL = 0.005
+"""Weight of a constant's distance from where it started: ten e-folds cost as much as one TPOT that is 5 % off. Keeps
+constants that the runs do not determine where they were, and their intervals finite. A choice."""
+EVALUATIONS = 12
+"""Steps of the solver at most."""
+FLOOR = -16.0
+"""Smallest logarithm of a constant in its unit: 1e-7."""
+NORMAL_95 = 1.96
+"""Standard deviations to either side of a 95 % interval of a normal law."""
+MICRO = 1e-6
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where a constant is looked for: from `start` (where nothing better is known) up to `high`, in its unit."""
+
+    start: float
+    high: float
+
+
+SEARCH: Mapping[str, Search] = {
+    "step_s": Search(3e-4, 2e-2),
+    "request_s": Search(5e-3, 0.2),
+    "launch_s": Search(5e-6, 3e-4),
+    "gap_s": Search(5e-7, 2e-5),
+    "admission_s": Search(1e-3, 5e-2),
+    "sequence_s": Search(5e-6, 2e-4),
+    "stretch": Search(1.02, 1.6),
+    "prompt_stretch": Search(1.05, 2.0),
+    "latent_s": Search(5e-6, 3e-4),
+    "latent_prompt_s": Search(5e-4, 2e-2),
+    "handover_s": Search(5e-2, 5.0),
+}
+"""Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
+DEFAULT_NAMES = tuple(SEARCH)[:8]
+LATENT_NAMES = ("latent_s", "latent_prompt_s")
+GAP_LOW_S = -2e-6
+"""Lowest `gap_s`, as `EngineCosts` allows."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of one half of the runs in one metric, with the constants there were before and with those fitted."""
+
+    part: str
+    metric: str
+    before: Score
+    after: Score
+
+
+@dataclass(frozen=True)
+class FittedCosts:
+    """What a fit found.
+
+    Attributes:
+        costs: the constants, with the groups they were fitted to and how.
+        before: those there were.
+        intervals: 95 % interval of each fitted constant, in its unit; as wide as the search where runs do not tell.
+        comparisons: errors on the runs fitted to and on those held out.
+        dropped: runs that cannot be predicted whatever the constants, and why.
+    """
+
+    costs: EngineCosts
+    before: EngineCosts
+    intervals: Mapping[str, tuple[float, float]]
+    comparisons: tuple[Comparison, ...]
+    dropped: tuple[str, ...]
+
+
+def fit_costs(
+    points: Sequence[ServingPoint],
+    db: HardwareDb,
+    engine: str,
+    names: Sequence[str] = DEFAULT_NAMES,
+    start: EngineCosts | None = None,
+    held_out: Sequence[ServingPoint] = (),
+    evaluations: int = EVALUATIONS,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> FittedCosts:
+    """The engine constants `names` fitted to `points`, all of one engine; the others stay as in `start`.
+
+    Minimises sum rho((ln(predicted / measured) / 0.05)^2), rho(z) = 2 (sqrt(1 + z) - 1), over the TPOTs and, with
+    weight 0.4, the TTFTs of all points, and a weak pull to the start. Constants are searched as logarithms, stretches
+    as ln(stretch - 1), `gap_s` as it is. Intervals are those of the linearised fit.
+
+    Args:
+        points: runs to fit to.
+        db: hardware, with calibrations.
+        engine: id of their engine.
+        names: constants of `EngineCosts` to fit, out of `SEARCH`.
+        start: where to start, and the values of what is not fitted; None is what the engine has on the first GPU.
+        held_out: runs to report the error of, too.
+        evaluations: steps of the solver at most.
+        progress: told what is being done.
+
+    Raises InputError for points of another engine, a GPU without a calibration, or nothing left to fit to.
+    """
+    _check(points, engine, names)
+    fitting, dropped = _trials(points, db)
+    others, more = _trials(held_out, db)
+    if not fitting:
+        raise InputError("points", len(points), "none can be predicted", dropped[0] if dropped else "give more points")
+    before = fitting[0].own_costs
+    fit = _Fit(fitting, tuple(names), start or before, progress)
+    solved, intervals = fit.solve(evaluations)
+    groups = tuple(sorted({group_name(trial.point) for trial in fitting}))
+    source = f"fitted to {len(fitting)} serving runs of {', '.join(groups)}"
+    costs = solved.model_copy(update={"fitted_on": groups, "source": source})
+    parts = {"fitted to": fitting, "held out": others}
+    comparisons = tuple(found for part, trials in parts.items() for found in _compared(part, trials, costs))
+    return FittedCosts(costs, before, intervals, comparisons, (*dropped, *more))
+
+
+def halves(points: Sequence[ServingPoint]) -> tuple[tuple[ServingPoint, ...], tuple[ServingPoint, ...]]:
+    """Runs to fit to and runs to hold out: every other one in order of load, the same for every call."""
+
+    def load(point: ServingPoint) -> tuple[object, ...]:
+        lengths = (point.input_tokens, point.output_tokens)
+        return (*lengths, point.request_rate_per_s or 0.0, point.concurrency, point.id)
+
+    ordered = sorted(points, key=load)
+    return tuple(ordered[0::2]), tuple(ordered[1::2])
+
+
+def names_for(points: Sequence[ServingPoint]) -> tuple[str, ...]:
+    """Constants that so many runs can determine: at most one for every two measured means, the plainest first."""
+    latent = any(isinstance(layer.attention, LatentAttention) for p in points for layer in model_of(p.model).layers)
+    apart = any(point.disaggregated for point in points)
+    means = sum((point.mean_ttft_s is not None) + (point.mean_tpot_s is not None) for point in points)
+    names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()), *(("handover_s",) if apart else ()))
+    return names[: max(1, means // 2)]
+
+
+def _check(points: Sequence[ServingPoint], engine: str, names: Sequence[str]) -> None:
+    for point in points:
+        if point.engine != engine:
+            raise InputError("points.engine", point.engine, f"the fit is for {engine}", "fit one engine at a time")
+    unknown = [name for name in names if name not in SEARCH]
+    if unknown or not names:
+        raise InputError("names", unknown, "not constants that can be fitted", f"use some of {', '.join(SEARCH)}")
+
+
+# --- trials ---------------------------------------------------------------------------------------------------------
+
+
+def with_costs(config: ReplicaConfig, costs: EngineCosts) -> ReplicaConfig:
+    """A replica whose engine has other costs, with the step tables of the given one.
+
+    Tables hold kernels only, and costs are added when a step is timed (`planner.engine.step_times`): so the timer of
+    the copy is the timer of the original with the costs exchanged, put where the copy would keep the one it builds
+    itself.
+    """
+    engine = config.engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    copied = config.model_copy(update={"engine": engine})
+    copied.__dict__["timer"] = config.timer.with_costs(costs)
+    return copied
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A run that is played with one set of costs after the other."""
+
+    point: ServingPoint
+    run: Run
+
+    @property
+    def own_costs(self) -> EngineCosts:
+        return self.run.deployment.pools[0].config.costs
+
+    def predicted(self, costs: EngineCosts) -> Prediction:
+        """Raises PlannerError."""
+        pools = tuple(
+            pool.model_copy(update={"config": with_costs(pool.config, costs)}) for pool in self.run.deployment.pools
+        )
+        run = replace(self.run, deployment=Deployment.model_construct(pools=pools))
+        return Prediction(self.point, *played_means_s(run))
+
+
+def _trials(points: Sequence[ServingPoint], db: HardwareDb) -> tuple[list[_Trial], tuple[str, ...]]:
+    """Runs that can be played, and why others cannot."""
+    trials, dropped = [], []
+    for point in points:
+        try:
+            trial = _Trial(point, Run.of(point, db))
+            _require_calibration(trial)
+            trial.predicted(trial.own_costs)
+            trials.append(trial)
+        except PlannerError as error:
+            dropped.append(f"{point.id}: {error}")
+    return trials, tuple(dropped)
+
+
+def _require_calibration(trial: _Trial) -> None:
+    for pool in trial.run.deployment.pools:
+        if pool.config.calibration is None:
+            bound = "has no calibration, and engine constants are what is left above calibrated kernels"
+            raise InputError("sku", pool.config.sku.id, bound, "calibrate its kernels first: python -m calibration run")
+
+
+def _compared(part: str, trials: Sequence[_Trial], costs: EngineCosts) -> list[Comparison]:
+    before = [trial.predicted(trial.own_costs) for trial in trials]
+    after = [trial.predicted(costs) for trial in trials]
+    found = []
+    for metric in ("tpot", "ttft"):
+        pair = score(before, metric), score(after, metric)
+        if pair[0] is not None and pair[1] is not None:
+            found.append(Comparison(part, metric, pair[0], pair[1]))
+    return found
+
+
+# --- the fit --------------------------------------------------------------------------------------------------------
+
+
+class _Fit:
+    """Residuals of all runs as a function of the constants in search coordinates."""
+
+    def __init__(
+        self,
+        trials: Sequence[_Trial],
+        names: tuple[str, ...],
+        start: EngineCosts,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.trials, self.names, self.start, self.progress = trials, names, start, progress
+        self.low = np.array([_low(name) for name in names])
+        self.high = np.array([_coordinate(name, SEARCH[name].high) for name in names])
+        margin = 1e-3 * (self.high - self.low)
+        self.begin = np.clip([_begin(name, start) for name in names], self.low + margin, self.high - margin)
+        self.evaluated = 0
+        self.latest: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
+
+    def solve(self, evaluations: int) -> tuple[EngineCosts, dict[str, tuple[float, float]]]:
+        """The constants and their intervals."""
+        found = least_squares(
+            self.residuals,
+            self.begin,
+            jac=self.slopes,
+            bounds=(self.low, self.high),
+            loss="soft_l1",
+            f_scale=LOSS_SCALE,
+            max_nfev=evaluations,
+        )
+        return self.costs(found.x), self._intervals(found.x, np.asarray(found.jac), float(found.cost))
+
+    def costs(self, x: FloatArray) -> EngineCosts:
+        values = {name: _value(name, float(at)) for name, at in zip(self.names, x, strict=True)}
+        return EngineCosts(**{**self.start.model_dump(), **values})
+
+    def residuals(self, x: FloatArray) -> FloatArray:
+        """Weighted log errors of TPOT and TTFT, then the pull, shape (measured means + constants,)."""
+        self.evaluated += 1
+        self.progress(f"evaluation {self.evaluated}: {len(self.trials)} runs played")
+        costs = self.costs(x)
+        errors = [error for trial in self.trials for error in _log_errors(trial.predicted(costs))]
+        self.latest = (x.copy(), np.array([*errors, *(PULL * (x - self.begin))]))
+        return self.latest[1]
+
+    def slopes(self, x: FloatArray) -> FloatArray:
+        """Difference quotients of the residuals, shape (measured means + constants, constants)."""
+        here = self.latest[1] if np.array_equal(x, self.latest[0]) else self.residuals(x)
+        columns = []
+        for index in range(x.size):
+            step = STEP if x[index] + STEP <= self.high[index] else -STEP
+            moved = x.copy()
+            moved[index] += step
+            columns.append((self.residuals(moved) - here) / step)
+        return np.stack(columns, axis=1)
+
+    def _intervals(self, x: FloatArray, slopes: FloatArray, cost: float) -> dict[str, tuple[float, float]]:
+        """95 % intervals from s^2 (J' J)^-1 of the weighted residuals, cut to where constants are looked for."""
+        spare = max(1, slopes.shape[0] - 2 * x.size)
+        variance = 2.0 * cost / spare * np.diag(np.linalg.inv(slopes.T @ slopes))
+        width = NORMAL_95 * np.sqrt(variance)
+        low, high = np.clip(x - width, self.low, self.high), np.clip(x + width, self.low, self.high)
+        return {
+            name: (_value(name, float(low[index])), _value(name, float(high[index])))
+            for index, name in enumerate(self.names)
+        }
+
+
+def _log_errors(prediction: Prediction) -> list[float]:
+    errors = []
+    for error, weight in ((prediction.tpot_error, 1.0), (prediction.ttft_error, TTFT_WEIGHT)):
+        if error is not None:
+            errors.append(weight * math.log1p(error))
+    return errors
+
+
+def _is_stretch(name: str) -> bool:
+    return name.endswith("stretch")
+
+
+def _coordinate(name: str, value: float) -> float:
+    """Where a constant lies in search coordinates.
+
+    >>> _coordinate("gap_s", 3e-6), round(_coordinate("stretch", 1.1), 4) == round(math.log(0.1), 4)
+    (3.0, True)
+    """
+    if name == "gap_s":
+        return value / MICRO
+    return math.log(value - 1.0) if _is_stretch(name) else math.log(value)
+
+
+def _value(name: str, x: float) -> float:
+    """The inverse of `_coordinate`."""
+    if name == "gap_s":
+        return x * MICRO
+    return 1.0 + math.exp(x) if _is_stretch(name) else math.exp(x)
+
+
+def _low(name: str) -> float:
+    return GAP_LOW_S / MICRO if name == "gap_s" else FLOOR
+
+
+def _begin(name: str, start: EngineCosts) -> float:
+    """The start's own value, or the usual one where the start says nothing."""
+    own = float(getattr(start, name))
+    nothing = 1.0 if _is_stretch(name) else 0.0
+    return _coordinate(name, SEARCH[name].start if own == nothing else own)
+
+
+# --- shown ----------------------------------------------------------------------------------------------------------
+
+
+def headline(fitted: FittedCosts) -> str:
+    """What was fitted to what, and the median error of TPOT on runs held out, before and after."""
+    text = f"{len(fitted.intervals)} constants {fitted.costs.source}"
+    for found in fitted.comparisons:
+        if (found.part, found.metric) == ("held out", "tpot"):
+            before, after = percent(found.before.median), percent(found.after.median)
+            text += (
+                f"; median TPOT error on {counted(found.before.points, 'run')} held out: {before} before, {after} after"
+            )
+    return text + "."
+
+
+def fit_tables(fitted: FittedCosts) -> tuple[Table, ...]:
+    """The constants with their intervals, and errors before and after."""
+    rows = []
+    for name, (low, high) in fitted.intervals.items():
+        values = (getattr(fitted.before, name), getattr(fitted.costs, name), low, high)
+        shown = (f"{significant(_human(name, value))}" for value in values)
+        rows.append((name.removesuffix("_s"), *shown, "x" if _is_stretch(name) else "us"))
+    constants = Table("Engine constants", ("constant", "before", "fitted", "95 % from", "to", "unit"), tuple(rows))
+    columns = ("runs", "metric", "number", "median before", "after", "p90 before", "after", "bias before", "after")
+    errors = tuple(
+        (
+            found.part,
+            found.metric.upper(),
+            str(found.before.points),
+            percent(found.before.median),
+            percent(found.after.median),
+            percent(found.before.p90),
+            percent(found.after.p90),
+            percent(found.before.bias, signed=True),
+            percent(found.after.bias, signed=True),
+        )
+        for found in fitted.comparisons
+    )
+    note = "Only the error on runs held out says how good the constants are."
+    return constants, Table("Errors before and after", columns, errors, note)
+
+
+def _human(name: str, value: float) -> float:
+    return value if _is_stretch(name) else value / MICRO

@@ -1,0 +1,345 @@
+"""Every run of a points file predicted, and what came out as tables, Markdown, a CSV of details and a parity plot.
+
+Answers: what the planner's error is, where it was fitted and where not. `planner validate` shows what is here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hardware_db import HardwareDb, load_hardware, read_calibration
+from planner.core import InputError, Table, UnknownNameError, counted, percent
+from planner.validation.measured_runs import ServingPoint, WorkerSettings
+from planner.validation.parity_plot import Dot, parity_svg
+from planner.validation.predict import (
+    METRICS,
+    GroupKey,
+    Prediction,
+    Score,
+    ServingClass,
+    by_group,
+    is_fitted,
+    predict,
+    score,
+    serving_class,
+)
+
+METRIC_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "output_rate": "output tokens/s"}
+BEGIN, END = "<!-- scoreboard -->", "<!-- /scoreboard -->"
+"""Marks in a Markdown file between which `write_between_marks` writes."""
+SHOWN_FAILURES = 20
+"""Runs without a prediction that are listed one by one."""
+CHUNKS = 32
+"""Portions of the runs per process: small enough for all to end together."""
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """Predictions, each with whether its group was fitted to, in one order."""
+
+    predictions: tuple[Prediction, ...]
+    fitted: tuple[bool, ...]
+
+    def held_out(self) -> list[Prediction]:
+        """Those whose group the engine constants were not fitted to."""
+        return [one for one, fitted in zip(self.predictions, self.fitted, strict=True) if not fitted]
+
+    def failures(self) -> list[Prediction]:
+        """Those without a prediction."""
+        return [prediction for prediction in self.predictions if prediction.tpot_s is None]
+
+
+# --- predicting -----------------------------------------------------------------------------------------------------
+
+
+def hardware_with(calibrations: str | Path | None = None) -> HardwareDb:
+    """The hardware database, with the calibrations (``*.json``) of a folder in place of the packaged ones.
+
+    Raises InputError when the folder has none, or for one that cannot be read.
+    """
+    db = load_hardware()
+    if calibrations is None:
+        return db
+    files = sorted(Path(calibrations).glob("*.json"))
+    if not files:
+        raise InputError("--calibrations", str(calibrations), "no .json files in it", "give a folder of calibrations")
+    return db.model_copy(update={"calibrations": tuple(read_calibration(file) for file in files)})
+
+
+def predict_all(
+    points: Sequence[ServingPoint],
+    calibrations: str | Path | None = None,
+    jobs: int = 1,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Scoreboard:
+    """Predictions of all points, in `jobs` processes, the same whatever their number. Raises InputError."""
+    if jobs < 1:
+        raise InputError("--jobs", jobs, "must be >= 1", "give a number of processes")
+    db = hardware_with(calibrations)
+    done: list[Prediction] = []
+    for prediction in _predicted(points, db, calibrations, min(jobs, len(points))):
+        done.append(prediction)
+        progress(f"predicted {len(done)} of {len(points)} runs")
+    return Scoreboard(tuple(done), tuple(is_fitted(point, db) for point in points))
+
+
+def _predicted(
+    points: Sequence[ServingPoint], db: HardwareDb, calibrations: str | Path | None, jobs: int
+) -> Iterator[Prediction]:
+    if jobs <= 1:
+        yield from (predict(point, db) for point in points)
+        return
+    job = partial(_predict_in_process, calibrations)
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawning) as pool:
+        yield from pool.map(job, points, chunksize=max(1, len(points) // (CHUNKS * jobs)))
+
+
+_OF_PROCESS: dict[str | Path | None, HardwareDb] = {}
+"""The database each process has read, so that its step tables are built once."""
+
+
+def _predict_in_process(calibrations: str | Path | None, point: ServingPoint) -> Prediction:
+    if calibrations not in _OF_PROCESS:
+        _OF_PROCESS[calibrations] = hardware_with(calibrations)
+    return predict(point, _OF_PROCESS[calibrations])
+
+
+def chosen(
+    points: Sequence[ServingPoint],
+    engine: str | None = None,
+    model: str | None = None,
+    sku: str | None = None,
+    mode: str | None = None,
+) -> tuple[ServingPoint, ...]:
+    """Points of an engine, a model (part of its name is enough), a SKU, a mode. Raises UnknownNameError for none."""
+    kept = tuple(points)
+    for option, given, of in (("--engine", engine, _engine), ("--sku", sku, _sku), ("--mode", mode, _mode)):
+        if given is not None:
+            known = {of(point) for point in kept}
+            if given not in known:
+                raise UnknownNameError(option, given, known)
+            kept = tuple(point for point in kept if of(point) == given)
+    if model is not None:
+        named = tuple(point for point in kept if model.lower() in point.model.lower())
+        if not named:
+            raise UnknownNameError("--model", model, {point.model for point in kept})
+        kept = named
+    return kept
+
+
+def _engine(point: ServingPoint) -> str:
+    return point.engine
+
+
+def _sku(point: ServingPoint) -> str:
+    return point.sku
+
+
+def _mode(point: ServingPoint) -> str:
+    return "disaggregated" if point.disaggregated else "mixed"
+
+
+# --- in words and tables --------------------------------------------------------------------------------------------
+
+
+def headline(board: Scoreboard) -> str:
+    """How many runs there are, how many have a prediction, and how many lie in held-out groups."""
+    runs, failed = len(board.predictions), len(board.failures())
+    covered = percent(1.0 - failed / runs)
+    held_out = len(board.held_out())
+    return f"{counted(runs, 'run')}, {covered} with a prediction; {held_out:,} in groups that nothing was fitted to."
+
+
+def tables(board: Scoreboard) -> tuple[Table, ...]:
+    """Totals of the classes over held-out groups, then every group in each metric."""
+    return _totals(board), *(_groups(board, metric) for metric in METRICS)
+
+
+def failures(board: Scoreboard) -> tuple[str, ...]:
+    """Runs without a prediction, with the reason."""
+    failed = board.failures()
+    lines = [f"{prediction.point.id}: {prediction.reason}" for prediction in failed[:SHOWN_FAILURES]]
+    if len(failed) > SHOWN_FAILURES:
+        lines.append(f"{len(failed) - SHOWN_FAILURES} more; --details lists them all")
+    return tuple(lines)
+
+
+_SCORE_COLUMNS = ("runs", "median %", "p90 %", "MAPE %", "bias %")
+
+
+def _cells(found: Score | None) -> tuple[str, ...]:
+    """Runs (predicted of measured, where some are not) and errors in percent."""
+    if found is None:
+        return ("0", *[NOTHING] * (len(_SCORE_COLUMNS) - 1))
+    runs = f"{found.points}" if found.predicted == found.points else f"{found.predicted} of {found.points}"
+    sizes = (percent(size) for size in (found.median, found.p90, found.mape))
+    shown = (*sizes, percent(found.bias, signed=True))
+    return (runs, *(text.removesuffix(" %") for text in shown))
+
+
+def _totals(board: Scoreboard) -> Table:
+    rows = []
+    for kind in ServingClass:
+        held_out = [one for one in board.held_out() if serving_class(one.point) is kind]
+        if held_out:
+            rows += [(kind.value, METRIC_NAMES[metric], *_cells(score(held_out, metric))) for metric in METRICS]
+    rows += [
+        ("all groups, fitted too", METRIC_NAMES[metric], *_cells(score(board.predictions, metric)))
+        for metric in METRICS
+    ]
+    note = "Only groups that no engine constant was fitted to, but for the last lines. A run without a prediction "
+    note += "counts as 100 % error; runs are then shown as predicted of measured. Bias is of predicted runs."
+    return Table("Totals over held-out groups", ("class", "metric", *_SCORE_COLUMNS), tuple(rows), note)
+
+
+def _groups(board: Scoreboard, metric: str) -> Table:
+    fitted = dict(zip(map(id, board.predictions), board.fitted, strict=True))
+    rows = []
+    for key, predictions in by_group(board.predictions).items():
+        part = "fitted" if fitted[id(predictions[0])] else "held out"
+        rows.append((*_group_cells(key), part, *_cells(score(predictions, metric))))
+    columns = ("engine", "model", "SKU", "mode", "group", *_SCORE_COLUMNS)
+    return Table(f"{METRIC_NAMES[metric]} by group", columns, tuple(rows))
+
+
+def _group_cells(key: GroupKey) -> tuple[str, str, str, str]:
+    """Engine, model with its precision, SKU, mode; short enough for a terminal."""
+    model = key.model.rsplit("/", 1)[-1].removesuffix("-Instruct").removesuffix("-FP8")
+    mode = "disagg." if key.mode == "disaggregated" else key.mode
+    return key.engine, f"{model} {key.precision}".strip(), key.sku, f"{mode} {key.speculation}".strip()
+
+
+def markdown(board: Scoreboard) -> str:
+    """The scoreboard as Markdown, without a heading of its own."""
+    parts = [headline(board), *(_markdown_table(table) for table in tables(board))]
+    lines = failures(board)
+    if lines:
+        parts.append("### Runs without a prediction\n\n" + "\n".join(f"- {_inline(line)}" for line in lines))
+    return "\n\n".join(parts)
+
+
+def _markdown_table(table: Table) -> str:
+    rules = ["---:" if numeric else "---" for numeric in table.numeric]
+    lines = ["| " + " | ".join(map(_inline, cells)) + " |" for cells in (table.columns, rules, *table.rows)]
+    return "\n\n".join([f"### {table.title}", "\n".join(lines), *([table.note] if table.note else [])])
+
+
+def _inline(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def require_marks(path: str | Path) -> None:
+    """Raise InputError when a file has no place for a scoreboard: before the work is done, not after it."""
+    _around_marks(path)
+
+
+def write_between_marks(path: str | Path, text: str) -> None:
+    """Replace what lies between the marks of a Markdown file. Raises InputError when it has none."""
+    before, after = _around_marks(path)
+    try:
+        Path(path).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    except OSError as error:
+        raise InputError("--write", str(path), f"cannot be written: {error.strerror}", "choose another file") from None
+
+
+def _around_marks(path: str | Path) -> tuple[str, str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        bound = f"cannot be read ({type(error).__name__})"
+        raise InputError("--write", str(path), bound, "give a Markdown file with the two marks") from None
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError("--write", str(path), f"has no {BEGIN} ... {END}", "put both marks where the tables go")
+    return before, after
+
+
+# --- details and plot -----------------------------------------------------------------------------------------------
+
+
+def details_csv(board: Scoreboard) -> str:
+    """One line per run: what it was, what was measured and predicted, how it was played, what was not known."""
+    lines = [_detail(one, fitted) for one, fitted in zip(board.predictions, board.fitted, strict=True)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(lines[0]) if lines else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _detail(prediction: Prediction, fitted: bool) -> dict[str, object]:
+    point = prediction.point
+    schedule = point.schedule.model_dump()
+    return {
+        "source_id": point.id,
+        "measured_on": point.measured_on,
+        "settings_id": point.settings_id,
+        "engine": point.engine,
+        "model": point.model,
+        "sku": point.sku,
+        "precision": point.precision,
+        "class": serving_class(point).value,
+        "group": "fitted" if fitted else "held out",
+        "input_tokens": point.input_tokens,
+        "output_tokens": point.output_tokens,
+        "range_ratio": point.range_ratio,
+        "range_top": point.range_top,
+        "concurrency": point.concurrency,
+        "request_rate_per_s": point.request_rate_per_s,
+        "requests": point.requests,
+        "measured_ttft_ms": _ms(point.mean_ttft_s),
+        "predicted_ttft_ms": _ms(prediction.ttft_s),
+        "ttft_error": _rounded(prediction.ttft_error),
+        "measured_tpot_ms": _ms(point.mean_tpot_s),
+        "predicted_tpot_ms": _ms(prediction.tpot_s),
+        "tpot_error": _rounded(prediction.tpot_error),
+        "measured_output_tokens_per_s": _rounded(prediction.measured_output_rate_per_s),
+        "predicted_output_tokens_per_s": _rounded(prediction.output_rate_per_s),
+        "output_rate_error": _rounded(prediction.output_rate_error),
+        "servers": "; ".join(map(_server, point.servers)),
+        "draft_tokens": point.draft_tokens,
+        "kv_cache": str(point.kv_cache),
+        "moe_backend": point.moe_backend,
+        **schedule,
+        "unknown": " ".join(point.unknown),
+        "reason": prediction.reason,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1e3 * seconds, 4)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
+
+
+def _server(server: WorkerSettings) -> str:
+    memory = "" if server.memory_fraction is None else f", memory {server.memory_fraction:g}"
+    limits = f"{server.max_batched_tokens} tokens, {server.max_running_requests} requests"
+    return f"{server.workers} x {server.parallelism.label}: {limits}{memory}"
+
+
+def plot(board: Scoreboard) -> str:
+    """Predicted against measured TPOT and TTFT as SVG, one colour per class; fitted groups are paler."""
+    dots: dict[str, list[Dot]] = {"TPOT": [], "TTFT": []}
+    for prediction, fitted in zip(board.predictions, board.fitted, strict=True):
+        point, kind = prediction.point, serving_class(prediction.point).value
+        pairs = {
+            "TPOT": (point.mean_tpot_s, prediction.tpot_s),
+            "TTFT": (point.mean_ttft_s, prediction.ttft_s),
+        }
+        for name, (measured, predicted) in pairs.items():
+            if measured and predicted:
+                dots[name].append(Dot(1e3 * measured, 1e3 * predicted, kind, fitted))
+    return parity_svg(dots, "ms", [kind.value for kind in ServingClass])

@@ -1,0 +1,114 @@
+"""Self-hosting against an API: dollars by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+import planner
+from hardware_db import HardwareDb
+from planner.analysis import Solver, api_break_even, api_prices_of, own_price
+from planner.analysis.api_prices import Tokens, break_even_rate_per_s, family, listed_api_prices, mean_rate_per_s
+from planner.core import InputError
+from planner.fleet import Plan, PlanRequest, ScheduledPeriod, plan
+from tests.builders import HARDWARE, small_request
+from tests.made_up_plans import H100, QUICK, REAL, REQUEST, lumpy, made_up
+
+
+class TestApi:
+    """Dollars by hand."""
+
+    def test_a_bill_is_tokens_times_prices(self) -> None:
+        price = own_price("llama-3.1-8b", "1/0.5/2", date(2026, 11, 22))
+        assert Tokens(fresh=600.0, cached=400.0, written=100.0).usd(price) == pytest.approx((600 + 200 + 200) / 1e6)
+
+    def test_at_the_break_even_rate_both_cost_the_same(self) -> None:
+        price = own_price("llama-3.1-8b", "0.05/0.08", date(2026, 11, 22))
+        (found,) = api_break_even(REAL, [price])
+        assert REAL.cost is not None
+        per_request = (800 * 0.05 + 150 * 0.08) / 1e6
+        assert 3600 * found.fleet_break_even_per_s * per_request == pytest.approx(REAL.cost.usd_per_hour)
+        assert found.api_usd_per_hour == pytest.approx(3600 * 30 * per_request)
+        assert found.utilisation == pytest.approx(found.fleet_break_even_per_s / 30.0)
+        assert found.self_hosting_wins == (found.utilisation < 1.0)
+
+    def test_own_costs_per_token_add_up_to_the_fleet(self) -> None:
+        (found,) = api_break_even(REAL, [own_price("x", "1/1", date(2026, 11, 22))])
+        inputs = 800 * 30.0 * (1 - found.cached_share) * found.self_usd_per_million_input_tokens
+        outputs = 150 * 30.0 * found.self_usd_per_million_output_tokens
+        assert 3600 * (inputs + outputs) / 1e6 == pytest.approx(found.self_usd_per_hour)
+
+    @pytest.mark.parametrize(("usd", "truth"), [(0.25, 12.0), (0.5, 6.0), (0.075, 40.0)])
+    def test_replanned_fleets_break_even_where_the_formula_says(self, usd: float, truth: float) -> None:
+        # a fleet costs 3 USD/h whatever the demand; the API asks usd per 3600 requests ... 3 = rate * usd
+        def flat(request: PlanRequest, hardware: HardwareDb) -> Plan:
+            return made_up(request, {(H100, 1): 1}, 3.0)
+
+        price = own_price("x", f"{usd / 3600 * 1e6 / 800}/0", date(2026, 11, 22))
+        (found,) = api_break_even(made_up(REQUEST, {(H100, 1): 1}, 3.0), [price], Solver(flat))
+        assert found.smallest_break_even_per_s is not None
+        assert truth <= found.smallest_break_even_per_s <= 1.011 * truth
+        assert found.fleet_break_even_per_s == pytest.approx(truth)
+        assert break_even_rate_per_s(3.0, usd / 3600) == pytest.approx(truth)
+
+    def test_over_a_day_the_mean_bill_meets_the_mean_cost(self) -> None:
+        """Half the day is idle but for a tenth: an API is paid for what is asked, not for the peak all day."""
+        asked = {"factors": [1.0, 0.1], "period_hours": 12.0}
+        found = plan(small_request(search=QUICK, profile=asked), simulate=False, alternatives=False)
+        mean = 30.0 * (1.0 + 0.1) / 2.0
+        assert sum(one.workload.rate_per_s for one in found.deployments) == pytest.approx(30.0)
+        assert found.allocation is not None
+        assert mean_rate_per_s(found) == pytest.approx(mean) == pytest.approx(found.allocation.rate_per_s)
+        (one,) = api_break_even(found, [own_price("x", "0.05/0.08", date(2026, 11, 22))])
+        per_request = (800 * 0.05 + 150 * 0.08) / 1e6
+        assert one.api_usd_per_hour == pytest.approx(3600 * mean * per_request)
+        assert one.utilisation == pytest.approx(one.fleet_break_even_per_s / mean)
+
+    def test_fleets_planned_anew_are_compared_over_the_day_too(self) -> None:
+        """A fleet of 3 USD/h whatever the demand, asked for half of it on average: even at twice the stated rate."""
+
+        def flat(request: PlanRequest, hardware: HardwareDb) -> Plan:
+            served = request.workload.rate_per_s
+            hours = [ScheduledPeriod(str(by), 12.0, by * served, by * served, {}, {}, 3.0) for by in (1.0, 0.0)]
+            return replace(made_up(request, {(H100, 1): 1}, 3.0), schedule=tuple(hours))
+
+        usd = 0.25  # for 3600 requests, so that 12 requests/s cost 3 USD/h
+        price = own_price("x", f"{usd / 3600 * 1e6 / 800}/0", date(2026, 11, 22))
+        (found,) = api_break_even(flat(REQUEST, HARDWARE), [price], Solver(flat))
+        assert found.fleet_break_even_per_s == pytest.approx(12.0)
+        assert found.utilisation == pytest.approx(12.0 / 15.0)
+        assert found.smallest_break_even_per_s is not None
+        assert 24.0 <= found.smallest_break_even_per_s <= 1.011 * 24.0
+
+    def test_an_api_that_is_always_cheaper_has_no_break_even(self) -> None:
+        price = own_price("x", "1e-9/0", date(2026, 11, 22))
+        (found,) = api_break_even(REAL, [price], Solver(lumpy))
+        assert found.smallest_break_even_per_s is None
+        assert not found.self_hosting_wins
+
+    def test_every_listed_price_is_cited_dated_and_of_a_packaged_model(self) -> None:
+        families = {family(llm) for llm in planner.list_llms()}
+        prices = listed_api_prices()
+        assert len(prices) >= 15
+        for price in prices:
+            assert price.source_url.startswith("https://")
+            assert date(2026, 1, 1) < price.read_on <= date(2026, 11, 22)
+            assert price.usd_per_million_cached_tokens <= price.usd_per_million_input_tokens
+            assert family(price.llm) in families
+        assert len({(price.llm, price.provider) for price in prices}) == len(prices)
+
+    def test_a_published_price_is_read_as_published(self) -> None:
+        # docs.fireworks.ai/serverless/pricing: OpenAI GPT OSS 120B 0.15 / 0.015 / 0.60
+        (price,) = [one for one in api_prices_of("gpt-oss-120b") if one.provider == "Fireworks"]
+        assert (
+            price.usd_per_million_input_tokens,
+            price.usd_per_million_cached_tokens,
+            price.usd_per_million_output_tokens,
+        ) == (0.15, 0.015, 0.60)
+
+    @pytest.mark.parametrize("text", ["1", "1/2/3/4", "a/b", "-1/2", "nan/1", "0/0", ""])
+    def test_a_malformed_price_is_refused(self, text: str) -> None:
+        with pytest.raises(InputError, match="INPUT/OUTPUT"):
+            own_price("x", text, date(2026, 11, 22))

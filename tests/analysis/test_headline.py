@@ -1,0 +1,167 @@
+"""The answer in a sentence and four numbers, held against the plan, the engine and limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import planner
+from planner.analysis import headline
+from planner.fleet import Plan, hardware_for, plan
+from planner.scenario import load_scenario
+from planner.serving import Deployment, evaluate
+from tests.builders import SMALL_CHAT, disaggregated, mixed, small_request
+
+
+@cache
+def chat(*more: str) -> Plan:
+    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, *more])
+    return plan(request, hardware_for(request), simulate=False, alternatives=False)
+
+
+def of(found: Plan, *deployments: Deployment) -> Plan:
+    """The plan with other pools."""
+    return replace(found, deployments=tuple(replace(found.deployments[0], deployment=each) for each in deployments))
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_headline_names_model_rate_fleet_cost_and_replicas() -> None:
+    found = chat()
+    (pool,) = found.deployments[0].deployment.pools
+    assert found.cost is not None
+    assert headline.short_headline(found) == (
+        f"Serve llama-3.3-70b-instruct at 40 requests/s on {pool.gpus} × H100 SXM for "
+        f"${found.cost.usd_per_month:,.0f} a month: {pool.replicas} mixed replicas, all targets held."
+    )
+
+
+def test_headline_of_no_fleet_says_so() -> None:
+    found = chat("limits.budget_usd_per_hour=1")
+    assert not found.feasible
+    assert headline.short_headline(found).startswith("No fleet serves llama-3.3-70b-instruct at 40 requests/s")
+
+
+def test_missed_targets_are_named() -> None:
+    found = chat()
+    missed = replace(found, targets=(replace(found.targets[0], met=False), *found.targets[1:]))
+    assert "1 of 2 targets missed (p99 TTFT)" in headline.short_headline(missed)
+
+
+def test_budget_below_the_demand_is_said_as_served_of_asked() -> None:
+    found = chat("objective=max_rate", "limits.budget_usd_per_hour=30")
+    assert headline.served_per_s(found) < 40.0
+    assert " of 40 requests/s on " in headline.short_headline(found)
+
+
+def test_growth_multiplies_what_is_asked() -> None:
+    assert headline.asked_per_s(chat("growth=2")) == pytest.approx(80.0)
+
+
+def test_replicas_are_counted_by_role_over_all_deployments() -> None:
+    found = of(chat(), mixed(1), disaggregated((3, 1)), disaggregated((2, 1)))
+    assert headline.replica_words(found) == "1 mixed + 5 prefill + 2 decode replicas"
+    assert headline.replica_words(of(chat(), mixed(1))) == "1 mixed replica"
+
+
+def test_fleet_in_words_adds_up_to_the_gpus() -> None:
+    found = of(chat(), mixed(4, tp=2), disaggregated((3, 1)))
+    assert headline.fleet_words(found) == "12 × H100 SXM"
+    assert sum(found.gpus.values()) == 12
+
+
+def test_status_tells_theory_from_simulation() -> None:
+    assert headline.status_words(chat()) == "By theory; simulation follows"
+    request = chat().request
+    simulated = plan(request, hardware_for(request), alternatives=False)
+    requests = sum(one.simulated.requests for one in simulated.deployments)
+    assert headline.status_words(simulated) == f"Checked by simulation, {requests:,} requests"
+
+
+# --- where numbers come from ----------------------------------------------------------------------------------------
+
+
+def test_calibration_is_named_with_stack_day_and_samples() -> None:
+    found = chat()
+    fit = found.deployments[0].deployment.pools[0].config.calibration
+    assert fit is not None
+    (source,) = headline.calibration_sources(found)
+    assert fit.stack in source
+    assert fit.fitted_on.isoformat() in source
+    assert f"{sum(kernel.samples for kernel in fit.kernels.values()):,} " in source
+    assert headline.calibration_words(found) == "Calibrated"
+
+
+def test_carried_over_and_missing_calibrations_are_said() -> None:
+    carried = chat("search.skus=[mi300x]")
+    assert headline.calibration_words(carried) == "Calibration carried over"
+    assert "shares of peak carried over from h200-sxm" in headline.calibration_sources(carried)[0]
+    bare = chat("search.calibrated=false")
+    assert headline.calibration_words(bare) == "Not calibrated"
+    assert "datasheet" in headline.calibration_sources(bare)[0]
+
+
+def test_price_names_provider_commitment_and_day() -> None:
+    found = chat()
+    (bought,) = found.bought
+    assert bought.price is not None
+    (source,) = headline.price_sources(found)
+    for part in (f"${bought.price.usd_per_gpu_hour:.2f}", bought.price.provider, "on demand"):
+        assert part in source
+    assert bought.price.retrieved_on.isoformat() in source
+
+
+# --- how sure -------------------------------------------------------------------------------------------------------
+
+
+def test_headroom_is_where_the_first_target_breaks() -> None:
+    found = chat()
+    headroom = headline.headroom(found)
+    planned = found.deployments[0]
+    rate = planned.workload.rate_per_s * (1.0 + headroom.share)
+    assert evaluate(planned.deployment, planned.workload.at_rate(0.999 * rate)).meets(planned.slo)
+    assert not evaluate(planned.deployment, planned.workload.at_rate(1.02 * rate)).meets(planned.slo)
+    assert headroom.interval is not None
+    slow, fast = headroom.interval
+    assert slow <= headroom.share <= fast
+
+
+def test_uncalibrated_plans_have_no_interval() -> None:
+    bare = chat("search.calibrated=false")
+    assert headline.headroom(bare).interval is None
+    assert headline.cost_range(bare, hardware_for(bare.request)) is None
+
+
+def test_cost_interval_brackets_the_cost_and_its_slow_end_is_the_robust_plan() -> None:
+    """The slow end of the middle 90 % is the 95 % quantile: what `pessimism: 0.95` plans for."""
+    found, robust = chat(), chat("pessimism=0.95")
+    said: list[str] = []
+    ends = headline.cost_range(found, hardware_for(found.request), said.append)
+    assert ends is not None and ends.low is not None and ends.high is not None
+    assert found.cost is not None and robust.cost is not None
+    assert ends.low.usd_per_hour <= found.cost.usd_per_hour <= ends.high.usd_per_hour
+    assert ends.high.usd_per_hour == pytest.approx(robust.cost.usd_per_hour)
+    assert len(said) >= 4
+
+
+def test_headroom_of_a_robust_plan_has_the_same_slow_end() -> None:
+    """Its own step times are the slow ones, so that nothing is left to be slower."""
+    robust = headline.headroom(chat("pessimism=0.95"))
+    assert robust.interval is not None
+    assert robust.interval[0] == pytest.approx(robust.share, abs=0.005)
+
+
+def test_an_end_without_fleet_is_said() -> None:
+    assert "none at the slow end" in headline.range_words(10.0, 12.0, None)
+    assert headline.range_words(110.0, 120.0, 95.0) == "$110 to $120 (90 %)"
+    assert headline.range_words(100.0, 100.0, 100.0) == "the same at both ends (90 %)"
+
+
+def test_other_requests_have_headlines_too() -> None:
+    request = small_request()
+    found = planner.plan(request, simulate=False, alternatives=False)
+    assert headline.short_headline(found).startswith("Serve llama-3.1-8b")
+    assert headline.calibration_words(found) == "Not calibrated"

@@ -1,0 +1,300 @@
+"""Costs, ways of buying and demand over the day, held against sums, price lists, closed forms and the engine."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from datetime import date
+from typing import Any
+
+import pytest
+
+import planner
+from hardware_db import load_hardware
+from planner.analysis import BuyingOffer, WayToBuy, api_break_even, own_price, purchase_alternatives
+from planner.analysis.api_prices import break_even_rate_per_s, mean_tokens
+from planner.charts import costs, demands
+from planner.fleet import Plan, PlanRequest
+from planner.serving import evaluate, excess
+from planner.supply import HOURS_PER_MONTH, SpotTerms
+from planner.traffic import profiles
+from tests.builders import SMALL_CHAT
+
+DAY = date(2026, 11, 21)
+HARDWARE = load_hardware()
+
+
+def request(*more: str) -> PlanRequest:
+    return planner.load_scenario("chat-llama-70b", [*SMALL_CHAT, *more])
+
+
+def theory(asked: PlanRequest) -> Plan:
+    return planner.plan(asked, simulate=False, alternatives=False)
+
+
+@pytest.fixture(scope="module")
+def flat() -> Plan:
+    return theory(request())
+
+
+@pytest.fixture(scope="module")
+def daily() -> Plan:
+    return theory(request("profile=azure-2024-conv-day"))
+
+
+@pytest.fixture(scope="module")
+def split() -> Plan:
+    return theory(request("search.modes=[disaggregated]", "limits.spare_replicas=1"))
+
+
+def is_json(chart: Any) -> bool:
+    return bool(json.loads(json.dumps(chart.to_dict())))
+
+
+# --- where the money goes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["flat", "daily", "split"])
+def test_parts_of_all_pools_add_up_to_the_cost_of_the_plan(name: str, request: pytest.FixtureRequest) -> None:
+    plan = request.getfixturevalue(name)
+    rows = costs.pool_cost_rows(plan)
+    assert math.fsum(row["usd_per_month"] for row in rows) == pytest.approx(plan.cost.usd_per_month)
+    shares: dict[str, float] = defaultdict(float)
+    for row in rows:
+        shares[row["pool"]] += row["share"]
+    assert all(total == pytest.approx(1.0) for total in shares.values())
+    assert is_json(costs.pool_costs(plan))
+
+
+def test_what_is_used_is_the_utilisation_and_a_replica_that_may_fail_is_spare(flat: Plan, split: Plan) -> None:
+    (used,) = [row for row in costs.pool_cost_rows(flat) if row["part"] == costs.SERVING]
+    assert used["share"] == pytest.approx(flat.deployments[0].predicted.pools[0].utilisation)
+    spares = [row for row in costs.pool_cost_rows(split) if row["part"] == costs.SPARE]
+    assert [row["share"] for row in spares] == [
+        pytest.approx(1.0 / pool.replicas) for pool in split.deployments[0].deployment.pools
+    ]
+
+
+def test_a_plan_without_a_fleet_has_no_rows() -> None:
+    none = theory(request("limits.gpus={h100-sxm: 1}"))
+    assert costs.pool_cost_rows(none) == []
+    assert costs.api_cost_rows(none, ()) == []
+    assert purchase_alternatives.mean_served_per_s(none) == 0.0
+    assert purchase_alternatives.mean_sustained_per_s(none) == 0.0
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_range_of_prices_scales_the_fleet_by_the_dearest_over_the_cheapest_listed_price(flat: Plan) -> None:
+    found = purchase_alternatives.price_range(flat, HARDWARE)
+    assert found is not None and flat.cost is not None
+    policy = flat.request.prices
+    listed = [
+        price.usd_per_gpu_hour
+        for price in HARDWARE.prices
+        if (price.sku, price.commitment) == ("h100-sxm", "on_demand")
+        and price.confidence in ("medium", "high")
+        and (policy.day - price.retrieved_on).days <= 180
+    ]
+    gpus = flat.gpus["h100-sxm"]
+    assert found.lowest_usd_per_hour == pytest.approx(gpus * min(listed))
+    assert found.highest_usd_per_hour == pytest.approx(gpus * max(listed))
+    assert found.lowest_usd_per_hour == pytest.approx(flat.cost.usd_per_hour)  # the plan takes the cheapest
+    assert found.usd_per_month[0] == pytest.approx(730.0 * gpus * min(listed))
+
+
+def test_an_own_price_has_no_range() -> None:
+    assert (
+        purchase_alternatives.price_range(theory(request("prices.usd_per_gpu_hour={h100-sxm: 2.0}")), HARDWARE) is None
+    )
+
+
+# --- other ways of buying ---------------------------------------------------------------------------------------------
+
+
+def test_ways_are_the_commitments_listed_for_the_skus_and_name_what_has_no_price() -> None:
+    asked = planner.load_scenario("chat-llama-70b")
+    ways = {way.commitments: way for way in purchase_alternatives.ways_to_buy(asked, HARDWARE)}
+    listed = {price.commitment for price in HARDWARE.prices if price.sku in asked.search.skus}
+    assert {name for (name,) in ways} <= listed
+    assert next(iter(ways)) == ("on_demand",)
+    assert "l40s" in ways["reserved",].unpriced  # only on demand, spot and community are listed for it
+    assert not any((price.sku, price.commitment) == ("l40s", "reserved") for price in HARDWARE.prices), (
+        "the price list has grown: choose another SKU here"
+    )
+    for way in ways.values():
+        assert set(way.priced) | set(way.unpriced) == set(asked.search.skus)
+
+
+def test_only_with_a_profile_reservations_are_offered_beside_on_demand() -> None:
+    alone = purchase_alternatives.ways_to_buy(request(), HARDWARE)
+    assert all(len(way.commitments) == 1 for way in alone)
+    both = purchase_alternatives.ways_to_buy(request("profile=azure-2024-conv-day"), HARDWARE)
+    assert ("on_demand", "reserved") in {way.commitments for way in both}
+
+
+def test_the_present_way_is_always_there() -> None:
+    asked = request("prices.commitments=[on_demand, community]")
+    assert ("on_demand", "community") in {way.commitments for way in purchase_alternatives.ways_to_buy(asked, HARDWARE)}
+
+
+def test_an_offer_costs_what_a_plan_with_those_commitments_costs_and_gpus_times_price(flat: Plan) -> None:
+    way = WayToBuy(("reserved",), ("h100-sxm",), ())
+    offer = purchase_alternatives.offer_of(request(), HARDWARE, way)
+    again = theory(request("prices.commitments=[reserved]"))
+    assert again.cost is not None and offer.usd_per_month == pytest.approx(again.cost.usd_per_month)
+    (listed,) = [
+        price.usd_per_gpu_hour for price in HARDWARE.prices if (price.sku, price.commitment) == ("h100-sxm", "reserved")
+    ]
+    assert offer.usd_per_month == pytest.approx(flat.gpus["h100-sxm"] * listed * 730.0)
+    assert offer.fleet == "24 x h100-sxm"
+
+
+def test_spot_without_terms_says_what_is_missing_and_headroom_grows_with_interruptions() -> None:
+    way = WayToBuy(("spot",), ("h100-sxm",), ())
+    missing = purchase_alternatives.offer_of(request(), HARDWARE, way)
+    assert missing.usd_per_month is None and "interruptions_per_hour" in missing.reason
+    rare, often = (
+        purchase_alternatives.offer_of(
+            request(), HARDWARE, way, SpotTerms(interruptions_per_hour=each, recovery_s=600.0)
+        )
+        for each in (1e-6, 1.0)
+    )
+    assert rare.usd_per_month is not None and often.usd_per_month is not None
+    assert rare.usd_per_month < often.usd_per_month
+    given = request("prices.spot={interruptions_per_hour: 0.5, recovery_s: 60}")
+    assert purchase_alternatives.bought_as(
+        given, ("spot",), SpotTerms(interruptions_per_hour=9.0, recovery_s=9.0)
+    ).prices.spot == (given.prices.spot)
+
+
+def test_bars_are_sorted_and_what_cannot_be_had_comes_last_with_its_reason(flat: Plan) -> None:
+    assert flat.cost is not None
+    month = flat.cost.usd_per_month
+    offers = [
+        BuyingOffer(WayToBuy(("on_demand",), ("h100-sxm",), ()), month, 40.0, "24 x h100-sxm"),
+        BuyingOffer(WayToBuy(("spot",), (), ("h100-sxm",)), None, 0.0, "", "no terms"),
+        BuyingOffer(WayToBuy(("reserved_1yr",), ("h100-sxm",), ("l40s",)), month / 2.0, 40.0, "12 x h100-sxm"),
+    ]
+    rows = costs.buying_rows(offers, flat)
+    assert [row["way"] for row in rows] == ["reserved 1 yr", "on demand", "spot"]
+    assert [row["difference"] for row in rows] == [pytest.approx(-0.5), pytest.approx(0.0), None]
+    assert [row["is_current"] for row in rows] == [False, True, False]
+    assert rows[0]["usd_per_thousand_requests"] == pytest.approx(flat.cost.usd_per_thousand_requests / 2.0)
+    assert rows[2]["reason"] == "no terms"
+    assert is_json(costs.buying_costs(offers, flat))
+    table = purchase_alternatives.buying_table(flat, offers)
+    assert [row[0] for row in table.rows] == [row["way"] for row in rows]
+    assert table.rows[0][2] == "−50 %"
+
+
+# --- hosted APIs ------------------------------------------------------------------------------------------------------
+
+
+def prices(plan: Plan, *texts: str) -> Any:
+    return api_break_even(plan, [own_price(plan.request.llm.id, text, DAY) for text in texts])
+
+
+def test_lines_cross_where_the_engine_says_and_at_the_rate_of_a_closed_form(flat: Plan) -> None:
+    (found,) = prices(flat, "0.59/0.79")
+    assert flat.cost is not None
+    rows = costs.api_cost_rows(flat, [found])
+    (even,) = [row for row in rows if row["point"] == "break-even"]
+    tokens = mean_tokens(flat)
+    usd = (0.59 * tokens.fresh + 0.59 * tokens.cached + 0.79 * tokens.written) / 1e6
+    assert even["rate_per_s"] == pytest.approx(break_even_rate_per_s(flat.cost.usd_per_hour, usd))
+    assert even["usd_per_month"] == pytest.approx(flat.cost.usd_per_month)
+    (asked,) = [row for row in rows if row["option"] == "own price" and row["point"] == "planned"]
+    assert asked["usd_per_month"] == pytest.approx(found.api_usd_per_hour * HOURS_PER_MONTH)
+    fleet = [row for row in rows if row["option"] == costs.FLEET]
+    assert {row["usd_per_month"] for row in fleet} == {flat.cost.usd_per_month}
+    assert max(row["rate_per_s"] for row in fleet) == pytest.approx(flat.deployments[0].sustained_per_s)
+    assert is_json(costs.api_costs(flat, [found]))
+
+
+def test_an_api_too_cheap_for_the_fleet_has_no_break_even(flat: Plan) -> None:
+    rows = costs.api_cost_rows(flat, prices(flat, "0.01/0.01"))
+    assert not [row for row in rows if row["point"] == "break-even"]
+    assert [row for row in rows if row["option"] == "own price"]
+
+
+def test_over_a_day_both_sides_are_of_the_mean_demand(daily: Plan) -> None:
+    assert purchase_alternatives.mean_served_per_s(daily) == pytest.approx(40.0)
+    assert daily.cost is not None
+    (found,) = prices(daily, "0.59/0.79")
+    (asked,) = [
+        row for row in costs.api_cost_rows(daily, [found]) if row["option"] == "own price" and row["point"] == "planned"
+    ]
+    per_hour = 40.0 * 3600.0 * mean_tokens(daily).usd(found.price)
+    assert asked["usd_per_month"] == pytest.approx(730.0 * per_hour)
+    table = purchase_alternatives.api_table(daily, [found])
+    assert table.rows[0][3] == f"{730.0 * per_hour:,.0f}"
+
+
+def test_the_table_has_a_day_a_page_and_a_definition_for_every_heading(flat: Plan) -> None:
+    table = purchase_alternatives.api_table(flat, prices(flat, "0.59/0.79", "0.59/0.1/0.79"))
+    assert set(table.columns) == set(purchase_alternatives.API_HINTS)
+    assert table.rows[0][-2:] == ("2026-11-21", "given by hand")
+    assert purchase_alternatives.CACHED not in purchase_alternatives.api_table(flat, prices(flat, "0.59/0.79")).columns
+    assert costs.api_cost_rows(flat, prices(flat, "1/1", "2/2"))[3]["option"] == "own price llama-3.3-70b-instruct"
+
+
+# --- demand over the day ----------------------------------------------------------------------------------------------
+
+
+def test_a_previewed_profile_keeps_the_mean_rate_and_the_published_peak() -> None:
+    measured = profiles.load_measured("azure-2024-conv-day")
+    rows = demands.profile_rows(measured, 40.0)
+    mean = [row["rate_per_s"] for row in rows if row["curve"] == demands.MEAN]
+    assert math.fsum(mean) / len(mean) == pytest.approx(40.0)
+    assert max(mean) / 40.0 == pytest.approx(1.32, abs=0.005)  # the table in presets/profiles/README.md
+    highest = [row["rate_per_s"] for row in rows if row["curve"] == demands.HIGHEST]
+    assert max(highest) / 40.0 == pytest.approx(1.66, abs=0.005)
+    assert all(low <= high + 1e-9 for low, high in zip(mean, highest, strict=True))
+    assert is_json(demands.profile_curve(measured, 40.0, "a day"))
+
+
+def test_a_profile_seen_once_has_one_curve() -> None:
+    rows = demands.profile_rows(profiles.load_measured("servegen-deepseek-r1-day"), 1.0)
+    assert {row["curve"] for row in rows} == {demands.MEAN}
+
+
+def test_capacity_meets_the_targets_and_covers_the_demand_of_every_hour(daily: Plan) -> None:
+    capacities = purchase_alternatives.period_capacities_per_s(daily)
+    rows = demands.schedule_rows(daily, capacities)
+    assert len(rows) == 24 and rows[-1]["end_hour"] == 24.0
+    for row in rows:
+        assert row["capacity_per_s"] >= row["demand_per_s"] * 0.995  # tolerance of a sustainable rate
+    (planned,) = daily.deployments
+    busiest = max(rows, key=lambda row: float(row["demand_per_s"]))
+    at_capacity = evaluate(planned.judged, planned.workload.at_rate(busiest["capacity_per_s"]))
+    assert excess(at_capacity, planned.slo) <= 0.0
+    above = evaluate(planned.judged, planned.workload.at_rate(1.02 * busiest["capacity_per_s"]))
+    assert excess(above, planned.slo) > 0.0
+    assert is_json(demands.schedule_demand(daily, capacities))
+
+
+def test_gpus_by_hour_cost_what_the_plan_costs(daily: Plan) -> None:
+    rows = demands.schedule_gpu_rows(daily)
+    assert daily.cost is not None and daily.flat_usd_per_hour is not None
+    price = daily.bought[0].usd_per_gpu_hour
+    mean = math.fsum(row["gpus"] for row in rows) / 24.0
+    assert mean * price == pytest.approx(daily.cost.usd_per_hour)
+    assert max(row["gpus"] for row in rows) * price >= daily.flat_usd_per_hour * (1.0 - 1e-9)
+    assert is_json(demands.schedule_gpus(daily))
+
+
+def test_a_pool_that_the_peak_does_not_have_leaves_its_hours_open(daily: Plan) -> None:
+    from dataclasses import replace
+
+    odd = replace(daily.schedule[0], replicas={"mixed something else": 3})
+    capacities = purchase_alternatives.period_capacities_per_s(replace(daily, schedule=(odd, *daily.schedule[1:3])))
+    assert capacities[0] is None and capacities[1] is not None
+
+
+def test_without_a_profile_there_is_no_schedule(flat: Plan) -> None:
+    assert purchase_alternatives.period_capacities_per_s(flat) == ()
+    assert demands.schedule_rows(flat, ()) == []
+    assert demands.schedule_gpu_rows(flat) == []

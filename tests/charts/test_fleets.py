@@ -1,0 +1,245 @@
+"""The picture of a fleet: what is drawn adds up to what is planned, and nothing overlaps."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, groupby
+from typing import Any
+
+import pytest
+
+from planner.charts import Row, fleets
+from planner.fleet import Plan, plan
+from planner.roofline import Parallelism
+from planner.serving import Deployment, Pool
+from tests.builders import HARDWARE, replica, small_request
+
+MI300X = HARDWARE.skus["mi300x"]
+LARGE = next(sku for sku in HARDWARE.skus.values() if sku.node.gpus > 8)
+
+
+@cache
+def small() -> Plan:
+    return plan(small_request(), simulate=False, alternatives=False)
+
+
+def nodes(pool: Pool) -> int:
+    """Servers without a replica on two, by packing them one after the other."""
+    node, gpus = pool.config.sku.node.gpus, pool.config.parallelism.gpus
+    if gpus > node:
+        return pool.replicas * math.ceil(gpus / node)
+    servers, free = 0, 0
+    for _ in range(pool.replicas):
+        if free < gpus:
+            servers, free = servers + 1, node
+        free -= gpus
+    return servers
+
+
+def of(*deployments: Deployment) -> Plan:
+    """The small plan with other pools."""
+    like = small().deployments[0]
+    each = (
+        replace(like, deployment=one, nodes=tuple(nodes(pool) for pool in one.pools), pool_usd_per_hour=(1.0,) * 2)
+        for one in deployments
+    )
+    return replace(small(), deployments=tuple(each))
+
+
+def split(prefill: tuple[int, int], decode: tuple[int, int], **changes: Any) -> Deployment:
+    """A disaggregated deployment of (TP, replicas) each."""
+    pools = (replica(tp=prefill[0], **changes), replica(tp=decode[0], **changes))
+    return Deployment.disaggregated(*pools, replicas=(prefill[1], decode[1]))
+
+
+SHAPES = {
+    "one GPU": of(Deployment.mixed(replica(), 1)),
+    "part of a server": of(split((1, 9), (1, 3), sku=MI300X)),
+    "TP2 and TP8": of(split((2, 7), (8, 2))),
+    "three GPUs a replica": of(Deployment.mixed(replica(parallelism=Parallelism(pp=3)), 5)),
+    "more than a server": of(Deployment.mixed(replica(parallelism=Parallelism(tp=8, pp=2)), 3)),
+    "a server and a half": of(Deployment.mixed(replica(parallelism=Parallelism(tp=4, pp=3)), 4)),
+    "large servers": of(Deployment.mixed(replica(sku=LARGE, tp=4), 19)),
+    "several deployments": of(Deployment.mixed(replica(), 1), split((1, 3), (1, 1)), split((2, 6), (4, 3))),
+    "thousands": of(split((2, 2401), (8, 130))),
+    "thousands over servers": of(Deployment.mixed(replica(parallelism=Parallelism(tp=8, pp=2)), 500)),
+    "many deployments": of(*(split((1, 50 + number), (4, 9)) for number in range(8))),
+}
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def fleet(request: pytest.FixtureRequest) -> Plan:
+    return SHAPES[request.param]
+
+
+def pool_rows(found: Plan) -> list[tuple[Pool, int, list[Row]]]:
+    """Each pool with its servers and its rows."""
+    rows = fleets.fleet_rows(found)
+    return [
+        (pool, planned.nodes[index], [r for r in rows if (r["deployment"], r["role"]) == (number, pool.role.value)])
+        for number, planned in enumerate(found.deployments, start=1)
+        for index, pool in enumerate(planned.deployment.pools)
+    ]
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_drawn_gpus_add_up_to_those_of_the_plan(fleet: Plan) -> None:
+    for pool, _, rows in pool_rows(fleet):
+        assert sum(row["alike"] for row in rows if row["is_used"]) == pool.gpus
+
+
+def test_drawn_servers_add_up_to_those_of_the_plan(fleet: Plan) -> None:
+    for _, servers, rows in pool_rows(fleet):
+        assert sum(row["alike"] for row in rows if row["gpu"] == 1) == servers
+
+
+def test_every_server_has_all_its_gpus(fleet: Plan) -> None:
+    for pool, _, rows in pool_rows(fleet):
+        for _, group in groupby(rows, key=lambda row: (row["unit"], row["server"])):
+            assert [row["gpu"] for row in group] == list(range(1, pool.config.sku.node.gpus + 1))
+
+
+def test_a_replica_has_its_gpus_and_never_straddles_two_servers_unless_it_is_larger(fleet: Plan) -> None:
+    for pool, _, rows in pool_rows(fleet):
+        gpus, node = pool.config.parallelism.gpus, pool.config.sku.node.gpus
+        used = [row for row in rows if row["is_used"]]
+        for _, group in groupby(used, key=lambda row: row["replica"]):
+            found = list(group)
+            assert len(found) == gpus
+            assert len({(row["unit"], row["server"]) for row in found}) == math.ceil(gpus / node)
+
+
+def test_however_large_the_fleet_few_boxes_are_drawn(fleet: Plan) -> None:
+    boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in fleets.fleet_rows(fleet)}
+    assert len(boxes) <= fleets.MOST_BOXES
+
+
+def test_small_fleets_are_drawn_server_by_server() -> None:
+    assert {row["alike"] for row in fleets.fleet_rows(SHAPES["part of a server"])} == {1}
+
+
+def test_a_plan_without_fleet_has_no_rows_and_a_picture_all_the_same() -> None:
+    none = replace(small(), deployments=(), cost=None)
+    assert fleets.fleet_rows(none) == []
+    assert fleets.fleet_picture(none).to_dict()
+
+
+# --- geometry -------------------------------------------------------------------------------------------------------
+
+
+def boxes(rows: list[Row], side: float = 0.0) -> list[tuple[float, float, float, float]]:
+    return [(r["x"], r["y"], r.get("x2", r["x"] + side), r.get("y2", r["y"] + side)) for r in rows]
+
+
+def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def inside(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return other[0] <= one[0] and other[1] <= one[1] and one[2] <= other[2] and one[3] <= other[3]
+
+
+def test_nothing_overlaps_and_every_gpu_stands_in_a_server(fleet: Plan) -> None:
+    drawn = fleets.drawing(fleet)
+    servers, gpus, frames = boxes(drawn.servers), boxes(drawn.gpus, fleets.SIDE_PX), boxes(drawn.frames)
+    for kind in (servers, gpus):
+        assert not any(overlap(*pair) for pair in combinations(kind, 2))
+    for box in gpus + frames:
+        assert sum(inside(box, server) for server in servers) == 1
+
+
+def test_frames_of_replicas_do_not_overlap() -> None:
+    for name in ("TP2 and TP8", "more than a server", "large servers", "three GPUs a replica"):
+        frames = boxes(fleets.drawing(SHAPES[name]).frames)
+        assert frames
+        assert not any(overlap(*pair) for pair in combinations(frames, 2)), name
+
+
+def test_a_frame_holds_the_gpus_of_one_replica_only() -> None:
+    for name in ("TP2 and TP8", "three GPUs a replica", "large servers"):
+        drawn = fleets.drawing(SHAPES[name])
+        for frame in boxes(drawn.frames):
+            within = [r for r in drawn.gpus if inside(boxes([r], fleets.SIDE_PX)[0], frame)]
+            assert len({(r["role"], r["replica"]) for r in within}) == 1, name
+
+
+def test_the_picture_is_as_wide_and_high_as_what_is_in_it(fleet: Plan) -> None:
+    drawn = fleets.drawing(fleet)
+    assert max(box[2] for box in boxes(drawn.servers)) <= drawn.width
+    assert max(box[3] for box in boxes(drawn.servers)) <= drawn.height
+    assert drawn.width <= fleets.WIDEST_PX + fleets.ARROW_PX
+
+
+def test_pools_stand_side_by_side_with_an_arrow_between_them() -> None:
+    drawn = fleets.drawing(SHAPES["part of a server"])
+    (arrow,) = drawn.arrows
+    ends = {role: [r for r in drawn.gpus if r["role"] == role] for role in ("prefill", "decode")}
+    assert max(r["x"] for r in ends["prefill"]) < arrow["x"] < arrow["x2"] < min(r["x"] for r in ends["decode"])
+
+
+def test_a_small_fleet_takes_less_than_240_px_with_its_title() -> None:
+    title = 60
+    for name in ("one GPU", "part of a server", "TP2 and TP8"):
+        assert fleets.drawing(SHAPES[name]).height + title < 240
+
+
+# --- picture --------------------------------------------------------------------------------------------------------
+
+
+def test_the_arrow_says_bandwidth_and_mean_time_of_a_transfer() -> None:
+    found = SHAPES["part of a server"]
+    planned = found.deployments[0]
+    gb_per_s = planned.deployment.kv_link_bytes_per_s / 1e9
+    labels = [text["label"] for text in fleets.drawing(found).texts if text["kind"] == "link"]
+    assert f"KV, {gb_per_s:g} GB/s" in labels
+    assert any(label.endswith("ms mean") for label in labels)
+
+
+def test_headings_name_role_count_sku_replicas_and_servers() -> None:
+    labels = [text["label"] for text in fleets.drawing(SHAPES["part of a server"]).texts]
+    assert "Prefill: 9 × MI300X" in labels
+    assert "9 replicas of TP1, 2 servers" in labels
+    numbered = [text["label"] for text in fleets.drawing(SHAPES["several deployments"]).texts]
+    assert "2 · Decode: 1 × H100 SXM" in numbered
+
+
+def test_roles_differ_by_letter_and_by_color() -> None:
+    drawn = fleets.drawing(SHAPES["several deployments"])
+    used = [row for row in drawn.gpus if row["is_used"]]
+    assert len({(row["role"], row["letter"], row["color"]) for row in used}) == 3
+    assert len({row["letter"] for row in used}) == len({row["color"] for row in used}) == 3
+    assert all(row["letter"] == "" and row["color"] == "transparent" for row in drawn.gpus if not row["is_used"])
+
+
+def test_letters_are_readable_on_their_color() -> None:
+    """Contrast of at least 4.5 to 1: Web Content Accessibility Guidelines 2.2, success criterion 1.4.3."""
+    for row in fleets.drawing(SHAPES["several deployments"]).gpus:
+        if row["is_used"]:
+            light, dark = sorted((luminance(row["color"]), luminance(row["ink"])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of an sRGB color (WCAG 2.2, definitions)."""
+    parts = [int(color[place : place + 2], 16) / 255.0 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_picture_is_valid_carries_its_data_and_says_what_it_shows(fleet: Plan) -> None:
+    spec = fleets.fleet_picture(fleet).to_dict()
+    text = json.dumps(spec)
+    assert spec["title"]["text"].startswith("The fleet: ")
+    assert spec["title"]["subtitle"]
+    assert spec["description"]
+    assert "url" not in text
+    assert spec["width"] <= fleets.WIDEST_PX
+
+
+def test_rows_are_plain_data(fleet: Plan) -> None:
+    assert json.loads(json.dumps(fleets.fleet_rows(fleet))) == fleets.fleet_rows(fleet)

@@ -1,0 +1,272 @@
+"""Rows of the latency charts, held against closed forms, the step times of the engine and its own searches."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.charts import Row, latencies, latency_distributions
+from planner.core import InputError, LatencyDistribution, LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.engine import step_time
+from planner.fleet import latency_ranges
+from planner.serving import Deployment, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
+from planner.simulator import simulate
+from tests.builders import calibrated, replica
+
+CONFIG = calibrated(sku="h100-sxm", max_batched_tokens=2048)
+FITTED = Deployment.mixed(CONFIG, 2)
+DATASHEET = Deployment.mixed(replica(max_batched_tokens=2048), 2)
+WORKLOAD = Workload.of(20.0, TokenLengths.constant(1000, 100))
+SLO = Slo(
+    targets=(
+        LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5),
+        LatencyTarget(metric=Metric.TPOT, percentile=0.9, threshold_s=0.02),
+    )
+)
+ROWS = latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, points=5)
+CROSSINGS = latencies.crossing_rows(FITTED, WORKLOAD, SLO)
+
+
+def law_of(row: Row, deployment: Deployment) -> float:
+    """What `evaluate` says at a row's place [ms]."""
+    law = evaluate(deployment, WORKLOAD.at_rate(row["rate_per_s"])).distribution(Metric(row["metric"].lower()))
+    return 1e3 * law.quantile_s(float(row["percentile"][1:]) / 100.0)
+
+
+# --- the band -------------------------------------------------------------------------------------------------------
+
+
+def test_the_curve_and_both_ends_are_what_evaluate_says() -> None:
+    ends = latency_ranges.calibration_ends(FITTED)
+    assert ends is not None
+    for row in ROWS[:: len(ROWS) // 4]:
+        assert row["latency_ms"] == pytest.approx(law_of(row, FITTED))
+        assert row["low_ms"] == pytest.approx(law_of(row, ends[0]))
+        if row["high_ms"] is not None:
+            assert row["high_ms"] == pytest.approx(law_of(row, ends[1]))
+
+
+def test_the_curve_lies_between_the_ends_of_its_interval() -> None:
+    for row in ROWS:
+        assert row["low_ms"] <= row["latency_ms"] * (1 + 1e-9)
+        assert row["high_ms"] is None or row["latency_ms"] <= row["high_ms"] * (1 + 1e-9)
+
+
+def test_slow_kernels_are_overloaded_before_fitted_ones() -> None:
+    ends = latency_ranges.calibration_ends(FITTED)
+    assert ends is not None
+    slow, fitted = (largest_stable_rate_per_s(each, WORKLOAD) for each in (ends[1], FITTED))
+    assert slow < fitted
+    for row in ROWS:
+        assert (row["high_ms"] is None) == (row["rate_per_s"] >= slow)
+
+
+def test_without_a_calibration_there_is_no_band() -> None:
+    assert latency_ranges.calibration_ends(DATASHEET) is None
+    rows = latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=2)
+    assert rows and all(row["low_ms"] is None and row["high_ms"] is None for row in rows)
+
+
+def test_the_planned_rate_is_among_the_rates_and_every_rate_is_announced() -> None:
+    said: list[str] = []
+    rows = latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=3, say=said.append)
+    assert {row["rate_per_s"] for row in rows if row["is_planned"]} == {20.0}
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize("points", [1, 26])
+def test_too_few_or_many_rates_are_refused(points: int) -> None:
+    with pytest.raises(InputError, match=f"points = {points}: must be from 2 to 25"):
+        latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=points)
+
+
+# --- where targets give ---------------------------------------------------------------------------------------------
+
+
+def test_a_target_holds_up_to_its_crossing_and_not_beyond() -> None:
+    for row, target in zip(CROSSINGS, SLO.targets, strict=True):
+        assert row["crosses"] and row["target"] == target.name
+        assert law_of(row, FITTED) <= row["latency_ms"]
+        assert law_of({**row, "rate_per_s": 1.03 * row["rate_per_s"]}, FITTED) > row["latency_ms"]
+
+
+def test_the_first_crossing_is_the_sustainable_rate() -> None:
+    first = min(row["rate_per_s"] for row in CROSSINGS)
+    assert first == pytest.approx(sustainable_rate_per_s(FITTED, WORKLOAD, SLO), rel=0.01)
+
+
+@pytest.mark.parametrize("threshold_s", [1e-6, 1e6])
+def test_a_target_that_always_or_never_holds_has_no_crossing(threshold_s: float) -> None:
+    slo = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=threshold_s),))
+    (row,) = latencies.crossing_rows(DATASHEET, WORKLOAD, slo)
+    assert not row["crosses"]
+    assert (row["rate_per_s"] == 0.0) is (threshold_s < 1.0)
+
+
+# --- simulations ----------------------------------------------------------------------------------------------------
+
+
+def test_simulated_points_are_the_simulations_percentiles_within_their_sampling_error() -> None:
+    runs = latencies.simulated_at_rates(DATASHEET, WORKLOAD, [(10.0, 1500), (20.0, 1500)], seed=3)
+    rows = latencies.simulated_rate_rows(runs, SLO)
+    assert {row["rate_per_s"] for row in rows} == {10.0, 20.0}
+    again = simulate(DATASHEET, WORKLOAD.at_rate(10.0), seed=3, requests=1500)
+    first = next(row for row in rows if row["metric"] == "TTFT" and row["percentile"] == "p99")
+    assert first["latency_ms"] == 1e3 * again.ttft.quantile_s(0.99)
+    for row in rows:
+        assert row["steady"] and row["low_ms"] <= row["latency_ms"] <= row["high_ms"]
+
+
+def test_theory_and_simulation_agree_on_medians_at_light_load() -> None:
+    (run,) = latencies.simulated_at_rates(DATASHEET, WORKLOAD, [(5.0, 1500)])
+    for row in latencies.simulated_rate_rows([run], SLO):
+        if row["percentile"] == "p50":
+            assert row["latency_ms"] == pytest.approx(law_of(row, DATASHEET), rel=0.1)
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_law_of_an_exponential_latency_is_the_exponential_law() -> None:
+    """Closed form: P(T > t) = exp(-t / m)."""
+    shares = (np.arange(200_000) + 0.5) / 200_000
+    law = LatencyDistribution.from_samples(-0.2 * np.log(1.0 - shares))
+    for row in latency_distributions.law_rows({"predicted": law}, Metric.TTFT):
+        assert math.exp(-row["latency_ms"] / 200.0) == pytest.approx(row["beyond"], rel=2e-3)
+        assert row["share"] == pytest.approx(1.0 - row["beyond"])
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_the_drawn_law_passes_above_a_target_exactly_where_it_holds(share: float) -> None:
+    """Steps that rise at each point: the height at a threshold is that of the last point at or left of it."""
+    law = LatencyDistribution.from_samples(np.random.default_rng(5).gamma(2.0, 0.3, 4000))
+    for threshold_s in np.linspace(0.9, 1.1, 21) * law.quantile_s(share):
+        target = LatencyTarget(metric=Metric.TTFT, percentile=share, threshold_s=float(threshold_s))
+        rows = latency_distributions.law_rows({"simulated": law}, Metric.TTFT, Slo(targets=(target,)))
+        height = max(row["share"] for row in rows if row["latency_ms"] <= 1e3 * threshold_s)
+        assert (height >= share) == (law.quantile_s(share) <= threshold_s)
+
+
+def test_a_law_rises_and_says_what_its_quantiles_say() -> None:
+    law = simulate(DATASHEET, WORKLOAD, requests=400).e2e
+    rows = latency_distributions.law_rows({"simulated": law}, Metric.E2E)
+    assert [row["latency_ms"] for row in rows] == sorted(row["latency_ms"] for row in rows)
+    for row in rows[::20]:
+        assert row["latency_ms"] == pytest.approx(1e3 * law.quantile_s(row["share"]))
+
+
+def test_a_law_reaches_beyond_the_strictest_target() -> None:
+    slo = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9999, threshold_s=1.0),))
+    rows = latency_distributions.law_rows({"predicted": LatencyDistribution.constant(0.1)}, Metric.TTFT, slo)
+    assert max(row["share"] for row in rows) > 0.9999
+
+
+def test_an_unbounded_law_has_no_rows() -> None:
+    assert latency_distributions.law_rows({"predicted": LatencyDistribution.unbounded()}, Metric.TTFT) == []
+
+
+def test_a_target_is_a_point_at_its_threshold_and_share() -> None:
+    (point,) = latency_distributions.target_points(SLO, Metric.TPOT)
+    assert (point["latency_ms"], point["share"], point["label"]) == (20.0, 0.9, "p90 ≤ 20 ms")
+
+
+# --- a long prompt --------------------------------------------------------------------------------------------------
+
+RUNNING, CONTEXT, PROMPT, CHUNK = 20, 1000, 8000, 1024
+LONG = latency_distributions.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CONTEXT)
+
+
+def test_a_whole_prompt_stalls_for_exactly_one_step_with_it() -> None:
+    whole = latency_distributions.long_prompt_outcomes(LONG)[0]
+    contexts = [CONTEXT + latency_distributions.BEFORE + 1] * RUNNING
+    assert whole["stretched"] == 1
+    assert whole["longest_gap_ms"] == pytest.approx(1e3 * step_time(CONFIG, contexts, [(PROMPT, 0)]).total_s)
+    assert whole["prompt_ttft_ms"] == pytest.approx(whole["longest_gap_ms"])
+
+
+def test_chunks_stretch_as_many_gaps_as_there_are_chunks_and_each_less() -> None:
+    whole, chunked = latency_distributions.long_prompt_outcomes(LONG)
+    assert chunked["stretched"] == math.ceil(PROMPT / (CHUNK - RUNNING))
+    assert chunked["longest_gap_ms"] < whole["longest_gap_ms"]
+    assert chunked["prompt_ttft_ms"] > whole["prompt_ttft_ms"]  # weights are read once per chunk
+
+
+def test_gaps_follow_one_another_and_the_prompt_comes_at_time_zero() -> None:
+    for system in {row["system"] for row in LONG}:
+        mine = [row for row in LONG if row["system"] == system]
+        assert all(row["end_ms"] - row["start_ms"] == pytest.approx(row["gap_ms"]) for row in mine)
+        joined = [row for row in mine if row["has_prompt"]]
+        assert joined[0]["start_ms"] == pytest.approx(0.0, abs=1e-6)
+        assert mine[0]["start_ms"] < 0.0 < mine[-1]["end_ms"]
+
+
+def test_a_chunk_without_room_beside_the_answers_is_refused() -> None:
+    with pytest.raises(InputError, match="chunk_tokens"):
+        latency_distributions.long_prompt_rows(CONFIG, PROMPT, RUNNING, RUNNING, CONTEXT)
+
+
+# --- pictures -------------------------------------------------------------------------------------------------------
+
+
+def pictures() -> dict[str, dict[str, Any]]:
+    runs = latencies.simulated_at_rates(DATASHEET, WORKLOAD, [(10.0, 300)])
+    points = latencies.simulated_rate_rows(runs, SLO)
+    laws = latency_distributions.law_rows({"predicted": runs[0].e2e, "simulated": runs[0].e2e}, Metric.E2E, SLO)
+    gaps = latency_distributions.law_rows({"predicted": runs[0].itl}, Metric.ITL)
+    found = {
+        metric.value: latencies.rate_panel(ROWS, SLO, metric, CROSSINGS, points, "2 x H100")
+        for metric in latencies.shown_metrics(SLO)
+    }
+    return {
+        **{name: chart.to_dict() for name, chart in found.items()},
+        "law": latency_distributions.law_chart(laws, [], Metric.E2E, "2 x H100").to_dict(),
+        "tail": latency_distributions.law_chart(
+            gaps, [], Metric.ITL, "2 x H100", logarithmic=True, tail=True
+        ).to_dict(),
+        "prompt": latency_distributions.long_prompt_chart(LONG, SLO, "8,000 tokens").to_dict(),
+    }
+
+
+@pytest.fixture(scope="module", name="drawn")
+def _drawn() -> dict[str, dict[str, Any]]:
+    return pictures()
+
+
+def test_every_picture_is_json_without_infinities_and_titled(drawn: dict[str, dict[str, Any]]) -> None:
+    for name, picture in drawn.items():
+        assert json.dumps(picture, allow_nan=False), name
+        assert picture["title"]["text"] and picture["title"]["subtitle"], name
+
+
+def _titles(place: Any) -> set[str]:
+    if isinstance(place, dict):
+        own = {place["title"]} if isinstance(place.get("title"), str) else set()
+        return own.union(*(_titles(value) for value in place.values()))
+    return set().union(*(_titles(value) for value in place)) if isinstance(place, list) else set()
+
+
+def test_axes_have_units(drawn: dict[str, dict[str, Any]]) -> None:
+    assert {"Arrival rate (requests/s)", "TTFT (ms)"} <= _titles(drawn["ttft"])
+    assert "E2E (s)" in _titles(drawn["law"])
+    assert {"ITL (ms)", "Share of gaps slower"} <= _titles(drawn["tail"])
+    assert {"Time since the prompt arrived (ms)", "Gap to the token before (ms)"} <= _titles(drawn["prompt"])
+
+
+def test_lines_are_told_apart_by_more_than_colour(drawn: dict[str, dict[str, Any]]) -> None:
+    for name in ("ttft", "law", "prompt"):
+        dashes = [layer["encoding"].get("strokeDash") for layer in drawn[name]["layer"]]
+        ranges = [dash["scale"]["range"] for dash in dashes if dash]
+        assert ranges and len({str(dash) for dash in ranges[0]}) == 2, name
+
+
+def test_an_open_band_reaches_beyond_the_top_of_the_picture(drawn: dict[str, dict[str, Any]]) -> None:
+    """Where slow kernels are overloaded the interval has no upper end."""
+    picture = drawn["ttft"]
+    area = next(layer for layer in picture["layer"] if layer["mark"]["type"] == "area")
+    top = area["encoding"]["y"]["scale"]["domain"][1]
+    assert any(row["high_ms"] is None for row in ROWS)
+    assert max(row["high"] for row in picture["datasets"][area["data"]["name"]]) >= top

@@ -1,0 +1,70 @@
+"""What all charts share: text that can be read on both pages, and room for the words beside bars at any width."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from planner.charts import comparison, fleets, marks
+from planner.serving import Deployment
+from tests.builders import replica
+from tests.charts.test_fleets import SHAPES, luminance, of
+
+
+@pytest.mark.parametrize("page", ["#FFFFFF", "#0E1117"])
+def test_grey_text_is_readable_on_both_pages(page: str) -> None:
+    """At least 4 to 1 on Streamlit's white and dark pages; WCAG 2.2 asks 3 to 1 of marks, 4.5 to 1 of text."""
+    light, dark = sorted((luminance(marks.GREY), luminance(page)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.0
+
+
+def range_end(scale: dict[str, object], width: float) -> float:
+    """Where the longest bar ends [px]: the expression of Vega, by hand."""
+    _, end = scale["range"]  # type: ignore[misc]
+    found = re.fullmatch(r"max\((?P<share>[\d.]+) \* width, width - (?P<room>\d+)\)", end["expr"])
+    assert found
+    return max(float(found["share"]) * width, width - float(found["room"]))
+
+
+@pytest.mark.parametrize("width", [300.0, 536.0, 1100.0])
+@pytest.mark.parametrize("label", ["$1", "at least $39,577 (+31 %)"])
+def test_the_longest_bar_leaves_its_label_room_at_any_width(width: float, label: str) -> None:
+    end = range_end(marks.bar_scale(100.0, [label, "$1"]).to_dict(), width)
+    assert end + marks.LABEL_LETTER_PX * len(label) <= width
+    assert end >= 0.3 * width
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [(0.314, "+31 %"), (-0.0036, "−0.4 %"), (0.0, "the same"), (4e-4, "the same")]
+)
+def test_a_change_that_rounds_to_nothing_has_no_sign(change: float, words: str) -> None:
+    assert marks.change_words(change) == words
+
+
+def test_one_bar_has_as_much_room_as_each_of_many() -> None:
+    """The height of a chart is that of its frame, which is the same however many bars there are, and of its bars."""
+    rows = [
+        {"name": str(number), "is_reference": False, "is_fitted": True, "is_bound": False, "usd_per_month": 1.0}
+        for number in range(9)
+    ]
+    heights = [
+        comparison.side_bars(rows[:count], "Cost per month", "each", "")["height"] for count in range(1, len(rows))
+    ]
+    steps = {after - before for before, after in itertools.pairwise(heights)}
+    assert steps == {marks.BAR_HEIGHT_PX}
+
+
+def test_small_deployments_stand_beside_one_another() -> None:
+    """Four of one server each take the height of one."""
+    one = fleets.drawing(of(Deployment.mixed(replica(), 1))).height
+    four = fleets.drawing(of(*(Deployment.mixed(replica(), 1) for _ in range(3))))
+    assert four.height == one
+    assert four.width <= fleets.WIDEST_PX
+
+
+def test_a_fleet_of_many_deployments_is_folded_sooner() -> None:
+    rows = fleets.fleet_rows(SHAPES["many deployments"])
+    boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in rows}
+    assert len(boxes) <= 2 * fleets.FEWER_BOXES

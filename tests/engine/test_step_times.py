@@ -1,0 +1,489 @@
+"""Step times: tables against the operators they hold, sums against totals, peaks as a gate."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hardware_db import Calibration, Correction, Dtype, EngineCosts
+from planner.core import InputError
+from planner.engine import CONTEXTS, ReplicaConfig, Speculation, StepTimer
+from planner.engine.lookup import DECODES, GRID
+from planner.engine.replica import step_shape
+from planner.engine.step_times import build_timer
+from planner.llm import Precision, load_llm
+from planner.roofline import (
+    Bound,
+    Driver,
+    Family,
+    Load,
+    Operator,
+    Parallelism,
+    Silicon,
+    StepShape,
+    draft_operators,
+    operator_seconds,
+    prompts_of,
+    step_operators,
+)
+from planner.serving import Pool, Role, pool_model
+from tests.builders import CHAT, FP8, H100, HARDWARE, calibrated, replica
+
+MODELS: dict[str, Parallelism] = {
+    "llama-3.1-70b": Parallelism(tp=4),
+    "mixtral-8x7b-v0.1": Parallelism(tp=2),
+    "deepseek-v3": Parallelism(tp=8, ep=8),
+    "deepseek-v3.2": Parallelism(dp=8, ep=8),
+    "qwen3-next-80b-a3b-thinking": Parallelism(tp=2),
+    "gpt-oss-120b": Parallelism(),
+    "gemma-3-27b-it": Parallelism(),
+}
+"""One model of each kind of attention and feed-forward, and a usual split of it."""
+FITS = {f"{one.sku} {one.engine}": one for one in HARDWARE.calibrations}
+FREE = EngineCosts()
+FloatArray = NDArray[np.float64]
+
+
+def steps(count: int, seed: int = 7) -> StepShape:
+    """Random steps: a third decodes only, the rest with one or two prompt chunks; decodes up to 2000."""
+    random = np.random.default_rng(seed)
+
+    def spread(highest: float) -> FloatArray:
+        return np.asarray(np.round(np.exp(random.uniform(0.0, math.log(highest), count))), dtype=np.float64)
+
+    n, context, new = spread(2000), spread(100_000), spread(8000)
+    past = np.round(random.uniform(0, 10_000, count))
+    chunks = random.integers(0, 3, count).astype(np.float64)
+    pairs = new * past + new * (new + 1) / 2
+    return StepShape(n, n * context, chunks * new, chunks * pairs, chunks * (new + past), chunks)
+
+
+def one_of(shape: StepShape, index: int) -> tuple[float, ...]:
+    return tuple(float(getattr(shape, field.name)[index]) for field in fields(shape))
+
+
+def timer(
+    model: str, precision: Precision = FP8, fits: Calibration | None = None, sku: str | None = None, **changes: Any
+) -> StepTimer:
+    chosen = HARDWARE.skus[fits.sku if fits else sku or "h100-sxm"]
+    return build_timer(load_llm(model), chosen, precision, MODELS[model], fits, FREE, **changes)
+
+
+def operators_s(found: tuple[Operator, ...], shape: StepShape, split: Parallelism, silicon: Silicon) -> FloatArray:
+    """The operators evaluated one by one for every step, decodes and prompts in kernels of their own."""
+    load = Load.of(shape, split)
+    decodes = Load.of(StepShape(shape.decodes, shape.decode_context), split)
+    prompts = Load(**{**vars(load), "decodes": load.decodes * 0.0})
+    seconds = np.zeros(np.shape(shape.decodes))
+    for one in found:
+        link = getattr(one, "link_bytes_per_s", math.inf)
+        if one.driver.value == "shape":
+            seconds = seconds + operator_seconds(one, decodes, silicon, link)
+            seconds = seconds + operator_seconds(one, prompts, silicon, link) * (np.asarray(load.chunks) > 0)
+        else:
+            seconds = seconds + operator_seconds(one, load, silicon, link)
+    return np.asarray(seconds)
+
+
+class TestTables:
+    """Tables stand for the operators they were made of."""
+
+    @pytest.mark.parametrize("model", MODELS)
+    @pytest.mark.parametrize("precision", [Precision(), FP8], ids=["bf16", "fp8"])
+    def test_uncalibrated_steps_are_their_operators(self, model: str, precision: Precision) -> None:
+        shape = steps(200)
+        found = step_operators(load_llm(model), H100, precision, MODELS[model])
+        exact = operators_s(found, shape, MODELS[model], Silicon(H100))
+        off = np.abs(timer(model, precision).times_s(shape) / exact - 1.0)[shape.decodes >= MODELS[model].dp]
+        assert np.quantile(off, 0.95) < 0.005
+        assert off.max() < 0.01  # where a roofline bends, or experts fill up, inside a cell
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_on_the_grid_calibrated_steps_are_their_operators(self, model: str) -> None:
+        fits, split = FITS["h200-sxm vllm"], MODELS[model]
+        n = np.array([1.0, 2.0, 4.0, 8.0, 64.0]) * split.dp
+        context = CONTEXTS[[0, 10, 20, 30, 40]]
+        shape = StepShape(n, n * context)
+        sku = HARDWARE.skus["h200-sxm"]
+        found = step_operators(load_llm(model), sku, FP8, split)
+        exact = operators_s(found, shape, split, Silicon(sku, fits))
+        on_grid = np.isin(n / split.dp, DECODES) & np.isin(n / split.dp, GRID) & np.isin(n, GRID)
+        assert timer(model, FP8, fits).times_s(shape)[on_grid] == pytest.approx(exact[on_grid], rel=1e-9)
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_calibrated_steps_are_close_to_their_operators(self, model: str) -> None:
+        fits, split = FITS["h200-sxm vllm"], MODELS[model]
+        shape, sku = steps(200), HARDWARE.skus["h200-sxm"]
+        exact = operators_s(step_operators(load_llm(model), sku, FP8, split), shape, split, Silicon(sku, fits))
+        assert np.median(np.abs(timer(model, FP8, fits).times_s(shape) / exact - 1.0)) < 0.005
+
+    def test_beyond_the_tables_time_grows_in_proportion(self) -> None:
+        long = [timer("llama-3.1-70b").decode_s(1, context) for context in (2**20, 2**21, 2**22)]
+        assert long[2] - long[1] == pytest.approx(2 * (long[1] - long[0]), rel=1e-6)
+        huge = [timer("llama-3.1-70b").step_s(0, 0, n, n, n, n) for n in (2**20, 2**21, 2**22)]
+        assert huge[2] / huge[1] == pytest.approx(2.0, rel=0.01)
+
+    def test_the_same_question_gets_the_same_tables(self) -> None:
+        assert timer("llama-3.1-70b") is timer("llama-3.1-70b")
+        assert timer("llama-3.1-70b") is not timer("llama-3.1-70b", Precision())
+
+
+class TestSums:
+    """One answer whichever way it is asked for."""
+
+    @pytest.mark.parametrize("fits", [None, "h200-sxm vllm"])
+    @pytest.mark.parametrize("model", MODELS)
+    def test_families_and_bounds_add_up_to_the_total(self, model: str, fits: str | None) -> None:
+        shape, clock = steps(30), timer(model, FP8, FITS[fits] if fits else None)
+        assert clock.bounds_s(shape).sum(axis=0) == pytest.approx(clock.times_s(shape), rel=1e-12)
+        for index in range(5):
+            step = clock.itemised(StepShape(*one_of(shape, index)))
+            assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
+            assert sum(step.bound_s.values()) == pytest.approx(step.total_s, rel=1e-12)
+
+    def test_a_mixed_step_shares_the_weights(self) -> None:
+        clock = timer("llama-3.1-70b")
+        decode, prompt = clock.step_s(64, 64_000), clock.step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
+        mixed = clock.step_s(64, 64_000, 512, 512 * 513 / 2, 512, 1)
+        assert max(decode, prompt) < mixed < decode + prompt
+
+
+OVERLAPPED = EngineCosts(gap_s=-2e-6, step_s=1e-3, captured_tokens=4096)
+HOSTED = EngineCosts(
+    sequence_s=1e-5, gap_s=1e-6, launch_s=1e-5, stretch=1.5, prompt_stretch=1.2, latent_s=1e-5, latent_prompt_s=1e-4
+)
+SPLITS = {
+    "llama-3.1-8b": [Parallelism(), Parallelism(tp=2), Parallelism(pp=2), Parallelism(tp=2, dp=2)],
+    "mixtral-8x7b-v0.1": [Parallelism(tp=2, ep=2), Parallelism(dp=2, ep=2, pp=2)],
+    "gemma-3-27b-it": [Parallelism(dp=2, pp=2)],
+    "deepseek-v3.2": [Parallelism(tp=4, dp=2, ep=8), Parallelism(tp=2, dp=2, pp=2)],
+    "qwen3-next-80b-a3b-thinking": [Parallelism(tp=2, dp=2, ep=4)],
+}
+
+
+def edges() -> StepShape:
+    """Nothing but a token; fewer sequences than ranks; half a chunk; beyond every table; prompts far above a window."""
+    rows = (
+        (1.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+        (0.0, 0.0, 1.0, 1.0, 1.0, 1.0),
+        (0.5, 400.0, 10.0, 2000.0, 300.0, 0.5),
+        (40_000.0, 40_000.0 * 3e6, 0.0, 0.0, 0.0, 0.0),
+        (3.0, 3000.0, 3e6, 3e6 * 1.5e6, 3e6, 2.0),
+        (16.0, 16_000.0, 300.0, 100 * 1e5 * 3, 3e5 + 300.0, 3.0),
+        (300.0, 3e5, 8192.0, 16 * (512 * 513 / 2), 8192.0, 16.0),
+    )
+    return StepShape(*np.array(rows).T)
+
+
+class TestOneStep:
+    """A step in plain floats is the formula over arrays, to rounding."""
+
+    def same(self, clock: StepTimer) -> None:
+        for shape in (steps(20), edges()):
+            many = clock.times_s(shape)
+            assert [clock.step_s(*one_of(shape, index)) for index in range(many.size)] == pytest.approx(many, rel=1e-12)
+            alone = clock.times_s(StepShape(shape.decodes, shape.decode_context))
+            one = [clock.decode_s(*one_of(shape, index)[:2]) for index in range(many.size)]
+            assert one == pytest.approx(alone, rel=1e-12)
+
+    @pytest.mark.parametrize("precision", [Precision(), FP8], ids=["bf16", "fp8"])
+    @pytest.mark.parametrize("model", MODELS)
+    def test_uncalibrated(self, model: str, precision: Precision) -> None:
+        self.same(timer(model, precision))
+
+    @pytest.mark.parametrize("fits", FITS)
+    def test_with_every_fit(self, fits: str) -> None:
+        for model in MODELS:
+            self.same(timer(model, FP8, FITS[fits]))
+
+    @pytest.mark.parametrize("costs", [FREE, HOSTED, OVERLAPPED], ids=["free", "hosted", "overlapped"])
+    @pytest.mark.parametrize("model", SPLITS)
+    def test_under_every_split_and_cost(self, model: str, costs: EngineCosts) -> None:
+        # Without a calibration kernels are at their rooflines, which overlapping ones cannot beat.
+        for split in SPLITS[model]:
+            for fits in (FITS["h200-sxm sglang"], None):
+                self.same(build_timer(load_llm(model), HARDWARE.skus["h200-sxm"], FP8, split, fits, costs))
+
+    @pytest.mark.parametrize("costs", [HOSTED, OVERLAPPED], ids=["hosted", "overlapped"])
+    @pytest.mark.parametrize("split", [Parallelism(tp=8, ep=8), Parallelism(dp=4, tp=2, ep=8, pp=2)], ids=str)
+    def test_speculating(self, split: Parallelism, costs: EngineCosts) -> None:
+        fits = FITS["h200-sxm vllm"]
+        self.same(build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, fits, costs, 2))
+
+    @pytest.mark.parametrize("peak", [1.0, 0.001], ids=["", "starved"])
+    @pytest.mark.parametrize("model", MODELS)
+    def test_prompts_at_every_bound(self, model: str, peak: float) -> None:
+        # Corrections far below 1 bring forward the bounds that fits never reach, and low peaks those of FLOPs.
+        fitted = FITS["h200-sxm vllm"]
+        flat = Correction(first_log2=(0.0,), second_log2=(0.0, 8.0), log_factor=((-9.0, -3.0),))
+        kernels = {name: fit.model_copy(update={"correction": flat}) for name, fit in fitted.kernels.items()}
+        sku = HARDWARE.skus["h200-sxm"]
+        peaks = {
+            dtype: one.model_copy(update={"value": one.value * peak * (0.3 if dtype is Dtype.BF16 else 1.0)})
+            for dtype, one in sku.peak_flops_per_s.items()
+        }
+        sku = sku.model_copy(update={"peak_flops_per_s": peaks})
+        found = [one for one in step_operators(load_llm(model), sku, FP8, MODELS[model]) if one.driver is Driver.SHAPE]
+        load = Load.of(steps(60), Parallelism())
+        load = Load(**{**vars(load), "decodes": load.decodes * 0.0})
+        some = np.flatnonzero(load.chunks)
+        for calibration in (fitted.model_copy(update={"kernels": kernels}), fitted, None):
+            silicon = Silicon(sku, calibration)
+            many = sum(np.asarray(operator_seconds(one, load, silicon, math.inf)) for one in found)
+            seconds = prompts_of(found, silicon)
+            numbers = [(load.chunks[i], load.new[i], load.past[i], load.cached[i]) for i in some]
+            assert [seconds(*map(float, each)) for each in numbers] == pytest.approx(many[some], rel=1e-12)
+
+    def test_prompts_whose_time_is_known(self) -> None:
+        clock = timer("llama-3.1-70b", FP8, FITS["h100-sxm vllm"])
+        shape = steps(20)
+        prompts_s = clock.prompts_s(shape)
+        single = [clock.step_s(*one_of(shape, index), prompts_s=float(prompts_s[index])) for index in range(20)]
+        assert single == pytest.approx(clock.times_s(shape, prompts_s), rel=1e-12)
+        assert single == pytest.approx(clock.times_s(shape), rel=1e-12)
+
+    @pytest.mark.parametrize("split", [Parallelism(), Parallelism(dp=2)], ids=str)
+    def test_a_pool_answers_one_step_as_many(self, split: Parallelism) -> None:
+        config = calibrated(parallelism=split)
+        server = pool_model(Pool(role=Role.MIXED, config=config, replicas=1), CHAT).server
+        running, tokens = np.array([0.0, 0.5, 20.0, 200.0, 7.5]), np.array([300.0, 0.0, 0.0, 1500.3, 0.1])
+        single = [float(server.step_s(n, p)) for n, p in zip(running, tokens, strict=True)]
+        assert single == pytest.approx(server.step_s(running, tokens), rel=1e-12)
+
+
+class TestPhysics:
+    """Gates and monotonicity over every fit that ships."""
+
+    @pytest.mark.parametrize("fits", FITS)
+    def test_no_prediction_implies_more_than_a_peak(self, fits: str) -> None:
+        """No operator is faster than its own FLOPs at the peak, or its own bytes at the bandwidth."""
+        fitted = FITS[fits]
+        sku, random = HARDWARE.skus[fitted.sku], np.random.default_rng(3)
+        int4 = Precision(weights=Dtype.INT4)
+        for model, split in MODELS.items():
+            shape = steps(60, int(random.integers(100)))
+            load = Load.of(shape, split)
+            for precision, skew in ((Precision(), 0.8), (FP8, 0.0), (int4, 0.8)):
+                silicon, roof = Silicon(sku, fitted), np.zeros(60)
+                for one in step_operators(load_llm(model), sku, precision, split, skew):
+                    work = one.work(load)
+                    peak = sku.peak_flops_per_s[one.dtype].value
+                    least = np.maximum(work.flops / peak, work.hbm_bytes / sku.hbm_bandwidth_bytes_per_s.value)
+                    link = getattr(one, "link_bytes_per_s", math.inf)
+                    seconds = operator_seconds(one, load, silicon, link)
+                    assert np.all(seconds >= one.count * least * (1 - 1e-12)), (model, one)
+                    roof += one.count * least
+                found = timer(model, precision, fitted, skew=skew).times_s(shape)
+                assert np.all(found >= roof * 0.995), model
+
+    @pytest.mark.parametrize("fits", FITS)
+    def test_no_collective_sends_faster_than_its_link(self, fits: str) -> None:
+        """Each GPU sends an all-reduce's buffer at least once (in-switch reduction), (n - 1) / n of the others'."""
+        fitted = FITS[fits]
+        sku = HARDWARE.skus[fitted.sku]
+        loads = Load.of(StepShape(np.geomspace(1.0, 8192.0, 14), np.geomspace(1e3, 8192e3, 14)), Parallelism())
+        for model, split in (("llama-3.1-70b", Parallelism(tp=4)), ("deepseek-v3", Parallelism(dp=8, ep=8))):
+            for one in step_operators(load_llm(model), sku, FP8, split):
+                link = getattr(one, "link_bytes_per_s", None)
+                if link is not None and getattr(one, "operation", "") != "all_reduce":
+                    sent = np.asarray(one.work(loads).link_bytes)
+                    seconds = operator_seconds(one, loads, Silicon(sku, fitted), link)
+                    assert np.all(seconds >= one.count * sent / link * (1 - 1e-9)), one
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_more_bandwidth_never_slows(self, model: str) -> None:
+        fact, shape = H100.hbm_bandwidth_bytes_per_s, steps(100)
+        wide = fact.model_copy(update={"value": 2.0 * fact.value})
+        faster = H100.model_copy(update={"hbm_bandwidth_bytes_per_s": wide})
+        for fits in (None, FITS["h100-sxm vllm"]):
+            both = [build_timer(load_llm(model), sku, FP8, MODELS[model], fits, FREE) for sku in (H100, faster)]
+            before, after = (clock.times_s(shape) for clock in both)
+            assert np.all(after <= before * (1 + 1e-9))
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_uncalibrated_steps_grow_with_what_is_in_them(self, model: str) -> None:
+        clock, n = timer(model), np.arange(1.0, 600.0)
+        for shape in (StepShape(n, n * 1000), StepShape(n * 0 + 64, 64 * 50 * n)):
+            assert np.all(np.diff(clock.times_s(shape)) >= -1e-12)
+
+    @pytest.mark.parametrize("sku", sorted(HARDWARE.skus))
+    def test_every_sku_has_a_step_time(self, sku: str) -> None:
+        half = Dtype.BF16 if Dtype.BF16 in HARDWARE.skus[sku].peak_flops_per_s else Dtype.FP16
+        config = replica(sku=HARDWARE.skus[sku], precision=Precision(weights=half, activations=half, kv_cache=half))
+        work = 2 * 2 * 6.98e9 * 512 / max(one.value for one in config.sku.peak_flops_per_s.values())
+        assert config.timer.step_s(0, 0, 1024, 1024 * 1025 / 2, 1024, 1) >= 0.5 * work
+
+
+class TestParallelism:
+    """What the ways of splitting do to a step."""
+
+    @pytest.mark.parametrize("pp", [2, 4])
+    def test_a_decode_step_takes_the_sum_of_its_stages(self, pp: int) -> None:
+        # Each of pp stages holds 1/pp of the layers and runs pp micro-batches of 1/pp of the sequences, one after the
+        # other: together all layers once, with a micro-batch in them, and pp - 1 hand-overs of its hidden states.
+        def clock(split: Parallelism) -> StepTimer:
+            return replica("llama-3.1-70b", precision=FP8, parallelism=split).timer
+
+        stages = clock(Parallelism(pp=pp)).decode_s(64, 64_000)
+        hand_over = (pp - 1) * 64 / pp * 8192 * 2 / 450e9
+        assert stages == pytest.approx(clock(Parallelism()).decode_s(64 / pp, 64_000 / pp) + hand_over, rel=1e-3)
+
+    def test_stages_serve_more_sequences_in_the_time_of_fewer(self) -> None:
+        one, four = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=pp)).timer for pp in (1, 4))
+        assert four.decode_s(256, 256_000) < 1.01 * one.decode_s(64, 64_000)
+
+    def test_a_prompt_passes_the_stages_one_after_another(self) -> None:
+        def prompt_s(pp: int) -> float:
+            config = replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=pp))
+            return config.timer.itemised(step_shape([], [(4096, 0)])).family_s[Family.FEED_FORWARD]
+
+        assert prompt_s(2) == pytest.approx(prompt_s(1), rel=1e-9)
+
+    def test_attention_ranks_shorten_latent_decodes(self) -> None:
+        # The latent row is not split over tp, so 8 ranks read an eighth of the rows that 8 shards read each.
+        def attention_s(split: Parallelism) -> float:
+            clock = build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, None, FREE)
+            return clock.itemised(step_shape([100_000] * 64, [])).family_s[Family.ATTENTION_DECODE]
+
+        shards, ranks = attention_s(Parallelism(tp=8, ep=8)), attention_s(Parallelism(dp=8, ep=8))
+        row_s = 61 * 64 * 100_000 * 576 / HARDWARE.skus["h200-sxm"].hbm_bandwidth_bytes_per_s.value
+        assert shards == pytest.approx(row_s, rel=0.01)
+        assert ranks < shards
+
+    def test_skew_only_makes_experts_slower(self) -> None:
+        shape = step_shape([1000] * 512, [])
+        even, skewed = (
+            build_timer(load_llm("deepseek-v3"), H100, FP8, Parallelism(tp=8, ep=8), None, FREE, skew=skew)
+            for skew in (0.0, 1.2)
+        )
+        some, more = even.itemised(shape).family_s, skewed.itemised(shape).family_s
+        assert {one: more[one] for one in more if one is not Family.EXPERTS} == pytest.approx(
+            {one: some[one] for one in some if one is not Family.EXPERTS}
+        )
+        # The busiest GPU has more pairs, but a token no longer touches every expert.
+        assert skewed.step_s(0, 0, 8192, 8192 * 8193 / 2, 8192, 1) > even.step_s(0, 0, 8192, 8192 * 8193 / 2, 8192, 1)
+
+
+class TestSpeculation:
+    """Draft and verify: k draft steps and one step of k + 1 tokens per sequence."""
+
+    def test_a_step_is_its_drafts_and_the_verification(self) -> None:
+        llm, split, shape = load_llm("deepseek-v3"), Parallelism(tp=8, ep=8), step_shape([2000] * 16, [])
+        speculating = build_timer(llm, H100, FP8, split, None, FREE, draft_tokens=2)
+        silicon, found = Silicon(H100), 0.0
+        for many, queries, chosen in ((1, 3.0, step_operators), (2, 1.0, draft_operators)):
+            load = Load.of(shape, split, queries)
+            found += many * sum(
+                float(operator_seconds(one, load, silicon, getattr(one, "link_bytes_per_s", math.inf)))
+                for one in chosen(llm, H100, FP8, split)
+            )
+        assert float(speculating.times_s(shape)) == pytest.approx(found, rel=0.005)
+        assert speculating.decode_s(16, 32_000) == pytest.approx(float(speculating.times_s(shape)), rel=1e-9)
+        step = speculating.itemised(shape)
+        assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
+
+    def test_prompts_alone_draft_nothing(self) -> None:
+        plain, drafting = (timer("deepseek-v3", draft_tokens=k) for k in (0, 2))
+        assert drafting.step_s(0, 0, 512, 512 * 513 / 2, 512, 1) == plain.step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
+
+    def test_expected_tokens_per_step_are_those_of_the_paper(self) -> None:
+        # Leviathan et al. 2023, eq. 1; all rejected: the model's own; all accepted: one more than drafted.
+        assert [Speculation(draft_tokens=3, acceptance=a).tokens_per_step for a in (0.0, 1.0)] == [1.0, 4.0]
+        assert Speculation(draft_tokens=4, acceptance=0.5).tokens_per_step == (1 - 0.5**5) / (1 - 0.5)
+
+    def test_a_model_without_a_draft_layer_is_refused(self) -> None:
+        with pytest.raises(InputError, match=r"speculation = 'llama-3.1-8b': has no multi-token-prediction layer"):
+            _ = replica(speculation=Speculation(draft_tokens=1, acceptance=0.5)).timer
+
+
+COSTS = EngineCosts(step_s=1e-3, sequence_s=1e-5, gap_s=1e-6, launch_s=1e-4, stretch=1.5, prompt_stretch=1.2)
+
+
+class TestEngineCosts:
+    """What an engine adds, as the equations of `EngineCosts` say."""
+
+    def timers(self, costs: EngineCosts) -> tuple[StepTimer, StepTimer]:
+        config = calibrated()
+        made = [
+            build_timer(config.llm, config.sku, config.precision, config.parallelism, config.calibration, one)
+            for one in (FREE, costs)
+        ]
+        return made[0], made[1]
+
+    def test_a_step_of_decodes_is_replayed(self) -> None:
+        free, dear = self.timers(COSTS)
+        kernels = free.decode_s(10, 10_000)
+        assert dear.decode_s(10, 10_000) == pytest.approx(1.5 * kernels + 1e-6 * free.launches + 1e-3 + 10 * 1e-5)
+
+    def test_a_step_with_prompts_waits_for_the_host_or_the_kernels(self) -> None:
+        free, dear = self.timers(COSTS)
+        for tokens in (16, 8192):
+            step = (0.0, 0.0, tokens, tokens * (tokens + 1) / 2, tokens, 1.0)
+            longest = max(1.2 * free.step_s(*step), 1e-4 * free.launches)
+            assert dear.step_s(*step) == pytest.approx(longest + 1e-3)
+        assert 1e-4 * free.launches > 1.2 * free.step_s(0, 0, 16, 136, 16, 1)
+
+    def test_overlapping_kernels_never_beat_their_rooflines(self) -> None:
+        # At long contexts little but one kernel runs, so that an overlap of 2 us per launch has nothing to save.
+        free, overlapped = self.timers(EngineCosts(gap_s=-2e-6))
+        config = calibrated()
+        found = step_operators(config.llm, config.sku, config.precision, config.parallelism)
+        for n, context in ((1, 10), (16, 4000), (64, 30_000)):
+            load = Load.of(step_shape([context] * n, []), config.parallelism)
+            works = [(one, one.work(load)) for one in found]
+            bandwidth = config.sku.hbm_bandwidth_bytes_per_s.value
+            roof = sum(one.count * float(work.hbm_bytes) / bandwidth for one, work in works)
+            assert overlapped.decode_s(n, n * context) >= 0.995 * roof
+            assert overlapped.decode_s(n, n * context) < free.decode_s(n, n * context)
+
+    def test_latent_layers_may_cost_more(self) -> None:
+        split, llm = MODELS["deepseek-v3"], load_llm("deepseek-v3")
+        sku, fits = HARDWARE.skus["h200-sxm"], FITS["h200-sxm vllm"]
+        free, dear = (
+            build_timer(llm, sku, FP8, split, fits, one) for one in (FREE, EngineCosts(latent_s=1e-5, stretch=1.0))
+        )
+        assert dear.decode_s(8, 8000) - free.decode_s(8, 8000) == pytest.approx(61 * 1e-5)
+
+    def test_what_the_engine_adds_is_overhead(self) -> None:
+        free, dear = self.timers(COSTS)
+        shape = step_shape([1000] * 10, [])
+        waits = dear.itemised(shape).bound_s
+        added = dear.decode_s(10, 10_000) - free.decode_s(10, 10_000)
+        assert waits[Bound.OVERHEAD] == pytest.approx(added)
+        assert sum(waits.values()) == pytest.approx(dear.decode_s(10, 10_000))
+
+    def test_launches_count_the_kernels_of_a_layer(self) -> None:
+        # 32 layers of at least QKV, rotary, attention, output, two norms, gate-up, activation, down.
+        assert 32 * 9 <= self.timers(FREE)[0].launches <= 32 * 12
+
+    def test_uncalibrated_replicas_have_none(self) -> None:
+        engine = HARDWARE.engines["vllm"].model_copy(update={"costs": COSTS})
+        assert replica().model_copy(update={"engine": engine}).costs == FREE
+        assert calibrated().model_copy(update={"engine": engine}).costs == COSTS
+
+
+@cache
+def _configs() -> tuple[ReplicaConfig, ...]:
+    return (replica(), calibrated(), calibrated("llama-3.1-8b", "h100-sxm", "sglang"))
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_an_empty_batch_takes_no_attention(index: int) -> None:
+    clock = _configs()[index].timer
+    step = clock.itemised(step_shape([], [(256, 0)]))
+    assert step.family_s.get(Family.ATTENTION_DECODE, 0.0) == 0.0
+    assert clock.itemised(step_shape([1000], [])).family_s.get(Family.ATTENTION_PREFILL, 0.0) == 0.0
+
+
+def test_a_timer_that_was_used_can_be_kept() -> None:
+    """The web app keeps plans as bytes, and a plan holds the timers of its replicas."""
+    timer = replica().timer
+    before_s = timer.step_s(8.0, 8000.0, 512.0, 131_328.0, 512.0, 1.0)
+    assert pickle.loads(pickle.dumps(timer)).step_s(8.0, 8000.0, 512.0, 131_328.0, 512.0, 1.0) == before_s

@@ -1,0 +1,195 @@
+"""Rates start optimistic and only ever fall; what is settled lazily is what knowing everything would have settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from planner.core import LatencyTarget, Metric, Slo
+from planner.fleet import columns as module
+from planner.fleet.columns import Columns, unit_of, with_spares
+from planner.llm import Precision, load_llm
+from planner.optimizer import Allocation, FleetProblem, Objective, Slice, Stage, Unit, solve
+from planner.search import Family, PoolOption
+from planner.serving import Role
+from planner.supply import FleetLimits
+from planner.traffic import DemandSlice, Service
+from tests.builders import chat, replica
+
+SLO = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=0.5),))
+LLM = load_llm("llama-3.1-8b")
+DEMAND_PER_S = 100.0
+SIZES = (1, 2, 3, 4)
+BUDGETS = (1024, 2048)
+SITES = {"h100-sxm": "here"}
+
+
+def part(name: str, rate_per_s: float = DEMAND_PER_S) -> DemandSlice:
+    service = Service(name="chat", llm=LLM, precision=Precision(), workload=chat(rate_per_s), slo=SLO)
+    return DemandSlice(name=name, service=service, workload=chat(rate_per_s), slo=SLO, demand_per_s=(rate_per_s,))
+
+
+def family(tp: int, role: Role = Role.MIXED) -> Family:
+    members = tuple(PoolOption(role, replica(tp=tp, max_batched_tokens=budget)) for budget in BUDGETS)
+    return Family(role, members)
+
+
+class Best(NamedTuple):
+    """What `Capacity.best` answers with."""
+
+    member: PoolOption | None
+    rate_per_s: float
+    dominated: tuple[Any, ...] = ()
+
+
+class Table:
+    """A capacity that looks its rates up: `true[family, size, member]`, and a bound above all of them."""
+
+    def __init__(self, true: Mapping[tuple[str, int, str], float], slack: float) -> None:
+        self.true = true
+        self.slack = slack
+        self.asked: list[tuple[str, int]] = []
+
+    def bound_per_s(self, kind: Family, replicas: int) -> float:
+        return self.slack * max(self.true[kind.name, replicas, one.name] for one in kind.members)
+
+    def best(self, kind: Family, replicas: int, at_most: float) -> Best:
+        self.asked.append((kind.name, replicas))
+        member = max(kind.members, key=lambda one: self.true[kind.name, replicas, one.name])
+        rate = self.true[kind.name, replicas, member.name]
+        return Best(member if rate > 0.0 else None, min(rate, at_most))
+
+    def rate_per_s(self, member: PoolOption, replicas: int, at_most: float) -> float:
+        (found,) = {rate for (_, size, name), rate in self.true.items() if (size, name) == (replicas, member.name)}
+        return min(found, at_most)
+
+
+@pytest.fixture(autouse=True)
+def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "worth_sizes", lambda *_: SIZES)
+
+
+def table(seed: int, families: list[Family], slack: float = 1.3) -> Table:
+    """Rates per replica that grow a little with the pool; the better member changes with its size."""
+    rng = np.random.default_rng(seed)
+    true = {}
+    for kind in families:
+        for one in kind.members:
+            base = rng.uniform(5.0, 30.0)
+            for size in SIZES:
+                true[kind.name, size, one.name] = float(base * size ** rng.uniform(1.0, 1.1))
+    return Table(true, slack)
+
+
+def solved(columns: Columns, demand: Mapping[str, float], usd: Mapping[str, float]) -> Allocation:
+    units = [
+        unit_of(column, lambda gpus: {}, 0.0, steady=False).model_copy(
+            update={"usd_per_h": column.replicas * usd[column.family.name]}
+        )
+        for column in columns.all
+    ]
+    slices = tuple(Slice(name=name, demand_per_s=(rate,)) for name, rate in demand.items())
+    return solve(FleetProblem(slices=slices, units=tuple(units)), Objective.MIN_COST)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_lazy_answer_is_that_of_knowing_every_rate(seed: int) -> None:
+    """Oracle: the program with every member at every size at its true rate."""
+    families = [family(1), family(2), family(4)]
+    rates = table(seed, families)
+    rng = np.random.default_rng(seed + 100)
+    usd = {kind.name: float(rng.uniform(2.0, 9.0)) for kind in families}
+    columns = Columns([part("all")], {"all": families}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    while True:
+        lazy = solved(columns, {"all": DEMAND_PER_S}, usd)
+        if not columns.refine(lazy):
+            break
+    every = tuple(
+        Unit(name=f"{kind} {size} {one}", rates_per_s={"all": min(rate, DEMAND_PER_S)}, usd_per_h=size * usd[kind])
+        for (kind, size, one), rate in rates.true.items()
+    )
+    known = solve(
+        FleetProblem(slices=(Slice(name="all", demand_per_s=(DEMAND_PER_S,)),), units=every), Objective.MIN_COST
+    )
+    assert lazy.objective == pytest.approx(known.objective, rel=1e-6)
+    assert all(column.is_exact for column in columns.chosen(lazy))
+    assert len(set(rates.asked)) <= len(families) * len(SIZES)
+
+
+def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() -> None:
+    """A column chosen for both slices becomes one column per best member, never a mixture of members."""
+    kind = family(1)
+    short, long = (
+        Table(
+            {
+                (kind.name, size, one.name): size * rate
+                for one, rate in zip(kind.members, rates, strict=True)
+                for size in SIZES
+            },
+            1.2,
+        )
+        for rates in ((30.0, 20.0), (5.0, 8.0))
+    )
+    parts = [part("short", 20.0), part("long", 4.0)]
+    columns = Columns(parts, {"short": [kind], "long": [kind]}, {"short": short, "long": long}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    while True:
+        answer = solved(columns, {"short": 20.0, "long": 4.0}, {kind.name: 1.0})
+        if not columns.refine(answer):
+            break
+    # best: 20/30 + 4/5 = 1.47 with the first member, 20/20 + 4/8 = 1.5 with the second; in units: two replicas
+    assert answer.cost_per_h == pytest.approx(2.0)
+    for column in columns.chosen(answer):
+        assert column.member is not None
+        place = kind.members.index(column.member)
+        for name, expected in (("short", (30.0, 20.0)), ("long", (5.0, 8.0))):
+            if name in answer.routed_per_s[column.name]:
+                assert column.rates[name].rate_per_s <= column.rated * expected[place] + 1e-9
+
+
+def test_what_carries_nothing_is_gone_rather_than_an_error() -> None:
+    kind = family(1)
+    nothing = Table({(kind.name, size, one.name): 0.0 for one in kind.members for size in SIZES}, 1.0)
+    nothing.bound_per_s = lambda *_: 10.0  # type: ignore[method-assign]
+    columns = Columns([part("all")], {"all": [kind]}, {"all": nothing}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    for _ in range(len(SIZES)):
+        columns.refine(solved(columns, {"all": 10.0}, {kind.name: 1.0}))
+    assert columns.all == []
+
+
+def test_a_missed_target_lowers_the_configuration_at_every_size() -> None:
+    kind = family(1)
+    rates = table(3, [kind])
+    columns = Columns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    while columns.refine(answer := solved(columns, {"all": 10.0}, {kind.name: 1.0})):
+        pass
+    (column,) = columns.chosen(answer)
+    assert column.member is not None
+    before = {one.name: one.rates["all"].rate_per_s for one in columns.of_members([("chat", column.member)])}
+    assert len(before) == len(SIZES)
+    columns.lower(column.member, "chat", share=0.5)
+    for one in columns.of_members([("chat", column.member)]):
+        assert one.rates["all"].rate_per_s == pytest.approx(0.97 * 0.5 * before[one.name])
+
+
+@pytest.mark.parametrize(
+    ("limits", "replicas"),
+    [
+        (FleetLimits(), 4),
+        (FleetLimits(spare_replicas=1), 5),
+        (FleetLimits(replicas_at_least=6), 6),
+        (FleetLimits(survives_node_loss=True), 12),  # 8 replicas of one GPU to a server of 8: twelve leave four
+    ],
+)
+def test_spares_are_bought_on_top(limits: FleetLimits, replicas: int) -> None:
+    assert with_spares(4, family(1), limits) == replicas
+
+
+def test_stages_of_the_program_are_roles_of_pools() -> None:
+    rates = table(1, [family(1, role) for role in Role])
+    columns = Columns([part("all")], {"all": [family(1, role) for role in Role]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    units = [unit_of(column, lambda gpus: dict.fromkeys(gpus, 1.0), 0.0, steady=False) for column in columns.all]
+    assert {unit.stage for unit in units} == set(Stage)
+    assert {unit.channel for unit in units if unit.stage is not Stage.WHOLE} == {"chat bf16 here"}

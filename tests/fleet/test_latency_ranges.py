@@ -1,0 +1,92 @@
+"""Both ends of a calibration's interval, and the latencies of a plan's targets at them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from planner.engine import step_time
+from planner.fleet import Plan, latency_ranges, plan
+from planner.fleet.verification import target_checks
+from planner.serving import Deployment
+from tests.builders import calibrated, replica, small_request
+
+CONFIG = calibrated(sku="h100-sxm", max_batched_tokens=2048)
+FITTED = Deployment.mixed(CONFIG, 2)
+
+
+# --- ends of the calibration ----------------------------------------------------------------------------------------
+
+
+def test_the_slow_end_stretches_a_step_by_no_more_than_its_widest_spread() -> None:
+    """Kernels alone: the slow end takes exp(1.645 s) times as long, s at most the largest spread of any fit."""
+    ends = latency_ranges.calibration_ends(FITTED)
+    fit = CONFIG.calibration
+    assert ends is not None and fit is not None
+    widest = max(kernel.spread for kernel in fit.kernels.values())
+    fitted_s = step_time(CONFIG, chunks=[(1000, 0)]).total_s
+    slow_s = step_time(ends[1].pools[0].config, chunks=[(1000, 0)]).total_s
+    assert 1.0 < slow_s / fitted_s <= math.exp(1.645 * widest) * (1 + 1e-3)
+
+
+def test_the_fast_end_is_never_above_the_roof() -> None:
+    """No kernel may take less than its datasheet roofline, however far its measurements scatter."""
+    ends = latency_ranges.calibration_ends(FITTED, probability=0.999)
+    assert ends is not None
+    bound_s = step_time(replica(max_batched_tokens=2048), chunks=[(4000, 0)]).total_s
+    assert step_time(ends[0].pools[0].config, chunks=[(4000, 0)]).total_s >= bound_s
+
+
+def test_an_uncalibrated_deployment_has_no_ends() -> None:
+    assert latency_ranges.calibration_ends(Deployment.mixed(replica(), 2)) is None
+
+
+# --- promises and their ranges --------------------------------------------------------------------------------------
+
+TARGETS = [{"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5}]
+CLASSES = {
+    "rate_per_s": 40.0,
+    "lengths": None,
+    "classes": [
+        {"name": "short", "share": 0.8, "lengths": {"input_tokens": 300, "output_tokens": 100}, "slo": TARGETS},
+        {"name": "long", "share": 0.2, "lengths": {"input_tokens": 3000, "output_tokens": 100}},
+    ],
+}
+CODE = {
+    "name": "code",
+    "llm": "qwen2.5-7b",
+    "workload": {"rate_per_s": 10.0, "lengths": {"input_tokens": 2000, "output_tokens": 60}},
+    "slo": TARGETS,
+}
+NIGHT = {"name": "night", "requests_per_hour": 3600.0, "lengths": {"input_tokens": 500, "output_tokens": 50}}
+ONE = {"skus": ["h100-sxm"], "tp": [1], "max_batched_tokens": [2048], "modes": ["mixed"]}
+
+
+def planned(**changes: Any) -> Plan:
+    return plan(small_request(search=ONE, **changes), simulate=False, alternatives=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"services": [CODE]}, {"workload": CLASSES}, {"workload": CLASSES, "by_class": True}, {"offline": [NIGHT]}],
+    ids=["one", "services", "classes", "by class", "offline"],
+)
+def test_the_promises_of_a_plan_are_those_its_targets_were_checked_by(changes: dict[str, Any]) -> None:
+    found = planned(**changes)
+    assert found.feasible
+    assert target_checks(found.deployments, latency_ranges.promises(found)) == found.targets
+
+
+def test_the_range_of_a_target_is_around_its_prediction() -> None:
+    request = small_request(search={**ONE, "calibrated": True})
+    found = plan(request, simulate=False, alternatives=False)
+    for check, ends in zip(found.targets, latency_ranges.target_ranges_s(found), strict=True):
+        assert ends is not None
+        assert ends[0] < check.predicted_s < ends[1]
+
+
+def test_an_uncalibrated_plan_has_no_ranges() -> None:
+    found = planned()
+    assert latency_ranges.target_ranges_s(found) == [None] * len(found.targets)

@@ -1,0 +1,109 @@
+"""What a fleet promised is judged on the requests it was promised to, and its cost is shared without a remainder."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from planner.core import LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+from planner.fleet import PlannedDeployment, requests_for, routed_workload
+from planner.fleet.pairing import UsedPool
+from planner.fleet.verification import judged, missed, promises_of, target_checks, with_costs
+from planner.llm import Precision, load_llm
+from planner.search import DeploymentOption, Mode, PoolOption
+from planner.serving import Role, evaluate
+from planner.traffic import DemandSlice, Service
+from tests.builders import chat, mixed, replica
+
+
+def slo(ttft_s: float) -> Slo:
+    return Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=ttft_s),))
+
+
+SHORT, LONG = TokenLengths.constant(200, 50), TokenLengths.constant(6000, 200)
+BOTH = Workload(
+    arrivals=chat(40.0, 3.0).arrivals,
+    classes=(
+        RequestClass(name="short", lengths=SHORT, share=0.75),
+        RequestClass(name="long", lengths=LONG, share=0.25),
+    ),
+)
+SERVICE = Service(name="chat", llm=load_llm("llama-3.1-8b"), precision=Precision(), workload=BOTH, slo=slo(0.5))
+
+
+def parts(short: Slo | None = None, long: Slo | None = None) -> dict[str, DemandSlice]:
+    return {
+        name: DemandSlice(name, SERVICE, BOTH.only(name), promise, (BOTH.only(name).rate_per_s,))
+        for name, promise in (("short", short or slo(0.5)), ("long", long or slo(0.5)))
+    }
+
+
+def pool(rates: dict[str, float], replicas: int = 4) -> UsedPool:
+    return UsedPool("chat", PoolOption(Role.MIXED, replica()), replicas, replicas, rates, 0.8, ("column",))
+
+
+def deployed(rates: dict[str, float], slices: dict[str, DemandSlice], replicas: int = 4) -> PlannedDeployment:
+    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
+    return judged(option, [pool(rates, replicas)], slices, seed=1, simulated_requests=2000)
+
+
+def test_slices_put_together_again_are_the_stream_they_were_cut_from() -> None:
+    whole = routed_workload(parts(), {"short": 30.0, "long": 10.0})
+    assert whole.rate_per_s == pytest.approx(BOTH.rate_per_s)
+    assert whole.arrivals.scv == pytest.approx(BOTH.arrivals.scv)
+    assert whole.lengths.mean_input == pytest.approx(BOTH.lengths.mean_input)
+    assert [one.name for one in whole.classes] == ["short", "long"]
+
+
+def test_a_share_of_bursty_arrivals_is_a_random_split() -> None:
+    bursty = parts()
+    half = routed_workload(bursty, {"short": 15.0})
+    assert half.rate_per_s == pytest.approx(15.0)
+    assert half.arrivals.scv == pytest.approx(bursty["short"].workload.arrivals.split(0.5).scv)
+
+
+def test_equal_promises_are_one_and_different_ones_are_apart() -> None:
+    (one,) = promises_of(list(parts().values()))
+    assert (one.name, one.slices) == ("chat", {"short", "long"})
+    two = promises_of(list(parts(short=slo(0.2)).values()))
+    assert [promise.name for promise in two] == ["short", "long"]
+    offline = DemandSlice("later", SERVICE, BOTH, None, (1.0,), deferrable=True)
+    assert promises_of([offline]) == ()
+
+
+def test_each_promise_is_judged_by_its_own_requests() -> None:
+    """Long prompts take longer: a threshold between the two is missed by the long ones only."""
+    free = deployed({"short": 30.0, "long": 10.0}, parts())
+    by_name = {kind.name: kind.ttft.quantile_s(0.9) for kind in free.predicted.classes}
+    assert by_name["short"] < by_name["long"]
+    between = math.sqrt(by_name["short"] * by_name["long"])
+    slices = parts(short=slo(between), long=slo(10.0))
+    assert not missed(deployed({"short": 30.0, "long": 10.0}, slices), promises_of(list(slices.values())))
+    slices = parts(short=slo(10.0), long=slo(between))
+    one = deployed({"short": 30.0, "long": 10.0}, slices)
+    assert missed(one, promises_of(list(slices.values()))) == {Metric.TTFT}
+    checks = target_checks([one], promises_of(list(slices.values())))
+    assert {check.of: check.met for check in checks} == {"short": True, "long": False}
+
+
+def test_what_is_judged_is_what_is_left_after_failures() -> None:
+    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
+    spare = UsedPool("chat", option.pools[0], 4, 3, {"short": 30.0}, 0.8, ("column",))
+    one = judged(option, [spare], parts(), seed=1, simulated_requests=None)
+    assert (one.deployment.pools[0].replicas, one.judged.pools[0].replicas) == (4, 3)
+    assert one.predicted.ttft.mean_s == evaluate(mixed(3), one.workload).ttft.mean_s
+    assert one.simulated is one.predicted
+
+
+def test_costs_are_shared_without_a_remainder() -> None:
+    two = [deployed({"short": 10.0}, parts(), 3), deployed({"long": 2.0}, parts(), 5)]
+    shared = with_costs(two, {"h100-sxm": 24.0})
+    assert [one.usd_per_hour for one in shared] == [pytest.approx(9.0), pytest.approx(15.0)]
+    assert math.fsum(one.usd_per_hour for one in shared) == pytest.approx(24.0, abs=1e-12)
+
+
+def test_long_requests_are_simulated_for_many_lifetimes() -> None:
+    slow = evaluate(mixed(2), Workload.of(2.0, TokenLengths.constant(200, 3000)))
+    assert requests_for(100, slow) >= 15 * slow.e2e.mean_s * 2.0
+    assert requests_for(50_000, slow) == 50_000

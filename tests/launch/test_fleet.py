@@ -1,0 +1,296 @@
+"""Fleets read back from plan documents: what planning chose, field by field, and no traceback for edited files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware_db import load_hardware
+from planner.core import InputError, rebuilt
+from planner.engine import Order, Schedule
+from planner.fleet import Plan, plan
+from planner.launch import Fleet, fleet_of, read_fleet
+from planner.report import plan_to_dict
+from planner.report.json_documents import write_json
+from planner.scenario import build_request, read_scenario
+from planner.serving import Deployment, KvTransfer
+
+LENGTHS = {"input_tokens": 800, "output_tokens": 150}
+SLO = [
+    {"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5},
+    {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.03},
+]
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": 30.0, "lengths": LENGTHS},
+    "slo": SLO,
+    "search": {
+        "skus": ["h100-sxm"],
+        "tp": [1],
+        "modes": ["mixed"],
+        "max_batched_tokens": [2048],
+        "max_running_requests": [128],
+    },
+    "prices": {"usd_per_gpu_hour": {"h100-sxm": 2.5}},
+}
+FP8 = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
+TIGHT = [{"metric": "ttft", "percentile": 0.9, "threshold_s": 0.2}]
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """The small scenario with fields changed; mappings are merged."""
+    content = dict(SMALL)
+    for key, value in changes.items():
+        content[key] = {**content[key], **value} if isinstance(value, dict) and key in content else value
+    return content
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "mixed": small(),
+    "disaggregated": small(search={"modes": ["disaggregated"]}),
+    "several services": small(
+        services=[{"name": "second", "llm": "qwen3-8b", "workload": {"rate_per_s": 9, "lengths": LENGTHS}, "slo": SLO}]
+    ),
+    "split by length": small(split={"input_tokens": [1000]}, workload={"lengths": "azure-2023-conv"}),
+    "classes with targets of their own": small(
+        workload={
+            "lengths": None,
+            "classes": [
+                {"name": "quick", "share": 0.4, "lengths": LENGTHS, "slo": TIGHT},
+                {"name": "slow", "share": 0.6, "lengths": {"input_tokens": 300, "output_tokens": 200}},
+            ],
+        }
+    ),
+    "cascade": small(
+        llm="llama-2-13b",
+        cascade={
+            "llm": "llama-2-7b",
+            "points": [{"escalated": 0.3, "quality": 0.8}, {"escalated": 0.5, "quality": 0.9}],
+            "least_quality": 0.75,
+            "routed": True,
+        },
+    ),
+    "offline work and a profile": small(
+        offline=[{"name": "night", "lengths": LENGTHS, "requests_per_hour": 2000}],
+        profile={"factors": [1.0, 0.25], "period_hours": 12},
+    ),
+    "growth, pessimism and prefix cache": small(growth=1.5, pessimism=0.9, search={"prefix_cache": [True]}),
+    "every rank its own requests": small(
+        llm="qwen3-30b-a3b",
+        workload={"rate_per_s": 3.0},
+        search={"tp": [1], "dp": [2], "ep": [2], "router": "least_requests", "more_engines": ["sglang"]},
+    ),
+    "drafts, adapters, another format": small(
+        precision=FP8,
+        search={
+            "speculation": [{"draft_tokens": 2, "acceptance": 0.7, "draft_cost": 0.1}],
+            "lora": {"adapters": 20, "rank": 8, "slots": 4},
+        },
+    ),
+}
+
+
+@cache
+def planned(shape: str) -> Plan:
+    """The plan of a shape, with the scenario it was written as, by theory."""
+    scenario, _ = read_scenario(SHAPES[shape])
+    found = plan(build_request(scenario), simulate=False, alternatives=False)
+    return dataclasses.replace(found, scenario=scenario.model_dump(mode="json", exclude_unset=True))
+
+
+def written(folder: Path, document: object) -> Path:
+    """A file with a document."""
+    path = folder / "plan.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+@cache
+def _document(shape: str) -> str:
+    return json.dumps(plan_to_dict(planned(shape)))
+
+
+def document(shape: str = "mixed") -> dict[str, Any]:
+    """The document of a shape, to be changed at will."""
+    return dict(json.loads(_document(shape)))
+
+
+# --- what planning chose --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_fleet_read_back_is_the_fleet_that_was_planned(shape: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "plan.json", plan_to_dict(planned(shape)))
+    wanted, found = fleet_of(planned(shape)), read_fleet(tmp_path / "plan.json")
+    assert len(found.deployments) == len(wanted.deployments) >= 1
+    for one, other in zip(found.deployments, wanted.deployments, strict=True):
+        for field in dataclasses.fields(one):
+            assert getattr(one, field.name) == getattr(other, field.name), field.name
+    assert found == wanted
+
+
+def test_shapes_are_what_they_are_called() -> None:
+    """The round trips above cover pairs, several slices in one deployment, spare settings: not one case ten times."""
+    deployments = {shape: planned(shape).deployments for shape in SHAPES}
+    assert deployments["disaggregated"][0].deployment.is_disaggregated
+    assert {one.service for one in deployments["several services"]} == {"llama-3.1-8b", "second"}
+    assert any(len(one.slices) > 1 for one in deployments["split by length"])
+    assert {one.service for one in deployments["cascade"]} == {"llama-2-13b", "llama-2-7b"}
+    (ranks,) = deployments["every rank its own requests"]
+    assert ranks.deployment.pools[0].config.parallelism.dp == 2
+    assert deployments["growth, pessimism and prefix cache"][0].deployment.pools[0].config.schedule.prefix_cache
+
+
+def test_nothing_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, document("disaggregated"))
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("asked for a plan")
+
+    for module in (
+        "planner.fleet.planning.search_fleet",
+        "planner.fleet.search.solve",
+        "planner.fleet.verification.evaluate",
+    ):
+        monkeypatch.setattr(module, refused)
+    assert read_fleet(path) == fleet_of(planned("disaggregated"))
+
+
+def test_settings_that_planning_never_chooses_come_back_too(tmp_path: Path) -> None:
+    """Deployments by hand may set what no search does; the document holds it all."""
+    (one,) = planned("disaggregated").deployments
+    schedule = Schedule(order=Order.PRIORITY, preempts=True, watermark=0.01)
+    by_hand = {"memory_fraction": 0.77, "own_schedule": schedule, "expert_skew": 0.5, "mask_s": 1e-4}
+    pools = tuple(rebuilt(pool, config=rebuilt(pool.config, **by_hand)) for pool in one.deployment.pools)
+    deployment = Deployment(pools=pools, transfer=KvTransfer(layerwise=True))
+    changed = dataclasses.replace(
+        planned("disaggregated"), deployments=(dataclasses.replace(one, deployment=deployment),)
+    )
+    content = plan_to_dict(changed)
+    assert content["deployments"][0]["deployment"]["pools"][0]["memory_fraction"] == 0.77
+    assert read_fleet(written(tmp_path, content)) == fleet_of(changed)
+
+
+def test_versions_are_those_that_were_planned_with(tmp_path: Path) -> None:
+    """A newer database does not change what a written plan launches."""
+    content = document()
+    content["deployments"][0]["deployment"]["pools"][0] |= {"engine_version": "0.0.1", "calibration": "vllm 0.0.1"}
+    (found,) = read_fleet(written(tmp_path, content)).deployments
+    config = found.deployment.pools[0].config
+    assert config.engine == rebuilt(load_hardware().engines["vllm"], version="0.0.1")
+    assert config.calibration == planned("mixed").deployments[0].deployment.pools[0].config.calibration
+
+
+# --- documents that cannot be launched ------------------------------------------------------------------------------
+
+
+def test_a_plan_without_a_fleet_is_refused_alike_from_both_sides(tmp_path: Path) -> None:
+    none = dataclasses.replace(planned("mixed"), deployments=(), cost=None)
+    said = "plan = 'small': has no fleet to launch. Fix: change the request until it is feasible"
+    with pytest.raises(InputError) as from_plan:
+        fleet_of(none)
+    with pytest.raises(InputError) as from_file:
+        read_fleet(written(tmp_path, plan_to_dict(none)))
+    assert str(from_plan.value) == str(from_file.value) == said
+
+
+def test_what_is_no_plan_document_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no plan document"):
+        read_fleet(tmp_path / "missing.json")
+    with pytest.raises(InputError, match="is no plan document"):
+        read_fleet(written(tmp_path, {"schema_version": 2}))
+    with pytest.raises(InputError, match="plan it again with --json"):
+        read_fleet(written(tmp_path, {**document(), "scenario": None}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("parallelism", ..., r"pools\[0\].parallelism = '\(missing\)': .* Fix: plan again with --json"),
+        ("sku", "h1000", r"pools\[0\].sku = 'h1000': unknown name"),
+        ("engine", 3, r"pools\[0\].engine = 3: unknown name"),
+        ("tp", 4, r"pools\[0\].tp = 4: parallelism.tp is 1"),
+        ("parallelism", {"tp": 1, "ep": 3}, "must divide"),
+        ("replicas", 0, r"pools\[0\].replicas = 0: .*greater than or equal to 1"),
+        ("role", "decode", r"must be \(mixed\) or \(prefill, decode\)"),
+        ("nodes", 1.5, r"pools\[0\].nodes = 1.5: must be a whole number"),
+        ("memory_fraction", 3, "memory_fraction = 3"),
+        ("schedule", {"order": "random"}, "own_schedule.order"),
+    ],
+)
+def test_an_edited_pool_is_refused_by_name(field: str, value: object, said: str, tmp_path: Path) -> None:
+    content = document()
+    pool = content["deployments"][0]["deployment"]["pools"][0]
+    if value is ...:
+        del pool[field]
+    else:
+        pool[field] = value
+    with pytest.raises(InputError, match=said):
+        read_fleet(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("slices", {}, "must name a rate for each slice"),
+        ("slices", {"other": 1.0}, r"plan.deployments\[0\].slices = 'other': unknown name"),
+        ("slices", {"llama-3.1-8b": -1.0}, "must be a rate > 0"),
+        ("slices", {"llama-3.1-8b": 1e9}, r"plan.deployments\[0\].share"),
+        ("service", "other", "its slices are of llama-3.1-8b"),
+        ("deployment", [], "must be a record"),
+    ],
+)
+def test_an_edited_deployment_is_refused_by_name(field: str, value: object, said: str, tmp_path: Path) -> None:
+    content = document()
+    content["deployments"][0][field] = value
+    with pytest.raises(InputError, match=said):
+        read_fleet(written(tmp_path, content))
+
+
+def test_slices_of_two_services_in_one_deployment_are_refused(tmp_path: Path) -> None:
+    content = document("several services")
+    content["deployments"][0]["slices"] = {"llama-3.1-8b": 30.0, "second": 9.0}
+    with pytest.raises(InputError, match=r"service = 'llama-3.1-8b': its slices are of llama-3.1-8b and second"):
+        read_fleet(written(tmp_path, content))
+
+
+def test_a_cascade_at_a_setting_that_is_not_offered_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"plan.escalated = 0.4: .*\[0.3, 0.5\]"):
+        read_fleet(written(tmp_path, {**document("cascade"), "escalated": 0.4}))
+
+
+def places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every holder and key of plain data."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in list(items):
+        yield node, key
+        yield from places(value)
+
+
+@pytest.mark.parametrize("value", [None, "x", -1, [], {"a": 1}], ids=repr)
+def test_no_edit_ends_in_a_traceback(value: object, tmp_path: Path) -> None:
+    """Whatever stands anywhere in what a launch reads: a fleet or one instructive line."""
+    content = document()
+    (one,) = content["deployments"]
+    one["predicted"] = one["simulated"] = None
+    for pool in one["deployment"]["pools"]:
+        pool["memory"] = None
+    read = 0
+    top = [(content, key) for key in content if key != "deployments"]
+    for holder, key in [*top, *places(content["deployments"]), *places(content["scenario"])]:
+        kept, holder[key] = holder[key], copy.deepcopy(value)
+        try:
+            assert isinstance(read_fleet(written(tmp_path, content)), Fleet)
+            read += 1
+        except InputError as error:
+            assert error.fix, error
+        holder[key] = kept
+    assert read > 0  # costs and figures are not needed to launch

@@ -1,0 +1,433 @@
+"""Kubernetes, KServe and llm-d: objects of published kinds and fields, the plan's numbers, and nothing expanded.
+
+The fields of each kind are those of the projects' own types, named beside them; a typo in a manifest is silent in a
+cluster that prunes unknown fields, so it has to fail here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from hardware_db import Dtype
+from planner import launch
+from planner.core import UnsupportedFeatureError
+from planner.fleet import Plan
+from planner.launch import fleet_of
+from planner.launch.endpoint_picker import PICKS
+from planner.launch.pods import UNKNOWN_GPU, gpu_labels
+from planner.llm import Precision, load_llm
+from planner.roofline import Parallelism
+from planner.serving import Deployment, Router
+from tests.builders import HARDWARE
+from tests.launch.test_launch import ENGINES, NASTY, mixed, on, planned, routed
+
+Objects = list[dict[str, Any]]
+
+KINDS = {
+    # kind: (apiVersion, fields of spec)
+    "Deployment": ("apps/v1", {"replicas", "selector", "template"}),
+    "StatefulSet": ("apps/v1", {"replicas", "selector", "template", "serviceName", "podManagementPolicy"}),
+    # api/leaderworkerset/v1/leaderworkerset_types.go of kubernetes-sigs/lws at 024af08
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", {"replicas", "leaderWorkerTemplate"}),
+    "Service": ("v1", {"selector", "ports", "clusterIP"}),
+    "ConfigMap": ("v1", set()),
+    "ServiceAccount": ("v1", set()),
+    "Role": ("rbac.authorization.k8s.io/v1", set()),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", set()),
+    # https://keda.sh/docs/2.1/scalers/prometheus
+    "ScaledObject": ("keda.sh/v1alpha1", {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "triggers"}),
+    # guides/recipes/modelserver/components/monitoring of llm-d/llm-d at 949ef32
+    "PodMonitor": ("monitoring.coreos.com/v1", {"selector", "podMetricsEndpoints"}),
+    # pkg/apis/serving/v1alpha2/llm_inference_service_types.go of kserve/kserve at 01b1241; runtime: samples at 2d5370a
+    "LLMInferenceService": (
+        "serving.kserve.io/v1alpha2",
+        {"model", "runtime", "replicas", "parallelism", "template", "worker", "prefill", "router"},
+    ),
+}
+POD = {"nodeSelector", "tolerations", "containers", "initContainers", "volumes", "serviceAccountName"}
+CONTAINER = {
+    *("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts"),
+    *("startupProbe", "readinessProbe", "livenessProbe", "restartPolicy", "securityContext"),
+}
+"""Fields of core/v1 that the writers use (Kubernetes API reference, v1 PodSpec and Container)."""
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+"""RFC 1035 label, which names of services must be."""
+
+
+def exported(plan: Plan, target: str = "kubernetes") -> dict[str, str]:
+    """Files of a plan for one target."""
+    return launch.export_files(fleet_of(plan), target)
+
+
+def objects(plan: Plan, target: str = "kubernetes") -> Objects:
+    """All objects of the manifests of a plan."""
+    files = exported(plan, target)
+    texts = (text for name, text in files.items() if name.endswith(".yaml") and "values" not in name)
+    found = [one for text in texts for one in yaml.safe_load_all(text)]
+    return [one for one in found if one["kind"] != "Kustomization"]
+
+
+def kinds(found: Objects, kind: str) -> Objects:
+    """Those of one kind."""
+    return [one for one in found if one["kind"] == kind]
+
+
+def pods(value: Any) -> Iterator[dict[str, Any]]:
+    """Every pod specification inside an object."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for inner in value.values():
+            yield from pods(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pods(inner)
+
+
+def pair(engine: str, replicas: tuple[int, int] = (2, 3), **changes: Any) -> Plan:
+    """A plan of a prefill and a decode pool."""
+    return planned(Deployment.disaggregated(on(engine, **changes), on(engine, **changes), replicas))
+
+
+def spread() -> Plan:
+    """Replicas of two servers each: a pipeline."""
+    return mixed(replicas=2, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
+
+
+def ranks() -> Plan:
+    """Replicas of two servers each: data-parallel ranks."""
+    native = load_llm("deepseek-v3").native_precision
+    return mixed(replicas=1, model="deepseek-v3", precision=native, parallelism=Parallelism(dp=16, ep=16))
+
+
+PLANS = [
+    *(mixed(engine, replicas=3, tp=2) for engine in ENGINES),
+    *(pair(engine) for engine in ENGINES),
+    mixed(replicas=2, sku=HARDWARE.skus["mi300x"]),
+    mixed(replicas=1, precision=Precision(weights=Dtype.INT4)),
+    spread(),
+    ranks(),
+]
+TARGETS = ("kubernetes", "kserve", "llm-d")
+
+
+def manifests() -> list[tuple[str, Plan]]:
+    """Every target with every plan that it does not refuse."""
+    found = []
+    for target in TARGETS:
+        for plan in PLANS:
+            try:
+                exported(plan, target)
+            except UnsupportedFeatureError:
+                continue
+            found.append((target, plan))
+    return found
+
+
+@pytest.mark.parametrize(("target", "plan"), manifests())
+def test_objects_have_published_kinds_and_fields_and_names_that_a_cluster_takes(target: str, plan: Plan) -> None:
+    for one in objects(plan, target):
+        version, fields = KINDS[one["kind"]]
+        assert one["apiVersion"] == version and DNS_LABEL.fullmatch(one["metadata"]["name"]), one["metadata"]
+        assert set(one.get("spec", {})) <= fields, one["kind"]
+        for pod in pods(one):
+            assert set(pod) <= POD
+            for container in [*pod["containers"], *pod.get("initContainers", [])]:
+                assert set(container) <= CONTAINER
+
+
+@pytest.mark.parametrize(("target", "plan"), manifests())
+def test_replicas_gpus_and_images_are_those_of_the_plan(target: str, plan: Plan) -> None:
+    specs = launch.launch_specs(fleet_of(plan))
+    found = objects(plan, target)
+    workloads = [one for one in found if one["kind"] in ("Deployment", "StatefulSet", "LeaderWorkerSet")]
+    workloads = [one for one in workloads if "router" not in one["metadata"]["name"]]
+    if target == "kserve":
+        (service,) = found
+        workloads = [{"spec": service["spec"].get("prefill", {})}, {"spec": service["spec"]}][-len(specs) :]
+    assert [one["spec"]["replicas"] for one in workloads] == [spec.replicas for spec in specs]
+    for one, spec in zip(workloads, specs, strict=True):
+        ours = {name: part for name, part in one["spec"].items() if name not in ("prefill", "router")}
+        servers = [pod["containers"][0] for pod in pods(ours)]
+        given = [next(iter(server["resources"]["limits"].items())) for server in servers]
+        assert {name for name, _ in given} == {"amd.com/gpu" if spec.vendor == "AMD" else "nvidia.com/gpu"}
+        assert {server["image"] for server in servers} == {spec.image}
+        assert sum(int(count) for _, count in given) == spec.gpus // (spec.servers if spec.servers == 1 else 1)
+
+
+# --- plain Kubernetes -----------------------------------------------------------------------------------------------
+
+
+def selected(service: dict[str, Any], found: Objects) -> list[str]:
+    """Names of the workloads whose pods a service picks."""
+    wanted = service["spec"]["selector"].items()
+    templates = [(one["metadata"]["name"], template) for one in found for template in _templates(one)]
+    return [name for name, template in templates if wanted <= template["metadata"]["labels"].items()]
+
+
+def _templates(one: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = one.get("spec", {})
+    return [
+        part[name]
+        for part in (spec, spec.get("leaderWorkerTemplate", {}))
+        for name in part
+        if "emplate" in name and "metadata" in part[name]
+    ]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_service_picks_the_pods_of_exactly_one_workload(plan: Plan) -> None:
+    """Also where a replica has servers that answer nothing: they must not be picked."""
+    found = objects(plan)
+    services = kinds(found, "Service")
+    assert services and all(len(selected(service, found)) == 1 for service in services)
+    entry = [one for one in services if selected(one, found)[0].endswith("router")]
+    assert len(entry) == len(
+        [one for one in found if one["metadata"]["name"].endswith("router") and one["kind"] == "Deployment"]
+    )
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_router_finds_replicas_by_the_labels_they_carry_and_may_look_for_them(engine: str) -> None:
+    found = objects(routed(pair(engine), Router.RANDOM))
+    (router,) = [one for one in kinds(found, "Deployment") if one["metadata"]["name"].endswith("router")]
+    words = router["spec"]["template"]["spec"]["containers"][0]["args"]
+    labels = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"] for one in kinds(found, "Deployment")
+    }
+    for flag, pool in (("--prefill-selector", "llm-01-main-prefill"), ("--decode-selector", "llm-02-main-decode")):
+        at = words.index(flag)
+        asked = dict(word.split("=") for word in words[at + 1 : at + 3])
+        assert asked.items() <= labels[pool].items()
+    assert words[words.index("--prefill-policy") + 1] == words[words.index("--decode-policy") + 1] == "random"
+    account = router["spec"]["template"]["spec"]["serviceAccountName"]
+    (binding,) = kinds(found, "RoleBinding")
+    (role,) = kinds(found, "Role")
+    assert [account] == [one["name"] for one in binding["subjects"]] and binding["roleRef"]["name"] == account
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+
+
+def test_prefill_pods_of_sglang_name_their_bootstrap_port_and_those_of_vllm_their_address() -> None:
+    def prefill(engine: str) -> dict[str, Any]:
+        named = (one for one in kinds(objects(pair(engine)), "Deployment") if "prefill" in one["metadata"]["name"])
+        template: dict[str, Any] = next(named)["spec"]["template"]
+        return template
+
+    assert prefill("sglang")["metadata"]["annotations"] == {"sglang.ai/bootstrap-port": "8998"}
+    environment = {one["name"]: one for one in prefill("vllm")["spec"]["containers"][0]["env"]}
+    address = environment["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]
+    assert address == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+def test_stateful_pods_have_the_names_that_the_router_of_tensorrt_llm_is_given() -> None:
+    """A StatefulSet behind a headless service gives its pods NAME-NUMBER.SERVICE (Kubernetes, stable network ID)."""
+    found = objects(pair("tensorrt-llm"))
+    (config,) = [one for one in kinds(found, "ConfigMap") if "router" in one["metadata"]["name"]]
+    (text,) = config["data"].values()
+    servers = yaml.safe_load(text)
+    expected = {}
+    for one in kinds(found, "StatefulSet"):
+        name, service = one["metadata"]["name"], one["spec"]["serviceName"]
+        expected[name] = [f"{name}-{number}.{service}:8000" for number in range(one["spec"]["replicas"])]
+    assert [servers["context_servers"]["urls"], servers["generation_servers"]["urls"]] == list(expected.values())
+    headless = {one["metadata"]["name"] for one in kinds(found, "Service") if one["spec"].get("clusterIP") == "None"}
+    assert headless == set(expected)
+
+
+def test_servers_of_a_replica_find_each_other_by_the_variables_of_a_leader_worker_set() -> None:
+    (group,) = kinds(objects(spread()), "LeaderWorkerSet")
+    template = group["spec"]["leaderWorkerTemplate"]
+    leader, worker = (template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate"))
+    assert template["size"] == 2 and group["spec"]["replicas"] == 2
+    for container in (leader, worker):
+        at = container["args"].index("--node-rank")
+        assert container["args"][at + 1 : at + 4] == ["$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)"]
+    assert "--headless" in worker["args"] and "--headless" not in leader["args"]
+    assert "readinessProbe" in leader and "readinessProbe" not in worker, "further servers answer nothing"
+
+
+def test_data_parallel_workers_compute_their_first_rank_in_a_shell_of_their_own() -> None:
+    (group,) = kinds(objects(ranks()), "LeaderWorkerSet")
+    worker = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]
+    script = worker["args"][1]
+    assert worker["command"] == ["/bin/bash"] and worker["args"][:1] == ["-c"]
+    written = 'exec "$@" --headless --data-parallel-start-rank $((LWS_WORKER_INDEX * 8))'
+    assert script == written.replace("$", "$$"), "Kubernetes takes $( for a variable and makes $$ one dollar"
+
+
+def test_scaling_keeps_the_planned_replicas_and_asks_the_engines_own_metric() -> None:
+    scaled = kinds(objects(pair("sglang")), "ScaledObject")
+    assert [one["spec"]["minReplicaCount"] for one in scaled] == [2, 3]
+    assert all(one["spec"]["maxReplicaCount"] > one["spec"]["minReplicaCount"] for one in scaled)
+    query = scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
+    assert query.startswith('sum(sglang:num_queue_reqs{pod=~"llm-01-main-prefill-')
+    targets = {one["spec"]["scaleTargetRef"]["kind"] for one in kinds(objects(spread()), "ScaledObject")}
+    assert targets == {"LeaderWorkerSet"}
+    assert not kinds(objects(mixed("tensorrt-llm")), "ScaledObject"), "its queue has no documented metric"
+
+
+def test_the_kustomization_lists_every_manifest_but_what_needs_other_controllers() -> None:
+    files = exported(mixed())
+    listed = yaml.safe_load(files["kustomization.yaml"])["resources"]
+    assert listed == ["llm-01-main.yaml"] and "autoscaling.yaml" in files
+
+
+def test_a_policy_that_the_router_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_requests'.*round_robin") as refused:
+        exported(routed(mixed(), Router.LEAST_REQUESTS))
+    assert "Fix:" in str(refused.value)
+    exported(routed(pair("tensorrt-llm"), Router.LEAST_REQUESTS))
+
+
+def test_nodes_are_chosen_by_a_label_with_a_source_or_by_one_that_the_readme_asks_for() -> None:
+    assert gpu_labels()["h100-sxm"] == ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")
+    assert set(gpu_labels()) <= set(HARDWARE.skus)
+    plan = mixed(sku=HARDWARE.skus["b200-sxm"])
+    (workload,) = [one for one in kinds(objects(plan), "Deployment") if "mixed" in one["metadata"]["name"]]
+    selector = workload["spec"]["template"]["spec"]["nodeSelector"]
+    assert selector == {"nvidia.com/gpu.product": UNKNOWN_GPU}
+    assert "node label `nvidia.com/gpu.product` for the GPU `b200-sxm`" in exported(plan)["README.md"]
+
+
+def test_a_checkpoint_that_the_plan_does_not_name_is_asked_for() -> None:
+    plan = mixed(replicas=1, precision=Precision(weights=Dtype.INT4))
+    (workload,) = kinds(objects(plan), "Deployment")
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    wanted = {one["name"]: one for one in container["env"]}["MODEL"]["valueFrom"]["configMapKeyRef"]
+    assert "$(MODEL)" in container["args"] and wanted == {"name": "models", "key": "MODEL_MAIN"}
+    assert "config map `models`, key `MODEL_MAIN`" in exported(plan)["README.md"]
+
+
+# --- the endpoint picker of llm-d -----------------------------------------------------------------------------------
+
+
+def test_every_policy_of_the_planner_has_a_picker_whose_plugins_are_all_declared() -> None:
+    for router in Router:
+        (service,) = objects(routed(pair("vllm"), router), "kserve")
+        config = service["spec"]["router"]["scheduler"]["config"]["inline"]
+        declared = {plugin["type"] for plugin in config["plugins"]}
+        for profile in config["schedulingProfiles"]:
+            used = {plugin["pluginRef"] for plugin in profile["plugins"]}
+            assert used <= declared and f"{profile['name']}-filter" in used
+            if router in PICKS:
+                assert set(PICKS[router]) <= used
+        needs = {"active-request-scorer", "token-load-scorer"} & declared
+        assert not needs or "inflight-load-producer" in declared
+
+
+def test_a_policy_that_the_picker_lacks_is_said() -> None:
+    for target in ("kserve", "llm-d"):
+        readme = exported(mixed(replicas=2), target)["README.md"]
+        assert "has no policy round robin, which was planned" in readme
+        assert "has no policy" not in exported(routed(mixed(replicas=2), Router.LEAST_TOKENS), target)["README.md"]
+
+
+# --- KServe ---------------------------------------------------------------------------------------------------------
+
+
+def test_kserve_carries_the_flags_of_vllm_in_its_variable_so_that_a_shell_reads_them_back() -> None:
+    (service,) = objects(pair("vllm"), "kserve")
+    specs = launch.launch_specs(fleet_of(pair("vllm")))
+    for workload, spec in zip((service["spec"]["prefill"], service["spec"]), specs, strict=True):
+        environment = {one["name"]: one for one in workload["template"]["containers"][0]["env"]}
+        assert shlex.split(environment["VLLM_ADDITIONAL_ARGS"]["value"]) == list(spec.words)
+    assert service["spec"]["model"] == {"uri": "hf://meta-llama/Llama-3.1-8B", "name": "meta-llama/Llama-3.1-8B"}
+
+
+def test_kserve_fills_the_split_over_servers_in_its_own_templates() -> None:
+    """A pipeline stage on each server, or data-parallel ranks in equal parts; the flags then stay out of the words."""
+    (pipeline,) = objects(spread(), "kserve")
+    assert pipeline["spec"]["parallelism"] == {"tensor": 8, "pipeline": 2} and "worker" in pipeline["spec"]
+    (parallel,) = objects(ranks(), "kserve")
+    assert parallel["spec"]["parallelism"] == {"data": 16, "dataLocal": 8, "tensor": 1, "expert": True}
+    text = exported(ranks(), "kserve")["llm-01-main.yaml"]
+    assert "--data-parallel" not in text and "--tensor-parallel" not in text and "--max-num-seqs" in text
+
+
+def test_kserve_runs_sglang_under_its_runtime_and_refuses_what_has_no_template() -> None:
+    (service,) = objects(mixed("sglang"), "kserve")
+    container = service["spec"]["template"]["containers"][0]
+    assert service["spec"]["runtime"] == "kserve-llm-sglang" and "--mem-fraction-static" in container["args"]
+    for plan, named in ((pair("sglang"), "decode pools of SGLang"), (mixed("tensorrt-llm"), "mixed pools of TensorRT")):
+        with pytest.raises(UnsupportedFeatureError, match=named):
+            exported(plan, "kserve")
+
+
+# --- llm-d ----------------------------------------------------------------------------------------------------------
+
+
+def test_llm_d_serves_the_pods_that_carry_the_labels_of_its_router_values() -> None:
+    files = exported(pair("vllm"), "llm-d")
+    values = yaml.safe_load(files["llm-01-main.router.values.yaml"])["router"]
+    picker = yaml.safe_load(values["epp"]["pluginsCustomConfig"][values["epp"]["pluginsConfigFile"]])
+    assert picker["kind"] == "EndpointPickerConfig"
+    for one in objects(pair("vllm"), "llm-d"):
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert values["modelServers"]["matchLabels"].items() <= labels.items()
+        assert labels["llm-d.ai/role"] == ("prefill" if "prefill" in one["metadata"]["name"] else "decode")
+
+
+def test_a_decode_replica_of_llm_d_stands_behind_a_sidecar_at_the_serving_port() -> None:
+    prefill, decode = (one["spec"]["template"]["spec"] for one in objects(pair("vllm"), "llm-d"))
+    (sidecar,) = decode["initContainers"]
+    assert sidecar["restartPolicy"] == "Always", "Kubernetes runs an init container beside the others only so"
+    served = [pod["containers"][0]["ports"][0]["containerPort"] for pod in (prefill, decode)]
+    assert served == [8000, 8200] and sidecar["ports"][0]["containerPort"] == 8000
+    assert "--kv-connector=nixlv2" in sidecar["args"] and "initContainers" not in prefill
+
+
+def test_llm_d_refuses_pairs_of_an_engine_that_its_sidecar_does_not_know() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="no sidecar for prefill and decode pools of TensorRT-LLM"):
+        exported(pair("tensorrt-llm"), "llm-d")
+
+
+# --- names of users -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize("target", TARGETS)
+def test_names_of_users_reach_no_command_and_no_object(name: str, target: str) -> None:
+    llm = load_llm("llama-3.1-8b").model_copy(update={"name": name, "id": name})
+    plan = planned(Deployment.mixed(on("vllm").model_copy(update={"llm": llm}), 2), service=name)
+    plan = replace(plan, request=plan.request.model_copy(update={"name": name}))
+    files = exported(plan, target)
+    assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in files)
+    for one in objects(plan, target):
+        assert name not in str(one)
+    assert all(DNS_LABEL.fullmatch(one["metadata"]["name"]) for one in objects(plan, target))
+
+
+# --- flags and nested fields ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_flag_of_a_pod_is_in_the_table_of_its_engine(plan: Plan) -> None:
+    """Routers included: a flag that no row has was invented by a writer."""
+    engine = plan.deployments[0].deployment.pools[0].config.engine.id
+    rows = [row for row in launch.engine_flags() if row.engine == engine]
+    known = {word for row in rows for word in row.flag.split() if word.startswith("--")}
+    for one in objects(plan):
+        for pod in pods(one):
+            words = " ".join(pod["containers"][0]["args"]).split()
+            assert {word for word in words if word.startswith("--") and word != "--"} <= known
+
+
+@pytest.mark.parametrize("plan", [pair("vllm"), spread(), ranks()])
+def test_inner_fields_of_kserve_are_those_of_its_types(plan: Plan) -> None:
+    """WorkloadSpec, LLMModelSpec, ParallelismSpec, RouterSpec and SchedulerConfigSpec of the types cited above."""
+    (service,) = objects(plan, "kserve")
+    spec = service["spec"]
+    assert set(spec["model"]) == {"uri", "name"} and spec["model"]["uri"].startswith("hf://")
+    assert set(spec["router"]) == {"route", "gateway", "scheduler"}
+    assert set(spec["router"]["scheduler"]) == {"config"} and set(spec["router"]["scheduler"]["config"]) == {"inline"}
+    split = {"tensor", "pipeline", "data", "dataLocal", "dataRPCPort", "expert"}
+    assert set(spec.get("parallelism", {})) <= split
+    assert set(spec.get("prefill", {})) <= {"replicas", "parallelism", "template", "worker"}
+    assert spec["template"]["containers"][0]["name"] == "main", "the name that the templates of KServe merge by"

@@ -1,0 +1,462 @@
+"""Launch files: flags with sources, texts that shells and YAML readers take, and the plan's own numbers in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hardware_db import Dtype
+from planner import launch
+from planner.core import InputError, UnknownNameError, UnsupportedFeatureError
+from planner.engine import LoraAdapters, Order, Schedule, Speculation
+from planner.fleet import Plan
+from planner.launch import fleet_of, launch_files
+from planner.launch.flags import FlagKind, engine_flags
+from planner.launch.scripts import COMPOSE_NAME, README_NAME
+from planner.launch.spec import LaunchSpec
+from planner.llm import Precision, load_llm
+from planner.roofline import Parallelism
+from planner.serving import Deployment, Router
+from tests.builders import FP8, HARDWARE, replica
+from tests.made_up_plans import REAL, made_up
+
+ENGINES = sorted(HARDWARE.engines)
+NASTY = [
+    "a; touch owned",
+    "$(touch owned)/`id`",
+    "org/model'; id; '",
+    'org/mo"del',
+    "org/model\nrm -rf ~",
+    "--trust-remote-code",
+    "${HOME}: [*x, !!python/object:os.system]",
+    "../../etc/passwd",
+]
+
+
+def planned(deployment: Deployment, service: str = "main") -> Plan:
+    """A plan of one deployment whose replicas have a server each."""
+    nodes = tuple(pool.replicas for pool in deployment.pools)
+    return replace(
+        REAL, deployments=(replace(REAL.deployments[0], deployment=deployment, nodes=nodes, service=service),)
+    )
+
+
+def mixed(engine: str = "vllm", replicas: int = 2, **changes: Any) -> Plan:
+    """A plan of one mixed pool on an engine."""
+    return planned(Deployment.mixed(on(engine, **changes), replicas))
+
+
+def routed(plan: Plan, router: Router) -> Plan:
+    """The same plan with another policy in front of its pools."""
+    deployment = plan.deployments[0].deployment
+    pools = tuple(pool.model_copy(update={"router": router}) for pool in deployment.pools)
+    return planned(deployment.model_copy(update={"pools": pools}))
+
+
+def on(engine: str, **changes: Any) -> Any:
+    """A replica on an engine."""
+    config = replica(**changes)
+    return config.model_copy(update={"engine": HARDWARE.engines[engine]})
+
+
+def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
+    """What starts the pools of a plan."""
+    return launch.launch_specs(fleet_of(plan))
+
+
+def flags(plan: Plan, pool: int = 0) -> dict[str, str]:
+    """Flags of a pool by name."""
+    return dict(launch_specs(plan)[pool].flags)
+
+
+def scripts(plan: Plan) -> dict[str, str]:
+    """The shell scripts of a plan."""
+    return {name: text for name, text in launch_files(plan).items() if name.endswith(".sh")}
+
+
+def command(script: str) -> list[str]:
+    """Words of the command that a script ends in."""
+    return shlex.split(script[script.index("\nexec ") :])[1:]
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_names_its_source_and_the_version_that_is_planned_with() -> None:
+    for row in engine_flags():
+        assert row.source_url.startswith("https://") and re.fullmatch(r"\d{4}-\d\d-\d\d", row.retrieved_on), row
+        assert row.version == HARDWARE.engines[row.engine].version, row
+        assert row.flag or row.kind is FlagKind.DEFAULT, row
+
+
+def test_every_engine_of_the_database_has_what_a_launch_always_needs() -> None:
+    for engine in ENGINES:
+        knobs = {row.knob for row in engine_flags() if row.engine == engine}
+        assert {"image", "command", "health", "memory_fraction", "max_model_len", "kv_cache=16bit"} <= knobs
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_flag_of_a_script_is_in_the_table(engine: str) -> None:
+    known = {word for row in engine_flags() if row.engine == engine for word in row.flag.split() if word[:2] == "--"}
+    plan = mixed(engine, parallelism=Parallelism(tp=2, pp=2), precision=FP8)
+    for text in scripts(plan).values():
+        assert {word for word in command(text) if word.startswith("--")} <= known
+
+
+# --- the plan's numbers ---------------------------------------------------------------------------------------------
+
+
+def test_vllm_gets_the_numbers_of_the_plan_under_its_documented_names() -> None:
+    asked = flags(mixed(tp=4, max_running_requests=96, max_batched_tokens=3072, memory_fraction=0.8))
+    assert asked["--tensor-parallel-size"] == "4" and "--pipeline-parallel-size" not in asked
+    assert (asked["--max-num-seqs"], asked["--max-num-batched-tokens"]) == ("96", "3072")
+    assert asked["--gpu-memory-utilization"] == "0.8" and "--no-enable-prefix-caching" in asked
+    assert asked["--max-model-len"] == str(REAL.deployments[0].workload.lengths.max_total)
+
+
+def test_sglang_counts_attention_ranks_in_its_tensor_parallel_size_and_vllm_its_limits_per_rank() -> None:
+    split = Parallelism(tp=2, dp=4, ep=8)
+    changes = {"model": "qwen3-30b-a3b", "parallelism": split, "max_running_requests": 256, "max_batched_tokens": 4096}
+    sglang, vllm = flags(mixed("sglang", **changes)), flags(mixed("vllm", **changes))
+    assert (sglang["--tp-size"], sglang["--dp-size"], sglang["--ep-size"]) == ("8", "4", "8")
+    assert (sglang["--max-running-requests"], sglang["--chunked-prefill-size"]) == ("256", "4096")
+    assert (vllm["--tensor-parallel-size"], vllm["--data-parallel-size"]) == ("2", "4")
+    assert (vllm["--max-num-seqs"], vllm["--max-num-batched-tokens"]) == ("64", "1024")
+    assert vllm["--enable-expert-parallel"] == ""
+
+
+def test_tensorrt_llm_gets_a_configuration_file_that_script_and_compose_name() -> None:
+    plan = mixed("tensorrt-llm", precision=Precision(kv_cache=Dtype.FP8))
+    (spec,) = launch_specs(plan)
+    files = launch_files(plan)
+    cache = yaml.safe_load(files[spec.config_name])["kv_cache_config"]
+    assert cache == {"dtype": "fp8", "free_gpu_memory_fraction": 0.9, "enable_block_reuse": False}
+    assert f'--config "$(dirname "$0")"/{spec.config_name}' in files[f"{spec.name}.sh"]
+    service = yaml.safe_load(files[COMPOSE_NAME])["services"][spec.name]
+    assert service["command"][-2:] == ["--config", f"/config/{spec.config_name}"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drafts_of_the_models_own_module(engine: str) -> None:
+    plan = mixed(
+        engine,
+        model="deepseek-v3",
+        precision=load_llm("deepseek-v3").native_precision,
+        parallelism=Parallelism(tp=8),
+        speculation=Speculation(draft_tokens=2, acceptance=0.8),
+    )
+    (spec,) = launch_specs(plan)
+    texts = json.dumps([spec.flags, spec.configuration])
+    assert "2" in re.sub(r"[^0-9 ]", " ", texts).split() and re.search("mtp|NEXTN|MTP", texts)
+
+
+def test_vllm_drafts_are_json_and_adapters_have_a_rank_it_takes() -> None:
+    drafts = Speculation(draft_tokens=1, acceptance=0.8)
+    asked = flags(
+        mixed(
+            model="deepseek-v3",
+            precision=load_llm("deepseek-v3").native_precision,
+            parallelism=Parallelism(tp=8),
+            speculation=drafts,
+        )
+    )
+    assert json.loads(asked["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 1}
+    lora = flags(mixed(lora=LoraAdapters(adapters=20, rank=24, slots=6)))
+    assert (lora["--enable-lora"], lora["--max-loras"], lora["--max-lora-rank"]) == ("", "6", "32")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_prefill_and_decode_pools_are_told_their_role(engine: str) -> None:
+    plan = planned(Deployment.disaggregated(on(engine), on(engine), (2, 3)))
+    prefill, decode = launch_specs(plan)
+    assert (prefill.role, prefill.replicas, decode.role, decode.replicas) == ("prefill", 2, "decode", 3)
+    assert (prefill.flags, prefill.configuration) != (decode.flags, decode.configuration)
+    assert prefill.port != decode.port and len(scripts(plan)) == 3, "a script for each pool and the router"
+
+
+def test_vllm_roles_are_those_of_its_nixl_connector() -> None:
+    plan = planned(Deployment.disaggregated(on("vllm"), on("vllm")))
+    roles = [json.loads(flags(plan, pool)["--kv-transfer-config"])["kv_role"] for pool in (0, 1)]
+    assert roles == ["kv_producer", "kv_consumer"]
+    assert "export VLLM_NIXL_SIDE_CHANNEL_PORT=5600" in next(iter(scripts(plan).values()))
+
+
+def test_weights_come_from_the_checkpoint_from_a_flag_or_from_a_checkpoint_to_be_named() -> None:
+    assert "--quantization" not in flags(mixed())
+    assert flags(mixed("sglang", precision=FP8))["--quantization"] == "fp8"
+    (spec,) = launch_specs(mixed(precision=Precision(weights=Dtype.INT4)))
+    assert spec.model == "" and "int4 weights" in spec.checkpoint
+    assert launch_specs(mixed("tensorrt-llm", precision=FP8))[0].model == ""
+    assert launch_specs(mixed())[0].model == "meta-llama/Llama-3.1-8B"
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "named"),
+    [
+        ("vllm", {"model": "qwen3-30b-a3b", "parallelism": Parallelism(tp=4, ep=2)}, "parallelism.ep = 2"),
+        ("tensorrt-llm", {"model": "qwen3-30b-a3b", "parallelism": Parallelism(dp=4)}, "parallelism.dp = 4"),
+        ("tensorrt-llm", {"lora": LoraAdapters(adapters=2)}, "lora = "),
+        ("sglang", {"precision": Precision(kv_cache=Dtype.INT8)}, "precision.kv_cache = 'int8'"),
+        ("vllm", {"speculation": Speculation(draft_tokens=2, acceptance=0.5, draft_cost=0.1)}, "speculation = 2"),
+        (
+            "vllm",
+            {"own_schedule": Schedule(order=Order.SHORTEST_FIRST, reserve_outputs=False)},
+            "schedule.order",
+        ),
+        ("tensorrt-llm", {"sku": HARDWARE.skus["mi300x"]}, "sku = 'mi300x'"),
+        ("sglang", {"sku": HARDWARE.skus["mi355x"]}, "sku = 'mi355x'"),
+        ("vllm", {"sku": HARDWARE.skus["gaudi3"]}, "sku = 'gaudi3'"),
+        ("tensorrt-llm", {"parallelism": Parallelism(tp=8, pp=2)}, "parallelism = 16"),
+        ("vllm", {"parallelism": Parallelism(tp=3, pp=3)}, "parallelism = 9"),
+    ],
+)
+def test_what_an_engine_has_no_verified_flag_for_is_refused_by_name(
+    engine: str, changes: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=re.escape(named)) as refused:
+        launch_files(mixed(engine, **changes))
+    assert "Fix:" in str(refused.value)
+
+
+def test_a_plan_without_a_fleet_says_so() -> None:
+    with pytest.raises(InputError, match="has no fleet to launch"):
+        launch_files(made_up(REAL.request, {}, float("inf")))
+
+
+def test_pools_of_two_engines_hand_nothing_over() -> None:
+    plan = planned(Deployment.disaggregated(on("vllm"), on("sglang")))
+    with pytest.raises(UnsupportedFeatureError, match=r"deployment\.pools\.engine"):
+        launch_files(plan)
+
+
+# --- shells and YAML readers ----------------------------------------------------------------------------------------
+
+
+def parses(script: str, folder: Path) -> bool:
+    """Whether Bash takes a script."""
+    path = folder / "script.sh"
+    path.write_text(script, encoding="utf-8")
+    return subprocess.run(["/bin/bash", "-n", str(path)], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scripts_parse_and_compose_has_what_a_service_needs(engine: str, tmp_path: Path) -> None:
+    plan = mixed(engine, tp=2)
+    (spec,) = launch_specs(plan)
+    files = launch_files(plan)
+    assert parses(files[f"{spec.name}.sh"], tmp_path)
+    service = yaml.safe_load(files[COMPOSE_NAME])["services"][spec.name]
+    assert service["image"] == spec.image and spec.image.rpartition(":")[2] not in ("", "latest")
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == spec.gpus == 2
+    assert service["ports"] == [f"{spec.port}:{spec.port}"]
+    assert spec.health_path in service["healthcheck"]["test"][-1]
+    assert "meta-llama/Llama-3.1-8B" in service["command"]
+    assert f"| {spec.name} | 2 | 2 x h100-sxm | 2 |" in files[README_NAME]
+
+
+@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> None:
+    llm = load_llm("llama-3.1-8b").model_copy(update={"name": name, "id": name})
+    config = on(engine).model_copy(update={"llm": llm})
+    plan = planned(Deployment.mixed(config, 1), service=name)
+    plan = replace(plan, request=plan.request.model_copy(update={"name": name}))
+    files = launch_files(plan)
+    assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in files)
+    (script,) = (text for file, text in files.items() if file.endswith(".sh"))
+    assert parses(script, tmp_path)
+    path = tmp_path / "run.sh"
+    path.write_text(script, encoding="utf-8")
+    ran = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env={"PATH": ""}, check=False)
+    assert ran.returncode == 2 and "set MODEL to" in ran.stderr and not ran.stdout
+    assert name not in command(script)
+    (service,) = yaml.safe_load(files[COMPOSE_NAME])["services"].values()
+    words = " ".join(service["command"])
+    assert name not in words and re.search(r"\$\{MODEL_[A-Z0-9_]+:\?", words)
+
+
+def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) -> None:
+    """Bash itself is the judge: a stand-in for the engine prints the words it was started with."""
+    stand_in = tmp_path / "vllm"
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    (script,) = scripts(mixed(replicas=1, tp=2)).values()
+    path = tmp_path / "run.sh"
+    path.write_text(script, encoding="utf-8")
+    environment = {"PATH": str(tmp_path), "MODEL": "my org/$(id) 'x'", "PORT": "9000"}
+    ran = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env=environment, check=True)
+    words = ran.stdout.splitlines()
+    assert words[:6] == ["serve", "my org/$(id) 'x'", "--host", "0.0.0.0", "--port", "9000"]
+    assert words[6:8] == ["--tensor-parallel-size", "2"]
+
+
+def ran(script: str, folder: Path, program: str, **environment: str) -> list[str]:
+    """Words that Bash starts a program with: a stand-in for the engine prints them."""
+    stand_in = folder / program
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    path = folder / "run.sh"
+    path.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        ["/bin/bash", str(path)],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{folder}:/usr/bin:/bin", **environment},
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+# --- replicas on several servers ------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_over_two_servers_gets_the_words_of_the_vllm_documentation(tmp_path: Path) -> None:
+    """docs/serving/parallelism_scaling.md: --nnodes 2 --node-rank 1 --master-addr HEAD --headless on the second."""
+    plan = mixed(replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
+    (script,) = scripts(plan).values()
+    first = ran(script, tmp_path, "vllm", SERVER_RANK="0", LEADER="10.0.0.1")
+    second = ran(script, tmp_path, "vllm", SERVER_RANK="1", LEADER="10.0.0.1")
+    shared = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.1", "--master-port", "29500"]
+    assert first[-8:] == shared
+    assert second[-9:] == [*shared[:3], "1", *shared[4:], "--headless"]
+
+
+def test_data_parallel_ranks_over_two_servers_start_where_the_vllm_documentation_says(tmp_path: Path) -> None:
+    """docs/serving/data_parallel_deployment.md: half of the ranks each, the second server starts at the half."""
+    native = load_llm("deepseek-v3").native_precision
+    plan = mixed(replicas=1, model="deepseek-v3", precision=native, parallelism=Parallelism(dp=16, ep=16))
+    (script,) = scripts(plan).values()
+    words = ran(script, tmp_path, "vllm", SERVER_RANK="1", LEADER="10.0.0.1")
+    asked = dict(pairwise(words))
+    assert asked["--data-parallel-size-local"] == asked["--data-parallel-start-rank"] == "8"
+    assert asked["--data-parallel-size"] == "16" and "--headless" in words and "--nnodes" not in words
+
+
+def test_sglang_servers_share_one_command_that_only_the_rank_tells_apart(tmp_path: Path) -> None:
+    plan = mixed("sglang", replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=16))
+    (script,) = scripts(plan).values()
+    words = ran(script, tmp_path, "python3", SERVER_RANK="1", LEADER="10.0.0.1")
+    assert words[-6:] == ["--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "10.0.0.1:20000"]
+    services = yaml.safe_load(launch_files(plan)[COMPOSE_NAME])["services"]
+    assert set(services) == {"01-main-mixed", "01-main-mixed-further"}
+
+
+def test_a_server_is_asked_for_its_place_and_its_address(tmp_path: Path) -> None:
+    pair = planned(Deployment.disaggregated(on("vllm"), on("vllm")))
+    spread = mixed(replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
+    path = tmp_path / "run.sh"
+    for plan, asked in ((pair, "set ADDRESS to"), (spread, "set SERVER_RANK to")):
+        path.write_text(next(iter(scripts(plan).values())), encoding="utf-8")
+        done = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env={"PATH": ""}, check=False)
+        assert done.returncode == 2 and asked in done.stderr
+
+
+# --- AMD ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_amd_gpus_get_a_rocm_image_and_their_devices(engine: str) -> None:
+    files = launch_files(mixed(engine, replicas=1, sku=HARDWARE.skus["mi300x"]))
+    service = yaml.safe_load(files[COMPOSE_NAME])["services"]["01-main-mixed"]
+    assert "rocm" in service["image"] and service["devices"] == ["/dev/kfd", "/dev/dri"]
+    assert "deploy" not in service, "AMD GPUs are devices, not reservations of an NVIDIA driver"
+
+
+def test_a_hand_over_on_amd_is_refused_where_nothing_documents_it() -> None:
+    amd = HARDWARE.skus["mi300x"]
+    launch_files(planned(Deployment.disaggregated(on("vllm", sku=amd), on("vllm", sku=amd))))
+    with pytest.raises(UnsupportedFeatureError, match="no verified hand-over of KV caches on GPUs of AMD"):
+        launch_files(planned(Deployment.disaggregated(on("sglang", sku=amd), on("sglang", sku=amd))))
+
+
+# --- routers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_router_is_started_with_the_urls_it_is_given_and_the_planned_policy(tmp_path: Path) -> None:
+    plan = routed(mixed(replicas=3), Router.POWER_OF_TWO)
+    words = ran(scripts(plan)["01-main-router.sh"], tmp_path, "vllm-router", WORKERS="http://a:1 http://b:2")
+    assert words[:4] == ["--host", "0.0.0.0", "--port", "8080"]
+    assert words[4:] == ["--worker-urls", "http://a:1", "http://b:2", "--policy", "power_of_two"]
+
+
+def test_a_router_of_two_pools_names_each_url_by_its_role(tmp_path: Path) -> None:
+    plan = planned(Deployment.disaggregated(on("sglang"), on("sglang"), (1, 2)))
+    script = scripts(plan)["01-main-router.sh"]
+    words = ran(script, tmp_path, "python3", PREFILL="http://p:1", DECODE="http://d:1 http://d:2")
+    asked = words[words.index("--pd-disaggregation") :]
+    assert asked[1:7] == ["--prefill", "http://p:1", "--decode", "http://d:1", "--decode", "http://d:2"]
+    assert asked[7:] == ["--prefill-policy", "round_robin", "--decode-policy", "round_robin"]
+
+
+def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_and_the_policy() -> None:
+    """Keys as `extract_disagg_cfg` of tensorrt_llm/llmapi/disagg_utils.py takes them: one URL for each instance."""
+    pair = routed(
+        planned(Deployment.disaggregated(on("tensorrt-llm"), on("tensorrt-llm"), (2, 3))), Router.LEAST_REQUESTS
+    )
+    content = yaml.safe_load(launch_files(pair)["01-main-router.config.yaml"])
+    assert set(content) == {"hostname", "port", "context_servers", "generation_servers"}
+    for section, replicas in (("context_servers", 2), ("generation_servers", 3)):
+        servers = content[section]
+        assert servers["num_instances"] == len(servers["urls"]) == replicas
+        assert servers["router"] == {"type": "load_balancing", "use_tokens": False}
+
+
+def test_a_policy_that_the_router_lacks_is_said_and_never_replaced() -> None:
+    files = launch_files(routed(mixed(), Router.LEAST_TOKENS))
+    assert "--policy" not in files["01-main-router.sh"]
+    assert "least tokens, which the router of vLLM does not have" in files[README_NAME]
+
+
+def test_one_replica_needs_no_router() -> None:
+    files = launch_files(mixed(replicas=1))
+    assert not any("router" in name for name in files) and "none is needed" in files[README_NAME]
+
+
+# --- targets --------------------------------------------------------------------------------------------------------
+
+
+def test_targets_are_listed_under_their_own_names_and_unknown_ones_are_refused() -> None:
+    assert {"scripts", "compose", "kubernetes", "kserve", "llm-d"} <= set(launch.TARGETS)
+    assert all(name == target.name and target.title for name, target in launch.TARGETS.items())
+    with pytest.raises(UnknownNameError, match="kubernets"):
+        launch.export_files(fleet_of(mixed()), "kubernets")
+
+
+def test_the_files_of_the_page_are_those_of_scripts_and_compose() -> None:
+    plan = mixed()
+    both = [launch.export_files(fleet_of(plan), target) for target in ("scripts", "compose")]
+    assert launch_files(plan) == {**both[0], **both[1]}
+
+
+def test_a_service_of_several_deployments_is_told_to_divide_its_traffic() -> None:
+    """No router stands in front of deployments, so that the reader has to know."""
+    plan = mixed()
+    twice = replace(plan, deployments=plan.deployments * 2)
+    assert "main is served by 2 deployments" in launch_files(twice)[README_NAME]
+    assert "is served by" not in launch_files(plan)[README_NAME]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_compose_fills_in_services_of_other_profiles_too_so_that_no_variable_may_be_demanded(engine: str) -> None:
+    """Compose replaces variables in the whole file; one demanded with :? would stop profiles that do not use it."""
+    spread = mixed(engine, model="llama-3.1-70b", parallelism=Parallelism(tp=16))
+    for plan in (planned(Deployment.disaggregated(on(engine), on(engine), (1, 2))), spread):
+        text = launch_files(plan)[COMPOSE_NAME]
+        assert ":?" not in text and "$(" not in text
+        used = set(re.findall(r"\$\{([A-Z]+)[A-Z0-9_]*:-", text)) - {"HOME"}
+        head = "".join(line for line in text.splitlines() if line.startswith("#"))
+        assert all(name.split("_")[0] in head for name in used)
+    router = yaml.safe_load(launch_files(spread)[COMPOSE_NAME])["services"]["01-main-router"]
+    assert "${URL_01_MAIN_MIXED_2:-http://01-main-mixed-2:8000}" in router["command"]

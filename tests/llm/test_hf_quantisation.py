@@ -1,0 +1,283 @@
+"""Number formats of checkpoints: methods, lists of unquantised modules by part, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardware_db import Dtype
+from planner.core import InputError, PlannerError, UnsupportedFeatureError
+from planner.llm import LlmSpec, Part, Precision, load_llm
+from planner.llm.hf_quantisation import MOST_STRAY
+from tests.configs import Config, llama, preset_config
+
+
+def precision_of(llm: str, **quantisation: Any) -> Precision:
+    """The native precision of a preset with another quantisation."""
+    config = {key: value for key, value in preset_config(llm).items() if key != "quantization_config"}
+    return LlmSpec.from_config(config | {"quantization_config": quantisation}).native_precision
+
+
+def parts(precision: Precision) -> dict[Part, str]:
+    """Weights and activations of every part that differs."""
+    return {exception.part: f"{exception.weights} {exception.activations}" for exception in precision.parts}
+
+
+SIXTEEN_BIT = "bf16 bf16"
+
+
+def compressed(weights: Config, activations: Config | None = None, **more: Any) -> Config:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"], **more}
+
+
+FLOAT8 = {"num_bits": 8, "type": "float"}
+INTEGER8 = {"num_bits": 8, "type": "int"}
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "formats"),
+    [
+        (None, "bf16 bf16 bf16"),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
+            "fp8 fp8 bf16",
+        ),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.mlp.gate"]}, "fp8 fp8 bf16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block fp8 bf16"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8 fp8 bf16"),
+        ({"quant_method": "gptq", "bits": 8}, "int8 bf16 bf16"),
+        (compressed(INTEGER8), "int8 bf16 bf16"),
+        (compressed(FLOAT8), "fp8 bf16 bf16"),
+        (compressed(FLOAT8 | {"strategy": "block", "block_structure": [128, 128]}, FLOAT8), "fp8_block fp8 bf16"),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 16}), "fp4 bf16 bf16"),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 32}), "mxfp4 bf16 bf16"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+            "fp8 fp8 fp8",
+        ),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4 bf16 bf16"),
+        ({"quant_method": "gptq", "bits": 4}, "int4 bf16 bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8 fp8 bf16"),
+        (
+            {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}},
+            "fp4 fp4 fp8",
+        ),
+        (compressed(FLOAT8, FLOAT8), "fp8 fp8 bf16"),
+        (compressed(FLOAT8, FLOAT8, kv_cache_scheme=FLOAT8), "fp8 fp8 fp8"),
+        (compressed(INTEGER8, INTEGER8), "int8 int8 bf16"),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 128}), "int4 bf16 bf16"),
+    ],
+)
+def test_native_precision_is_that_of_the_checkpoint(quantisation: Config | None, formats: str) -> None:
+    precision = LlmSpec.from_config(llama(quantization_config=quantisation)).native_precision
+    assert f"{precision.weights} {precision.activations} {precision.kv_cache}" == formats
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "expected"),
+    [
+        ("torch_dtype", "float16", Dtype.FP16),
+        ("dtype", "bfloat16", Dtype.BF16),
+        ("torch_dtype", "torch.float16", Dtype.FP16),
+        ("torch_dtype", "float32", Dtype.BF16),
+    ],
+)
+def test_sixteen_bit_format_of_the_checkpoint(key: str, name: str, expected: Dtype) -> None:
+    precision = LlmSpec.from_config(llama(**{key: name})).native_precision
+    assert precision == Precision(weights=expected, activations=expected, kv_cache=expected)
+
+
+def test_presets_name_their_formats() -> None:
+    assert load_llm("minimax-m2").native_precision == Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.FP8)
+    assert load_llm("deepseek-v3").native_precision == load_llm("kimi-k2-instruct").native_precision
+    assert load_llm("deepseek-v3").native_precision == load_llm("minimax-m2").native_precision
+    assert load_llm("gpt-oss-20b").native_precision.of(Part.EXPERTS) == (Dtype.MXFP4, Dtype.BF16)
+    assert load_llm("gpt-oss-20b").native_precision.of(Part.ATTENTION) == (Dtype.BF16, Dtype.BF16)
+    assert load_llm("llama-3.1-8b").native_precision == Precision()
+    assert load_llm("opt-13b").native_precision.weights is Dtype.FP16
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "complaint"),
+    [
+        ({"quant_method": "mxfp4"}, r"quantization_config = 'mxfp4': applies to no module of this model"),
+        ({"quant_method": "quark"}, r"quant_method = 'quark': is not modelled \(known: fp8, fbgemm_fp8, mxfp4, compr"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"= \[64, 64\]: fp8 is modelled with 128 x 128"),
+        ({"quant_method": "fp8", "ignored_layers": ["surprise"]}, "= 'surprise': is left unquantised but is no module"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "formats per module are not modelled"),
+        (
+            {"quant_method": "fp8", "ignored_layers": ["model.layers.0.mlp.experts.3"]},
+            "single experts are not modelled",
+        ),
+        ({"quant_method": "fp8", "ignored_layers": ["re:(.*a)*b"]}, "only plain regular expressions with up to 4"),
+        ({"quant_method": "fp8", "ignored_layers": ["re:[[a]"]}, "only plain regular expressions with up to 4"),
+        ({"quant_method": "fp8", "ignored_layers": ["re:" + ".*a" * 5]}, "only plain regular expressions with up to 4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method = 'bitsandbytes'"),
+        ({}, "quant_method = None"),
+        (
+            {"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn"]},
+            "33% of the weights of part attention",
+        ),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.mlp.gate_proj"]},
+            "11% of the weights of part feed_forward differ from its rest",
+        ),
+        ({"quant_method": "awq", "bits": 8}, r"bits = 8: 8-bit weights of this method are not modelled"),
+        ({"quant_method": "gptq", "bits": 3}, r"bits = 3: 3-bit weights of this method are not modelled"),
+        ({"quant_method": "gptq", "bits": 4, "lm_head": True}, "a quantised LM head is not modelled"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT3"},
+            "kv_cache_quant_algo = 'INT3'",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, r"group_size = 32: int4 is modelled with 128 values"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, r"quant_algo = 'W4A8': is not modelled \(known: FP8"),
+        (compressed({"num_bits": 2, "type": "int"}), "num_bits = 2: 2-bit 'int' quantisation is not modelled"),
+        (compressed(FLOAT8, config_groups={}), "needs one number format for all layers or targets for each, has 0"),
+        (
+            compressed(FLOAT8, config_groups={"a": {"weights": FLOAT8}, "b": {"weights": INTEGER8}}),
+            "needs one number format for all layers or targets for each, has 2",
+        ),
+        (compressed(FLOAT8, sparsity_config={"format": "sparse-24-bitmask"}), "sparse weights are not modelled"),
+    ],
+)
+def test_other_quantisations_are_refused(quantisation: Config, complaint: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=complaint) as caught:
+        LlmSpec.from_config(llama(quantization_config=quantisation))
+    assert "Fix: remove quantization_config and choose the precision yourself" in str(caught.value)
+
+
+def test_a_list_that_is_no_regular_expression_is_malformed() -> None:
+    with pytest.raises(InputError, match=r"ignored_layers = '\[': is no regular expression\. Fix: correct") as caught:
+        LlmSpec.from_config(llama(quantization_config={"quant_method": "fp8", "ignored_layers": ["re:["]}))
+    assert not isinstance(caught.value, UnsupportedFeatureError)
+
+
+# ------------------------------------------------------------------------------------------ published checkpoints
+
+
+def test_attention_in_16_bit_of_deepseek_v3_nvfp4() -> None:
+    # hf_quant_config.json of huggingface.co/nvidia/DeepSeek-V3-0324-FP4: attention of every layer, routers, norms,
+    # head, embeddings and the multi-token-prediction layer 61 are left out.
+    excluded = [f"model.layers.{layer}.self_attn*" for layer in range(61)]
+    excluded += [f"model.layers.{layer}.mlp.gate" for layer in range(3, 61)]
+    excluded += [f"model.layers.{layer}.input_layernorm" for layer in range(61)]
+    excluded += ["lm_head", "model.embed_tokens", "model.norm", "model.layers.61*"]
+    inner = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": excluded}
+    precision = precision_of("deepseek-v3", quant_method="modelopt", quantization=inner)
+    assert (precision.weights, precision.activations, precision.kv_cache) == (Dtype.FP4, Dtype.FP4, Dtype.BF16)
+    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT}
+
+
+def test_experts_only_of_kimi_k2() -> None:
+    # Lists of huggingface.co/moonshotai/Kimi-K2-Thinking, config.json; there with groups of 32.
+    ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+    weights = {"num_bits": 4, "type": "int", "group_size": 128}
+    precision = precision_of("kimi-k2-instruct", **compressed(weights, ignore=ignore))
+    assert precision.weights is Dtype.INT4
+    assert parts(precision) == {
+        Part.ATTENTION: SIXTEEN_BIT,
+        Part.FEED_FORWARD: SIXTEEN_BIT,
+        Part.SHARED_EXPERTS: SIXTEEN_BIT,
+    }
+    with pytest.raises(UnsupportedFeatureError, match="group_size = 32: int4 is modelled with 128 values to a scale"):
+        precision_of("kimi-k2-instruct", **compressed(weights | {"group_size": 32}, ignore=ignore))
+
+
+def test_lists_of_gpt_oss() -> None:
+    # config.json of huggingface.co/openai/gpt-oss-120b
+    names = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    precision = precision_of("gpt-oss-120b", quant_method="mxfp4", modules_to_not_convert=names)
+    assert precision == load_llm("gpt-oss-120b").native_precision
+    assert parts(precision) == {Part.EXPERTS: "mxfp4 bf16"}
+
+
+def test_lists_of_llama_4_fp8() -> None:
+    # config.json of huggingface.co/RedHatAI/Llama-4-Maverick-17B-128E-Instruct-FP8
+    ignore = ["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*vision_model.*", "re:.*multi_modal_projector.*"]
+    llm = "llama-4-maverick-17b-128e-instruct"
+    precision = precision_of(llm, **compressed(FLOAT8, FLOAT8, ignore=[*ignore, "Llama4TextAttention"]))
+    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT}
+
+
+def test_first_and_last_layers_in_16_bit_of_llama_405b() -> None:
+    # config.json of huggingface.co/meta-llama/Llama-3.1-405B-FP8: attention everywhere, all of layers 0 and 125.
+    names = [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(126) for name in "qkvo"]
+    names += [f"model.layers.{layer}.mlp.{name}_proj" for layer in (0, 125) for name in ("gate", "up", "down")]
+    precision = precision_of("llama-3.1-405b", quant_method="fbgemm_fp8", modules_to_not_convert=[*names, "lm_head"])
+    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT}  # 2 of 126 dense layers are below the bound
+    assert MOST_STRAY > 2 / 126
+
+
+def test_linear_attention_and_small_projections() -> None:
+    # Names of huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct-FP8, config.json.
+    names = [f"model.layers.{layer}.linear_attn.in_proj_ba" for layer in range(48) if (layer + 1) % 4]
+    names += [f"model.layers.{layer}.linear_attn.conv1d" for layer in range(48) if (layer + 1) % 4]
+    names += [f"model.layers.{layer}.mlp.{gate}" for layer in range(48) for gate in ("gate", "shared_expert_gate")]
+    names += ["lm_head", "mtp.fc", "model.embed_tokens"]
+    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": names}
+    assert precision_of("qwen3-next-80b-a3b-thinking", **quantisation).parts == ()
+    whole = ["re:.*linear_attn.*", "re:.*self_attn.*", "re:.*shared_expert\\..*"]
+    precision = precision_of("qwen3-next-80b-a3b-thinking", quant_method="fp8", ignored_layers=whole)
+    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT, Part.SHARED_EXPERTS: SIXTEEN_BIT}
+
+
+def test_groups_with_targets_of_their_own() -> None:
+    groups = {
+        "experts": {"targets": ["re:.*experts\\..*"], "weights": {"num_bits": 4, "type": "int", "group_size": 128}},
+        "rest": {"targets": ["re:.*self_attn.*"], "weights": FLOAT8, "input_activations": FLOAT8},
+    }
+    precision = precision_of("qwen3-30b-a3b", quant_method="compressed-tensors", config_groups=groups)
+    assert (precision.weights, precision.activations) == (Dtype.INT4, Dtype.BF16)
+    assert parts(precision) == {Part.ATTENTION: "fp8 fp8"}
+    groups["rest"]["targets"] = ["re:.*surprise.*"]
+    with pytest.raises(UnsupportedFeatureError, match="'fp8': applies to no module of this model"):
+        precision_of("qwen3-30b-a3b", quant_method="compressed-tensors", config_groups=groups)
+
+
+# ------------------------------------------------------------------------------------------ the file beside
+
+
+def test_hf_quant_config_beside_a_config_is_read(tmp_path: Path) -> None:
+    # hf_quant_config.json of huggingface.co/nvidia/Qwen3-30B-A3B-FP4
+    quantisation: Config = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16}
+    quantisation["exclude_modules"] = [f"model.layers.{layer}.mlp.gate" for layer in range(48)] + ["lm_head"]
+    beside = {"producer": {"name": "modelopt", "version": "0.33.0"}, "quantization": quantisation}
+    (tmp_path / "config.json").write_text(json.dumps(preset_config("qwen3-30b-a3b")), encoding="utf-8")
+    assert load_llm(tmp_path).native_precision == Precision()
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside), encoding="utf-8")
+    expected = Precision(weights=Dtype.FP4, activations=Dtype.FP4, kv_cache=Dtype.FP8)
+    assert load_llm(tmp_path).native_precision == expected
+    assert load_llm(tmp_path / "config.json").native_precision == expected
+    (tmp_path / "hf_quant_config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(InputError, match="is a JSON list, not an object"):
+        load_llm(tmp_path)
+
+
+def test_quantisation_of_a_wrapper_is_read_from_either_place() -> None:
+    fp8 = {"quant_method": "fp8", "ignored_layers": ["model.visual", "vision_tower"]}
+    config = preset_config("qwen3.5-397b-a17b")
+    outside = LlmSpec.from_config(config | {"quantization_config": fp8})
+    inside = LlmSpec.from_config(config | {"text_config": config["text_config"] | {"quantization_config": fp8}})
+    assert outside.native_precision == inside.native_precision == Precision(weights=Dtype.FP8, activations=Dtype.FP8)
+
+
+# ------------------------------------------------------------------------------------------ hostile lists
+
+TEXTS = st.text(max_size=12) | st.text("re:.*()[]+|?\\\\dmlp", max_size=12).map("re:".__add__)
+NAMES = TEXTS | st.sampled_from(["*", "mlp", "re:.*", "self_attn", "model.layers.1", "model.layers.*.mlp*", "lm_head"])
+
+
+@given(st.sampled_from(["llama-3.1-8b", "gpt-oss-20b", "deepseek-v3"]), st.lists(NAMES, max_size=4))
+def test_arbitrary_lists_give_a_precision_or_a_refusal(llm: str, names: list[str]) -> None:
+    try:
+        precision = precision_of(llm, quant_method="fp8", ignored_layers=names)
+    except PlannerError as error:
+        assert "\n" not in str(error)
+        return
+    assert all(weights in (Dtype.FP8, Dtype.BF16) for weights in (precision.of(part)[0] for part in Part))

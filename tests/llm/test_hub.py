@@ -1,0 +1,180 @@
+"""Models by name: through a stand-in for huggingface_hub, a cache on disk, and a folder. Nothing goes to a network."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from planner.core import InputError
+from planner.llm import load_llm
+from planner.llm.hub import load_from_hub
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+}
+FP8 = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+"""What NVIDIA ModelOpt writes beside a checkpoint in FP8."""
+
+
+class EntryNotFoundError(Exception):
+    """As huggingface_hub.errors: the file is not in the repository."""
+
+
+class RemoteEntryNotFoundError(OSError, EntryNotFoundError):
+    """As huggingface_hub.errors: the Hub says so."""
+
+
+class LocalEntryNotFoundError(FileNotFoundError, EntryNotFoundError):
+    """As huggingface_hub.errors: the file is not in the cache, and the Hub cannot be asked."""
+
+
+class RepositoryNotFoundError(OSError):
+    """As huggingface_hub.errors."""
+
+
+class GatedRepoError(RepositoryNotFoundError):
+    """As huggingface_hub.errors."""
+
+
+class RevisionNotFoundError(OSError):
+    """As huggingface_hub.errors."""
+
+
+class StandIn(ModuleType):
+    """huggingface_hub with the files of a dict; records what it was asked."""
+
+    def __init__(self, folder: Path, files: Mapping[str, object], error: Exception | None = None) -> None:
+        super().__init__("huggingface_hub")
+        self.folder, self.files, self.error = folder, files, error
+        self.asked: list[tuple[str, str, str | None, bool]] = []
+
+    def hf_hub_download(
+        self, repo_id: str, filename: str, *, revision: str | None, cache_dir: Path | None, local_files_only: bool
+    ) -> str:
+        self.asked.append((repo_id, filename, revision, local_files_only))
+        if self.error is not None:
+            raise self.error
+        if filename not in self.files:
+            raise RemoteEntryNotFoundError(filename)
+        path = self.folder / filename
+        path.write_text(json.dumps(self.files[filename]), encoding="utf-8")
+        return str(path)
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub is not installed."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+
+def _installed(monkeypatch: pytest.MonkeyPatch, stand_in: StandIn) -> StandIn:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
+    return stand_in
+
+
+def test_only_the_two_configs_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in = _installed(monkeypatch, StandIn(tmp_path, {"config.json": LLAMA}))
+    found = load_llm("hf:acme/Tiny-Llama@v1.0")
+    assert (found.id, found.name, found.num_layers) == ("tiny-llama", "Tiny-Llama", 2)
+    assert found.source == "https://huggingface.co/acme/Tiny-Llama/tree/v1.0"
+    assert stand_in.asked == [
+        ("acme/Tiny-Llama", "config.json", "v1.0", False),
+        ("acme/Tiny-Llama", "hf_quant_config.json", "v1.0", False),
+    ]
+
+
+def test_the_formats_beside_the_config_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _installed(monkeypatch, StandIn(tmp_path, {"config.json": LLAMA, "hf_quant_config.json": FP8}))
+    fp8 = load_from_hub("acme/tiny-llama-fp8").native_precision
+    (tmp_path / "hf_quant_config.json").unlink()
+    _installed(monkeypatch, StandIn(tmp_path, {"config.json": LLAMA}))
+    assert (str(fp8.weights), str(load_from_hub("acme/tiny-llama").native_precision.weights)) == ("fp8", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            GatedRepoError(),
+            "may be read only by those who were let in. Fix: accept its terms on huggingface.co and log in",
+        ),
+        (RepositoryNotFoundError(), "is not on the Hugging Face Hub, or not for you. Fix: check the name"),
+        (RevisionNotFoundError(), "acme/x@v2.*has no such revision"),
+        (LocalEntryNotFoundError(), "is not in the cache, and the Hub cannot be reached. Fix: connect once"),
+        (RemoteEntryNotFoundError(), "has no config.json"),
+        (TimeoutError(), r"cannot be fetched \(TimeoutError\)"),
+    ],
+)
+def test_every_failure_says_what_to_do(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _installed(monkeypatch, StandIn(tmp_path, {}, error))
+    with pytest.raises(InputError, match=said):
+        load_from_hub("hf:acme/x@v2")
+
+
+def test_offline_needs_no_quantisation_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Offline, a model without hf_quant_config.json cannot be told from one whose file was never fetched."""
+    stand_in = StandIn(tmp_path, {"config.json": LLAMA})
+    _installed(monkeypatch, stand_in)
+    plain = stand_in.hf_hub_download
+
+    def offline(repo_id: str, filename: str, **options: object) -> str:
+        if filename != "config.json":
+            raise LocalEntryNotFoundError(filename)
+        return plain(repo_id, filename, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stand_in, "hf_hub_download", offline)
+    assert load_from_hub("acme/tiny-llama", offline=True).num_layers == 2
+
+
+@pytest.mark.usefixtures("absent")
+def test_without_the_package_the_cache_is_read(tmp_path: Path) -> None:
+    """The layout of huggingface_hub's cache: refs name the commit, snapshots hold its files as links to blobs."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    model = tmp_path / "models--acme--tiny-llama"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text(commit, encoding="utf-8")
+    (model / "blobs").mkdir()
+    (model / "blobs" / "abc").write_text(json.dumps(LLAMA), encoding="utf-8")
+    (model / "snapshots" / commit).mkdir(parents=True)
+    (model / "snapshots" / commit / "config.json").symlink_to("../../blobs/abc")
+    for name in ("acme/tiny-llama", f"hf:acme/tiny-llama@{commit}"):
+        assert load_from_hub(name, cache_dir=tmp_path).id == "tiny-llama"
+    with pytest.raises(InputError, match=r"huggingface_hub is not installed.*Fix: pip install huggingface_hub"):
+        load_from_hub("acme/other", cache_dir=tmp_path)
+    (model / "refs" / "main").write_text("../../../etc", encoding="utf-8")
+    with pytest.raises(InputError, match="it is not cached"):
+        load_from_hub("acme/tiny-llama", cache_dir=tmp_path)
+
+
+@pytest.mark.usefixtures("absent")
+def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
+    folder = tmp_path / "acme" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    assert load_from_hub(str(folder)) == load_llm(f"hf:{folder}") == load_llm(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "hf:", "../../etc/passwd", "a/b/c", "hf:acme/x@../y", "acme/x y", "a" * 300, "a\0b"]
+)
+def test_names_that_are_none_never_reach_the_hub(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in = _installed(monkeypatch, StandIn(tmp_path, {"config.json": LLAMA}))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is neither a name on the Hugging Face Hub nor a folder"):
+        load_from_hub(name)
+    assert stand_in.asked == []

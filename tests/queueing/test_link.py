@@ -1,0 +1,101 @@
+"""Shared KV links against M/G/1, limits, and a simulation of senders and receivers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.core import InputError, LatencyDistribution
+from planner.queueing import exposed_s, link_wait
+from planner.queueing.classic import mg1_wait_law, pollaczek_khinchine_wait_s
+from planner.queueing.link import exposed_law
+
+
+def transfers(scv: float) -> LatencyDistribution:
+    """Gamma durations of mean 1 s as equally likely points."""
+    if scv == 0.0:
+        return LatencyDistribution.constant(1.0)
+    values = np.sort(np.random.default_rng(1).gamma(1.0 / scv, scv, 20_000))
+    return LatencyDistribution.from_samples(values / values.mean())
+
+
+def simulated(rate: float, law: LatencyDistribution, senders: int, receivers: int, count: int = 120_000) -> np.ndarray:
+    """Waits where a transfer holds its sender's and its receiver's link, in the order in which caches are ready."""
+    rng = np.random.default_rng(8)
+    ready = np.cumsum(rng.exponential(1.0 / rate, count)).tolist()
+    lasts = rng.choice(law.support_s, count).tolist()
+    x, y = rng.integers(senders, size=count).tolist(), rng.integers(receivers, size=count).tolist()
+    free_x, free_y, waits = [0.0] * senders, [0.0] * receivers, np.empty(count)
+    for i in range(count):
+        start = max(ready[i], free_x[x[i]], free_y[y[i]])
+        free_x[x[i]] = free_y[y[i]] = start + lasts[i]
+        waits[i] = start - ready[i]
+    return waits[count // 20 :]
+
+
+class TestAgainstSimulation:
+    @pytest.mark.parametrize("scv", [0.0, 1.0])
+    @pytest.mark.parametrize(
+        ("senders", "receivers", "busier"),
+        [(1, 1, 0.8), (1, 4, 0.7), (2, 2, 0.1), (2, 2, 0.3), (4, 4, 0.2), (4, 2, 0.3), (2, 4, 0.3), (8, 2, 0.3)],
+    )
+    def test_means_and_tails(self, senders: int, receivers: int, busier: float, scv: float) -> None:
+        rate, law = busier * min(senders, receivers), transfers(scv)
+        found, truth = link_wait(rate, law, senders, receivers).wait, simulated(rate, law, senders, receivers)
+        assert found.mean_s == pytest.approx(truth.mean(), rel=0.15)
+        assert found.quantile_s(0.99) == pytest.approx(np.quantile(truth, 0.99), rel=0.15)
+
+
+class TestLimits:
+    def test_one_pair_is_one_queue_not_two(self) -> None:
+        assert link_wait(0.8, transfers(0.0)).wait.mean_s == pytest.approx(
+            pollaczek_khinchine_wait_s(0.8, 1.0, 0.0), rel=1e-3
+        )
+
+    def test_one_sender_never_meets_another_at_a_receiver(self) -> None:
+        found = link_wait(0.5, transfers(1.0), senders=1, receivers=8)
+        assert found.wait.mean_s == pytest.approx(mg1_wait_law(0.5, transfers(1.0)).mean_s, rel=1e-3)
+
+    def test_many_senders_leave_the_receivers_queue(self) -> None:
+        found = link_wait(0.6, transfers(0.0), senders=10_000, receivers=1)
+        assert found.wait.mean_s == pytest.approx(pollaczek_khinchine_wait_s(0.6, 1.0, 0.0), rel=0.01)
+
+    def test_nothing_to_send_waits_for_nothing(self) -> None:
+        assert link_wait(0.0, transfers(0.0), 2, 2).wait.mean_s == 0.0
+
+    def test_overload_is_an_answer(self) -> None:
+        for x, y in ((1, 4), (4, 1), (2, 2)):
+            found = link_wait(2.5, transfers(0.0), x, y)
+            assert not found.stable and found.wait.mean_s == np.inf and found.utilisation > 1.0
+
+    def test_bursts_wait_longer(self) -> None:
+        calm, bursty = (link_wait(0.5, transfers(0.0), dispersion=i).wait.mean_s for i in (1.0, 4.0))
+        assert bursty > 2.0 * calm
+
+    def test_refusals(self) -> None:
+        with pytest.raises(InputError, match="senders"):
+            link_wait(1.0, transfers(0.0), 0)
+        with pytest.raises(InputError, match="rate_per_s"):
+            link_wait(-1.0, transfers(0.0))
+        with pytest.raises(InputError, match="layers"):
+            exposed_s([1.0], 0, 0.1)
+
+
+class TestOverlap:
+    def test_a_long_step_hides_all_but_a_layer(self) -> None:
+        assert exposed_s([0.5], 50, 10.0)[0] == pytest.approx(0.01)
+
+    def test_one_layer_hides_nothing(self) -> None:
+        assert exposed_s([0.5], 1, 10.0)[0] == 0.5
+
+    def test_it_never_takes_longer_than_without(self) -> None:
+        times = np.linspace(0.0, 2.0, 50)
+        for step in (0.0, 0.3, 5.0):
+            left = exposed_s(times, 32, step)
+            assert (left <= times).all() and (left >= times / 32).all()
+
+    def test_law_is_the_mean_over_both(self) -> None:
+        law = exposed_law(transfers(1.0), 10, LatencyDistribution.from_samples([0.0, 1.0]))
+        t = transfers(1.0).support_s
+        expected = 0.5 * t.mean() + 0.5 * np.maximum(t / 10, t - 1.0).mean()
+        assert law.mean_s == pytest.approx(expected, rel=0.01)

@@ -1,0 +1,154 @@
+"""Every word on the page has a definition, and the definitions say what docs/conventions.md says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.analysis import Question, Solver, explain, requirements
+from planner.analysis.changes import what_if
+from planner.core import Table
+from planner.fleet import Plan, hardware_for, plan
+from planner.optimizer.constraints import STRUCTURAL
+from planner.report import comparison, explanation, glossary
+from planner.report import plan as report
+from planner.report import what_if as what_if_report
+from planner.systems import SYSTEMS, compare
+
+SMALL = [
+    "search.skus=[h100-sxm, l40s]",
+    "search.modes=[mixed]",
+    "search.tp=[4]",
+    "search.max_running_requests=[256]",
+    "search.max_batched_tokens=[2048]",
+    "simulation.requests=500",
+    "limits={budget_usd_per_hour: 500, gpus: {h100-sxm: 60}, spare_replicas: 1, pinned: {h100-sxm: 4}, power_kw: 100}",
+]
+QUICK = [Question.ROBUST]
+IDENTIFIED = ("SKU", "only", "setting", "system", "period", "part of the traffic", "class", "fleet", "API")
+"""First columns whose rows are named by identifiers or by what the user wrote."""
+
+
+@pytest.fixture(scope="module")
+def chat() -> Plan:
+    request = planner.load_scenario("chat-llama-70b", SMALL)
+    return plan(request, hardware_for(request))
+
+
+def of_reports(chat: Plan) -> Iterator[Table]:
+    """Tables of every report that is made of a plan."""
+    hardware = hardware_for(chat.request)
+    yield from report.tables(chat)
+    planned = chat.deployments[0]
+    yield from report.performance_tables(planned.deployment, planned.simulated, planned.slo)
+    yield from explanation.tables(explain(chat, Solver(hardware=hardware), QUICK))
+    more = planner.load_scenario("chat-llama-70b", [*SMALL, "workload.rate_per_s=60"])
+    yield from what_if_report.tables(
+        what_if(chat.request, [("workload.rate_per_s=60", more)], Solver(hardware=hardware))
+    )
+    yield from comparison.tables(compare(chat.request, requests=300, systems=("vllm", "sarathi")))
+    yield comparison.system_table()
+
+
+def test_every_heading_and_row_of_every_report_has_a_definition(chat: Plan) -> None:
+    unexplained: dict[str, list[str]] = {}
+    for table in of_reports(chat):
+        labels = list(table.columns)
+        if table.columns[0] not in IDENTIFIED:
+            labels += [row[0] for row in table.rows]
+        if found := glossary.unknown(labels):
+            unexplained[table.title] = found
+    assert unexplained == {}
+
+
+REPORTS = Path(report.__file__).parent
+
+
+def headings_in(source: str) -> list[str]:
+    """Texts of tuples that are assigned to a name with "columns" in it, or are the second argument of `Table`."""
+    tuples: list[ast.AST] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign) and "columns" in ast.unparse(node.targets[0]).lower():
+            tuples.append(node.value)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Table" and len(node.args) > 1:
+            tuples.append(node.args[1])
+    items = [item for one in tuples if isinstance(one, ast.Tuple) for item in one.elts]
+    return [str(item.value) for item in items if isinstance(item, ast.Constant)]
+
+
+@pytest.mark.parametrize(
+    "name", ["report", "performance_report", "explain_report", "what_if_report", "comparison_report"]
+)
+def test_headings_written_in_the_reports_have_definitions(name: str) -> None:
+    """Also of the tables that the plan above has none of: schedules, routes, hosted APIs, relaxations."""
+    headings = headings_in((REPORTS / f"{name}.py").read_text(encoding="utf-8"))
+    assert headings
+    assert glossary.unknown(headings) == []
+
+
+def test_every_requirement_of_a_request_has_a_definition(chat: Plan) -> None:
+    names = [requirement.name for requirement in requirements(chat.request)]
+    assert {"demand", "budget", "power", "spare replicas", "most h100-sxm", "fewest h100-sxm"} <= set(names)
+    assert glossary.unknown(names) == []
+
+
+def test_every_constraint_that_is_reported_has_a_definition() -> None:
+    """Those of docs/science-optimizer.md, without what only says what a fleet is."""
+    document = (REPORTS.parent / "docs" / "science-optimizer.md").read_text(encoding="utf-8")
+    table = document.partition("## Constraints")[2].partition("## Objectives")[0]
+    names = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert "serve_demand" in names
+    assert glossary.unknown(sorted(names - STRUCTURAL)) == []
+
+
+def test_no_term_is_defined_twice() -> None:
+    names = Counter(term.name.lower() for term in glossary.TERMS)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_term_has_a_meaning_and_an_origin() -> None:
+    for term in glossary.TERMS:
+        assert term.meaning.endswith("."), term.name
+        assert term.origin, term.name
+        assert term.name in term.hint
+
+
+@pytest.mark.parametrize("label", ["p99 TTFT [ms]", "p99.9", "batch: p95 E2E", "price of mi300x", "10/s"])
+def test_labels_with_a_number_or_a_name_are_told_by_their_form(label: str) -> None:
+    assert label in glossary.hint(label)
+
+
+@pytest.mark.parametrize("label", ["mi300x", "p99 of something else", "", "vllm"])
+def test_what_is_no_term_has_no_hint(label: str) -> None:
+    assert glossary.hint(label) == ""
+    assert glossary.unknown([label]) == [label]
+
+
+def test_units_are_those_that_headings_write(chat: Plan) -> None:
+    """A heading with a unit in brackets and its term name the same one, or the term leaves it to the row."""
+    for table in report.tables(chat):
+        for heading in (*table.columns, *(row[0] for row in table.rows)):
+            written = re.search(r"\[(.+)\]", heading)
+            term = glossary.term(heading)
+            if written and term and term.unit and term.unit != "as the row":
+                assert written[1] in (term.unit, "requests/s"), heading
+
+
+def test_conventions_and_glossary_agree_on_what_tpot_is() -> None:
+    """TPOT = (E2E - TTFT) / (output tokens - 1), docs/conventions.md."""
+    conventions = (REPORTS.parent / "docs" / "conventions.md").read_text(encoding="utf-8")
+    (line,) = [line for line in conventions.splitlines() if line.startswith("| TPOT |")]
+    stated = line.replace("−", "-").replace("÷", "/")
+    equation = "(E2E - TTFT) / (output tokens - 1)"
+    assert equation in stated
+    assert equation in glossary.hint("TPOT")
+
+
+def test_systems_are_named_by_identifiers_not_terms() -> None:
+    assert set(glossary.unknown(SYSTEMS)) == set(SYSTEMS)

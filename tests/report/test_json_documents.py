@@ -1,0 +1,320 @@
+"""JSON that is complete, plain and as its schema says; files that say why they cannot be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import planner
+from planner.core import InputError, Metric
+from planner.engine import memory_footprint
+from planner.fleet import Plan
+from planner.report import json_text, plain, plan_to_dict, require_writable, write_text
+from planner.report.json_documents import evaluation_to_dict, json_schema, performance_to_dict, write_json
+from planner.report.plan import headline
+from planner.report.records import EvaluationDocument, PerformanceSummary
+
+SCENARIO: dict[str, Any] = {
+    "name": "small",
+    "llm": "llama-3.1-8b",
+    "precision": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
+    "workload": {
+        "rate_per_s": 30,
+        "scv": 2.0,
+        "classes": [
+            {"name": "chat", "share": 0.75, "lengths": {"input_tokens": 500, "output_tokens": 100}},
+            {"name": "long", "share": 0.25, "lengths": {"input_tokens": 2000, "output_tokens": 50}},
+        ],
+    },
+    "slo": [{"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0}],
+    "search": {"skus": ["h100-sxm"], "tp": [1], "max_running_requests": [64], "max_batched_tokens": [2048]},
+    "prices": {"usd_per_gpu_hour": {"h100-sxm": 2.5}},
+    "limits": {"budget_usd_per_hour": 1000, "gpus": {"h100-sxm": 64}},
+    "simulation": {"requests": 300, "seed": 3},
+}
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
+
+
+def _plan(*overrides: str) -> Plan:
+    return planner.plan(planner.load_scenario(SCENARIO, overrides))
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return _plan()
+
+
+@pytest.fixture(scope="module")
+def exported(plan: Plan) -> dict[str, Any]:
+    return plan_to_dict(plan)
+
+
+@pytest.fixture(scope="module")
+def impossible() -> Plan:
+    return _plan("slo.0.threshold_s=0.0001")
+
+
+def test_round_trip_through_json_changes_nothing(exported: dict[str, Any]) -> None:
+    assert json.loads(json_text(exported)) == exported
+
+
+def test_every_field_of_a_plan_is_exported(plan: Plan, exported: dict[str, Any]) -> None:
+    assert {field.name for field in dataclasses.fields(plan)} <= set(exported)
+    assert exported["headline"] == headline(plan)
+    assert exported["feasible"] is True
+    assert exported["gpus"] == plan.gpus
+
+
+def test_request_is_exported_with_all_it_depends_on(plan: Plan, exported: dict[str, Any]) -> None:
+    request = exported["request"]
+    assert (request["llm"]["id"], request["llm"]["parameters"]) == ("llama-3.1-8b", 8_030_261_248)
+    assert request["llm"]["kv_bytes_per_token"] == 131_072  # 2 x 8 heads x 128 x 2 bytes x 32 layers
+    assert request["precision"] == {**SCENARIO["precision"], "parts": []}
+    assert SCENARIO["limits"].items() <= request["limits"].items()
+    assert (request["seed"], request["simulated_requests"]) == (3, 300)
+    assert request["slo"] == SCENARIO["slo"]
+    assert request["search"]["skus"] == ["h100-sxm"]
+    workload = request["workload"]
+    assert (workload["rate_per_s"], workload["scv"]) == (30.0, 2.0)
+    assert [kind["share"] for kind in workload["classes"]] == [0.75, 0.25]
+    assert workload["input_tokens"] == {"mean": 875.0, "p50": 500.0, "p99": 2000.0, "max": 2000.0}
+    assert workload["output_tokens"] == {"mean": 87.5, "p50": 100.0, "p99": 100.0, "max": 100.0}
+
+
+def test_deployments_carry_every_knob_and_their_memory(plan: Plan, exported: dict[str, Any]) -> None:
+    for planned, shown in zip(plan.deployments, exported["deployments"], strict=True):
+        assert shown["name"] == planned.option.name
+        for index, pool in enumerate(planned.deployment.pools):
+            found, config = shown["deployment"]["pools"][index], pool.config
+            assert (found["role"], found["sku"], found["tp"]) == (pool.role, config.sku.id, config.parallelism.tp)
+            assert found["parallelism"] == config.parallelism.model_dump(mode="json")
+            assert (found["replicas"], found["gpus"]) == (pool.replicas, pool.gpus)
+            assert found["max_running_requests"] == config.max_running_requests
+            assert found["max_batched_tokens"] == config.max_batched_tokens
+            assert (found["engine"], found["engine_version"]) == (config.engine.id, config.engine.version)
+            assert found["calibration"] == (config.calibration.stack if config.calibration else None)
+            assert found["nodes"] == planned.nodes[index]
+            assert found["usd_per_hour"] == pytest.approx(2.5 * pool.gpus)
+            assert found["memory"]["kv_capacity_tokens"] == memory_footprint(config).kv_capacity_tokens
+        assert sum(pool["usd_per_hour"] for pool in shown["deployment"]["pools"]) == pytest.approx(
+            shown["usd_per_hour"]
+        )
+
+
+def test_totals_are_the_sums_of_their_parts(exported: dict[str, Any]) -> None:
+    deployments, cost = exported["deployments"], exported["cost"]
+    assert sum(planned["usd_per_hour"] for planned in deployments) == pytest.approx(cost["usd_per_hour"])
+    assert sum(planned["rate_per_s"] for planned in deployments) == pytest.approx(30.0)
+    assert sum(planned["simulated"]["goodput_per_s"] for planned in deployments) == pytest.approx(cost["goodput_per_s"])
+    assert sum(planned["deployment"]["gpus"] for planned in deployments) == sum(exported["gpus"].values())
+    assert exported["allocation"]["cost_per_h"] == pytest.approx(cost["usd_per_hour"])
+
+
+def test_latencies_are_exported_with_their_tails(plan: Plan, exported: dict[str, Any]) -> None:
+    for source in ("predicted", "simulated"):
+        for metric in Metric:
+            law, shown = plan.latency(metric, simulated=source == "simulated"), exported[source][f"{metric}_s"]
+            assert shown["mean"] == pytest.approx(law.mean_s)
+            assert {name: shown[name] for name in PERCENTILES} == {n: law.quantile_s(p) for n, p in PERCENTILES.items()}
+
+
+def test_constraints_are_exported_with_slack_and_dual(plan: Plan, exported: dict[str, Any]) -> None:
+    assert plan.allocation is not None
+    rows = {row["name"]: row for row in exported["allocation"]["constraints"]}
+    assert set(rows) == {row.name for row in plan.allocation.constraints}
+    assert {"serve_demand__llama_3_1_8b", "within_budget", "within_resource__h100_sxm"} <= set(rows)
+    budget = rows["within_budget"]
+    assert budget["slack"] == pytest.approx(1000 - exported["cost"]["usd_per_hour"])
+    assert budget["dual"] is not None
+    assert "serve_demand__llama_3_1_8b" in exported["binding"]
+
+
+def test_prices_are_exported_with_source_and_date(exported: dict[str, Any]) -> None:
+    (price,) = exported["prices"]
+    assert (price["sku"], price["usd_per_gpu_hour"]) == ("h100-sxm", 2.5)
+    assert price["source_url"]
+    assert price["retrieved_on"]
+
+
+def test_agreement_is_exported_with_its_verdict(plan: Plan, exported: dict[str, Any]) -> None:
+    for pair, shown in zip(plan.agreement, exported["agreement"], strict=True):
+        difference = shown["predicted_mean_s"] / shown["simulated_mean_s"] - 1.0
+        assert shown["relative_difference"] == pytest.approx(difference)
+        assert shown["holds"] is (abs(difference) <= 0.15) is pair.holds
+
+
+def test_infeasible_plan_is_exported_with_its_diagnosis(impossible: Plan) -> None:
+    exported = plan_to_dict(impossible)
+    assert exported["feasible"] is False
+    assert (exported["cost"], exported["predicted"], exported["deployments"]) == (None, None, [])
+    assert exported["diagnosis"] == list(impossible.diagnosis) != []
+    assert {rejection["sku"] for rejection in exported["rejections"]} == {"h100-sxm"}
+
+
+def test_unbounded_latencies_become_null(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    overloaded = planner.evaluate(planned.deployment, planned.workload.at_rate(1e5))
+    shown = performance_to_dict(overloaded, plan.request.slo)
+    assert (shown["stable"], shown["goodput_per_s"]) == (False, 0.0)
+    assert set(shown["ttft_s"].values()) == {None}
+    json_text(shown)
+
+
+def test_gaps_classes_and_sampling_errors_are_exported(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    shown = performance_to_dict(planned.simulated)
+    assert shown["itl_s"]["p99"] == planned.simulated.itl.quantile_s(0.99)
+    assert {one["name"] for one in shown["classes"]} <= {"chat", "long"}
+    for metric, intervals in shown["confidence_s"].items():
+        for percentile, interval in intervals.items():
+            assert interval["low"] <= shown[metric][percentile] <= interval["high"]
+    assert performance_to_dict(planned.predicted)["confidence_s"] == {}
+
+
+def test_a_closed_loop_has_users_and_no_rate(plan: Plan) -> None:
+    deployment = plan.deployments[0].deployment
+    loop = planner.Workload.closed(4, planner.TokenLengths.constant(300, 30))
+    exported = evaluation_to_dict(deployment, loop, planner.simulate(deployment, loop))
+    json_text(exported)
+    assert exported["workload"]["concurrency"] == 4
+    assert (exported["workload"]["rate_per_s"], exported["workload"]["scv"]) == (None, None)
+    (pool, *_) = exported["deployment"]["pools"]
+    assert (pool["router"], pool["schedule"]["order"], pool["speculation"]) == ("round_robin", "fcfs", None)
+
+
+def test_goodput_needs_targets(plan: Plan) -> None:
+    assert performance_to_dict(plan.deployments[0].simulated)["goodput_per_s"] is None
+
+
+# --- schema ---------------------------------------------------------------------------------------------------------
+
+
+def _complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str = "$") -> list[str]:
+    """What breaks a schema, for the keywords that ours use. `test_schema_oracle` checks this checker's verdicts."""
+    if "$ref" in schema:
+        return _complaints(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, where)
+    if "anyOf" in schema:
+        tried = [_complaints(value, option, root, where) for option in schema["anyOf"]]
+        return [] if [] in tried else [f"{where}: none of anyOf"]
+    found = [] if value in schema.get("enum", [value]) else [f"{where}: {value!r} not in enum"]
+    if not _has_type(value, schema.get("type", [])):
+        found.append(f"{where}: is not {schema['type']}")
+    items = (
+        [(f"[{i}]", item, schema.get("items", {})) for i, item in enumerate(value)] if isinstance(value, list) else []
+    )
+    if isinstance(value, dict):
+        rest = schema.get("additionalProperties", {})
+        found += [f"{where}: {name} is missing" for name in schema.get("required", []) if name not in value]
+        items = [(f".{name}", item, schema.get("properties", {}).get(name, rest)) for name, item in value.items()]
+    for place, item, inner in items:
+        known = inner is not False
+        found += _complaints(item, inner or {}, root, where + place) if known else [f"{where}{place}: unknown"]
+    return found
+
+
+def _has_type(value: Any, allowed: str | list[str]) -> bool:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object"}
+    kind = names.get(type(value), "array")
+    return not allowed or kind in allowed or (kind == "integer" and "number" in allowed)
+
+
+def test_plans_are_as_their_schema_says(exported: dict[str, Any], impossible: Plan) -> None:
+    schema = json_schema()
+    for document in (exported, plan_to_dict(impossible)):
+        assert _complaints(document, schema, schema) == []
+
+
+def test_evaluations_are_as_their_schema_says(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    schema = json_schema(EvaluationDocument)
+    for performance in (planned.predicted, planned.simulated):
+        document = evaluation_to_dict(planned.deployment, planned.workload, performance)
+        assert _complaints(document, schema, schema) == []
+        assert document["performance"] == performance_to_dict(performance)
+        assert document["performance"]["method"] == performance.method
+    assert set(document["performance"]) == {field.name for field in dataclasses.fields(PerformanceSummary)}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"status": "fine"}, "$.status: 'fine' not in enum"),
+        ({"considered": 1.5}, "$.considered: is not integer"),
+        ({"surprise": 1}, "$.surprise: unknown"),
+        ({"cost": {}}, "$.cost: none of anyOf"),
+    ],
+)
+def test_schema_refuses_what_is_not_a_plan(exported: dict[str, Any], change: dict[str, Any], complaint: str) -> None:
+    schema = json_schema()
+    assert complaint in _complaints({**exported, **change}, schema, schema)
+
+
+def test_schema_requires_every_field(exported: dict[str, Any]) -> None:
+    schema = json_schema()
+    for name in exported:
+        without = {key: value for key, value in exported.items() if key != name}
+        assert _complaints(without, schema, schema) == [f"$: {name} is missing"]
+
+
+def test_schema_oracle(exported: dict[str, Any], impossible: Plan) -> None:
+    """An independent validator agrees."""
+    jsonschema = pytest.importorskip("jsonschema", reason="no independent JSON Schema validator installed")
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert not list(validator.iter_errors(exported))
+    assert not list(validator.iter_errors(plan_to_dict(impossible)))
+    assert list(validator.iter_errors({**exported, "status": "fine"}))
+    assert list(validator.iter_errors({**exported, "gpus": {"h100-sxm": 1.5}}))
+
+
+# --- plain data and files -------------------------------------------------------------------------------------------
+
+
+def test_plain_data_is_plain() -> None:
+    value = {Metric.TTFT: (np.float64(1.5), np.int64(2), math.nan, -math.inf, True, None, [Metric.E2E])}
+    assert json.dumps(plain(value)) == '{"ttft": [1.5, 2, null, null, true, null, ["e2e"]]}'
+
+
+def test_what_has_no_json_form_is_refused() -> None:
+    with pytest.raises(InputError, match=r"export = .*object.*: has no JSON form\. Fix: give records"):
+        plain({"x": object()})
+
+
+def test_files_are_written_as_utf8(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": [1, None]})
+    write_text(tmp_path / "b.md", "≤ 1 s\n")
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": [1, None]}
+    assert (tmp_path / "b.md").read_bytes().decode("utf-8") == "≤ 1 s\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("missing/x.json", r"output file = '.*': there is no folder .*missing\. Fix: create it"),
+        (".", r"output file = '.*': is a folder\. Fix: add a file name"),
+        ("a\0b", r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
+        ("x" * 300, r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, name: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        write_text(str(tmp_path / name) if name != "." else str(tmp_path), "text")
+
+
+def test_a_refused_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated: an administrator may write anywhere."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    require_writable(tmp_path / "x.json")
+    with pytest.raises(InputError, match=r"output file = '.*': cannot be written: Permission denied\. Fix: choose"):
+        write_text(tmp_path / "x.json", "text")

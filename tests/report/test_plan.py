@@ -1,0 +1,353 @@
+"""What is shown of a plan adds up to the plan, and its words survive Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import pytest
+
+import planner
+from planner.core import (
+    ArrivalProcess,
+    LatencyDistribution,
+    LatencyTarget,
+    Metric,
+    RequestClass,
+    Slo,
+    Table,
+    TokenLengths,
+    Workload,
+    money,
+    percent,
+    significant,
+)
+from planner.fleet import AGREEMENT, Plan
+from planner.fleet.types import Agreement
+from planner.report import plan as report
+from planner.serving import Performance
+from tests.builders import chat, mixed
+
+PRICES = {"h100-sxm": 2.5, "l40s": 1.25}
+RATE = 30.0
+ALTERNATIVES = "Best alternative per SKU and mode"
+SCENARIO: dict[str, Any] = {
+    "name": "small",
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": RATE, "lengths": {"input_tokens": 1000, "output_tokens": 100}},
+    "slo": [
+        {"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0},
+        {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.1},
+    ],
+    "search": {"skus": list(PRICES), "tp": [1], "max_running_requests": [64], "max_batched_tokens": [2048]},
+    "prices": {"usd_per_gpu_hour": PRICES},
+    "simulation": {"requests": 300},
+}
+
+
+def _plan(*overrides: str) -> Plan:
+    return planner.plan(planner.load_scenario(SCENARIO, overrides))
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return _plan()
+
+
+@pytest.fixture(scope="module")
+def impossible() -> Plan:
+    """A first token sooner than the weights can be read: 16 GB at 3.35 TB/s take 4.8 ms."""
+    return _plan("slo.0.threshold_s=0.001")
+
+
+def _table(plan: Plan, title: str) -> Table:
+    (found,) = (table for table in report.tables(plan) if table.title == title)
+    return found
+
+
+def _rows(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def _asked(plan: Plan) -> dict[str, str]:
+    return {row["what"]: row["value"] for row in _rows(_table(plan, "Request"))}
+
+
+def _number(text: str) -> float:
+    return float(re.sub(r"[,%x ]", "", text))
+
+
+def test_cost_is_gpus_times_price(plan: Plan) -> None:
+    assert plan.cost is not None
+    usd = sum(PRICES[sku] * count for sku, count in plan.gpus.items())
+    shown = {row["what"]: row["value"] for row in _rows(_table(plan, "Cost"))}
+    assert _number(shown["$ per hour"]) == pytest.approx(usd, abs=0.005)
+    assert _number(shown["$ per month"]) == pytest.approx(usd * 8760 / 12, abs=0.005)
+    assert _number(shown["$ per thousand requests"]) == pytest.approx(1000 * usd / (3600 * RATE), rel=0.005)
+    per_dollar = 3600 * _number(shown["goodput [requests/s]"]) / usd
+    assert _number(shown["goodput per dollar [requests/USD]"]) == pytest.approx(per_dollar, rel=0.01)
+    tokens = _number(shown["$ per million input tokens"]) * 1000 + _number(shown["$ per million output tokens"]) * 100
+    assert tokens * RATE * 3600 / 1e6 == pytest.approx(usd, rel=0.01)
+
+
+def test_fleet_adds_up_to_cost_and_traffic(plan: Plan) -> None:
+    assert plan.cost is not None
+    rows = _rows(_table(plan, "Fleet"))
+    assert sum(_number(row["USD/hour"]) for row in rows) == pytest.approx(plan.cost.usd_per_hour, abs=0.005 * len(rows))
+    assert sum(_number(row["GPUs"]) for row in rows) == sum(plan.gpus.values())
+    assert all(_number(row["GPUs"]) == _number(row["TP"]) * _number(row["replicas"]) for row in rows)
+    entering = [row for row in rows if not row["pool"].endswith("decode")]
+    assert sum(_number(row["requests/s"]) for row in entering) == pytest.approx(RATE, rel=0.005)
+    pools = [pool for planned in plan.deployments for pool in planned.deployment.pools]
+    for row, pool in zip(rows, pools, strict=True):
+        assert row["max running requests"] == f"{pool.config.max_running_requests:,}"
+        assert row["chunk budget [tokens]"] == f"{pool.config.max_batched_tokens:,}"
+
+
+def test_latencies_are_those_of_the_plan_in_milliseconds(plan: Plan) -> None:
+    rows = {(row["metric"], row["from"]): row for row in _rows(_table(plan, "Latency"))}
+    assert len(rows) == 2 * len(Metric)
+    for source in ("predicted", "simulated"):
+        law = plan.latency(Metric.TTFT, simulated=source == "simulated")
+        row = rows["TTFT [ms]", source]
+        for column, seconds in (("mean", law.mean_s), ("p50", law.quantile_s(0.5)), ("p99.9", law.quantile_s(0.999))):
+            assert _number(row[column]) == pytest.approx(1e3 * seconds, rel=0.006)
+    assert _number(rows["E2E [s]", "simulated"]["p95"]) == pytest.approx(
+        plan.latency(Metric.E2E, simulated=True).quantile_s(0.95), rel=0.006
+    )
+
+
+def test_targets_are_held_against_both_theory_and_simulation(plan: Plan) -> None:
+    first, second = _rows(_table(plan, "Targets"))
+    assert (first["target"], first["at most"], first["wanted share"]) == ("p99 TTFT [ms]", "1,000", "99 %")
+    assert (second["target"], second["at most"], second["wanted share"]) == ("p95 TPOT [ms]", "100", "95 %")
+    for row, check in zip((first, second), plan.targets, strict=True):
+        assert row["met"] == ("yes" if check.met else "NO")
+        assert _number(row["predicted"]) == pytest.approx(1e3 * check.predicted_s, rel=0.006)
+        assert _number(row["simulated"]) == pytest.approx(1e3 * check.simulated_s, rel=0.006)
+
+
+def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
+    assert plan.cost is not None
+    rows = _rows(_table(plan, ALTERNATIVES))
+    assert {row["only"] for row in rows} == {*PRICES, "mixed", "disaggregated"}
+    for row in rows:
+        if row["USD/hour"] == "-":
+            continue
+        difference = _number(row["USD/hour"].removeprefix(">= ")) - plan.cost.usd_per_hour
+        assert _number(row["difference"]) == pytest.approx(difference, abs=0.01)
+        assert _number(row["difference %"]) == pytest.approx(100 * difference / plan.cost.usd_per_hour, abs=0.51)
+
+
+def test_an_alternative_that_does_not_exist_has_no_numbers() -> None:
+    """70.6 B parameters in bf16 are 141 GB: they do not fit one H100 of 80 GiB."""
+    row = _rows(_table(_plan("llm=llama-3.1-70b", "search.tp=[1, 4]", "limits.gpus.l40s=0"), ALTERNATIVES))
+    by_name = {item["only"]: item for item in row}
+    assert by_name["l40s"]["USD/hour"] == "-"
+    assert by_name["l40s"]["difference %"] == "-"
+
+
+@pytest.mark.parametrize(("predicted", "verdict"), [(1.149, "yes"), (1.151, "NO"), (0.851, "yes"), (0.849, "NO")])
+def test_agreement_is_judged_at_15_percent(plan: Plan, predicted: float, verdict: str) -> None:
+    changed = dataclasses.replace(plan, agreement=(Agreement(Metric.TTFT, predicted, 1.0),))
+    (row,) = _rows(_table(changed, "Theory against simulation"))
+    assert row["within 15 %"] == verdict
+    assert _number(row["difference"]) == pytest.approx(100 * (predicted - 1.0), abs=0.51)
+
+
+def test_several_deployments_are_numbered_and_their_nodes_added(plan: Plan) -> None:
+    twice = dataclasses.replace(plan, deployments=plan.deployments * 2)
+    names = [row["pool"] for row in _rows(_table(twice, "Fleet"))]
+    assert all(name.startswith("1 ") for name in names[: len(names) // 2])
+    assert all(name.startswith("2 ") for name in names[len(names) // 2 :])
+    nodes = [_number({r["what"]: r["value"] for r in _rows(_table(p, "Cost"))}["servers"]) for p in (plan, twice)]
+    assert nodes[1] == 2 * nodes[0]
+    assert sum(_number(row["servers"]) for row in _rows(_table(plan, "Fleet"))) == nodes[0]
+
+
+def test_every_pool_shows_what_binds_it(plan: Plan) -> None:
+    rows = _rows(_table(plan, "Load of each pool"))
+    performances = [p for planned in plan.deployments for p in (planned.predicted, planned.simulated)]
+    assert len(rows) == sum(len(performance.pools) for performance in performances)
+    assert {row["bound"] for row in rows} <= {"compute", "memory", "link", "overhead"}
+    assert all(0.0 <= _number(row["utilisation"]) <= 100.0 for row in rows)
+    assert all(0.0 <= _number(row["KV held"]) <= 100.0 for row in rows)
+
+
+def test_constraints_show_slack_and_dual(plan: Plan) -> None:
+    assert plan.allocation is not None
+    rows = _rows(_table(plan, "Constraints"))
+    assert len(rows) == len(plan.allocation.constraints)
+    assert rows[0]["constraint"] == "serve_demand"
+    assert rows[0]["used and limit"] == f"{RATE:g} >= {RATE:g}"
+    assert rows[0]["slack"] == "0"
+    assert _number(rows[0]["dual"]) > 0.0
+
+
+def test_prices_carry_provider_date_and_source(plan: Plan) -> None:
+    table = _table(plan, "Prices")
+    for row in _rows(table):
+        assert row["provider"] == "own price"
+        assert _number(row["USD/GPU-hour"]) == PRICES[row["SKU"]]
+    assert "given in the request" in table.note
+
+
+def test_headline_is_one_sentence_with_the_answer(plan: Plan) -> None:
+    assert plan.cost is not None
+    line = report.headline(plan)
+    assert "\n" not in line
+    assert line.endswith("in simulation; calibrated.")
+    for part in ("llama-3.1-8b", "30 requests/s", money(plan.cost.usd_per_hour), "p99 TTFT", "p95 TPOT"):
+        assert part in line
+    for planned in plan.deployments:
+        for pool in planned.deployment.pools:
+            assert f"{pool.gpus} x {pool.config.sku.id}" in line
+
+
+def test_headline_says_when_less_is_served_than_asked(plan: Plan) -> None:
+    request = plan.request.model_copy(update={"workload": plan.request.workload.at_rate(2 * RATE)})
+    assert "30 of 60 requests/s" in report.headline(dataclasses.replace(plan, request=request))
+
+
+def test_infeasible_plan_names_the_nearest_miss_and_every_rejection(impossible: Plan) -> None:
+    assert not impossible.feasible
+    assert report.headline(impossible).startswith("No fleet serves llama-3.1-8b at 30 requests/s: nearest: ")
+    assert [table.title for table in report.tables(impossible)] == ["Request", "Rejected"]
+    rows = _rows(_table(impossible, "Rejected"))
+    assert {(row["SKU"], row["mode"]) for row in rows} == {(s, m) for s in PRICES for m in ("mixed", "disaggregated")}
+    h100 = next(row for row in rows if row["SKU"] == "h100-sxm")
+    assert _number(h100["relax by"]) > 4.8  # 1 ms against 4.8 ms, before any prompt is computed
+    (nearest,) = report.diagnosis(impossible)
+    assert nearest.startswith("nearest: ")
+
+
+def test_budget_that_is_too_small_shows_its_constraint() -> None:
+    plan = _plan("limits.budget_usd_per_hour=1.0")
+    assert not plan.feasible
+    assert "budget 1.00 USD/hour" in _asked(plan)["limits"]
+    assert any("budget" in line for line in report.diagnosis(plan))
+
+
+def test_request_table_says_what_was_asked(plan: Plan) -> None:
+    shown = _asked(plan)
+    assert shown["model"] == "llama-3.1-8b, 8.03 B parameters"
+    assert shown["targets"] == "p99 TTFT <= 1,000 ms; p95 TPOT <= 100 ms"
+    assert shown["lengths"] == "input mean 1,000, p99 1,000; output mean 100, p99 100 tokens (constant)"
+
+
+# --- one performance ------------------------------------------------------------------------------------------------
+
+
+def test_overload_is_shown_as_unbounded(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    overloaded = planner.evaluate(planned.deployment, planned.workload.at_rate(1e5))
+    shown = report.performance_tables(planned.deployment, overloaded, plan.request.slo)
+    by_title = {table.title: _rows(table) for table in shown}
+    assert {row["p99"] for row in by_title["Latency"]} == {"unbounded"}
+    assert {row["met"] for row in by_title["Targets"]} == {"NO"}
+    assert report.performance_headline(planned.deployment, overloaded).startswith("Overloaded: ")
+
+
+def test_performance_tables_tell_theory_from_simulation(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    for performance, source in ((planned.predicted, "predicted"), (planned.simulated, "simulated")):
+        for table in report.performance_tables(planned.deployment, performance):
+            assert {row["from"] for row in _rows(table) if "from" in row} <= {source}
+        assert "p99 TTFT" in report.performance_headline(planned.deployment, performance)
+
+
+def test_classes_and_sampling_errors_have_tables_of_their_own() -> None:
+    """Each class has its percentiles and its own targets; every interval holds the percentile it is about."""
+    slo = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=1e-6),))
+    classes = (
+        RequestClass(name="chat", lengths=TokenLengths.constant(300, 50), share=0.75, slo=slo),
+        RequestClass(name="batch", lengths=TokenLengths.constant(2000, 100), share=0.25),
+    )
+    deployment = mixed()
+    simulated = planner.simulate(
+        deployment, Workload(arrivals=ArrivalProcess(rate_per_s=10.0), classes=classes), requests=2000
+    )
+    tables = {table.title: table for table in report.performance_tables(deployment, simulated)}
+    rows = {row[0]: row for row in tables["Classes of requests"].rows}
+    assert (rows["chat"][-1], rows["batch"][-1]) == ("0 %", "-")  # nothing is faster than a microsecond
+    assert float(rows["batch"][2]) > float(rows["chat"][2])  # longer prompts, later first tokens
+    errors = {row[0]: row[1:] for row in tables["Sampling error of the simulated percentiles"].rows}
+    assert set(errors) == {"TTFT [ms]", "TPOT [ms]", "E2E [s]"}
+    for cell, percentile in zip(errors["TTFT [ms]"], (0.5, 0.9, 0.95, 0.99), strict=True):
+        low, high = (float(end.replace(",", "")) for end in cell.split(" to "))
+        assert low * 0.99 <= 1e3 * simulated.ttft.quantile_s(percentile) <= high * 1.01
+
+
+def test_theory_and_one_class_have_neither() -> None:
+    predicted = planner.evaluate(mixed(), chat(5.0))
+    titles = [table.title for table in report.performance_tables(mixed(), predicted)]
+    assert titles == ["Deployment", "Latency", "Load of each pool"]
+
+
+def test_kv_transfer_is_mentioned_where_there_is_one(plan: Plan) -> None:
+    planned = plan.deployments[0]
+    sent: Performance = dataclasses.replace(planned.predicted, kv_transfer_s=0.0125)
+    changed = dataclasses.replace(plan, deployments=(dataclasses.replace(planned, predicted=sent),))
+    assert "12.5 ms" in _table(changed, "Latency").note
+
+
+def test_token_laws_keep_means_and_percentiles() -> None:
+    lengths = planner.load_lengths("azure-2023-conv")
+    inputs, outputs = report.token_laws(lengths)
+    assert (inputs.mean_s, outputs.mean_s) == pytest.approx((lengths.mean_input, lengths.mean_output))
+    assert isinstance(inputs, LatencyDistribution)
+
+
+# --- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_holds_every_number_of_the_cost(plan: Plan) -> None:
+    assert plan.cost is not None
+    text = report.markdown(plan)
+    cost = plan.cost
+    dollars = [value for name, value in dataclasses.asdict(cost).items() if name.startswith("usd_")]
+    for shown in [*map(money, dollars), significant(cost.goodput_per_s), significant(cost.requests_per_usd)]:
+        assert f" {shown} " in text
+
+
+def test_markdown_shows_the_same_cells_as_the_tables(plan: Plan) -> None:
+    text = report.markdown(plan)
+    for table in report.tables(plan):
+        assert f"\n## {table.title}\n" in text
+        for row in table.rows:
+            assert "| " + " | ".join(row) + " |" in text
+    for line in (*report.assumed(plan), *plan.warnings, *report.METHOD):
+        assert f"- {line}" in text
+
+
+def test_markdown_rows_are_as_wide_as_their_headings(plan: Plan) -> None:
+    blocks = re.findall(r"(?:^\|.*\|\n)+", report.markdown(plan), flags=re.MULTILINE)
+    assert len(blocks) == len(report.tables(plan))
+    for block in blocks:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1
+
+
+def test_words_of_a_user_cannot_break_the_report(plan: Plan) -> None:
+    named = plan.request.model_copy(update={"name": "a|b\n# c <script> `d` *e*"})
+    title = report.markdown(dataclasses.replace(plan, request=named)).splitlines()[0]
+    assert title == r"# Capacity plan: a\|b # c &lt;script> \`d\` \*e\*"
+
+
+def test_markdown_of_an_infeasible_plan_says_why(impossible: Plan) -> None:
+    text = report.markdown(impossible)
+    assert "## Why it is infeasible, and what would help" in text
+    assert "relax that target by a factor of" in text
+    assert "## Cost" not in text
+
+
+def test_version_is_that_of_the_package(plan: Plan) -> None:
+    assert report.planner_version() == planner.__version__
+    assert f"llm-capacity-planner {planner.__version__} in " in report.markdown(plan)
+
+
+def test_percent_of_agreement_is_the_one_in_the_heading() -> None:
+    assert percent(AGREEMENT) == "15 %"
+    assert math.isclose(AGREEMENT, 0.15)

@@ -1,0 +1,54 @@
+"""Every notebook runs from top to bottom in a kernel of its own, draws its charts, and is committed without outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+
+os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # otherwise jupyter_core warns that its folders will move
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+CHARTS = {"plan-a-chat-service": 4, "calibrate-with-measurements": 1, "sweep-and-compare": 4}
+DRAWS = "vegaEmbed("
+"""What the page of an Altair chart calls to draw it."""
+
+
+def _code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def test_there_are_notebooks() -> None:
+    assert {path.stem for path in NOTEBOOKS} == set(CHARTS)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_valid_and_committed_without_outputs(path: Path) -> None:
+    nbformat.validate(json.loads(path.read_text(encoding="utf-8")))
+    assert not [cell for cell in _code(_read(path)) if cell.outputs or cell.execution_count is not None]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_draws(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In an empty folder: a notebook that was downloaded by itself has nothing beside it."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # of the kernel's own machinery; the planner's are met elsewhere
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = _read(path)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in _code(notebook) for output in cell.outputs]
+    drawn = [output for output in outputs if DRAWS in output.get("data", {}).get("text/html", "")]
+    assert len(drawn) == CHARTS[path.stem]
+    assert not [output for output in outputs if output.get("name") == "stderr"]

@@ -1,0 +1,48 @@
+"""Every command and every line of Python in the README works."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli.base import app
+from tests.places import ROOT
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^    planner (.+?)(?:  +#.*)?$", README, re.MULTILINE)
+
+
+def test_make_targets_exist() -> None:
+    targets = re.findall(r"^    make (\w+)", README, re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets == ["plan", "test", "app"]
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_python_runs_as_printed() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "README.md", "exec"), {})
+    assert len(printed.getvalue().splitlines()) == len(re.findall(r"^print\(", code, re.MULTILINE)) == 4
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "my-case" not in c and not c.startswith("plan")])
+def test_commands_run_as_printed(command: str) -> None:
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert result.exit_code == 0, result.output
+
+
+def test_links_point_at_files() -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)", README)
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_printed_plan_is_of_the_packaged_scenario() -> None:
+    printed = README.split("<!-- plan output: begin -->")[1].split("<!-- plan output: end -->")[0]
+    assert "Serve llama-3.3-70b-instruct at 40 requests/s" in printed

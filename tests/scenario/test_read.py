@@ -1,0 +1,213 @@
+"""Scenarios: packaged ones load, bad ones are refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hardware_db import Dtype, load_hardware
+from planner.core import ArrivalProcess, ClosedLoop, InputError, RecordedArrivals, SharedPrefixes, UnknownNameError
+from planner.fleet import hardware_for, plan
+from planner.scenario import files, list_scenarios, load_scenario
+from planner.scenario import read as scenario
+from planner.scenario import types as scenario_types
+from tests.builders import small_request
+
+MINIMAL: dict[str, Any] = {
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": 1.0, "lengths": {"input_tokens": 10, "output_tokens": 10}},
+    "slo": [{"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0}],
+    "search": {"skus": ["h100-sxm"]},
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The minimal scenario with fields replaced."""
+    return {**MINIMAL, **changes}
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_packaged_scenarios_load(name: str) -> None:
+    request = load_scenario(name)
+    assert request.name == name
+    assert request.prices.as_of is not None  # a worked example repeats
+
+
+def test_the_worked_example_is_what_it_says() -> None:
+    request = load_scenario("chat-llama-70b")
+    assert request.llm.id == "llama-3.3-70b-instruct"
+    assert request.precision.weights is Dtype.FP8
+    assert request.workload.arrivals.rate_per_s == 40.0
+    # Azure 2023 conversation trace: mean 1154.7 tokens in, 211.1 out, interarrival CV 1.09 (its README).
+    assert request.workload.lengths.mean_input == pytest.approx(1154.7, rel=1e-3)
+    assert request.workload.lengths.mean_output == pytest.approx(211.1, rel=1e-3)
+    assert request.workload.arrivals.scv**0.5 == pytest.approx(1.09, abs=0.01)
+    assert set(request.search.skus) == {"a100-sxm-80gb", "h100-sxm", "h200-sxm", "l40s", "b200-sxm", "mi300x"}
+
+
+def test_a_file_its_text_and_its_dict_give_the_same_request(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    assert load_scenario(path) == load_scenario(str(path)) == load_scenario(MINIMAL)
+
+
+def test_a_price_list_of_ones_own_stands_in_for_the_listed_prices_of_its_skus(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("sku,usd_per_gpu_hour\nh100-sxm,1.25\n")
+    own = changed(prices={"file": "prices.csv"}, search={"skus": ["h100-sxm", "h200-sxm"]})
+    found = scenario.build_request(scenario.read_scenario(own)[0], tmp_path)
+    hardware = hardware_for(found)
+    assert {price.usd_per_gpu_hour for price in hardware.prices if price.sku == "h100-sxm"} == {1.25}
+    listed = [price for price in load_hardware().prices if price.sku == "h200-sxm"]
+    assert [price for price in hardware.prices if price.sku == "h200-sxm"] == listed
+    assert list(scenario.file_references(own)) == ["prices.file"]  # so that an upload that names one is refused
+    assert plan(found, simulate=False, alternatives=False).cost.usd_per_hour == pytest.approx(1.25)  # type: ignore[union-attr]
+
+
+def test_a_price_list_that_is_not_there_is_named(tmp_path: Path) -> None:
+    own = scenario.read_scenario(changed(prices={"file": "nowhere.csv"}))[0]
+    with pytest.raises(InputError, match=r"prices\.file"):
+        scenario.build_request(own, tmp_path)
+
+
+def test_paths_start_from_the_scenario_file(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,20\n1,30,40\n2.5,30,40\n")
+    scenario = tmp_path / "s.yaml"
+    workload = {"rate_per_s": 2.0, "lengths": {"trace": "trace.csv"}}
+    scenario.write_text(yaml.safe_dump(changed(workload=workload)))
+    assert load_scenario(scenario).workload.lengths.mean_input == pytest.approx(70 / 3)
+
+
+def test_classes_are_mixed_by_share() -> None:
+    classes = [
+        {"name": "short", "share": 0.75, "lengths": {"input_tokens": 10, "output_tokens": 10}},
+        {"name": "long", "share": 0.25, "lengths": {"input_tokens": 50, "output_tokens": 10}},
+    ]
+    request = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": classes}))
+    assert request.workload.lengths.mean_input == pytest.approx(20.0)
+
+
+def test_classes_say_how_they_are_treated() -> None:
+    chat = {"name": "chat", "share": 0.5, "lengths": {"input_tokens": 900, "output_tokens": 10}, "priority": -1}
+    batch = {"name": "batch", "share": 0.5, "lengths": {"input_tokens": 50, "output_tokens": 10}, "weight": 3}
+    chat |= {"slo": MINIMAL["slo"], "prefixes": {"tokens": 600, "groups": 2, "skew": 1}}
+    first, second = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": [chat, batch]})).workload.classes
+    assert (first.priority, second.weight) == (-1, 3.0)
+    assert first.slo is not None and first.slo.targets[0].name == "p99 TTFT"
+    assert first.prefixes == SharedPrefixes(tokens=600, groups=2, skew=1.0)
+    assert (second.priority, second.slo, second.prefixes) == (0, None, None)
+
+
+def test_arrivals_come_in_batches_in_a_loop_or_as_recorded(tmp_path: Path) -> None:
+    lengths = MINIMAL["workload"]["lengths"]
+    batched = load_scenario(changed(workload={"rate_per_s": 3.0, "batch_mean": 4, "lengths": lengths})).workload
+    assert isinstance(batched.arrivals, ArrivalProcess)
+    assert (batched.arrivals.batch_mean, batched.rate_per_s) == (4.0, 3.0)
+    closed = load_scenario(changed(workload={"concurrency": 6, "lengths": lengths})).workload
+    assert closed.arrivals == ClosedLoop(concurrency=6)
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,20\n1,30,40\n3,30,40\n")
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(yaml.safe_dump(changed(workload={"replay": "t.csv", "rate_per_s": 2.0})))
+    replayed = load_scenario(scenario).workload
+    assert isinstance(replayed.arrivals, RecordedArrivals)
+    assert replayed.rate_per_s == pytest.approx(2.0)
+    assert replayed.arrivals.input_tokens == (10, 30, 30)
+
+
+def test_precision_defaults_to_the_checkpoints_own() -> None:
+    assert load_scenario(MINIMAL).precision.weights is Dtype.BF16
+    assert load_scenario(changed(llm="minimax-m2.5")).precision.weights is Dtype.FP8_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (changed(workload={**MINIMAL["workload"], "rate_per_s": -3}), r"workload.rate_per_s = -3: .*greater than 0"),
+        (changed(workload={**MINIMAL["workload"], "rate_per_s": float("nan")}), r"rate_per_s = nan: .*finite"),
+        (changed(workload={"rate_per_s": 1}), "needs either lengths or classes"),
+        (changed(workload={"rate_per_s": 1, "lengths": "azure"}), r"azure.*unknown name.*azure-2023-co"),
+        (changed(workload={**MINIMAL["workload"], "scv": "azur"}), "unknown name"),
+        (changed(slo=[{"metric": "ttft", "percentile": 1.5, "threshold_s": 1}]), r"percentile = 1.5.*0.99 for p99"),
+        (changed(slo=[{"metric": "ttft", "percentile": 0.5, "threshold_s": 0}]), "threshold_s = 0"),
+        (changed(slo=[{"metric": "latency", "percentile": 0.5, "threshold_s": 1}]), r"metric = 'latency'.*ttft"),
+        (changed(slo=[]), r"slo = \[\]"),
+        (changed(llm="llama-9"), r"unknown name.*llama"),
+        (changed(extra=1), "extra = 1: unknown field"),
+        (changed(workload={"lengths": {"input_tokens": 1, "output_tokens": 1}}), r"rate_per_s = '\(missing\)'"),
+        (changed(workload={**MINIMAL["workload"], "concurrency": 4}), "does not go with workload.concurrency"),
+        (changed(workload={**MINIMAL["workload"], "replay": "t.csv"}), "does not go with workload.replay"),
+        (changed(workload={"replay": "none.csv"}), "workload.replay = .*no such file"),
+        (changed(workload={**MINIMAL["workload"], "batch_mean": 0.5}), "batch_mean = 0.5"),
+        (changed(workload={**MINIMAL["workload"], "prefixes": {"tokens": 0}}), "tokens = 0"),
+        (changed(objective="cheap"), r"objective = 'cheap'.*min_cost"),
+        (changed(search={"skus": []}), "skus"),
+        ({k: v for k, v in MINIMAL.items() if k != "slo"}, r"slo = '\(missing\)': required field is missing"),
+        (changed(limits={"budget_usd_per_hour": 0}), "budget_usd_per_hour = 0"),
+    ],
+)
+def test_bad_content_is_one_line_with_field_value_bound_and_fix(content: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        load_scenario(content)
+    assert "\n" not in str(caught.value)
+    assert "Fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"- a\n- b\n", "must be a mapping of fields"),
+        (b"a: [1\n", "is not plain YAML"),
+        (b"a: &x [1]\nb: *x\n", "aliases"),
+        (b"!!python/object/apply:os.system ['true']\n", "is not plain YAML"),
+        (b"\xff\xfe\x00\x01", "is not UTF-8 text"),
+        (b"[" * 20_000, "nested too deeply|not plain YAML"),
+        (b"x: " + b"a" * 1_100_000, "larger than 1000000 bytes"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, raw: bytes, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=text):
+        load_scenario(path)
+
+
+def test_names_that_are_no_scenario(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"scenario = 'chat-lama'.*chat-llama-70b"):
+        load_scenario("chat-lama")
+    with pytest.raises(InputError, match="no such file"):
+        load_scenario(tmp_path / "missing.yaml")
+    with pytest.raises(InputError):
+        load_scenario(tmp_path)
+
+
+def test_builders_give_what_they_say() -> None:
+    assert small_request().workload.arrivals.rate_per_s == 30.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1: 2",
+        "on: true",
+        "2026-11-22: x",
+        "~: 1",
+        "search: {skus: [h100-sxm], 3: 4}",
+        "workload: {rate_per_s: 1.0, lengths: {3: 4}}",
+        "slo: [{1.5: 2}]",
+    ],
+)
+def test_names_of_fields_that_yaml_reads_as_something_else_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    """YAML 1.1 reads 1, on, ~ and dates as other than text; records take their fields by name."""
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({**MINIMAL, **yaml.safe_load(text)}))
+    with pytest.raises(InputError, match=r"has fields whose names are no text\. Fix: .* quotes"):
+        load_scenario(path)
+
+
+def test_the_parts_of_scenario_files_are_found_where_they_were() -> None:
+    """Reading files and the records of the fields have modules of their own; whoever imports one name, has it."""
+    assert scenario.list_scenarios is files.list_scenarios
+    assert scenario.Scenario is scenario_types.Scenario
+    assert set(scenario.__all__) <= set(vars(scenario))

@@ -1,0 +1,286 @@
+"""The screen never bounds a configuration below what its full evaluation sustains, and seldom far above it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_db import select_calibration
+from planner.core import InputError, LatencyTarget, Metric, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
+from planner.engine import ReplicaConfig, Schedule, Speculation
+from planner.llm import Precision, load_llm
+from planner.roofline import Parallelism
+from planner.search import Demand
+from planner.search.bounds import POOL_SIZES, Screen, pool_class, screen
+from planner.search.bounds_prompts import convex_below, prompt_steps
+from planner.search.cache_keys import machine
+from planner.serving import (
+    CLOSEST,
+    Deployment,
+    Pool,
+    Role,
+    Router,
+    decode_stage,
+    decoding_only,
+    evaluate,
+    excess,
+    pool_limit_per_s,
+    pool_model,
+    prefill_stage,
+    sustainable_rate_per_s,
+    tandem_tpot,
+    transfer_law,
+)
+from planner.serving.stage import fluid_rate_per_s, idle_latencies
+from tests.builders import CHAT, HARDWARE
+
+BUDGETS, LIMITS, SIZES = (512, 2048, 8192), (16, 64, 256), (1, 2, 5, 16)
+LONG = TokenLengths.from_pairs([3000, 500, 12000], [30, 400, 100], [0.5, 0.4, 0.1])
+JUST_ABOVE, HARDLY_ANY = 1.001, 0.01
+
+
+def slo(ttft_s: float, tpot_s: float, percentile: float = 0.99, **changes: Any) -> Slo:
+    """A target on TTFT and one on TPOT."""
+    targets = (
+        LatencyTarget(metric=Metric.TTFT, percentile=percentile, threshold_s=ttft_s),
+        LatencyTarget(metric=Metric.TPOT, percentile=percentile, threshold_s=tpot_s),
+    )
+    return Slo(targets=targets, **changes)
+
+
+def demand(model: str, lengths: TokenLengths = CHAT, scv: float = 1.0, goals: Slo | None = None) -> Demand:
+    """One class of requests."""
+    return Demand(load_llm(model), Precision(), Workload.of(1.0, lengths, scv), goals or slo(1.0, 0.03))
+
+
+def replica(asked: Demand, sku: str, tp: int, calibrated: bool, budget: int, limit: int, **more: Any) -> ReplicaConfig:
+    """A configuration of the grid."""
+    return ReplicaConfig(
+        llm=asked.llm,
+        sku=HARDWARE.skus[sku],
+        engine=HARDWARE.engines["vllm"],
+        precision=asked.precision,
+        parallelism=Parallelism(tp=tp),
+        calibration=select_calibration(HARDWARE, sku, "vllm") if calibrated else None,
+        max_batched_tokens=budget,
+        max_running_requests=limit,
+        **more,
+    )
+
+
+def grid(asked: Demand, calibrated: bool, role: Role) -> Iterator[tuple[Pool, float]]:
+    """Every pool of a small grid with the bound on what it sustains [1/s]; pool sizes take turns."""
+    sizes = itertools.cycle(SIZES)
+    for sku, tp in itertools.product(("h100-sxm", "a100-sxm-80gb"), (1, 2)):
+        found: Screen | None = None
+        for budget, limit in itertools.product(BUDGETS, LIMITS):
+            pool = Pool(role=role, config=replica(asked, sku, tp, calibrated, budget, limit), replicas=next(sizes))
+            try:
+                slots = pool_model(pool, asked.workload.lengths).max_running
+            except InputError:
+                continue
+            found = found or screen(pool.config, role, asked, BUDGETS, float(max(LIMITS)))
+            yield pool, found.bound_per_s(pool.replicas, budget, slots)
+
+
+def holds(pool: Pool, asked: Demand, rate_per_s: float) -> bool:
+    """Whether a pool meets the targets of its role at a rate (hardly any for none), by the full theory."""
+    rate_per_s = max(rate_per_s, HARDLY_ANY)
+    if rate_per_s >= CLOSEST * pool_limit_per_s(pool, asked.workload):
+        return False
+    workload = asked.workload.at_rate(rate_per_s)
+    if pool.role is Role.MIXED:
+        return excess(evaluate(Deployment(pools=(pool,)), workload), asked.slo) <= 0.0
+    ttft, tpot = asked.slo.targets
+    if pool.role is Role.PREFILL:
+        return prefill_stage(pool, workload).queue.ttft.quantile_s(ttft.percentile) <= ttft.threshold_s
+    stage = decode_stage(pool, workload)
+    transfer = transfer_law(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
+    law = tandem_tpot(stage.queue, stage.lengths, transfer)
+    return law.quantile_s(tpot.percentile) <= tpot.threshold_s
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("calibrated", [True, False], ids=["calibrated", "rooflines"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_no_pool_of_a_whole_grid_holds_its_targets_just_above_the_bound(
+    model: str, calibrated: bool, role: Role
+) -> None:
+    asked = demand(model)
+    pools = list(grid(asked, calibrated, role))
+    wrong = [
+        f"{pool.config.label} c{pool.config.max_batched_tokens} b{pool.config.max_running_requests} x{pool.replicas}"
+        for pool, bound in pools
+        if holds(pool, asked, JUST_ABOVE * bound)
+    ]
+    assert len(pools) >= 27 and not wrong
+
+
+CASES = {
+    "tight": (CHAT, 1.0, slo(0.3, 0.02, 0.95)),
+    "loose": (CHAT, 1.0, slo(3.0, 0.2, 0.9)),
+    "bursts": (CHAT, 4.0, slo(1.0, 0.05)),
+    "regular": (CHAT, 0.1, slo(1.0, 0.05)),
+    "all alike": (TokenLengths.constant(1000, 200), 1.0, slo(1.0, 0.05)),
+    "long prompts": (LONG, 1.0, slo(3.0, 0.05)),
+    "nothing decodes": (TokenLengths.from_pairs([300, 2000], [1, 1]), 1.0, slo(0.5, 0.05)),
+    "together": (CHAT, 1.0, slo(0.5, 0.03, attainment=0.9)),
+    "median": (CHAT, 1.0, slo(0.1, 0.015, 0.5)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bound_holds_for_other_requests_and_targets(case: str) -> None:
+    lengths, scv, goals = CASES[case]
+    asked = demand("llama-3.1-8b", lengths, scv, goals)
+    pools = [found for place, found in enumerate(grid(asked, True, Role.MIXED)) if place % 2 == 0]
+    assert pools and not [
+        (pool.config.label, pool.replicas) for pool, bound in pools if holds(pool, asked, JUST_ABOVE * bound)
+    ]
+
+
+def test_the_bound_holds_for_targets_on_the_end_of_requests() -> None:
+    target = LatencyTarget(metric=Metric.E2E, percentile=0.95, threshold_s=6.0)
+    asked = demand("llama-3.1-8b", goals=Slo(targets=(target,)))
+    pools = list(grid(asked, True, Role.MIXED))
+    assert not [pool.config.label for pool, bound in pools if holds(pool, asked, JUST_ABOVE * bound)]
+
+
+@pytest.mark.parametrize("router", [Router.LEAST_REQUESTS, Router.POWER_OF_TWO, Router.RANDOM])
+def test_the_bound_holds_behind_other_routers(router: Router) -> None:
+    """Those that look at the replicas shorten the wait for a first token: nothing of it may be counted on."""
+    asked = demand("llama-3.1-8b", LONG, goals=slo(0.6, 0.05, 0.9))
+    for tp, budget, count in itertools.product((1, 2), BUDGETS, (2, 16)):
+        config = replica(asked, "h100-sxm", tp, True, budget, 256)
+        pool = Pool(role=Role.PREFILL, config=config, replicas=count, router=router)
+        bound = screen(config, Role.PREFILL, asked, BUDGETS, 256.0, router).bound_per_s(count, budget, 256.0)
+        assert not holds(pool, asked, JUST_ABOVE * bound)
+
+
+def test_the_bound_holds_where_prompts_and_decodes_have_steps_of_their_own() -> None:
+    asked = demand("llama-3.1-8b", goals=slo(0.2, 0.03))
+    for tp, budget, count in itertools.product((1, 2), BUDGETS, (1, 8)):
+        config = replica(asked, "h100-sxm", tp, True, budget, 256).model_copy(
+            update={"engine": HARDWARE.engines["sglang"]}
+        )
+        pool = Pool(role=Role.MIXED, config=config, replicas=count)
+        slots = pool_model(pool, asked.workload.lengths).max_running
+        bound = screen(config, Role.MIXED, asked, BUDGETS, 256.0).bound_per_s(count, budget, slots)
+        assert bound > 0.0 and not config.schedule.mixed_steps
+        assert not holds(pool, asked, JUST_ABOVE * bound)
+
+
+def test_the_bound_holds_under_speculation() -> None:
+    asked = demand("llama-3.1-8b")
+    draft = Speculation(draft_tokens=3, acceptance=0.7, draft_cost=0.05)
+    for tp, budget in itertools.product((1, 2), BUDGETS):
+        config = replica(asked, "h100-sxm", tp, True, budget, 256, speculation=draft)
+        pool = Pool(role=Role.MIXED, config=config, replicas=4)
+        slots = pool_model(pool, asked.workload.lengths).max_running
+        bound = screen(config, Role.MIXED, asked, BUDGETS, 256.0).bound_per_s(4, budget, slots)
+        assert bound > 0.0 and not holds(pool, asked, JUST_ABOVE * bound)
+
+
+def test_the_bound_holds_behind_prefix_caches() -> None:
+    prefixes = SharedPrefixes(tokens=600, groups=20, skew=1.0)
+    kind = RequestClass(lengths=TokenLengths.from_pairs([800, 2000], [150, 300]), prefixes=prefixes)
+    asked = demand("llama-3.1-8b")
+    asked = Demand(asked.llm, asked.precision, Workload(arrivals=asked.workload.arrivals, classes=(kind,)), asked.slo)
+    for limit, router in itertools.product((16, 256), (Router.ROUND_ROBIN, Router.PREFIX_AFFINITY)):
+        config = replica(asked, "h100-sxm", 1, True, 2048, limit, own_schedule=Schedule(prefix_cache=True))
+        pool = Pool(role=Role.MIXED, config=config, replicas=4, router=router)
+        at = machine(config, Role.MIXED, asked, "prefix caches", BUDGETS, 256)
+        bound = at.screen.bound_per_s(4, 2048, at.slots(2048, limit))
+        assert bound > 0.0 and not holds(pool, asked, JUST_ABOVE * bound)
+
+
+def test_the_bound_is_close_where_requests_are_many_and_within_the_fluid_one() -> None:
+    """Of a large pool at a target on TPOT at least 70 % are reached (a bound of infinity would be of no use)."""
+    asked = demand("llama-3.1-8b")
+    for sku, tp in itertools.product(("h100-sxm", "a100-sxm-80gb"), (1, 2)):
+        pool = Pool(role=Role.MIXED, config=replica(asked, sku, tp, True, 2048, 256), replicas=16)
+        slots = pool_model(pool, asked.workload.lengths).max_running
+        bound = screen(pool.config, Role.MIXED, asked, BUDGETS, 256.0).bound_per_s(16, 2048, slots)
+        exact = sustainable_rate_per_s(Deployment(pools=(pool,)), asked.workload, asked.slo, tolerance=0.01)
+        assert 0.7 < exact / bound <= 1.0
+        assert bound <= 1.03 * 16 * fluid_rate_per_s(pool, asked.workload, 0.03)
+
+
+def test_the_bound_per_replica_grows_with_the_pool_and_with_the_targets() -> None:
+    asked = demand("llama-3.1-8b")
+    config = replica(asked, "h100-sxm", 1, True, 2048, 256)
+    found = screen(config, Role.MIXED, asked, BUDGETS, 256.0)
+    per_replica = [found.bound_per_s(size, 2048, 256.0) / size for size in (*POOL_SIZES, 1000)]
+    assert np.all(np.diff(per_replica) >= -1e-9)
+    bounds = []
+    for tpot_s in (0.01, 0.02, 0.04, 0.08, 0.16):
+        looser = demand("llama-3.1-8b", goals=slo(1.0, tpot_s))
+        bounds.append(screen(config, Role.MIXED, looser, BUDGETS, 256.0).bound_per_s(4, 2048, 256.0))
+    assert np.all(np.diff(bounds) >= 0.0)
+
+
+def test_idle_latencies_are_those_of_requests_that_meet_nobody() -> None:
+    """Against `idle_latencies`, cell by cell, on a workload of so few cells that none is merged."""
+    asked = demand("llama-3.1-8b", TokenLengths.constant(1500, 100))
+    config = replica(asked, "h100-sxm", 1, False, 2048, 64)
+    found = screen(config, Role.MIXED, asked, (512, 2048), 64.0)
+    exact = idle_latencies(Pool(role=Role.MIXED, config=config, replicas=1), asked.workload)
+    for target, reached_s in found.idle_s.items():
+        assert reached_s[1] == pytest.approx(exact[target.metric].quantile_s(target.percentile), rel=0.01)
+
+
+def test_the_convex_function_is_the_largest_one_below() -> None:
+    """Against the definition: the least of all lines between two points, at each point."""
+    rng = np.random.default_rng(3)
+    tokens = np.append(0.0, np.sort(rng.uniform(1.0, 100.0, 12)))[None, :]
+    added = np.append(0.0, np.sort(rng.uniform(0.0, 5.0, 12)))[None, None, :]
+    found, x, y = convex_below(added, tokens)[0, 0], tokens[0], added[0, 0]
+    for k in range(x.size):
+        lines = [
+            y[i] + (y[j] - y[i]) * (x[k] - x[i]) / (x[j] - x[i]) if j > i else y[i]
+            for i in range(k + 1)
+            for j in range(k, x.size)
+        ]
+        assert found[k] == pytest.approx(min(lines), abs=1e-12)
+
+
+def test_sums_over_chunks_are_those_of_every_prompt() -> None:
+    """A linear function of the tokens of a step sums to the prompt, and a count of chunks to their number."""
+    steps = prompt_steps(LONG, (512, 2048))
+    for b, budget in enumerate((512, 2048)):
+        assert steps.groups[b] @ steps.tokens[b] == pytest.approx(steps.law.groups)
+        counts = steps.groups[b].sum(axis=1)
+        assert counts == pytest.approx(np.floor(steps.law.groups / budget) + 1.0)
+
+
+def test_a_decode_pool_sees_only_what_decodes() -> None:
+    """Requests of one token leave it alone: three quarters of them make it carry four times as many."""
+    some = TokenLengths.from_pairs([500, 500], [200, 1], [0.25, 0.75])
+    mixed, pure = (demand("llama-3.1-8b", lengths) for lengths in (some, decoding_only(some)[0]))
+    bounds = [
+        screen(replica(one, "h100-sxm", 1, True, 2048, 64), Role.DECODE, one, (2048,), 64.0).bound_per_s(2, 2048, 64.0)
+        for one in (mixed, pure)
+    ]
+    assert bounds[0] >= 3.99 * bounds[1]
+
+
+def test_links_limit_pools_that_hand_over() -> None:
+    asked = demand("llama-3.1-8b", TokenLengths.constant(100_000, 2), goals=slo(1e3, 1e3))
+    slow = HARDWARE.skus["h100-sxm"]
+    nic = slow.node.nic_bytes_per_s_per_gpu.model_copy(update={"value": 1e9})
+    sku = slow.model_copy(update={"node": slow.node.model_copy(update={"nic_bytes_per_s_per_gpu": nic})})
+    config = replica(asked, "h100-sxm", 1, True, 2048, 64).model_copy(update={"sku": sku})
+    found = screen(config, Role.PREFILL, asked, (2048,), 64.0)
+    sent = 100_000 * 2 * 32 * 8 * 128 * 2  # tokens x (K and V) x layers x KV heads x channels x bytes
+    assert found.bound_per_s(3, 2048, 64.0) <= 3 * 1e9 / sent * (1.0 + 1e-9)
+    assert math.isclose(found.link_per_s, 1e9 / sent)
+
+
+def test_pool_classes_take_the_next_larger_size() -> None:
+    assert [pool_class(size) for size in POOL_SIZES] == list(range(len(POOL_SIZES)))
+    assert pool_class(POOL_SIZES[-1] + 1) == len(POOL_SIZES)

@@ -1,0 +1,235 @@
+"""The grid is whole, what is dropped is dropped for a reason that full models confirm, and families hold together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import pytest
+
+from hardware_db import Dtype, select_calibration
+from planner.core import (
+    InputError,
+    LatencyTarget,
+    Metric,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+    with_unit,
+)
+from planner.engine import ReplicaConfig, Speculation
+from planner.llm import Precision, load_llm
+from planner.roofline import Parallelism
+from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
+from planner.search.cache_keys import machine, machine_key, with_limits
+from planner.serving import Deployment, Pool, Role, evaluate, pool_model
+from tests.builders import CHAT, FP8, HARDWARE
+
+SKUS = ("h100-sxm", "a100-sxm-80gb")
+SMALL: dict[str, Any] = {
+    "skus": SKUS,
+    "tp": (1, 2),
+    "max_running_requests": (32, 128),
+    "max_batched_tokens": (512, 2048),
+}
+
+
+def slo(ttft_s: float = 0.5, tpot_s: float = 0.03) -> Slo:
+    """A target on TTFT and one on TPOT."""
+    targets = (
+        LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=ttft_s),
+        LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=tpot_s),
+    )
+    return Slo(targets=targets)
+
+
+def demand(model: str = "llama-3.1-8b", goals: Slo | None = None, lengths: TokenLengths = CHAT) -> Demand:
+    """Chat."""
+    return Demand(load_llm(model), Precision(), Workload.of(10.0, lengths), goals or slo())
+
+
+def found(asked: Demand | None = None, **changes: Any) -> FamilySet:
+    """Families of the small search space, or of one with changes."""
+    search = SearchSpace(**{**SMALL, **changes})
+    offers = [
+        Offer(HARDWARE.skus[sku], {engine: select_calibration(HARDWARE, sku, engine) for engine in search.engines})
+        for sku in search.skus
+    ]
+    return find_families(asked or demand(), search, offers, HARDWARE.engines)
+
+
+def test_every_combination_of_the_grid_is_there_once() -> None:
+    """Mixed: all; prefill pools: chunk budgets only; decode pools: batch limits only."""
+    got = found()
+    assert got.considered == 2 * 2 * 2 * 2 * 3 and not got.rejections
+    for role, count in ((Role.MIXED, 4), (Role.PREFILL, 2), (Role.DECODE, 2)):
+        families = [family for family in got.families if family.role is role]
+        assert {(family.sku, family.gpus) for family in families} == set(itertools.product(SKUS, (1, 2)))
+        for family in families:
+            knobs = {(m.config.max_batched_tokens, m.config.max_running_requests) for m in family.members}
+            assert len(knobs) == len(family.members) == count
+    assert len({family.name for family in got.families}) == len(got.families)
+    names = [(family.role, member.name) for family in got.families for member in family.members]
+    assert len(set(names)) == len(names)
+
+
+def test_members_of_a_family_buy_the_same_and_say_how_they_differ() -> None:
+    got = found(
+        precisions=(FP8, Precision(weights=Dtype.FP8, activations=Dtype.FP8)),
+        more_engines=("sglang",),
+        prefix_cache=(False, True),
+        speculation=(None, Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)),
+        skus=("h100-sxm",),
+        tp=(1,),
+        modes=(Mode.MIXED,),
+    )
+    assert got.considered == 3 * 2 * 2 * 2 * 4
+    assert {family.kv_cache for family in got.families} == {"bf16", "fp8"}
+    for family in got.families:
+        assert {member.config.parallelism for member in family.members} == {Parallelism(tp=1)}
+        assert len({member.name for member in family.members}) == len(family.members)
+    tags = {member.tag for family in got.families for member in family.members}
+    assert "" in tags and any("sglang" in tag and "w fp8 a fp8" in tag and "prefix cache" in tag for tag in tags)
+    assert any("draft 2" in tag for tag in tags)
+    for family in got.families:
+        for member in family.members:
+            assert ("prefix cache" in member.tag) == member.config.schedule.prefix_cache
+            assert ("draft" in member.tag) == (member.config.speculation is not None)
+
+
+def test_what_is_left_out_is_counted_and_adds_up() -> None:
+    got = found(demand("llama-3.1-70b"), tp=(1, 2, 8), ep=(1, 3), max_batched_tokens=(8, 2048))
+    members = sum(len(family.members) for family in got.families)
+    assert members + sum(got.left_out.values()) == got.considered
+    assert got.left_out["does not fit in memory"] > 0
+    assert got.left_out["refused: parallelism.ep"] > 0
+    assert got.left_out["a chunk budget or batch limit out of range"] > 0
+
+
+def test_only_what_fits_is_a_member() -> None:
+    """Against the pool model, which raises for what does not fit, on a model that needs several GPUs."""
+    asked = demand("llama-3.1-70b", slo(5.0, 1.0))
+    got = found(asked, tp=(1, 2, 4), max_running_requests=(32, 512), max_batched_tokens=(512, 16384))
+    there = {(m.config.label, m.config.max_batched_tokens, m.config.max_running_requests)
+             for family in got.families if family.role is Role.MIXED for m in family.members}  # fmt: skip
+    for sku, tp, budget, limit in itertools.product(SKUS, (1, 2, 4), (512, 16384), (32, 512)):
+        config = ReplicaConfig(
+            llm=asked.llm,
+            sku=HARDWARE.skus[sku],
+            engine=HARDWARE.engines["vllm"],
+            parallelism=Parallelism(tp=tp),
+            calibration=select_calibration(HARDWARE, sku, "vllm"),
+            max_batched_tokens=budget,
+            max_running_requests=limit,
+        )
+        try:
+            pool_model(Pool(role=Role.MIXED, config=config, replicas=1), asked.workload.lengths)
+            fits = True
+        except InputError:
+            fits = False
+        assert fits == ((config.label, budget, limit) in there)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b"])
+@pytest.mark.parametrize("role", Role)
+def test_slots_are_those_of_the_pool_model(model: str, role: Role) -> None:
+    """Dense, latent attention with attention ranks, windows: with any limits, and however many there are of them."""
+    asked = demand(model)
+    config = ReplicaConfig(
+        llm=asked.llm,
+        sku=HARDWARE.skus["h200-sxm"],
+        engine=HARDWARE.engines["vllm"],
+        precision=FP8 if model == "deepseek-v3" else Precision(),
+        parallelism=Parallelism(tp=2, dp=8, ep=16) if model == "deepseek-v3" else Parallelism(tp=4),
+        max_batched_tokens=512,
+        max_running_requests=8,
+    )
+    at = machine(config, role, asked, "a test", (512, 8192), 1024)
+    for budget, limit in itertools.product((512, 8192), (8, 1024)):
+        pool = Pool(role=role, config=with_limits(config, budget, limit), replicas=1)
+        assert at.slots(budget, limit) == pytest.approx(pool_model(pool, CHAT).max_running, rel=1e-12)
+
+
+def test_what_misses_a_target_even_when_idle_does_so_by_full_evaluation() -> None:
+    tight = demand(goals=slo(0.5, 0.0075))
+    got = found(tight, modes=(Mode.MIXED,))
+    there = {m.config.label for family in got.families for m in family.members}
+    assert there and len(there) < 4
+    for sku, tp in itertools.product(SKUS, (1, 2)):
+        config = ReplicaConfig(
+            llm=tight.llm,
+            sku=HARDWARE.skus[sku],
+            engine=HARDWARE.engines["vllm"],
+            parallelism=Parallelism(tp=tp),
+            calibration=select_calibration(HARDWARE, sku, "vllm"),
+        )
+        calm = evaluate(Deployment.mixed(config), tight.workload.at_rate(1e-3))
+        assert calm.meets(tight.slo) == (config.label in there)
+
+
+def test_a_sku_with_nothing_is_rejected_with_the_nearest_reason() -> None:
+    """The ratio is the relaxation that would do: with it the SKU has a family, with a little less it has none."""
+    hopeless = found(demand(goals=slo(0.5, 0.002)), skus=("a100-sxm-80gb",), modes=(Mode.MIXED,))
+    (rejection,) = hopeless.rejections
+    assert not hopeless.families and "p99 TPOT" in rejection.reason and "even when idle" in rejection.reason
+    for factor, some in ((1.001, True), (0.999, False)):
+        relaxed = demand(goals=slo(0.5, 0.002 * rejection.ratio * factor))
+        assert bool(found(relaxed, skus=("a100-sxm-80gb",), modes=(Mode.MIXED,)).families) == some
+    huge = found(demand("deepseek-v3"), modes=(Mode.MIXED,))
+    assert [one.ratio for one in huge.rejections] == [math.inf, math.inf]
+    assert all("leave no KV cache" in one.reason for one in huge.rejections)
+
+
+def test_a_reason_writes_latencies_as_everything_else_does() -> None:
+    """Seconds of prefill are thousands of milliseconds, not 6.56e+03; E2E is in seconds."""
+    long = TokenLengths.constant(100_000, 200)
+    goals = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=1.0),))
+    whole = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.99, threshold_s=2.0),))
+    for targets, text in (
+        (goals, r": p99 TTFT \d{1,3},\d{3} ms > 1,000 ms even"),
+        (whole, r" \d+(\.\d+)? s > 2 s even"),
+    ):
+        slow = demand(lengths=long, goals=targets)
+        (rejection,) = found(slow, skus=("a100-sxm-80gb",), tp=(1,), modes=(Mode.MIXED,)).rejections
+        assert re.search(text, rejection.reason), rejection.reason
+        reached = rejection.ratio * targets.targets[0].threshold_s
+        assert with_unit(reached, targets.targets[0].metric) in rejection.reason
+
+
+def test_without_decodes_there_is_nothing_to_hand_over() -> None:
+    got = found(demand(lengths=TokenLengths.constant(500, 1)))
+    assert {family.role for family in got.families} == {Role.MIXED}
+    assert [one.mode for one in got.rejections] == [Mode.DISAGGREGATED] * 2
+    assert all("nothing to decode" in one.reason for one in got.rejections)
+
+
+def test_prefix_caches_are_looked_at_with_what_they_find() -> None:
+    """A prompt that is shared to 90 % meets a TTFT that it misses without the cache."""
+    prefixes = SharedPrefixes(tokens=7200)
+    alike = RequestClass(lengths=TokenLengths.constant(8000, 100), prefixes=prefixes)
+    asked = Demand(
+        load_llm("llama-3.1-8b"),
+        Precision(),
+        Workload(arrivals=Workload.of(1.0, CHAT).arrivals, classes=(alike,)),
+        slo(0.15, 0.05),
+    )
+    got = found(asked, prefix_cache=(False, True), skus=("h100-sxm",), tp=(1,), modes=(Mode.MIXED,))
+    assert {member.tag for family in got.families for member in family.members} == {"prefix cache"}
+
+
+def test_keys_tell_machines_apart_and_nothing_else() -> None:
+    config = ReplicaConfig(llm=load_llm("llama-3.1-8b"), sku=HARDWARE.skus["h100-sxm"], engine=HARDWARE.engines["vllm"])
+    same = config.model_copy(update={"sku": config.sku.model_copy(), "max_batched_tokens": 512})
+    assert machine_key(config) == machine_key(same)
+    others = (
+        config.model_copy(update={"precision": FP8}),
+        config.model_copy(update={"parallelism": Parallelism(tp=2)}),
+        config.model_copy(update={"sku": HARDWARE.skus["h200-sxm"]}),
+        config.model_copy(update={"calibration": select_calibration(HARDWARE, "h100-sxm", "vllm")}),
+        config.model_copy(update={"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.1)}),
+    )
+    assert len({machine_key(one) for one in (config, *others)}) == 1 + len(others)

@@ -1,0 +1,137 @@
+"""Rates: the crossing found is the crossing, and a sweep shows what `evaluate` says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.core import InputError, JointLaw, LatencyDistribution, LatencyTarget, Metric, Slo, Workload
+from planner.serving import Deployment, Performance, evaluate, excess, largest_stable_rate_per_s, sustainable_rate_per_s
+from planner.serving.rates import rate_sweep
+from tests.builders import calibrated, chat
+
+TTFT = LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5)
+TPOT = LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.03)
+SLO = Slo(targets=(TTFT, TPOT))
+POOL = Deployment.mixed(calibrated(), 2)
+BASE = evaluate(POOL, chat(1.0))
+
+
+def one_server(rate_scale: float = 1.0) -> object:
+    """A judge with the TTFT of M/M/1: p99 = ln(100) / (mu - lambda), mu the largest stable rate of the pool."""
+    mu = largest_stable_rate_per_s(POOL, chat(1.0)) * rate_scale
+
+    def judge(_: Deployment, workload: Workload) -> Performance:
+        p = (np.arange(1000) + 0.5) / 1000
+        sojourn = LatencyDistribution.from_samples(-np.log(1.0 - p) / max(mu - workload.rate_per_s, 1e-9))
+        return replace(BASE, ttft=sojourn, tpot=LatencyDistribution.constant(0.01), joint=None)
+
+    return judge
+
+
+def test_rate_of_a_queue_with_a_closed_form() -> None:
+    """p99 of M/M/1 within t as long as lambda <= mu - ln(100) / t (1 % from the points of the law)."""
+    mu = largest_stable_rate_per_s(POOL, chat(1.0))
+    found = sustainable_rate_per_s(POOL, chat(1.0), SLO, one_server())  # type: ignore[arg-type]
+    assert found == pytest.approx(mu - math.log(100.0) / 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("slo", [SLO, Slo(targets=(TTFT, TPOT), attainment=0.9), Slo(targets=(TPOT,))])
+def test_targets_hold_at_the_rate_found_and_fail_a_little_above(slo: Slo) -> None:
+    rate = sustainable_rate_per_s(POOL, chat(1.0), slo)
+    assert evaluate(POOL, chat(rate)).meets(slo)
+    assert not evaluate(POOL, chat(1.01 * rate)).meets(slo)
+
+
+def test_tighter_targets_never_sustain_more() -> None:
+    rates = [
+        sustainable_rate_per_s(POOL, chat(1.0), Slo(targets=(TTFT.model_copy(update={"threshold_s": seconds}),)))
+        for seconds in (0.05, 0.1, 0.3, 1.0, 10.0)
+    ]
+    assert rates == sorted(rates)
+
+
+def test_a_target_below_the_idle_latency_sustains_nothing_and_a_loose_one_all_that_is_stable() -> None:
+    nothing = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.5, threshold_s=1e-6),))
+    assert sustainable_rate_per_s(POOL, chat(1.0), nothing) == 0.0
+    loose = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.5, threshold_s=1e6),))
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    assert sustainable_rate_per_s(POOL, chat(1.0), loose) == pytest.approx(limit, rel=0.01)
+
+
+def test_joint_share_lies_between_its_bounds() -> None:
+    """Frechet: sum - 1 <= P(both) <= the smaller."""
+    found = evaluate(POOL, chat(60.0))
+    ttft, tpot = found.ttft.quantile_s(0.8), found.tpot.quantile_s(0.7)
+    targets = tuple(
+        LatencyTarget(metric=metric, percentile=0.5, threshold_s=seconds)
+        for metric, seconds in ((Metric.TTFT, ttft), (Metric.TPOT, tpot))
+    )
+    assert 0.5 - 0.01 <= found.attainment(Slo(targets=targets)) <= 0.7 + 0.02
+
+
+def test_joint_law_of_dependent_groups() -> None:
+    """Two kinds of requests, one fast in both and one slow in both: half meet both, not a quarter."""
+    law = JointLaw(
+        np.array([[1.0], [9.0]]),
+        np.ones(1),
+        np.array([[1.0], [9.0]]),
+        np.ones(1),
+        np.eye(2) / 2.0,
+        np.arange(2.0),
+        np.arange(2.0),
+    )
+    assert law.within(5.0, 5.0) == 0.5
+    assert law.within(10.0, 5.0) == 0.5
+    assert law.within(10.0, 10.0) == 1.0
+
+
+def test_sweep_is_evaluate_at_each_rate() -> None:
+    sweep = rate_sweep(POOL, chat(1.0), rates_per_s=[40.0, 5.0])
+    assert sweep.rates_per_s.tolist() == [5.0, 40.0]
+    assert sweep.latencies_s(Metric.TTFT, 0.99)[1] == evaluate(POOL, chat(40.0)).ttft.quantile_s(0.99)
+    assert sweep.goodput_per_s(SLO)[0] == pytest.approx(5.0, rel=0.02)
+    assert sweep.binding(SLO)[0] is None
+
+
+def test_sweep_ends_below_the_limit_of_stability() -> None:
+    sweep = rate_sweep(POOL, chat(1.0), points=4)
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    assert sweep.rates_per_s[-1] == pytest.approx(0.995 * limit)
+    assert all(performance.stable for performance in sweep.performances)
+    tails = sweep.latencies_s(Metric.TTFT, 0.99)
+    assert np.all(np.diff(tails) > 0.0)
+
+
+@pytest.mark.parametrize("metric", [Metric.TTFT, Metric.TPOT, Metric.E2E])
+@pytest.mark.parametrize("percentile", [0.5, 0.99])
+def test_interpolated_rates_are_those_evaluated(metric: Metric, percentile: float) -> None:
+    few = rate_sweep(POOL, chat(1.0), points=20)
+    exact = [evaluate(POOL, chat(rate)).distribution(metric).quantile_s(percentile) for rate in few.rates_per_s[:19]]
+    ratio = few.latencies_s(metric, percentile)[:19] / exact
+    assert ratio == pytest.approx(np.ones(19), abs=0.09)
+    assert np.median(np.abs(ratio - 1.0)) < 0.02
+
+
+def test_a_sweep_beyond_stability_is_infinite_from_there_on() -> None:
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    sweep = rate_sweep(POOL, chat(1.0), rates_per_s=np.linspace(0.1, 1.5, 30) * limit)
+    tails = sweep.latencies_s(Metric.TTFT, 0.99)
+    assert np.isfinite(tails[sweep.rates_per_s < 0.9 * limit]).all()
+    assert np.isinf(tails[sweep.rates_per_s > limit]).all()
+    assert sweep.goodput_per_s(SLO)[-1] == 0.0
+
+
+def test_overload_is_infinitely_far_from_its_targets() -> None:
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    assert excess(evaluate(POOL, chat(2.0 * limit)), SLO) == math.inf
+
+
+def test_sweep_refuses() -> None:
+    with pytest.raises(InputError, match=r"rates_per_s = .*needs rates > 0"):
+        rate_sweep(POOL, chat(1.0), rates_per_s=[0.0])
+    with pytest.raises(InputError, match=r"points = 0: must be >= 1"):
+        rate_sweep(POOL, chat(1.0), points=0)

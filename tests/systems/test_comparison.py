@@ -1,0 +1,363 @@
+"""Serving systems side by side: directions that published work agrees on, cost, and answers in place of errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+import pytest
+
+import planner
+from planner.charts import systems
+from planner.core import (
+    ArrivalProcess,
+    InputError,
+    LatencyTarget,
+    Metric,
+    RequestClass,
+    Slo,
+    TokenLengths,
+    UnknownNameError,
+    Workload,
+)
+from planner.engine import step_time
+from planner.report import comparison, json_documents
+from planner.serving import Deployment, largest_stable_rate_per_s
+from planner.serving.static_batching import largest_static_rate_per_s
+from planner.simulator import simulate
+from planner.systems import SYSTEMS, Comparison, Row, compare
+from planner.traffic import load_lengths
+from tests.builders import CHAT, disaggregated, mixed, replica, small_request
+
+AZURE = load_lengths("azure-2023-conv")
+SLO = Slo(
+    targets=(
+        LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=1.0),
+        LatencyTarget(metric=Metric.TPOT, percentile=0.9, threshold_s=0.03),
+    )
+)
+NAMES = ("static", "orca", "vllm", "sarathi", "disaggregated", "mtp")
+
+
+@pytest.fixture(scope="module")
+def compared() -> Comparison:
+    """Conversation traffic that continuous batching carries with ease and static batching does not."""
+    return compare(
+        mixed(2), Workload.of(16.0, AZURE), SLO, NAMES, requests=700, usd_per_gpu_hour=3.0, rates=(4.0, 16.0)
+    )
+
+
+def _p99(row: Row, metric: Metric) -> float:
+    assert row.simulated is not None
+    return row.simulated.distribution(metric).quantile_s(0.99)
+
+
+# --- what published work agrees on ----------------------------------------------------------------------------------
+
+
+def test_continuous_batching_beats_static_by_two_to_ten(compared: Comparison) -> None:
+    """Orca (OSDI 2022) and what followed report 2 to 10 times on real lengths, and more where memory is short."""
+    static = compared.row("static")
+    assert static.simulated is not None and not static.simulated.stable
+    deployment = mixed(1)
+    alone = SYSTEMS["static"].variant(deployment, Workload.of(1.0, AZURE), None).deployment
+    batched = largest_static_rate_per_s(alone.pools[0], AZURE)
+    ratio = largest_stable_rate_per_s(deployment, Workload.of(1.0, AZURE)) / batched
+    assert ratio > 2.0
+    assert compared.row("vllm").requests_per_s > 2.0 * static.requests_per_s
+
+
+def test_whole_prompts_stall_answers_and_chunks_do_not(compared: Comparison) -> None:
+    """Sarathi-Serve (OSDI 2024): the tail of the gaps is that of whole prompts, and chunks bound it."""
+    chunked = _p99(compared.row("sarathi"), Metric.ITL)
+    assert _p99(compared.row("vllm"), Metric.ITL) > 1.5 * chunked
+    assert _p99(compared.row("disaggregated"), Metric.ITL) < chunked
+
+
+def test_contiguous_memory_is_mostly_empty_and_pages_are_not(compared: Comparison) -> None:
+    """vLLM (SOSP 2023, figure 2): 20 to 38 % of contiguous memory holds tokens, of paged memory 96 %."""
+    orca, vllm = (compared.row(name).performance for name in ("orca", "vllm"))
+    assert orca is not None and vllm is not None
+    assert orca.pools[0].kv_waste > 0.6
+    assert vllm.pools[0].kv_waste < 0.05
+    assert orca.pools[0].kv_occupancy > 5 * vllm.pools[0].kv_occupancy
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser", "factor", "targets"),
+    [
+        ("vllm", "orca", 1.2, ((Metric.TTFT, 0.9, 1.0), (Metric.TPOT, 0.9, 0.03))),
+        ("disaggregated", "vllm", 1.3, ((Metric.TTFT, 0.9, 0.4), (Metric.TPOT, 0.9, 0.0085))),
+        ("sarathi", "vllm", 2.0, ((Metric.TTFT, 0.9, 0.4), (Metric.ITL, 0.99, 0.02))),
+        ("sarathi", "disaggregated", 1.0, ((Metric.TTFT, 0.9, 1.0), (Metric.TPOT, 0.9, 0.03))),
+    ],
+)
+def test_who_sustains_more_depends_on_the_targets(
+    winner: str, loser: str, factor: float, targets: tuple[tuple[Metric, float, float], ...]
+) -> None:
+    """Pages hold more than pieces (SOSP 2023); pools apart pay where TPOT is tight (DistServe, OSDI 2024) and do not
+    where it is not; chunks pay where gaps are limited (Sarathi-Serve, OSDI 2024)."""
+    slo = Slo(targets=tuple(LatencyTarget(metric=m, percentile=p, threshold_s=s) for m, p, s in targets))
+    found = compare(mixed(4), Workload.of(10.0, AZURE), slo, (winner, loser), requests=400, sustain=True)
+    more, less = (found.row(name).sustained_per_s for name in (winner, loser))
+    assert more is not None and less is not None
+    assert more > factor * less > 0.0
+
+
+def test_chunk_size_trades_first_tokens_for_gaps() -> None:
+    workload = Workload.of(5.0, TokenLengths.constant(4000, 100))
+    small, large = (
+        simulate(Deployment.mixed(replica(max_batched_tokens=budget)), workload, requests=300) for budget in (256, 8192)
+    )
+    assert small.itl.quantile_s(0.99) < large.itl.quantile_s(0.99)
+    assert small.ttft.mean_s > large.ttft.mean_s
+
+
+def test_same_requests_for_all(compared: Comparison) -> None:
+    counts = {row.simulated.requests for row in compared.compared if row.simulated is not None}
+    assert counts == {630}  # 700 less a tenth of warm-up
+    again = compare(mixed(2), Workload.of(16.0, AZURE), SLO, ("sarathi",), requests=700, usd_per_gpu_hour=3.0)
+    assert _p99(again.row("sarathi"), Metric.E2E) == _p99(compared.row("sarathi"), Metric.E2E)
+
+
+def test_priorities_show_in_the_classes_and_starve_the_others() -> None:
+    """At a load where requests queue: the preferred class waits less than under first come, the other one more."""
+    lengths = TokenLengths.constant(2000, 100)
+    classes = (
+        RequestClass(name="first", lengths=lengths, share=0.5, priority=0),
+        RequestClass(name="last", lengths=lengths, share=0.5, priority=1),
+    )
+    workload = Workload(arrivals=ArrivalProcess(rate_per_s=12.0, scv=4.0), classes=classes)
+    crowded = mixed(max_running_requests=12)
+    found = compare(crowded, workload, None, ("engine", "priority"), requests=800)
+    ttft = {
+        (row.system.name, one.name): one.ttft.mean_s
+        for row in found.compared
+        if row.simulated is not None
+        for one in row.simulated.classes
+    }
+    assert ttft["priority", "first"] < 0.7 * ttft["engine", "first"]
+    assert ttft["priority", "last"] > 1.1 * ttft["engine", "last"]
+    shown = {table.title: table for table in comparison.tables(found)}
+    assert [row[0] for row in shown["Class last"].rows] == ["engine", "priority"]
+
+
+def test_notes_name_the_systems_they_are_about(compared: Comparison) -> None:
+    notes = compared.assumptions
+    assert "orca, vllm: theory: prompts are split over steps, though the engine keeps them whole" in notes
+    assert any(note.startswith("h100-sxm: uncalibrated") for note in notes)  # of all of them
+
+
+# --- cost and rates -------------------------------------------------------------------------------------------------
+
+
+def test_cost_is_price_over_tokens(compared: Comparison) -> None:
+    """2 GPUs at 3 USD/h over 16 requests/s of the mean output."""
+    row = compared.row("sarathi")
+    expected = 1e6 * 2 * 3.0 / (3600 * 16.0 * AZURE.mean_output)
+    assert row.usd_per_million_output_tokens() == pytest.approx(expected)
+    both = AZURE.mean_output / (AZURE.mean_output + AZURE.mean_input)
+    assert row.usd_per_million_tokens() == pytest.approx(expected * both)
+    assert row.usd_per_million_output_tokens(8.0) == pytest.approx(2 * expected)
+    assert compared.row("static").usd_per_million_output_tokens() > 1.5 * expected
+    assert row.usd_per_million_output_tokens(0.0) == math.inf
+
+
+def test_a_price_is_found_or_said_to_be_missing() -> None:
+    listed = compare(mixed(), Workload.of(1.0, AZURE), systems=("engine",), simulated=False)
+    assert "USD/GPU-hour" in listed.price and "http" in listed.price
+    assert listed.row("engine").usd_per_hour is not None
+
+
+def test_attainment_falls_with_the_rate(compared: Comparison) -> None:
+    points = compared.row("static").attainments
+    assert [point.rate_per_s for point in points] == [4.0, 16.0]
+    assert points[0].attainment >= points[1].attainment
+    assert compared.row("sarathi").attainments[1].attainment == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_the_sustained_rate_is_where_targets_stop_holding(simulated: bool) -> None:
+    """Held just below, missed just above: what bisection promises (monotone up to 2 %)."""
+    workload = Workload.of(5.0, TokenLengths.constant(500, 50))
+    deployment = mixed()
+    found = compare(deployment, workload, SLO, ("engine",), sustain=True, simulated=simulated, requests=300)
+    rate = found.row("engine").sustained_per_s
+    assert rate is not None
+
+    def holds(at: float) -> bool:
+        again = workload.at_rate(at)
+        judged = simulate(deployment, again, requests=300) if simulated else planner.evaluate(deployment, again)
+        return judged.meets(SLO)
+
+    assert holds(rate)
+    assert not holds(rate * 1.02)
+
+
+def test_retries_cost_what_they_repeat() -> None:
+    """The same GPUs at the same useful rate cost the same; what repeats shows as load."""
+    workload = Workload.of(2.0, AZURE)
+    found = compare(mixed(), workload, SLO, ("engine", "retry"), simulated=False, usd_per_gpu_hour=3.0)
+    plain, retried = found.row("engine"), found.row("retry")
+    assert plain.predicted is not None and retried.predicted is not None
+    assert retried.usd_per_million_output_tokens() == pytest.approx(plain.usd_per_million_output_tokens())
+    assert retried.predicted.rate_per_s == pytest.approx(plain.predicted.rate_per_s / 0.6106)
+    assert retried.goodput_per_s(SLO) == pytest.approx(plain.goodput_per_s(SLO), rel=0.02)
+
+
+# --- answers in place of errors -------------------------------------------------------------------------------------
+
+
+def test_what_does_not_apply_is_a_row_with_a_reason(compared: Comparison) -> None:
+    row = compared.row("mtp")
+    assert (row.performance, row.variant, row.usd_per_million_tokens()) == (None, None, math.inf)
+    assert "no multi-token-prediction module" in row.reason
+    assert row not in compared.compared
+    with pytest.raises(InputError, match="was not compared"):
+        compared.row("jsq")
+
+
+def test_closed_loops_are_compared_too() -> None:
+    found = compare(mixed(), Workload.closed(8, CHAT), None, ("engine", "static"), requests=80)
+    engine, static = found.row("engine"), found.row("static")
+    assert engine.requests_per_s > static.requests_per_s > 0.0
+    assert static.predicted is None and static.simulated is not None  # theory has no closed loop of batches
+
+
+def test_a_request_is_planned_first() -> None:
+    request = small_request()
+    found = compare(request, systems=("engine",), requests=300)
+    assert not found.deployment.is_disaggregated
+    assert found.slo == request.slo
+    with pytest.raises(InputError, match="relax it"):
+        compare(small_request(slo=[{"metric": "ttft", "percentile": 0.9, "threshold_s": 1e-6}]), systems=("engine",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"deployment": disaggregated()}, "starts from a mixed pool"),
+        ({"systems": ("orka",)}, "unknown name"),
+        ({"rates": (1.0,), "slo": None}, "judged by targets"),
+        ({"rates": (-1.0,)}, "must be > 0"),
+        ({"rates": (1.0,) * 51}, "at most 50"),
+        (
+            {"sustain": True, "workload": Workload.closed(4, TokenLengths.constant(9, 9))},
+            "no rate that could be changed",
+        ),
+        ({"usd_per_gpu_hour": 0.0}, "must be > 0"),
+        ({"workload": Workload.of(1.0, TokenLengths.constant(200_000, 10))}, "longer than the"),
+        ({"workload": None}, "has no traffic"),
+    ],
+)
+def test_bad_input_is_refused(arguments: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"deployment": mixed(), "workload": Workload.of(1.0, AZURE), "slo": SLO, **arguments}
+    with pytest.raises((InputError, UnknownNameError), match=text):
+        compare(given.pop("deployment"), given.pop("workload"), given.pop("slo"), requests=100, **given)
+
+
+def test_progress_names_every_system() -> None:
+    said: list[str] = []
+    compare(mixed(), Workload.of(1.0, AZURE), None, ("engine", "orca"), requests=100, progress=said.append)
+    stages = [stage for stage in said if "%" not in stage]
+    assert stages == ["engine: theory", "engine: simulation", "orca: theory", "orca: simulation"]
+    assert said[-1] == "orca: simulation, 100%"
+
+
+# --- tables, CSV, JSON ----------------------------------------------------------------------------------------------
+
+
+def test_tables_hold_every_system_that_applies(compared: Comparison) -> None:
+    shown = {table.title: table for table in comparison.tables(compared)}
+    assert {"TTFT [ms]", "TPOT [ms]", "ITL [ms]", "E2E [s]", "What comes out", "Cost", "Memory"} <= set(shown)
+    for title, table in shown.items():
+        assert [row[0] for row in table.rows] == list(NAMES if title == "Systems" else NAMES[:-1])
+    assert comparison.left_out(compared)[0].startswith("mtp: ")
+    assert "2 x h100-sxm TP1 mixed under 16 requests/s" in comparison.headline(compared)
+    assert "Requests within all targets, by arrival rate" in shown
+
+
+def test_csv_has_the_figures(compared: Comparison) -> None:
+    lines = list(csv.DictReader(io.StringIO(comparison.csv_text(compared))))
+    by = {(line["system"], line["from"]): line for line in lines}
+    assert len(by) == 11  # five systems from both, and the reason of the sixth
+    found = by["sarathi", "simulated"]
+    assert float(found["p99_itl_s"]) == _p99(compared.row("sarathi"), Metric.ITL)
+    assert "module" in by["mtp", "predicted"]["reason"]
+
+
+def test_json_is_plain_and_as_its_schema_says(compared: Comparison) -> None:
+    document = json_documents.plain(comparison.comparison_document(compared))
+    json_documents.json_text(document)
+    schema = json_documents.json_schema(comparison.ComparisonDocument)
+    assert set(document) == set(schema["$defs"]["ComparisonDocument"]["properties"])
+    rows = {row["name"]: row for row in document["systems"]}
+    assert rows["mtp"]["predicted"] is None and rows["mtp"]["reason"]
+    assert rows["orca"]["simulated"]["itl_s"]["p99"] == _p99(compared.row("orca"), Metric.ITL)
+
+
+# --- charts ---------------------------------------------------------------------------------------------------------
+
+
+def test_laws_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> None:
+    rows = [row for row in systems.latency_cdf_rows(compared, Metric.TTFT) if row["system"] == "orca"]
+    latencies = [row["latency_ms"] for row in rows]
+    assert latencies == sorted(latencies)
+    found = compared.row("orca").simulated
+    assert found is not None
+    for row in rows[::40]:
+        assert row["latency_ms"] == pytest.approx(1e3 * found.ttft.quantile_s(row["share"]))
+        assert row["share"] + row["beyond"] == pytest.approx(1.0)
+
+
+def test_the_legend_of_laws_names_the_systems_that_have_one(compared: Comparison) -> None:
+    """A system whose queue grows without bound has no law; the others keep their colours without it."""
+    drawn = {row["system"] for row in systems.latency_cdf_rows(compared, Metric.TTFT)}
+    color = systems.latency_cdfs(compared, Metric.TTFT).to_dict()["layer"][0]["encoding"]["color"]
+    assert set(color["legend"]["values"]) == drawn
+    assert color["scale"]["domain"] == [row.system.name for row in compared.compared]
+
+
+def test_every_chart_has_units_on_its_axes(compared: Comparison) -> None:
+    made = systems.charts(compared)
+    assert set(made) == {"ttft_cdf", "tpot_cdf", "e2e_cdf", "itl_cdf", "goodput", "cost", "attainment", "token_gaps"}
+    for chart in made.values():
+        text = chart.to_json()
+        assert chart.title.text and chart.title.subtitle
+        assert any(unit in text for unit in ("(ms)", "requests/s", "USD per million"))
+    assert systems.html(compared).lstrip().startswith("<!DOCTYPE html>")
+
+
+def test_charts_that_lack_their_figures_say_so() -> None:
+    bare = compare(mixed(), Workload.of(1.0, AZURE), None, ("engine",), simulated=False)
+    for chart, text in (
+        (systems.goodput, "judged by targets"),
+        (systems.attainment, "needs rates"),
+        (systems.sustained, "sustain=True"),
+    ):
+        with pytest.raises(InputError, match=text):
+            chart(bare)
+
+
+def test_the_stall_of_a_prompt_is_its_step() -> None:
+    """The long gap is one step of the whole prompt; chunks spread it, and both process every token of it."""
+    config = replica()
+    rows = systems.token_gap_rows(config, chunk_tokens=512, prompt_tokens=4000, running=16)
+    gaps = {
+        name: [row["gap_ms"] for row in rows if row["system"] == name]
+        for name in ("whole prompt", "chunks of 512 tokens")
+    }
+    assert max(gaps["whole prompt"]) == pytest.approx(1e3 * step_time(config, [1015] * 16, [(4000, 0)]).total_s)
+    assert max(gaps["whole prompt"]) > 5 * max(gaps["chunks of 512 tokens"])
+    slow = [gap for gap in gaps["chunks of 512 tokens"] if gap > 1.3 * gaps["chunks of 512 tokens"][0]]
+    assert len(slow) in (8, 9)  # 4000 / (512 - 16) = 8.06
+
+
+@pytest.mark.parametrize(
+    ("traffic", "text"), [({"chunk_tokens": 8}, "above the 32"), ({"arrives": 99}, "from 1 to 59")]
+)
+def test_a_trace_that_shows_nothing_is_refused(traffic: dict[str, int], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        systems.token_gap_rows(replica(), **traffic)

@@ -1,0 +1,244 @@
+"""The catalogue of serving systems: each makes what its paper describes, on the same GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.core import (
+    ArrivalProcess,
+    InputError,
+    RequestClass,
+    SharedPrefixes,
+    TokenLengths,
+    UnknownNameError,
+    Workload,
+)
+from planner.engine import (
+    Batching,
+    KvAllocation,
+    Order,
+    Preemption,
+    Speculation,
+    memory_footprint,
+    weights_bytes_per_gpu,
+)
+from planner.engine.replica import step_shape
+from planner.llm import load_llm
+from planner.serving import Deployment, Role, Router, evaluate
+from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
+from planner.systems.catalogue import chosen_systems
+from planner.systems.variants import TOKENS_PER_STEP, Variant, drafting, eagle_draft_cost
+from tests.builders import CHAT, chat, disaggregated, mixed, replica
+from tests.places import DOCS
+
+LENGTHS = TokenLengths.constant(1000, 200)
+BASE = mixed(4)
+
+
+def _classes(**of_the_second: object) -> Workload:
+    first = RequestClass(name="chat", lengths=LENGTHS, share=0.5)
+    second = RequestClass(name="batch", lengths=LENGTHS, share=0.5, **of_the_second)
+    return Workload(arrivals=ArrivalProcess(rate_per_s=8.0), classes=(first, second))
+
+
+RICH = _classes(priority=1, weight=2.0, prefixes=SharedPrefixes(tokens=500, groups=4))
+"""Traffic that every system but `mtp` has something to do with."""
+
+
+def _variant(name: str, deployment: Deployment = BASE, workload: Workload = RICH) -> Variant:
+    return SYSTEMS[name].variant(deployment, workload, None)
+
+
+@pytest.mark.parametrize("name", sorted(set(SYSTEMS) - {"mtp"}))
+def test_every_system_uses_the_same_gpus_and_says_what_it_is(name: str) -> None:
+    system, variant = SYSTEMS[name], _variant(name)
+    assert variant.deployment.gpus == BASE.gpus
+    assert all(text.strip() for text in (system.citation, system.summary, system.theory))
+    assert system.summary.endswith(".")
+    assert variant.workload.classes == RICH.classes
+
+
+def test_the_defaults_are_the_steps_serving_took() -> None:
+    assert [system.name for system in chosen_systems(DEFAULT_SYSTEMS)] == list(DEFAULT_SYSTEMS)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], "one or more"), (["orca", "orca"], "different"), (["orka"], "unknown name.*orca")]
+)
+def test_bad_choices_are_refused(names: list[str], text: str) -> None:
+    with pytest.raises((InputError, UnknownNameError), match=text):
+        chosen_systems(names)
+
+
+def test_a_system_of_ones_own_is_taken_as_it_is() -> None:
+    assert chosen_systems([SYSTEMS["orca"]]) == (SYSTEMS["orca"],)
+
+
+def test_schedules_are_those_of_the_papers() -> None:
+    static, orca, vllm, swap, sarathi = (
+        _variant(name).deployment.pools[0].config for name in ("static", "orca", "vllm", "vllm-swap", "sarathi")
+    )
+    assert (static.schedule.batching, static.schedule.kv) == (Batching.STATIC, KvAllocation.CONTIGUOUS)
+    assert (orca.schedule.batching, orca.schedule.kv) == (Batching.CONTINUOUS, KvAllocation.CONTIGUOUS)
+    assert orca.schedule.whole_prompts and orca.schedule.mixed_steps
+    assert vllm.schedule.kv is KvAllocation.PAGED
+    assert vllm.schedule.whole_prompts and not vllm.schedule.mixed_steps and not vllm.schedule.reserve_outputs
+    assert vllm.schedule.watermark == 0.01  # vLLM's own default
+    assert (vllm.schedule.on_preemption, swap.schedule.on_preemption) == (Preemption.RECOMPUTE, Preemption.SWAP)
+    assert sarathi.max_batched_tokens == 512 and not sarathi.schedule.whole_prompts and sarathi.schedule.mixed_steps
+
+
+def test_contiguous_memory_has_room_for_as_many_as_fit() -> None:
+    """Slots of the longest request: a closed form of the batch limit."""
+    lengths = TokenLengths.from_pairs([200, 30_000], [100, 2_000], [0.99, 0.01])
+    config = _variant("orca", mixed(), Workload.of(1.0, lengths)).deployment.pools[0].config
+    slots = memory_footprint(config).kv_capacity_tokens // 32_000
+    assert config.max_running_requests == slots < 256
+    assert config.max_batched_tokens >= 30_000  # a whole prompt fits in a step
+
+
+@pytest.mark.parametrize("rate", [2.0, 30.0])
+def test_the_split_is_the_best_there_is(rate: float) -> None:
+    """Against trying them all."""
+    workload = Workload.of(rate, LENGTHS)
+    chosen = _variant("disaggregated", BASE, workload)
+    means = []
+    for prefill in (1, 2, 3):
+        config = BASE.pools[0].config
+        found = evaluate(Deployment.disaggregated(config, config, (prefill, 4 - prefill)), workload)
+        means.append((not found.stable, found.e2e.mean_s, prefill))
+    assert chosen.deployment.pools[0].replicas == min(means)[2]
+    assert [pool.role for pool in chosen.deployment.pools] == [Role.PREFILL, Role.DECODE]
+    assert "3 splits" in chosen.note
+
+
+def test_long_prompts_want_more_prefill_replicas() -> None:
+    def prefill(lengths: TokenLengths, rate: float) -> int:
+        return _variant("disaggregated", mixed(8), Workload.of(rate, lengths)).deployment.pools[0].replicas
+
+    assert prefill(TokenLengths.constant(8000, 50), 15.0) > prefill(TokenLengths.constant(200, 500), 15.0)
+
+
+def test_orders_routers_and_caches_change_one_thing() -> None:
+    assert _variant("sjf").deployment.pools[0].config.schedule.order is Order.SHORTEST_FIRST
+    assert _variant("fair-share").deployment.pools[0].config.schedule.order is Order.FAIR_SHARE
+    plain, preempting = (
+        _variant(name).deployment.pools[0].config.schedule for name in ("priority", "priority-preemptive")
+    )
+    assert (plain.order, plain.preempts, preempting.preempts) == (Order.PRIORITY, False, True)
+    assert _variant("jsq").deployment.pools[0].router is Router.LEAST_REQUESTS
+    cached = _variant("prefix-cache").deployment.pools[0]
+    assert cached.config.schedule.prefix_cache and cached.router is Router.PREFIX_AFFINITY
+
+
+@pytest.mark.parametrize(
+    ("name", "deployment", "workload", "text"),
+    [
+        ("disaggregated", mixed(1), RICH, "needs two replicas"),
+        ("jsq", mixed(1), RICH, "nothing to route"),
+        ("priority", BASE, _classes(), "one priority"),
+        ("fair-share", BASE, chat(1.0), "nobody to share with"),
+        ("prefix-cache", BASE, chat(1.0), "share no prefixes"),
+        ("mtp", BASE, chat(1.0), "no multi-token-prediction module"),
+        ("eagle", BASE, Workload.of(1.0, TokenLengths.constant(9, 1)), "one output token"),
+        ("orca", disaggregated(), chat(1.0), "starts from a mixed pool"),
+    ],
+)
+def test_what_does_not_apply_says_why(name: str, deployment: Deployment, workload: Workload, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        _variant(name, deployment, workload)
+
+
+# --- speculation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drafter", sorted(TOKENS_PER_STEP))
+def test_drafts_gain_what_was_published(drafter: str) -> None:
+    """Leviathan's eq. 1, (1 - a^(k + 1)) / (1 - a), at the acceptance that was solved for."""
+    speculation = _variant(drafter).deployment.pools[0].config.speculation
+    assert speculation is not None
+    a, k = speculation.acceptance, speculation.draft_tokens
+    assert (1 - a ** (k + 1)) / (1 - a) == pytest.approx(TOKENS_PER_STEP[drafter], rel=1e-6)
+
+
+def test_a_gain_that_the_guesses_cannot_give_is_refused() -> None:
+    with pytest.raises(InputError, match="between 1 and 4"):
+        drafting(3, 4.5, 0.0)
+
+
+def test_an_eagle_draft_is_a_layer_and_the_head() -> None:
+    """Llama-3.1-70B: 80 layers of 855.6 M weights, a head of 1.05 billion (its config.json)."""
+    assert eagle_draft_cost(load_llm("llama-3.1-70b")) == pytest.approx(
+        (0.8556 + 1.0507) / (80 * 0.8556 + 1.0507), rel=2e-3
+    )
+
+
+def test_mtp_needs_the_module_and_uses_it() -> None:
+    config = replica("deepseek-v3", tp=8)
+    found = SYSTEMS["mtp"].variant(Deployment.mixed(config), chat(1.0), None).deployment.pools[0].config.speculation
+    assert found == Speculation(draft_tokens=1, acceptance=0.85)
+
+
+# --- grammars and adapters ------------------------------------------------------------------------------------------
+
+
+def test_retries_offer_more_of_which_less_is_useful() -> None:
+    """Answers right with chance p are asked for 1 / p times: the mean of a geometric law."""
+    variant = _variant("retry")
+    assert variant.workload.rate_per_s * variant.useful_share == pytest.approx(RICH.rate_per_s)
+    assert variant.useful_share == pytest.approx(0.6106)  # Lu et al. 2025, GPT-4o
+
+
+def test_masks_and_adapters_are_set() -> None:
+    assert _variant("constrained").deployment.pools[0].config.mask_s == pytest.approx(50e-6)
+    lora = _variant("multi-lora").deployment.pools[0].config.lora
+    assert lora is not None and lora.slots < lora.adapters
+
+
+def test_lengths_are_those_given() -> None:
+    assert _variant("static", mixed(), Workload.of(1.0, CHAT)).workload.lengths == CHAT
+
+
+def test_a_draft_takes_its_share_of_a_plain_step() -> None:
+    """With drafts of cost c a step takes tau(k + 1 tokens each) + k c tau(1 token each), Leviathan's (c gamma + 1)."""
+    plain, checked, drafted = (
+        replica(speculation=one).timer.decode_s(8.0, 8000.0)
+        for one in (
+            None,
+            Speculation(draft_tokens=4, acceptance=0.5, draft_cost=0.0),
+            Speculation(draft_tokens=4, acceptance=0.5, draft_cost=0.1),
+        )
+    )
+    assert drafted - checked == pytest.approx(4 * 0.1 * plain)
+    assert checked == pytest.approx(plain, rel=0.1)  # memory-bound: five tokens for the price of one
+
+
+def test_itemised_vector_and_single_steps_agree_on_drafts() -> None:
+    timer = replica(speculation=Speculation(draft_tokens=3, acceptance=0.6, draft_cost=0.2)).timer
+    shape = step_shape([1000] * 16, [])
+    assert timer.itemised(shape).total_s == pytest.approx(float(timer.times_s(shape)))
+    assert timer.decode_s(16.0, 16_000.0) == pytest.approx(float(timer.times_s(shape)), rel=1e-3)
+
+
+def test_a_drafter_takes_its_share_of_memory() -> None:
+    with_drafter = replica(speculation=Speculation(draft_tokens=3, acceptance=0.6, draft_cost=0.1))
+    assert weights_bytes_per_gpu(with_drafter) == pytest.approx(1.1 * weights_bytes_per_gpu(replica()))
+
+
+def test_speculation_stops_paying_as_the_batch_grows() -> None:
+    """Its gain over plain decoding falls with the batch, from well above 1 to below it (compute-bound steps)."""
+    gains = []
+    for running in (1, 32, 256, 2048):
+        speculation = drafting(5, TOKENS_PER_STEP["ngram"], 0.0)
+        plain, drafted = (
+            replica(speculation=one).timer.decode_s(running, 500.0 * running) for one in (None, speculation)
+        )
+        gains.append(plain / drafted * speculation.tokens_per_step)
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 1.5 and gains[-1] < 1.0
+
+
+def test_the_documentation_lists_every_system() -> None:
+    text = (DOCS / "systems.md").read_text(encoding="utf-8")
+    for system in SYSTEMS.values():
+        assert f"| `{system.name}` | {system.citation} | {system.summary} | {system.theory} |" in text

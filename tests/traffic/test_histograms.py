@@ -1,0 +1,113 @@
+"""Lengths from buckets against the lengths that were counted: exact where the histogram is, near where it is not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.core import InputError
+from planner.traffic import load_lengths
+from planner.traffic.histograms import bucket_lengths, joint_lengths, mean_lengths
+from planner.traffic.prometheus_series import Histogram
+
+ONE_TWO_FIVE = [float(m * 10**e) for e in range(6) for m in (1, 2, 5) if m * 10**e <= 131_072]
+"""Edges of vLLM's length histograms for max_model_len 131072 (`build_1_2_5_buckets`)."""
+
+
+def _counted(lengths: np.ndarray, edges: list[float] = ONE_TWO_FIVE) -> Histogram:
+    """What Prometheus would count: observations of at most each edge."""
+    places = np.searchsorted(edges, lengths, side="left")
+    return Histogram(np.array([*edges, math.inf]), np.bincount(places, minlength=len(edges) + 1) * 1.0, lengths.sum())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=60))
+def test_bucket_counts_and_mean_of_any_lengths_are_met(lengths: list[int]) -> None:
+    """Invariant: what the histogram knows exactly stays exact."""
+    histogram = _counted(np.array(lengths, dtype=np.float64))
+    found = bucket_lengths(histogram)
+    assert found.mean == pytest.approx(histogram.mean, rel=2e-6)
+    places = np.searchsorted(histogram.edges, found.tokens, side="left")
+    assert np.bincount(places, found.weights, histogram.edges.size) == pytest.approx(histogram.counts, abs=1e-6)
+    assert (found.tokens >= 1).all()
+    assert (found.tokens == np.round(found.tokens)).all()
+
+
+@pytest.mark.parametrize("name", ["azure-2023-conv", "azure-2023-code", "mooncake-conversation"])
+def test_measured_lengths_survive_their_histogram(name: str) -> None:
+    """Public traces through vLLM's buckets: means exact, deviations within 20 %, percentiles within their bucket."""
+    law = load_lengths(name)
+    for lengths in law.sample(20_000, seed=3):
+        histogram = _counted(lengths.astype(np.float64))
+        found = bucket_lengths(histogram)
+        assert found.mean == pytest.approx(lengths.mean(), rel=1e-6)
+        deviation = math.sqrt(float(found.weights @ (found.tokens - found.mean) ** 2 / found.weights.sum()))
+        assert deviation == pytest.approx(lengths.std(), rel=0.2)
+        order = np.argsort(found.tokens)
+        shares = np.cumsum(found.weights[order]) / found.weights.sum()
+        for p in (0.5, 0.9, 0.99):
+            true = np.quantile(lengths, p, method="inverted_cdf")
+            near = found.tokens[order][np.searchsorted(shares, p - 1e-9)]
+            assert np.searchsorted(ONE_TWO_FIVE, near) == np.searchsorted(ONE_TWO_FIVE, true)
+
+
+def test_constant_lengths_at_an_edge_are_found() -> None:
+    """A benchmark of 1000 tokens falls on the edge of its bucket: only the mean can tell."""
+    found = bucket_lengths(_counted(np.full(50, 1000.0)))
+    assert found.tokens.tolist() == [1000.0]
+
+
+def test_lengths_spread_evenly_stay_even() -> None:
+    """Limit: 101 to 200 tokens alike has the mean of the middle lengths, so nothing is tilted."""
+    found = bucket_lengths(_counted(np.arange(101.0, 201.0), [100.0, 200.0, 300.0]))
+    assert found.weights == pytest.approx(np.full(found.weights.size, found.weights[0]), rel=1e-3)
+
+
+def test_the_last_bucket_reaches_as_far_as_it_is_said_or_needed() -> None:
+    few = Histogram(np.array([100.0, math.inf]), np.array([0.0, 10.0]), 1300.0)
+    assert bucket_lengths(few).tokens.max() <= 200.0  # twice the last edge
+    assert bucket_lengths(few, max_tokens=1000).tokens.max() > 800.0
+    long = Histogram(np.array([100.0, math.inf]), np.array([0.0, 10.0]), 50_000.0)
+    assert bucket_lengths(long).mean == pytest.approx(5000.0)
+
+
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [(100.0, "lies outside what the buckets allow"), (1e7, "lies outside what the buckets allow")],
+)
+def test_sums_that_contradict_the_buckets_are_refused(total: float, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        bucket_lengths(Histogram(np.array([100.0, 200.0, math.inf]), np.array([0.0, 10.0, 0.0]), total))
+
+
+def test_edges_that_are_no_lengths_are_refused() -> None:
+    with pytest.raises(InputError, match="is it one of lengths"):
+        bucket_lengths(Histogram(np.array([1e9, 1e10]), np.array([0.0, 5.0]), 2.5e10))
+
+
+def test_the_joint_law_has_both_means_and_no_correlation() -> None:
+    inputs, outputs = (bucket_lengths(_counted(x * 1.0)) for x in load_lengths("azure-2023-conv").sample(4000, seed=4))
+    law = joint_lengths(inputs, outputs, "test")
+    assert law.mean_input == pytest.approx(inputs.mean, rel=1e-9)
+    assert law.mean_output == pytest.approx(outputs.mean, rel=1e-9)
+    product = float((law.inputs * law.outputs) @ law.probabilities)
+    assert product == pytest.approx(inputs.mean * outputs.mean, rel=1e-9)
+    assert len(law.weights) <= 2000
+
+
+def test_many_buckets_still_fit_a_scenario() -> None:
+    """SGLang has 30 edges; the product of both laws is brought down to 2000 cells."""
+    edges = [float(edge) for edge in range(100, 4000, 100)]
+    lengths = np.random.default_rng(0).integers(1, 3900, 5000) * 1.0
+    marginal = bucket_lengths(_counted(lengths, edges))
+    law = joint_lengths(marginal, marginal, "test")
+    assert len(law.weights) <= 2000
+    assert law.mean_input == pytest.approx(lengths.mean(), rel=1e-3)
+
+
+def test_a_mean_below_one_token_is_one_token() -> None:
+    assert mean_lengths(0.3).tokens.tolist() == [1.0]

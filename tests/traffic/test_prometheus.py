@@ -1,0 +1,276 @@
+"""Metrics of servers as traffic: against requests that are known, closed forms of rates, and one another."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+
+import numpy as np
+import pytest
+
+from planner.core import InputError, Metric, UnknownNameError
+from planner.traffic import load_lengths, read_metrics
+from planner.traffic.prometheus import Quantity, metric_names
+from tests.places import DATA
+
+LAW = load_lengths("azure-2023-conv")
+HOUR_S = 3600.0
+
+
+def _answer(series: Mapping[str, Callable[[float], float]], times_s: Sequence[float]) -> io.StringIO:
+    """A range query that returned these series (name with labels -> value at a time)."""
+    result = []
+    for name, value in series.items():
+        called, _, labels = name.partition("|")
+        metric = {"__name__": called, **dict(pair.split("=") for pair in labels.split(",") if pair)}
+        result.append({"metric": metric, "values": [[time, f"{value(time):.9g}"] for time in times_s]})
+    return io.StringIO(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}))
+
+
+def _served(rate: Callable[[float], float]) -> dict[str, Callable[[float], float]]:
+    """Counters of a server that finished `rate(t)` requests up to t, of 100 input and 20 output tokens."""
+    return {
+        "vllm:request_success_total|model_name=m,finished_reason=stop": rate,
+        "vllm:prompt_tokens_total|model_name=m": lambda time: 100.0 * rate(time),
+        "vllm:generation_tokens_total|model_name=m": lambda time: 20.0 * rate(time),
+    }
+
+
+def _steady(time: float) -> float:
+    return 2.0 * time
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_says_where_it_was_read() -> None:
+    """Source, version and day of each, and at least one name per engine and quantity."""
+    for one in metric_names():
+        assert one.source_url.startswith("https://")
+        assert date.fromisoformat(one.retrieved_on) >= date(2026, 1, 1)
+        assert one.version
+        assert one.metric.startswith(f"{one.engine}:")
+        assert one.kind in {"counter", "gauge", "histogram"}
+    for engine in ("vllm", "sglang"):
+        there = {one.quantity for one in metric_names() if one.engine == engine}
+        assert there >= set(Quantity) - {Quantity.TPOT, Quantity.ASKED_TOKENS}
+
+
+# --- scrapes --------------------------------------------------------------------------------------------------------
+
+
+def test_two_scrapes_give_the_requests_between_them() -> None:
+    """1500 known requests between two pages of the real client library, 600 s apart."""
+    found = read_metrics(DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt", interval_s=600.0)
+    inputs, outputs = (lengths[500:] for lengths in LAW.sample(2000, seed=1))
+    assert (found.engine, found.model, found.requests, found.span_s) == ("vllm", 'org/a "quoted" model', 1500.0, 600.0)
+    assert found.rate_per_s() == 2.5
+    assert found.lengths.mean_input == pytest.approx(inputs.mean(), rel=1e-6)
+    assert found.lengths.mean_output == pytest.approx(outputs.mean(), rel=1e-6)
+    assert found.prefix_share == pytest.approx((inputs // 4).sum() / inputs.sum())
+    assert (found.mean_running, found.mean_waiting) == (4.0, 0.0)
+    (ttft,) = found.latencies
+    times_s = 0.03 + 1e-4 * inputs
+    assert (ttft.metric, ttft.count) == (Metric.TTFT, 1500.0)
+    assert ttft.mean_s == pytest.approx(times_s.mean())
+    for p, seconds in ttft.quantiles_s:
+        low, high = _bucket(float(np.quantile(times_s, p, method="inverted_cdf")))
+        assert low <= seconds <= high
+
+
+def _bucket(seconds: float) -> tuple[float, float]:
+    edges = [0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5]
+    place = int(np.searchsorted(edges, seconds, side="left"))
+    return edges[place - 1], edges[place]
+
+
+def test_the_length_law_of_two_scrapes_is_near_the_lengths() -> None:
+    found = read_metrics(
+        DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt", interval_s=600.0
+    ).lengths
+    for values, truth in ((found.inputs, 0), (found.outputs, 1)):
+        lengths = LAW.sample(2000, seed=1)[truth][500:]
+        deviation = math.sqrt(float((values - lengths.mean()) ** 2 @ found.probabilities))
+        assert deviation == pytest.approx(lengths.std(), rel=0.2)
+
+
+def test_one_scrape_counts_from_the_start_of_the_server() -> None:
+    for page in ("vllm_second.txt", "vllm_openmetrics.txt"):  # underscores for colons, and times in seconds
+        found = read_metrics(DATA / "metrics" / page, interval_s=1000.0)
+        assert found.rate_per_s() == 2.0
+        assert found.lengths.mean_input == pytest.approx(LAW.sample(2000, seed=1)[0].mean(), rel=1e-6)
+    untimed = read_metrics(DATA / "metrics" / "vllm_second.txt")
+    assert untimed.lengths.mean_output == pytest.approx(LAW.sample(2000, seed=1)[1].mean(), rel=1e-6)
+    with pytest.raises(InputError, match="one scrape does not say over what time"):
+        untimed.rate_per_s()
+    with pytest.raises(InputError, match="needs a range of time"):
+        untimed.profile()
+
+
+def test_a_server_without_length_histograms_has_its_mean_lengths() -> None:
+    """SGLang counts lengths only with --collect-tokens-histogram; the totals give the means."""
+    found = read_metrics(DATA / "metrics" / "sglang.txt", interval_s=1000.0)
+    inputs, outputs = LAW.sample(2000, seed=1)
+    assert found.lengths.mean_input == pytest.approx(inputs.mean())
+    assert found.lengths.mean_output == pytest.approx(outputs.mean())
+    assert found.lengths.inputs.max() - found.lengths.inputs.min() <= 1.0
+    assert found.prefix_share == pytest.approx((inputs // 2).sum() / inputs.sum())
+    assert sum("every request has the mean" in note for note in found.notes) == 2
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_steady_rate_is_steady() -> None:
+    found = read_metrics(_answer(_served(_steady), range(0, 601, 60)))
+    assert found.rates_per_s == pytest.approx(np.full(10, 2.0))
+    assert (found.rate_per_s(), found.rate_per_s(1.0), found.requests) == (2.0, 2.0, 1200.0)
+    workload = found.workload()
+    assert (workload.rate_per_s, workload.lengths.mean_input, workload.lengths.mean_output) == (2.0, 100.0, 20.0)
+
+
+def test_percentiles_of_the_rate_are_over_its_steps() -> None:
+    """Closed form: t^2 requests up to t finish at 2 t + 1 a second in the steps of one second, 1 to 19."""
+    found = read_metrics(_answer(_served(lambda time: time**2), range(11)))
+    assert found.rates_per_s == pytest.approx(np.arange(1.0, 20.0, 2.0))
+    assert (found.rate_per_s(), found.rate_per_s(0.5), found.rate_per_s(1.0)) == (10.0, 10.0, 19.0)
+
+
+def test_replicas_and_reasons_add_and_restarts_do_not_subtract() -> None:
+    """Two replicas of 1 request/s each, one of which restarts in the middle."""
+    restarted = {
+        "vllm:request_success_total|instance=a": lambda time: time,
+        "vllm:request_success_total|instance=b": lambda time: time if time < 300 else time - 300,
+        "vllm:prompt_tokens_total|instance=a": lambda time: 1000.0 * time,
+        "vllm:generation_tokens_total|instance=a": lambda time: 10.0 * time,
+    }
+    found = read_metrics(_answer(restarted, range(0, 601, 60)))
+    lost = 60.0  # what b finished between its last sample and its restart is not in any sample
+    assert found.requests == pytest.approx(1200.0 - lost)
+
+
+def test_series_sampled_at_different_times_add() -> None:
+    """A selector with a range returns each target's own times."""
+    early, late = _answer(_served(_steady), range(0, 601, 30)), _answer({}, ())
+    other = _answer({"vllm:request_success_total|model_name=m,engine=1": _steady}, range(7, 600, 30))
+    found = read_metrics(early, other, late)
+    assert found.rates_per_s[1:-1] == pytest.approx(np.full(found.finished.size - 2, 4.0), rel=1e-6)
+
+
+def test_the_profile_of_two_days_is_their_shape() -> None:
+    """3 requests/s from 8 to 20 h UTC, else 1: factors 1.5 and 0.5 of a mean of 2."""
+
+    def finished(time: float) -> float:
+        days, inside = divmod(time, 24 * HOUR_S)
+        return days * 48 * HOUR_S + inside + 2.0 * min(max(inside - 8 * HOUR_S, 0.0), 12 * HOUR_S)
+
+    start = 20_000 * 24 * HOUR_S + 1.5 * HOUR_S  # 1:30 UTC
+    metrics = read_metrics(_answer(_served(finished), np.arange(start, start + 49 * HOUR_S, 300.0).tolist()))
+    measured = metrics.profile()
+    assert measured.mean_per_s == pytest.approx(2.0, rel=1e-3)
+    assert measured.profile.factors == pytest.approx([0.5] * 8 + [1.5] * 12 + [0.5] * 4, rel=1e-3)
+    assert metrics.demand_profile() == measured.profile
+    with pytest.raises(
+        InputError, match=r"48\.92 h.*not every period of the week was watched in whole. Fix: query 169 hours"
+    ):
+        metrics.profile(week=True)
+
+
+def test_a_week_begins_on_monday() -> None:
+    """1970-01-05 was a Monday: a server that works on Mondays only has its factors first."""
+    monday = 4 * 24 * HOUR_S
+
+    def finished(time: float) -> float:
+        weeks, inside = divmod(time - monday, 7 * 24 * HOUR_S)
+        return 1e6 + weeks * 24 * HOUR_S + min(inside, 24 * HOUR_S)
+
+    start = monday + 52 * 7 * 24 * HOUR_S - 36 * HOUR_S
+    metrics = read_metrics(_answer(_served(finished), np.arange(start, start + 8 * 24 * HOUR_S, HOUR_S).tolist()))
+    factors = np.array(metrics.demand_profile(week=True).factors)
+    assert factors[:24] == pytest.approx(np.full(24, 7.0))
+    assert factors[24:] == pytest.approx(np.zeros(144), abs=1e-6)
+
+
+def test_a_growing_queue_is_said() -> None:
+    series = {**_served(_steady), "vllm:num_requests_waiting|model_name=m": lambda time: time / 10.0}
+    found = read_metrics(_answer(series, range(0, 601, 60)))
+    assert any("60 more requests were in the system at the end" in note for note in found.notes)
+
+
+def test_one_model_of_several_is_chosen() -> None:
+    def both() -> io.StringIO:
+        series = _served(_steady)
+        return _answer({**series, **{name.replace("=m", "=n"): _steady for name in series}}, range(0, 601, 60))
+
+    with pytest.raises(InputError, match="metrics of several models"):
+        read_metrics(both())
+    assert read_metrics(both(), model="n").lengths.mean_input == 1.0
+    assert read_metrics(both(), model="m").lengths.mean_input == 100.0
+    with pytest.raises(UnknownNameError, match=r"use one close to it of: .*m"):
+        read_metrics(both(), model="mm")
+
+
+def test_one_engine_of_two_is_chosen() -> None:
+    def both() -> io.StringIO:
+        series = _served(_steady)
+        more = {
+            name.replace("vllm:request_success", "sglang:num_requests").replace("vllm", "sglang"): _steady
+            for name in series
+        }
+        return _answer({**series, **more}, range(0, 601, 60))
+
+    with pytest.raises(InputError, match="engine = 'sglang and vllm'"):
+        read_metrics(both())
+    assert read_metrics(both(), engine="sglang").engine == "sglang"
+    with pytest.raises(UnknownNameError):
+        read_metrics(both(), engine="tgi")
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("up 1\n", "none is of a known server"),
+        ("vllm:prompt_tokens_total 5\n", "no count of finished requests is there. Fix: query vllm:request_success"),
+        ("vllm:request_success_total 0\n", "no request was finished"),
+        ("vllm:request_success_total 5\n", "neither lengths nor a total is there. Fix: query vllm:request_prompt"),
+    ],
+)
+def test_metrics_that_do_not_suffice_say_what_is_missing(page: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_metrics(io.StringIO(page))
+
+
+def test_scrapes_need_the_time_between_them() -> None:
+    pages = (DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt")
+    with pytest.raises(InputError, match="the time between the two scrapes is not known"):
+        read_metrics(*pages)
+    with pytest.raises(InputError, match="must be > 0 s"):
+        read_metrics(*pages, interval_s=0.0)
+    with pytest.raises(InputError, match="at most two scrapes"):
+        read_metrics(*pages, pages[0], interval_s=5.0)
+    with pytest.raises(InputError, match="no request was finished"):
+        read_metrics(pages[1], pages[1], interval_s=5.0)
+    with pytest.raises(InputError, match="needs a file"):
+        read_metrics()
+
+
+def test_stamped_scrapes_know_the_time_between_them() -> None:
+    first, second = (
+        "".join(
+            f"vllm:{name}_total {count} {stamp}\n" for name in ("request_success", "prompt_tokens", "generation_tokens")
+        )
+        for count, stamp in ((10, 1_700_000_000_000), (40, 1_700_000_060_000))
+    )
+    assert read_metrics(io.StringIO(first), io.StringIO(second)).rate_per_s() == 0.5
+
+
+def test_a_percentile_is_a_probability() -> None:
+    found = read_metrics(DATA / "metrics" / "vllm_second.txt", interval_s=1000.0)
+    with pytest.raises(InputError, match=r"must lie in \(0, 1\]"):
+        found.rate_per_s(95.0)

@@ -1,0 +1,115 @@
+"""The packaged errors are those of docs/accuracy.md, and what is called closest is."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from hardware_db import load_hardware
+from planner.core import Table
+from planner.llm import load_llm
+from planner.validation import METRICS, Scoreboard, accuracy, accuracy_rows, scoreboard
+from planner.validation.accuracy import WEIGHTS, Origin, closest
+from planner.validation.predict import Prediction, ServingClass
+from planner.validation.scoreboard import BEGIN, END
+from tests.validation.test_scoreboard import BOARD
+
+SKUS = load_hardware().skus
+
+
+def published(repository: Path) -> list[Table]:
+    """The tables of the document, as they stand there."""
+    text = (repository / "docs" / "accuracy.md").read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+    tables = []
+    for part in text.split("### ")[1:]:
+        title, _, body = part.partition("\n")
+        lines = [tuple(map(str.strip, line.strip("| ").split("|"))) for line in body.splitlines() if line[:1] == "|"]
+        tables.append(Table(title, lines[0], tuple(lines[2:])))
+    return tables
+
+
+def test_the_packaged_file_agrees_with_the_document(repository: Path) -> None:
+    rows = accuracy_rows()
+    first = [row for row in rows if row.is_group and row.metric == METRICS[0]]
+    origins = [Origin(row.kind, row.measured_from, row.measured_to) for row in first]
+    assert accuracy.rows_of(published(repository), origins) == rows
+
+
+def test_the_packaged_file_is_written_as_it_is_read() -> None:
+    text = resources.files("planner").joinpath(accuracy.FILE).read_text(encoding="utf-8")
+    assert accuracy.csv_of(accuracy_rows()) == text
+
+
+def test_groups_add_up_to_the_runs_of_their_class() -> None:
+    rows = accuracy_rows()
+    for metric in METRICS:
+        groups = [row for row in rows if row.is_group and row.metric == metric]
+        for total in (row for row in rows if not row.is_group and row.metric == metric):
+            inside = [row for row in groups if not total.part or (row.kind, row.part) == (total.kind, total.part)]
+            assert sum(row.runs for row in inside) == total.runs
+            medians = [row.median for row in inside]
+            assert min(medians) <= total.median <= max(medians)
+
+
+def test_every_group_is_on_a_known_gpu_and_of_a_known_class() -> None:
+    for row in accuracy_rows():
+        if row.is_group:
+            assert row.sku in SKUS
+            assert row.kind in set(ServingClass) - {ServingClass.UNKNOWN}
+            assert row.measured_from <= row.measured_to
+
+
+def test_a_scoreboard_is_written_with_the_digits_of_its_tables() -> None:
+    lines = accuracy.scores_csv(BOARD).splitlines()
+    tables = scoreboard.tables(BOARD)
+    assert len(lines) == 1 + sum(len(table.rows) for table in tables)
+    pair = next(line for line in lines if "h100-sxm,disagg.,held out,TPOT" in line)
+    assert ",1,0,100,100,100,," in pair  # one run, none predicted: 100 % error, no bias
+
+
+def test_a_group_without_measurements_of_a_metric_has_no_row() -> None:
+    point = BOARD.predictions[0].point.model_copy(update={"mean_ttft_s": None})
+    board = Scoreboard((Prediction(point, 1.0, 0.01),), (False,))
+    rows = accuracy.rows_of(scoreboard.tables(board), accuracy.origins_of(board.predictions))
+    assert {row.metric for row in rows} == {"TPOT"}
+
+
+@pytest.mark.parametrize(
+    ("llm", "sku", "engine", "disaggregated", "part", "name", "differs"),
+    [
+        ("llama-3.3-70b-instruct", "h100-sxm", "vllm", False, "", "Llama-3.1-70B fp8 on h100-sxm, vllm, mixed", ()),
+        (
+            "llama-3.3-70b-instruct",
+            "h100-sxm",
+            "vllm",
+            False,
+            "held out",
+            "Llama-3.1-70B fp8 on h200-sxm, vllm, mixed",
+            ("GPU",),
+        ),
+        ("deepseek-v3", "h200-sxm", "sglang", True, "", "DeepSeek-R1 fp8 on h200-sxm, sglang, disagg.", ()),
+        (
+            "qwen3-235b-a22b",
+            "b200-sxm",
+            "vllm",
+            False,
+            "",
+            "gpt-oss-120b fp4 on b200-sxm, tensorrt-llm, mixed",
+            ("model", "engine"),
+        ),
+    ],
+)
+def test_what_is_closest(
+    llm: str, sku: str, engine: str, disaggregated: bool, part: str, name: str, differs: tuple[str, ...]
+) -> None:
+    found = closest(accuracy_rows(), load_llm(llm), SKUS[sku], engine, SKUS, disaggregated=disaggregated, part=part)
+    assert found is not None
+    assert (found.rows[0].name, found.differs) == (name, differs)
+    assert found.distance == sum(WEIGHTS[one] for one in differs)
+    assert {row.metric for row in found.rows} == set(METRICS)
+
+
+def test_nothing_measured_is_closest_to_nothing() -> None:
+    assert closest((), load_llm("llama-3.1-8b"), SKUS["h100-sxm"], "vllm", SKUS) is None

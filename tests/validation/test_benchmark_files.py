@@ -1,0 +1,328 @@
+"""Reading benchmark results. Truth: small files in the form each client's source writes, values worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware_db import Dtype, EngineCosts, load_hardware
+from planner.core import InputError, UnknownNameError
+from planner.validation import read_costs
+from planner.validation.benchmark_files import BenchmarkRun, native_label, points_of, read_results, server_of
+from planner.validation.predict import predict
+
+DB = load_hardware()
+VLLM: dict[str, Any] = {
+    "date": "20260105-101500",
+    "backend": "vllm",
+    "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+    "num_prompts": 40,
+    "request_rate": "inf",
+    "burstiness": 1.0,
+    "max_concurrency": 4,
+    "duration": 20.0,
+    "completed": 40,
+    "total_input_tokens": 40_960,
+    "total_output_tokens": 5_120,
+    "mean_ttft_ms": 40.0,
+    "mean_tpot_ms": 7.5,
+}
+SGLANG: dict[str, Any] = {
+    "backend": "sglang",
+    "dataset_name": "random",
+    "request_rate": 4.0,
+    "max_concurrency": None,
+    "random_input_len": 1024,
+    "random_output_len": 512,
+    "random_range_ratio": 0.5,
+    "completed": 300,
+    "total_input_tokens": 230_000,
+    "total_output_tokens": 115_000,
+    "mean_ttft_ms": 55.0,
+    "mean_tpot_ms": 9.0,
+}
+GUIDELLM: dict[str, Any] = {
+    "config": {"strategy": {"type_": "concurrent", "streams": 8, "rampup_duration": 2.0}},
+    "metrics": {
+        "request_totals": {"successful": 80, "incomplete": 3, "errored": 0, "total": 83},
+        "prompt_token_count": {"successful": {"mean": 1000.4}},
+        "output_token_count": {"successful": {"mean": 200.0}},
+        "time_to_first_token_ms": {"successful": {"mean": 70.0}},
+        "inter_token_latency_ms": {"successful": {"mean": 8.0}},
+    },
+}
+AIPERF: dict[str, Any] = {
+    "schema_version": "1.0",
+    "input_config": {"loadgen": {"concurrency": 32, "request_count": 256}},
+    "request_count": {"avg": 256, "unit": "requests"},
+    "input_sequence_length": {"avg": 550.0, "unit": "tokens"},
+    "output_sequence_length": {"avg": 126.5, "unit": "tokens"},
+    "time_to_first_token": {"avg": 240.0, "p50": 230.0, "unit": "ms"},
+    "inter_token_latency": {"avg": 12.0, "unit": "ms"},
+}
+
+
+def _file(folder: Path, content: Any, name: str = "result.json") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _one(folder: Path, content: Any) -> BenchmarkRun:
+    (run,) = read_results(_file(folder, content))
+    return run
+
+
+# --- the four clients -----------------------------------------------------------------------------------------------
+
+
+def test_vllm_closed_loop(tmp_path: Path) -> None:
+    run = _one(tmp_path, VLLM)
+    assert (run.client, run.concurrency, run.request_rate_per_s, run.requests) == ("vllm", 4, None, 40)
+    assert (run.input_tokens, run.output_tokens, run.range_ratio) == (1024, 128, 1.0)
+    assert [run.mean_ttft_s, run.mean_tpot_s] == pytest.approx([0.040, 0.0075])
+    assert run.unknown == ("spread of the lengths",)
+
+
+def test_vllm_open_loop_with_gamma_gaps(tmp_path: Path) -> None:
+    """Gamma gaps of shape `burstiness` have SCV 1 / burstiness."""
+    run = _one(tmp_path, {**VLLM, "request_rate": 2.5, "burstiness": 0.5, "max_concurrency": None})
+    assert (run.concurrency, run.request_rate_per_s, run.arrival_scv) == (None, 2.5, 2.0)
+
+
+def test_everything_at_once_is_a_loop_without_a_second_round(tmp_path: Path) -> None:
+    assert _one(tmp_path, {**VLLM, "max_concurrency": None}).concurrency == 40
+    assert _one(tmp_path, {**VLLM, "max_concurrency": None, "request_rate": math.inf}).concurrency == 40
+
+
+def test_rate_with_a_cap_is_played_open_and_says_so(tmp_path: Path) -> None:
+    run = _one(tmp_path, {**VLLM, "request_rate": 3})
+    assert (run.request_rate_per_s, run.concurrency) == (3.0, None)
+    assert "max_concurrency beside a rate" in run.unknown
+
+
+def test_saved_lengths_are_taken_without_failed_requests(tmp_path: Path) -> None:
+    run = _one(tmp_path, {**VLLM, "completed": 2, "input_lens": [10, 20, 30], "output_lens": [5, 0, 7]})
+    assert (run.drawn, run.requests, run.unknown) == (((10, 30), (5, 7)), 2, ())
+
+
+def test_appended_results_are_separate_runs(tmp_path: Path) -> None:
+    text = json.dumps(VLLM) + "\n" + json.dumps({**VLLM, "max_concurrency": 8}) + "\n\n"
+    runs = read_results(_file(tmp_path, text))
+    assert [(run.id, run.concurrency) for run in runs] == [("result.json#0", 4), ("result.json#1", 8)]
+
+
+def test_sglang_lengths_are_drawn_as_told(tmp_path: Path) -> None:
+    run = _one(tmp_path, SGLANG)
+    assert (run.client, run.request_rate_per_s, run.requests) == ("sglang", 4.0, 300)
+    assert (run.input_tokens, run.output_tokens, run.range_ratio) == (1024, 512, 0.5)
+    assert run.unknown == ()
+
+
+def test_sglang_with_another_dataset_has_mean_lengths(tmp_path: Path) -> None:
+    run = _one(tmp_path, {**SGLANG, "dataset_name": "sharegpt"})
+    assert (run.input_tokens, run.output_tokens, run.range_ratio) == (767, 383, 1.0)  # 230000 / 300, 115000 / 300
+
+
+@pytest.mark.parametrize(
+    ("strategy", "concurrency", "rate", "scv"),
+    [
+        ({"type_": "synchronous"}, 1, None, 1.0),
+        ({"type_": "concurrent", "streams": 8}, 8, None, 1.0),
+        ({"type_": "throughput", "max_concurrency": 64}, 64, None, 1.0),
+        ({"type_": "throughput", "max_concurrency": None}, 80, None, 1.0),
+        ({"type_": "constant", "rate": 3.0}, None, 3.0, 0.0),
+        ({"type_": "poisson", "rate": 3.0}, None, 3.0, 1.0),
+    ],
+)
+@pytest.mark.parametrize("place", ["config", "args"])
+def test_guidellm_strategies(
+    tmp_path: Path, strategy: Any, concurrency: Any, rate: Any, scv: float, place: str
+) -> None:
+    report = {"benchmarks": [{**{k: v for k, v in GUIDELLM.items() if k != "config"}, place: {"strategy": strategy}}]}
+    run = _one(tmp_path, report)
+    assert (run.concurrency, run.request_rate_per_s) == (concurrency, rate)
+    assert rate is None or run.arrival_scv == scv
+
+
+def test_guidellm_report_holds_several_runs(tmp_path: Path) -> None:
+    runs = read_results(_file(tmp_path, {"benchmarks": [GUIDELLM, GUIDELLM]}))
+    assert [run.id for run in runs] == ["result.json#0", "result.json#1"]
+    assert (runs[0].requests, runs[0].input_tokens, runs[0].output_tokens, runs[0].ramp_s) == (80, 1000, 200, 2.0)
+    assert [runs[0].mean_ttft_s, runs[0].mean_tpot_s] == pytest.approx([0.07, 0.008])
+
+
+@pytest.mark.parametrize(
+    ("config", "concurrency", "rate"),
+    [
+        ({"loadgen": {"concurrency": 32}}, 32, None),
+        ({"loadgen": {"request_rate": 5.0, "arrival_pattern": "constant"}}, None, 5.0),
+        ({"concurrency": [16], "model": "x"}, 16, None),
+        ({"perf_analyzer": {"stimulus": {"concurrency": 2}}}, 2, None),
+    ],
+)
+def test_aiperf_and_genai_perf_loads(tmp_path: Path, config: Any, concurrency: Any, rate: Any) -> None:
+    run = _one(tmp_path, {**AIPERF, "input_config": config})
+    assert (run.concurrency, run.request_rate_per_s, run.requests) == (concurrency, rate, 256)
+    assert (run.input_tokens, run.output_tokens) == (550, 126)
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("ms", 0.24), ("s", 240.0), ("us", 240e-6), ("ns", 240e-9)])
+def test_units_are_read(tmp_path: Path, unit: str, seconds: float) -> None:
+    run = _one(tmp_path, {**AIPERF, "time_to_first_token": {"avg": 240.0, "unit": unit}})
+    assert run.mean_ttft_s == pytest.approx(seconds)
+
+
+# --- as points ------------------------------------------------------------------------------------------------------
+
+
+def test_runs_become_points_that_can_be_predicted(tmp_path: Path) -> None:
+    """A run of 4 users and one at a rate: both are played; one request alone needs less time than 40 in a loop."""
+    server = server_of(model="llama-3.1-8b", sku="h100-sxm", engine=DB.engines["vllm"], max_batched_tokens=4096)
+    runs = [_one(tmp_path, VLLM), _one(tmp_path, {**VLLM, "request_rate": 0.5, "max_concurrency": None})]
+    loop, rate = points_of(runs, server)
+    assert loop.servers[0].max_batched_tokens == 4096
+    assert loop.servers[0].max_running_requests == 1024
+    assert (loop.precision, loop.sku, loop.model, loop.engine) == ("bf16", "h100-sxm", "llama-3.1-8b", "vllm")
+    slow, fast = predict(loop, DB), predict(rate, DB)
+    assert slow.ttft_s is not None
+    assert fast.ttft_s is not None
+    assert 0 < fast.ttft_s < slow.ttft_s
+
+
+@pytest.mark.parametrize(
+    ("model", "label"), [("llama-3.1-8b", "bf16"), ("deepseek-r1", "fp8"), ("gpt-oss-120b", "fp4")]
+)
+def test_precision_defaults_to_the_checkpoint(model: str, label: str) -> None:
+    server = server_of(model=model, sku="h200-sxm", engine=DB.engines["vllm"], kv_cache="fp8")
+    assert native_label(server.llm) == label
+    assert server.kv_cache is Dtype.FP8
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"precision": "fp9"}, "--precision"),
+        ({"kv_cache": "fp9"}, "--kv"),
+        ({"memory_fraction": 1.5}, "--memory-fraction"),
+        ({"split": (0, 1, 1)}, "tp"),
+        ({"model": "llama-9"}, "llm"),
+    ],
+)
+def test_bad_servers_are_refused(options: dict[str, Any], field: str) -> None:
+    given = {"model": "llama-3.1-8b", "sku": "h100-sxm", "engine": DB.engines["vllm"], **options}
+    with pytest.raises(InputError, match=f"^{field}"):
+        server_of(**given)
+
+
+# --- malformed ------------------------------------------------------------------------------------------------------
+
+
+def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "holds no benchmark run"),
+        ("not json", "line 1 is not JSON"),
+        ('{"a": 1}\n{"b"', r"line 2 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
+        ("[1]", r"result.json\[0\] = \[1\]: is not a JSON object"),
+        ({"a": 1}, r"result.json\[0\] = \['a'\]: is not a result of vllm bench serve"),
+        ({"benchmarks": []}, "holds no benchmark run"),
+        ({"benchmarks": [3]}, r"request_totals.successful = '\(missing\)': must be a number"),
+        ({"benchmarks": [{**GUIDELLM, "config": {"strategy": {"type_": "sweep"}}}]}, "type_ = 'sweep': must be synchr"),
+        (_without(VLLM, "completed"), r"result.json\[0\].completed = '\(missing\)': must be a number"),
+        ({**VLLM, "completed": 0}, r"completed = 0: must be finite and > 0"),
+        ({**VLLM, "completed": True}, r"completed = True: must be a number"),
+        ({**VLLM, "completed": 10**9}, "is more than 1000000"),
+        ({**VLLM, "mean_ttft_ms": math.nan}, r"mean_ttft_ms = nan: must be finite"),
+        ({**VLLM, "mean_tpot_ms": 0.0}, r"mean_tpot_ms = 0.0: must be finite and > 0"),
+        ({**VLLM, "mean_tpot_ms": 10**400}, "must be finite"),
+        ({**VLLM, "request_rate": "trace"}, "request_rate = 'trace': must be a number"),
+        ({**VLLM, "max_concurrency": "four"}, "max_concurrency = 'four': must be a number"),
+        ({**VLLM, "input_lens": [1], "output_lens": [1, 2]}, "output_lens = 2: has 2 entries beside 1"),
+        ({**VLLM, "input_lens": "x", "output_lens": [1]}, "input_lens = 'x': must be a list of whole numbers"),
+        ({**AIPERF, "input_config": {}}, r"input_config.loadgen = '\(missing\)': names neither"),
+        ({**AIPERF, "input_config": {"concurrency": [1, 2]}}, "must be a number"),
+        ({**AIPERF, "time_to_first_token": {"avg": 1, "unit": "h"}}, "unit = 'h': is no unit of time"),
+        ({**AIPERF, "time_to_first_token": None}, "time_to_first_token.avg = "),
+    ],
+)  # fmt: skip
+def test_malformed_results_name_file_and_field(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_results(_file(tmp_path, content))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_results(tmp_path / "none.json")
+    path = tmp_path / "binary.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_results(path)
+    monkeypatch.setattr("planner.validation.benchmark_files.MAX_FILE_BYTES", 2)
+    with pytest.raises(InputError, match="is larger than 2 bytes"):
+        read_results(path)
+
+
+# --- engine costs ---------------------------------------------------------------------------------------------------
+
+
+def test_costs_are_read_as_written(tmp_path: Path) -> None:
+    costs = EngineCosts(step_s=1e-3, gap_s=-1e-6, fitted_on=("a @ b",), source="fitted to something")
+    assert read_costs(_file(tmp_path, costs.model_dump_json(indent=2))) == costs
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"step_s": -1}', "result.json.step_s = -1: .*greater than or equal to 0"),
+        ('{"speed_s": 1}', "result.json.speed_s = 1: unknown field"),
+        ("[]", "is not one JSON object"),
+        ("x", "line 1 is not JSON"),
+    ],
+)
+def test_bad_costs_are_refused(tmp_path: Path, content: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_costs(_file(tmp_path, content))
+
+
+def test_unknown_formats_suggest_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="bf16, fp4, fp8"):
+        server_of(model="llama-3.1-8b", sku="h100-sxm", engine=DB.engines["vllm"], precision="double")
+
+
+@pytest.mark.parametrize(
+    ("phase", "rate", "scv", "concurrency"),
+    [
+        ({"type": "gamma", "rate": 20.0, "smoothness": 0.5}, 20.0, 2.0, None),
+        ({"type": "poisson", "rate": 20.0}, 20.0, 1.0, None),
+        ({"type": "constant", "rate": 20.0}, 20.0, 0.0, None),
+        ({"type": "concurrency", "concurrency": 4}, None, 1.0, 4),
+    ],
+)
+def test_aiperf_phases_of_schema_1_4(tmp_path: Path, phase: Any, rate: Any, scv: float, concurrency: Any) -> None:
+    """`input_config` as AIPerf 0.13.0 wrote it in a run against a mock server."""
+    config = {"phases": [{"name": "profiling", "kind": "profiling", "requests": 200, **phase}]}
+    run = _one(tmp_path, {**AIPERF, "schema_version": "1.4", "input_config": config})
+    assert (run.request_rate_per_s, run.concurrency) == (rate, concurrency)
+    assert rate is None or run.arrival_scv == scv
+
+
+def test_guidellm_replay_of_a_trace(tmp_path: Path) -> None:
+    """GuideLLM 0.8.1 names the strategy `trace`; requests keep their start, prompt_tokens and output_tokens."""
+    requests = [
+        {"request_start_time": 100.0 + at, "prompt_tokens": 10 + i, "output_tokens": 5}
+        for i, at in enumerate((0.0, 1.0, 4.0))
+    ]
+    benchmark = {**GUIDELLM, "config": {"strategy": {"type_": "trace", "time_scale": 1.0}}}
+    run = _one(tmp_path, {"benchmarks": [{**benchmark, "requests": {"successful": requests}}]})
+    assert (run.request_rate_per_s, run.arrival_scv) == (0.5, 0.25)  # gaps 1 and 3: mean 2, variance 1
+    assert run.drawn == ((10, 11, 12), (5, 5, 5)) and run.unknown == ()

@@ -1,0 +1,316 @@
+"""Reading measured runs. Truth: the rules of the measured files' description, worked out by hand for each row."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware_db import Dtype
+from planner.core import InputError
+from planner.validation import read_serving_points
+from planner.validation.measured_runs import DEFAULT_RUNNING, UNKNOWN_PROMPTS, ServingPoint, leading_number
+
+PLAIN = {
+    "source_id": "one",
+    "engine": "vllm",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "sku": "h100_sxm",
+    "precision": "bf16",
+    "input_tokens": "1024",
+    "output_tokens": "1024",
+    "concurrency": "16",
+    "tp_size": "1",
+    "mean_ttft_ms": "50",
+    "mean_tpot_ms": "10",
+}
+
+
+def _write(path: Path, row: dict[str, str]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerow(row)
+
+
+def _read(folder: Path, row: dict[str, Any], settings: dict[str, str], link: dict[str, str] | None = None) -> Any:
+    """The one point of a row (changed from `PLAIN`) with settings and, between them, a link."""
+    _write(folder / "points.csv", {**PLAIN, **row})
+    _write(folder / "points_settings.csv", {"source_id": "one", "settings_id": "s", **(link or {})})
+    _write(folder / "serving_settings.csv", {"settings_id": "s", **settings})
+    (point,) = read_serving_points(folder / "points.csv")
+    return point
+
+
+def _server(point: ServingPoint) -> Any:
+    (server,) = point.servers
+    return server
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("8192", 8192),
+        ("16384 (chunked-prefill-size and max-prefill-tokens)", 16384),
+        ("chunked-prefill-size 4096", 4096),
+        ("2 steps, 3 draft tokens (EAGLE)", 2),
+        ("not set (engine default 1024)", None),
+        ("= concurrency", None),
+        ("", None),
+    ],
+)
+def test_a_text_means_the_number_it_starts_with(text: str, number: int | None) -> None:
+    assert leading_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "link", "tokens"),
+    [
+        ("8192", {}, {}, 8192),
+        ("32768 (chunked-prefill-size and max-prefill-tokens)", {}, {}, 32768),
+        ("not set (engine default 8192)", {}, {}, 8192),
+        ("not set", {"engine": "trtllm"}, {}, 8192),
+        ("ceil64(concurrency + isl + 64): about one prompt per step", {}, {}, 1152),  # 16 + 1024 + 64 = 1104 -> 1152
+        ("ceil64(concurrency + isl + 64)", {"concurrency": "64"}, {}, 1152),  # 1152 is a multiple of 64 itself
+        ("max(8192, ceil64(concurrency + isl + 64))", {}, {}, 8192),
+        ("max(8192, ceil64(concurrency + isl + 64))", {"input_tokens": "8192"}, {}, 8320),  # 8272 -> 8320
+        ("ceil64((mtp+1) x max_num_seqs + isl + 64)", {}, {"speculative": "mtp"}, 1152),  # 4 * 16 + 1024 + 64 = 1152
+        ("", {"engine": "trtllm"}, {}, UNKNOWN_PROMPTS * 1024 + 16),
+        ("", {}, {}, 8192),
+    ],
+)
+def test_token_budget_of_a_step(tmp_path: Path, text: str, row: Any, link: Any, tokens: int) -> None:
+    point = _read(tmp_path, row, {"max_num_tokens": text, "speculative_tokens": "3"}, link)
+    assert _server(point).max_batched_tokens == tokens
+    assert ("max_num_tokens" in point.unknown) == (text == "")
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "dp", "running"),
+    [
+        ("= concurrency", "vllm", 1, 16),
+        ("= concurrency; concurrency/8 per rank with attention DP", "trtllm", 8, 16),
+        ("128", "sglang", 1, 128),
+        ("128", "trtllm", 8, 1024),  # TensorRT-LLM counts per attention rank
+        ("not set (engine default 1024)", "vllm", 1, 1024),
+        ("not set (engine default 2048)", "trtllm", 1, 2048),
+        ("", "sglang", 1, DEFAULT_RUNNING["sglang"]),
+    ],
+)
+def test_sequences_at_once(tmp_path: Path, text: str, engine: str, dp: int, running: int) -> None:
+    link = {"attention_dp": str(dp), "attention_tp": "1", "gpus": str(dp)}
+    point = _read(tmp_path, {"engine": engine}, {"max_num_seqs": text}, link)
+    assert _server(point).max_running_requests == running
+    assert ("max_num_seqs" in point.unknown) == (text == "")
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "requests"),
+    [
+        ("10 x concurrency", {}, 160),
+        ("20 x concurrency up to 64; 2000 at 128 (inferred from the digits of the means)", {}, 320),
+        ("20 x concurrency up to 64; 2000 at 128 (inferred)", {"concurrency": "64"}, 1280),
+        ("20 x concurrency up to 64; 2000 at 128 (inferred)", {"concurrency": "128"}, 2000),
+        ("output 1024: 50 x concurrency; output 8192: 20 x concurrency", {}, 800),
+        ("output 1024: 50 x concurrency; output 8192: 20 x concurrency", {"output_tokens": "8192"}, 320),
+        ("", {}, 160),  # 10 per user where nothing is known
+    ],
+)
+def test_number_of_requests(tmp_path: Path, text: str, row: Any, requests: int) -> None:
+    point = _read(tmp_path, row, {"client_requests": text, "client_range_ratio": "0.8"})
+    assert (point.requests, point.range_ratio) == (requests, 0.8)
+    assert ("client_requests" in point.unknown) == (text == "")
+    assert point.mean_output_tokens == pytest.approx(0.9 * point.output_tokens)
+
+
+@pytest.mark.parametrize(("concurrency", "steps"), [("8", 10), ("15", 10), ("16", 30), ("256", 30)])
+def test_receive_interval_depends_on_the_load(tmp_path: Path, concurrency: str, steps: int) -> None:
+    text = "scheduler-recv-interval: 30 steps if concurrency >= 16, else 10 (raises TTFT); NCCL_GRAPH_REGISTER=0"
+    point = _read(tmp_path, {"engine": "sglang", "concurrency": concurrency}, {"other_settings": text})
+    assert point.schedule.receive_interval_steps == steps
+
+
+def test_receive_interval_without_a_condition(tmp_path: Path) -> None:
+    point = _read(tmp_path, {"engine": "sglang"}, {"other_settings": "scheduler-recv-interval 10"})
+    assert point.schedule.receive_interval_steps == 10
+    assert _read(tmp_path, {"engine": "sglang"}, {}).schedule.receive_interval_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("isl", "osl", "tp", "wait"),
+    [("1024", "1024", "1", 20), ("1024", "1024", "4", 20), ("1024", "1024", "8", 0), ("1024", "8192", "1", 0)],
+)
+def test_batch_wait_is_for_short_lengths_below_eight_gpus(
+    tmp_path: Path, isl: str, osl: str, tp: str, wait: int
+) -> None:
+    settings = {"other_settings": "batch_wait_timeout_iters 20 and batch_wait_max_tokens_ratio 0.9 for 1024/1024"}
+    row = {"engine": "trtllm", "input_tokens": isl, "output_tokens": osl, "tp_size": tp}
+    schedule = _read(tmp_path, row, settings, {"attention_tp": tp, "gpus": tp}).schedule
+    assert (schedule.batch_wait_steps, schedule.batch_wait_fill) == (wait, 0.9 if wait else 0.0)
+    assert schedule.whole_prompts
+    assert schedule.reserve_outputs
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "mixed", "whole"),
+    [
+        ("yes", "vllm", True, False),
+        ("yes, whole prompts only", "trtllm", True, True),
+        ("no: prefill batches run between decode steps (mixed chunk not enabled)", "sglang", False, False),
+        ("", "sglang", False, False),
+        ("", "vllm", True, False),
+    ],
+)
+def test_what_a_step_may_hold(tmp_path: Path, text: str, engine: str, mixed: bool, whole: bool) -> None:
+    point = _read(tmp_path, {"engine": engine}, {"mixed_steps": text})
+    assert (point.schedule.mixed_steps, point.schedule.whole_prompts) == (mixed, whole)
+    assert ("mixed_steps" in point.unknown) == (text == "")
+
+
+@pytest.mark.parametrize(
+    ("row", "link", "rule", "dp"),
+    [
+        ({"attention_dp_size": "64"}, {"attention_dp": "8"}, "", 8),  # the true value beats what the export prints
+        ({"input_tokens": "8192", "concurrency": "64"}, {}, "8 for 8192/1024 with concurrency > 32, else 1", 8),
+        ({"input_tokens": "8192", "concurrency": "32"}, {}, "8 for 8192/1024 with concurrency > 32, else 1", 1),
+        ({"concurrency": "64"}, {}, "8 for 8192/1024 with concurrency > 32, else 1", 1),
+        ({"attention_dp_size": "4"}, {}, "", 4),
+        ({}, {}, "", 1),
+    ],
+)
+def test_attention_ranks(tmp_path: Path, row: Any, link: Any, rule: str, dp: int) -> None:
+    point = _read(tmp_path, {**row, "engine": "trtllm"}, {"attention_dp": rule}, {"gpus": "8", **link})
+    split = _server(point).parallelism
+    assert (split.dp, split.tp * split.dp) == (dp, 8)
+    assert point.gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "dp", "drafts"),
+    [
+        ("none", "3", 1, 0),
+        ("", "3", 1, 0),
+        ("mtp", "3", 1, 3),
+        ("mtp", "3; 1 with attention DP", 1, 3),
+        ("mtp", "3; 1 with attention DP", 8, 1),
+        ("mtp", "", 1, 1),
+    ],
+)
+def test_draft_tokens(tmp_path: Path, flag: str, text: str, dp: int, drafts: int) -> None:
+    link = {"speculative": flag, "attention_dp": str(dp), "gpus": "8"}
+    assert _read(tmp_path, {"engine": "trtllm"}, {"speculative_tokens": text}, link).draft_tokens == drafts
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "dtype"),
+    [
+        ("fp8_e4m3", {}, Dtype.FP8),
+        ("fp8", {}, Dtype.FP8),
+        ("auto", {}, Dtype.BF16),
+        ("", {}, Dtype.BF16),
+        ("", {"engine": "trtllm", "precision": "fp8"}, Dtype.FP8),
+    ],
+)
+def test_format_of_the_cache(tmp_path: Path, text: str, row: Any, dtype: Dtype) -> None:
+    point = _read(tmp_path, row, {"kv_cache_dtype": text})
+    assert point.kv_cache is dtype
+    assert ("kv_cache_dtype" in point.unknown) == (text == "")
+
+
+def test_memory_fraction_of_all_or_of_what_is_free(tmp_path: Path) -> None:
+    whole = _read(tmp_path, {}, {"kv_memory_fraction": "0.9", "kv_memory_fraction_of": "total GPU memory"})
+    free = _read(tmp_path, {}, {"kv_memory_fraction": "0.8", "kv_memory_fraction_of": "memory left free after loading"})
+    unset = _read(tmp_path, {}, {"kv_memory_fraction": "not set"})
+    found = [(_server(point).memory_fraction, _server(point).memory_fraction_of_free) for point in (whole, free, unset)]
+    assert found == [(0.9, False), (0.8, True), (None, False)]
+
+
+def test_disaggregated_servers(tmp_path: Path) -> None:
+    settings = {
+        "prefill_workers": "2", "prefill_gpus": "4", "prefill_tp": "4", "prefill_ep": "1",
+        "prefill_attention_dp": "off",
+        "prefill_max_num_tokens": "16384", "prefill_max_num_seqs": "8", "prefill_kv_memory_fraction": "0.3",
+        "decode_workers": "1", "decode_gpus": "8", "decode_tp": "8", "decode_ep": "8",
+        "decode_attention_dp": "on, dp-size 8", "decode_max_num_tokens": "256", "decode_max_num_seqs": "32",
+        "decode_kv_memory_fraction": "0.85",
+    }  # fmt: skip
+    point = _read(tmp_path, {"engine": "trtllm", "model": "deepseek-ai/DeepSeek-R1"}, settings)
+    prefill, decode = point.servers
+    assert point.disaggregated
+    assert point.gpus == 2 * 4 + 8
+    assert (prefill.workers, prefill.parallelism.tp, prefill.parallelism.dp) == (2, 4, 1)
+    assert (prefill.max_batched_tokens, prefill.max_running_requests, prefill.memory_fraction) == (16384, 8, 0.3)
+    assert (decode.parallelism.tp, decode.parallelism.dp, decode.parallelism.ep) == (1, 8, 8)
+    assert (decode.max_batched_tokens, decode.max_running_requests) == (8 * 256, 8 * 32)  # per attention rank
+
+
+def test_names_of_other_tables_are_translated(tmp_path: Path) -> None:
+    point = _read(tmp_path, {"engine": "trtllm", "sku": "gb200"}, {})
+    assert (point.engine, point.sku, point.group) == ("tensorrt-llm", "gb200-nvl72", (PLAIN["model"], "gb200-nvl72"))
+    assert (point.mean_ttft_s, point.mean_tpot_s) == (0.05, 0.01)
+
+
+def test_repeats_are_left_out(repository: Path) -> None:
+    path = repository / "tests" / "reference" / "serving" / "points.csv"
+    distinct, rows = read_serving_points(path), read_serving_points(path, repeats=True)
+    assert len(distinct) == 7
+    assert {point.id for point in rows} - {point.id for point in distinct} == {"four-again"}
+
+
+def test_a_file_alone_is_enough(tmp_path: Path) -> None:
+    """Lengths of an unknown client vary around the nominal ones, so that their mean is nominal."""
+    _write(tmp_path / "points.csv", PLAIN)
+    (point,) = read_serving_points(tmp_path / "points.csv")
+    assert point.requests == 160
+    assert {"max_num_tokens", "client_requests", "client_range_ratio"} <= set(point.unknown)
+    assert point.range_ratio < 1.0 < point.range_top
+    assert point.mean_output_tokens == pytest.approx(1024)
+
+
+def test_kernels_of_the_experts_are_those_of_the_settings(tmp_path: Path) -> None:
+    point = _read(tmp_path, {"moe_backend": "triton"}, {"moe_backend": "flashinfer_trtllm"})
+    assert point.moe_backend == "flashinfer_trtllm"
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "bound"),
+    [
+        ({"input_tokens": ""}, r"points\[one\].input_tokens", "every row needs it"),
+        ({"output_tokens": "many"}, r"points\[one\].output_tokens", "must be a whole number"),
+        ({"mean_ttft_ms": "fast"}, r"points\[one\].mean_ttft_ms", "must be a number"),
+        ({"mean_tpot_ms": "-1"}, r"points\[one\].mean_tpot_s", "greater than 0"),
+        ({"mean_tpot_ms": "nan"}, r"points\[one\].mean_tpot_s", "nan"),
+        ({"model": ""}, r"points\[one\].model", "every row needs it"),
+        ({"client_range_ratio": "wide"}, r"points\[one\].client_range_ratio", "must be a number"),
+        ({"concurrency": "0"}, r"points\[one\].concurrency", "greater than or equal to 1"),
+    ],
+)
+def test_bad_rows_say_where(tmp_path: Path, row: dict[str, str], field: str, bound: str) -> None:
+    _write(tmp_path / "points.csv", {**PLAIN, **row})
+    with pytest.raises(InputError, match=rf"{field} = .*{bound}"):
+        read_serving_points(tmp_path / "points.csv")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"points = .*cannot be read \(FileNotFoundError\). Fix: give a CSV file"):
+        read_serving_points(tmp_path / "none.csv")
+    path = tmp_path / "points.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"cannot be read \(UnicodeDecodeError\)"):
+        read_serving_points(path)
+    monkeypatch.setattr("planner.validation.measured_runs.MAX_FILE_BYTES", 2)
+    with pytest.raises(InputError, match="is larger than 2 bytes"):
+        read_serving_points(path)
+
+
+def test_reference_runs_are_read_as_their_description_says(shared: Path) -> None:
+    """Figures of the description beside the measured runs: rows, repeats, runs with MTP."""
+    path = shared / "validation" / "serving_points.csv"
+    if not path.is_file():
+        pytest.skip("no measured serving points beside the checkout (validation/serving_points.csv)")
+    rows, distinct = read_serving_points(path, repeats=True), read_serving_points(path)
+    assert len(rows) - len(distinct) == 182
+    assert sum(point.draft_tokens > 0 for point in rows) == 160
+    assert not any(point.gpus > 144 for point in rows)

@@ -1,0 +1,580 @@
+"""The page without a browser: what a visitor asks, what changes the scenario, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.places import ROOT
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+from streamlit.testing.v1 import AppTest
+
+import planner
+from planner.llm import list_llms, load_llm
+from planner.scenario import scenario_text
+from planner.scenario.slos import slo_preset
+from planner.scenario.url import packaged_content
+from planner.traffic import load_lengths, read_any_trace
+from planner.web import results, summary
+from planner.web.session import changed
+
+APP = ROOT / "app.py"
+TRACES = ROOT / "tests" / "data" / "traces"
+TIMEOUT_S = 120
+SMALL = {
+    "base": "chat-llama-70b",
+    "workload.rate_per_s": "10.0",
+    "search.skus": '["h100-sxm"]',
+    "search.modes": '["mixed"]',
+    "search.tp": "[2]",
+    "search.max_running_requests": "[256]",
+    "search.max_batched_tokens": "[2048]",
+    "simulation.requests": "500",
+}
+WIDER = {"search__skus": '["h100-sxm","mi300x"]', "search__tp": "[2,4]"}
+FIGURES = ["Fleet", "Per month", "Per million output tokens", "Headroom"]
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+
+Act = Callable[[AppTest], object]
+
+
+def opened(query: Mapping[str, str] = SMALL) -> AppTest:
+    """The page as it opens from an address."""
+    app = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S)
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def small(**more: str) -> AppTest:
+    """The small scenario with other values; two underscores stand for a dot."""
+    return opened({**SMALL, **{name.replace("__", "."): value for name, value in more.items()}})
+
+
+@pytest.fixture
+def by_theory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page as it first stands, before simulation and intervals: theory keeps every order exactly."""
+    monkeypatch.setattr(results, "check", lambda page: False)
+    monkeypatch.setattr(summary, "complete", lambda page: False)
+
+
+@pytest.fixture(scope="module")
+def kept_page() -> AppTest:
+    """A page for tests that leave its scenario as it is."""
+    return small()
+
+
+def figure(app: AppTest, label: str) -> str:
+    return str(next(item.value for item in app.metric if item.label == label))
+
+
+def usd_per_month(app: AppTest) -> float:
+    shows_an_answer(app)
+    return float(figure(app, "Per month").removeprefix("$").replace(",", ""))
+
+
+def shows_an_answer(app: AppTest) -> None:
+    assert not complaints(app), complaints(app)
+    assert has_figures(app)
+
+
+def has_figures(app: AppTest) -> bool:
+    """The four figures of the answer; tabs may show more below."""
+    return [item.label for item in app.metric][: len(FIGURES)] == FIGURES
+
+
+def complaints(app: AppTest) -> list[str]:
+    """Warnings and errors as a reader sees them."""
+    assert not app.exception, app.exception
+    return [str(item.value).replace("\\", "") for item in (*app.error, *app.warning)]
+
+
+def headline(app: AppTest) -> str:
+    return str(next(item.value for item in app.markdown if item.value.startswith("#### ")))
+
+
+def scenario(app: AppTest) -> dict[str, object]:
+    return dict(app.session_state["scenario"])
+
+
+def at(app: AppTest, path: str) -> object:
+    """What the scenario says at a dotted path."""
+    place: object = scenario(app)
+    for name in path.split("."):
+        place = place[int(name)] if isinstance(place, list) else place[name]  # type: ignore[index]
+    return place
+
+
+def query(app: AppTest) -> dict[str, str]:
+    """The address of the page."""
+    return {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
+
+
+def number(key: str, value: float) -> Act:
+    return lambda app: app.number_input(key=key).set_value(value).run()
+
+
+def several(key: str, values: list[object]) -> Act:
+    return lambda app: app.multiselect(key=key).set_value(values).run()
+
+
+def choice(key: str, value: object) -> Act:
+    return lambda app: app.selectbox(key=key).set_value(value).run()
+
+
+def upload(app: AppTest, key: str, name: str, content: bytes) -> AppTest:
+    return app.file_uploader(key=key).set_value((name, content, "application/octet-stream")).run()
+
+
+def press(app: AppTest, key: str) -> AppTest:
+    return app.button(key=key).click().run()
+
+
+# --- opening and the address ------------------------------------------------------------------------------------------
+
+
+def test_the_page_opens_with_a_checked_answer() -> None:
+    """The same sum as the API plans, with SKUs to choose from."""
+    app = small(search__skus=WIDER["search__skus"])
+    shows_an_answer(app)
+    assert any("Checked by simulation" in item.value for item in app.markdown)
+    same = planner.plan(planner.load_scenario(scenario(app)), alternatives=False)
+    assert same.cost is not None
+    assert usd_per_month(app) == pytest.approx(same.cost.usd_per_month, rel=0.01)
+    assert figure(app, "Fleet") == f"{sum(same.gpus.values())} GPUs"
+    assert set(app.selectbox(key="llm").options) == set(list_llms())
+    assert at(app, "prices.as_of") == datetime.now(tz=UTC).date().isoformat()  # planned with the prices of the day
+
+
+def test_an_address_opens_the_same_page_again(by_theory: None) -> None:
+    app = small()
+    number("rate", 12.0)(app)
+    number("slo-0-threshold", 700.0)(app)
+    again = opened(query(app))
+    assert query(app)["workload.rate_per_s"] == "12.0"
+    assert scenario(again) == scenario(app)
+    assert headline(again) == headline(app)
+
+
+def test_the_open_tab_is_part_of_the_address_and_no_change_of_the_scenario(by_theory: None) -> None:
+    app = small(tab="Cost")
+    assert app.session_state["tab"] == "Cost"
+    assert scenario(app) == scenario(small())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"workload.lengths": '{"trace": "/etc/passwd"}'}, "names a file, which the web app does not open"),
+        ({"workload.rate_per_s": "-1"}, "workload.rate_per_s"),
+        ({"workload.rate_per_s": "many"}, "workload.rate_per_s"),
+        ({"workload.colour": "red"}, "colour"),
+        ({"base": "../secrets"}, "no such packaged scenario"),
+        ({"slo": "z.not-compressed"}, "copy the whole link once more"),
+    ],
+    ids=["file", "negative", "word", "unknown", "base", "packed"],
+)
+def test_a_bad_address_is_refused_in_one_line(by_theory: None, more: dict[str, str], words: str) -> None:
+    """The page opens with the worked example instead."""
+    app = opened({**SMALL, **more})
+    (line,) = complaints(app)
+    assert line.startswith("Not used: ") and words in line and "\n" not in line
+    assert has_figures(app)
+    assert at(app, "name") == "chat-llama-70b" and at(app, "workload.lengths") == "azure-2023-conv"
+
+
+# --- directions -------------------------------------------------------------------------------------------------------
+
+
+DEARER: dict[str, Act] = {
+    "tighter TTFT": number("slo-0-threshold", 500.0),
+    "tighter TPOT": number("slo-1-threshold", 35.0),
+    "higher percentile": choice("slo-1-percentile", 0.999),
+    "more requests": number("rate", 15.0),
+    "longer inputs": lambda app: app.slider(key="mean-input").set_value(2000).run(),
+    "longer outputs": lambda app: app.slider(key="mean-output").set_value(400).run(),
+    "burstier": number("scv", 20.0),
+    "spare replicas": number("spares", 2),
+    "growth": number("growth", 2.0),
+    "BF16": choice("precision", "BF16"),
+    "loss of a server": lambda app: app.checkbox(key="node-loss").check().run(),
+}
+CHEAPER: dict[str, Act] = {
+    "looser TTFT": number("slo-0-threshold", 3000.0),
+    "looser TPOT": number("slo-1-threshold", 100.0),
+    "fewer requests": number("rate", 5.0),
+    "more SKUs": several("skus", ["h100-sxm", "mi300x"]),
+    "more degrees": several("tp", [2, 4]),
+    "more batch limits": several("batch", [128, 256]),
+}
+
+
+@pytest.mark.parametrize("act", DEARER.values(), ids=DEARER)
+def test_what_asks_for_more_never_costs_less(by_theory: None, act: Act) -> None:
+    app = small()
+    before, asked = usd_per_month(app), scenario(app)
+    act(app)
+    assert scenario(app) != asked
+    assert usd_per_month(app) >= before
+
+
+@pytest.mark.parametrize("act", CHEAPER.values(), ids=CHEAPER)
+def test_what_asks_for_less_never_costs_more(by_theory: None, act: Act) -> None:
+    """Within the 1 % that simplicity may cost."""
+    app = small()
+    before, asked = usd_per_month(app), scenario(app)
+    act(app)
+    assert scenario(app) != asked
+    assert usd_per_month(app) <= before * 1.01
+
+
+def test_without_the_chosen_sku_it_never_costs_less(by_theory: None) -> None:
+    app = small(**WIDER)
+    before = usd_per_month(app)
+    chosen = planner.plan(planner.load_scenario(scenario(app)), simulate=False, alternatives=False).gpus
+    several("skus", [sku for sku in ("h100-sxm", "mi300x") if sku not in chosen])(app)
+    assert usd_per_month(app) >= before
+
+
+def test_half_the_price_is_half_the_cost(by_theory: None) -> None:
+    """One SKU: the same fleet at another price."""
+    app, costs = small(), []
+    for price in (3.0, 1.5):
+        number("price-h100-sxm", price)(app)
+        costs.append(usd_per_month(app))
+    assert costs[1] == pytest.approx(costs[0] / 2, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "path", "without"),
+    [
+        ("price-h100-sxm", 3.0, "prices.usd_per_gpu_hour", {}),
+        ("budget", 5000.0, "limits.budget_usd_per_hour", None),
+    ],
+)
+def test_an_emptied_field_asks_for_nothing(by_theory: None, key: str, value: float, path: str, without: object) -> None:
+    """Not for the least that the field takes."""
+    app = small()
+    before = usd_per_month(app)
+    number(key, value)(app)
+    assert at(app, path) != without
+    app.number_input(key=key).set_value(None).run()
+    assert at(app, path) == without and usd_per_month(app) == before
+
+
+# --- what changes the scenario ----------------------------------------------------------------------------------------
+
+
+def test_undo_and_redo(by_theory: None) -> None:
+    app = small()
+    assert app.button(key="undo").disabled and app.button(key="redo").disabled
+    first, cost = scenario(app), usd_per_month(app)
+    number("rate", 15.0)(app)
+    second = scenario(app)
+    press(app, "undo")
+    assert scenario(app) == first and usd_per_month(app) == cost
+    assert app.number_input(key="rate").value == 10.0
+    assert app.button(key="undo").disabled
+    press(app, "redo")
+    assert scenario(app) == second and app.number_input(key="rate").value == 15.0
+
+
+def test_an_example_is_opened_and_undone(by_theory: None) -> None:
+    app = small()
+    before = scenario(app)
+    choice("example", "chat-llama-70b")(app)
+    assert scenario(app) == before  # chosen, not opened yet
+    press(app, "open-example")
+    today = {"prices.as_of": datetime.now(tz=UTC).date().isoformat()}
+    assert scenario(app) == changed(packaged_content("chat-llama-70b"), today)
+    press(app, "undo")
+    assert scenario(app) == before
+
+
+def test_a_saved_scenario_is_opened_again(by_theory: None) -> None:
+    app = small()
+    number("rate", 13.0)(app)
+    saved = scenario_text(scenario(app))
+    assert planner.load_scenario(yaml.safe_load(saved)) == planner.load_scenario(scenario(app))
+    other = upload(small(), "scenario-file", "mine.yaml", saved.encode())
+    shows_an_answer(other)
+    assert scenario(other) == scenario(app) and headline(other) == headline(app)
+
+
+def test_targets_of_a_use(by_theory: None) -> None:
+    app = small()
+    assert app.selectbox(key="slo").value == "own"
+    choice("slo", "rag")(app)
+    preset = slo_preset("rag")
+    assert at(app, "slo") == [target.model_dump(mode="json") for target in preset.targets]
+    assert [app.number_input(key=f"slo-{place}-threshold").value for place in (0, 1)] == [6000.0, 175.0]
+    assert any(preset.source in item.value for item in app.caption)
+
+
+def test_every_request_alike(by_theory: None) -> None:
+    """Constant lengths start from the means of the trace."""
+    app = small()
+    law = load_lengths("azure-2023-conv")
+    choice("lengths", "constant")(app)
+    assert at(app, "workload.lengths") == {
+        "input_tokens": round(law.mean_input),
+        "output_tokens": round(law.mean_output),
+    }
+    long = usd_per_month(app)
+    number("input-tokens", 100)(app)
+    assert usd_per_month(app) <= long
+
+
+def test_a_mean_is_moved_there_and_back(by_theory: None) -> None:
+    app = small()
+    own = app.slider(key="mean-input").value
+    app.slider(key="mean-input").set_value(2000).run()
+    assert at(app, "workload.lengths.mean_input_tokens") == 2000.0
+    app.slider(key="mean-input").set_value(own).run()
+    assert at(app, "workload.lengths") == "azure-2023-conv"
+
+
+def test_number_and_slider_of_the_rate_say_the_same(by_theory: None) -> None:
+    app = small()
+    app.slider(key="rate-slider").set_value(12.0).run()
+    assert app.number_input(key="rate").value == at(app, "workload.rate_per_s") == 12.0
+
+
+def test_shared_tokens_switch_the_prefix_cache(by_theory: None) -> None:
+    app = small()
+    before = usd_per_month(app)
+    number("prefix-tokens", 512)(app)
+    assert at(app, "search.prefix_cache") == [True] and at(app, "workload.prefixes.tokens") == 512
+    assert usd_per_month(app) <= before * 1.01
+    number("prefix-tokens", 0)(app)
+    assert at(app, "search.prefix_cache") == [False] and at(app, "workload.prefixes") is None
+
+
+def test_spot_brings_its_terms(by_theory: None) -> None:
+    app = small()
+    before = usd_per_month(app)
+    several("commitments", ["on_demand", "spot"])(app)
+    assert app.number_input(key="spot-recovery").value == 600.0
+    assert at(app, "prices.spot.interruptions_per_hour") == 0.05
+    assert usd_per_month(app) <= before * 1.01  # one more way of buying
+
+
+def test_one_provider_never_costs_less_than_any(by_theory: None) -> None:
+    app = small()
+    before = usd_per_month(app)
+    choice("provider", "Lambda")(app)
+    assert usd_per_month(app) >= before * 0.99
+
+
+def test_a_commitment_without_a_price_is_explained(by_theory: None) -> None:
+    """No listed price of that kind: no fleet, and why."""
+    app = small(search__skus='["h20"]')
+    assert not app.metric
+    assert any("h20" in line and "price" in line for line in complaints(app))
+
+
+# --- uploads ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_uploaded_model_is_planned(by_theory: None) -> None:
+    app = small(precision="null")
+    upload(app, "config-file", "acme-8b.json", json.dumps(LLAMA).encode())
+    shows_an_answer(app)
+    assert "Serve acme-8b at" in headline(app)
+    assert load_llm(dict(at(app, "llm"))).name == "acme-8b"  # type: ignore[call-overload]
+    assert usd_per_month(app) < usd_per_month(small(precision="null"))  # 8 billion weights instead of 70
+
+
+@pytest.mark.parametrize("name", ["azure_2023_conv_head.csv", "mooncake_like.jsonl", "burstgpt_like.csv"])
+def test_an_uploaded_trace_becomes_the_traffic(by_theory: None, name: str) -> None:
+    """Its own means and rate, as the API reads them."""
+    found = read_any_trace(TRACES / name)
+    app = upload(small(), "trace-file", name, (TRACES / name).read_bytes())
+    shows_an_answer(app)
+    law = planner.load_scenario(scenario(app)).workload.classes[0].lengths
+    assert law.mean_input == pytest.approx(found.trace.input_tokens.mean(), rel=0.02)
+    assert law.mean_output == pytest.approx(found.trace.output_tokens.mean(), rel=0.02)
+    assert at(app, "workload.rate_per_s") == pytest.approx(found.trace.rate_per_s, abs=1e-6)
+    assert any(found.format in item.value.replace("\\", "") for item in app.caption)
+    assert scenario(opened(query(app))) == scenario(app)  # the histogram travels in the address
+
+
+EXAMPLE = (ROOT / "planner/presets/scenarios/chat-llama-70b.yaml").read_bytes()
+BAD = {
+    "broken": ("config-file", "config.json", b"{not json", "is not JSON. Fix: upload the config.json"),
+    "list": ("config-file", "config.json", b"[1, 2]", "is not a JSON object. Fix: upload"),
+    "binary": ("config-file", "config.json", b"\xff\xfe\x00", "is not JSON"),
+    "nested": ("config-file", "config.json", b"[" * 100_000, "is not JSON"),
+    "large": ("config-file", "config.json", b" " * 1_000_001, "more than 1,000,000. Fix: give a smaller file"),
+    "empty": ("config-file", "config.json", b"{}", "config.model_type"),
+    "negative": ("config-file", "config.json", json.dumps(LLAMA | {"hidden_size": -1}).encode(), "hidden_size = -1"),
+    "MLA": ("config-file", "config.json", json.dumps(LLAMA | {"kv_lora_rank": 512}).encode(), "config.kv_lora_rank"),
+    "no columns": ("trace-file", "trace.csv", b"colour,size\nred,1\n", "trace.csv"),
+    "no trace": ("trace-file", "trace.csv", b"\x00\xff\xfe", "trace.csv"),
+    "no text": ("scenario-file", "s.yaml", b"\xff\xfe\x00\xff", "is not UTF-8 text"),
+    "alias": ("scenario-file", "s.yaml", b"a: &a [1]\nb: *a\n", "alias"),
+    "tag": ("scenario-file", "s.yaml", b"a: !!python/object/apply:os.getcwd []\n", "scenario"),
+    "other fields": ("scenario-file", "s.yaml", EXAMPLE + b"colour: red\n", "colour"),
+    "file": (
+        "scenario-file",
+        "s.yaml",
+        EXAMPLE.replace(b"  lengths: azure-2023-conv", b"  lengths: {trace: /etc/passwd}"),
+        "names a file, which an upload does not bring along",
+    ),
+}
+
+
+@pytest.mark.parametrize(("key", "name", "content", "words"), BAD.values(), ids=BAD)
+def test_a_bad_upload_gets_one_line_and_changes_nothing(
+    kept_page: AppTest, key: str, name: str, content: bytes, words: str
+) -> None:
+    app = kept_page
+    before = scenario(app)
+    upload(app, key, name, content)
+    (line,) = complaints(app)
+    assert words in line and "\n" not in line and "Traceback" not in line
+    assert scenario(app) == before
+    assert has_figures(app)
+
+
+def test_a_model_of_too_short_a_context_is_explained_and_undone(by_theory: None) -> None:
+    app = small()
+    short = json.dumps(LLAMA | {"max_position_embeddings": 100}).encode()
+    upload(app, "config-file", "config.json", short)
+    (line,) = complaints(app)
+    assert "longer than the 100 tokens of context" in line and "\n" not in line
+    press(app, "undo-error" if any(button.key == "undo-error" for button in app.button) else "undo")
+    shows_an_answer(app)
+
+
+# --- tabs -------------------------------------------------------------------------------------------------------------
+
+
+TABS = {
+    "Plan": "**Targets**",
+    "Why": "What limits this fleet",
+    "Latency": "Do the targets hold?",
+    "Roofline": "**Where the roof of each GPU bends**",
+    "Cost": "Where does the money go?",
+    "Compare": "**What comes out**",
+    "Hardware": "**What is known about NVIDIA H100 SXM (h100-sxm)**",
+}
+
+
+@pytest.fixture(scope="module")
+def read_page() -> AppTest:
+    """A page on which nothing but tabs is opened."""
+    return small()
+
+
+@pytest.mark.parametrize(("tab", "heading"), TABS.items(), ids=TABS)
+def test_every_tab_has_its_say(read_page: AppTest, tab: str, heading: str) -> None:
+    app = read_page
+    app.session_state["tab"] = tab
+    app.run()
+    shows_an_answer(app)
+    assert [item.label for item in app.tabs][: len(TABS)] == list(TABS)
+    assert heading in {item.value for item in (*app.subheader, *app.markdown)}
+    charts = len(app.get("vega_lite_chart"))
+    assert charts > 3 or (tab == "Plan" and charts == 3 + 1)  # fleet and two histograms of lengths are always there
+
+
+# --- where there is no answer -----------------------------------------------------------------------------------------
+
+
+def test_an_unreachable_target_is_explained_and_mended(by_theory: None) -> None:
+    app = small()
+    number("slo-0-threshold", 1.0)(app)
+    lines = complaints(app)
+    assert not app.error and not app.metric
+    assert "1 ms" in lines[0] and "TTFT" in lines[0]
+    ways = [button for button in app.button if str(button.key).startswith("fix-")]
+    assert ways
+    press(app, ways[0].key)
+    shows_an_answer(app)
+    press(app, "undo")
+    assert at(app, "slo.0.threshold_s") == 0.001
+
+
+@pytest.mark.parametrize("tab", [tab for tab in TABS if tab != "Plan"])
+def test_every_tab_stands_without_a_fleet(by_theory: None, tab: str) -> None:
+    app = small(slo__0__threshold_s="0.001", tab=tab)
+    assert not app.exception and not app.error and not app.metric
+
+
+def test_a_budget_too_small_is_mended(by_theory: None) -> None:
+    app = small()
+    before = usd_per_month(app)
+    number("budget", 1.0)(app)
+    assert complaints(app) and not app.metric
+    way = next(button for button in app.button if str(button.key).startswith("fix-") and "budget" in button.label)
+    press(app, way.key)
+    assert usd_per_month(app) == pytest.approx(before, rel=0.01)
+
+
+def test_an_unknown_gpu_is_complained_of_with_no_progress_left_behind() -> None:
+    app = small(search__skus="[h101]")
+    (line,) = complaints(app)
+    assert "h101" in line and "h100-sxm" in line
+    assert not app.get("progress")  # planning had begun and ended with the error
+    press(app, next(button.key for button in app.button if button.label == "Use h100-sxm"))
+    assert at(app, "search.skus") == ["h100-sxm"]
+
+
+@pytest.mark.parametrize("key", ["skus", "modes", "tp", "batch", "chunk", "commitments"])
+def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: str) -> None:
+    app = kept_page
+    before = scenario(app)
+    several(key, [])(app)
+    (line,) = complaints(app)
+    assert "\n" not in line and not app.metric
+    mend = [button.key for button in app.button if button.key in ("undo-error", "start-over")]
+    assert mend == ["undo-error", "start-over"]
+    press(app, "undo-error")
+    assert scenario(app) == before
+    shows_an_answer(app)
+
+
+# --- visitors and the disk --------------------------------------------------------------------------------------------
+
+
+def test_two_visitors_do_not_see_each_other(by_theory: None) -> None:
+    one, other = small(), small()
+    number("rate", 11.0)(one)
+    upload(one, "trace-file", "mine.csv", (TRACES / "azure_2023_conv_head.csv").read_bytes())
+    other.run()
+    assert scenario(other) == scenario(small()) and other.number_input(key="rate").value == 10.0
+    assert other.button(key="undo").disabled
+    assert not any("mine.csv" in item.value for item in other.caption)
+
+
+def test_nothing_is_written_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_theory: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    app = small()
+    number("rate", 11.0)(app)
+    upload(app, "trace-file", "mine.csv", (TRACES / "azure_2023_conv_head.csv").read_bytes())
+    shows_an_answer(app)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_sent_anywhere() -> None:
+    settings = (ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8")
+    assert "gatherUsageStats = false" in settings

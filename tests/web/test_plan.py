@@ -1,0 +1,210 @@
+"""The answer and the tab *Plan* without a browser: what stands there before and after the simulation, and the files."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+from streamlit.testing.v1 import AppTest
+
+import planner
+from planner.fleet import Plan, hardware_for
+from planner.launch import TARGETS, export_files, fleet_of
+from planner.report import json_text, plan_to_dict
+from planner.report import plan as report
+from planner.scenario import list_scenarios, load_scenario, scenario_text
+from planner.scenario.url import packaged_content
+from planner.web import plan_tab
+from tests.builders import SMALL_CHAT
+
+
+def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
+    """Answer and tab of a scenario."""
+    import json
+
+    import streamlit as st
+
+    import planner
+    from planner.fleet import hardware_for
+    from planner.scenario import full_content, read_scenario
+    from planner.web import components, plan_tab, results, summary
+
+    st.html(components.STYLE)
+    content = full_content(read_scenario("chat-llama-70b", overrides)[0])
+    key = json.dumps(content, sort_keys=True)
+    request = results.request_of(key)
+    hardware = hardware_for(request)
+    found = results.kept(
+        ("test", key, simulate),
+        lambda say: planner.plan(request, hardware, say, simulate=simulate, alternatives=simulate),
+        "Planning",
+    )
+    shown = results.Page(content, key, request, hardware, found)
+    summary.show(shown)
+    plan_tab.show(shown)
+    if complete and summary.complete(shown):
+        st.rerun()
+
+
+def run(*overrides: str, simulate: bool = True, complete: bool = False) -> AppTest:
+    app = AppTest.from_function(page, default_timeout=120, args=((*SMALL_CHAT, *overrides), simulate, complete)).run()
+    assert not app.exception
+    return app
+
+
+@cache
+def simulated() -> Plan:
+    request = planner.load_scenario("chat-llama-70b", SMALL_CHAT)
+    return planner.plan(request, hardware_for(request))
+
+
+def texts(app: AppTest) -> str:
+    return "\n".join(
+        str(getattr(item, "value", "")) for kind in ("markdown", "caption", "info", "html") for item in app.get(kind)
+    )
+
+
+def test_answer_shows_a_sentence_four_figures_and_a_fleet() -> None:
+    app = run()
+    assert [metric.label for metric in app.metric] == ["Fleet", "Per month", "Per million output tokens", "Headroom"]
+    assert "Serve llama-3.3-70b-instruct at 40 requests/s" in texts(app)
+    plan = simulated()
+    assert plan.cost is not None
+    assert app.metric[0].value == f"{sum(plan.gpus.values())} GPUs"
+    assert app.metric[1].value == f"${plan.cost.usd_per_month:,.0f}"
+    assert len(app.get("vega_lite_chart") or app.get("arrow_vega_lite_chart")) >= 2
+
+
+def test_intervals_follow_and_say_their_probability() -> None:
+    app = run(complete=True)
+    assert app.metric[3].value.startswith(("+", "−"))
+    assert all("(90 %)" in metric.delta for metric in app.metric[1:])
+
+
+def test_before_the_simulation_it_says_theory_and_asks_for_nothing_more() -> None:
+    app = run(simulate=False, complete=True)
+    assert "By theory; simulation follows" in texts(app)
+    assert app.metric[3].value == "…"
+    assert "it follows by itself" in texts(app)
+
+
+def test_uncalibrated_figures_say_that_they_have_no_interval() -> None:
+    app = run("search.calibrated=false", complete=True)
+    assert "Not calibrated" in texts(app)
+    assert all("not calibrated" in metric.delta for metric in app.metric[1:])
+
+
+def test_every_figure_says_unit_and_provenance() -> None:
+    app = run()
+    for metric, words in zip(app.metric, ("calibrat|fitted", "read 20", "per million", "theory"), strict=True):
+        assert any(word in metric.help for word in words.split("|")), metric.label
+
+
+def test_every_table_of_the_plan_is_on_the_tab() -> None:
+    shown = texts(run())
+    for table in report.tables(simulated()):
+        assert table.title in shown
+
+
+def test_rejected_skus_are_told_with_their_reason() -> None:
+    app = run("search.skus=[h100-sxm, l40s]", simulate=False)
+    assert "What was rejected (1)" in [expander.label for expander in app.expander]
+    assert "l40s" in texts(app)
+
+
+def test_a_schedule_is_shown_where_the_demand_moves() -> None:
+    profile = "profile={period_hours: 12, factors: [1.0, 0.3]}"
+    shown = texts(run(profile, simulate=False))
+    assert "Schedule" in shown
+    assert "demand [requests/s]" in shown
+    assert "at peak on up to" in shown
+
+
+def test_warnings_are_told() -> None:
+    shown = texts(run("prices.as_of=2027-12-01", simulate=False))
+    assert "stale" in shown
+
+
+def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:
+    app = AppTest.from_function(
+        tab_alone, default_timeout=60, args=((*SMALL_CHAT, "limits.budget_usd_per_hour=1"),)
+    ).run()
+    assert not app.exception
+    assert "as soon as there is one" in app.info[0].value
+
+
+def tab_alone(overrides: tuple[str, ...]) -> None:
+    """The tab of a scenario that no fleet serves."""
+    import planner
+    from planner.fleet import hardware_for
+    from planner.web import plan_tab, results
+
+    request = planner.load_scenario("chat-llama-70b", overrides)
+    hardware = hardware_for(request)
+    found = planner.plan(request, hardware, simulate=False, alternatives=False)
+    plan_tab.show(results.Page({}, "none", request, hardware, found))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_button_for_every_kind_of_file() -> None:
+    labels = [getattr(button, "label", "") for button in run(simulate=False).get("download_button")]
+    assert set(plan_tab.HELP) <= set(labels)
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_scenario_file_reads_back_as_the_same(name: str) -> None:
+    content = packaged_content(name)
+    assert load_scenario(yaml.safe_load(scenario_text(content))) == load_scenario(content)
+
+
+def test_tables_as_csv_hold_every_table_and_every_gpu() -> None:
+    plan = simulated()
+    files = plan_tab.csv_files(plan)
+    assert len(files) == len([table for table in report.tables(plan) if table.rows]) + 1
+    used = [line for line in files["gpus.csv"].splitlines() if line.endswith("True")]
+    assert len(used) == sum(plan.gpus.values())
+    (targets,) = (text for name, text in files.items() if name.endswith("-targets.csv"))
+    assert targets.splitlines()[0].startswith("target,at most,predicted")
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_the_deployment_is_what_the_command_line_exports(target: str) -> None:
+    plan = simulated()
+    assert plan_tab.not_exported(plan, target) == ""
+    files = export_files(fleet_of(plan), target)
+    with zipfile.ZipFile(io.BytesIO(plan_tab.export_zip(plan, target))) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == files
+
+
+def test_what_cannot_be_deployed_somewhere_says_why_on_the_button() -> None:
+    page = run("search.engine=sglang", simulate=False)
+    assert not deployment(page).disabled
+    page.selectbox(key="plan-target").set_value("ray-serve").run()
+    assert deployment(page).disabled and "SGLang" in deployment(page).help
+
+
+def deployment(page: AppTest) -> Any:
+    """What is known of the button with the deployment files."""
+    return next(one.proto for one in page.get("download_button") if one.proto.label == "Deployment")
+
+
+def test_a_zip_holds_its_files_and_is_the_same_every_time() -> None:
+    files = {"a.csv": "1,2\n", "folder/b.yaml": "name: ü\n"}
+    packed = plan_tab.zipped(files)
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == files
+    assert plan_tab.zipped(files) == packed
+
+
+def test_the_plan_as_json_is_what_the_engine_exports() -> None:
+    data = json.loads(json_text(plan_to_dict(simulated())))
+    assert data["deployments"]

@@ -1,0 +1,176 @@
+"""The tab *Why*, what if, and the page without a fleet: what they show is what the engine says, and buttons do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+from streamlit.testing.v1 import AppTest
+
+import planner
+from planner.scenario import full_content, read_scenario
+from planner.traffic import load_lengths
+from planner.web import what_if
+from planner.web.session import changed
+
+SMALL = {
+    "search.skus": ["h100-sxm"],
+    "search.modes": ["mixed"],
+    "search.tp": [4],
+    "search.max_running_requests": [256],
+    "search.max_batched_tokens": [2048],
+    "simulation.requests": 500,
+}
+TIMEOUT_S = 60
+
+
+def content_with(changes: dict[str, Any]) -> dict[str, Any]:
+    return changed(full_content(read_scenario("chat-llama-70b")[0]), {**SMALL, **changes})
+
+
+def tab(part: str, content: dict[str, object], factors: dict[str, float]) -> None:
+    """One part of the page by itself (runs inside the app)."""
+    import importlib
+
+    import streamlit as st
+
+    from planner.fleet import hardware_for
+    from planner.web import results, session, what_if
+
+    if "scenario" not in st.session_state:
+        st.session_state.update(scenario=content, past=[], future=[], complaint=None, base=session.DEFAULT, written={})
+    key = session.key()
+    request = results.request_of(key)
+    hardware = hardware_for(request)
+    page = results.Page(session.content(), key, request, hardware, results.theory(request, hardware, key))
+    if "moved" not in st.session_state:
+        st.session_state.moved = True
+        keys = what_if.keys_of(page, what_if.knobs(page))
+        for name, factor in factors.items():
+            st.session_state[keys[name]] = factor
+    importlib.import_module(f"planner.web.{part}").show(page)
+
+
+def shown(part: str, content: dict[str, Any], factors: dict[str, float] | None = None) -> AppTest:
+    app = AppTest.from_function(tab, default_timeout=TIMEOUT_S, args=(part, content, factors or {}))
+    app.run()
+    assert not app.exception, app.exception
+    return app
+
+
+def text(app: AppTest) -> str:
+    return "\n".join(
+        str(item.value) for kind in (app.markdown, app.caption, app.warning, app.info, app.error) for item in kind
+    )
+
+
+# --- what limits, and what would change it ----------------------------------------------------------------------------
+
+
+def test_the_tab_says_what_limits_the_fleet_and_answers_the_first_question() -> None:
+    app = shown("why_tab", content_with({}))
+    said = text(app)
+    assert "Tightest target: p99 TPOT" in said
+    assert "waits mostly for memory" in said
+    assert "the demand of 40 requests/s" in said
+
+
+def test_a_question_is_answered_and_kept() -> None:
+    app = shown("why_tab", content_with({}))
+    app.segmented_control(key="why-question").set_value("Requirements").run()
+    ask = [button for button in app.button if button.key == "ask-requirements"]
+    if ask:
+        ask[0].click().run()
+    assert not app.exception
+    assert "p99 TPOT" in text(app)
+    assert not [button for button in app.button if button.key == "ask-requirements"]
+
+
+def test_without_a_fleet_the_tab_says_so() -> None:
+    app = shown("why_tab", content_with({"limits.budget_usd_per_hour": 5.0}))
+    assert len(app.info) == 1
+
+
+# --- what if ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_moved_nothing_compared() -> None:
+    app = shown("what_if", content_with({}))
+    assert "Move a slider" in text(app)
+    assert not app.metric
+
+
+def test_before_and_after_are_plans_of_the_engine_and_use_this_writes_them_down() -> None:
+    content = content_with({})
+    app = shown("what_if", content, {"demand": 2.0})
+    more = planner.plan(
+        planner.load_scenario(changed(content, {"workload.rate_per_s": 80.0})), simulate=False, alternatives=False
+    )
+    assert more.cost is not None
+    assert app.metric[0].value == f"${more.cost.usd_per_hour:,.2f}"
+    app.button(key="whatif-use").click().run()
+    assert not app.exception
+    assert app.session_state.scenario["workload"]["rate_per_s"] == 80.0
+    assert "Move a slider" in text(app)  # the sliders stand in the middle again
+
+
+def test_reset_puts_the_sliders_back() -> None:
+    app = shown("what_if", content_with({}), {"demand": 2.0})
+    app.button(key="whatif-reset").click().run()
+    assert "Move a slider" in text(app)
+    assert app.session_state.scenario["workload"]["rate_per_s"] == 40.0
+
+
+def test_a_dearer_gpu_makes_the_fleet_dearer_in_proportion() -> None:
+    plain = shown("what_if", content_with({}), {"demand": 2.0, "price": 1.0})
+    dear = shown("what_if", content_with({}), {"demand": 2.0, "price": 2.0})
+    first, second = (float(app.metric[0].value.strip("$").replace(",", "")) for app in (plain, dear))
+    assert second == pytest.approx(2.0 * first, rel=1e-3)  # the same GPUs at twice the price
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "azure-2023-conv",
+        {"preset": "azure-2023-conv", "mean_input_tokens": 500.0, "mean_output_tokens": 100.0},
+        {"input_tokens": 1000, "output_tokens": 100},
+        {"cells": [[1000, 100, 1.0], [3000, 300, 1.0]], "source": "given"},
+    ],
+)
+def test_scaled_lengths_have_scaled_means(form: Any) -> None:
+    content = content_with({"workload.lengths": form})
+    before = planner.load_scenario(content).workload.lengths
+    after = planner.load_scenario(changed(content, what_if.length_changes(content, 1.5, 0.5))).workload.lengths
+    assert after.mean_input == pytest.approx(1.5 * before.mean_input, rel=0.01)
+    assert after.mean_output == pytest.approx(0.5 * before.mean_output, rel=0.01)
+
+
+def test_lengths_of_a_file_are_left_alone() -> None:
+    content = content_with({})
+    content["workload"]["lengths"] = {"trace": "requests.csv"}
+    assert what_if.length_changes(content, 2.0, 1.0) == {}
+    assert load_lengths("azure-2023-conv").mean_input > 0.0
+
+
+# --- no fleet ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_fleet_the_reason_stands_with_a_button_that_mends_it() -> None:
+    app = shown("infeasible", content_with({"limits.budget_usd_per_hour": 5.0}))
+    assert "the budget of 5.00 USD/h" in text(app)
+    fix = app.button(key="fix-0")
+    assert fix.label.startswith("Raise the budget to 71.00 USD/h")
+    fix.click()
+    app.run()
+    assert app.session_state.scenario["limits"]["budget_usd_per_hour"] == 71.0
+    assert len(app.session_state.past) == 1
+
+
+def test_the_smallest_change_of_each_requirement_is_found_on_request() -> None:
+    app = shown("infeasible", content_with({"limits.forbidden": ["h100-sxm"]}))
+    app.button(key="ask-relaxations").click().run()
+    assert not app.exception
+    labels = [button.label for button in app.button if button.key and button.key.startswith("relaxation-")]
+    assert labels == ["Without forbidden SKUs"]
