@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 from typer.testing import CliRunner
 
 import planner
-import planner.cli.commands  # it registers the commands
+import planner.cli  # it registers the commands
 from planner.cli.base import app
 from planner.scenario import Scenario
 

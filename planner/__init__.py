@@ -20,14 +20,14 @@ _HOME = {
     "PlannerError": "planner.core",
     "UnknownNameError": "planner.core",
     "UnsupportedFeatureError": "planner.core",
-    "LatencyDistribution": "planner.core",
-    "ArrivalProcess": "planner.core",
-    "LatencyTarget": "planner.core",
+    "LatencyDistribution": "planner.workload",
+    "ArrivalProcess": "planner.workload",
+    "LatencyTarget": "planner.workload",
     "Metric": "planner.core",
-    "RequestClass": "planner.core",
-    "Slo": "planner.core",
-    "TokenLengths": "planner.core",
-    "Workload": "planner.core",
+    "RequestClass": "planner.workload",
+    "Slo": "planner.workload",
+    "TokenLengths": "planner.workload",
+    "Workload": "planner.workload",
     "LlmSpec": "planner.llm",
     "Precision": "planner.llm",
     "load_llm": "planner.llm",
@@ -59,9 +59,9 @@ _HOME = {
     "with_prices": "planner.supply",
     "load_from_hub": "planner.llm",
     "read_fleet": "planner.launch",
-    "ClosedLoop": "planner.core",
-    "RecordedArrivals": "planner.core",
-    "SharedPrefixes": "planner.core",
+    "ClosedLoop": "planner.workload",
+    "RecordedArrivals": "planner.workload",
+    "SharedPrefixes": "planner.workload",
     "Batching": "planner.engine",
     "KvAllocation": "planner.engine",
     "LoraAdapters": "planner.engine",
@@ -81,7 +81,7 @@ _HOME = {
     "sweep": "planner.studies",
     "frame": "planner.report",
     "frames": "planner.report",
-    "SYSTEMS": "planner.systems",
+    "SYSTEMS": "planner.systems.catalogue",
     "System": "planner.systems",
 }
 
@@ -156,23 +156,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from planner.core import (
-        ArrivalProcess,
-        ClosedLoop,
-        InputError,
-        LatencyDistribution,
-        LatencyTarget,
-        Metric,
-        PlannerError,
-        RecordedArrivals,
-        RequestClass,
-        SharedPrefixes,
-        Slo,
-        TokenLengths,
-        UnknownNameError,
-        UnsupportedFeatureError,
-        Workload,
-    )
+    from planner.core import InputError, Metric, PlannerError, UnknownNameError, UnsupportedFeatureError
     from planner.engine import (
         Batching,
         KvAllocation,
@@ -210,6 +194,18 @@ if TYPE_CHECKING:
     from planner.supply import read_prices, with_prices
     from planner.systems import SYSTEMS, Comparison, System, compare
     from planner.traffic import list_lengths, load_lengths, read_any_trace, read_metrics, read_trace
+    from planner.workload import (
+        ArrivalProcess,
+        ClosedLoop,
+        LatencyDistribution,
+        LatencyTarget,
+        RecordedArrivals,
+        RequestClass,
+        SharedPrefixes,
+        Slo,
+        TokenLengths,
+        Workload,
+    )
 
 
 def __getattr__(name: str) -> object:

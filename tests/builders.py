@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from hardware_db import Dtype, GpuSku, load_hardware, select_calibration
-from planner.core import TokenLengths, Workload
 from planner.engine import ReplicaConfig
 from planner.fleet import PlanRequest
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment
+from planner.workload import TokenLengths, Workload
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]

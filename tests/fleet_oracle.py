@@ -196,7 +196,7 @@ class Fleets:
         for blocks in itertools.product(*(self._blocks(p, max(*taken, resource.at_least)) for p in committed)):
             held = [n * p.block for n, p in zip(blocks, committed, strict=True)]
             usable = sum(n * p.usable_share for n, p in zip(held, committed, strict=True))
-            cost = sum(n * p.usd_per_h for n, p in zip(held, committed, strict=True))
+            cost = sum(n * p.usd_per_hour for n, p in zip(held, committed, strict=True))
             for h, need in zip(self.hours, taken, strict=True):
                 cost += h / self.horizon * self._top_up(flexible, need - usable, resource.at_least - sum(held))
             best = min(best, cost)
@@ -208,7 +208,7 @@ class Fleets:
             held = [n * p.block for n, p in zip(blocks, flexible, strict=True)]
             usable = sum(n * p.usable_share for n, p in zip(held, flexible, strict=True))
             if usable >= need - EPS and sum(held) >= pinned - EPS:
-                best = min(best, sum(n * p.usd_per_h for n, p in zip(held, flexible, strict=True)))
+                best = min(best, sum(n * p.usd_per_hour for n, p in zip(held, flexible, strict=True)))
         return best
 
     def _blocks(self, purchase, need):
@@ -238,7 +238,7 @@ class Fleets:
             return math.inf
         cost = 0.0
         for unit, row in zip(problem.units, fleet, strict=True):
-            cost += unit.usd_per_h * sum(h * n for h, n in zip(self.hours, row, strict=True)) / self.horizon
+            cost += unit.usd_per_hour * sum(h * n for h, n in zip(self.hours, row, strict=True)) / self.horizon
             cost += unit.usd_per_start * sum(max(0, n - row[t - 1]) for t, n in enumerate(row)) / self.horizon
         for resource in problem.resources:
             amounts = [unit.takes.get(resource.name, 0.0) for unit in problem.units]
@@ -251,7 +251,7 @@ class Fleets:
     @cached_property
     def outcomes(self):
         """(cost, rate) of every fleet that meets all limits."""
-        budget = math.inf if self.problem.budget_usd_per_h is None else self.problem.budget_usd_per_h
+        budget = math.inf if self.problem.budget_usd_per_hour is None else self.problem.budget_usd_per_hour
         found = []
         for fleet in self.everything():
             cost = self.cost(fleet)
@@ -337,7 +337,7 @@ def _small_problem(rng, objective):
         units=units,
         resources=tuple(resources),
         periods=periods,
-        budget_usd_per_h=quarters(rng, 2, 24) if yes(0.3) else None,
+        budget_usd_per_hour=quarters(rng, 2, 24) if yes(0.3) else None,
         min_rate_per_s=0.5 if not least_cost and yes(0.2) and sum(slices[0].demand_per_s) > 2.0 else None,
         max_units=int(rng.integers(2, 8)) if yes(0.2) else None,
         max_groups=1 if yes(0.2) else None,
@@ -348,7 +348,7 @@ def _purchase(rng, name, yes):
     block = int(rng.choice([1, 1, 2, 4]))
     return Purchase(
         name=name,
-        usd_per_h=quarters(rng, 0, 3) + 0.25,
+        usd_per_hour=quarters(rng, 0, 3) + 0.25,
         committed=yes(0.35),
         block=block,
         at_least=float(block) if yes(0.1) else 0.0,
@@ -367,7 +367,7 @@ def _unit(rng, index, stage, slices, yes):
         kind=str(rng.choice(["", "k", "m"])),
         rates_per_s={one.name: quarters(rng, 1, 6) for one in chosen},
         takes={name: float(rng.integers(1, 4)) for name in ("x", "y") if yes(0.55)},
-        usd_per_h=quarters(rng, 0, 3) + 0.25,
+        usd_per_hour=quarters(rng, 0, 3) + 0.25,
         usd_per_start=quarters(rng, 0, 4) if yes(0.3) else 0.0,
         at_least=pinned,
         at_most=pinned + int(rng.integers(0, 3)) if yes(0.2) else None,

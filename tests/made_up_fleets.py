@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.core import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.launch import Fleet
 from planner.launch.fleet import LaunchedDeployment
 from planner.llm import load_llm
 from planner.serving import Deployment, Router
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import HARDWARE, replica
 
 NASTY = [

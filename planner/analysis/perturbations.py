@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from planner.analysis.types import Case
-from planner.core import Frozen, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload, rebuilt
+from planner.core import Frozen, Metric, rebuilt
 from planner.fleet import PlanRequest
 from planner.search import Mode
 from planner.supply import offered_prices
+from planner.workload import LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 
 NO_LIMIT_S = 86_400.0
 """Threshold [s] that stands for none where an Slo has one target only: a day for one request."""
@@ -274,8 +275,8 @@ def with_lengths(request: PlanRequest, inputs: float = 1.0, outputs: float = 1.0
 def scaled_lengths(lengths: TokenLengths, inputs: float, outputs: float, most_tokens: int) -> TokenLengths:
     """Lengths times factors, rounded to whole tokens >= 1, inputs cut so that no request is longer than `most_tokens`.
 
-    >>> law = scaled_lengths(TokenLengths.constant(1000, 100), 1.2, 0.8, 1250)
-    >>> law.mean_input, law.mean_output
+    >>> distribution = scaled_lengths(TokenLengths.constant(1000, 100), 1.2, 0.8, 1250)
+    >>> distribution.mean_input, distribution.mean_output
     (1170.0, 80.0)
     """
     written = np.clip(np.rint(lengths.outputs * outputs), 1.0, most_tokens - 1.0)

@@ -31,9 +31,10 @@ from planner.analysis.types import (
     Sensitivity,
     SensitivityEnd,
 )
-from planner.core import LatencyDistribution, Metric, RecordedArrivals, Slo, Workload
+from planner.core import Metric
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, deviations_of, pessimistic_hardware, shifted_deployment
 from planner.serving import NORMAL_95, Deployment, Performance, evaluate, sustainable_rate_per_s
+from planner.workload import LatencyDistribution, RecordedArrivals, Slo, Workload
 
 SWING = 0.2
 """How far each input of the tornado is moved, as a share of it; a choice. Efficiency moves by its 90 % interval."""
@@ -224,8 +225,10 @@ def _of_classes(performance: Performance, names: frozenset[str]) -> Performance:
     if not kinds or len(kinds) == len(performance.classes):
         return performance
     ttft, tpot, e2e = (
-        LatencyDistribution.mixture([(law, kind.rate_per_s) for law, kind in zip(laws, kinds, strict=True)])
-        for laws in zip(*((kind.ttft, kind.tpot, kind.e2e) for kind in kinds), strict=True)
+        LatencyDistribution.mixture(
+            [(distribution, kind.rate_per_s) for distribution, kind in zip(distributions, kinds, strict=True)]
+        )
+        for distributions in zip(*((kind.ttft, kind.tpot, kind.e2e) for kind in kinds), strict=True)
     )
     return replace(performance, ttft=ttft, tpot=tpot, e2e=e2e, joint=None)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.charts.latency_distributions import TITLE_OFFSET_PX, per_ms
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, words
-from planner.core import InputError, LatencyTarget, Metric, Slo, Workload, significant, unit, with_unit
+from planner.core import InputError, Metric, significant, unit, with_unit
 from planner.fleet import calibration_ends
 from planner.serving import (
     CLOSEST,
@@ -24,9 +24,10 @@ from planner.serving import (
     sustainable_rate_per_s,
 )
 from planner.simulator import simulate
+from planner.workload import LatencyTarget, Slo, Workload
 
 LOWEST_LOAD, HIGHEST_LOAD = 0.10, 0.98
-"""Ends of a rate sweep as shares of the largest stable rate: a choice; at 1 the queue has no stationary law."""
+"""Ends of a rate sweep as shares of the largest stable rate: a choice; at 1 the queue has no stationary distribution."""
 MAX_POINTS = 25
 """Most evaluations in one sweep, so that a chart never takes longer than its plan."""
 DEFAULT_PERCENTILE = 0.99

@@ -1,4 +1,4 @@
-"""Latencies as laws, predicted beside simulated, and the stall that a long prompt causes in running answers."""
+"""Latencies as distributions, predicted beside simulated, and the stall that a long prompt causes in running answers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import altair as alt
 import numpy as np
 
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, words
-from planner.core import LatencyDistribution, Metric, Slo, unit, with_unit
+from planner.core import Metric, unit, with_unit
 from planner.engine import ReplicaConfig
 from planner.serving import chunks_of, prompt_gaps
+from planner.workload import LatencyDistribution, Slo
 
 LAW_POINTS = 120
-"""Points of a law."""
+"""Points of a distribution."""
 FIRST_SHARE = 5e-3
-"""Share within the first point of a law."""
+"""Share within the first point of a distribution."""
 LAST_BEYOND = {False: 5e-3, True: 5e-4}
-"""Share beyond the last point of a law: of requests, and of gaps between tokens, of which there are hundreds each."""
+"""Share beyond the last point of a distribution: of requests, and of gaps between tokens, of which there are hundreds each."""
 PREDICTED, SIMULATED = "predicted", "simulated"
 WHOLE = "whole prompt"
 TITLE_OFFSET_PX = 12
@@ -32,18 +33,20 @@ def per_ms(metric: Metric) -> float:
     return 1.0 if unit(metric) == "ms" else 1e-3
 
 
-# --- laws -----------------------------------------------------------------------------------------------------------
+# --- distributions -----------------------------------------------------------------------------------------------------------
 
 
-def law_rows(laws: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo | None = None) -> list[Row]:
-    """Share of requests (of gaps for ITL) within a latency, by where the law comes from.
+def distribution_rows(
+    distributions: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo | None = None
+) -> list[Row]:
+    """Share of requests (of gaps for ITL) within a latency, by where the distribution comes from.
 
     Points begin at p0.5, so that a single short latency stretches no axis. They are closer together in the tail, where
     they end at p99.5 (ITL: p99.95), or beyond the last target. Every target's own share has a point: joined by steps
     that rise at each point, a curve is at or above a target exactly where it holds.
 
     Args:
-        laws: by source, e.g. predicted and simulated; one without a finite mean has no rows.
+        distributions: by source, e.g. predicted and simulated; one without a finite mean has no rows.
         metric: what they are of.
         slo: whose targets must be on the chart.
 
@@ -53,11 +56,11 @@ def law_rows(laws: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo |
     last = min([LAST_BEYOND[metric is Metric.ITL], *(0.5 * share for share in wanted)])
     beyond = np.unique([*np.geomspace(1.0 - FIRST_SHARE, last, LAW_POINTS), *wanted])[::-1]
     rows: list[Row] = []
-    for source, law in laws.items():
-        if not math.isfinite(law.mean_s):
+    for source, distribution in distributions.items():
+        if not math.isfinite(distribution.mean_s):
             continue
-        places = np.searchsorted(np.cumsum(law.weights), 1.0 - beyond - 1e-12)
-        latencies_s = law.support_s[np.minimum(places, law.support_s.size - 1)]
+        places = np.searchsorted(np.cumsum(distribution.weights), 1.0 - beyond - 1e-12)
+        latencies_s = distribution.support_s[np.minimum(places, distribution.support_s.size - 1)]
         rows += [
             {
                 "source": source,
@@ -72,7 +75,7 @@ def law_rows(laws: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo |
 
 
 def target_points(slo: Slo, metric: Metric) -> list[Row]:
-    """The targets on a metric as points of its law: latency_ms [ms], share, beyond and label (``p99 ≤ 1,000 ms``)."""
+    """The targets on a metric as points of its distribution: latency_ms [ms], share, beyond and label (``p99 ≤ 1,000 ms``)."""
     return [
         {
             "latency_ms": 1e3 * target.threshold_s,
@@ -85,7 +88,7 @@ def target_points(slo: Slo, metric: Metric) -> list[Row]:
     ]
 
 
-def law_chart(
+def distribution_chart(
     rows: Sequence[Row],
     targets: Sequence[Row],
     metric: Metric,
@@ -94,10 +97,10 @@ def law_chart(
     logarithmic: bool = False,
     tail: bool = False,
 ) -> alt.LayerChart:
-    """One metric as a law: predicted as a solid line, simulated dashed, targets as points.
+    """One metric as a distribution: predicted as a solid line, simulated dashed, targets as points.
 
     Args:
-        rows: of `law_rows`.
+        rows: of `distribution_rows`.
         targets: of `target_points`.
         metric: what they are of.
         subject: what serves how much, under the title.
@@ -119,7 +122,7 @@ def law_chart(
     else:
         y = alt.Y("share:Q", title=f"Share of {what} within", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     tooltip = [
-        alt.Tooltip("source:N", title="Law"),
+        alt.Tooltip("source:N", title="Distribution"),
         alt.Tooltip("latency:Q", title=f"{name} ({unit(metric)})", format=",.4~r"),
         alt.Tooltip("share:Q", title="Share within", format=".2%"),
         alt.Tooltip("beyond:Q", title="Share slower", format=".2%"),

@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 
 from planner.charts.marks import BLUE, GREY, ORANGE, Row, inline_chart
-from planner.core import TokenLengths
+from planner.workload import TokenLengths
 
 BINS_PER_DOUBLING = 2
 """Bars for each doubling of the length: a choice."""

@@ -32,11 +32,12 @@ from planner.charts.marks import (
     titled,
     words,
 )
-from planner.core import Metric, Workload, money, percent, significant, with_unit
+from planner.core import Metric, money, percent, significant, with_unit
 from planner.engine import step_timer
 from planner.fleet import Plan, PlannedDeployment
 from planner.roofline import Bound
 from planner.serving import Pool, PoolPerformance, Role, step_shapes, token_costs
+from planner.workload import Workload
 
 INK = "#1A1A1A"
 """Text on coloured bars."""

@@ -12,7 +12,7 @@ import numpy as np
 from hardware_db import Dtype, GpuSku
 from planner.charts.labels import places
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, titled, words
-from planner.core import TokenLengths, significant
+from planner.core import significant
 from planner.engine import ReplicaConfig, step_timer
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline import (
@@ -28,6 +28,7 @@ from planner.roofline import (
     step_operators,
 )
 from planner.serving import Pool, PoolPerformance, Role, TokenCosts, step_shapes, token_costs
+from planner.workload import TokenLengths
 
 SAME_PLACE = 1.6
 """Points of one step whose intensities differ by less than this factor share one label."""

@@ -22,10 +22,11 @@ from planner.charts.marks import (
     words,
 )
 from planner.charts.rooflines import FAMILY_WORDS
-from planner.core import LatencyTarget, Metric, Slo, percent, significant
+from planner.core import Metric, percent, significant
 from planner.engine import BOUNDS, ReplicaConfig, operator_items
 from planner.roofline import Bound, Family, Load, StepShape, step_operators
 from planner.serving import NORMAL_95, FloatArray, PoolModel, Role, step_shapes, step_spread
+from planner.workload import LatencyTarget, Slo
 
 BOUND_COLORS = {Bound.COMPUTE: VERMILLION, Bound.MEMORY: BLUE, Bound.LINK: GREEN, Bound.OVERHEAD: ORANGE}
 """What a part of a step waits for; overhead is the engine."""

@@ -1,4 +1,4 @@
-"""Charts of a comparison: latency of every system as a law, what comes out and what it costs, attainment by rate, and
+"""Charts of a comparison: latency of every system as a distribution, what comes out and what it costs, attainment by rate, and
 the stall that a long prompt causes in the answers that run.
 
 Each chart has a companion that returns its data as rows, as in `planner.charts`, whose colours it shares: systems are
@@ -40,9 +40,9 @@ COLORS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY)
 DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3])
 """Solid first; neighbours differ in dash as well as in colour, and no pair of both comes twice among 24."""
 SHARES = 200
-"""Points of a law."""
+"""Points of a distribution."""
 LAST_BEYOND = {False: 5e-3, True: 5e-4}
-"""Share beyond the last point of a law: of requests, and of gaps between tokens, of which there are hundreds each."""
+"""Share beyond the last point of a distribution: of requests, and of gaps between tokens, of which there are hundreds each."""
 TAIL = [1.0, 0.1, 0.01, 0.001]
 """Marks of an axis of what is longer."""
 WIDTH_PX = 560
@@ -84,19 +84,19 @@ def latency_cdf_rows(comparison: Comparison, metric: Metric) -> list[Row]:
     last = LAST_BEYOND[metric is Metric.ITL]
     rows: list[Row] = []
     for found in comparison.compared:
-        law = found.performance
-        if law is None:
+        distribution = found.performance
+        if distribution is None:
             continue
         for beyond in np.geomspace(1.0, last, SHARES)[1:].tolist():
-            latency_s = law.distribution(metric).quantile_s(1.0 - beyond)
+            latency_s = distribution.distribution(metric).quantile_s(1.0 - beyond)
             if math.isfinite(latency_s):
-                row = {"system": found.system.name, "source": law.method.value, "latency_ms": 1e3 * latency_s}
+                row = {"system": found.system.name, "source": distribution.method.value, "latency_ms": 1e3 * latency_s}
                 rows.append({**row, "share": 1.0 - beyond, "beyond": beyond})
     return rows
 
 
 def latency_cdfs(comparison: Comparison, metric: Metric) -> alt.LayerChart:
-    """The law of one metric for every system, on a logarithmic axis, with the targets on it.
+    """The distribution of one metric for every system, on a logarithmic axis, with the targets on it.
 
     Of gaps between tokens it shows the share that is longer, on a logarithmic axis too: a stall is one gap in hundreds.
     """

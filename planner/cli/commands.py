@@ -279,7 +279,3 @@ app.command()(cli_export.export)
 app.command("import-trace")(imports.import_trace)
 app.command("import-metrics")(imports.import_metrics)
 app.command("import-prices")(imports.import_prices)
-
-
-if __name__ == "__main__":
-    main()

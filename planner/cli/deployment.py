@@ -19,10 +19,10 @@ from planner.cli.completion import complete_llm, complete_scenario, complete_sku
 from planner.core import InputError
 
 if TYPE_CHECKING:
-    from planner.core import Slo, Workload
     from planner.engine import ReplicaConfig
     from planner.fleet import PlanRequest
     from planner.serving import Deployment
+    from planner.workload import Slo, Workload
 
 MODES = ("mixed", "disaggregated")
 NO_SCENARIO: Mapping[str, Any] = {

@@ -12,7 +12,7 @@ from planner.core.errors import (
     from_validation_error,
     shorten,
 )
-from planner.core.latency import JointLaw, LatencyDistribution, batch_quantile_interval
+from planner.core.metrics import Metric
 from planner.core.record import Frozen, Record, rebuilt
 from planner.core.tables import (
     Table,
@@ -28,53 +28,20 @@ from planner.core.tables import (
     with_unit,
 )
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
-from planner.core.workload import (
-    MAX_BATCH,
-    MAX_SCV,
-    MAX_TOKENS,
-    REQUESTS_PER_USER,
-    ArrivalProcess,
-    ClosedLoop,
-    LatencyTarget,
-    Metric,
-    RecordedArrivals,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-    zipf,
-)
 
 __all__ = [
     "CALIBRATION",
-    "MAX_BATCH",
-    "MAX_SCV",
-    "MAX_TOKENS",
     "PLAN",
-    "REQUESTS_PER_USER",
     "SCENARIO",
     "VERSION_KEY",
-    "ArrivalProcess",
-    "ClosedLoop",
     "Frozen",
     "InputError",
-    "JointLaw",
-    "LatencyDistribution",
-    "LatencyTarget",
     "Metric",
     "PlannerError",
     "Record",
-    "RecordedArrivals",
-    "RequestClass",
-    "SharedPrefixes",
-    "Slo",
     "Table",
-    "TokenLengths",
     "UnknownNameError",
     "UnsupportedFeatureError",
-    "Workload",
-    "batch_quantile_interval",
     "change",
     "counted",
     "duration",
@@ -88,5 +55,4 @@ __all__ = [
     "significant",
     "unit",
     "with_unit",
-    "zipf",
 ]

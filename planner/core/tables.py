@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.core.workload import Metric
+from planner.core.metrics import Metric
 
 _SHOWN_IN_S = frozenset({Metric.E2E})
 """Metrics shown in seconds; the others last milliseconds."""

@@ -23,11 +23,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import InputError, zipf
+from planner.core import InputError
 from planner.engine.replica import LORA_DTYPE, ReplicaConfig, lora_bytes, lora_sizes
 from planner.engine.scheduler import LoraAdapters
 from planner.llm import BYTES_PER_VALUE, LayerGroup, MoeFeedForward, attention_matrices
 from planner.roofline import Silicon
+from planner.workload import zipf
 
 LAUNCHES_PER_PROJECTION = 2.0
 """One kernel shrinks to rank r, one expands (Chen et al., Punica, MLSys 2024, sec. 4)."""

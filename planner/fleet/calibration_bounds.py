@@ -15,7 +15,7 @@ from planner.serving import Deployment
 
 
 def deviations_of(probability: float) -> float:
-    """Standard deviations above the mean that a normal law stays below with a probability.
+    """Standard deviations above the mean that a normal distribution stays below with a probability.
 
     Raises InputError unless it lies strictly between 0 and 1.
 

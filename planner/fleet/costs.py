@@ -36,7 +36,7 @@ def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period
                 price=line.origin if isinstance(line.origin, Price) else None,
                 committed=purchase.committed,
                 gpus=tuple(allocation.bought[line.resource][line.purchase]),
-                usd_per_gpu_hour=purchase.usd_per_h,
+                usd_per_gpu_hour=purchase.usd_per_hour,
                 usd_per_hour=line.usd_per_hour,
             )
         )
@@ -59,7 +59,7 @@ def cost_breakdown(
     Input and output tokens share the cost of each pool by the step time that prompts add. The mix of requests and the
     share that meets every target are those of the period of the largest demand.
     """
-    total = allocation.cost_per_h
+    total = allocation.cost_usd_per_hour
     per_hour = 3600.0 * allocation.rate_per_s
     rate = math.fsum(planned.workload.rate_per_s for planned in deployments)
     weights = [planned.workload.rate_per_s / rate for planned in deployments]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planner.core import LatencyTarget, Slo
 from planner.fleet.calibration_bounds import deviations_of, shifted_deployment
 from planner.fleet.types import Plan, TargetCheck
 from planner.fleet.verification import Promise, target_checks
 from planner.serving import Deployment, evaluate
+from planner.workload import LatencyTarget, Slo
 
 BAND = 0.95
 """One-sided probability of the ends of the calibration's interval: the middle 90 % lie between them."""
@@ -52,8 +52,8 @@ def target_ranges_s(plan: Plan, say: Say = _silent) -> list[tuple[float, float] 
         shifted = []
         for planned, end in zip(plan.deployments, ends, strict=True):
             say(f"kernels at the {word} end of the calibration")
-            law = planned.predicted if end is None else evaluate(end[side], planned.workload)
-            shifted.append(replace(planned, predicted=law, simulated=law))
+            distribution = planned.predicted if end is None else evaluate(end[side], planned.workload)
+            shifted.append(replace(planned, predicted=distribution, simulated=distribution))
         checks.append(target_checks(shifted, promises(plan)))
     return [(low.predicted_s, high.predicted_s) for low, high in zip(*checks, strict=True)]
 

@@ -162,7 +162,7 @@ def _cheapest_cascade(request: PlanRequest, market: Market) -> tuple[CascadePoin
     for _, services in settings:
         found = search_fleet(request, market, (*services, *request.services))
         allocation = found.refined(request.objective) if not found.unserved() else None
-        costs.append(allocation.cost_per_h if allocation and allocation.status.has_allocation else math.inf)
+        costs.append(allocation.cost_usd_per_hour if allocation and allocation.status.has_allocation else math.inf)
     point, services = settings[costs.index(min(costs))]
     return point, (*services, *request.services)
 
@@ -172,7 +172,7 @@ def _flat_usd_per_hour(found: FleetSearch) -> float | None:
     if found.request.profile is None:
         return None
     flat = found.refined(found.request.objective, flat=True)
-    return flat.cost_per_h if flat.status.has_allocation else None
+    return flat.cost_usd_per_hour if flat.status.has_allocation else None
 
 
 # --- what else the plan says ------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def _said_instead(say: Progress, what: str, _: str) -> None:
 
 def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation, name: str, kind: str) -> Alternative:
     allocation = found.solved(kept, found.request.objective) if kept else None
-    if allocation is not None and allocation.cost_per_h <= (1.0 + FAR) * chosen.cost_per_h:
+    if allocation is not None and allocation.cost_usd_per_hour <= (1.0 + FAR) * chosen.cost_usd_per_hour:
         names = {(column.service, column.family.name) for column in kept}
         allocation = found.refined_in(lambda column: (column.service, column.family.name) in names)
         kept = [column for column in found.columns.all if (column.service, column.family.name) in names]
@@ -218,9 +218,9 @@ def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation,
         restriction=name,
         kind=kind,
         summary=_in_words(used, allocation, found.peak),
-        usd_per_hour=allocation.cost_per_h,
+        usd_per_hour=allocation.cost_usd_per_hour,
         rate_per_s=allocation.rate_per_s,
-        is_chosen=math.isclose(allocation.cost_per_h, chosen.cost_per_h, rel_tol=1e-9),
+        is_chosen=math.isclose(allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=1e-9),
         is_bound=not all(column.is_exact for column in used),
     )
 

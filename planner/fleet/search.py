@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hardware_db import Calibration, HardwareDb, Price, select_calibration
-from planner.core import LatencyTarget, Metric, Slo, UnknownNameError
+from planner.core import Metric, UnknownNameError
 from planner.fleet.columns import Column, Columns, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.slices import DemandSlice, Service, periods_of, program_slices, slices_of
@@ -42,6 +42,7 @@ from planner.search import (
     find_families,
 )
 from planner.supply import FleetLimits, Supply, resources_of, taken
+from planner.workload import LatencyTarget, Slo
 
 RELATIVE_GAP, COARSE_GAP = 1e-3, 1e-2
 """To which the fleet is proved best, a dollar in a thousand; and as long as rates are still being refined."""
@@ -147,7 +148,7 @@ class FleetSearch:
             units=tuple(self._unit(column) for column in columns),
             resources=self.supply.resources,
             periods=periods,
-            budget_usd_per_h=limits.budget_usd_per_hour,
+            budget_usd_per_hour=limits.budget_usd_per_hour,
             max_groups=limits.skus_at_most,
         )
 
@@ -295,7 +296,11 @@ def settle(found: FleetSearch, simulate: bool) -> Settled:
     for _ in range(MAX_ROUNDS if not found.unserved() else 0):
         best = found.refined(found.request.objective)
         allocation = simplest(found, best)
-        passed = best.cost_per_h if allocation.cost_per_h > best.cost_per_h * (1.0 + SAME_COST) else None
+        passed = (
+            best.cost_usd_per_hour
+            if allocation.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
+            else None
+        )
         if not allocation.status.has_allocation:
             return Settled(None if found.unserved() else diagnosed(found))
         groups = deployments_of(used_pools(found.columns.chosen(allocation), allocation, found.peak))

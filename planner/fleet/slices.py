@@ -18,17 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import (
-    MAX_SCV,
-    ArrivalProcess,
-    InputError,
-    LatencyTarget,
-    Metric,
-    RequestClass,
-    Slo,
-    TokenLengths,
-    Workload,
-)
+from planner.core import InputError, Metric
 from planner.engine import LoraAdapters
 from planner.optimizer import ALWAYS, Period, Slice
 from planner.traffic import (
@@ -41,6 +31,7 @@ from planner.traffic import (
     Service,
     TypicalPeriods,
 )
+from planner.workload import MAX_SCV, ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 
 __all__ = [
     "AdapterPool",
@@ -80,7 +71,7 @@ class LengthPart(NamedTuple):
 
 
 def split_by_length(lengths: TokenLengths, split: LengthSplit) -> tuple[LengthPart, ...]:
-    """A law of lengths cut into parts; cells and weights are kept as they are, so the parts mixed are the whole.
+    """A distribution of lengths cut into parts; cells and weights are kept as they are, so the parts mixed are the whole.
 
     Args:
         lengths: n weighted cells.
@@ -89,7 +80,7 @@ def split_by_length(lengths: TokenLengths, split: LengthSplit) -> tuple[LengthPa
     Returns:
         Parts by input, then by output length, ascending; shares [1] sum to 1. Parts without requests are left out.
 
-    Equation: share of part p = sum of the weights in p / sum of all weights (the law of total probability).
+    Equation: share of part p = sum of the weights in p / sum of all weights (the distribution of total probability).
 
     Raises:
         InputError: a cut is below 1 token, or cuts do not rise.

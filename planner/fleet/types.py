@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from hardware_db import OwnHardware, Price
-from planner.core import Frozen, InputError, LatencyDistribution, LatencyTarget, Metric, Slo, Workload
+from planner.core import Frozen, InputError, Metric
 from planner.fleet.slices import (
     Cascade,
     CascadePoint,
@@ -23,6 +23,7 @@ from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, Rejection, SearchSpace
 from planner.serving import Deployment, Performance
 from planner.supply import STALE_PRICE_DAYS, FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
+from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
 __all__ = [
     "AGREEMENT",

@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from planner.core import LatencyDistribution, LatencyTarget, Metric, RequestClass, Slo, Workload
+from planner.core import Metric
 from planner.fleet.pairing import UsedPool
 from planner.fleet.slices import DemandSlice
 from planner.fleet.types import Agreement, PlannedDeployment, TargetCheck, latency_over
 from planner.search import Bounded, DeploymentOption
 from planner.serving import Deployment, Performance, evaluate
 from planner.simulator import simulate
+from planner.workload import LatencyDistribution, LatencyTarget, RequestClass, Slo, Workload
 
 SETTLED_LIFETIMES = 15.0
 """Simulated time in mean request lifetimes: long against the start, which the warm-up drops."""
 MAX_SIMULATED = 200_000
 Z_95 = 1.96
-"""Two-sided 95 % quantile of the normal law: half-width of a simulated share in standard errors."""
+"""Two-sided 95 % quantile of the normal distribution: half-width of a simulated share in standard errors."""
 KEPT = 64
 """Evaluations and simulations kept, so that a plan made again with another price asks nothing twice."""
 
@@ -211,15 +212,16 @@ def _missed(planned: PlannedDeployment, promise: Promise) -> set[Metric]:
     return {
         target.metric
         for target in promise.slo.targets
-        if _law(planned, promise, target.metric, simulated=False).quantile_s(target.percentile) > target.threshold_s
+        if _distribution(planned, promise, target.metric, simulated=False).quantile_s(target.percentile)
+        > target.threshold_s
         or not _holds(planned, promise, target)
     }
 
 
 def _holds(planned: PlannedDeployment, promise: Promise, target: LatencyTarget) -> bool:
-    law = _law(planned, promise, target.metric, simulated=True)
+    distribution = _distribution(planned, promise, target.metric, simulated=True)
     requests = round(planned.simulated.requests * _share(planned, promise))
-    return law.cdf(target.threshold_s) >= target.percentile - _error(target.percentile, requests)
+    return distribution.cdf(target.threshold_s) >= target.percentile - _error(target.percentile, requests)
 
 
 def _error(share: float, requests: int) -> float:
@@ -233,16 +235,18 @@ def _share(planned: PlannedDeployment, promise: Promise) -> float:
     return math.fsum(rate for name, rate in planned.slices.items() if name in promise.slices) / total
 
 
-def _law(planned: PlannedDeployment, promise: Promise, metric: Metric, *, simulated: bool) -> LatencyDistribution:
+def _distribution(
+    planned: PlannedDeployment, promise: Promise, metric: Metric, *, simulated: bool
+) -> LatencyDistribution:
     """Latencies of a promise's requests in one deployment; gaps between tokens are those of all requests."""
     performance = planned.simulated if simulated else planned.predicted
     if promise.slices >= planned.slices.keys() or metric is Metric.ITL or not performance.classes:
         return performance.distribution(metric)
     mine = [one for one in performance.classes if _is_of(one.name, promise)]
-    laws = [
+    distributions = [
         ({Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}[metric], one.rate_per_s) for one in mine
     ]
-    return LatencyDistribution.mixture(laws)
+    return LatencyDistribution.mixture(distributions)
 
 
 def _is_of(name: str, promise: Promise) -> bool:
@@ -258,7 +262,10 @@ def target_checks(planned: Sequence[PlannedDeployment], promises: Sequence[Promi
         for target in promise.slo.targets if serving else ():
             predicted, simulated = (
                 LatencyDistribution.mixture(
-                    [(_law(one, promise, target.metric, simulated=how), _rate(one, promise)) for one in serving]
+                    [
+                        (_distribution(one, promise, target.metric, simulated=how), _rate(one, promise))
+                        for one in serving
+                    ]
                 )
                 for how in (False, True)
             )

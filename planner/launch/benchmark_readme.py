@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.core import LatencyTarget, Metric, markdown_text, significant, with_unit
+from planner.core import Metric, markdown_text, significant, with_unit
 from planner.launch.benchmark_runs import OWN_CONFIG, Benchmark, percentile_name, sent_as_recorded
 from planner.launch.clients import CLIENTS, Client
 from planner.launch.escaping import one_line
 from planner.launch.fleet import Fleet
+from planner.workload import LatencyTarget
 
 
 def readme(fleet: Fleet, benchmarks: Sequence[Benchmark]) -> str:

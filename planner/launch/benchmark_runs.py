@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from hardware_db import Dtype
-from planner.core import REQUESTS_PER_USER, Workload
 from planner.engine import ReplicaConfig, Schedule
 from planner.launch.engine_options import SIXTEEN_BIT, weights_need
 from planner.launch.escaping import slug
@@ -15,6 +14,7 @@ from planner.launch.requests import RequestFile, request_count, requests_of
 from planner.launch.spec import REPOSITORY
 from planner.llm import list_llms
 from planner.serving import Deployment
+from planner.workload import REQUESTS_PER_USER, Workload
 
 LARGEST_SHAPE = 1e6
 """Shape of Gamma gaps that stand for equal ones: their SCV is a millionth."""
@@ -103,7 +103,7 @@ def sent_as_recorded(workload: Workload) -> bool:
 
 
 def gamma_shape(scv: float) -> float:
-    """Shape of Gamma gaps with an SCV: variance / mean^2 of a Gamma law is 1 / shape. At most `LARGEST_SHAPE`.
+    """Shape of Gamma gaps with an SCV: variance / mean^2 of a Gamma distribution is 1 / shape. At most `LARGEST_SHAPE`.
 
     >>> gamma_shape(2.0), gamma_shape(0.0)
     (0.5, 1000000.0)

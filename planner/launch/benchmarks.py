@@ -6,8 +6,8 @@ replica with 1, 4, 16, ... users in closed loops and prints the `planner calibra
 results. What a client calls a knob is data: `presets/benchmark_flags.csv`, each row with the page it was read on.
 
 Three clients: ``vllm bench serve``, GuideLLM and AIPerf. All read the Mooncake format, so that lengths keep their joint
-law; of gaps with another SCV than 1, vLLM and AIPerf draw their own (Gamma of shape 1/SCV) and GuideLLM replays those
-of the file, since its own generator knows no other law than Poisson's.
+distribution; of gaps with another SCV than 1, vLLM and AIPerf draw their own (Gamma of shape 1/SCV) and GuideLLM
+replays those of the file, since its own generator knows no other distribution than Poisson's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from planner.core import REQUESTS_PER_USER, Slo, Workload, significant
+from planner.core import significant
 from planner.launch.benchmark_readme import readme
 from planner.launch.benchmark_runs import (
     FEWEST_CLOSED,
@@ -30,6 +30,7 @@ from planner.launch.clients import CLIENTS, Client, client_flags, flag_of
 from planner.launch.escaping import one_line
 from planner.launch.fleet import Fleet
 from planner.launch.requests import LARGEST_BLOCK, requests_of
+from planner.workload import REQUESTS_PER_USER, Slo, Workload
 
 SEED = 20261122
 """Of every draw, unless told otherwise: the date of the first version. Another seed gives another file."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware_db import Calibration, EngineProfile, HardwareDb, select_calibration
-from planner.core import InputError, Record, Slo, UnknownNameError, Workload, rebuilt
+from planner.core import InputError, Record, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
 from planner.fleet import (
     Plan,
@@ -30,6 +30,7 @@ from planner.llm import LlmSpec
 from planner.scenario import load_request, plan_document_at
 from planner.serving import Deployment, Pool
 from planner.traffic import DemandSlice
+from planner.workload import Slo, Workload
 
 PLAN_AGAIN = "plan again with --json"
 """The way out of a document that does not hold what a launch needs."""

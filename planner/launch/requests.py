@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import ClosedLoop, RecordedArrivals, RequestClass, Slo, UnsupportedFeatureError, Workload
+from planner.core import UnsupportedFeatureError
+from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Slo, Workload
 
 LARGEST_BLOCK = 512
 """Tokens of a block where no prefix asks for less: as in the Mooncake traces, the default of AIPerf and GuideLLM."""
@@ -70,7 +71,7 @@ def request_count(workload: Workload, slo: Slo) -> int:
 
     Never fewer than `FEWEST_REQUESTS` or than arrive in `SHORTEST_S`, never more than `MOST_REQUESTS`.
 
-    >>> from planner.core.workload import LatencyTarget, TokenLengths
+    >>> from planner.workload.workload import LatencyTarget, TokenLengths
     >>> p99 = Slo(targets=(LatencyTarget(metric="ttft", percentile=0.99, threshold_s=0.5),))
     >>> request_count(Workload.of(2.0, TokenLengths.constant(100, 10)), p99)  # 50 / 0.01
     5000
@@ -118,7 +119,7 @@ def block_tokens(classes: Sequence[RequestClass]) -> int:
 
     The largest of the best between `SMALLEST_BLOCK` and `LARGEST_BLOCK`; smaller only for a prefix that is.
 
-    >>> from planner.core.workload import SharedPrefixes, TokenLengths
+    >>> from planner.workload.workload import SharedPrefixes, TokenLengths
     >>> lengths = TokenLengths.constant(2000, 10)
     >>> block_tokens([RequestClass(lengths=lengths, prefixes=SharedPrefixes(tokens=1000))])
     500
@@ -142,7 +143,7 @@ def _shares(classes: Sequence[RequestClass]) -> NDArray[np.float64]:
 def _lengths(
     classes: Sequence[RequestClass], of_class: NDArray[np.int64], seeds: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Input and output tokens of each request, drawn jointly from the law of its class, each shape (n,)."""
+    """Input and output tokens of each request, drawn jointly from the distribution of its class, each shape (n,)."""
     inputs, outputs = np.zeros_like(of_class), np.zeros_like(of_class)
     for number, (one, seed) in enumerate(zip(classes, seeds, strict=True)):
         chosen = of_class == number

@@ -13,9 +13,9 @@ report and in the documentation.
 
 >>> chat = Slice(name="chat", demand_per_s=(10.0,))
 >>> unit = Unit(name="a", rates_per_s={"chat": 4.0}, takes={"gpu": 2.0})
->>> gpus = Resource(name="gpu", purchases=(Purchase(name="on_demand", usd_per_h=1.25),))
+>>> gpus = Resource(name="gpu", purchases=(Purchase(name="on_demand", usd_per_hour=1.25),))
 >>> answer = solve(FleetProblem(slices=(chat,), units=(unit,), resources=(gpus,)), Objective.MIN_COST)
->>> answer.status.value, answer.units, answer.bought, answer.cost_per_h
+>>> answer.status.value, answer.units, answer.bought, answer.cost_usd_per_hour
 ('optimal', {'a': (3,)}, {'gpu': {'on_demand': (6.0,)}}, 7.5)
 """
 

@@ -75,23 +75,23 @@ def unlimited_unit(layout: Layout) -> str | None:
 def _grows(layout: Layout) -> Mask:
     """Units whose number no limit counts."""
     problem = layout.problem
-    free_of_budget = problem.budget_usd_per_h is None
-    grows: Mask = np.isinf(layout.at_most) & ((layout.usd_per_h == 0.0) | free_of_budget)
+    free_of_budget = problem.budget_usd_per_hour is None
+    grows: Mask = np.isinf(layout.at_most) & ((layout.usd_per_hour == 0.0) | free_of_budget)
     if problem.max_units is not None:
         grows = np.zeros_like(grows)
     for index, resource in enumerate(problem.resources):
-        endless = [p for p in resource.purchases if p.at_most is None and (free_of_budget or p.usd_per_h == 0.0)]
+        endless = [p for p in resource.purchases if p.at_most is None and (free_of_budget or p.usd_per_hour == 0.0)]
         if resource.at_most is not None or (resource.purchases and not endless):
             grows[layout.take_unit[layout.take_resource == index]] = False
     return grows
 
 
-def least_cost_usd_per_h(layout: Layout) -> float:
+def least_cost_usd_per_hour(layout: Layout) -> float:
     """No fleet that serves anything costs less [USD/h]: the pinned purchases, or the cheapest unit for one period.
 
     Raises InputError if something is served for nothing: it has no rate per cost.
     """
-    pinned = math.fsum(p.at_least * p.usd_per_h for r in layout.problem.resources for p in r.purchases)
+    pinned = math.fsum(p.at_least * p.usd_per_hour for r in layout.problem.resources for p in r.purchases)
     unit = _least_unit_cost(layout)
     stages = [unit[layout.stage == stage] for stage in (WHOLE, FIRST, SECOND)]
     whole, first, second = (float(costs.min(initial=math.inf)) for costs in stages)
@@ -99,7 +99,7 @@ def least_cost_usd_per_h(layout: Layout) -> float:
     if least == 0.0:
         free = layout.problem.units[int(np.argmin(unit))].name
         fix = "give it or what it takes a price, or choose max_rate"
-        raise InputError(f"units[{free}].usd_per_h", 0.0, "what is served for nothing has no rate per cost", fix)
+        raise InputError(f"units[{free}].usd_per_hour", 0.0, "what is served for nothing has no rate per cost", fix)
     return least
 
 
@@ -107,7 +107,7 @@ def _least_unit_cost(layout: Layout) -> Floats:
     """Of one unit on in the shortest period, its resources at the cheapest price [USD/h over the horizon]."""
     shortest = float(layout.share.min())
     price = np.array([_cheapest_price(layout, r) for r in range(len(layout.resource_group))])
-    cost = layout.usd_per_h * shortest
+    cost = layout.usd_per_hour * shortest
     np.add.at(cost, layout.take_unit, layout.take_amount * price[layout.take_resource])
     return cost
 
@@ -115,7 +115,7 @@ def _least_unit_cost(layout: Layout) -> Floats:
 def _cheapest_price(layout: Layout, resource: int) -> float:
     shortest = float(layout.share.min())
     prices: Sequence[float] = [
-        p.usd_per_h / p.usable_share * (1.0 if p.committed else shortest)
+        p.usd_per_hour / p.usable_share * (1.0 if p.committed else shortest)
         for p in layout.problem.resources[resource].purchases
     ]
     return min(prices, default=0.0)

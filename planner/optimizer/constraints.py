@@ -28,7 +28,7 @@ def mean_cost(layout: Layout) -> Floats:
     ``sum_t h_t/H (sum_j k n + sum_flexible c g b) + sum_committed c g b + sum w z / H``
     """
     cost = np.zeros(layout.columns)
-    np.add.at(cost, layout.units_column, layout.usd_per_h[:, None] * layout.share[None, :])
+    np.add.at(cost, layout.units_column, layout.usd_per_hour[:, None] * layout.share[None, :])
     np.add.at(cost, layout.blocks_column, layout.purchase_usd[:, None] * layout.share[None, :])
     cost[layout.starts_column] = (layout.usd_per_start[layout.start_units] / layout.problem.hours)[:, None]
     return cost
@@ -85,7 +85,7 @@ def serve_minimum(layout: Layout) -> Rows:
 
 def carry_rate(layout: Layout) -> Rows:
     """Units are not overloaded: ``sum_s f[j, s, t] / r[j, s] <= n[j, t]``."""
-    periods, count = layout.periods, len(layout.usd_per_h)
+    periods, count = layout.periods, len(layout.usd_per_hour)
     row = layout.pair_unit[:, None] * periods + np.arange(periods)[None, :]
     per_rate = np.repeat(1.0 / layout.pair_rate, periods)
     units = Terms(np.arange(count * periods), layout.units_column.ravel(), np.ones(count * periods))
@@ -244,14 +244,14 @@ def within_units(layout: Layout) -> Rows:
 
 
 def within_budget(layout: Layout) -> Rows:
-    """The fleet is affordable: `mean_cost` ``<= budget_usd_per_h``."""
-    most = layout.problem.budget_usd_per_h
+    """The fleet is affordable: `mean_cost` ``<= budget_usd_per_hour``."""
+    most = layout.problem.budget_usd_per_hour
     if most is None:
         return no_rows("within_budget")
     cost = mean_cost(layout)
     columns = np.flatnonzero(cost)
     terms = Terms(np.zeros(len(columns), dtype=np.int64), columns, cost[columns])
-    return one_row("within_budget", "budget_usd_per_h", Sense.AT_MOST, most, terms)
+    return one_row("within_budget", "budget_usd_per_hour", Sense.AT_MOST, most, terms)
 
 
 _ALWAYS: tuple[Constraint, ...] = (
@@ -312,11 +312,11 @@ def most_carried(layout: Layout, pairs: Mask) -> Floats:
     bounds = [float(rate @ layout.at_most[unit])]
     if layout.problem.max_units is not None:
         bounds.append(float(rate.max(initial=0.0)) * layout.problem.max_units)
-    usd, budget = layout.usd_per_h[unit], layout.problem.budget_usd_per_h
+    usd, budget = layout.usd_per_hour[unit], layout.problem.budget_usd_per_hour
     if budget is not None and (usd > 0.0).all():
         bounds.append(float((rate / usd).max(initial=0.0)) * budget / float(layout.share.min()))
     for index, limit in enumerate(held_at_most(layout)):
-        taken = np.zeros(len(layout.usd_per_h))
+        taken = np.zeros(len(layout.usd_per_hour))
         mine = layout.take_resource == index
         taken[layout.take_unit[mine]] = layout.take_amount[mine]
         if math.isfinite(limit) and (taken[unit] > 0.0).all():
@@ -326,15 +326,15 @@ def most_carried(layout: Layout, pairs: Mask) -> Floats:
 
 def held_at_most(layout: Layout) -> Iterator[float]:
     """Most of each resource that units can ever take: its limit, and what can be bought."""
-    budget = layout.problem.budget_usd_per_h
+    budget = layout.problem.budget_usd_per_hour
     for resource in layout.problem.resources:
         most = math.inf if resource.at_most is None else resource.at_most
         bought = 0.0
         for purchase in resource.purchases:
             limits = [math.inf if purchase.at_most is None else purchase.at_most]
-            if budget is not None and purchase.usd_per_h > 0.0:
+            if budget is not None and purchase.usd_per_hour > 0.0:
                 share = 1.0 if purchase.committed else float(layout.share.min())
-                limits.append(budget / purchase.usd_per_h / share)
+                limits.append(budget / purchase.usd_per_hour / share)
             bought += purchase.usable_share * min(limits)
         yield min(most, bought) if resource.purchases else most
 
@@ -401,7 +401,7 @@ def _takers_of_groups(layout: Layout) -> list[Mask]:
     """Which units take resources of each group."""
     found = []
     for group in range(len(layout.groups)):
-        members = np.zeros(len(layout.usd_per_h), dtype=bool)
+        members = np.zeros(len(layout.usd_per_hour), dtype=bool)
         members[layout.take_unit[layout.resource_group[layout.take_resource] == group]] = True
         found.append(members)
     return found

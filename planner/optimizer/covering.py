@@ -38,12 +38,12 @@ class Covering:
 
     Attributes:
         values: by column of the layout.
-        bound_per_h: no fleet costs less [USD/h]; None where that is not known.
+        bound_usd_per_hour: no fleet costs less [USD/h]; None where that is not known.
         keeps_limits: the values meet every row of the program.
     """
 
     values: Floats
-    bound_per_h: float | None
+    bound_usd_per_hour: float | None
     keeps_limits: bool
 
 
@@ -89,15 +89,15 @@ def _is_covering(layout: Layout) -> bool:
 def _unit_costs(layout: Layout) -> Floats:
     """Cost of each unit [USD/h], its resources at their cheapest price and in parts of blocks."""
     price = np.full(len(layout.problem.resources), math.inf)
-    np.minimum.at(price, layout.purchase_resource, _usd_per_usable(layout))
+    np.minimum.at(price, layout.purchase_resource, _usd_per_usable_hour(layout))
     price = np.where(np.isfinite(price), price, 0.0)
     bought = np.bincount(
         layout.take_unit, weights=layout.take_amount * price[layout.take_resource], minlength=len(layout.stage)
     )
-    return np.asarray(layout.usd_per_h + bought)
+    return np.asarray(layout.usd_per_hour + bought)
 
 
-def _usd_per_usable(layout: Layout) -> Floats:
+def _usd_per_usable_hour(layout: Layout) -> Floats:
     return np.asarray(layout.purchase_usd / (layout.purchase_block * layout.purchase_usable))
 
 
@@ -189,7 +189,7 @@ def _blocks(layout: Layout, counts: Ints) -> Floats:
     A committed block is worth it where what the other costs over the periods that need it is more.
     """
     blocks = np.zeros(layout.blocks_column.shape)
-    usable, price = layout.purchase_block * layout.purchase_usable, _usd_per_usable(layout)
+    usable, price = layout.purchase_block * layout.purchase_usable, _usd_per_usable_hour(layout)
     for resource in np.unique(layout.purchase_resource):
         takes = layout.take_resource == resource
         taken = layout.take_amount[takes] @ counts[layout.take_unit[takes]]

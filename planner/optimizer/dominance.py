@@ -19,7 +19,7 @@ def dominated(problem: FleetProblem) -> dict[str, str]:
     objective as good, whatever the integers. Of equal ones the first stays. Time O(n^2) within a kind, vectorised.
 
     >>> from planner.optimizer.types import Slice, Unit
-    >>> make = lambda name, rate, cost: Unit(name=name, rates_per_s={"chat": rate}, usd_per_h=cost)
+    >>> make = lambda name, rate, cost: Unit(name=name, rates_per_s={"chat": rate}, usd_per_hour=cost)
     >>> units = (make("slow", 1.0, 2.0), make("fast", 3.0, 2.0), make("dear", 3.0, 4.0), make("small", 0.5, 1.0))
     >>> dominated(FleetProblem(slices=(Slice(name="chat", demand_per_s=(9.0,)),), units=units))
     {'slow': 'fast', 'dear': 'fast'}
@@ -30,7 +30,7 @@ def dominated(problem: FleetProblem) -> dict[str, str]:
 
 def dominators(layout: Layout) -> Ints:
     """For each unit one that dominates it and is itself not dominated; -1 for none. Shape (j,)."""
-    found = np.full(len(layout.usd_per_h), -1, dtype=np.int64)
+    found = np.full(len(layout.usd_per_hour), -1, dtype=np.int64)
     burden = _burden(layout)
     for members in _kinds(layout):
         found[members] = _dominators(layout, burden, members)
@@ -39,7 +39,7 @@ def dominators(layout: Layout) -> Ints:
 
 def _kinds(layout: Layout) -> list[Ints]:
     """Units of one stage, channel and kind that take the same resources, in their order."""
-    taken: list[list[int]] = [[] for _ in layout.usd_per_h]
+    taken: list[list[int]] = [[] for _ in layout.usd_per_hour]
     for unit, resource in zip(layout.take_unit.tolist(), layout.take_resource.tolist(), strict=True):
         taken[unit].append(resource)
     kinds: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -51,12 +51,12 @@ def _kinds(layout: Layout) -> list[Ints]:
 
 def _burden(layout: Layout) -> Floats:
     """What is better when less: costs, minus the rates, resources. Shape (j, 2 + slices + resources)."""
-    count = len(layout.usd_per_h)
+    count = len(layout.usd_per_hour)
     rates = np.zeros((count, len(layout.deferrable)))
     rates[layout.pair_unit, layout.pair_slice] = layout.pair_rate
     takes = np.zeros((count, len(layout.resource_group)))
     takes[layout.take_unit, layout.take_resource] = layout.take_amount
-    return np.hstack([np.column_stack([layout.usd_per_h, layout.usd_per_start]), -rates, takes])
+    return np.hstack([np.column_stack([layout.usd_per_hour, layout.usd_per_start]), -rates, takes])
 
 
 def _dominators(layout: Layout, burden: Floats, members: Ints) -> Ints:

@@ -30,22 +30,22 @@ class Fleet:
         layout: of the units in use.
         values: of its columns, recomputed.
         rows: of the problem over those units.
-        cost_per_h: mean [USD/h].
-        starts_usd_per_h: of that, for starts.
+        cost_usd_per_hour: mean [USD/h].
+        starts_usd_per_hour: of that, for starts.
         rate_per_s: served, mean [1/s].
     """
 
     layout: Layout
     values: Floats
     rows: tuple[Rows, ...]
-    cost_per_h: float
-    starts_usd_per_h: float
+    cost_usd_per_hour: float
+    starts_usd_per_hour: float
     rate_per_s: float
 
     @property
     def rate_per_cost(self) -> float:
         """Rate served per cost [1/s per USD/h]; infinite for a free fleet."""
-        return self.rate_per_s / self.cost_per_h if self.cost_per_h else math.inf
+        return self.rate_per_s / self.cost_usd_per_hour if self.cost_usd_per_hour else math.inf
 
 
 def fleet_of(objective: Objective, layout: Layout, values: Floats, *, is_routed: bool = False) -> Fleet:

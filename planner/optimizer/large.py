@@ -60,27 +60,27 @@ class LargeAnswer:
         units: by unit, how many are on in each period; only units in use.
         bought: by resource and purchase, how much is held in each period; only what is bought.
         routed_per_s: by unit and slice, the rate in each period [1/s].
-        cost_per_h: mean over the horizon, recomputed from whole numbers [USD/h]; infinite: no fleet was found in time.
-        lower_bound: no fleet costs less [USD/h].
-        proven: the fleet costs at most the gap asked for more than the bound.
+        cost_usd_per_hour: mean over the horizon, recomputed from whole numbers [USD/h]; infinite: no fleet was found in
+        time. lower_bound: no fleet costs less [USD/h]. proven: the fleet costs at most the gap asked for more than the
+        bound.
     """
 
     units: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bought: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     routed_per_s: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    cost_per_h: float = np.inf
+    cost_usd_per_hour: float = np.inf
     lower_bound: float = 0.0
     proven: bool = False
 
     @property
     def has_fleet(self) -> bool:
         """Whether a fleet was found."""
-        return bool(np.isfinite(self.cost_per_h))
+        return bool(np.isfinite(self.cost_usd_per_hour))
 
     @property
     def gap(self) -> float:
         """Proved (cost - best possible) / cost; infinite without a fleet."""
-        return gap_between(self.cost_per_h, self.lower_bound)
+        return gap_between(self.cost_usd_per_hour, self.lower_bound)
 
 
 def gap_between(cost: float, bound: float) -> float:
@@ -128,7 +128,7 @@ def solve_large(problem: FleetProblem, *, time_limit_s: float, relative_gap: flo
     relaxed = relax(tables, begin + SHARE_FOR_BOUND * time_limit_s)
     if relaxed is None:
         return LargeAnswer()
-    budget = np.inf if problem.budget_usd_per_h is None else problem.budget_usd_per_h
+    budget = np.inf if problem.budget_usd_per_hour is None else problem.budget_usd_per_hour
     affordable = budget * (1.0 + FEASIBILITY_TOLERANCE)
     is_short = relaxed.shortfall > FEASIBILITY_TOLERANCE
     if relaxed.bound.cost > affordable or (is_short and cannot_serve(tables, begin + time_limit_s)):
@@ -189,7 +189,7 @@ def _answer(tables: Tables, demand: Floats, fleet: Fleet, bound: float, relative
         },
         bought=bought,
         routed_per_s=routed(tables, demand, fleet.units),
-        cost_per_h=fleet.cost,
+        cost_usd_per_hour=fleet.cost,
         lower_bound=min(bound, fleet.cost),
         proven=gap_between(fleet.cost, bound) <= relative_gap,
     )

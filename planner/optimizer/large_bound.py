@@ -150,9 +150,9 @@ def _affordable(tables: Tables, prices: Prices) -> tuple[Floats, dict[int, Float
         pin = pins.get(buying.resource, np.zeros(tables.periods))
         gain = limits[buying.hold] * buying.purchase.usable_share + pin
         if buying.purchase.committed:
-            keep = np.full(tables.periods, min(1.0, buying.purchase.usd_per_h / max(gain.sum(), 1e-300)))
+            keep = np.full(tables.periods, min(1.0, buying.purchase.usd_per_hour / max(gain.sum(), 1e-300)))
         else:
-            keep = np.minimum(1.0, buying.purchase.usd_per_h * tables.weights / np.maximum(gain, 1e-300))
+            keep = np.minimum(1.0, buying.purchase.usd_per_hour * tables.weights / np.maximum(gain, 1e-300))
         limits[buying.hold] *= keep
         if buying.resource in pins:
             pins[buying.resource] = pins[buying.resource] * keep
@@ -169,7 +169,7 @@ def _purchases(tables: Tables, limits: Floats, pins: dict[int, Floats]) -> tuple
     gains = np.zeros((len(tables.buyings), tables.periods))
     for index, buying in enumerate(tables.buyings):
         gains[index] = limits[buying.hold] * buying.purchase.usable_share + pins.get(buying.resource, 0.0)
-        usd = buying.purchase.usd_per_h
+        usd = buying.purchase.usd_per_hour
         most = buying.high if np.isfinite(buying.high) else 0.0
         if buying.purchase.committed:
             net = usd - float(gains[index].sum())
@@ -237,6 +237,6 @@ def first_prices(tables: Tables) -> Prices:
     """What the cheapest purchase of each resource asks: exact where nothing is scarce."""
     limits = np.zeros((len(tables.caps), tables.periods))
     for hold in {buying.hold for buying in tables.buyings}:
-        ask = min(one.purchase.usd_per_h / one.purchase.usable_share for one in tables.buyings if one.hold == hold)
+        ask = min(one.purchase.usd_per_hour / one.purchase.usable_share for one in tables.buyings if one.hold == hold)
         limits[hold] = ask * tables.weights
     return Prices(limits, np.zeros(tables.periods), {}, {})

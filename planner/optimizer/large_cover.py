@@ -60,7 +60,7 @@ def fleet_of(tables: Tables, units: Floats, known: Known | None = None) -> Fleet
 
 def _cost(tables: Tables, units: Floats, bought: Floats) -> float:
     running = float((tables.unit_usd[:, None] * units * tables.weights).sum())
-    usd = np.array([one.purchase.usd_per_h for one in tables.buyings])
+    usd = np.array([one.purchase.usd_per_hour for one in tables.buyings])
     purchases = float((usd[:, None] * bought * tables.weights).sum()) if len(usd) else 0.0
     starts = np.maximum(units - np.roll(units, 1, axis=1), 0.0)
     return running + purchases + float((tables.start_usd[:, None] * starts).sum())
@@ -108,7 +108,7 @@ def cheapest_purchases(ways: list[Buying], used: Floats, pinned: float, weights:
 
 
 def _block_usd(buying: Buying, weight: float) -> float:
-    return buying.purchase.usd_per_h * buying.purchase.block * weight
+    return buying.purchase.usd_per_hour * buying.purchase.block * weight
 
 
 def routed(tables: Tables, demand: Floats, units: Floats) -> dict[str, dict[str, tuple[float, ...]]]:

@@ -125,7 +125,7 @@ class Master:
         self.columns = []
 
     def _buying_columns(self, buying: Buying) -> list[int]:
-        usable, usd = -buying.purchase.usable_share, buying.purchase.usd_per_h
+        usable, usd = -buying.purchase.usable_share, buying.purchase.usd_per_hour
         periods = range(self.tables.periods)
 
         def entries(period: int) -> list[tuple[int, float]]:
@@ -282,7 +282,7 @@ def cannot_serve(tables: Tables, deadline: float) -> bool:
         unit_usd=np.zeros_like(tables.unit_usd),
         start_usd=np.zeros_like(tables.start_usd),
         buyings=tuple(
-            replace(one, purchase=one.purchase.model_copy(update={"usd_per_h": 0.0})) for one in tables.buyings
+            replace(one, purchase=one.purchase.model_copy(update={"usd_per_hour": 0.0})) for one in tables.buyings
         ),
     )
     newest = bound_of(tables, first_prices(tables))

@@ -156,7 +156,7 @@ class PeriodProgram:
         prices = self.question.committed_usd
         for index, (buying, held) in enumerate(zip(tables.buyings, self.question.held, strict=True)):
             block, usable = buying.purchase.block, buying.purchase.usable_share
-            usd = buying.purchase.usd_per_h * block / (self.weight if buying.purchase.committed else 1.0)
+            usd = buying.purchase.usd_per_hour * block / (self.weight if buying.purchase.committed else 1.0)
             if buying.purchase.committed and prices is not None:
                 usd = float(prices[index]) * block / self.weight
             low = 0.0 if buying.purchase.committed and prices is None else buying.low / block
@@ -319,7 +319,7 @@ class Dive:
     def _blocks(self) -> None:
         """Round what is bought in blocks of several, the dearest block first; the last is left to follow use."""
         coarse = [
-            (one.purchase.usd_per_h * one.purchase.block, column)
+            (one.purchase.usd_per_hour * one.purchase.block, column)
             for one, column in zip(self.tables.buyings, self.buying_column, strict=True)
             if one.purchase.block > 1 and not one.purchase.committed
         ]
@@ -344,7 +344,7 @@ class Dive:
     def _usd(self) -> Floats:
         usd = np.zeros(len(self.tables.caps))
         for buying in self.tables.buyings:
-            usd[buying.hold] = buying.purchase.usd_per_h
+            usd[buying.hold] = buying.purchase.usd_per_hour
         return usd
 
     def _least(self, group: int) -> float:

@@ -139,7 +139,7 @@ def tables_of(problem: FleetProblem) -> Tables:
         deferrable=np.array([one.deferrable and len(hours) > 1 for one in problem.slices]),
         seconds=seconds,
         sections=sections,
-        unit_usd=np.array([unit.usd_per_h for unit in problem.units], dtype=float),
+        unit_usd=np.array([unit.usd_per_hour for unit in problem.units], dtype=float),
         start_usd=starts if len(hours) > 1 else np.zeros_like(starts),
         takes=takes,
         caps=caps,

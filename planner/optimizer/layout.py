@@ -48,7 +48,7 @@ class Layout:
         deferrable: by slice.
         ceiling_per_s: most of a slice that is ever carried in a period; infinite without a demand. Shape (s, t).
         stage, channel: code by unit; channels are numbered.
-        usd_per_h, usd_per_start, at_least, at_most, steady: of each unit; `at_most` is infinite where None.
+        usd_per_hour, usd_per_start, at_least, at_most, steady: of each unit; `at_most` is infinite where None.
         pair_unit, pair_slice, pair_rate: of each pair.
         take_unit, take_resource, take_amount: one entry for each resource a unit takes (> 0).
         purchase_resource, purchase_usd, purchase_block, purchase_usable, purchase_committed: of each purchase;
@@ -70,7 +70,7 @@ class Layout:
     stage: Ints
     channel: Ints
     channels: tuple[str, ...]
-    usd_per_h: Floats
+    usd_per_hour: Floats
     usd_per_start: Floats
     at_least: Ints
     at_most: Floats
@@ -125,7 +125,7 @@ class Layout:
             problem=self.problem.model_copy(update={"units": units}),
             stage=self.stage[kept],
             channel=self.channel[kept],
-            usd_per_h=self.usd_per_h[kept],
+            usd_per_hour=self.usd_per_hour[kept],
             usd_per_start=self.usd_per_start[kept],
             at_least=self.at_least[kept],
             at_most=self.at_most[kept],
@@ -211,7 +211,7 @@ def layout_of(problem: FleetProblem) -> Layout:
         stage=np.array([STAGES.index(unit.stage) for unit in units], dtype=np.int64),
         channel=np.array([channel_code.get(u.channel, -1) if u.stage is not Stage.WHOLE else -1 for u in units], int),
         channels=channels,
-        usd_per_h=np.array([unit.usd_per_h for unit in units], dtype=float),
+        usd_per_hour=np.array([unit.usd_per_hour for unit in units], dtype=float),
         usd_per_start=np.array([unit.usd_per_start for unit in units], dtype=float),
         at_least=np.array([unit.at_least for unit in units], dtype=np.int64),
         at_most=np.array([math.inf if unit.at_most is None else unit.at_most for unit in units], dtype=float),
@@ -223,7 +223,7 @@ def layout_of(problem: FleetProblem) -> Layout:
         take_resource=take_resource,
         take_amount=take_amount,
         purchase_resource=np.array([index for index, _ in purchases], dtype=np.int64),
-        purchase_usd=np.array([p.usd_per_h * p.block for _, p in purchases], dtype=float),
+        purchase_usd=np.array([p.usd_per_hour * p.block for _, p in purchases], dtype=float),
         purchase_block=np.array([p.block for _, p in purchases], dtype=float),
         purchase_usable=np.array([p.usable_share for _, p in purchases], dtype=float),
         purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),

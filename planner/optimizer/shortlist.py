@@ -109,7 +109,7 @@ class Solver:
             relative_gap: instead of the solver's.
         """
         gap = self.relative_gap if relative_gap is None else relative_gap
-        if len(layout.usd_per_h) <= FEW_UNITS:
+        if len(layout.usd_per_hour) <= FEW_UNITS:
             return self._search(make(layout), gap, absolute_gap)
         if self.time_left_s <= 0.0:
             return Answer(Outcome.UNKNOWN, layout, np.zeros(0), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.optimizer.checks import check, least_cost_usd_per_h, unlimited_unit
+from planner.optimizer.checks import check, least_cost_usd_per_hour, unlimited_unit
 from planner.optimizer.constraints import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
@@ -58,14 +58,14 @@ def solve(
             resource that cannot be bought; a time limit or gap out of range.
 
     >>> from planner.optimizer.types import Slice, Unit
-    >>> cheap = Unit(name="cheap", rates_per_s={"chat": 1.0}, usd_per_h=2.0)
-    >>> big = Unit(name="big", rates_per_s={"chat": 5.0}, usd_per_h=8.0)
+    >>> cheap = Unit(name="cheap", rates_per_s={"chat": 1.0}, usd_per_hour=2.0)
+    >>> big = Unit(name="big", rates_per_s={"chat": 5.0}, usd_per_hour=8.0)
     >>> chat = Slice(name="chat", demand_per_s=(6.0,))
     >>> solve(FleetProblem(slices=(chat,), units=(cheap, big)), Objective.MIN_COST).units
     {'cheap': (1,), 'big': (1,)}
-    >>> poor = FleetProblem(slices=(chat,), units=(cheap,), budget_usd_per_h=10.0)
+    >>> poor = FleetProblem(slices=(chat,), units=(cheap,), budget_usd_per_hour=10.0)
     >>> print(solve(poor, Objective.MIN_COST).diagnosis.summary.split("; ", 1)[1])
-    enough is any of: slices[chat].demand_per_s 6 -> 5; budget_usd_per_h 10 -> 12
+    enough is any of: slices[chat].demand_per_s 6 -> 5; budget_usd_per_hour 10 -> 12
     """
     check(problem, objective, time_limit_s, relative_gap)
     if not problem.units:
@@ -74,7 +74,7 @@ def solve(
     layout = layout_of(problem)
     if objective is not Objective.MIN_COST:
         if unit := unlimited_unit(layout):
-            limits = "demand_per_s, budget_usd_per_h, max_units, or at_most of a resource"
+            limits = "demand_per_s, budget_usd_per_hour, max_units, or at_most of a resource"
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         layout = _with_least_rate(layout)
@@ -112,7 +112,7 @@ def _covered(layout: Layout, relative_gap: float) -> _Found | None:
     if cover is None or not cover.keeps_limits:
         return None
     fleet = fleet_of(Objective.MIN_COST, layout, cover.values)
-    gap = _gap(fleet.cost_per_h, cover.bound_per_h, 1.0)
+    gap = _gap(fleet.cost_usd_per_hour, cover.bound_usd_per_hour, 1.0)
     if gap is None or gap > relative_gap + FEASIBILITY_TOLERANCE:
         return _Found(SolveStatus.TIME_LIMIT, fleet, gap)
     return _Found(SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP, fleet, gap)
@@ -123,13 +123,13 @@ def _better(covered: _Found | None, found: _Found, relative_gap: float) -> _Foun
     if covered is None or covered.fleet is None or (found.fleet is None and found.status is SolveStatus.INFEASIBLE):
         return found
     bounds = [
-        one.fleet.cost_per_h * (1.0 - one.gap)
+        one.fleet.cost_usd_per_hour * (1.0 - one.gap)
         for one in (covered, found)
         if one.fleet is not None and one.gap is not None
     ]
-    if found.fleet is not None and found.fleet.cost_per_h <= covered.fleet.cost_per_h:
+    if found.fleet is not None and found.fleet.cost_usd_per_hour <= covered.fleet.cost_usd_per_hour:
         return found
-    gap = _gap(covered.fleet.cost_per_h, max(bounds, default=None), 1.0)
+    gap = _gap(covered.fleet.cost_usd_per_hour, max(bounds, default=None), 1.0)
     status = SolveStatus.TIME_LIMIT
     if gap is not None and gap <= relative_gap + FEASIBILITY_TOLERANCE:
         status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
@@ -157,7 +157,7 @@ def _large(layout: Layout, time_limit_s: float, relative_gap: float, covered: _F
     for row, (resource, purchase), block in names:
         values[row] = np.round(np.asarray(answer.bought.get(resource, {}).get(purchase, 0.0)) / block)
     fleet = fleet_of(Objective.MIN_COST, own, values, is_routed=True)
-    gap = _gap(fleet.cost_per_h, answer.lower_bound, 1.0) or 0.0
+    gap = _gap(fleet.cost_usd_per_hour, answer.lower_bound, 1.0) or 0.0
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
     if gap > relative_gap + FEASIBILITY_TOLERANCE:
         status = SolveStatus.TIME_LIMIT
@@ -193,7 +193,7 @@ def _cheapest(solver: Solver, layout: Layout) -> _Found:
     if not answer.has_values:
         return _nothing(answer)
     fleet = fleet_of(Objective.MIN_COST, answer.layout, answer.values)
-    return _graded(solver, answer, fleet, _gap(fleet.cost_per_h, answer.bound, 1.0))
+    return _graded(solver, answer, fleet, _gap(fleet.cost_usd_per_hour, answer.bound, 1.0))
 
 
 def _fastest(solver: Solver, layout: Layout) -> _Found:
@@ -225,7 +225,7 @@ def _best_ratio(solver: Solver, layout: Layout) -> _Found:
     so the ratio is that of whole units. Since rate <= q cost + F(q), no ratio exceeds q + F(q) / (least cost > 0),
     which is the bound of the reported gap.
     """
-    least_cost = least_cost_usd_per_h(layout)
+    least_cost = least_cost_usd_per_hour(layout)
     fleets: list[Fleet] = []
     ratio, upper = 0.0, math.inf
     for _ in range(MAX_RATIO_STEPS):
@@ -284,7 +284,7 @@ def _allocation(
     is_linear = has_duals and objective is not Objective.MAX_RATE_PER_COST
     worth: Mapping[str, float] = duals(build(layout, objective)) if is_linear else {}
     value = {
-        Objective.MIN_COST: fleet.cost_per_h,
+        Objective.MIN_COST: fleet.cost_usd_per_hour,
         Objective.MAX_RATE: fleet.rate_per_s,
         Objective.MAX_RATE_PER_COST: fleet.rate_per_cost,
     }
@@ -295,8 +295,8 @@ def _allocation(
         units=_units(fleet),
         bought=_bought(fleet),
         routed_per_s=_routed(fleet),
-        cost_per_h=fleet.cost_per_h,
-        starts_usd_per_h=fleet.starts_usd_per_h,
+        cost_usd_per_hour=fleet.cost_usd_per_hour,
+        starts_usd_per_hour=fleet.starts_usd_per_hour,
         rate_per_s=fleet.rate_per_s,
         constraints=reports(fleet, worth),
         iterates=found.iterates,

@@ -32,7 +32,7 @@ def tightened(program: Program) -> Program:
 def tight_rates_per_s(layout: Layout) -> Floats:
     """Rates times min(1, sum_s d_s / r_s), see `tightened`; none out of all proportion to d. Shape (p, t)."""
     load = layout.ceiling_per_s[layout.pair_slice] / layout.pair_rate[:, None]
-    share = np.zeros((len(layout.usd_per_h), layout.periods))
+    share = np.zeros((len(layout.usd_per_hour), layout.periods))
     np.add.at(share, layout.pair_unit, load)
     useful = np.where(share > 0.0, np.minimum(share, 1.0), 1.0)
     return np.minimum(layout.pair_rate[:, None] * useful[layout.pair_unit], _most_per_s(layout))
@@ -64,7 +64,7 @@ def with_carry_most(program: Program) -> Program:
     """
     layout = program.layout
     ceiling = layout.ceiling_per_s[layout.pair_slice]
-    serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_h))[layout.pair_unit]
+    serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_hour))[layout.pair_unit]
     pair, period = np.nonzero((serves > 1)[:, None] & (layout.pair_rate[:, None] > ceiling) & (ceiling > 0.0))
     if not len(pair):
         return program
@@ -93,7 +93,7 @@ def pooled(program: Program) -> Program:
     layout = program.layout
     pools = _pools(layout)
     rates = tight_rates_per_s(layout)
-    alone = np.zeros(len(layout.usd_per_h), dtype=bool)
+    alone = np.zeros(len(layout.usd_per_hour), dtype=bool)
     used, supply, gone = [], [], []
     periods = np.arange(layout.periods)
     for index, pairs in enumerate(pools):
@@ -135,7 +135,7 @@ def spread(layout: Layout, values: Floats) -> Floats:
 
 def _pools(layout: Layout) -> list[Ints]:
     """Pairs of units of one slice, by kind, stage, channel, slice and groups."""
-    serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_h))
+    serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_hour))
     groups = defaultdict(set)
     for unit, group in zip(layout.take_unit, layout.resource_group[layout.take_resource], strict=True):
         if group >= 0:

@@ -115,7 +115,7 @@ class Unit(Frozen):
             SECOND; an empty one goes with every other. (Pools that share partners are set up alike.)
         rates_per_s: by slice, what one unit carries if it serves that slice alone [1/s]; absent: it cannot serve it.
         takes: of each resource, by name, while on (GPUs, kW, kg CO2e/h ...).
-        usd_per_h: cost while on, besides that of the resources.
+        usd_per_hour: cost while on, besides that of the resources.
         usd_per_start: cost of switching one unit on (the time its resources are held before it serves).
         at_least, at_most: units on in every period.
         steady: as many in every period.
@@ -127,7 +127,7 @@ class Unit(Frozen):
     kind: str = ""
     rates_per_s: Mapping[str, AboveZero] = Field(min_length=1)
     takes: Mapping[str, NonNegative] = Field(default_factory=dict)
-    usd_per_h: NonNegative = 0.0
+    usd_per_hour: NonNegative = 0.0
     usd_per_start: NonNegative = 0.0
     at_least: int = Field(default=0, ge=0)
     at_most: int | None = Field(default=None, ge=0)
@@ -139,7 +139,7 @@ class Purchase(Frozen):
 
     Attributes:
         name: unique within the resource, e.g. ``reserved_1yr``.
-        usd_per_h: of one unit of the resource.
+        usd_per_hour: of one unit of the resource.
         committed: bought for the whole horizon and paid whether used or not; otherwise bought by period.
         block: bought in whole multiples of this many.
         at_least, at_most: units of the resource.
@@ -147,7 +147,7 @@ class Purchase(Frozen):
     """
 
     name: str = Field(min_length=1)
-    usd_per_h: NonNegative
+    usd_per_hour: NonNegative
     committed: bool = False
     block: int = Field(default=1, ge=1)
     at_least: NonNegative = 0.0
@@ -180,7 +180,7 @@ class FleetProblem(Frozen):
     units: tuple[Unit, ...]
     resources: tuple[Resource, ...] = ()
     periods: tuple[Period, ...] = Field(default=(ALWAYS,), min_length=1)
-    budget_usd_per_h: NonNegative | None = Field(default=None, description="most mean cost [USD/h]")
+    budget_usd_per_hour: NonNegative | None = Field(default=None, description="most mean cost [USD/h]")
     min_rate_per_s: AboveZero | None = Field(default=None, description="mean rate that max_* objectives must serve")
     max_units: int | None = Field(default=None, ge=0, description="most units on in any period")
     max_groups: int | None = Field(default=None, ge=1, description="most groups of resources in use")
@@ -209,7 +209,7 @@ class ConstraintReport(Frozen):
     """
 
     name: str = Field(description="name in the program: the constraint's function, then what it is about")
-    field: str = Field(description="the input that sets it, e.g. budget_usd_per_h")
+    field: str = Field(description="the input that sets it, e.g. budget_usd_per_hour")
     sense: Sense
     limit: float
     used: float
@@ -232,7 +232,7 @@ class Relaxation(Frozen):
     is_proven: bool = Field(default=True, description="False when time ran out: the change may be too large")
 
     def __str__(self) -> str:
-        """For example ``budget_usd_per_h 40 -> 57.3``."""
+        """For example ``budget_usd_per_hour 40 -> 57.3``."""
         change = "no change of it alone helps" if self.needed is None else f"-> {self.needed:.10g}"
         return f"{self.field} {self.limit:.10g} {change}"
 
@@ -259,8 +259,8 @@ class Allocation(Frozen):
         bought: by resource and purchase, how much is held in each period; only what is bought.
         routed_per_s: by unit and slice, the rate in each period [1/s]; every unit on that serves the same slices is
             equally loaded as far as the units allow.
-        cost_per_h: mean over the horizon [USD/h], starts included.
-        starts_usd_per_h: of that, for switching units on.
+        cost_usd_per_hour: mean over the horizon [USD/h], starts included.
+        starts_usd_per_hour: of that, for switching units on.
         rate_per_s: served, mean over the horizon [1/s].
         constraints: every limit; not the rows of single units.
         iterates: max_rate_per_cost: Dinkelbach's rising ratios.
@@ -273,8 +273,8 @@ class Allocation(Frozen):
     units: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     bought: Mapping[str, Mapping[str, tuple[float, ...]]] = Field(default_factory=dict)
     routed_per_s: Mapping[str, Mapping[str, tuple[float, ...]]] = Field(default_factory=dict)
-    cost_per_h: float = 0.0
-    starts_usd_per_h: float = 0.0
+    cost_usd_per_hour: float = 0.0
+    starts_usd_per_hour: float = 0.0
     rate_per_s: float = 0.0
     constraints: tuple[ConstraintReport, ...] = ()
     iterates: tuple[float, ...] = ()

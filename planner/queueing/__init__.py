@@ -12,21 +12,21 @@ the queue is unstable. Equations and sources are in docs/science.md and in the c
 from __future__ import annotations
 
 from planner.queueing import bulk_service
-from planner.queueing.bulk_service import StaticServer, largest_static_rate, longest_law, static_pool
+from planner.queueing.bulk_service import StaticServer, largest_static_rate, longest_distribution, static_pool
 from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
-from planner.queueing.classic import mg1_wait_law
+from planner.queueing.classic import mg1_wait_distribution
 from planner.queueing.decode import decode_pool
 from planner.queueing.distributions import summed, transported, wait_between
-from planner.queueing.lengths import LengthLaw, grouped, length_law
-from planner.queueing.link import LinkWait, exposed_law, exposed_s, link_wait
+from planner.queueing.lengths import LengthDistribution, grouped, length_distribution
+from planner.queueing.link import LinkWait, exposed_distribution, exposed_s, link_wait
 from planner.queueing.load_balancing import (
-    pooled_wait_law,
+    pooled_wait_distribution,
     random_share,
-    random_wait_law,
-    round_robin_wait_law,
+    random_wait_distribution,
+    round_robin_wait_distribution,
     routed_wait,
-    shortest_queue_wait_law,
-    two_choices_wait_law,
+    shortest_queue_wait_distribution,
+    two_choices_wait_distribution,
 )
 from planner.queueing.mixed import mixed_pool, prefill_pool
 from planner.queueing.overload import (
@@ -34,18 +34,18 @@ from planner.queueing.overload import (
     drain_s,
     fluid_path,
     overloaded_ttft,
-    profile_wait_law,
-    transient_wait_law,
+    profile_wait_distribution,
+    transient_wait_distribution,
     work_variance_per_s,
 )
 from planner.queueing.prefix import PrefixHits, lru_hits, pool_hits, prefix_hits, token_hit_share, uncached
 from planner.queueing.priority import (
-    PriorityLaw,
-    SizeLaw,
-    priority_laws,
+    PriorityDistribution,
+    SizeDistribution,
+    priority_distributions,
     priority_second_moments,
     priority_waits,
-    shortest_first_laws,
+    shortest_first_distributions,
     shortest_first_waits,
     stretched_wait,
 )
@@ -54,17 +54,17 @@ from planner.queueing.types import BatchServer, QueueLatency
 __all__ = [
     "BatchServer",
     "FluidPath",
-    "LengthLaw",
+    "LengthDistribution",
     "LinkWait",
     "PrefixHits",
-    "PriorityLaw",
+    "PriorityDistribution",
     "QueueLatency",
-    "SizeLaw",
+    "SizeDistribution",
     "StaticServer",
     "bulk_service",
     "decode_pool",
     "drain_s",
-    "exposed_law",
+    "exposed_distribution",
     "exposed_s",
     "fluid_path",
     "grouped",
@@ -72,35 +72,35 @@ __all__ = [
     "largest_mixed_rate",
     "largest_prefill_rate",
     "largest_static_rate",
-    "length_law",
+    "length_distribution",
     "link_wait",
-    "longest_law",
+    "longest_distribution",
     "lru_hits",
-    "mg1_wait_law",
+    "mg1_wait_distribution",
     "mixed_pool",
     "overloaded_ttft",
     "pool_hits",
-    "pooled_wait_law",
+    "pooled_wait_distribution",
     "prefill_pool",
     "prefix_hits",
-    "priority_laws",
+    "priority_distributions",
     "priority_second_moments",
     "priority_waits",
-    "profile_wait_law",
+    "profile_wait_distribution",
     "random_share",
-    "random_wait_law",
-    "round_robin_wait_law",
+    "random_wait_distribution",
+    "round_robin_wait_distribution",
     "routed_wait",
-    "shortest_first_laws",
+    "shortest_first_distributions",
     "shortest_first_waits",
-    "shortest_queue_wait_law",
+    "shortest_queue_wait_distribution",
     "static_pool",
     "stretched_wait",
     "summed",
     "token_hit_share",
-    "transient_wait_law",
+    "transient_wait_distribution",
     "transported",
-    "two_choices_wait_law",
+    "two_choices_wait_distribution",
     "uncached",
     "wait_between",
     "work_variance_per_s",

@@ -5,7 +5,8 @@ From backlog q a step serves min(q, c) prompt tokens and lasts tau(min(q, c)); m
     q' = max(q - c, 0) + A(tau(min(q, c)))
 
 Above c the chain is a random walk with steps A(tau(c)) - c. Its part below c is found from the Wiener-Hopf factor of
-that walk (the stationary law must put nothing below c that did not come from there), the rest by one transform.
+that walk (the stationary distribution must put nothing below c that did not come from there), the rest by one
+transform.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.queueing.lattice import descent_filter, lattice_law, poisson_sum
+from planner.queueing.lattice import descent_filter, lattice_probabilities, poisson_sum
 from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, ComplexArray, FloatArray
 
@@ -131,7 +132,7 @@ class Backlog:
         arrivals: the token stream it was solved for.
         regime: what stood still.
         cell: lattice spacing [tokens].
-        law: probability of 0, cell, 2 cell, ... tokens, shape (size,).
+        distribution: probability of 0, cell, 2 cell, ... tokens, shape (size,).
         duration_s: of steps that start with less than a chunk, shape (m,), m cell = chunk; entry 0 is a step without
             prompts.
         full_s: duration of a full step.
@@ -141,7 +142,7 @@ class Backlog:
     arrivals: TokenArrivals
     regime: Regime
     cell: float
-    law: FloatArray
+    distribution: FloatArray
     duration_s: FloatArray
     full_s: float
     prompt_transform: ComplexArray
@@ -153,8 +154,8 @@ class Backlog:
 
     @cached_property
     def step_probabilities(self) -> FloatArray:
-        """Law of the start of a real step over the points below the chunk, and a full step last, shape (m + 1,)."""
-        mass = np.append(self.law[: self.below], self.law[self.below :].sum())
+        """Distribution of the start of a real step over the points below the chunk, and a full step last, shape (m + 1,)."""
+        mass = np.append(self.distribution[: self.below], self.distribution[self.below :].sum())
         mass[0] *= 1.0 - self.regime.idle
         return np.asarray(mass / mass.sum())
 
@@ -176,11 +177,11 @@ class Backlog:
     @property
     def mean_tokens(self) -> float:
         """Mean backlog at the start of a step [tokens]."""
-        return float(self.law @ np.arange(self.law.size)) * self.cell
+        return float(self.distribution @ np.arange(self.distribution.size)) * self.cell
 
 
 def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, cells: int = FINE_CELLS) -> Backlog:
-    """Stationary law of the backlog. The caller makes sure that a full step serves more than arrives meanwhile.
+    """Stationary distribution of the backlog. The caller makes sure that a full step serves more than arrives meanwhile.
 
     Args:
         server: budget and step times.
@@ -199,7 +200,7 @@ def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, 
         full_s = step_duration_s(server, regime.running, chunk)
     below, size = _lattice_size(chunk, reach, arrivals, cells)
     cell = chunk / below
-    jump = lattice_law(arrivals.sizes, arrivals.weights, cell, size)
+    jump = lattice_probabilities(arrivals.sizes, arrivals.weights, cell, size)
     prompt = np.fft.rfft(jump)
     batch = arrivals.batch_transform(prompt)
     if arrivals.prompts_per_batch > 1.0:
@@ -207,8 +208,8 @@ def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, 
     tokens = np.arange(below) * cell
     durations = step_durations_s(server, regime.running, np.maximum(tokens, 1.0))
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
-    law = _stationary(durations, full_s, batch, jump, arrivals.rate_per_s, regime.idle)
-    return Backlog(arrivals, regime, cell, law, durations, full_s, prompt)
+    distribution = _stationary(durations, full_s, batch, jump, arrivals.rate_per_s, regime.idle)
+    return Backlog(arrivals, regime, cell, distribution, durations, full_s, prompt)
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:
@@ -251,7 +252,7 @@ def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
 def _stationary(
     durations: FloatArray, full_s: float, batch: ComplexArray, jump: FloatArray, rate_per_s: float, idle: float
 ) -> FloatArray:
-    """Stationary law on the lattice, shape of `jump`."""
+    """Stationary distribution on the lattice, shape of `jump`."""
     below, size = durations.size, jump.size
     arriving = np.fft.irfft(poisson_sum(rate_per_s * durations, batch), size)
     mean_arriving = rate_per_s * durations * float(jump @ np.arange(size))
@@ -259,24 +260,24 @@ def _stationary(
     mean_arriving[0] = (1.0 - idle) * mean_arriving[0] + idle * float(jump @ np.arange(size))
     moves = arriving
     moves[np.arange(below), np.arange(below)] -= 1.0
-    bottom = _bottom_law(moves, descent_filter(jump, rate_per_s * full_s, below, size))
+    bottom = _bottom_distribution(moves, descent_filter(jump, rate_per_s * full_s, below, size))
     turn = 2j * np.pi * np.arange(size // 2 + 1) / size
     remaining = 1.0 - np.exp(turn * below) * poisson_sum(np.array([rate_per_s * full_s]), batch)[0]
     remaining[0] = 1.0
     above = np.fft.rfft(bottom @ moves) / remaining
     drift = below - rate_per_s * full_s * float(jump @ np.arange(size))
     above[0] = bottom @ (mean_arriving - np.arange(below)) / drift
-    law = np.fft.irfft(above, size)
-    law[:below] = bottom
-    law = np.maximum(law, 0.0)
-    return np.asarray(law / law.sum())
+    distribution = np.fft.irfft(above, size)
+    distribution[:below] = bottom
+    distribution = np.maximum(distribution, 0.0)
+    return np.asarray(distribution / distribution.sum())
 
 
-def _bottom_law(moves: FloatArray, descent: FloatArray) -> FloatArray:
-    """The part of the law below the chunk, up to a factor, shape (m,).
+def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
+    """The part of the distribution below the chunk, up to a factor, shape (m,).
 
-    Row i of `moves` is the law of the next backlog minus the present one. Dividing by the descending factor (a tail
-    sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
+    Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
+    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
     """
     below, size = moves.shape
     tails = np.cumsum(moves[:, ::-1], axis=1)[:, ::-1]

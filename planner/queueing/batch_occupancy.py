@@ -1,4 +1,4 @@
-"""How many sequences run: a birth-death law whose death rate is set by the step time; and the wait for a slot."""
+"""How many sequences run: a birth-death distribution whose death rate is set by the step time; and the wait for a slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_WAIT = 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class RunningLaw:
+class RunningDistribution:
     """Stationary number of running sequences.
 
     Attributes:
@@ -50,14 +50,14 @@ class RunningLaw:
         return float(self.probabilities[0])
 
 
-def running_law(
+def running_distribution(
     counts: FloatArray,
     step_means_s: FloatArray,
     token_rate_per_s: float,
     dispersion: float,
     largest_token_rate_per_s: float | None = None,
-) -> RunningLaw:
-    """Law of the number running when n of them advance once per T(n).
+) -> RunningDistribution:
+    """Distribution of the number running when n of them advance once per T(n).
 
     Each request needs E[K] steps, so n -> n + 1 at rate lambda and n -> n - 1 at rate n / (E[K] T(n)). The product form
 
@@ -65,7 +65,7 @@ def running_law(
 
     depends on K only through its mean (processor sharing). Arrivals whose counts are z times as variable as Poisson
     ones turn it into pi(n) / pi(n - 1) = (lambda E[K] T(n) + (z - 1)(n - 1)) / (z n): a negative binomial (z > 1) or
-    binomial (z < 1) law where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z.
+    binomial (z < 1) distribution where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z.
 
     `blocked` is what an arrival sees. For z = 1 that is the mass of the last state (Erlang's C); for other z it changes
     by the factor by which `_hayward` does.
@@ -84,7 +84,7 @@ def running_law(
     Source: Kelly, Reversibility and Stochastic Networks (1979), chapter 3 (symmetric queues); z: Eckberg,
     "Generalized peakedness of teletraffic processes", ITC 10 (1983).
 
-    >>> service = running_law(np.arange(3.0), np.ones(3), 1.5, 1.0, 2.0)  # M/M/2 at 75 %
+    >>> service = running_distribution(np.arange(3.0), np.ones(3), 1.5, 1.0, 2.0)  # M/M/2 at 75 %
     >>> round(service.blocked, 4)  # Erlang C: 2 rho^2 / (1 + rho)
     0.6429
     """
@@ -92,23 +92,26 @@ def running_law(
     z = max(dispersion, SMALLEST_DISPERSION)
     births = np.maximum(token_rate_per_s * step_means_s[1:] + (z - 1.0) * before, np.finfo(float).tiny)
     weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * here)))])
-    law = np.exp(weights - weights.max())
-    law /= law.sum()
+    distribution = np.exp(weights - weights.max())
+    distribution /= distribution.sum()
     if largest_token_rate_per_s is None:
-        return RunningLaw(counts=counts, probabilities=law, blocked=0.0)
-    made = float(law[1:-1] @ (here[:-1] / step_means_s[1:-1])) + float(law[-1]) * largest_token_rate_per_s
+        return RunningDistribution(counts=counts, probabilities=distribution, blocked=0.0)
+    made = (
+        float(distribution[1:-1] @ (here[:-1] / step_means_s[1:-1]))
+        + float(distribution[-1]) * largest_token_rate_per_s
+    )
     spare = max(largest_token_rate_per_s - token_rate_per_s, LEAST_SPARE * largest_token_rate_per_s)
-    law[-1] += max(token_rate_per_s - made, 0.0) / spare
-    law /= law.sum()
+    distribution[-1] += max(token_rate_per_s - made, 0.0) / spare
+    distribution /= distribution.sum()
     if z == 1.0:
-        return RunningLaw(counts=counts, probabilities=law, blocked=float(law[-1]))
+        return RunningDistribution(counts=counts, probabilities=distribution, blocked=float(distribution[-1]))
     load = min(token_rate_per_s / largest_token_rate_per_s, 1.0 - LEAST_SPARE)
-    plain = running_law(counts, step_means_s, token_rate_per_s, 1.0, largest_token_rate_per_s).blocked
+    plain = running_distribution(counts, step_means_s, token_rate_per_s, 1.0, largest_token_rate_per_s).blocked
     weights = np.concatenate([[0.0], np.cumsum(np.log(token_rate_per_s * step_means_s[1:] / here))])
     same = _hayward(weights, 1.0, load)
     exact = plain / same if same > SMALLEST_CHANCE else 1.0
     seen = min(exact * _hayward(weights, z, load), 1.0)
-    return RunningLaw(counts=counts, probabilities=law, blocked=seen)
+    return RunningDistribution(counts=counts, probabilities=distribution, blocked=seen)
 
 
 def _hayward(weights: FloatArray, dispersion: float, load: float) -> float:
@@ -125,9 +128,9 @@ def _hayward(weights: FloatArray, dispersion: float, load: float) -> float:
     Source: Hayward's approximation, Fredericks, "Congestion in blocking systems - a simple approximation technique",
     Bell System Technical Journal 59 (1980) 805-827.
     """
-    law = np.exp((weights - weights.max()) / dispersion)
-    waiting = float(law[-1]) / (1.0 - load)
-    return waiting / (float(law[:-1].sum()) / dispersion + waiting)
+    distribution = np.exp((weights - weights.max()) / dispersion)
+    waiting = float(distribution[-1]) / (1.0 - load)
+    return waiting / (float(distribution[:-1].sum()) / dispersion + waiting)
 
 
 def idle_share_at_arrivals(load: float, arrival_scv: float) -> float:

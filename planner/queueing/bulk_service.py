@@ -27,11 +27,12 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import gammainc
 
-from planner.core import ArrivalProcess, InputError, LatencyDistribution, TokenLengths
+from planner.core import InputError
 from planner.queueing.distributions import tail_condensed
-from planner.queueing.lengths import grouped, length_law
+from planner.queueing.lengths import grouped, length_distribution
 from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.types import ComplexArray, FloatArray, QueueLatency
+from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths
 
 LENGTH_GROUPS = 48
 """Input and output lengths told apart in the longest of a batch."""
@@ -81,7 +82,7 @@ class StaticServer:
 
 
 @dataclass(frozen=True, eq=False)
-class BatchLaw:
+class BatchDistribution:
     """What batches of each size 1, ..., B take.
 
     Attributes:
@@ -100,25 +101,26 @@ class BatchLaw:
         return np.asarray(self.durations_s @ DURATION_MASS)
 
 
-def longest_law(
+def longest_distribution(
     lengths: TokenLengths, batch: int, groups: int = LENGTH_GROUPS
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Joint law of the longest input and the longest output of `batch` independent requests.
+    """Joint distribution of the longest input and the longest output of `batch` independent requests.
 
     P(longest input <= x, longest output <= y) = P(input <= x, output <= y)^b; lengths are grouped, finer towards the
     long ones, and a group stands for its mean.
 
     Returns input points, output points and their joint probabilities, shapes (I,), (O,), (I, O).
-    Source: law of the maximum of independent variables, e.g. David and Nagaraja, Order Statistics (2003), section 2.1.
+    Source: distribution of the maximum of independent variables, e.g. David and Nagaraja, Order Statistics (2003),
+    section 2.1.
 
-    >>> inputs, outputs, joint = longest_law(TokenLengths.from_pairs([10, 10], [1, 2]), 3)
+    >>> inputs, outputs, joint = longest_distribution(TokenLengths.from_pairs([10, 10], [1, 2]), 3)
     >>> outputs.tolist(), joint.tolist()  # all three short with probability 1/8
     ([1.0, 2.0], [[0.125, 0.875]])
     """
     inputs, outputs, joint = _grid(lengths, groups)
     below = np.minimum(joint.cumsum(axis=0).cumsum(axis=1), 1.0) ** batch
-    law = np.diff(np.diff(below, axis=0, prepend=0.0), axis=1, prepend=0.0)
-    return inputs, outputs, np.maximum(law, 0.0)
+    distribution = np.diff(np.diff(below, axis=0, prepend=0.0), axis=1, prepend=0.0)
+    return inputs, outputs, np.maximum(distribution, 0.0)
 
 
 @lru_cache(maxsize=32)
@@ -131,7 +133,7 @@ def _grid(lengths: TokenLengths, groups: int) -> tuple[FloatArray, FloatArray, F
     return inputs, outputs, joint
 
 
-def batch_law(server: StaticServer, lengths: TokenLengths) -> BatchLaw:
+def batch_distribution(server: StaticServer, lengths: TokenLengths) -> BatchDistribution:
     """Durations of batches of every size. Raises InputError when the server cannot work or a time is not positive."""
     _require_usable(server)
     some = np.unique(np.rint(np.geomspace(1.0, server.largest_batch, SIZES)))
@@ -142,11 +144,11 @@ def batch_law(server: StaticServer, lengths: TokenLengths) -> BatchLaw:
         return np.stack([np.interp(np.log(every), np.log(some), column) for column in columns.T], axis=-1)
 
     durations, prefills, inputs = (np.array([row[i] for row in rows]) for i in range(3))
-    return BatchLaw(at_every(durations), at_every(prefills), at_every(inputs[:, None])[:, 0])
+    return BatchDistribution(at_every(durations), at_every(prefills), at_every(inputs[:, None])[:, 0])
 
 
 def _one_size(server: StaticServer, lengths: TokenLengths, size: float) -> tuple[FloatArray, FloatArray, float]:
-    inputs, outputs, joint = longest_law(lengths, int(size))
+    inputs, outputs, joint = longest_distribution(lengths, int(size))
     prefill = _checked("server.prefill_s", server.prefill_s(np.full(inputs.size, size), inputs))
     steps = outputs - 1.0
     context = inputs[:, None] + 1.0 + steps[None, :] / 2.0
@@ -169,7 +171,7 @@ def largest_static_rate(server: StaticServer, lengths: TokenLengths) -> float:
     >>> largest_static_rate(one, TokenLengths.constant(10, 3))  # 4 in 1 + 2 * 0.5 s
     2.0
     """
-    return server.largest_batch / float(batch_law(server, lengths).mean_s[-1])
+    return server.largest_batch / float(batch_distribution(server, lengths).mean_s[-1])
 
 
 def static_pool(
@@ -189,16 +191,16 @@ def static_pool(
     """
     if replicas < 1:
         raise InputError("replicas", replicas, "must be >= 1", "a pool has at least one server")
-    law = batch_law(server, lengths)
+    distribution = batch_distribution(server, lengths)
     share = arrivals.split(1.0 / replicas)
-    largest = server.largest_batch / float(law.mean_s[-1])
+    largest = server.largest_batch / float(distribution.mean_s[-1])
     utilisation = share.rate_per_s / largest
     if utilisation >= 1.0:
-        return _overloaded(server, law, lengths, utilisation)
+        return _overloaded(server, distribution, lengths, utilisation)
     rate = min(utilisation, LARGEST_SOLVED) * largest
     stretch = max(1.0, (1.0 - LARGEST_SOLVED) / (1.0 - utilisation))
-    chain = solve_chain(server, law, rate, max(share.scv, 1.0))
-    return _latencies(server, law, lengths, chain, stretch, utilisation)
+    chain = solve_chain(server, distribution, rate, max(share.scv, 1.0))
+    return _latencies(server, distribution, lengths, chain, stretch, utilisation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,9 +210,9 @@ class Chain:
     Attributes:
         rate_per_s: arrivals at the server [1/s].
         batch_mean: mean size of a geometric batch of arrivals.
-        waiting: law of the number waiting when a batch ends, shape (N,).
-        sizes: law of the size of a batch, entries 0, ..., B, shape (B + 1,).
-        starts: law of the size of the batch that follows n < B waiting, shape (B, B + 1).
+        waiting: distribution of the number waiting when a batch ends, shape (N,).
+        sizes: distribution of the size of a batch, entries 0, ..., B, shape (B + 1,).
+        starts: distribution of the size of the batch that follows n < B waiting, shape (B, B + 1).
         holds_s: how long the server holds at n < B before a batch of that size, shape (B, B + 1).
     """
 
@@ -227,12 +229,14 @@ class Chain:
         return float(self.sizes @ np.arange(self.sizes.size))
 
 
-def solve_chain(server: StaticServer, law: BatchLaw, rate_per_s: float, dispersion: float = 1.0) -> Chain:
-    """Stationary law of the number waiting at the ends of batches; the caller makes sure that the server keeps up."""
+def solve_chain(
+    server: StaticServer, distribution: BatchDistribution, rate_per_s: float, dispersion: float = 1.0
+) -> Chain:
+    """Stationary distribution of the number waiting at the ends of batches; the caller makes sure that the server keeps up."""
     most, batch_mean = server.largest_batch, (dispersion + 1.0) / 2.0
-    size = _chain_size(law, rate_per_s, dispersion, most)
+    size = _chain_size(distribution, rate_per_s, dispersion, most)
     group = _group_transform(batch_mean, size)
-    rates = rate_per_s / batch_mean * law.durations_s
+    rates = rate_per_s / batch_mean * distribution.durations_s
     means = np.stack([DURATION_MASS @ np.exp(np.outer(row, group - 1.0)) for row in rates])
     arriving = np.maximum(np.fft.irfft(means, size), 0.0)
     starts, holds = _starts(server, rate_per_s, batch_mean)
@@ -243,9 +247,9 @@ def solve_chain(server: StaticServer, law: BatchLaw, rate_per_s: float, dispersi
     return Chain(rate_per_s, batch_mean, waiting, sizes, starts, holds)
 
 
-def _chain_size(law: BatchLaw, rate_per_s: float, dispersion: float, most: int) -> int:
-    mean, longest_s = float(law.mean_s[-1]), float(law.durations_s[-1, -1])
-    spread = np.sqrt(float((law.durations_s[-1] - mean) ** 2 @ DURATION_MASS))
+def _chain_size(distribution: BatchDistribution, rate_per_s: float, dispersion: float, most: int) -> int:
+    mean, longest_s = float(distribution.mean_s[-1]), float(distribution.durations_s[-1, -1])
+    spread = np.sqrt(float((distribution.durations_s[-1] - mean) ** 2 @ DURATION_MASS))
     variance = rate_per_s * mean * dispersion + (rate_per_s * spread) ** 2
     drift = most - rate_per_s * mean
     reach = (
@@ -265,7 +269,7 @@ def _group_transform(batch_mean: float, size: int) -> ComplexArray:
 
 
 def _starts(server: StaticServer, rate_per_s: float, batch_mean: float) -> tuple[FloatArray, FloatArray]:
-    """Law of the next batch's size from n < B waiting, and the time held, both shape (B, B + 1)."""
+    """Distribution of the next batch's size from n < B waiting, and the time held, both shape (B, B + 1)."""
     most = server.largest_batch
     starts, holds = np.zeros((most, most + 1)), np.zeros((most, most + 1))
     for n in range(1, most):
@@ -282,23 +286,23 @@ def _starts(server: StaticServer, rate_per_s: float, batch_mean: float) -> tuple
 
 
 def _held(n: int, most: int, rate_per_s: float, hold_s: float) -> tuple[FloatArray, FloatArray]:
-    """From n waiting at a free server: law of the batch's size, and how long it was held for each size [s]."""
-    law, held = np.zeros(most + 1), np.zeros(most + 1)
+    """From n waiting at a free server: distribution of the batch's size, and how long it was held for each size [s]."""
+    distribution, held = np.zeros(most + 1), np.zeros(most + 1)
     if n >= most or hold_s <= 0.0:
-        law[min(n, most)] = 1.0
-        return law, held
+        distribution[min(n, most)] = 1.0
+        return distribution, held
     lacking = np.arange(1.0, most - n + 1.0)
     mean = rate_per_s * hold_s
-    # P(at least k come in time); Erlang's law of the time of the k-th.
+    # P(at least k come in time); Erlang's distribution of the time of the k-th.
     reached = np.append(1.0, gammainc(lacking, mean) if np.isfinite(mean) else np.ones(lacking.size))
-    law[n:most] = reached[:-1] - reached[1:]
-    law[most] = reached[-1]
+    distribution[n:most] = reached[:-1] - reached[1:]
+    distribution[most] = reached[-1]
     held[n:most] = hold_s if np.isfinite(hold_s) else 0.0
     if reached[-1] > 0.0:
         last = float(lacking[-1])
         within = gammainc(last + 1.0, mean) if np.isfinite(mean) else 1.0
         held[most] = last / rate_per_s * within / reached[-1]
-    return law, held
+    return distribution, held
 
 
 def _solve(bottom: FloatArray, arriving: FloatArray, most: int) -> FloatArray:
@@ -312,24 +316,24 @@ def _solve(bottom: FloatArray, arriving: FloatArray, most: int) -> FloatArray:
     balance[-1] = 1.0
     right = np.zeros(size)
     right[-1] = 1.0
-    law = np.maximum(np.linalg.solve(balance, right), 0.0)
-    return np.asarray(law / law.sum())
+    distribution = np.maximum(np.linalg.solve(balance, right), 0.0)
+    return np.asarray(distribution / distribution.sum())
 
 
 def _iterate(bottom: FloatArray, arriving: FloatArray, most: int) -> FloatArray:
     size = arriving.size
-    law = np.full(size, 1.0 / size)
+    distribution = np.full(size, 1.0 / size)
     step = np.fft.rfft(arriving, 2 * size)
     for _ in range(SWEEPS):
         above = np.zeros(2 * size)
-        above[: size - most] = law[most:]
-        new = law[:most] @ bottom + np.fft.irfft(np.fft.rfft(above) * step, 2 * size)[:size]
+        above[: size - most] = distribution[most:]
+        new = distribution[:most] @ bottom + np.fft.irfft(np.fft.rfft(above) * step, 2 * size)[:size]
         new = np.maximum(new, 0.0) / new.sum()
-        change = float(np.abs(new - law).sum())
-        law = new
+        change = float(np.abs(new - distribution).sum())
+        distribution = new
         if change < SETTLED:
             break
-    return law
+    return distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,14 +346,19 @@ class _Met:
 
 
 def _latencies(
-    server: StaticServer, law: BatchLaw, lengths: TokenLengths, chain: Chain, stretch: float, utilisation: float
+    server: StaticServer,
+    distribution: BatchDistribution,
+    lengths: TokenLengths,
+    chain: Chain,
+    stretch: float,
+    utilisation: float,
 ) -> QueueLatency:
-    parts = _by_size(law, _waits(server, law, chain), stretch)
+    parts = _by_size(distribution, _waits(server, distribution, chain), stretch)
     first_s, mass = np.concatenate([p.first_s for p in parts]), np.concatenate([p.mass for p in parts])
     ttft = tail_condensed(first_s, mass)
-    tpot, e2e, gaps = _tokens(server, law, lengths, parts)
+    tpot, e2e, gaps = _tokens(server, distribution, lengths, parts)
     sizes = np.arange(chain.sizes.size, dtype=np.float64)
-    busy_s = float(chain.sizes[1:] @ law.mean_s)
+    busy_s = float(chain.sizes[1:] @ distribution.mean_s)
     batches_per_s = chain.rate_per_s / chain.mean_size
     steps = np.maximum(np.array([_mean_longest_output(lengths, int(s)) for s in _few(server.largest_batch)]) - 1.0, 0.0)
     every = np.interp(np.arange(1.0, server.largest_batch + 1.0), _few(server.largest_batch), steps)
@@ -359,7 +368,7 @@ def _latencies(
         tpot=tpot,
         e2e=e2e,
         itl=gaps,
-        mean_running=batches_per_s * float((sizes * chain.sizes)[1:] @ law.mean_s),
+        mean_running=batches_per_s * float((sizes * chain.sizes)[1:] @ distribution.mean_s),
         mean_step_s=busy_s / float(chain.sizes[1:] @ (every + 1.0)),
         utilisation=utilisation,
         limit=LIMIT,
@@ -371,7 +380,7 @@ def _few(most: int) -> FloatArray:
 
 
 def _mean_longest_output(lengths: TokenLengths, batch: int) -> float:
-    _, outputs, joint = longest_law(lengths, batch)
+    _, outputs, joint = longest_distribution(lengths, batch)
     return float(outputs @ joint.sum(axis=0))
 
 
@@ -384,9 +393,9 @@ class _Part:
     mass: FloatArray
 
 
-def _by_size(law: BatchLaw, met: _Met, stretch: float) -> list[_Part]:
+def _by_size(distribution: BatchDistribution, met: _Met, stretch: float) -> list[_Part]:
     """Requests told apart by the size of their batch, with the time to its first tokens added to their wait."""
-    most = law.inputs.size
+    most = distribution.inputs.size
     sizes = np.clip(np.rint(met.size), 1.0, most)
     _, _, member = grouped(sizes, met.weight, np.linspace(0.0, 1.0, PARTS + 1))
     order = np.argsort(member, kind="stable")
@@ -399,22 +408,24 @@ def _by_size(law: BatchLaw, met: _Met, stretch: float) -> list[_Part]:
         waits = slice_means(met.wait_s[part], met.weight[part], PART_EDGES) * stretch
         low = int(size) - 1
         share = size - 1.0 - low
-        prefill_s = law.prefills_s[low] * (1.0 - share) + law.prefills_s[min(low + 1, most - 1)] * share
+        prefill_s = (
+            distribution.prefills_s[low] * (1.0 - share) + distribution.prefills_s[min(low + 1, most - 1)] * share
+        )
         mass = weight * np.outer(np.diff(PART_EDGES), np.diff(PREFILL_EDGES))
         found.append(_Part(size, np.add.outer(waits, prefill_s).ravel(), mass.ravel()))
     return found
 
 
 def _tokens(
-    server: StaticServer, law: BatchLaw, lengths: TokenLengths, parts: list[_Part]
+    server: StaticServer, distribution: BatchDistribution, lengths: TokenLengths, parts: list[_Part]
 ) -> tuple[LatencyDistribution, LatencyDistribution, LatencyDistribution]:
-    """Laws of TPOT, E2E and single gaps: a request decodes at the pace of its batch; its size and TTFT go together."""
-    own, edges = length_law(lengths), tail_edges(24)
+    """Distributions of TPOT, E2E and single gaps: a request decodes at the pace of its batch; its size and TTFT go together."""
+    own, edges = length_distribution(lengths), tail_edges(24)
     gaps, chance = own.gaps, own.gap_weights * own.decoding
     tokens, token_mass, ends, end_mass = [], [], [], []
     for part in parts:
         weight = float(part.mass.sum())
-        longest = float(np.interp(part.size, np.arange(1.0, law.inputs.size + 1.0), law.inputs))
+        longest = float(np.interp(part.size, np.arange(1.0, distribution.inputs.size + 1.0), distribution.inputs))
         step_s = np.asarray(server.step_s(np.full(gaps.size, part.size), longest + 1.0 + gaps / 2.0), dtype=np.float64)
         starts = slice_means(part.first_s, part.mass, edges)
         tokens.append(step_s)
@@ -433,13 +444,13 @@ def _tokens(
     return tpot, e2e, tail_condensed(paces, shares * np.tile(gaps, len(tokens)))
 
 
-def _waits(server: StaticServer, law: BatchLaw, chain: Chain) -> _Met:
+def _waits(server: StaticServer, distribution: BatchDistribution, chain: Chain) -> _Met:
     """What a random request meets. Weights are requests per batch and sum to the mean size of a batch."""
-    parts = [*_in_service(law, chain), *_at_free_server(server, chain)]
+    parts = [*_in_service(distribution, chain), *_at_free_server(server, chain)]
     return _Met(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("wait_s", "size", "weight")))
 
 
-def _in_service(law: BatchLaw, chain: Chain) -> list[_Met]:
+def _in_service(distribution: BatchDistribution, chain: Chain) -> list[_Met]:
     """Requests that arrive while a batch is served."""
     most, size = chain.starts.shape[0], chain.waiting.size
     group = _group_transform(chain.batch_mean, size)
@@ -447,18 +458,20 @@ def _in_service(law: BatchLaw, chain: Chain) -> list[_Met]:
         chain.batch_mean - (chain.batch_mean - 1.0) * np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     )
     found = []
-    for chance, row, left in _in_progress(law, chain, most):
+    for chance, row, left in _in_progress(distribution, chain, most):
         durations, rest_s = np.repeat(row, WHEN.size), np.outer(row, 1.0 - WHEN).ravel()
         weights = chance * chain.rate_per_s * np.repeat(row * DURATION_MASS, WHEN.size) / WHEN.size
         before = np.exp(np.outer(chain.rate_per_s / chain.batch_mean * (durations - rest_s), group - 1.0))
         ahead = np.maximum(np.fft.irfft(before * (companions * np.fft.rfft(left)), size), 0.0)
         ahead *= (weights / ahead.sum(axis=1))[:, None]
-        found += _after(law, chain, group, companions, ahead, rest_s)
+        found += _after(distribution, chain, group, companions, ahead, rest_s)
     return found
 
 
-def _in_progress(law: BatchLaw, chain: Chain, most: int) -> list[tuple[float, FloatArray, FloatArray]]:
-    """Batches an arrival may find: chance per batch, durations [s], law of the number left waiting when it started."""
+def _in_progress(
+    distribution: BatchDistribution, chain: Chain, most: int
+) -> list[tuple[float, FloatArray, FloatArray]]:
+    """Batches an arrival may find: chance per batch, durations [s], distribution of the number left waiting when it started."""
     size = chain.waiting.size
     short = chain.waiting[:most] @ chain.starts
     empty = np.zeros(size)
@@ -468,22 +481,27 @@ def _in_progress(law: BatchLaw, chain: Chain, most: int) -> list[tuple[float, Fl
     for part in np.array_split(kept, min(SIZE_GROUPS, max(kept.size, 1))):
         mass = short[part]
         if mass.sum() > 0.0:
-            found.append((float(mass.sum()), mass @ law.durations_s[part - 1] / mass.sum(), empty))
+            found.append((float(mass.sum()), mass @ distribution.durations_s[part - 1] / mass.sum(), empty))
     full = float(chain.waiting[most:].sum())
     if full > SMALLEST_WEIGHT:
         left = np.zeros(size)
         left[: size - most] = chain.waiting[most:] / full
-        found.append((full, law.durations_s[-1], left))
+        found.append((full, distribution.durations_s[-1], left))
     return found
 
 
 def _after(
-    law: BatchLaw, chain: Chain, group: ComplexArray, companions: ComplexArray, ahead: FloatArray, rest_s: FloatArray
+    distribution: BatchDistribution,
+    chain: Chain,
+    group: ComplexArray,
+    companions: ComplexArray,
+    ahead: FloatArray,
+    rest_s: FloatArray,
 ) -> list[_Met]:
-    """Requests with `ahead` (law times weight) before them when the batch in progress has `rest_s` to go.
+    """Requests with `ahead` (distribution times weight) before them when the batch in progress has `rest_s` to go.
 
     Args:
-        law: of the batches.
+        distribution: of the batches.
         chain: the stationary chain.
         group: transform of the number of requests that arrive together.
         companions: of those among them before (or behind) one.
@@ -491,7 +509,7 @@ def _after(
         rest_s: shape (situations,).
     """
     most, size = chain.starts.shape[0], ahead.shape[1]
-    full, mean_s = law.durations_s[-1], float(law.mean_s[-1])
+    full, mean_s = distribution.durations_s[-1], float(distribution.mean_s[-1])
     found, total = [], float(ahead.sum())
     padded = np.concatenate([ahead, np.zeros((rest_s.size, -size % most))], axis=1)
     rounds = padded.reshape(rest_s.size, -1, most)
@@ -574,7 +592,9 @@ def _at_free_server(server: StaticServer, chain: Chain) -> list[_Met]:
     return [_Met(m.wait_s[m.weight > 0.0], m.size[m.weight > 0.0], m.weight[m.weight > 0.0]) for m in found]
 
 
-def _overloaded(server: StaticServer, law: BatchLaw, lengths: TokenLengths, utilisation: float) -> QueueLatency:
+def _overloaded(
+    server: StaticServer, distribution: BatchDistribution, lengths: TokenLengths, utilisation: float
+) -> QueueLatency:
     never, most = LatencyDistribution.unbounded(), float(server.largest_batch)
     steps = max(_mean_longest_output(lengths, server.largest_batch), 1.0)
     return QueueLatency(
@@ -584,7 +604,7 @@ def _overloaded(server: StaticServer, law: BatchLaw, lengths: TokenLengths, util
         e2e=never,
         itl=never,
         mean_running=most,
-        mean_step_s=float(law.mean_s[-1]) / steps,
+        mean_step_s=float(distribution.mean_s[-1]) / steps,
         utilisation=utilisation,
         limit=LIMIT,
     )

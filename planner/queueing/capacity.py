@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.core import TokenLengths
-from planner.queueing.lattice import lattice_law
-from planner.queueing.lengths import LengthLaw, length_law
+from planner.queueing.lattice import lattice_probabilities
+from planner.queueing.lengths import LengthDistribution, length_distribution
 from planner.queueing.steps import require_usable, step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer
+from planner.workload import TokenLengths
 
 PROMPTS = "prompts"
 RUNNING = "running"
@@ -46,12 +46,12 @@ def largest_mixed_rate(server: BatchServer, lengths: TokenLengths) -> float:
 
     Raises InputError when the server cannot work.
 
-    >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, token_budget=400, max_running=1000)
+    >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, max_batched_tokens=400, max_running=1000)
     >>> round(largest_mixed_rate(flat, TokenLengths.constant(300, 101)), 6)  # 1 request per step of 10 ms
     100.0
     """
     require_usable(server, replicas=1)
-    return mixed_limit(server, length_law(lengths)).rate_per_s
+    return mixed_limit(server, length_distribution(lengths)).rate_per_s
 
 
 def largest_prefill_rate(server: BatchServer, lengths: TokenLengths) -> float:
@@ -59,12 +59,12 @@ def largest_prefill_rate(server: BatchServer, lengths: TokenLengths) -> float:
 
     Raises InputError when the server cannot work.
 
-    >>> linear = BatchServer(step_s=lambda n, p: 1e-4 * p, token_budget=1000, max_running=1000)
+    >>> linear = BatchServer(step_s=lambda n, p: 1e-4 * p, max_batched_tokens=1000, max_running=1000)
     >>> round(largest_prefill_rate(linear, TokenLengths.constant(500, 1)), 6)  # 50 ms each
     20.0
     """
     require_usable(server, replicas=1)
-    return mixed_limit(server, length_law(lengths).prompts_only()).rate_per_s
+    return mixed_limit(server, length_distribution(lengths).prompts_only()).rate_per_s
 
 
 def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:
@@ -72,27 +72,27 @@ def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:
 
     Infinite when no request decodes. Raises InputError when the server cannot work.
 
-    >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, token_budget=64, max_running=64)
+    >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, max_batched_tokens=64, max_running=64)
     >>> largest_decode_rate(flat, TokenLengths.constant(300, 101))  # 64 / (100 * 10 ms)
     64.0
     """
     require_usable(server, replicas=1)
-    return decode_limit(server, length_law(lengths)).rate_per_s
+    return decode_limit(server, length_distribution(lengths)).rate_per_s
 
 
 @lru_cache(maxsize=64)
-def decode_limit(server: BatchServer, lengths: LengthLaw) -> FluidLimit:
+def decode_limit(server: BatchServer, lengths: LengthDistribution) -> FluidLimit:
     """All slots decode."""
-    slots = min(float(server.max_running), float(server.token_budget))
+    slots = min(float(server.max_running), float(server.max_batched_tokens))
     step_s = step_duration_s(server, slots, 0.0)
     rate = slots / (lengths.mean_gaps * step_s) if lengths.mean_gaps > 0.0 else float("inf")
     return FluidLimit(rate, RUNNING, slots, step_s, 0.0)
 
 
 @lru_cache(maxsize=64)
-def mixed_limit(server: BatchServer, lengths: LengthLaw) -> FluidLimit:
+def mixed_limit(server: BatchServer, lengths: LengthDistribution) -> FluidLimit:
     """Either every step is full, or every slot is taken."""
-    budget, slots, gaps = float(server.token_budget), float(server.max_running), lengths.mean_gaps
+    budget, slots, gaps = float(server.max_batched_tokens), float(server.max_running), lengths.mean_gaps
     by_tokens = budget / (lengths.mean_prompt + gaps)
     running = min(by_tokens * gaps, slots, budget - 1.0)
     prefill_steps = float(np.maximum(lengths.prompts / (budget - running), 1.0) @ lengths.prompt_weights)
@@ -104,22 +104,22 @@ def mixed_limit(server: BatchServer, lengths: LengthLaw) -> FluidLimit:
     return FluidLimit(by_slots / step_s, RUNNING, by_slots * gaps, step_s, prefill_steps)
 
 
-def _step_with_all_slots_taken_s(server: BatchServer, lengths: LengthLaw, per_step: float) -> float:
+def _step_with_all_slots_taken_s(server: BatchServer, lengths: LengthDistribution, per_step: float) -> float:
     """Mean duration [s] of a step when each of the B slots is handed to a new prompt with the same probability.
 
     The prompts of a step are a binomial number; tokens beyond a full step are carried over at the full step's cost.
     """
     slots = max(int(server.max_running), 1)
     share = min(per_step / slots, 1.0)
-    running = min(per_step * lengths.mean_gaps, server.token_budget - 1.0)
-    chunk = server.token_budget - running
+    running = min(per_step * lengths.mean_gaps, server.max_batched_tokens - 1.0)
+    chunk = server.max_batched_tokens - running
     mean, square = lengths.mean_prompt * per_step, lengths.prompt_second_moment * per_step
     reach = max(mean + 10.0 * np.sqrt(square), 2.0 * float(lengths.prompts.max()))
     cell = reach / (LATTICE_POINTS - 1)
-    prompt = np.fft.rfft(lattice_law(lengths.prompts, lengths.prompt_weights, cell, LATTICE_POINTS))
-    law = np.maximum(np.fft.irfft((1.0 - share + share * prompt) ** slots, LATTICE_POINTS), 0.0)
+    prompt = np.fft.rfft(lattice_probabilities(lengths.prompts, lengths.prompt_weights, cell, LATTICE_POINTS))
+    distribution = np.maximum(np.fft.irfft((1.0 - share + share * prompt) ** slots, LATTICE_POINTS), 0.0)
     tokens = np.arange(LATTICE_POINTS) * cell
     table = step_durations_s(server, running, np.minimum(np.maximum(tokens, 1.0), chunk))
     table[0] = step_duration_s(server, running, 0.0) if running > 0.0 else table[0]
     extra = np.maximum(tokens - chunk, 0.0) * (table[-1] - table[0]) / chunk
-    return float((table + extra) @ law / law.sum())
+    return float((table + extra) @ distribution / distribution.sum())

@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing.distributions import lattice_distribution
-from planner.queueing.lattice import lattice_law
+from planner.queueing.lattice import lattice_probabilities
 from planner.queueing.types import ComplexArray, FloatArray
+from planner.workload import LatencyDistribution
 
 LATTICE_CELLS = 2**13
 """Cells of the lattice a waiting time is solved on."""
@@ -95,7 +96,7 @@ def mdc_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
 
 
 def erlang_b(servers: int, offered: float) -> float:
-    """Probability that an arrival is lost in M/G/c/c: no waiting room, any law of service.
+    """Probability that an arrival is lost in M/G/c/c: no waiting room, any distribution of service.
 
     Args:
         servers: c >= 1.
@@ -202,18 +203,18 @@ def _md1_waiting_cdf(load: float, count: int) -> FloatArray:
     if arriving is None:
         return np.ones(count)
     more = np.maximum(1.0 - np.cumsum(arriving), 0.0)
-    law = np.zeros(count + 1)
-    law[0] = 1.0 - load
+    distribution = np.zeros(count + 1)
+    distribution[0] = 1.0 - load
     for level in range(count):
-        crossing = law[0] * more[level] + law[1 : level + 1] @ more[level:0:-1]
-        law[level + 1] = crossing / arriving[0]
-    return np.asarray(np.minimum(np.cumsum(law)[1:], 1.0))
+        crossing = distribution[0] * more[level] + distribution[1 : level + 1] @ more[level:0:-1]
+        distribution[level + 1] = crossing / arriving[0]
+    return np.asarray(np.minimum(np.cumsum(distribution)[1:], 1.0))
 
 
-def mg1_wait_law(
+def mg1_wait_distribution(
     rate_per_s: float, service_s: LatencyDistribution, dispersion: float = 1.0, cells: int = LATTICE_CELLS
 ) -> LatencyDistribution:
-    """Law of the wait in M/G/1, first come first served; its smallest point is no wait, if that happens.
+    """Distribution of the wait in M/G/1, first come first served; its smallest point is no wait, if that happens.
 
     The wait is a geometric number of residual services (Pollaczek-Khinchine)::
 
@@ -226,15 +227,15 @@ def mg1_wait_law(
 
     Args:
         rate_per_s: arrivals [1/s].
-        service_s: law of the service time [s].
+        service_s: distribution of the service time [s].
         dispersion: index of dispersion of the arrival counts; 1 is Poisson.
         cells: of the lattice.
 
     Raises InputError when the load is 1 or more.
     Source: Kleinrock, Queueing Systems I (1975), section 5.7, eq. 5.111 (number of residual services).
 
-    >>> law = mg1_wait_law(0.5, LatencyDistribution.constant(1.0))
-    >>> round(law.mean_s, 4), round(float(law.weights[law.support_s == 0].sum()), 2)
+    >>> distribution = mg1_wait_distribution(0.5, LatencyDistribution.constant(1.0))
+    >>> round(distribution.mean_s, 4), round(float(distribution.weights[distribution.support_s == 0].sum()), 2)
     (0.5, 0.5)
     """
     load = _stable_load(rate_per_s * service_s.mean_s)
@@ -263,7 +264,7 @@ def lattice_wait(
     transform: Callable[[ComplexArray, ComplexArray], ComplexArray],
     cells: int = LATTICE_CELLS,
 ) -> LatencyDistribution:
-    """Law of a wait whose transform is a function of that of the service, by one discrete Fourier transform.
+    """Distribution of a wait whose transform is a function of that of the service, by one discrete Fourier transform.
 
     Args:
         points_s: service times [s], rising.
@@ -275,23 +276,23 @@ def lattice_wait(
     reach_s = REACH * waiting_s + 2.0 * float(points_s[-1])
     turn = np.exp(-2j * np.pi * np.arange(cells // 2 + 1) / cells)
     for _ in range(DOUBLINGS):
-        service = np.fft.rfft(lattice_law(points_s, weights, reach_s / cells, cells))
-        law = np.maximum(np.fft.irfft(transform(service, turn), cells), 0.0)
-        law /= law.sum()
-        if law[-cells // 8 :].sum() < CUT_OFF:
+        service = np.fft.rfft(lattice_probabilities(points_s, weights, reach_s / cells, cells))
+        distribution = np.maximum(np.fft.irfft(transform(service, turn), cells), 0.0)
+        distribution /= distribution.sum()
+        if distribution[-cells // 8 :].sum() < CUT_OFF:
             break
         reach_s *= 2.0
-    return lattice_distribution(law, reach_s / cells)
+    return lattice_distribution(distribution, reach_s / cells)
 
 
 def mean_cells(transform: ComplexArray) -> float:
-    """Mean of a lattice law [cells] from its transform; exact, by one inverse transform.
+    """Mean of a lattice distribution [cells] from its transform; exact, by one inverse transform.
 
     >>> mean_cells(np.fft.rfft([0.25, 0.0, 0.75, 0.0]))
     1.5
     """
-    law = np.fft.irfft(transform, 2 * (transform.size - 1))
-    return float(law @ np.arange(law.size))
+    distribution = np.fft.irfft(transform, 2 * (transform.size - 1))
+    return float(distribution @ np.arange(distribution.size))
 
 
 def residual_transform(service: ComplexArray, turn: ComplexArray, mean: float) -> ComplexArray:
@@ -307,7 +308,7 @@ def residual_transform(service: ComplexArray, turn: ComplexArray, mean: float) -
 def processor_sharing_sojourn_s(work_s: float, load: float) -> float:
     """Mean time in the system [s] of a request of `work_s` seconds in M/G/1 processor sharing: work / (1 - rho).
 
-    Whatever the law of the work. Raises InputError when the load is 1 or more.
+    Whatever the distribution of the work. Raises InputError when the load is 1 or more.
     Source: Kleinrock, Queueing Systems II (1976), section 4.4, eq. 4.17.
 
     >>> processor_sharing_sojourn_s(2.0, 0.75)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.core import ArrivalProcess, TokenLengths
-from planner.queueing.batch_occupancy import RunningLaw, SlotWork, mean_wait_when_blocked_s, running_law
+from planner.queueing.batch_occupancy import (
+    RunningDistribution,
+    SlotWork,
+    mean_wait_when_blocked_s,
+    running_distribution,
+)
 from planner.queueing.capacity import decode_limit
-from planner.queueing.latencies import FIRST_EDGES, Blocking, condensed, decode_latencies, delayed, gap_law, unstable
-from planner.queueing.lengths import LengthLaw, length_law
+from planner.queueing.latencies import (
+    FIRST_EDGES,
+    Blocking,
+    condensed,
+    decode_latencies,
+    delayed,
+    gap_distribution,
+    unstable,
+)
+from planner.queueing.lengths import LengthDistribution, length_distribution
 from planner.queueing.quantisation import slice_means, sorted_slice_means
 from planner.queueing.renewal import per_server
 from planner.queueing.steps import require_usable, step_durations_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
 from planner.queueing.types import BatchServer, FloatArray, QueueLatency
+from planner.workload import ArrivalProcess, TokenLengths
 
 SLOW_EDGES = np.linspace(0.0, 1.0, 17)
 BOUNDARY_POINTS = (np.arange(8) + 0.5) / 8.0
@@ -39,22 +52,24 @@ def decode_pool(
     (`stable` False), not an error.
     """
     require_usable(server, replicas)
-    law, one = length_law(lengths), per_server(arrivals, replicas)
-    limit = decode_limit(server, law)
+    distribution, one = length_distribution(lengths), per_server(arrivals, replicas)
+    limit = decode_limit(server, distribution)
     utilisation = one.rate_per_s / limit.rate_per_s
     if utilisation >= 1.0:
         return unstable(limit, utilisation)
-    step_means_s, running = _running(server, one, law, utilisation)
-    wait_s = _wait(step_means_s, running, limit.rate_per_s, one, law)
-    first_s = np.broadcast_to(wait_s, (law.groups.size, wait_s.size))
-    tpot, e2e, joint = decode_latencies(law, first_s, *_gap_times_s(step_means_s, running, one.rate_per_s, law))
+    step_means_s, running = _running(server, one, distribution, utilisation)
+    wait_s = _wait(step_means_s, running, limit.rate_per_s, one, distribution)
+    first_s = np.broadcast_to(wait_s, (distribution.groups.size, wait_s.size))
+    tpot, e2e, joint = decode_latencies(
+        distribution, first_s, *_gap_times_s(step_means_s, running, one.rate_per_s, distribution)
+    )
     busy = running.probabilities[1:]
     return QueueLatency(
         stable=True,
         ttft=condensed(wait_s, np.diff(FIRST_EDGES)),
         tpot=tpot,
         e2e=e2e,
-        itl=gap_law(step_means_s[1:], busy * running.counts[1:]),
+        itl=gap_distribution(step_means_s[1:], busy * running.counts[1:]),
         mean_running=running.mean,
         mean_step_s=float(busy.sum() / max((busy / step_means_s[1:]).sum(), np.finfo(float).tiny)),
         utilisation=utilisation,
@@ -64,10 +79,10 @@ def decode_pool(
 
 
 def _running(
-    server: BatchServer, arrivals: ArrivalProcess, lengths: LengthLaw, utilisation: float
-) -> tuple[FloatArray, RunningLaw]:
-    """Step times tau(0), tau(1), ..., tau(N) [s] and the law of the number running."""
-    slots = max(1, round(min(float(server.max_running), float(server.token_budget))))
+    server: BatchServer, arrivals: ArrivalProcess, lengths: LengthDistribution, utilisation: float
+) -> tuple[FloatArray, RunningDistribution]:
+    """Step times tau(0), tau(1), ..., tau(N) [s] and the distribution of the number running."""
+    slots = max(1, round(min(float(server.max_running), float(server.max_batched_tokens))))
     token_rate = arrivals.rate_per_s * lengths.mean_gaps
     z = 1.0 + (arrivals.scv - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)
     grid = np.unique(np.round(np.geomspace(1.0, slots, SEARCH_POINTS)))
@@ -77,15 +92,15 @@ def _running(
     counts = np.arange(last + 1.0)
     step_means_s = step_durations_s(server, np.maximum(counts, 1.0), 0.0)
     largest = slots / float(step_means_s[-1]) if last == slots else None
-    return step_means_s, running_law(counts, step_means_s, token_rate, z, largest)
+    return step_means_s, running_distribution(counts, step_means_s, token_rate, z, largest)
 
 
 def _wait(
     step_means_s: FloatArray,
-    running: RunningLaw,
+    running: RunningDistribution,
     largest_rate_per_s: float,
     arrivals: ArrivalProcess,
-    lengths: LengthLaw,
+    lengths: LengthDistribution,
 ) -> FloatArray:
     """Wait [s] until a request joins, in slices FIRST_EDGES: for a slot, then for the end of the step in progress."""
     empty = running.empty
@@ -99,7 +114,7 @@ def _wait(
 
 
 def _gap_times_s(
-    step_means_s: FloatArray, running: RunningLaw, rate_per_s: float, lengths: LengthLaw
+    step_means_s: FloatArray, running: RunningDistribution, rate_per_s: float, lengths: LengthDistribution
 ) -> tuple[FloatArray, FloatArray]:
     """Times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points), and the points' masses.
 

@@ -1,16 +1,17 @@
-"""Operations on latency laws that keep their tails: sums, waits of given moments, and one law moved as another was."""
+"""Operations on latency distributions that keep their tails: sums, waits of given moments, and one distribution moved as another was."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.special import gammainc, gammaincinv
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.types import FloatArray
+from planner.workload import LatencyDistribution
 
 POINTS = 512
-"""Support points of a law that is handed out, finer towards the tail."""
+"""Support points of a distribution that is handed out, finer towards the tail."""
 LAW_EDGES = tail_edges(POINTS)
 TERM_EDGES = tail_edges(160)
 """Slices of each term of a sum."""
@@ -19,7 +20,7 @@ NEGLIGIBLE = 1e-9
 
 
 def summed(*terms: LatencyDistribution) -> LatencyDistribution:
-    """Law of the sum of independent latencies, with the tail kept (slices of 1 / 160^2 of the mass at the top).
+    """Distribution of the sum of independent latencies, with the tail kept (slices of 1 / 160^2 of the mass at the top).
 
     >>> coin = LatencyDistribution.from_samples([0.0, 1.0])
     >>> summed(coin, coin).support_s.tolist(), summed(coin, coin).weights.tolist()
@@ -49,20 +50,20 @@ def tail_condensed(times_s: FloatArray, weights: FloatArray, edges: FloatArray =
     return LatencyDistribution.from_samples(np.maximum.accumulate(means), np.diff(edges))
 
 
-def lattice_distribution(law: FloatArray, cell_s: float) -> LatencyDistribution:
-    """A law on 0, 1, 2, ... cells as a distribution of few points; the atom at 0 stays apart."""
-    atom = float(law[0])
+def lattice_distribution(distribution: FloatArray, cell_s: float) -> LatencyDistribution:
+    """A distribution on 0, 1, 2, ... cells as a distribution of few points; the atom at 0 stays apart."""
+    atom = float(distribution[0])
     if atom >= 1.0 - NEGLIGIBLE:
         return LatencyDistribution.constant(0.0)
-    means = sorted_slice_means(np.arange(1.0, law.size) * cell_s, law[1:], LAW_EDGES)
+    means = sorted_slice_means(np.arange(1.0, distribution.size) * cell_s, distribution[1:], LAW_EDGES)
     mass = (1.0 - atom) * np.diff(LAW_EDGES)
     return LatencyDistribution.from_samples(np.append(0.0, np.maximum.accumulate(means)), np.append(atom, mass))
 
 
 def gamma_slices(mean: FloatArray, variance: FloatArray, edges: FloatArray) -> FloatArray:
-    """Slice means of gamma laws of given mean and variance (both > 0), shape (laws, slices); exact.
+    """Slice means of gamma distributions of given mean and variance (both > 0), shape (distributions, slices); exact.
 
-    The mean over a slice of a gamma law of shape a is that of its length-biased law, of shape a + 1.
+    The mean over a slice of a gamma distribution of shape a is that of its length-biased distribution, of shape a + 1.
 
     >>> gamma_slices(np.array([1.0]), np.array([1.0]), np.array([0.0, 0.5, 1.0])).round(4).tolist()  # 1 -+ ln 2
     [[0.3069, 1.6931]]
@@ -81,8 +82,8 @@ def gamma_wait(mean_s: float, second_moment_s2: float, chance: float) -> Latency
         second_moment_s2: over all requests [s^2]; less than mean^2 / chance counts as a constant.
         chance: probability of waiting, in (0, 1].
 
-    >>> law = gamma_wait(1.0, 4.0, 0.5)  # exponential of mean 2: M/M/1 at a load of 1/2
-    >>> round(law.mean_s, 6), round(law.quantile_s(0.99), 1)
+    >>> distribution = gamma_wait(1.0, 4.0, 0.5)  # exponential of mean 2: M/M/1 at a load of 1/2
+    >>> round(distribution.mean_s, 6), round(distribution.quantile_s(0.99), 1)
     (1.0, 7.8)
     """
     if not 0.0 < chance <= 1.0:
@@ -115,31 +116,31 @@ def wait_between(total: LatencyDistribution, alone: LatencyDistribution, chance:
 
 
 def transported(
-    law: LatencyDistribution, before: LatencyDistribution, after: LatencyDistribution
+    distribution: LatencyDistribution, before: LatencyDistribution, after: LatencyDistribution
 ) -> LatencyDistribution:
     """A wait changed as a reference wait is: each percentile by the ratio of the references, the mean exactly so.
 
-    What a policy does to an abstract queue (`before` to `after`) is done to the wait of a real one (`law`). Where the
-    reference did not wait before and does after, the wait grows by that much of its own scale.
+    What a policy does to an abstract queue (`before` to `after`) is done to the wait of a real one (`distribution`).
+    Where the reference did not wait before and does after, the wait grows by that much of its own scale.
 
-    >>> law, one, three = (LatencyDistribution.from_samples([0.0, x]) for x in (2.0, 1.0, 3.0))
-    >>> transported(law, one, three).mean_s
+    >>> distribution, one, three = (LatencyDistribution.from_samples([0.0, x]) for x in (2.0, 1.0, 3.0))
+    >>> transported(distribution, one, three).mean_s
     3.0
     """
-    ends = (law.support_s[-1], before.support_s[-1], after.support_s[-1])
+    ends = (distribution.support_s[-1], before.support_s[-1], after.support_s[-1])
     if not all(np.isfinite(end) for end in ends):
         return LatencyDistribution.unbounded()
-    if before.mean_s <= 0.0 or law.mean_s <= 0.0:
-        return law
-    fine = _at_slices(law), _at_slices(before), _at_slices(after)
-    scale = law.mean_s / before.mean_s
+    if before.mean_s <= 0.0 or distribution.mean_s <= 0.0:
+        return distribution
+    fine = _at_slices(distribution), _at_slices(before), _at_slices(after)
+    scale = distribution.mean_s / before.mean_s
     ratio = np.where(fine[1] > 0.0, fine[2] / np.where(fine[1] > 0.0, fine[1], 1.0), 1.0)
     # A percentile just above the atom of the reference may be tiny there and not here; the scale bounds its ratio.
     most = LARGEST_RATIO * np.maximum(scale * fine[2], fine[0])
     moved = np.where(fine[1] > 0.0, np.minimum(fine[0] * ratio, most), 0.0)
     moved = np.maximum.accumulate(np.where(fine[1] > 0.0, moved, fine[0] + scale * fine[2]))
     mass = np.diff(LAW_EDGES)
-    wanted = law.mean_s * after.mean_s / before.mean_s
+    wanted = distribution.mean_s * after.mean_s / before.mean_s
     mean = float(moved @ mass)
     return LatencyDistribution.from_samples(moved * (wanted / mean if mean > 0.0 else 0.0), mass)
 
@@ -148,9 +149,9 @@ LARGEST_RATIO = 10.0
 """By which one percentile may exceed both its old value and the scale of the new wait."""
 
 
-def _at_slices(law: LatencyDistribution) -> FloatArray:
-    return sorted_slice_means(law.support_s, law.weights, LAW_EDGES)
+def _at_slices(distribution: LatencyDistribution) -> FloatArray:
+    return sorted_slice_means(distribution.support_s, distribution.weights, LAW_EDGES)
 
 
-def _shortened(law: LatencyDistribution) -> LatencyDistribution:
-    return tail_condensed(law.support_s, law.weights, TERM_EDGES)
+def _shortened(distribution: LatencyDistribution) -> LatencyDistribution:
+    return tail_condensed(distribution.support_s, distribution.weights, TERM_EDGES)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.queueing.backlog import Backlog
-from planner.queueing.lattice import lattice_law, poisson_sum, shifted_down
-from planner.queueing.lengths import LengthLaw
+from planner.queueing.lattice import lattice_probabilities, poisson_sum, shifted_down
+from planner.queueing.lengths import LengthDistribution
 from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.renewal import companions, count_moments, nobody_before
 from planner.queueing.steps import step_duration_s, step_durations_s
@@ -67,9 +67,9 @@ class _Rows:
 
 
 def first_token_times(
-    server: BatchServer, backlog: Backlog, lengths: LengthLaw, sight: Sight
+    server: BatchServer, backlog: Backlog, lengths: LengthDistribution, sight: Sight
 ) -> tuple[FloatArray, FloatArray]:
-    """Law of the TTFT [s] for each prompt group: times and weights, both of shape (groups, points).
+    """Distribution of the TTFT [s] for each prompt group: times and weights, both of shape (groups, points).
 
     Weights of a group sum to 1.
     """
@@ -87,8 +87,8 @@ def first_token_times(
         mass = (rows.weight[:, None] * chance / len(rests))[:, None, :, None, None] * share[..., None]
         times.append(np.moveaxis(total, 1, 0).reshape(lengths.groups.size, -1))
         weights.append(np.moveaxis(np.broadcast_to(mass, total.shape), 1, 0).reshape(lengths.groups.size, -1))
-    law = np.concatenate(weights, axis=1)
-    return np.concatenate(times, axis=1), law / law.sum(axis=1, keepdims=True)
+    distribution = np.concatenate(weights, axis=1)
+    return np.concatenate(times, axis=1), distribution / distribution.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class _Behind:
     def points(self, whole: FloatArray, full_s: float) -> tuple[FloatArray, FloatArray]:
         """Tokens behind and their probabilities, both of shape (*whole.shape, 4), after `whole` full steps.
 
-        Given that somebody came, the law is that of one prompt stretched to the mean number.
+        Given that somebody came, the distribution is that of one prompt stretched to the mean number.
         """
         counts = np.arange(float(whole.max()) + 1.0)
         windows = self.sight.rate_per_s * (self.left_s[:, None] + counts * full_s)
@@ -130,12 +130,12 @@ def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: Floa
 
 def _situations(backlog: Backlog, sight: Sight) -> _Rows:
     """Time-weighted states of the server, those with prompts thinned to what an arrival meets."""
-    below, size, idle = backlog.below, backlog.law.size, backlog.regime.idle
-    spent = backlog.law[:below] * backlog.duration_s
-    above = backlog.law[below:]
+    below, size, idle = backlog.below, backlog.distribution.size, backlog.regime.idle
+    spent = backlog.distribution[:below] * backlog.duration_s
+    above = backlog.distribution[below:]
     full = float(above.sum()) * backlog.full_s
     empty = float(spent[0]) * (1.0 - idle)
-    waiting = float(backlog.law[0]) * idle / backlog.arrivals.rate_per_s
+    waiting = float(backlog.distribution[0]) * idle / backlog.arrivals.rate_per_s
     freed = (1.0 - sight.thinning) * float(spent[1:].sum()) + (1.0 - sight.full_thinning) * full
     weight, duration = [waiting, empty], [0.0, float(backlog.duration_s[0])]
     scale = 1.0 + freed / max(waiting + empty, np.finfo(float).tiny)
@@ -161,7 +161,7 @@ def _parts(below: int) -> Iterator[IntArray]:
 
 
 def _ahead(
-    backlog: Backlog, rows: _Rows, before: float, sight: Sight, lengths: LengthLaw
+    backlog: Backlog, rows: _Rows, before: float, sight: Sight, lengths: LengthDistribution
 ) -> tuple[FloatArray, FloatArray]:
     """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
 
@@ -179,14 +179,14 @@ def _ahead(
 
 
 def _arrived(
-    backlog: Backlog, times_s: FloatArray, sight: Sight, lengths: LengthLaw, carried: ComplexArray
+    backlog: Backlog, times_s: FloatArray, sight: Sight, lengths: LengthDistribution, carried: ComplexArray
 ) -> FloatArray:
     """Tokens that arrived within the times [s] and those carried over, in slices AHEAD_EDGES, shape (times, 14).
 
     Of a regular stream whole prompts came within the times, as many as a renewal process brings; what else it lacks
     against a Poisson stream is missing in the tokens carried over.
     """
-    size, arrivals = backlog.law.size, backlog.arrivals
+    size, arrivals = backlog.distribution.size, backlog.arrivals
     tokens = np.arange(float(size)) * backlog.cell
     if sight.scv >= 1.0:
         prompt = backlog.prompt_transform
@@ -198,7 +198,7 @@ def _arrived(
     left = np.fft.irfft(carried, size)
     missing = np.maximum(sight.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
     rows = [shifted_down(row[None, :], cells)[0] for row, cells in zip(left, missing.tolist(), strict=True)]
-    prompt = np.fft.rfft(lattice_law(lengths.prompts, lengths.prompt_weights, backlog.cell, size))
+    prompt = np.fft.rfft(lattice_probabilities(lengths.prompts, lengths.prompt_weights, backlog.cell, size))
     transform = np.fft.rfft(np.array(rows)) * _renewal_count(windows, sight.scv, prompt)
     return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
 
@@ -215,7 +215,11 @@ def _renewal_count(windows: FloatArray, scv: float, prompt: ComplexArray) -> Com
 
 
 def _served(
-    backlog: Backlog, lengths: LengthLaw, ahead: FloatArray, behind: _Behind, table: tuple[FloatArray, FloatArray]
+    backlog: Backlog,
+    lengths: LengthDistribution,
+    ahead: FloatArray,
+    behind: _Behind,
+    table: tuple[FloatArray, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
     """Time [s] from the next step boundary to the first token, and its weights; (rows, groups, ahead, behind)."""
     chunk, full_s = backlog.regime.chunk, float(table[1][-1])
@@ -226,7 +230,7 @@ def _served(
     return (whole * full_s)[..., None] + np.interp(last, *table), share
 
 
-def _table(server: BatchServer, backlog: Backlog, lengths: LengthLaw) -> tuple[FloatArray, FloatArray]:
+def _table(server: BatchServer, backlog: Backlog, lengths: LengthDistribution) -> tuple[FloatArray, FloatArray]:
     """Prompt tokens and durations [s] of steps up to the full one; the last steps of lone prompts are among them."""
     chunk = backlog.regime.chunk
     top = min(backlog.below * backlog.cell, chunk)

@@ -1,8 +1,8 @@
 """The number running and the step time, made to agree: each depends on the other.
 
 The number running changes slowly (over hundreds of steps), the backlog of prompt tokens quickly (over a few). So the
-backlog is solved at a fixed number running, which gives the mean step T(n), and T(n) gives the law of the number
-running.
+backlog is solved at a fixed number running, which gives the mean step T(n), and T(n) gives the distribution of the
+number running.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
-from planner.queueing.batch_occupancy import RunningLaw, running_law
+from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.capacity import RUNNING
 from planner.queueing.offered_load import Burstiness, Offered, burstiness
 from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
@@ -38,14 +38,14 @@ class RunningState:
     """The number running and the steps it goes with.
 
     Attributes:
-        law: of the number running.
-        step_means_s: T at each of the numbers running of `law` [s].
+        distribution: of the number running.
+        step_means_s: T at each of the numbers running of `distribution` [s].
         spread: burstiness.
         noise: fluctuation of the steps near the mean number running.
         slope: lambda E[K] dT/dn, the feedback of the number running on itself, in [0, 0.9].
     """
 
-    law: RunningLaw
+    distribution: RunningDistribution
     step_means_s: FloatArray
     spread: Burstiness
     noise: GapNoise
@@ -59,43 +59,49 @@ def running_state(offered: Offered) -> RunningState:
     starts = (running + 1.0, 1.2 * running + 2.0)
     if offered.arrivals.scv != 1.0:
         rough = _agreed(offered, spread, starts, refinements=0)
-        law, means = rough.law, rough.step_means_s
-        spread = burstiness(offered, law.mean, float(np.interp(law.mean + 1.0, offered.counts, means)))
-        starts = (law.mean + 1.0, law.mean + 1.0 + UPWARD * max(law.std, SMALLEST_STD))
+        distribution, means = rough.distribution, rough.step_means_s
+        spread = burstiness(
+            offered, distribution.mean, float(np.interp(distribution.mean + 1.0, offered.counts, means))
+        )
+        starts = (distribution.mean + 1.0, distribution.mean + 1.0 + UPWARD * max(distribution.std, SMALLEST_STD))
     return _agreed(offered, spread, starts, REFINEMENTS)
 
 
 def _agreed(offered: Offered, spread: Burstiness, starts: tuple[float, float], refinements: int) -> RunningState:
-    """The step curve T(n) and the law of n, made to agree: T is solved where the law has its mass."""
+    """The step curve T(n) and the distribution of n, made to agree: T is solved where the distribution has its mass."""
     stream = offered.tokens(spread.in_step)
     solved = [_decoding_backlog(offered, n, stream) for n in starts]
     for _ in range(refinements):
-        law = _law_from(offered, solved, spread)[0]
-        wanted = (law.mean + 1.0, law.mean + 1.0 + UPWARD * law.std)
-        new = [n for n in wanted if all(abs(n - b.regime.running) > NEAR * max(law.std, 1.0) for b in solved)]
+        distribution = _distribution_from(offered, solved, spread)[0]
+        wanted = (distribution.mean + 1.0, distribution.mean + 1.0 + UPWARD * distribution.std)
+        new = [n for n in wanted if all(abs(n - b.regime.running) > NEAR * max(distribution.std, 1.0) for b in solved)]
         if not new:
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
-    law, means, nearest = _law_from(offered, solved, spread)
-    noise = _noise(offered, nearest, spread).damped(_open(law))
-    rise = np.interp([law.mean + 1.0, law.mean + 1.0 + max(law.std, 1.0)], offered.counts, means)
-    slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / max(law.std, 1.0)
-    return RunningState(law, means, spread, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
+    distribution, means, nearest = _distribution_from(offered, solved, spread)
+    noise = _noise(offered, nearest, spread).damped(_open(distribution))
+    rise = np.interp(
+        [distribution.mean + 1.0, distribution.mean + 1.0 + max(distribution.std, 1.0)], offered.counts, means
+    )
+    slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / max(distribution.std, 1.0)
+    return RunningState(distribution, means, spread, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
 
 
-def _law_from(offered: Offered, solved: list[Backlog], spread: Burstiness) -> tuple[RunningLaw, FloatArray, Backlog]:
-    """Law of n from solved points of T(n), the curve through them [s], and the point nearest to the mean."""
+def _distribution_from(
+    offered: Offered, solved: list[Backlog], spread: Burstiness
+) -> tuple[RunningDistribution, FloatArray, Backlog]:
+    """Distribution of n from solved points of T(n), the curve through them [s], and the point nearest to the mean."""
     means = _step_curve(offered, solved)
     gaps = np.array([max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)])
     largest = None
     if offered.limit.limit == RUNNING:
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
-    guess = running_law(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
+    guess = running_distribution(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
     noise = _noise(offered, nearest, spread)
     stay = means + float(noise.start_excess_s(gaps)[0]) * _open(guess)
-    return running_law(offered.counts, stay, offered.gap_rate_per_s, z, largest), means, nearest
+    return running_distribution(offered.counts, stay, offered.gap_rate_per_s, z, largest), means, nearest
 
 
 def _noise(offered: Offered, backlog: Backlog, spread: Burstiness) -> GapNoise:
@@ -104,21 +110,21 @@ def _noise(offered: Offered, backlog: Backlog, spread: Burstiness) -> GapNoise:
     Until its first token a request waits half a step, for the tokens ahead (Little: the backlog over the token rate,
     less the step that serves them) and for its own steps.
     """
-    law = offered.lengths
+    distribution = offered.lengths
     ahead_s = max(backlog.mean_tokens / offered.token_rate_per_s - backlog.mean_step_s, 0.0)
     first_s = backlog.mean_step_s / 2.0 + np.add.outer(ahead_s * EXPONENTIAL_POINTS, offered.own_s)
-    weights = np.outer(EXPONENTIAL_WEIGHTS, law.group_weights)
+    weights = np.outer(EXPONENTIAL_WEIGHTS, distribution.group_weights)
     batched = max(spread.in_step - 1.0, 0.0) / 2.0
     followers = Followers(offered.rate_per_s, offered.arrivals.scv, first_s.ravel(), weights.ravel(), batched)
-    return gap_noise(backlog, offered.token_variance_per_s, law.mean_prompt, followers)
+    return gap_noise(backlog, offered.token_variance_per_s, distribution.mean_prompt, followers)
 
 
-def _open(law: RunningLaw) -> float:
+def _open(distribution: RunningDistribution) -> float:
     """Share of the backlog's memory that is left where slots are short: few slots let in few prompts at once.
 
     That a request and one behind it both find a slot, (1 - blocked)^2; chosen because it agrees with simulation.
     """
-    return (1.0 - law.blocked) ** 2
+    return (1.0 - distribution.blocked) ** 2
 
 
 def _decoding_backlog(offered: Offered, running: float, stream: TokenArrivals) -> Backlog:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import JointLaw, LatencyDistribution
 from planner.queueing.capacity import FluidLimit
-from planner.queueing.lengths import LengthLaw
+from planner.queueing.lengths import LengthDistribution
 from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
 from planner.queueing.types import FloatArray, QueueLatency
+from planner.workload import JointDistribution, LatencyDistribution
 
 POINTS = 512
 """Support points of a returned distribution, finer towards the tail."""
@@ -46,8 +46,8 @@ class Blocking:
         return waits, weights
 
 
-def gap_law(steps_s: FloatArray, tokens: FloatArray) -> LatencyDistribution:
-    """Law of a single gap between tokens from the step durations at some states [s] and the time spent there times the
+def gap_distribution(steps_s: FloatArray, tokens: FloatArray) -> LatencyDistribution:
+    """Distribution of a single gap between tokens from the step durations at some states [s] and the time spent there times the
     number running (shape of both (states,)): a state sees tokens at n / T(n), a gap falls there in that proportion.
     """
     weights = tokens / steps_s
@@ -78,9 +78,9 @@ def delayed(first_s: FloatArray, blocking: Blocking) -> FloatArray:
 
 
 def decode_latencies(
-    lengths: LengthLaw, first_s: FloatArray, gap_times_s: FloatArray, mass: FloatArray
-) -> tuple[LatencyDistribution, LatencyDistribution, JointLaw]:
-    """Laws of TPOT, of E2E = TTFT + (O - 1) TPOT, and of TTFT and TPOT together.
+    lengths: LengthDistribution, first_s: FloatArray, gap_times_s: FloatArray, mass: FloatArray
+) -> tuple[LatencyDistribution, LatencyDistribution, JointDistribution]:
+    """Distributions of TPOT, of E2E = TTFT + (O - 1) TPOT, and of TTFT and TPOT together.
 
     Args:
         lengths: of the requests.
@@ -104,7 +104,7 @@ def decode_latencies(
     all_ends = np.append(ends, start_s[-1])
     all_weights = np.append(weights, np.diff(START_EDGES) * done_at_once)
     among_all = np.append(lengths.gap_weights * lengths.decoding, done_at_once)
-    joint = JointLaw(
+    joint = JointDistribution(
         first_s=first_s,
         first_mass=np.diff(FIRST_EDGES),
         token_s=np.concatenate([token_s, np.zeros((1, token_s.shape[1]))]),
@@ -116,11 +116,13 @@ def decode_latencies(
     return condensed(tokens, shares), condensed(all_ends, all_weights), joint
 
 
-def first_token_law(lengths: LengthLaw, first_s: FloatArray) -> JointLaw:
+def first_token_distribution(lengths: LengthDistribution, first_s: FloatArray) -> JointDistribution:
     """Requests of one output token: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices)."""
     nothing, all_of_it = np.zeros(1), np.ones(1)
     weights = lengths.group_weights[None, :]
-    return JointLaw(first_s, np.diff(FIRST_EDGES), nothing[None, :], all_of_it, weights, lengths.groups, nothing)
+    return JointDistribution(
+        first_s, np.diff(FIRST_EDGES), nothing[None, :], all_of_it, weights, lengths.groups, nothing
+    )
 
 
 def _coarser(means: FloatArray, edges: FloatArray, to: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Probability on a lattice of tokens: discretised laws, their summaries, and how a random walk descends."""
+"""Probability on a lattice of tokens: discretised distributions, their summaries, and how a random walk descends."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ TILTS = 24
 """Exponents tried for the exponential tilt; any inside the strip of convergence gives the same factor."""
 
 
-def lattice_law(points: FloatArray, weights: FloatArray, cell: float, size: int) -> FloatArray:
-    """Spread a law over 0, cell, 2 cell, ...: each point goes to its two neighbours, so that the mean is kept.
+def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, size: int) -> FloatArray:
+    """Spread a distribution over 0, cell, 2 cell, ...: each point goes to its two neighbours, so that the mean is kept.
 
     Returns shape (size,); what lies beyond the end is put on the last cell.
     """
     position = points / cell
     low = np.floor(position).astype(np.int64)
     high_share = position - low
-    law = np.bincount(np.minimum(low, size - 1), weights * (1.0 - high_share), size)
-    return np.asarray(law + np.bincount(np.minimum(low + 1, size - 1), weights * high_share, size))
+    distribution = np.bincount(np.minimum(low, size - 1), weights * (1.0 - high_share), size)
+    return np.asarray(distribution + np.bincount(np.minimum(low + 1, size - 1), weights * high_share, size))
 
 
-def shifted_down(law: FloatArray, cells: float) -> FloatArray:
-    """Law of max(X - cells, 0) for each row of masses on 0, 1, 2, ..., shape kept."""
+def shifted_down(distribution: FloatArray, cells: float) -> FloatArray:
+    """Distribution of max(X - cells, 0) for each row of masses on 0, 1, 2, ..., shape kept."""
     whole = int(cells)
     share = cells - whole
-    near, far = _shifted_whole(law, whole), _shifted_whole(law, whole + 1)
+    near, far = _shifted_whole(distribution, whole), _shifted_whole(distribution, whole + 1)
     return near * (1.0 - share) + far * share
 
 
-def _shifted_whole(law: FloatArray, cells: int) -> FloatArray:
-    moved = np.zeros_like(law)
-    if cells >= law.shape[1]:
-        moved[:, 0] = law.sum(axis=1)
+def _shifted_whole(distribution: FloatArray, cells: int) -> FloatArray:
+    moved = np.zeros_like(distribution)
+    if cells >= distribution.shape[1]:
+        moved[:, 0] = distribution.sum(axis=1)
         return moved
-    moved[:, : law.shape[1] - cells] = law[:, cells:]
-    moved[:, 0] += law[:, :cells].sum(axis=1)
+    moved[:, : distribution.shape[1] - cells] = distribution[:, cells:]
+    moved[:, 0] += distribution[:, :cells].sum(axis=1)
     return moved
 
 
@@ -55,7 +55,7 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     point, where the logarithm has no singularity near by on either side.
 
     Args:
-        jump: law of one batch on 0, 1, 2, ... cells, shape (n,).
+        jump: distribution of one batch on 0, 1, 2, ... cells, shape (n,).
         rate: mean batches per step.
         down: cells served per step, >= 1; must exceed rate * mean batch.
         size: coefficients wanted.

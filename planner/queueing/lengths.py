@@ -7,12 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.core import TokenLengths
 from planner.queueing.quantisation import tail_edges
 from planner.queueing.types import FloatArray, IntArray
+from planner.workload import TokenLengths
 
 PROMPT_POINTS = 256
-"""Points of the prompt law on the backlog lattice."""
+"""Points of the prompt distribution on the backlog lattice."""
 GROUPS = 24
 """Prompt sizes told apart in a latency; finer towards the long ones, which make the tail."""
 GAP_POINTS = 80
@@ -20,8 +20,8 @@ GAP_POINTS = 80
 
 
 @dataclass(frozen=True, eq=False)
-class LengthLaw:
-    """The joint law of prompts and outputs. A request of O output tokens has O - 1 *gaps*, one decode step each.
+class LengthDistribution:
+    """The joint distribution of prompts and outputs. A request of O output tokens has O - 1 *gaps*, one decode step each.
 
     Attributes:
         prompts: prompt lengths [tokens], sorted, shape (P,).
@@ -80,7 +80,7 @@ class LengthLaw:
         smaller = np.minimum.outer(self.gaps, self.gaps)
         return float(self.gap_weights @ smaller @ self.gap_weights / (self.gaps @ self.gap_weights))
 
-    def prompts_only(self) -> LengthLaw:
+    def prompts_only(self) -> LengthDistribution:
         """The same prompts with one output token each."""
         return replace(
             self,
@@ -92,7 +92,7 @@ class LengthLaw:
 
 
 @lru_cache(maxsize=64)
-def length_law(lengths: TokenLengths) -> LengthLaw:
+def length_distribution(lengths: TokenLengths) -> LengthDistribution:
     """Condense joint token lengths; means, and the second moment of the prompts, are kept exactly."""
     inputs, gaps, weights = lengths.inputs, lengths.outputs - 1.0, lengths.probabilities
     prompts, prompt_weights = grouped(inputs, weights, np.linspace(0.0, 1.0, PROMPT_POINTS + 1))[:2]
@@ -105,7 +105,7 @@ def length_law(lengths: TokenLengths) -> LengthLaw:
     np.add.at(joint, (gap_member, member[decodes]), weights[decodes])
     np.add.at(joint[-1], member[~decodes], weights[~decodes])
     joint[joint.sum(axis=1) == 0.0] = group_weights
-    return LengthLaw(
+    return LengthDistribution(
         prompts=prompts,
         prompt_weights=prompt_weights,
         prompt_second_moment=float(inputs**2 @ weights),
@@ -122,7 +122,7 @@ def grouped(values: FloatArray, weights: FloatArray, edges: FloatArray) -> tuple
     """Slice a weighted sample by cumulative probability.
 
     Returns the mean and the weight of every slice that is not empty, and the slice of each value. A value is never
-    split, so that a law of a few values comes back unchanged.
+    split, so that a distribution of a few values comes back unchanged.
     """
     order = np.argsort(values, kind="stable")
     middle = np.cumsum(weights[order]) - weights[order] / 2.0

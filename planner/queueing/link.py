@@ -13,8 +13,8 @@ with service T + R for its sender, and R for its receiver. For one sender that i
 Where layers are sent while the next are computed, what remains after the last step is at least one layer's share and
 at least what that step did not cover: max(transfer / layers, transfer - step).
 
-Sources: Pollaczek-Khinchine, as `planner.queueing.classic.mg1_wait_law`; for the overlap of layers Patel et al.,
-"Splitwise", ISCA 2024, section 4.3 (layer-wise transfer).
+Sources: Pollaczek-Khinchine, as `planner.queueing.classic.mg1_wait_distribution`; for the overlap of layers Patel et
+al., "Splitwise", ISCA 2024, section 4.3 (layer-wise transfer).
 
 Units: seconds and requests per second.
 """
@@ -26,10 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.core import InputError, LatencyDistribution
-from planner.queueing.classic import mg1_wait_law
+from planner.core import InputError
+from planner.queueing.classic import mg1_wait_distribution
 from planner.queueing.distributions import summed
 from planner.queueing.types import FloatArray
+from planner.workload import LatencyDistribution
 
 ROUNDS = 2
 """Of the two waits at the far ends; agrees with simulation to a load of about a third per link."""
@@ -61,7 +62,7 @@ def link_wait(
 
     Args:
         rate_per_s: transfers between the pools [1/s].
-        transfer: law of their durations when alone [s].
+        transfer: distribution of their durations when alone [s].
         senders: x, replicas that send.
         receivers: y, replicas that receive.
         dispersion: index of dispersion of the transfers that become ready at one sender; 1 is Poisson.
@@ -96,7 +97,7 @@ def _wait(rate_per_s: float, service: LatencyDistribution, dispersion: float = 1
         return LatencyDistribution.constant(0.0)
     if not rate_per_s * service.mean_s < 1.0:
         return LatencyDistribution.unbounded()
-    return mg1_wait_law(rate_per_s, service, dispersion)
+    return mg1_wait_distribution(rate_per_s, service, dispersion)
 
 
 def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> FloatArray:
@@ -120,13 +121,15 @@ def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> Flo
     return np.asarray(np.maximum(times / layers, times - np.asarray(last_step_s, dtype=np.float64)))
 
 
-def exposed_law(transfer: LatencyDistribution, layers: int, last_step: LatencyDistribution) -> LatencyDistribution:
-    """Law of `exposed_s` where step and transfer are independent, both of many points.
+def exposed_distribution(
+    transfer: LatencyDistribution, layers: int, last_step: LatencyDistribution
+) -> LatencyDistribution:
+    """Distribution of `exposed_s` where step and transfer are independent, both of many points.
 
     Raises InputError when there is no layer.
 
     >>> one, step = LatencyDistribution.constant(0.8), LatencyDistribution.constant(0.1)
-    >>> round(exposed_law(one, 80, step).mean_s, 3)
+    >>> round(exposed_distribution(one, 80, step).mean_s, 3)
     0.7
     """
     few, steps = transfer.condensed(256), last_step.condensed(64)

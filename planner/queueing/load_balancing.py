@@ -5,7 +5,7 @@ looks at nothing a server is an M/G/1 queue. One that looks sends a request to a
 waits only where every server it looked at is busy, and behind few others. With a(i) the probability that i or more
 requests are ahead of an arrival where it goes, and R what is left of a service,
 
-    W = sum_i (a(i) - a(i+1)) law of R_1 + ... + R_i,        E[W] = E[R] (a(1) + a(2) + ...)
+    W = sum_i (a(i) - a(i+1)) distribution of R_1 + ... + R_i,        E[W] = E[R] (a(1) + a(2) + ...)
 
 which is Pollaczek-Khinchine for a(i) = rho^i (a random server). The next servers with i + 1 requests come from arrivals
 that met i, so the share of servers with i + 1 or more is s(i+1) = rho a(i).
@@ -27,17 +27,18 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import brentq
 
-from planner.core import ArrivalProcess, InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing.classic import (
     erlang_c,
     lattice_wait,
     mean_cells,
-    mg1_wait_law,
+    mg1_wait_distribution,
     residual_transform,
     whitt_wait_s,
 )
 from planner.queueing.distributions import gamma_wait, transported
 from planner.queueing.types import ComplexArray, FloatArray
+from planner.workload import ArrivalProcess, LatencyDistribution
 
 CONCENTRATION = 0.65
 """Where join-the-shortest-queue leaves longer queues: with k servers busy, in proportion to (k / c)^(c^0.65). Agrees
@@ -88,18 +89,18 @@ def all_busy_chance(load: float, replicas: int) -> float:
     busy = np.arange(1.0, servers + 1.0)
     near = (busy / servers) ** (servers**CONCENTRATION)
 
-    def law(longer: float) -> FloatArray:
+    def distribution(longer: float) -> FloatArray:
         logs = np.append(0.0, np.cumsum(np.log(servers * load / (busy * (1.0 - longer * near)))))
         mass = np.exp(logs - logs.max())
         return np.asarray(mass / mass.sum())
 
     def excess(longer: float) -> float:
-        mass = law(longer)
+        mass = distribution(longer)
         return float(mass[1:] @ (busy * near)) * longer - servers * load * float(mass[-1])
 
     # All queues longer (r = 1) is too many, none (r = 0) too few.
     found = brentq(excess, 0.0, 1.0 - 1e-12, xtol=1e-12)
-    return float(law(found)[-1])
+    return float(distribution(found)[-1])
 
 
 def shortest_queue_ahead(load: float, replicas: int) -> tuple[float, float]:
@@ -136,78 +137,78 @@ def two_choices_ahead(load: float, replicas: int) -> FloatArray:
     return np.asarray(first * np.append(1.0, np.cumprod(load**exponent)))
 
 
-def random_wait_law(
+def random_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
     """Wait behind a router that picks any server: M/G/1 with the dispersion of a random split.
 
     Args:
-        work: law of a request's work [s].
+        work: distribution of a request's work [s].
         load: of a server, in [0, 1).
         replicas: servers.
         arrival_scv: index of dispersion of the arrivals at the pool.
     """
     dispersion = 1.0 + (arrival_scv - 1.0) / _servers(replicas)
-    return mg1_wait_law(_stable(load) / work.mean_s, work, dispersion)
+    return mg1_wait_distribution(_stable(load) / work.mean_s, work, dispersion)
 
 
-def round_robin_wait_law(
+def round_robin_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
-    """Wait behind a router that takes servers in turn: dispersion I = SCV / c at each. Arguments as `random_wait_law`.
+    """Wait behind a router that takes servers in turn: dispersion I = SCV / c at each. Arguments as `random_wait_distribution`.
 
     Regular arrivals wait less often than those of M/G/1: where I < 1 the chance of waiting is cut by
     exp(-2 (1 - rho) (1 - I)^2 / (3 rho (I + service SCV))).
     Source: Kraemer and Langenbach-Belz, 8th International Teletraffic Congress (1976), 235/1-8.
     """
     load, dispersion = _stable(load), arrival_scv / _servers(replicas)
-    law = mg1_wait_law(load / work.mean_s, work, dispersion)
+    distribution = mg1_wait_distribution(load / work.mean_s, work, dispersion)
     if dispersion >= 1.0 or load == 0.0:
-        return law
+        return distribution
     spread = max(dispersion + (work.std_s / work.mean_s) ** 2, LEAST_CHANCE)
     kept = math.exp(-2.0 * (1.0 - load) * (1.0 - dispersion) ** 2 / (3.0 * load * spread))
-    return LatencyDistribution.mixture([(law, kept), (LatencyDistribution.constant(0.0), 1.0 - kept)])
+    return LatencyDistribution.mixture([(distribution, kept), (LatencyDistribution.constant(0.0), 1.0 - kept)])
 
 
-def shortest_queue_wait_law(
+def shortest_queue_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
-    """Wait where each request goes to a server with the fewest requests. Arguments as `random_wait_law`.
+    """Wait where each request goes to a server with the fewest requests. Arguments as `random_wait_distribution`.
 
     a(i) = P(all busy) rho^(c (i - 1)); bursty arrivals stretch it by (arrival SCV + service SCV) / (1 + service SCV),
     and `AVOIDED` shortens it. One server is M/G/1.
     """
     load, servers = _stable(load), _modelled(replicas)
     if servers == 1:
-        return random_wait_law(work, load, 1, arrival_scv)
+        return random_wait_distribution(work, load, 1, arrival_scv)
     chance, ratio = shortest_queue_ahead(load, servers)
-    law = _wait_law(work, np.zeros(0), chance, ratio)
-    return _stretched(law, _factor(work, servers, arrival_scv, AVOIDED["shortest"]))
+    distribution = _wait_distribution(work, np.zeros(0), chance, ratio)
+    return _stretched(distribution, _factor(work, servers, arrival_scv, AVOIDED["shortest"]))
 
 
-def two_choices_wait_law(
+def two_choices_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
-    """Wait where each request goes to the less loaded of two random servers. Arguments as `random_wait_law`.
+    """Wait where each request goes to the less loaded of two random servers. Arguments as `random_wait_distribution`.
 
     a(i) as `two_choices_ahead`; bursty arrivals stretch it by (I + service SCV) / (1 + service SCV), I = 1 + (arrival
     SCV - 1) min(1, 3.2 / c), and `AVOIDED` shortens it.
     """
     load, servers = _stable(load), _modelled(replicas)
     if servers == 1:
-        return random_wait_law(work, load, 1, arrival_scv)
+        return random_wait_distribution(work, load, 1, arrival_scv)
     ahead, ratio = two_choices_ahead(load, servers), load**servers
     dispersion = 1.0 + (arrival_scv - 1.0) * min(1.0, BURST_SERVERS / servers)
-    law = _wait_law(work, ahead[:-1], float(ahead[-1]), ratio)
-    return _stretched(law, _factor(work, servers, dispersion, AVOIDED["one of two"]))
+    distribution = _wait_distribution(work, ahead[:-1], float(ahead[-1]), ratio)
+    return _stretched(distribution, _factor(work, servers, dispersion, AVOIDED["one of two"]))
 
 
-def pooled_wait_law(
+def pooled_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
     """Wait in one queue for all servers, the ideal no router beats: mean by Whitt, exponential where one waits.
 
-    The chance of waiting is Erlang's C. Arguments as `random_wait_law`. Source: Whitt (1993).
+    The chance of waiting is Erlang's C. Arguments as `random_wait_distribution`. Source: Whitt (1993).
     """
     load, servers = _stable(load), _modelled(replicas)
     chance = erlang_c(servers, load)
@@ -223,14 +224,16 @@ def routed_wait(
 ) -> LatencyDistribution:
     """The wait of a real server behind a router, from its wait behind a random one.
 
-    `random` and `routed` are laws of the abstract pool (`random_wait_law` and one of the others, same arguments): each
-    percentile of `wait_one` changes as theirs do.
+    `random` and `routed` are distributions of the abstract pool (`random_wait_distribution` and one of the others, same
+    arguments): each percentile of `wait_one` changes as theirs do.
     """
     return transported(wait_one, random, routed)
 
 
-def _wait_law(work: LatencyDistribution, ahead: FloatArray, chance: float, ratio: float) -> LatencyDistribution:
-    """Law of the wait for a(i) = ahead[i - 1] at first, then chance, chance ratio, chance ratio^2, ..."""
+def _wait_distribution(
+    work: LatencyDistribution, ahead: FloatArray, chance: float, ratio: float
+) -> LatencyDistribution:
+    """Distribution of the wait for a(i) = ahead[i - 1] at first, then chance, chance ratio, chance ratio^2, ..."""
     levels = np.append(ahead, chance)
     total = float(levels[0])
     if total < LEAST_CHANCE:
@@ -258,8 +261,8 @@ def _factor(work: LatencyDistribution, servers: int, arrival_scv: float, avoided
     return (arrival_scv + scv) / (1.0 + scv) * (1.0 - shorter)
 
 
-def _stretched(law: LatencyDistribution, factor: float) -> LatencyDistribution:
-    return LatencyDistribution(law.support_s * factor, law.weights)
+def _stretched(distribution: LatencyDistribution, factor: float) -> LatencyDistribution:
+    return LatencyDistribution(distribution.support_s * factor, distribution.weights)
 
 
 def _stable(load: float) -> float:

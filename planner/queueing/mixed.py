@@ -1,13 +1,12 @@
 """Pools that serve prompts: continuous batching with chunked prefill, and prefill alone.
 
-Latencies of a request that meets a given number running are averaged over the law of that number.
+Latencies of a request that meets a given number running are averaged over the distribution of that number.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from planner.core import ArrivalProcess, LatencyDistribution, TokenLengths
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.capacity import RUNNING, mixed_limit
@@ -20,16 +19,17 @@ from planner.queueing.latencies import (
     condensed,
     decode_latencies,
     delayed,
-    first_token_law,
+    first_token_distribution,
     unstable,
 )
-from planner.queueing.lengths import length_law
+from planner.queueing.lengths import length_distribution
 from planner.queueing.offered_load import Offered, burstiness
 from planner.queueing.quantisation import binned_slice_means, sorted_slice_means
 from planner.queueing.renewal import per_server
 from planner.queueing.steps import require_usable, step_duration_s
 from planner.queueing.token_gap import GapNoise, token_gap_times
 from planner.queueing.types import BatchServer, FloatArray, QueueLatency
+from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths
 
 TINY = 1e-9
 LARGEST_SOLVED = 0.985
@@ -58,8 +58,8 @@ def mixed_pool(server: BatchServer, arrivals: ArrivalProcess, lengths: TokenLeng
     (`stable` False), not an error.
     """
     require_usable(server, replicas)
-    limit = mixed_limit(server, length_law(lengths))
-    offered = Offered(server, per_server(arrivals, replicas), length_law(lengths), limit)
+    limit = mixed_limit(server, length_distribution(lengths))
+    offered = Offered(server, per_server(arrivals, replicas), length_distribution(lengths), limit)
     return _prompts_alone(offered) if offered.lengths.mean_gaps == 0.0 else _prompts_and_decodes(offered)
 
 
@@ -71,7 +71,7 @@ def prefill_pool(
     Arguments, result and errors as `mixed_pool`.
     """
     require_usable(server, replicas)
-    prompts = length_law(lengths).prompts_only()
+    prompts = length_distribution(lengths).prompts_only()
     return _prompts_alone(Offered(server, per_server(arrivals, replicas), prompts, mixed_limit(server, prompts)))
 
 
@@ -104,7 +104,7 @@ def _prompts_alone(offered: Offered) -> QueueLatency:
         mean_step_s=busy.mean_step_s,
         utilisation=utilisation,
         limit=offered.limit.limit,
-        joint=first_token_law(solved.lengths, first_s),
+        joint=first_token_distribution(solved.lengths, first_s),
     )
 
 
@@ -126,7 +126,7 @@ def _prompts_and_decodes(offered: Offered) -> QueueLatency:
         tpot=tpot,
         e2e=e2e,
         itl=condensed(one_gap_s, gap_mass),
-        mean_running=state.law.mean,
+        mean_running=state.distribution.mean,
         mean_step_s=_mean_step_s(state, backlogs),
         utilisation=utilisation,
         limit=offered.limit.limit,
@@ -135,20 +135,20 @@ def _prompts_and_decodes(offered: Offered) -> QueueLatency:
 
 
 def _backlogs_met(offered: Offered, state: RunningState) -> list[Backlog]:
-    """Backlogs at two numbers running, one below and one above the mean, that stand for its law.
+    """Backlogs at two numbers running, one below and one above the mean, that stand for its distribution.
 
     While a long backlog lasts, the number running moves: the two are drawn together, and full steps are taken part of
     the way to the number running of a saturated server.
     """
-    law, memory = state.law, offered.lengths.residual_gaps
+    distribution, memory = state.distribution, offered.lengths.residual_gaps
     top = CLOSEST_TO_CRITICAL * offered.critical
-    mean = min(law.mean, top)
+    mean = min(distribution.mean, top)
     slow = offered.relaxation_steps(mean)
-    spread = min(law.std * np.sqrt(memory / (memory + slow)), mean, top - mean)
+    spread = min(distribution.std * np.sqrt(memory / (memory + slow)), mean, top - mean)
     stream = offered.tokens(state.spread.in_queue)
     saturating = TOWARDS_SATURATION * slow / (slow + memory)
     nodes = [mean - spread, mean + spread] if spread > NEGLIGIBLE_SPREAD * mean else [mean]
-    return [_met_backlog(offered, n, law.empty, saturating, stream) for n in nodes]
+    return [_met_backlog(offered, n, distribution.empty, saturating, stream) for n in nodes]
 
 
 def _met_backlog(offered: Offered, running: float, empty: float, saturating: float, stream: TokenArrivals) -> Backlog:
@@ -171,38 +171,38 @@ def _slot_work(offered: Offered) -> SlotWork:
     They fluctuate as the slots' own cycles (SCV of the gaps) and as the prompts that lengthen the steps (SCV of the
     prompts), each in proportion to its share of the step time, squared.
     """
-    law, limit = offered.lengths, offered.limit
+    distribution, limit = offered.lengths, offered.limit
     decoding = step_duration_s(offered.server, limit.running, 0.0) / limit.step_s
-    cycle = law.mean_gaps / (law.mean_gaps + limit.prefill_steps)
-    shared = law.prompt_scv * (1.0 - decoding) ** 2
-    return SlotWork(offered.server.max_running, law.gaps_scv * (cycle * decoding) ** 2, shared)
+    cycle = distribution.mean_gaps / (distribution.mean_gaps + limit.prefill_steps)
+    shared = distribution.prompt_scv * (1.0 - decoding) ** 2
+    return SlotWork(offered.server.max_running, distribution.gaps_scv * (cycle * decoding) ** 2, shared)
 
 
 def _blocking(offered: Offered, state: RunningState, utilisation: float) -> Blocking:
     """Wait for a slot where slots give out first."""
-    if state.law.blocked < NEGLIGIBLE or offered.limit.limit != RUNNING:
+    if state.distribution.blocked < NEGLIGIBLE or offered.limit.limit != RUNNING:
         return Blocking(0.0, 0.0)
     largest = offered.limit.rate_per_s
     mean = mean_wait_when_blocked_s(utilisation * largest, largest, offered.arrivals.scv, _slot_work(offered))
-    return Blocking(state.law.blocked, mean)
+    return Blocking(state.distribution.blocked, mean)
 
 
 def _gap_times_s(
     offered: Offered, state: RunningState, noise: GapNoise, gaps: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points)."""
-    counts, law = offered.counts, state.law
+    counts, distribution = offered.counts, state.distribution
     seen = np.interp(counts + 1.0, counts, state.step_means_s)
     alone = np.minimum(offered.decode_steps_s, seen)
-    slow, floor = (sorted_slice_means(one, law.probabilities, SLOW_EDGES) for one in (seen, alone))
-    longest = float(np.interp(law.mean + 2.0 * law.std, counts, offered.full_steps_s))
+    slow, floor = (sorted_slice_means(one, distribution.probabilities, SLOW_EDGES) for one in (seen, alone))
+    longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
     return token_gap_times(gaps, noise, slow, floor, memory, longest)
 
 
 def _mean_step_s(state: RunningState, backlogs: list[Backlog]) -> float:
     """Mean duration of a busy step [s]; where the server is often empty, steps with nothing but prompts count too."""
-    if state.law.empty > OFTEN_EMPTY:
+    if state.distribution.empty > OFTEN_EMPTY:
         return float(np.mean([b.mean_step_s for b in backlogs]))
-    running = state.law.probabilities[1:]
+    running = state.distribution.probabilities[1:]
     return float(running.sum() / (running / state.step_means_s[1:]).sum())

@@ -7,14 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.core import ArrivalProcess
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import Sight, own_steps_s
-from planner.queueing.lengths import LengthLaw
+from planner.queueing.lengths import LengthDistribution
 from planner.queueing.renewal import companions, index_of_dispersion
 from planner.queueing.steps import step_duration_s, step_durations_s
 from planner.queueing.types import BatchServer, FloatArray
+from planner.workload import ArrivalProcess
 
 FLUID_POINTS = 64
 SEARCH_MARGIN = 1.6
@@ -34,7 +34,7 @@ class Offered:
 
     server: BatchServer
     arrivals: ArrivalProcess
-    lengths: LengthLaw
+    lengths: LengthDistribution
     limit: FluidLimit
 
     @property
@@ -63,7 +63,7 @@ class Offered:
         """Most sequences decoding at once: the slots less those that prompts hold."""
         gaps = self.lengths.mean_gaps
         share = gaps / (gaps + self.limit.prefill_steps)
-        return max(1.0, min(self.server.max_running * share, self.server.token_budget - 1.0))
+        return max(1.0, min(self.server.max_running * share, self.server.max_batched_tokens - 1.0))
 
     @cached_property
     def counts(self) -> FloatArray:
@@ -74,7 +74,7 @@ class Offered:
         most = SEARCH_MARGIN * self.limit.running + 20.0
         if self.limit.limit != RUNNING:
             return np.arange(float(int(min(self.slots, most)) + 1))
-        taken = max(1, int(min(self.server.max_running, self.server.token_budget - 1.0)))
+        taken = max(1, int(min(self.server.max_running, self.server.max_batched_tokens - 1.0)))
         return np.arange(float(taken + 1)) * (self.slots / taken)
 
     @cached_property
@@ -103,7 +103,7 @@ class Offered:
     @property
     def budget(self) -> float:
         """Tokens of a full step."""
-        return float(self.server.token_budget)
+        return float(self.server.max_batched_tokens)
 
     def chunk(self, running: float) -> float:
         """Prompt tokens of a full step beside `running` decodes; few slots let in few prompts at once."""
@@ -144,8 +144,14 @@ class Offered:
 
     def tokens(self, dispersion: float) -> TokenArrivals:
         """The token stream with a given index of dispersion of the counts."""
-        law = self.lengths
-        return token_arrivals(self.rate_per_s, law.prompts, law.prompt_weights, law.prompt_second_moment, dispersion)
+        distribution = self.lengths
+        return token_arrivals(
+            self.rate_per_s,
+            distribution.prompts,
+            distribution.prompt_weights,
+            distribution.prompt_second_moment,
+            dispersion,
+        )
 
     def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
         """What stands still at a number running; `full_running` decode in a full step."""

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, ndtr
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing.distributions import summed, tail_condensed
 from planner.queueing.types import FloatArray
+from planner.workload import LatencyDistribution
 
 INSTANTS = 64
 """Times of arrival told apart in a period."""
@@ -97,10 +98,10 @@ def transient_wait_cdf(waits_s: ArrayLike, after_s: float, drift: float, varianc
     return np.asarray(np.clip(ahead - pushed, 0.0, 1.0))
 
 
-def transient_wait_law(
+def transient_wait_distribution(
     load: float, variance_per_s: float, horizon_s: float, start_s: float = 0.0
 ) -> LatencyDistribution:
-    """Law of the wait of the requests that arrive within `horizon_s` after `start_s` of load after an empty start.
+    """Distribution of the wait of the requests that arrive within `horizon_s` after `start_s` of load after an empty start.
 
     Args:
         load: rho, of any size.
@@ -110,8 +111,8 @@ def transient_wait_law(
 
     Raises InputError when a number is out of range.
 
-    >>> law = transient_wait_law(1.5, 1e-6, 100.0)  # without fluctuation: even over (0, 50) s
-    >>> round(law.mean_s, 1), round(law.quantile_s(0.99))
+    >>> distribution = transient_wait_distribution(1.5, 1e-6, 100.0)  # without fluctuation: even over (0, 50) s
+    >>> round(distribution.mean_s, 1), round(distribution.quantile_s(0.99))
     (25.0, 50)
     """
     if not (load >= 0.0 and variance_per_s > 0.0 and horizon_s > 0.0 and start_s >= 0.0):
@@ -122,13 +123,13 @@ def transient_wait_law(
     parts = []
     for after_s in times:
         top = max(drift * after_s, 0.0) + 8.0 * np.sqrt(variance_per_s * after_s)
-        # A stable load settles at an exponential law of mean v / (2 |m|); exp(-16) of it is beyond.
+        # A stable load settles at an exponential distribution of mean v / (2 |m|); exp(-16) of it is beyond.
         top = min(top, 8.0 * variance_per_s / -drift) if drift < 0.0 else top
         low = max(drift * after_s - 8.0 * np.sqrt(variance_per_s * after_s), 0.0)
         grid = np.linspace(low, top, 4 * LEVELS)
-        law = np.maximum.accumulate(transient_wait_cdf(grid, float(after_s), drift, variance_per_s))
-        rising = np.append(True, np.diff(law) > 0.0)
-        parts.append(np.maximum(np.interp(middle, law[rising], grid[rising]), 0.0))
+        distribution = np.maximum.accumulate(transient_wait_cdf(grid, float(after_s), drift, variance_per_s))
+        rising = np.append(True, np.diff(distribution) > 0.0)
+        parts.append(np.maximum(np.interp(middle, distribution[rising], grid[rising]), 0.0))
     every = np.concatenate(parts)
     return tail_condensed(every, np.ones(every.size))
 
@@ -136,7 +137,7 @@ def transient_wait_law(
 def overloaded_ttft(
     base: LatencyDistribution, load: float, variance_per_s: float, horizon_s: float
 ) -> LatencyDistribution:
-    """Law of the TTFT over the first `horizon_s` of an overload: the wait, then what the request itself takes.
+    """Distribution of the TTFT over the first `horizon_s` of an overload: the wait, then what the request itself takes.
 
     Args:
         base: TTFT without waiting for others' work (e.g. of a nearly idle server, or its own chunks beside a full
@@ -147,7 +148,7 @@ def overloaded_ttft(
 
     The percentiles depend on the horizon: there is no steady state.
     """
-    return summed(transient_wait_law(load, variance_per_s, horizon_s), base)
+    return summed(transient_wait_distribution(load, variance_per_s, horizon_s), base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +211,10 @@ def fluid_path(durations_s: Sequence[float], loads: Sequence[float], backlog_s: 
     return FluidPath(np.array(times), np.array(levels), np.array(pieces))
 
 
-def profile_wait_law(path: FluidPath, steady: Sequence[LatencyDistribution] | None = None) -> LatencyDistribution:
-    """Law of the wait of a random request of a profile: pieces weighted with their arrivals.
+def profile_wait_distribution(
+    path: FluidPath, steady: Sequence[LatencyDistribution] | None = None
+) -> LatencyDistribution:
+    """Distribution of the wait of a random request of a profile: pieces weighted with their arrivals.
 
     Args:
         path: of `fluid_path`.
@@ -220,11 +223,13 @@ def profile_wait_law(path: FluidPath, steady: Sequence[LatencyDistribution] | No
 
     Raises InputError when nothing arrives or `steady` does not go with the path.
 
-    >>> profile_wait_law(fluid_path([60.0, 120.0], [1.5, 0.5])).mean_s  # 90 and 30 requests at 15 s of 150
+    >>> profile_wait_distribution(fluid_path([60.0, 120.0], [1.5, 0.5])).mean_s  # 90 and 30 requests at 15 s of 150
     12.0
     """
     if steady is not None and len(steady) != path.loads.size:
-        raise InputError("steady", len(steady), f"needs one law per stretch ({path.loads.size})", "see path.loads")
+        raise InputError(
+            "steady", len(steady), f"needs one distribution per stretch ({path.loads.size})", "see path.loads"
+        )
     arriving = path.loads * np.diff(path.times_s)
     if not arriving.sum() > 0.0:
         raise InputError("loads", path.loads.tolist(), "nothing arrives", "give a load above 0")

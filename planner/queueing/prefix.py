@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from planner.core import InputError, SharedPrefixes, TokenLengths
+from planner.core import InputError
 from planner.queueing.types import FloatArray
+from planner.workload import SharedPrefixes, TokenLengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ def lru_hits(
         capacity_blocks: of the cache; 0 or less hits nothing.
         passing_blocks_per_s: blocks written to the same cache that are never asked for again [1/s].
 
-    Where everything fits the only misses are first requests, which a stationary law does not see: all hit.
+    Where everything fits the only misses are first requests, which a stationary distribution does not see: all hit.
     Raises InputError when a rate or a size is negative.
 
     >>> lru_hits([1.0, 1.0], 10, 10).by_group.round(4).tolist()  # 1 - exp(-T) = 1/2 by symmetry

@@ -26,15 +26,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.core import InputError, LatencyDistribution
-from planner.queueing.classic import mg1_wait_law
+from planner.core import InputError
+from planner.queueing.classic import mg1_wait_distribution
 from planner.queueing.distributions import gamma_slices, summed, tail_condensed
 from planner.queueing.lengths import grouped
 from planner.queueing.quantisation import tail_edges
 from planner.queueing.types import FloatArray
+from planner.workload import LatencyDistribution
 
 START_EDGES = tail_edges(128)
-"""Slices of the work found by an arrival, each of which is delayed by its own law."""
+"""Slices of the work found by an arrival, each of which is delayed by its own distribution."""
 DELAY_EDGES = tail_edges(12)
 """Slices of that delay."""
 SIZE_GROUPS = 12
@@ -43,7 +44,7 @@ LEAST_CHANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class PriorityLaw:
+class PriorityDistribution:
     """What one class sees.
 
     Attributes:
@@ -56,18 +57,18 @@ class PriorityLaw:
 
 
 @dataclass(frozen=True, eq=False)
-class SizeLaw:
+class SizeDistribution:
     """What requests of about one size see where the shortest go first.
 
     Attributes:
         share: of the requests.
         mean_work_s: their mean work [s].
-        law: their wait and sojourn.
+        distribution: their wait and sojourn.
     """
 
     share: float
     mean_work_s: float
-    law: PriorityLaw
+    distribution: PriorityDistribution
 
 
 def priority_waits(
@@ -162,20 +163,20 @@ def shortest_first_waits(rate_per_s: float, sizes_s: ArrayLike, weights: ArrayLi
     return priority_waits(rate_per_s * mass / mass.sum(), sizes, sizes**2)
 
 
-def priority_laws(
+def priority_distributions(
     rates_per_s: Sequence[float], works: Sequence[LatencyDistribution], preemptive: bool = False
-) -> tuple[PriorityLaw, ...]:
-    """Laws of wait and sojourn of each class in M/G/1 with priorities, the highest first.
+) -> tuple[PriorityDistribution, ...]:
+    """Distributions of wait and sojourn of each class in M/G/1 with priorities, the highest first.
 
     The work found (Y + X above) is exact; the delay busy period is v, with probability exp(-rate_a v), or else v and a
-    gamma variable that gives it its exact mean and variance. Classes that cannot keep up get unbounded laws.
+    gamma variable that gives it its exact mean and variance. Classes that cannot keep up get unbounded distributions.
 
     Args:
         rates_per_s: of each class [1/s], > 0.
-        works: laws of the service times [s].
+        works: distributions of the service times [s].
         preemptive: an arrival of a higher class interrupts service, which goes on later where it stopped.
 
-    >>> both = priority_laws([0.25, 0.25], [LatencyDistribution.constant(1.0)] * 2)
+    >>> both = priority_distributions([0.25, 0.25], [LatencyDistribution.constant(1.0)] * 2)
     >>> [round(one.wait.mean_s, 3) for one in both]  # 1/4 / (3/4), 1/4 / (3/8)
     [0.333, 0.667]
     """
@@ -184,39 +185,42 @@ def priority_laws(
     )
     loads = rates * mean
     upto = np.cumsum(loads)
-    laws = []
+    distributions = []
     for k, work in enumerate(works):
         if upto[k] >= 1.0:
-            laws.append(PriorityLaw(LatencyDistribution.unbounded(), LatencyDistribution.unbounded()))
+            distributions.append(PriorityDistribution(LatencyDistribution.unbounded(), LatencyDistribution.unbounded()))
             continue
-        found = mg1_wait_law(float(rates[: k + 1].sum()), _mixed(works[: k + 1], rates[: k + 1]))
+        found = mg1_wait_distribution(float(rates[: k + 1].sum()), _mixed(works[: k + 1], rates[: k + 1]))
         if not preemptive and k + 1 < rates.size:
             found = summed(found, _rest_below(works[k + 1 :], rates[k + 1 :], 1.0 - float(upto[k])))
         passing = float(rates[:k].sum()), float(upto[k] - loads[k]), float(rates[:k] @ second[:k])
         wait = _delayed(found, *passing)
         sojourn = _delayed(summed(found, work), *passing) if preemptive else summed(wait, work)
-        laws.append(PriorityLaw(wait, sojourn))
-    return tuple(laws)
+        distributions.append(PriorityDistribution(wait, sojourn))
+    return tuple(distributions)
 
 
-def shortest_first_laws(
+def shortest_first_distributions(
     rate_per_s: float, work: LatencyDistribution, preemptive: bool = False, groups: int = SIZE_GROUPS
-) -> tuple[SizeLaw, ...]:
-    """Laws of wait and sojourn by size where the shortest waiting request goes first, in groups of sizes.
+) -> tuple[SizeDistribution, ...]:
+    """Distributions of wait and sojourn by size where the shortest waiting request goes first, in groups of sizes.
 
     Args:
         rate_per_s: of all requests [1/s].
-        work: law of their service time [s].
+        work: distribution of their service time [s].
         preemptive: a shorter arrival interrupts service (by its whole work, not by what is left of it).
         groups: of sizes; within one it is first come, first served.
 
-    The law of all requests is the mixture of the groups by share.
+    The distribution of all requests is the mixture of the groups by share.
     """
     points, mass = work.support_s, work.weights
     _, shares, member = grouped(points, mass, tail_edges(groups))
     parts = [LatencyDistribution.from_samples(points[member == g], mass[member == g]) for g in range(shares.size)]
-    laws = priority_laws([rate_per_s * share for share in shares], parts, preemptive)
-    return tuple(SizeLaw(float(share), part.mean_s, law) for share, part, law in zip(shares, parts, laws, strict=True))
+    distributions = priority_distributions([rate_per_s * share for share in shares], parts, preemptive)
+    return tuple(
+        SizeDistribution(float(share), part.mean_s, distribution)
+        for share, part, distribution in zip(shares, parts, distributions, strict=True)
+    )
 
 
 def stretched_wait(wait: LatencyDistribution, mean_ratio: float, second_moment_ratio: float) -> LatencyDistribution:
@@ -225,8 +229,8 @@ def stretched_wait(wait: LatencyDistribution, mean_ratio: float, second_moment_r
     For use with `priority_waits` and `priority_second_moments`, as ratios to first come, first served. b is searched
     between 1/4 and 4; the mean is met exactly. Raises InputError when a ratio is not positive.
 
-    >>> law = LatencyDistribution.from_samples([0.0, 1.0, 3.0])
-    >>> stretched_wait(law, 2.0, 4.0).support_s.round(6).tolist()
+    >>> distribution = LatencyDistribution.from_samples([0.0, 1.0, 3.0])
+    >>> stretched_wait(distribution, 2.0, 4.0).support_s.round(6).tolist()
     [0.0, 2.0, 6.0]
     """
     if not (mean_ratio > 0.0 and second_moment_ratio > 0.0):
@@ -284,10 +288,10 @@ def _rest_below(works: Sequence[LatencyDistribution], rates: FloatArray, spare: 
 
 
 def _delayed(start: LatencyDistribution, rate_per_s: float, load: float, square: float) -> LatencyDistribution:
-    """Law of D_a(V): V and all work of the classes above that arrives until it is done.
+    """Distribution of D_a(V): V and all work of the classes above that arrives until it is done.
 
     Args:
-        start: law of V.
+        start: distribution of V.
         rate_per_s: of the classes above.
         load: theirs.
         square: sum of rate E[S^2] over them [s].

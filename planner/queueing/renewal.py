@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammainc, gammaincc
 
-from planner.core import ArrivalProcess
 from planner.queueing.types import FloatArray
+from planner.workload import ArrivalProcess
 
 SMALLEST_SCV = 0.02
 """Counts of a process more regular than this oscillate with the window; they are replaced by those of this SCV."""

@@ -41,9 +41,9 @@ def step_duration_s(server: BatchServer, running: float, prompt_tokens: float) -
 
 def require_usable(server: BatchServer, replicas: int) -> None:
     """Raise InputError unless budget, running limit and number of replicas make a working pool."""
-    if server.token_budget < 1:
+    if server.max_batched_tokens < 1:
         fix = "give the most tokens of one step, e.g. 2048"
-        raise InputError("server.token_budget", server.token_budget, "must be >= 1 token", fix)
+        raise InputError("server.max_batched_tokens", server.max_batched_tokens, "must be >= 1 token", fix)
     if not server.max_running >= 1.0:
         fix = "give the most sequences that run at once, e.g. 256"
         raise InputError("server.max_running", server.max_running, "must be >= 1 sequence", fix)

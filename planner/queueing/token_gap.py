@@ -18,13 +18,13 @@ from planner.queueing.types import FloatArray
 
 NOISE_EDGES = tail_edges(16)
 LEVELS = 5
-"""Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own law."""
+"""Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own distribution."""
 SHAPE_CELLS = 256
 LEAST_SHARE = 1e-6
 SHORTEST_S = 1e-15
 """Guards a division by a time of 0 [s]."""
 LARGEST_SKEWNESS = 2.0
-"""Above it the gamma approximation of a mean is worse than the law of a mean of 16."""
+"""Above it the gamma approximation of a mean is worse than the distribution of a mean of 16."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, by which the memory of the number running is lengthened."""
 
@@ -167,13 +167,13 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
 def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float) -> float:
     """Mean backlog [tokens] at the step boundary where a random prompt has just been finished."""
     token_rate = backlog.arrivals.tokens_per_s
-    below, tokens = backlog.below, np.arange(backlog.law.size) * backlog.cell
+    below, tokens = backlog.below, np.arange(backlog.distribution.size) * backlog.cell
     finished = np.where(tokens[:below] > 0.0, np.maximum(1.0, tokens[:below] / mean_prompt), 0.0)
     finished = finished * backlog.step_probabilities[:below]
     per_step = token_rate / mean_prompt * backlog.mean_step_s
     finished *= min(1.0, per_step / max(float(finished.sum()), np.finfo(float).tiny))
     in_full_steps = per_step - float(finished.sum())
-    above = backlog.law[below:]
+    above = backlog.distribution[below:]
     carried = float(above @ tokens[: above.size]) / max(float(above.sum()), np.finfo(float).tiny)
     behind = float(finished @ backlog.duration_s) * token_rate
     return (behind + in_full_steps * (carried + backlog.full_s * token_rate)) / per_step
@@ -210,7 +210,7 @@ def with_companions(above: FloatArray, mass: FloatArray, grown: FloatArray) -> t
     """What prompts add and its weights once its mean has grown by a factor above 1 because more prompts came.
 
     One more prompt (or cluster) than usual makes a Poisson sum X size-biased: weights X / E[X], mean E[X^2] / E[X]. A
-    mixture with that law has the mean wanted; what it cannot reach is made up by stretching.
+    mixture with that distribution has the mean wanted; what it cannot reach is made up by stretching.
     """
     relative = above / np.maximum(above @ mass, SHORTEST_S)[:, :, None]
     spread = np.maximum(relative**2 @ mass - 1.0, LEAST_SHARE)[:, :, None]
@@ -246,9 +246,10 @@ def _coherence(gaps: FloatArray, noise: GapNoise, slow: FloatArray, memory_steps
 def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     """Deviation [s] of the mean of k steps from its mean at the noise points, shape (gaps, 16).
 
-    Few effectively independent steps (their variance over that of the mean) have the law of a mean of so many draws of
-    one step; many have a gamma law with the skewness 3 sd / mean of a first-passage time (inverse Gaussian), or the
-    larger one that keeps it above the shortest step. Rare prompts (a larger skewness still) keep their own law.
+    Few effectively independent steps (their variance over that of the mean) have the distribution of a mean of so many
+    draws of one step; many have a gamma distribution with the skewness 3 sd / mean of a first-passage time (inverse
+    Gaussian), or the larger one that keeps it above the shortest step. Rare prompts (a larger skewness still) keep
+    their own distribution.
     """
     if noise.variance <= 0.0:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
@@ -265,7 +266,7 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
 
 
 def _gamma_shape(skewness: FloatArray) -> FloatArray:
-    """Gamma laws of mean 0, variance 1 and given skewness at the noise points, shape (skewness, 16).
+    """Gamma distributions of mean 0, variance 1 and given skewness at the noise points, shape (skewness, 16).
 
     Wilson and Hilferty, PNAS 17 (1931) 684-688.
     """
@@ -276,21 +277,21 @@ def _gamma_shape(skewness: FloatArray) -> FloatArray:
 
 
 def _shapes_of_means(durations: FloatArray, weights: FloatArray) -> FloatArray:
-    """Laws of the mean of 1, 2, 4, ... independent draws, less mean and over deviation, shape (LEVELS, 16)."""
+    """Distributions of the mean of 1, 2, 4, ... independent draws, less mean and over deviation, shape (LEVELS, 16)."""
     low, high = float(durations.min()), float(durations.max())
     if high <= low:
         return np.zeros((LEVELS, NOISE_EDGES.size - 1))
     cells = np.rint((durations - low) / (high - low) * (SHAPE_CELLS - 1)).astype(np.int64)
-    law = np.bincount(cells, weights, SHAPE_CELLS).astype(np.float64)
+    distribution = np.bincount(cells, weights, SHAPE_CELLS).astype(np.float64)
     places = np.arange(float(SHAPE_CELLS))
     shapes = np.zeros((LEVELS, NOISE_EDGES.size - 1))
     for level in range(LEVELS):
-        mean = float(places @ law)
-        std = np.sqrt(max(float((places - mean) ** 2 @ law), np.finfo(float).tiny))
-        shapes[level] = (sorted_slice_means(places, law, NOISE_EDGES) - mean) / std
-        pairs = np.convolve(law, law)
+        mean = float(places @ distribution)
+        std = np.sqrt(max(float((places - mean) ** 2 @ distribution), np.finfo(float).tiny))
+        shapes[level] = (sorted_slice_means(places, distribution, NOISE_EDGES) - mean) / std
+        pairs = np.convolve(distribution, distribution)
         halves = np.concatenate([[0.0], pairs[1::2], [0.0]]) / 2.0
-        law = pairs[0::2] + halves[:-1] + halves[1:]
+        distribution = pairs[0::2] + halves[:-1] + halves[1:]
     return shapes
 
 

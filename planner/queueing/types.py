@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import JointLaw, LatencyDistribution
+from planner.workload import JointDistribution, LatencyDistribution
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -22,12 +22,12 @@ class BatchServer:
     Attributes:
         step_s: duration [s] of a step with (running sequences n, prompt tokens p); both arrays of one shape (or
             broadcastable), result of that shape. Non-decreasing in both. Only called with n + p > 0.
-        token_budget: most tokens in one step; running sequences take one each, prompts get the rest.
+        max_batched_tokens: most tokens in one step; running sequences take one each, prompts get the rest.
         max_running: most sequences running at once (the smaller of the configured limit and what KV memory holds).
     """
 
     step_s: Callable[[FloatArray, FloatArray], FloatArray]
-    token_budget: int
+    max_batched_tokens: int
     max_running: float
 
 
@@ -57,4 +57,4 @@ class QueueLatency:
     mean_step_s: float
     utilisation: float
     limit: str
-    joint: JointLaw | None = None
+    joint: JointDistribution | None = None

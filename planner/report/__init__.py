@@ -3,13 +3,13 @@
 `records` names every field of a plan once; the other modules turn records into what a person or a program reads.
 """
 
-from planner.report import comparison, explanation, glossary, html, json_documents, plan, terminal, what_if
+from planner.report import comparison, explanation, glossary, html_page, json_documents, plan, terminal, what_if
 from planner.report.data_frames import frame, frames
 from planner.report.explanation import quantity
-from planner.report.html import csv_text, html_table
+from planner.report.html_page import csv_text, html, html_table
 from planner.report.json_documents import json_text, plain, plan_to_dict, require_writable, write_text
 from planner.report.performance import class_table, confidence_table
-from planner.report.plan import ROUNDING, diagnosis, planner_version, tables, token_laws
+from planner.report.plan import ROUNDING, diagnosis, headline, markdown, planner_version, tables, token_distributions
 
 __all__ = [
     "ROUNDING",
@@ -22,10 +22,13 @@ __all__ = [
     "frame",
     "frames",
     "glossary",
+    "headline",
     "html",
+    "html_page",
     "html_table",
     "json_documents",
     "json_text",
+    "markdown",
     "plain",
     "plan",
     "plan_to_dict",
@@ -34,7 +37,7 @@ __all__ = [
     "require_writable",
     "tables",
     "terminal",
-    "token_laws",
+    "token_distributions",
     "what_if",
     "write_text",
 ]

@@ -8,7 +8,7 @@ import io
 import math
 from dataclasses import dataclass
 
-from planner.core import LatencyTarget, Metric, Slo, Table, counted, duration, money, percent, significant, unit
+from planner.core import Metric, Table, counted, duration, money, percent, significant, unit
 from planner.report.plan import planner_version
 from planner.report.records import (
     SCHEMA_VERSION,
@@ -19,6 +19,7 @@ from planner.report.records import (
 )
 from planner.serving import Performance
 from planner.systems import SYSTEMS, Comparison, RatePoint, Row
+from planner.workload import LatencyTarget, Slo
 
 PERCENTILES = (0.5, 0.9, 0.99)
 SOURCES = ("predicted", "simulated")
@@ -274,8 +275,10 @@ def _class(comparison: Comparison, name: str) -> Table:
     for row in comparison.compared:
         for one in _of(row).classes:
             if one.name == name:
-                laws = {Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}
-                cells = (duration(laws[metric].quantile_s(p), metric) for metric in metrics for p in (0.5, 0.99))
+                distributions = {Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}
+                cells = (
+                    duration(distributions[metric].quantile_s(p), metric) for metric in metrics for p in (0.5, 0.99)
+                )
                 attained = "-" if one.attainment is None else percent(one.attainment)
                 rows.append((row.system.name, *cells, attained))
     columns = (f"{metric.upper()} p{p} [{unit(metric)}]" for metric in metrics for p in (50, 99))

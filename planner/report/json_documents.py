@@ -16,10 +16,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from planner.core import Frozen, InputError, Slo, Workload
+from planner.core import Frozen, InputError
 from planner.fleet import Plan
 from planner.report.records import PlanDocument, evaluation_document, performance_summary, plan_document
 from planner.serving import Deployment, Performance
+from planner.workload import Slo, Workload
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

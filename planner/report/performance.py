@@ -16,8 +16,8 @@ def class_table(performance: Performance) -> tuple[Table, ...]:
     metrics = (Metric.TTFT, Metric.TPOT, Metric.E2E)
     rows = []
     for one in performance.classes:
-        laws = {Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}
-        cells = (duration(laws[metric].quantile_s(p), metric) for metric in metrics for p in CLASS_PERCENTILES)
+        distributions = {Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}
+        cells = (duration(distributions[metric].quantile_s(p), metric) for metric in metrics for p in CLASS_PERCENTILES)
         attained = "-" if one.attainment is None else percent(one.attainment)
         rows.append((one.name, significant(one.rate_per_s), *cells, attained))
     names = (f"{metric.upper()} p{100 * p:g} [{unit(metric)}]" for metric in metrics for p in CLASS_PERCENTILES)

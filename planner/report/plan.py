@@ -13,11 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from planner.core import (
-    LatencyDistribution,
     Metric,
-    Slo,
     Table,
-    TokenLengths,
     counted,
     duration,
     markdown_table,
@@ -33,6 +30,7 @@ from planner.llm import parameters
 from planner.report.performance import class_table, confidence_table
 from planner.serving import Deployment, Method, Performance, Pool, PoolPerformance
 from planner.traffic import Service
+from planner.workload import LatencyDistribution, Slo, TokenLengths
 
 __all__ = [
     "METHOD",
@@ -47,7 +45,7 @@ __all__ = [
     "planner_version",
     "significant",
     "tables",
-    "token_laws",
+    "token_distributions",
 ]
 
 DISTRIBUTION_NAME = "llm-capacity-planner"
@@ -70,10 +68,10 @@ METHOD = (
 )
 
 
-def token_laws(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
-    """Input and output tokens of a request as weighted empirical laws [tokens], the type latencies have too."""
-    law = LatencyDistribution.from_samples
-    return law(lengths.inputs, lengths.probabilities), law(lengths.outputs, lengths.probabilities)
+def token_distributions(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
+    """Input and output tokens of a request as weighted empirical distributions [tokens], the type latencies have too."""
+    distribution = LatencyDistribution.from_samples
+    return distribution(lengths.inputs, lengths.probabilities), distribution(lengths.outputs, lengths.probabilities)
 
 
 def planner_version() -> str:
@@ -195,7 +193,10 @@ def _request(plan: Plan) -> Table:
 
 
 def _lengths(lengths: TokenLengths) -> str:
-    sides = (f"mean {law.mean_s:,.0f}, p99 {law.quantile_s(0.99):,.0f}" for law in token_laws(lengths))
+    sides = (
+        f"mean {distribution.mean_s:,.0f}, p99 {distribution.quantile_s(0.99):,.0f}"
+        for distribution in token_distributions(lengths)
+    )
     return "input {}; output {} tokens ({})".format(*sides, lengths.source)
 
 
@@ -298,7 +299,7 @@ def _targets(plan: Plan) -> Table:
 
 
 def _latency(plan: Plan) -> Table:
-    laws = [
+    distributions = [
         (metric, source, plan.latency(metric, simulated=source == "simulated"))
         for metric in Metric
         for source in ("predicted", "simulated")
@@ -307,7 +308,7 @@ def _latency(plan: Plan) -> Table:
     sent = " and ".join(f"{significant(1e3 * seconds)} ms" for seconds in transfers)
     notes = [f"E2E and TPOT include the KV transfer between pools, {sent} on average."] if sent else []
     notes += [note for planned in plan.deployments if (note := _intervals(planned.predicted))]
-    return _latency_table(laws, " ".join(dict.fromkeys(notes)))
+    return _latency_table(distributions, " ".join(dict.fromkeys(notes)))
 
 
 def _intervals(performance: Performance) -> str:
@@ -318,15 +319,15 @@ def _intervals(performance: Performance) -> str:
     return f"Predicted means with the 90 % interval of the kernel fits: {shown}."
 
 
-def _latency_table(laws: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:
+def _latency_table(distributions: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:
     rows = tuple(
         (
             f"{metric.upper()} [{unit(metric)}]",
             source,
-            duration(law.mean_s, metric),
-            *(duration(law.quantile_s(p), metric) for p in PERCENTILES),
+            duration(distribution.mean_s, metric),
+            *(duration(distribution.quantile_s(p), metric) for p in PERCENTILES),
         )
-        for metric, source, law in laws
+        for metric, source, distribution in distributions
     )
     columns = ("metric", "from", "mean", *(f"p{100 * p:g}" for p in PERCENTILES))
     return Table("Latency", columns, rows, note)

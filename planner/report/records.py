@@ -13,18 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardware_db import Price
-from planner.core import (
-    PLAN,
-    ClosedLoop,
-    LatencyDistribution,
-    LatencyTarget,
-    Metric,
-    RecordedArrivals,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    Workload,
-)
+from planner.core import PLAN, Metric
 from planner.engine import LoraAdapters, MemoryFootprint, Schedule, Speculation, memory_footprint
 from planner.fleet import (
     Alternative,
@@ -38,7 +27,7 @@ from planner.fleet import (
 )
 from planner.llm import LlmSpec, Precision, active_parameters, kv_bytes_per_token, parameters
 from planner.optimizer import Allocation, Objective, SolveStatus
-from planner.report.plan import headline, planner_version, token_laws
+from planner.report.plan import headline, planner_version, token_distributions
 from planner.roofline import Parallelism
 from planner.search import Mode, Rejection, SearchSpace
 from planner.serving import (
@@ -54,6 +43,16 @@ from planner.serving import (
 )
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import DemandProfile, LengthSplit, Service
+from planner.workload import (
+    ClosedLoop,
+    LatencyDistribution,
+    LatencyTarget,
+    RecordedArrivals,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    Workload,
+)
 
 SCHEMA_VERSION = PLAN.current
 """Of every document here; `planner.core.versions` says when it is raised, and reads plans of older versions."""
@@ -441,12 +440,12 @@ def _llm(llm: LlmSpec, precision: Precision) -> LlmSummary:
 
 def _workload(workload: Workload) -> WorkloadSummary:
     arrivals = workload.arrivals
-    law = None if isinstance(arrivals, ClosedLoop) else workload.open_arrivals
-    inputs, outputs = map(_tokens, token_laws(workload.lengths))
+    distribution = None if isinstance(arrivals, ClosedLoop) else workload.open_arrivals
+    inputs, outputs = map(_tokens, token_distributions(workload.lengths))
     return WorkloadSummary(
-        rate_per_s=math.nan if law is None else law.rate_per_s,
-        scv=math.nan if law is None else law.scv,
-        batch_mean=1.0 if law is None else law.batch_mean,
+        rate_per_s=math.nan if distribution is None else distribution.rate_per_s,
+        scv=math.nan if distribution is None else distribution.scv,
+        batch_mean=1.0 if distribution is None else distribution.batch_mean,
         concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoop) else None,
         recorded_requests=len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else None,
         source=arrivals.source,
@@ -457,7 +456,7 @@ def _workload(workload: Workload) -> WorkloadSummary:
 
 
 def _kind(kind: RequestClass) -> ClassSummary:
-    inputs, outputs = map(_tokens, token_laws(kind.lengths))
+    inputs, outputs = map(_tokens, token_distributions(kind.lengths))
     return ClassSummary(
         name=kind.name,
         share=kind.share,
@@ -471,8 +470,10 @@ def _kind(kind: RequestClass) -> ClassSummary:
     )
 
 
-def _tokens(law: LatencyDistribution) -> TokenSummary:
-    return TokenSummary(law.mean_s, law.quantile_s(0.5), law.quantile_s(0.99), law.quantile_s(1.0))
+def _tokens(distribution: LatencyDistribution) -> TokenSummary:
+    return TokenSummary(
+        distribution.mean_s, distribution.quantile_s(0.5), distribution.quantile_s(0.99), distribution.quantile_s(1.0)
+    )
 
 
 def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
@@ -561,7 +562,7 @@ def _confidence(performance: Performance) -> dict[str, dict[str, IntervalSummary
 
 
 def _class(one: ClassPerformance) -> ClassPerformanceSummary:
-    ttft_s, tpot_s, e2e_s = (_latency(law) for law in (one.ttft, one.tpot, one.e2e))
+    ttft_s, tpot_s, e2e_s = (_latency(distribution) for distribution in (one.ttft, one.tpot, one.e2e))
     return ClassPerformanceSummary(one.name, one.rate_per_s, ttft_s, tpot_s, e2e_s, one.attainment)
 
 
@@ -569,5 +570,5 @@ def _metrics(plan: Plan, *, simulated: bool) -> MetricSummary:
     return MetricSummary(**{f"{metric}_s": _latency(plan.latency(metric, simulated=simulated)) for metric in Metric})
 
 
-def _latency(law: LatencyDistribution) -> LatencySummary:
-    return LatencySummary(law.mean_s, *(law.quantile_s(p) for p in PERCENTILES.values()))
+def _latency(distribution: LatencyDistribution) -> LatencySummary:
+    return LatencySummary(distribution.mean_s, *(distribution.quantile_s(p) for p in PERCENTILES.values()))

@@ -136,8 +136,8 @@ def _shortened(lengths: Any, share: float) -> Any:  # noqa: ANN401
         cells = [[max(1, int(a * share)), max(1, int(b * share)), weight] for a, b, weight in lengths["cells"]]
         return {**lengths, "cells": cells}
     if "preset" in lengths:
-        law = load_lengths(lengths["preset"])
-        means = {"mean_input_tokens": law.mean_input, "mean_output_tokens": law.mean_output}
+        distribution = load_lengths(lengths["preset"])
+        means = {"mean_input_tokens": distribution.mean_input, "mean_output_tokens": distribution.mean_output}
         return {**lengths, **{name: max(1.0, share * (lengths.get(name) or mean)) for name, mean in means.items()}}
     if "input_tokens" in lengths:
         return {name: max(1, int(share * count)) for name, count in lengths.items()}

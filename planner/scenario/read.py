@@ -16,20 +16,7 @@ from pydantic import ValidationError
 
 from hardware_db import OwnHardware
 from planner.analysis import scaled_lengths
-from planner.core import (
-    CALIBRATION,
-    MAX_TOKENS,
-    SCENARIO,
-    VERSION_KEY,
-    ArrivalProcess,
-    ClosedLoop,
-    InputError,
-    RequestClass,
-    Slo,
-    TokenLengths,
-    Workload,
-    from_validation_error,
-)
+from planner.core import CALIBRATION, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, list_llms, load_llm
 from planner.scenario.files import (
@@ -65,6 +52,7 @@ from planner.traffic import (
     profile_from_trace,
     read_trace,
 )
+from planner.workload import MAX_TOKENS, ArrivalProcess, ClosedLoop, RequestClass, Slo, TokenLengths, Workload
 
 __all__ = [
     "MAX_SCENARIO_BYTES",
@@ -299,7 +287,7 @@ def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
 
 
 def _arrivals(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop:
-    """A law of arrivals at the rate, or a closed loop, which has none."""
+    """A distribution of arrivals at the rate, or a closed loop, which has none."""
     if workload.concurrency is not None:
         _alone("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean"))
         return ClosedLoop(concurrency=workload.concurrency)
@@ -328,7 +316,7 @@ def _alone(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> Non
 
 
 def lengths_of(form: object) -> TokenLengths:
-    """The law of lengths that a form of a scenario stands for: a preset's name, or a mapping. Raises InputError.
+    """The distribution of lengths that a form of a scenario stands for: a preset's name, or a mapping. Raises InputError.
 
     >>> round(lengths_of({"preset": "azure-2023-conv", "mean_output_tokens": 400.0}).mean_output)
     400
@@ -352,10 +340,10 @@ def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
 
 def _scaled(lengths: ScaledLengths) -> TokenLengths:
     """The preset with its means moved; rounding to whole tokens leaves them within half a token."""
-    law = load_lengths(lengths.preset)
-    inputs = (lengths.mean_input_tokens or law.mean_input) / law.mean_input
-    outputs = (lengths.mean_output_tokens or law.mean_output) / law.mean_output
-    return scaled_lengths(law, inputs, outputs, MAX_TOKENS)
+    distribution = load_lengths(lengths.preset)
+    inputs = (lengths.mean_input_tokens or distribution.mean_input) / distribution.mean_input
+    outputs = (lengths.mean_output_tokens or distribution.mean_output) / distribution.mean_output
+    return scaled_lengths(distribution, inputs, outputs, MAX_TOKENS)
 
 
 @contextlib.contextmanager

@@ -15,12 +15,13 @@ from typing import Any
 
 from hardware_db import Dtype, HardwareDb, load_hardware
 from planner.analysis import SmallestRelaxation
-from planner.core import InputError, LatencyTarget, counted, significant, with_unit
+from planner.core import InputError, counted, significant, with_unit
 from planner.fleet import Plan, PlanRequest
 from planner.optimizer import Relaxation
 from planner.report import diagnosis, quantity
 from planner.search import Mode, Rejection
 from planner.supply import offered_prices
+from planner.workload import LatencyTarget
 
 __all__ = ["Fix", "Solve", "WorkedOut", "fixes", "limit_in_words", "of_relaxation", "reason", "worked_out"]
 
@@ -152,7 +153,7 @@ def _limit_fixes(plan: Plan) -> Iterator[Fix]:
 
 
 _SIMPLE = {
-    "budget_usd_per_h": ("limits.budget_usd_per_hour", "the budget", "USD/h"),
+    "budget_usd_per_hour": ("limits.budget_usd_per_hour", "the budget", "USD/h"),
     "resources[power_kw].at_most": ("limits.power_kw", "the power limit", "kW"),
     "resources[co2_kg_per_h].at_most": ("limits.co2_kg_per_hour", "the CO2 limit", "kg/h"),
     "max_groups": ("limits.skus_at_most", "the number of SKUs", "SKUs"),

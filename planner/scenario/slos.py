@@ -8,8 +8,9 @@ from itertools import groupby
 
 from pydantic import Field
 
-from planner.core import Frozen, LatencyTarget, UnknownNameError
+from planner.core import Frozen, UnknownNameError
 from planner.presets import preset
+from planner.workload import LatencyTarget
 
 
 class SloPreset(Frozen):

@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from planner.core import InputError, TokenLengths
+from planner.core import InputError
 from planner.supply import PriceList
 from planner.traffic import MIN_CELLS, RecognisedTrace, ServerMetrics, Trace, describe
+from planner.workload import TokenLengths
 
 Fragment = dict[str, Any]
 

@@ -12,21 +12,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from hardware_db import OwnHardware
-from planner.core import (
-    MAX_BATCH,
-    MAX_SCV,
-    SCENARIO,
-    Frozen,
-    InputError,
-    LatencyTarget,
-    SharedPrefixes,
-    from_validation_error,
-)
+from planner.core import SCENARIO, Frozen, InputError, from_validation_error
 from planner.llm import Precision
 from planner.optimizer import Objective
 from planner.search import SearchSpace
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import CascadePoint, DemandProfile, LengthSplit
+from planner.workload import MAX_BATCH, MAX_SCV, LatencyTarget, SharedPrefixes
 
 
 class ConstantLengths(Frozen):
@@ -48,7 +40,7 @@ class ScaledLengths(Frozen):
     Shape and correlation stay those of the preset; lengths are rounded to whole tokens.
     """
 
-    preset: str = Field(min_length=1, description="name of a packaged law of lengths")
+    preset: str = Field(min_length=1, description="name of a packaged distribution of lengths")
     mean_input_tokens: float | None = Field(default=None, ge=1, description="tokens; default: the preset's")
     mean_output_tokens: float | None = Field(default=None, ge=1, description="tokens; default: the preset's")
 

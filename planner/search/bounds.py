@@ -13,12 +13,12 @@ M is the number of prompts that come meanwhile, i the dispersion of the arrivals
 the next one is late). The targets limit n:
 
 - TPOT: K steps meet M K / E[K] prompts; the share of requests whose d + (sum of so many X) / K is above the threshold
-  is that of gamma laws with these means and variances;
+  is that of gamma distributions with these means and variances;
 - TTFT: the rest of the step in progress and the prompt's own steps beside n others, without any wait;
 - E2E: the prompt's own steps and K steps as for TPOT. Targets on single gaps (ITL) or classes limit nothing here.
 
 What is left out (waits, full steps, the swings of n) only takes longer. Behind a router that deals requests out in turn
-i = SCV / replicas, so that the bound of a pool size holds for all smaller pools. Laws and symbols as in
+i = SCV / replicas, so that the bound of a pool size holds for all smaller pools. Distributions and symbols as in
 `planner.queueing`; tests hold the bound against full evaluations of whole grids.
 """
 
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc
 
-from planner.core import ArrivalProcess, LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig, StepTimer, memory_footprint, step_timer
 from planner.queueing import grouped
 from planner.roofline import StepShape
@@ -51,6 +51,7 @@ from planner.search.bounds_prompts import (
 )
 from planner.search.types import Demand
 from planner.serving import Pool, Role, Router, decoding_only, has_prefixes, with_cache
+from planner.workload import ArrivalProcess, LatencyTarget, Slo, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -63,7 +64,7 @@ FEWEST_RUNNING = 0.05
 POOL_SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
 """Pool sizes that bounds are worked out for; others take that of the next larger one, larger ones that of any size."""
 SMALLEST_SPREAD = 1e-6
-"""Relative variance that keeps the gamma law of a constant finite."""
+"""Relative variance that keeps the gamma distribution of a constant finite."""
 FELT = 0.8
 """Share of the mean wait of GI/G/1, and of the chance of a step in progress, that is counted on."""
 READ = 1.02
@@ -157,18 +158,20 @@ class Screen:
         """Most sequences that decode, when prompts hold slots for as many steps as they have chunks."""
         if self.role is Role.DECODE:
             return slots
-        gaps = self.steps.law.mean_gaps
+        gaps = self.steps.distribution.mean_gaps
         return np.minimum(slots * gaps / (gaps + self._chunks[b]), self.steps.budgets[b])
 
     @cached_property
     def _chunks(self) -> FloatArray:
         """Steps a prompt needs on average, shape (B,)."""
-        law = self.steps.law
-        return np.array([np.maximum(law.prompts / one, 1.0) @ law.prompt_weights for one in self.steps.budgets])
+        distribution = self.steps.distribution
+        return np.array(
+            [np.maximum(distribution.prompts / one, 1.0) @ distribution.prompt_weights for one in self.steps.budgets]
+        )
 
     @cached_property
     def _only_prompts(self) -> bool:
-        return self.role is Role.PREFILL or self.steps.law.mean_gaps == 0.0
+        return self.role is Role.PREFILL or self.steps.distribution.mean_gaps == 0.0
 
     @cached_property
     def _dispersion(self) -> FloatArray:
@@ -178,11 +181,11 @@ class Screen:
     @cached_property
     def _rates_per_s(self) -> FloatArray:
         """Rate at each number running [1/s], rising, shape (R, B, N)."""
-        law = self.steps.law
+        distribution = self.steps.distribution
         if self._only_prompts:
             return np.tile(self.prefill_per_s[:, None] * self.running, (len(POOL_SIZES) + 1, 1, 1))
-        met = np.maximum(self.running - self._late[:, None, None] * law.decoding, 0.0)
-        lasts_s = law.mean_gaps * self.decode_s + met * self.prompt_s
+        met = np.maximum(self.running - self._late[:, None, None] * distribution.decoding, 0.0)
+        lasts_s = distribution.mean_gaps * self.decode_s + met * self.prompt_s
         return np.maximum.accumulate(self.running / lasts_s / self.decoding, axis=-1)
 
     @property
@@ -258,13 +261,15 @@ class Screen:
         )
         late = np.where(left_s < 0.0, 1.0, late)
         some = 0.0 if self._only_prompts else -FELT * np.expm1(-self.running[places])[..., None]
-        late = ((1.0 - some) * late[..., 0] + some * late[..., 1:].mean(axis=-1)) @ self.steps.law.group_weights
+        late = (
+            (1.0 - some) * late[..., 0] + some * late[..., 1:].mean(axis=-1)
+        ) @ self.steps.distribution.group_weights
         return np.asarray(np.where(load >= 1.0, 1.0, late))
 
     @cached_property
     def _prompt_scv(self) -> FloatArray:
         """Squared coefficient of variation of what a prompt adds, shape (B, N)."""
-        weights = self.steps.law.group_weights
+        weights = self.steps.distribution.group_weights
         square = self.group_s**2 @ weights - (self.group_s @ weights) ** 2
         return np.asarray(np.maximum(square, 0.0) / self.prompt_s**2)
 
@@ -278,23 +283,23 @@ class Screen:
         `room_s` has shape (R, B, K).
         """
         steps, at = self.steps, (np.arange(places.shape[1]), places)
-        running, weights = self.running[places][..., None], steps.law.group_weights
+        running, weights = self.running[places][..., None], steps.distribution.group_weights
         most_s = steps.gaps * self.full_s[at][..., None]
         of_group_s = np.minimum(self.group_s[at][..., None, :], most_s[..., None])
         mean_s = np.maximum(of_group_s @ weights, SHORTEST_S)
         scv = np.maximum(of_group_s**2 @ weights / mean_s**2 - 1.0, 0.0)
-        met = np.maximum(steps.gaps * running / steps.law.mean_gaps - self._late[:, None, None], 0.0)
+        met = np.maximum(steps.gaps * running / steps.distribution.mean_gaps - self._late[:, None, None], 0.0)
         part = met - np.floor(met)
         spread = np.maximum(met * self._dispersion[:, None, None], part * (1.0 - part)) + met * scv
         cluster = 1.0 + running * self.prompt_s[at][..., None] / (
-            steps.law.mean_gaps * self.decode_s[places][..., None]
+            steps.distribution.mean_gaps * self.decode_s[places][..., None]
         )
         spread = spread * (1.0 + (cluster**2 - 1.0) * met / (met + cluster))
         spread = np.maximum(spread, np.maximum(SMALLEST_SPREAD * met**2, SHORTEST_S))
         slow = gammaincc(np.maximum(met**2 / spread, SHORTEST_S), np.maximum(room_s, 0.0) / mean_s * met / spread)
         slow = np.where(met > 0.0, np.minimum(slow, met), 0.0)
         slow = np.where(room_s < 0.0, 1.0, np.where(most_s <= room_s, 0.0, slow))
-        return np.asarray(slow @ steps.gap_weights * steps.law.decoding)
+        return np.asarray(slow @ steps.gap_weights * steps.distribution.decoding)
 
     def _slow_after_transfer(self, target: LatencyTarget, decode_s: FloatArray) -> FloatArray:
         """Share of requests whose gaps, with the transfer and the step in progress, are too long, shape (R, B)."""
@@ -307,8 +312,10 @@ class Screen:
     @cached_property
     def _even_gaps(self) -> tuple[FloatArray, FloatArray]:
         """Decode steps in equally likely slices, no finer than those of a hand-over, and their probabilities."""
-        law = self.steps.law
-        gaps, weights, _ = grouped(law.gaps, law.gap_weights, np.linspace(0.0, 1.0, HANDED_SLICES + 1))
+        distribution = self.steps.distribution
+        gaps, weights, _ = grouped(
+            distribution.gaps, distribution.gap_weights, np.linspace(0.0, 1.0, HANDED_SLICES + 1)
+        )
         return gaps, weights
 
     @cached_property
@@ -318,16 +325,16 @@ class Screen:
 
     def _idle_s(self, target: LatencyTarget, allowed: float) -> FloatArray:
         """Latency [s] that a share `allowed` of requests that meet nobody exceeds, for each budget, shape (B,)."""
-        law, prompts = self.steps.law, self.idle_own_s
+        distribution, prompts = self.steps.distribution, self.idle_own_s
         size = self.steps.budgets.size
         if target.metric is Metric.TTFT or self._only_prompts:
-            return np.array([_quantile(row, law.group_weights, 1.0 - allowed) for row in prompts])
-        gaps = law.gaps * self.tokens_per_step
+            return np.array([_quantile(row, distribution.group_weights, 1.0 - allowed) for row in prompts])
+        gaps = distribution.gaps * self.tokens_per_step
         ends = np.tile(np.append(np.full(gaps.size, self.idle_gap_s), 0.0), (size, 1))
         if target.metric is Metric.E2E:
             ends = prompts.min(axis=1)[:, None] + np.append(gaps * self.idle_gap_s, 0.0)
-        share = self.decoding if self.role is Role.DECODE else law.decoding
-        mass = np.append(law.gap_weights * share, 1.0 - share)
+        share = self.decoding if self.role is Role.DECODE else distribution.decoding
+        mass = np.append(distribution.gap_weights * share, 1.0 - share)
         return np.array([_quantile(row, mass, 1.0 - allowed) for row in ends])
 
 
@@ -367,7 +374,7 @@ def screen(
     steps = prompt_steps(in_steps(lengths, gain), tuple(budgets), past)
     running = _numbers_running(base, most_running, DECODE_LOADS if role is Role.DECODE else LOADS)
     decode_s: FloatArray | None = None
-    if role is Role.DECODE or (role is Role.MIXED and steps.law.mean_gaps > 0.0):
+    if role is Role.DECODE or (role is Role.MIXED and steps.distribution.mean_gaps > 0.0):
         decode_s = timer.times_s(StepShape(running, running * steps.decode_context))
     else:
         running = np.append(1.0 - np.geomspace(0.99, 0.002, LOADS - 1), 1.0)
@@ -391,7 +398,7 @@ def screen(
         handed_s=handed_s,
         decoding=share,
         scv=_regular_scv(demand.workload.open_arrivals),
-        misses=_allowed_misses(demand.slo, role, steps.law.mean_gaps > 0.0),
+        misses=_allowed_misses(demand.slo, role, steps.distribution.mean_gaps > 0.0),
         felt=FELT if router in (Router.ROUND_ROBIN, Router.RANDOM) else 0.0,
         most_running=most_running,
     )
@@ -432,7 +439,7 @@ def _prompts(
     added, whole_s, beyond_s = alone_s(timer, steps, mixed_steps)
     own_share = 0.0 if steps.cached else base.costs.prompt_stretch
     late_s = base.costs.request_s + own_share * beyond_s[:, None, :]
-    prefill_per_s = (steps.tokens[:, 1:] / added[:, 0, 1:]).max(axis=1) / steps.law.mean_prompt
+    prefill_per_s = (steps.tokens[:, 1:] / added[:, 0, 1:]).max(axis=1) / steps.distribution.mean_prompt
     first_s = np.matmul(added, groups) + late_s
     idle_own_s = whole_s + late_s[:, 0]
     if decode_s is not None:

@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import TokenLengths
 from planner.engine import ReplicaConfig, StepTimer, kv_transfer_bytes
-from planner.queueing import LengthLaw, grouped, length_law
+from planner.queueing import LengthDistribution, grouped, length_distribution
 from planner.roofline import StepShape
 from planner.serving import Role, token_costs
+from planner.workload import TokenLengths
 
 FloatArray = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class PromptSteps:
     """How the prompts of a workload fall into the steps of several chunk budgets, each prompt alone.
 
     Attributes:
-        law: of the lengths, outputs in decode steps.
+        distribution: of the lengths, outputs in decode steps.
         budgets: shape (B,) [tokens].
         tokens: prompt tokens of a step at which times are looked up, from 0 to the budget, shape (B, P).
         decode_context: tokens a decode attends to.
@@ -44,7 +44,7 @@ class PromptSteps:
         cached: whether prompts are without tokens that a cache holds; their own attention is then not told apart.
     """
 
-    law: LengthLaw
+    distribution: LengthDistribution
     budgets: FloatArray
     tokens: FloatArray
     decode_context: float
@@ -77,21 +77,23 @@ def _plain_prompt_steps(lengths: TokenLengths, budgets: tuple[int, ...]) -> Prom
 
 
 def _prompt_steps(lengths: TokenLengths, budgets: tuple[int, ...], past: FloatArray | float) -> PromptSteps:
-    law = length_law(lengths)
+    distribution = length_distribution(lengths)
     costs = [token_costs(lengths, budget, Role.MIXED, past) for budget in budgets]
     grids = [np.append(0.0, np.geomspace(1.0, float(budget), TOKEN_POINTS)) for budget in budgets]
     pairs = list(zip(grids, budgets, strict=True))
-    gaps, gap_weights, _ = grouped(law.gaps, law.gap_weights, OUTPUT_EDGES)
+    gaps, gap_weights, _ = grouped(distribution.gaps, distribution.gap_weights, OUTPUT_EDGES)
     return PromptSteps(
-        law=law,
+        distribution=distribution,
         budgets=np.array(budgets, dtype=np.float64),
         tokens=np.array(grids),
         decode_context=costs[0].decode_context,
         pairs=np.array([[one.pairs] for one in costs]),
         context=np.array([[one.context] for one in costs]),
         chunks=np.array([[one.chunks] for one in costs]),
-        groups=np.array([_lookup(grid, law.groups, budget) for grid, budget in pairs]),
-        mean=np.array([law.prompt_weights @ _lookup(grid, law.prompts, budget) for grid, budget in pairs]),
+        groups=np.array([_lookup(grid, distribution.groups, budget) for grid, budget in pairs]),
+        mean=np.array(
+            [distribution.prompt_weights @ _lookup(grid, distribution.prompts, budget) for grid, budget in pairs]
+        ),
         gaps=gaps,
         gap_weights=gap_weights,
         cached=bool(np.any(past)),
@@ -182,7 +184,7 @@ def prompt_means_s(added: FloatArray, steps: PromptSteps) -> tuple[FloatArray, F
 def own_steps_s(added: FloatArray, steps: PromptSteps, running: FloatArray, decode_s: FloatArray) -> FloatArray:
     """Steps of a prompt of each group beside so many decodes [s], shape (B, N, G)."""
     room = np.maximum(steps.budgets[:, None] - running, 1.0)
-    count = np.ceil(steps.law.groups / room[..., None] - 1e-9)
+    count = np.ceil(steps.distribution.groups / room[..., None] - 1e-9)
     return np.asarray(np.matmul(added, steps.groups.transpose(0, 2, 1)) + count * decode_s[:, None])
 
 
@@ -191,7 +193,7 @@ def own_chunks_s(timer: StepTimer, steps: PromptSteps) -> tuple[FloatArray, Floa
 
     Their steps as if all tokens were mean ones, and what their own attention takes beyond that of mean tokens.
     """
-    prompts, size = steps.law.groups, steps.law.groups.size
+    prompts, size = steps.distribution.groups, steps.distribution.groups.size
     each, before, places = [], [], []
     for b, budget in enumerate(steps.budgets.tolist()):
         past = np.arange(math.ceil(float(prompts.max()) / budget)) * budget

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hardware_db import Dtype, EngineProfile
-from planner.core import LatencyTarget, Metric, PlannerError, with_unit
+from planner.core import Metric, PlannerError, with_unit
 from planner.engine import LoraAdapters, ReplicaConfig, Speculation
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.search.cache_keys import Machine, demand_key, machine, with_limits
 from planner.search.types import Demand, Family, Mode, Offer, PoolOption, Rejection, SearchSpace
 from planner.serving import Role
+from planner.workload import LatencyTarget
 
 SMALLEST_BUDGET, LARGEST_BUDGET, LARGEST_BATCH = 16, 1_048_576, 65_536
 """What `ReplicaConfig` allows."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from planner.core import LatencyDistribution, LatencyTarget, Metric, Slo, Workload
+from planner.core import Metric
 from planner.engine import Batching, Order
 from planner.search.types import Demand
 from planner.serving import (
@@ -26,8 +26,9 @@ from planner.serving import (
     prefill_stage,
     tandem_itl,
     tandem_tpot,
-    transfer_law,
+    transfer_distribution,
 )
+from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
 NOTHING = -30.0
 """Logarithm of latency over threshold where there is nothing to miss."""
@@ -59,8 +60,8 @@ def judge(pool: Pool, demand: Demand, rate_per_s: float) -> Judgement:
     if not _is_plain(pool, demand):
         return _judge_whole(evaluate(Deployment(pools=(pool,)), workload), demand)
     queue = mixed_stage(pool, workload).queue
-    laws = {Metric.TTFT: queue.ttft, Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e, Metric.ITL: queue.itl}
-    return _worst(demand.slo, laws, queue.stable, queue.mean_running)
+    distributions = {Metric.TTFT: queue.ttft, Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e, Metric.ITL: queue.itl}
+    return _worst(demand.slo, distributions, queue.stable, queue.mean_running)
 
 
 def _judge_decode(pool: Pool, demand: Demand, workload: Workload) -> Judgement:
@@ -68,14 +69,14 @@ def _judge_decode(pool: Pool, demand: Demand, workload: Workload) -> Judgement:
     queue, share = stage.queue, stage.rate_per_s / workload.rate_per_s
     if not queue.stable:
         return Judgement(math.inf, None, queue.mean_running)
-    transfer = transfer_law(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
+    transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
     tpot = tandem_tpot(queue, stage.lengths, transfer)
     if share < 1.0:
         tpot = LatencyDistribution.mixture([(tpot, share), (LatencyDistribution.constant(0.0), 1.0 - share)])
-    laws = {Metric.TPOT: tpot}
+    distributions = {Metric.TPOT: tpot}
     if any(target.metric is Metric.ITL for target in demand.slo.targets):
-        laws[Metric.ITL] = tandem_itl(queue, stage.lengths, transfer)
-    return _worst(demand.slo, laws, True, queue.mean_running)
+        distributions[Metric.ITL] = tandem_itl(queue, stage.lengths, transfer)
+    return _worst(demand.slo, distributions, True, queue.mean_running)
 
 
 def _is_plain(pool: Pool, demand: Demand) -> bool:
@@ -86,17 +87,20 @@ def _is_plain(pool: Pool, demand: Demand) -> bool:
     return demand.slo.attainment is None and not special and not classes
 
 
-def _worst(slo: Slo, laws: Mapping[Metric, LatencyDistribution], stable: bool, running: float) -> Judgement:
-    """The worst of the targets that `laws` speak of; under a joint promise each must reach its share."""
+def _worst(slo: Slo, distributions: Mapping[Metric, LatencyDistribution], stable: bool, running: float) -> Judgement:
+    """The worst of the targets that `distributions` speak of; under a joint promise each must reach its share."""
     if not stable:
         return Judgement(math.inf, None, running)
     over: list[tuple[float, Metric]] = []
     for target in slo.targets:
-        law = laws.get(target.metric)
-        if law is None or (slo.attainment is not None and target.metric is Metric.ITL):
+        distribution = distributions.get(target.metric)
+        if distribution is None or (slo.attainment is not None and target.metric is Metric.ITL):
             continue
         over.append(
-            (_over(target, law.quantile_s) if slo.attainment is None else _short(slo, target, law), target.metric)
+            (
+                _over(target, distribution.quantile_s) if slo.attainment is None else _short(slo, target, distribution),
+                target.metric,
+            )
         )
     if not over:
         return Judgement(NOTHING, None, running)
@@ -108,9 +112,9 @@ def _over(target: LatencyTarget, quantile_s: Callable[[float], float]) -> float:
     return math.log(max(quantile_s(target.percentile), 1e-12) / target.threshold_s)
 
 
-def _short(slo: Slo, target: LatencyTarget, law: LatencyDistribution) -> float:
+def _short(slo: Slo, target: LatencyTarget, distribution: LatencyDistribution) -> float:
     assert slo.attainment is not None
-    return math.log(max(1.0 - law.cdf(target.threshold_s), 1e-9) / (1.0 - slo.attainment))
+    return math.log(max(1.0 - distribution.cdf(target.threshold_s), 1e-9) / (1.0 - slo.attainment))
 
 
 def _judge_whole(found: Performance, demand: Demand) -> Judgement:
@@ -128,6 +132,10 @@ def _class_over(found: ClassPerformance, slo: Slo | None) -> float:
         return NOTHING
     if slo.attainment is not None:
         return math.log(max(1.0 - (found.attainment or 0.0), 1e-9) / (1.0 - slo.attainment))
-    laws = {Metric.TTFT: found.ttft, Metric.TPOT: found.tpot, Metric.E2E: found.e2e}
-    over = [_over(target, laws[target.metric].quantile_s) for target in slo.targets if target.metric in laws]
+    distributions = {Metric.TTFT: found.ttft, Metric.TPOT: found.tpot, Metric.E2E: found.e2e}
+    over = [
+        _over(target, distributions[target.metric].quantile_s)
+        for target in slo.targets
+        if target.metric in distributions
+    ]
     return max(over, default=NOTHING)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hardware_db import HardwareDb, select_calibration
-from planner.core import InputError, PlannerError, TokenLengths, UnknownNameError, rebuilt
+from planner.core import InputError, PlannerError, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
 from planner.roofline import step_operators
 from planner.serving import Pool, PoolModel, Role, decoding_only, pool_model
+from planner.workload import TokenLengths
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from hardware_db import Calibration, GpuSku
-from planner.core import Frozen, InputError, LatencyTarget, Metric, Slo, Workload
+from planner.core import Frozen, InputError, Metric
 from planner.engine import LoraAdapters, ReplicaConfig, Speculation
 from planner.llm import LlmSpec, Precision
 from planner.serving import Deployment, Pool, Role, Router
+from planner.workload import LatencyTarget, Slo, Workload
 
 MAX_GRID = 200_000
 

@@ -6,7 +6,7 @@ decode pool become one tandem with the KV transfer between them. `sustainable_ra
 many rates. The same question request by request is `planner.simulator`'s.
 """
 
-from planner.serving.kv_transfer import tandem_itl, tandem_tpot, transfer_law
+from planner.serving.kv_transfer import tandem_itl, tandem_tpot, transfer_distribution
 from planner.serving.long_prompt import chunks_of, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
 from planner.serving.pool import FloatArray, PoolModel, TokenCosts, pool_model, step_shapes, token_costs
@@ -74,6 +74,6 @@ __all__ = [
     "tandem_itl",
     "tandem_tpot",
     "token_costs",
-    "transfer_law",
+    "transfer_distribution",
     "with_cache",
 ]

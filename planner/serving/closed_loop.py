@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.core import ClosedLoop, TokenLengths
 from planner.serving.closed_loop_flow import (
     LAST,
     Flow,
@@ -33,6 +32,7 @@ from planner.serving.closed_loop_flow import (
 )
 from planner.serving.pool import FloatArray
 from planner.serving.types import Deployment, Method, Performance, PoolPerformance
+from planner.workload import ClosedLoop, TokenLengths
 
 HALFWAY = 5.0
 """Requests per user after which it is judged whether users move together."""
@@ -129,7 +129,8 @@ def _lockstep(station: Station, flow: Flow) -> tuple[FloatArray, FloatArray]:
     """Ticks of each slot in which requests come, and how much those served together in the burst still are.
 
     The burst is spread over as many ticks as its prompts take; every answer adds the variance of its length, a uniform
-    law of which is sqrt(12 variance) wide. Users whose answers are all alike stay in the groups of the burst for ever.
+    distribution of which is sqrt(12 variance) wide. Users whose answers are all alike stay in the groups of the burst
+    for ever.
     """
     apart = station.spread + np.sqrt(12.0 * station.variance * flow.before / station.users)
     return np.clip(apart, min(1.0, flow.width), flow.width), station.spread / apart

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.core import ClosedLoop, TokenLengths
 from planner.engine import kv_transfer_bytes
 from planner.serving.closed_loop_flow import (
     LAST,
@@ -29,6 +28,7 @@ from planner.serving.closed_loop_flow import (
 )
 from planner.serving.pool import FloatArray
 from planner.serving.types import Deployment, Method, Performance, PoolPerformance
+from planner.workload import ClosedLoop, TokenLengths
 
 ROUNDS = 12
 """Rounds of the fixed point of delay and decode time: it contracts as (delay / cycle) of a flat step time."""

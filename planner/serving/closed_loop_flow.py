@@ -7,8 +7,9 @@ timed:
     ended(t) = sum_l p(l) * served(t - l),   sent = ended until all are sent,
     served = min(waiting + sent, room for prompts in the steps, free places)
 
-with p the law of ticks from one request of a user to the next (renewal equation, Cox 1962, Renewal Theory, ch. 4, with
-a queue in the loop). Narrow laws keep users in waves; those widen with every answer, which the sum follows.
+with p the distribution of ticks from one request of a user to the next (renewal equation, Cox 1962, Renewal Theory, ch.
+4, with a queue in the loop). Narrow distributions keep users in waves; those widen with every answer, which the sum
+follows.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import ClosedLoop, LatencyDistribution, TokenLengths
 from planner.engine import ReplicaConfig
 from planner.roofline import Bound
 from planner.serving.pool import FloatArray, PoolModel, pool_model, step_shapes
 from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
+from planner.workload import ClosedLoop, LatencyDistribution, TokenLengths
 
 SLOTS = 32
 """Slots of time per mean request: keeps waves of 6 % of a request (lengths uniform on the upper fifth)."""
@@ -36,7 +37,7 @@ LAST = 0.5
 FINEST = 600.0
 """Slots at most for the requests that are followed, where waiting for prompts or places makes a run long."""
 LONGEST = 4000
-"""Slots at most: a guard, reached only by laws whose longest answer is a hundred times the mean."""
+"""Slots at most: a guard, reached only by distributions whose longest answer is a hundred times the mean."""
 RISING = 1e-9
 """Added to a curve at every slot so that it has an inverse [requests]."""
 SAME_SLOT = 1e-3
@@ -198,8 +199,8 @@ def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: Fl
     slowest = max(1.0 / max(float(capacity.min()), 1e-9), mean / most)
     width = max(mean / SLOTS, total * slowest / FINEST)
     inside = min(1.0, mean / width)
-    law = _binned(cycle / width, station.chances)
-    ahead = np.zeros(LONGEST + law.size + 1)
+    distribution = _binned(cycle / width, station.chances)
+    ahead = np.zeros(LONGEST + distribution.size + 1)
     sent, served, backlog, running, before = [], [], [], [], []
     waiting, now, gone = 0.0, 0.0, 0.0
     burst = 0.0 if ramp_ticks > 0.0 else users
@@ -223,7 +224,7 @@ def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: Fl
         running.append((now + (begun - ended) / 2.0) * inside)
         now += begun - ended
         if begun > 0.0:
-            ahead[slot + 1 : slot + 1 + law.size] += begun * law
+            ahead[slot + 1 : slot + 1 + distribution.size] += begun * distribution
         if gone >= total - 1e-9 and waiting < 1e-6 and now < min(LAST, total / 2.0):
             break
     start = np.array(before)
@@ -239,14 +240,14 @@ def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: Fl
 
 
 def _binned(position: FloatArray, chances: FloatArray) -> FloatArray:
-    """A law on whole slots with the same mean: each point is shared by its two neighbours; slot 1 is the first."""
+    """A distribution on whole slots with the same mean: each point is shared by its two neighbours; slot 1 is the first."""
     position = np.maximum(position, 1.0) - 1.0
     low = np.floor(position + 1e-9)
     high = np.clip(position - low, 0.0, 1.0)
-    law = np.zeros(int(low.max()) + 2)
-    np.add.at(law, low.astype(np.int64), chances * (1.0 - high))
-    np.add.at(law, low.astype(np.int64) + 1, chances * high)
-    return law
+    distribution = np.zeros(int(low.max()) + 2)
+    np.add.at(distribution, low.astype(np.int64), chances * (1.0 - high))
+    np.add.at(distribution, low.astype(np.int64) + 1, chances * high)
+    return distribution
 
 
 def _weights(station: Station, before: FloatArray, followed: float) -> FloatArray:
@@ -300,7 +301,7 @@ def queued_s(station: Station, flow: Flow, slot_s: FloatArray) -> FloatArray:
 def first_tokens(
     flow: Flow, ttft_s: FloatArray, burst: FloatArray, weight: FloatArray
 ) -> tuple[LatencyDistribution, float]:
-    """Law of TTFT over the requests sent in weighted slots, and their number; `burst` [s] stands for the first."""
+    """Distribution of TTFT over the requests sent in weighted slots, and their number; `burst` [s] stands for the first."""
     sent = flow.sent * weight
     sent[0] = max(0.0, sent[0] - burst.size)
     chances = np.concatenate([np.ones(burst.size), sent])
@@ -310,7 +311,7 @@ def first_tokens(
 def answers(
     station: Station, flow: Flow, ttft: LatencyDistribution, tick_s: FloatArray, handed_s: float, weight: FloatArray
 ) -> tuple[LatencyDistribution, LatencyDistribution]:
-    """Laws of TPOT and E2E, from the ticks [s] that follow each slot and a delay before the second token [s]."""
+    """Distributions of TPOT and E2E, from the ticks [s] that follow each slot and a delay before the second token [s]."""
     gaps, chances = station.lengths.outputs - 1.0, station.lengths.probabilities
     more = gaps > 0.0
     decoding, none = float(chances[more].sum()), LatencyDistribution.constant(0.0)
@@ -319,17 +320,19 @@ def answers(
     span = float(station.ticks @ chances) / decoding
     per_gap = float((station.ticks[more] / gaps[more]) @ chances[more]) / decoding
     late_s = handed_s * float((1.0 / gaps[more]) @ chances[more]) / decoding
-    law = LatencyDistribution.from_samples(_mean_tick_s(flow, tick_s, span) * per_gap + late_s, flow.served * weight)
-    few, long = law.condensed(16), LatencyDistribution.from_samples(gaps, chances).condensed(64)
+    distribution = LatencyDistribution.from_samples(
+        _mean_tick_s(flow, tick_s, span) * per_gap + late_s, flow.served * weight
+    )
+    few, long = distribution.condensed(16), LatencyDistribution.from_samples(gaps, chances).condensed(64)
     decode = LatencyDistribution.from_samples(
         np.multiply.outer(few.support_s, long.support_s).ravel(), np.multiply.outer(few.weights, long.weights).ravel()
     )
     e2e = LatencyDistribution.independent_sum(ttft.condensed(64), decode.condensed(64))
-    return LatencyDistribution.mixture([(law, decoding), (none, 1.0 - decoding)]), e2e
+    return LatencyDistribution.mixture([(distribution, decoding), (none, 1.0 - decoding)]), e2e
 
 
 def gaps_met(tick_s: FloatArray, flow: Flow, weight: FloatArray) -> LatencyDistribution:
-    """Law of a single gap between tokens [s]: the ticks of all slots, each met by those that decode in it."""
+    """Distribution of a single gap between tokens [s]: the ticks of all slots, each met by those that decode in it."""
     met = weight * flow.running
     return LatencyDistribution.from_samples(tick_s, met) if met.sum() > 0.0 else LatencyDistribution.constant(0.0)
 

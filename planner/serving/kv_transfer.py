@@ -15,15 +15,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import LatencyDistribution, TokenLengths
 from planner.engine import kv_transfer_bytes
 from planner.queueing import LinkWait, QueueLatency, exposed_s, link_wait, summed
 from planner.serving.types import Deployment
+from planner.workload import LatencyDistribution, TokenLengths
 
 FloatArray = NDArray[np.float64]
 
 POINTS = 64
-"""Points a law is condensed to before it is divided by output lengths."""
+"""Points a distribution is condensed to before it is divided by output lengths."""
 
 
 def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatArray:
@@ -32,13 +32,13 @@ def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatA
     return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s)
 
 
-def transfer_law(
+def transfer_distribution(
     deployment: Deployment,
     lengths: TokenLengths,
     link: LinkWait | None = None,
     last_step_s: Callable[[FloatArray], FloatArray] | None = None,
 ) -> LatencyDistribution:
-    """Law of the time [s] between a prompt's last step and its cache at the decode replica.
+    """Distribution of the time [s] between a prompt's last step and its cache at the decode replica.
 
     Args:
         deployment: the pools.
@@ -49,10 +49,10 @@ def transfer_law(
     waited_s = kv_transfer_times_s(deployment, lengths)
     if deployment.transfer.layerwise and last_step_s is not None:
         waited_s = exposed_s(waited_s, deployment.pools[0].config.llm.num_layers, last_step_s(lengths.inputs))
-    law = LatencyDistribution.from_samples(waited_s, lengths.probabilities)
+    distribution = LatencyDistribution.from_samples(waited_s, lengths.probabilities)
     if not deployment.transfer.shared or link is None:
-        return law
-    return summed(law, link.wait)
+        return distribution
+    return summed(distribution, link.wait)
 
 
 def waiting_for_link(deployment: Deployment, lengths: TokenLengths, rate_per_s: float) -> LinkWait:

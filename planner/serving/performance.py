@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.core import ClosedLoop, JointLaw, LatencyDistribution, Metric, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import Batching, Order
-from planner.queueing import LinkWait, QueueLatency, summed, transient_wait_law, work_variance_per_s
+from planner.queueing import LinkWait, QueueLatency, summed, transient_wait_distribution, work_variance_per_s
 from planner.serving.closed_loop import closed_performance
 from planner.serving.closed_loop_disaggregated import tandem_performance
 from planner.serving.kv_transfer import (
@@ -22,10 +22,16 @@ from planner.serving.kv_transfer import (
     kv_transfer_times_s,
     tandem_itl,
     tandem_tpot,
-    transfer_law,
+    transfer_distribution,
     waiting_for_link,
 )
-from planner.serving.request_classes import class_performance, class_performances, kinds_of, mixed_law, ordered_laws
+from planner.serving.request_classes import (
+    class_performance,
+    class_performances,
+    kinds_of,
+    mixed_distribution,
+    ordered_distributions,
+)
 from planner.serving.router import with_joint
 from planner.serving.stage import (
     Stage,
@@ -49,6 +55,7 @@ from planner.serving.types import (
     predicted_attainment,
 )
 from planner.serving.uncertainty import latency_intervals
+from planner.workload import ClosedLoop, JointDistribution, LatencyDistribution, TokenLengths, Workload
 
 __all__ = ["evaluate"]
 
@@ -152,9 +159,9 @@ def _in_order(stage: Stage) -> tuple[QueueLatency, tuple[ClassPerformance, ...]]
     reordered = len({kind.place for kind in kinds}) > 1
     if not queue.stable or queue.joint is None or not (reordered or len(workload.classes) > 1):
         return queue, ()
-    laws = ordered_laws(queue, kinds, schedule)
-    classes = class_performances(workload, laws, kinds) if len(workload.classes) > 1 else ()
-    return (with_joint(queue, mixed_law(laws, kinds)) if reordered else queue), classes
+    distributions = ordered_distributions(queue, kinds, schedule)
+    classes = class_performances(workload, distributions, kinds) if len(workload.classes) > 1 else ()
+    return (with_joint(queue, mixed_distribution(distributions, kinds)) if reordered else queue), classes
 
 
 def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Performance:
@@ -167,8 +174,8 @@ def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Perfo
     ttft = tpot = e2e = itl = LatencyDistribution.unbounded()
     transfer_s = float(kv_transfer_times_s(deployment, second.lengths) @ second.lengths.probabilities)
     if stable:
-        law = transfer_law(deployment, second.lengths, link, _last_step(first))
-        ttft, tpot, itl, e2e = _handed_over(deployment, prompts.ttft, law, second)
+        distribution = transfer_distribution(deployment, second.lengths, link, _last_step(first))
+        ttft, tpot, itl, e2e = _handed_over(deployment, prompts.ttft, distribution, second)
         nothing = LatencyDistribution.constant(0.0)
         tpot = LatencyDistribution.mixture([(tpot, share), (nothing, 1.0 - share)])
         e2e = LatencyDistribution.mixture([(e2e, share), (prompts.ttft, 1.0 - share)])
@@ -186,7 +193,7 @@ def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Perfo
         requests=0,
         assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         samples_s={},
-        joint=JointLaw.independent(ttft, tpot) if stable else None,
+        joint=JointDistribution.independent(ttft, tpot) if stable else None,
         classes=_classes_handed_over(deployment, workload, link, classes, first, second) if stable else (),
         link_utilisation=link.utilisation,
     )
@@ -197,7 +204,7 @@ def _last_step(prefill: Stage) -> Callable[[FloatArray], FloatArray]:
     server = prefill.model.server
 
     def last_step_s(tokens: FloatArray) -> FloatArray:
-        last = tokens - (np.ceil(tokens / server.token_budget) - 1.0) * server.token_budget
+        last = tokens - (np.ceil(tokens / server.max_batched_tokens) - 1.0) * server.max_batched_tokens
         return server.step_s(np.zeros_like(last), last)
 
     return last_step_s
@@ -206,7 +213,7 @@ def _last_step(prefill: Stage) -> Callable[[FloatArray], FloatArray]:
 def _handed_over(
     deployment: Deployment, prompt: LatencyDistribution, transfer: LatencyDistribution, decode: Stage
 ) -> tuple[LatencyDistribution, LatencyDistribution, LatencyDistribution, LatencyDistribution]:
-    """TTFT, TPOT, ITL and E2E of requests that decode, from the law of their prompts and of the hand-over.
+    """TTFT, TPOT, ITL and E2E of requests that decode, from the distribution of their prompts and of the hand-over.
 
     A first token from the decode pool takes a step there before the O - 1 that follow it.
     """
@@ -231,17 +238,19 @@ def _classes_handed_over(
     for seen, one in zip(classes, workload.classes if classes else (), strict=True):
         assert joint is not None
         decoding, share = decoding_only(one.lengths)
-        law = joint.of_lengths(decoding.inputs, decoding.outputs - 1.0, decoding.probabilities)
-        queue = replace(decode.queue, ttft=law.ttft, tpot=law.tpot, e2e=law.e2e, joint=law)
-        transfer = transfer_law(deployment, decoding, link, _last_step(first))
-        laws = _handed_over(deployment, seen.ttft, transfer, replace(decode, queue=queue, lengths=decoding))
-        ttft, tpot, _, e2e = laws
+        distribution = joint.of_lengths(decoding.inputs, decoding.outputs - 1.0, decoding.probabilities)
+        queue = replace(
+            decode.queue, ttft=distribution.ttft, tpot=distribution.tpot, e2e=distribution.e2e, joint=distribution
+        )
+        transfer = transfer_distribution(deployment, decoding, link, _last_step(first))
+        distributions = _handed_over(deployment, seen.ttft, transfer, replace(decode, queue=queue, lengths=decoding))
+        ttft, tpot, _, e2e = distributions
         latencies = {
             Metric.TTFT: LatencyDistribution.mixture([(ttft, share), (seen.ttft, 1.0 - share)]),
             Metric.TPOT: LatencyDistribution.mixture([(tpot, share), (LatencyDistribution.constant(0.0), 1.0 - share)]),
             Metric.E2E: LatencyDistribution.mixture([(e2e, share), (seen.ttft, 1.0 - share)]),
         }
-        together = JointLaw.independent(latencies[Metric.TTFT], latencies[Metric.TPOT])
+        together = JointDistribution.independent(latencies[Metric.TTFT], latencies[Metric.TPOT])
         reached = None if one.slo is None else predicted_attainment(one.slo, latencies, together)
         found.append(class_performance(one.name, seen.rate_per_s, latencies, reached))
     return tuple(found)
@@ -273,7 +282,7 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
         tpot=tpot,
         e2e=e2e,
         itl=itl,
-        joint=JointLaw.independent(ttft, tpot),
+        joint=JointDistribution.independent(ttft, tpot),
         horizon_s=horizon_s,
         assumptions=(
             *unbounded.assumptions,
@@ -283,7 +292,7 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
 
 
 def _decode_times(lengths: TokenLengths, tpot: LatencyDistribution) -> LatencyDistribution:
-    """Law of (output tokens - 1) * TPOT [s], the two taken as independent."""
+    """Distribution of (output tokens - 1) * TPOT [s], the two taken as independent."""
     few = tpot.condensed(DECODE_POINTS)
     gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(DECODE_POINTS)
     return LatencyDistribution.from_samples(
@@ -306,7 +315,7 @@ def _transient_wait(
     scv = float((tokens / mean - 1.0) ** 2 @ lengths.probabilities)
     rate, work_s = workload.rate_per_s / pool.replicas, pool.replicas / limit_per_s
     variance = work_variance_per_s(rate, work_s, scv, arrivals.scv / pool.replicas)
-    return transient_wait_law(workload.rate_per_s / limit_per_s, variance, horizon_s)
+    return transient_wait_distribution(workload.rate_per_s / limit_per_s, variance, horizon_s)
 
 
 def _assumptions(deployment: Deployment) -> tuple[str, ...]:

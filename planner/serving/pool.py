@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import InputError, TokenLengths
+from planner.core import InputError
 from planner.engine import (
     AdapterWork,
     KvAllocation,
@@ -33,6 +33,7 @@ from planner.engine import (
 from planner.queueing import BatchServer
 from planner.roofline import StepShape
 from planner.serving.types import Pool, Role
+from planner.workload import TokenLengths
 
 FloatArray = NDArray[np.float64]
 
@@ -56,7 +57,9 @@ class TokenCosts:
     held_tokens: float
 
 
-def token_costs(lengths: TokenLengths, token_budget: int, role: Role, past: FloatArray | float = 0.0) -> TokenCosts:
+def token_costs(
+    lengths: TokenLengths, max_batched_tokens: int, role: Role, past: FloatArray | float = 0.0
+) -> TokenCosts:
     """Means per token of the sums a step time depends on.
 
     A prompt of I tokens served in chunks of C reads sum_j min(j C, I) ~ I (I / C + 1) / 2 cached tokens when I > C,
@@ -65,7 +68,7 @@ def token_costs(lengths: TokenLengths, token_budget: int, role: Role, past: Floa
 
     Args:
         lengths: tokens to compute and output tokens.
-        token_budget: C.
+        max_batched_tokens: C.
         role: of the pool.
         past: P, tokens of each cell's prompt found in the prefix cache, shape (cells,).
     """
@@ -74,7 +77,7 @@ def token_costs(lengths: TokenLengths, token_budget: int, role: Role, past: Floa
     decoded = float((outputs - 1.0) @ p)
     behind = float((past * (outputs - 1.0)) @ p) / decoded if decoded > 0.0 else float(past @ p)
     mean_input = lengths.mean_input
-    pieces = np.maximum(1.0, inputs / token_budget)
+    pieces = np.maximum(1.0, inputs / max_batched_tokens)
     residence = np.ones_like(outputs) if role is Role.PREFILL else outputs
     held = inputs + (1.0 if role is Role.PREFILL else outputs)
     return TokenCosts(
@@ -157,7 +160,7 @@ class PoolModel:
             prompt_s = timer.times_s(prompts, np.asarray(np.interp(tokens, grid, table))) * (tokens > 0.0)
             return np.asarray(decode_s + prompt_s)
 
-        return BatchServer(step_s=step_s, token_budget=config.max_batched_tokens, max_running=self.max_running)
+        return BatchServer(step_s=step_s, max_batched_tokens=config.max_batched_tokens, max_running=self.max_running)
 
     def _extras_s(self) -> Callable[[FloatArray, FloatArray], FloatArray] | None:
         """Grammar masks and adapters on top of a step [s], from running sequences and prompt tokens; None without."""

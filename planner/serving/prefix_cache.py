@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import RequestClass, TokenLengths, Workload
 from planner.engine import expected_distinct
 from planner.queueing import pool_hits, uncached
 from planner.serving.types import Pool, Router
+from planner.workload import RequestClass, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
-from planner.core import InputError, LatencyTarget, Metric, Slo, Workload
+from planner.core import InputError, Metric
 from planner.serving.performance import evaluate
 from planner.serving.stage import largest_stable_rate_per_s
 from planner.serving.types import Deployment, Performance
+from planner.workload import LatencyTarget, Slo, Workload
 
 FloatArray = NDArray[np.float64]
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import JointLaw, LatencyDistribution, Metric, RequestClass, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import Order, Schedule
 from planner.queueing import QueueLatency, priority_second_moments, priority_waits, stretched_wait
 from planner.serving.types import ClassPerformance, predicted_attainment
+from planner.workload import JointDistribution, LatencyDistribution, RequestClass, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
 
@@ -97,8 +98,8 @@ def waiting_ratios(kinds: Sequence[Kind], load: float, by_outputs: bool, preempt
     return np.asarray(np.stack([mean, second])[:, which])
 
 
-def ordered_laws(queue: QueueLatency, kinds: Sequence[Kind], schedule: Schedule) -> list[JointLaw]:
-    """TTFT and TPOT of each kind of request at a pool whose first-come law is `queue`."""
+def ordered_distributions(queue: QueueLatency, kinds: Sequence[Kind], schedule: Schedule) -> list[JointDistribution]:
+    """TTFT and TPOT of each kind of request at a pool whose first-come distribution is `queue`."""
     assert queue.joint is not None
     joint = queue.joint
     alike = [joint.of_lengths(k.lengths.inputs, k.lengths.outputs - 1.0, k.lengths.probabilities) for k in kinds]
@@ -107,36 +108,48 @@ def ordered_laws(queue: QueueLatency, kinds: Sequence[Kind], schedule: Schedule)
     by_slots = queue.limit == "running"
     ratios = waiting_ratios(kinds, queue.utilisation, by_slots, schedule.preempts and by_slots)
     step_s = queue.mean_step_s
-    return [_waiting(law, step_s, *ratio) for law, ratio in zip(alike, ratios.T.tolist(), strict=True)]
+    return [
+        _waiting(distribution, step_s, *ratio) for distribution, ratio in zip(alike, ratios.T.tolist(), strict=True)
+    ]
 
 
-def _waiting(law: JointLaw, step_s: float, mean_ratio: float, second_ratio: float) -> JointLaw:
+def _waiting(
+    distribution: JointDistribution, step_s: float, mean_ratio: float, second_ratio: float
+) -> JointDistribution:
     """The same requests, their waits beyond the step in progress [s] changed by ratios of mean and second moment."""
-    alone_s = law.first_s.min(axis=1, keepdims=True)
-    alone_s = np.minimum(alone_s + step_s, law.first_s)
-    waits = replace(law, first_s=law.first_s - alone_s).ttft
+    alone_s = distribution.first_s.min(axis=1, keepdims=True)
+    alone_s = np.minimum(alone_s + step_s, distribution.first_s)
+    waits = replace(distribution, first_s=distribution.first_s - alone_s).ttft
     moved = stretched_wait(waits, mean_ratio, second_ratio)
-    return replace(law, first_s=alone_s + np.interp(law.first_s - alone_s, waits.support_s, moved.support_s))
+    return replace(
+        distribution, first_s=alone_s + np.interp(distribution.first_s - alone_s, waits.support_s, moved.support_s)
+    )
 
 
-def mixed_law(laws: Sequence[JointLaw], kinds: Sequence[Kind]) -> JointLaw:
+def mixed_distribution(distributions: Sequence[JointDistribution], kinds: Sequence[Kind]) -> JointDistribution:
     """All kinds together: prompt groups of each kind side by side."""
-    first_s = np.concatenate([law.first_s for law in laws])
-    weights = np.concatenate([kind.share * law.weights for law, kind in zip(laws, kinds, strict=True)], axis=1)
-    prompts = np.concatenate([law.prompts for law in laws])
-    return replace(laws[0], first_s=first_s, weights=weights / weights.sum(), prompts=prompts)
+    first_s = np.concatenate([distribution.first_s for distribution in distributions])
+    weights = np.concatenate(
+        [kind.share * distribution.weights for distribution, kind in zip(distributions, kinds, strict=True)], axis=1
+    )
+    prompts = np.concatenate([distribution.prompts for distribution in distributions])
+    return replace(distributions[0], first_s=first_s, weights=weights / weights.sum(), prompts=prompts)
 
 
 def class_performances(
-    workload: Workload, laws: Sequence[JointLaw], kinds: Sequence[Kind]
+    workload: Workload, distributions: Sequence[JointDistribution], kinds: Sequence[Kind]
 ) -> tuple[ClassPerformance, ...]:
     """One entry per class of the workload, in its order."""
     found = []
     for one in workload.classes:
-        mine = [(law, kind) for law, kind in zip(laws, kinds, strict=True) if kind.name == one.name]
-        law = mixed_law([law for law, _ in mine], [kind for _, kind in mine])
-        latencies = {Metric.TTFT: law.ttft, Metric.TPOT: law.tpot, Metric.E2E: law.e2e}
-        share = None if one.slo is None else predicted_attainment(one.slo, latencies, law)
+        mine = [
+            (distribution, kind)
+            for distribution, kind in zip(distributions, kinds, strict=True)
+            if kind.name == one.name
+        ]
+        distribution = mixed_distribution([distribution for distribution, _ in mine], [kind for _, kind in mine])
+        latencies = {Metric.TTFT: distribution.ttft, Metric.TPOT: distribution.tpot, Metric.E2E: distribution.e2e}
+        share = None if one.slo is None else predicted_attainment(one.slo, latencies, distribution)
         found.append(class_performance(one.name, workload.rate_per_s * one.share, latencies, share))
     return tuple(found)
 
@@ -144,6 +157,6 @@ def class_performances(
 def class_performance(
     name: str, rate_per_s: float, latencies: Mapping[Metric, LatencyDistribution], attainment: float | None
 ) -> ClassPerformance:
-    """One class, from its laws by metric."""
+    """One class, from its distributions by metric."""
     ttft, tpot, e2e = (latencies[metric] for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E))
     return ClassPerformance(name, rate_per_s, ttft, tpot, e2e, attainment)

@@ -20,17 +20,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import ArrivalProcess, JointLaw, LatencyDistribution, TokenLengths
 from planner.queueing import (
     QueueLatency,
     random_share,
-    random_wait_law,
-    round_robin_wait_law,
+    random_wait_distribution,
+    round_robin_wait_distribution,
     routed_wait,
-    shortest_queue_wait_law,
-    two_choices_wait_law,
+    shortest_queue_wait_distribution,
+    two_choices_wait_distribution,
 )
 from planner.serving.types import Pool, Role, Router
+from planner.workload import ArrivalProcess, JointDistribution, LatencyDistribution, TokenLengths
 
 FloatArray = NDArray[np.float64]
 Solve = Callable[[ArrivalProcess, int], QueueLatency]
@@ -51,9 +51,11 @@ def routed_queue(solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, 
     if pool.role is Role.DECODE:
         return in_turn
     if router is not Router.POWER_OF_TWO:
-        return _nearer(in_turn, lengths, arrivals, pool, round_robin_wait_law, shortest_queue_wait_law)
+        return _nearer(
+            in_turn, lengths, arrivals, pool, round_robin_wait_distribution, shortest_queue_wait_distribution
+        )
     if pool.role is Role.PREFILL:
-        return _nearer(apart, lengths, arrivals, pool, random_wait_law, two_choices_wait_law)
+        return _nearer(apart, lengths, arrivals, pool, random_wait_distribution, two_choices_wait_distribution)
     return _between(apart, in_turn)
 
 
@@ -70,19 +72,19 @@ def _nearer(
     joint, load = queue.joint, min(queue.utilisation, FULLEST)
     known = 1.0 if pool.role is Role.PREFILL else queue.ttft.mean_s / queue.e2e.mean_s
     work = LatencyDistribution.from_samples(lengths.inputs / lengths.mean_input, lengths.probabilities)
-    laws = [law(work, load, pool.replicas, arrivals.scv) for law in (plain, good)]
+    distributions = [distribution(work, load, pool.replicas, arrivals.scv) for distribution in (plain, good)]
     alone_s = joint.first_s.min(axis=1, keepdims=True)
     waits = replace(joint, first_s=joint.first_s - alone_s).ttft
-    moved = routed_wait(waits, *laws)
+    moved = routed_wait(waits, *distributions)
     moved_s = alone_s + np.interp(
         np.interp(joint.first_s - alone_s, waits.support_s, _ranks(waits)), _ranks(moved), moved.support_s
     )
     return with_joint(queue, replace(joint, first_s=(1.0 - known) * joint.first_s + known * moved_s))
 
 
-def _ranks(law: LatencyDistribution) -> FloatArray:
+def _ranks(distribution: LatencyDistribution) -> FloatArray:
     """Probability below the middle of each support point."""
-    return np.asarray(np.cumsum(law.weights) - law.weights / 2.0)
+    return np.asarray(np.cumsum(distribution.weights) - distribution.weights / 2.0)
 
 
 def _between(one: QueueLatency, other: QueueLatency) -> QueueLatency:
@@ -93,8 +95,8 @@ def _between(one: QueueLatency, other: QueueLatency) -> QueueLatency:
     return with_joint(other, replace(other.joint, first_s=first_s, token_s=token_s))
 
 
-def with_joint(queue: QueueLatency, joint: JointLaw) -> QueueLatency:
-    """The same queue with another joint law of TTFT and TPOT, and what follows from it."""
+def with_joint(queue: QueueLatency, joint: JointDistribution) -> QueueLatency:
+    """The same queue with another joint distribution of TTFT and TPOT, and what follows from it."""
     if not np.any(joint.gaps > 0.0):
         return replace(queue, joint=joint, ttft=joint.ttft, e2e=joint.ttft)
     return replace(queue, joint=joint, ttft=joint.ttft, tpot=joint.tpot, e2e=joint.e2e)

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.core import MAX_SCV, ArrivalProcess, InputError, LatencyDistribution, Metric, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import Batching, ReplicaConfig, require_room, step_timer
 from planner.queueing import (
     BatchServer,
@@ -36,6 +36,7 @@ from planner.serving.prefix_cache import Cached, has_prefixes, with_cache
 from planner.serving.router import routed_queue
 from planner.serving.static_batching import largest_static_rate_per_s
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
+from planner.workload import MAX_SCV, ArrivalProcess, LatencyDistribution, TokenLengths, Workload
 
 WINDOWS = 64
 """Windows at which the dispersion of recorded arrivals is looked at."""
@@ -165,7 +166,7 @@ def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     joint = queue.joint
     if not queue.stable or joint is None:
         return queue
-    chunk = max(model.server.token_budget - queue.mean_running, 1.0)
+    chunk = max(model.server.max_batched_tokens - queue.mean_running, 1.0)
     beyond_s = np.array(_own_attention_s(_Model(model), tuple(joint.prompts.tolist()), chunk))
     first_s = joint.first_s + beyond_s[:, None]
     joint = replace(joint, first_s=np.maximum(first_s, LEAST_OWN * joint.first_s.min()))
@@ -241,7 +242,7 @@ def _under(
 
 def _prompt_load(model: PoolModel, lengths: TokenLengths, rate_per_s: float, running: float) -> float:
     """Share of the time that full steps beside so many decodes need for the prompts that arrive."""
-    chunk = max(model.server.token_budget - running, 1.0)
+    chunk = max(model.server.max_batched_tokens - running, 1.0)
     step_s = float(model.server.step_s(np.array(running), np.array(chunk)))
     return rate_per_s / model.pool.replicas * lengths.mean_input * step_s / chunk
 
@@ -360,9 +361,9 @@ def _steady_states(role: Role, server: BatchServer, lengths: TokenLengths) -> tu
     gaps = lengths.mean_output - 1.0
     ratio = 0.0 if role is Role.DECODE else lengths.mean_input / gaps if gaps > 0.0 else math.inf
     if role is Role.PREFILL or not math.isfinite(ratio):
-        prompts = np.geomspace(1.0, server.token_budget, _LOADS)
+        prompts = np.geomspace(1.0, server.max_batched_tokens, _LOADS)
         return np.zeros(_LOADS), prompts, prompts / lengths.mean_input
-    most = min(server.max_running, server.token_budget / (1.0 + ratio))
+    most = min(server.max_running, server.max_batched_tokens / (1.0 + ratio))
     running = np.geomspace(most / 1e3, most, _LOADS)
     return running, running * ratio, running / gaps
 
@@ -392,7 +393,7 @@ def idle_latencies(pool: Pool, workload: Workload) -> dict[Metric, LatencyDistri
     """
     lengths = workload.lengths
     model = pool_model(pool, lengths)
-    budget, step_s = model.server.token_budget, model.server.step_s
+    budget, step_s = model.server.max_batched_tokens, model.server.step_s
     whole = np.floor(lengths.inputs / budget)
     rest = lengths.inputs - whole * budget
     chunk = step_s(np.zeros(1), np.array([float(budget)]))[0]

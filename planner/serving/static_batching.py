@@ -12,11 +12,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import ClosedLoop, InputError, TokenLengths, Workload
+from planner.core import InputError
 from planner.engine import KvAllocation, memory_footprint, require_room, step_timer
-from planner.queueing import QueueLatency, StaticServer, largest_static_rate, longest_law, static_pool
+from planner.queueing import QueueLatency, StaticServer, largest_static_rate, longest_distribution, static_pool
 from planner.roofline import StepShape
 from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
+from planner.workload import ClosedLoop, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
 
@@ -84,8 +85,8 @@ def _pool_performance(pool: Pool, workload: Workload, queue: QueueLatency) -> Po
         running = workload.rate_per_s / pool.replicas * (workload.lengths.mean_output - 1.0) * queue.tpot.mean_s
     config, lengths = pool.config, workload.lengths
     size = max(queue.mean_running, 1.0)
-    _, outputs, law = longest_law(lengths, max(1, round(size)))
-    longest = float(law.sum(axis=0) @ outputs)
+    _, outputs, distribution = longest_distribution(lengths, max(1, round(size)))
+    longest = float(distribution.sum(axis=0) @ outputs)
     step = step_timer(config).itemised(StepShape(size, size * (lengths.mean_input + longest / 2.0)))
     o, p = lengths.outputs, lengths.probabilities
     held = lengths.mean_input + float((o - o**2 / (2.0 * max(longest, 1.0))) @ p)

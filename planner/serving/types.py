@@ -14,18 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from planner.core import (
-    Frozen,
-    InputError,
-    JointLaw,
-    LatencyDistribution,
-    LatencyTarget,
-    Metric,
-    Slo,
-    batch_quantile_interval,
-)
+from planner.core import Frozen, InputError, Metric
 from planner.engine import ReplicaConfig
 from planner.roofline import Bound
+from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, batch_quantile_interval
 
 
 class Role(StrEnum):
@@ -192,10 +184,12 @@ class PoolPerformance:
     preempted: float = 0.0
 
 
-def predicted_attainment(slo: Slo, laws: Mapping[Metric, LatencyDistribution], joint: JointLaw | None) -> float:
-    """Share of requests that meet every threshold at once, from laws; targets on single gaps (ITL) do not count.
+def predicted_attainment(
+    slo: Slo, distributions: Mapping[Metric, LatencyDistribution], joint: JointDistribution | None
+) -> float:
+    """Share of requests that meet every threshold at once, from distributions; targets on single gaps (ITL) do not count.
 
-    TTFT and TPOT together by their joint law; what else there is enters by the Frechet lower bound
+    TTFT and TPOT together by their joint distribution; what else there is enters by the Frechet lower bound
     max(0, sum of single shares - (their number - 1)), which holds whatever the dependence.
     """
     asked = {target.metric for target in slo.targets if target.metric is not Metric.ITL}
@@ -205,7 +199,7 @@ def predicted_attainment(slo: Slo, laws: Mapping[Metric, LatencyDistribution], j
     shares = []
     if joint is not None and {Metric.TTFT, Metric.TPOT} <= asked:
         shares.append(joint.within(strictest.pop(Metric.TTFT), strictest.pop(Metric.TPOT)))
-    shares += [laws[metric].cdf(threshold_s) for metric, threshold_s in strictest.items()]
+    shares += [distributions[metric].cdf(threshold_s) for metric, threshold_s in strictest.items()]
     return max(0.0, sum(shares) - (len(shares) - 1))
 
 
@@ -268,7 +262,7 @@ class Performance:
     steady: Performance | None = None
     interval: Mapping[Metric, tuple[float, float]] = field(default_factory=dict)
     classes: tuple[ClassPerformance, ...] = ()
-    joint: JointLaw | None = None
+    joint: JointDistribution | None = None
     horizon_s: float = 0.0
     link_utilisation: float = 0.0
 
@@ -307,13 +301,13 @@ class Performance:
         if self.samples_s:
             met = [self.samples_s[target.metric] <= target.threshold_s for target in targets]
             return float(np.logical_and.reduce(met).mean())
-        laws = {metric: self.distribution(metric) for metric in Metric}
-        return predicted_attainment(slo, laws, self.joint)
+        distributions = {metric: self.distribution(metric) for metric in Metric}
+        return predicted_attainment(slo, distributions, self.joint)
 
     def confidence_s(self, metric: Metric, percentile: float) -> tuple[float, float] | None:
         """Where a simulated percentile [s] lies with 95 % confidence, by batch means; None when analytic or too short.
 
-        `planner.core.latency.batch_quantile_interval` says how.
+        `planner.workload.latency.batch_quantile_interval` says how.
         """
         samples_s = self.samples_s.get(metric)
         return None if samples_s is None else batch_quantile_interval(samples_s, percentile)

@@ -22,7 +22,7 @@ from planner.roofline import Family, Silicon, StepShape, step_operators
 from planner.serving.types import Deployment, Role
 
 NORMAL_95 = 1.645
-"""95 % quantile of the standard normal law: the middle 90 % lie within."""
+"""95 % quantile of the standard normal distribution: the middle 90 % lie within."""
 
 
 def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
@@ -78,7 +78,7 @@ def latency_intervals(
 
 
 def interval(mean_s: float, spread: float) -> tuple[float, float]:
-    """The middle 90 % [s] of a log-normal law of this median [s] and standard deviation of the logarithm.
+    """The middle 90 % [s] of a log-normal distribution of this median [s] and standard deviation of the logarithm.
 
     >>> low, high = interval(21.0, 0.07)
     >>> round(low, 1), round(high, 1)  # 21 * exp(-+ 1.645 * 0.07)

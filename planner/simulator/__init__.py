@@ -67,12 +67,13 @@ durations are a line through the first and the last (error below 1e-4 of a step)
 
 from __future__ import annotations
 
-from planner.core import ClosedLoop, InputError, RecordedArrivals, Workload
+from planner.core import InputError
 from planner.engine import LoraAdapters, require_room
 from planner.serving import Deployment, Performance
 from planner.simulator.outcome import closed_performance, open_performance
 from planner.simulator.pools import Progress, play
 from planner.simulator.traffic import IntArray, Offered, draw
+from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
 __all__ = ["simulate"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.core import ClosedLoop, LatencyDistribution, Metric, RequestClass, Slo, Workload
+from planner.core import Metric
 from planner.engine import Batching, KvAllocation, StepTimer
 from planner.roofline import Bound, StepShape
 from planner.serving import (
@@ -22,6 +22,7 @@ from planner.serving import (
 )
 from planner.simulator.pools import Played, Served
 from planner.simulator.traffic import FloatArray, IntArray, Offered
+from planner.workload import ClosedLoop, LatencyDistribution, RequestClass, Slo, Workload
 
 TIMED_AT_ONCE = 8192
 """Runs of steps whose operators are timed in one call: keeps memory small."""
@@ -93,21 +94,21 @@ def _performance(
 ) -> Performance:
     """Latencies of the chosen requests; pool figures and tokens over a window [s]."""
     samples = _samples_s(offered, played, chosen)
-    laws = {metric: LatencyDistribution.from_samples(values) for metric, values in samples.items()}
+    distributions = {metric: LatencyDistribution.from_samples(values) for metric, values in samples.items()}
     ended = (played.end_s > window_s[0]) & (played.end_s <= window_s[1])
     sent_s = played.transfer_s[chosen]
     sent_s = sent_s[~np.isnan(sent_s)]
     pools = tuple(_pool_performance(one, offered, chosen, window_s) for one in played.pools)
     lengths = float(offered.inputs[chosen].mean()), float(offered.outputs[chosen].mean())
-    means = {metric: law.mean_s for metric, law in laws.items()}
+    means = {metric: distribution.mean_s for metric, distribution in distributions.items()}
     return Performance(
         method=Method.SIMULATED,
         rate_per_s=rate_per_s,
         stable=True,
-        ttft=laws[Metric.TTFT],
-        tpot=laws[Metric.TPOT],
-        e2e=laws[Metric.E2E],
-        itl=_token_gaps(played.pools[-1].gaps, window_s) or laws[Metric.TPOT],
+        ttft=distributions[Metric.TTFT],
+        tpot=distributions[Metric.TPOT],
+        e2e=distributions[Metric.E2E],
+        itl=_token_gaps(played.pools[-1].gaps, window_s) or distributions[Metric.TPOT],
         pools=pools,
         kv_transfer_s=float(sent_s.mean()) if sent_s.size else 0.0,
         requests=chosen.size,
@@ -129,7 +130,7 @@ def _samples_s(offered: Offered, played: Played, chosen: IntArray) -> dict[Metri
 
 
 def _token_gaps(gaps: FloatArray, window_s: tuple[float, float]) -> LatencyDistribution | None:
-    """The law of the gaps [s] between tokens that ended in a window [s]; None when there were none."""
+    """The distribution of the gaps [s] between tokens that ended in a window [s]; None when there were none."""
     end_s, gap_s, count = gaps.T
     inside = (end_s > window_s[0]) & (end_s <= window_s[1]) & (count > 0)
     return LatencyDistribution.from_samples(gap_s[inside], count[inside]) if inside.any() else None
@@ -145,14 +146,14 @@ def _class_performances(
         if not mine.any():
             continue
         own = {metric: values[mine] for metric, values in samples.items()}
-        laws = {metric: LatencyDistribution.from_samples(values) for metric, values in own.items()}
+        distributions = {metric: LatencyDistribution.from_samples(values) for metric, values in own.items()}
         found.append(
             ClassPerformance(
                 name=one.name,
                 rate_per_s=rate_per_s * float(mine.mean()),
-                ttft=laws[Metric.TTFT],
-                tpot=laws[Metric.TPOT],
-                e2e=laws[Metric.E2E],
+                ttft=distributions[Metric.TTFT],
+                tpot=distributions[Metric.TPOT],
+                e2e=distributions[Metric.E2E],
                 attainment=None if one.slo is None else _attainment(one.slo, own),
             )
         )

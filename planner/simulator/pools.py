@@ -14,13 +14,13 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from planner.core import RequestClass
 from planner.engine import kv_transfer_bytes
 from planner.serving import Deployment, Pool, PoolLimit, Role, Router
 from planner.simulator.clock import Clock
 from planner.simulator.replica import Ledger, Replica
 from planner.simulator.rules import ClassRules, rules_of
 from planner.simulator.traffic import FloatArray, IntArray, Offered
+from planner.workload import RequestClass
 
 _END, _SENT, _ARRIVAL = 0, 1, 2
 _Event = tuple[float, int, int, int, int]

@@ -310,7 +310,7 @@ class Replica:
             return False
         if self.hold is None:
             self.hold = self.ticks + waits
-        enough = self.schedule.batch_wait_fill * self.rules.token_budget
+        enough = self.schedule.batch_wait_fill * self.rules.max_batched_tokens
         if self.ticks >= self.hold or sum(sequence.tokens for sequence in self.waiting) >= enough:
             self.hold = None
         return self.hold is not None
@@ -350,7 +350,7 @@ class Replica:
         if sequence.ready is not ready:
             return False
         if self.schedule.whole_prompts and sequence.tokens > room:
-            alone = only and sequence.tokens > self.rules.token_budget
+            alone = only and sequence.tokens > self.rules.max_batched_tokens
             if not alone:
                 return False
         return self._cap(sequence, joining) is None
@@ -372,7 +372,7 @@ class Replica:
         """A step with prompt chunks, or None when there is none to take in."""
         whole, block = self.schedule.whole_prompts, self.rules.memory.block_tokens
         decodes, context = (len(self.decoding), self.context) if self.is_mixed else (0, 0.0)
-        room: float = self.rules.token_budget - decodes * self.rules.tokens_per_decode
+        room: float = self.rules.max_batched_tokens - decodes * self.rules.tokens_per_decode
         chunk = pairs = cached = 0.0
         chunks = 0
         ended: list[Sequence] = []
@@ -484,7 +484,7 @@ class Replica:
 
     def _padded_step(self, batch: StaticBatch) -> _Plan:
         """The next prompt tokens, up to the budget; first tokens come after the last of them."""
-        shape = (0, 0.0, *batch.next_chunk(self.rules.token_budget))
+        shape = (0, 0.0, *batch.next_chunk(self.rules.max_batched_tokens))
         ended = [] if batch.in_prompts else batch.sequences
         return _Plan(self.now_s, self.now_s + self.clock.step_s(*shape), 1, shape, 0, ended, None)
 

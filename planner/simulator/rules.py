@@ -12,7 +12,7 @@ from planner.simulator.cache import CacheLimits
 
 @dataclass(frozen=True)
 class ClassRules:
-    """How one request class is treated: see `planner.core.workload.RequestClass`."""
+    """How one request class is treated: see `planner.workload.workload.RequestClass`."""
 
     priority: int = 0
     weight: float = 1.0
@@ -26,7 +26,7 @@ class Rules:
         role: of its pool.
         schedule: the engine's policy.
         max_running: most sequences at once.
-        token_budget: most tokens of a step.
+        max_batched_tokens: most tokens of a step.
         tokens_per_decode: tokens of the budget that a decoding sequence takes (its drafts included).
         tokens_per_step: tokens a decoding sequence gains in a step, on average.
         lag_steps: steps between the boundary at which a request is looked at and its being queued.
@@ -41,7 +41,7 @@ class Rules:
     role: Role
     schedule: Schedule
     max_running: int
-    token_budget: int
+    max_batched_tokens: int
     tokens_per_decode: int
     tokens_per_step: float
     lag_steps: int
@@ -79,7 +79,7 @@ def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> R
         role=pool.role,
         schedule=config.schedule,
         max_running=running,
-        token_budget=config.max_batched_tokens,
+        max_batched_tokens=config.max_batched_tokens,
         tokens_per_decode=per_decode,
         tokens_per_step=speculation.tokens_per_step if speculation else 1.0,
         lag_steps=config.costs.lag_steps,

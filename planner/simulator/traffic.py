@@ -12,8 +12,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import ClosedLoop, InputError, RecordedArrivals, RequestClass, Workload
+from planner.core import InputError
 from planner.engine import LoraAdapters, popularity
+from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -105,7 +106,7 @@ def _kinds(classes: tuple[RequestClass, ...], count: int, seed: int) -> IntArray
 
 
 def _lengths(workload: Workload, kind: IntArray, seed: int, recorded: int) -> tuple[IntArray, IntArray]:
-    """Tokens of each request from the law of its class; of the first `recorded` as they came, where arrivals are."""
+    """Tokens of each request from the distribution of its class; of the first `recorded` as they came, where arrivals are."""
     inputs, outputs = np.empty_like(kind), np.empty_like(kind)
     for index, one in enumerate(workload.classes):
         mine = kind == index

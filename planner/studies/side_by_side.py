@@ -16,7 +16,7 @@ from hardware_db import HardwareDb
 from planner.core import PLAN, InputError, Metric, PlannerError, Table, change, money, percent, significant, with_unit
 from planner.engine import ReplicaConfig
 from planner.fleet import Alternative, Plan, PlanRequest, Progress, TargetCheck, plan
-from planner.report import token_laws
+from planner.report import token_distributions
 from planner.scenario import (
     MAX_SCENARIO_BYTES,
     SCENARIO_KEY,
@@ -269,7 +269,7 @@ def _traffic(request: PlanRequest) -> str:
 
 
 def _mean_tokens(request: PlanRequest) -> str:
-    inputs, outputs = (law.mean_s for law in token_laws(request.workload.lengths))
+    inputs, outputs = (distribution.mean_s for distribution in token_distributions(request.workload.lengths))
     return f"{inputs:,.0f} in, {outputs:,.0f} out"
 
 

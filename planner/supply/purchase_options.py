@@ -27,15 +27,15 @@ class Way:
     """One way of getting GPUs of a SKU: the price or terms, USD per GPU-hour, GPUs at once, most GPUs, usable share."""
 
     origin: Price | OwnedGpus
-    usd_per_h: float
+    usd_per_hour: float
     block: int
     at_most: int | None
     usable_share: float = 1.0
 
     @property
-    def usd_per_usable_h(self) -> float:
+    def usd_per_usable_hour(self) -> float:
         """Cost [USD] of an hour of a GPU that can be counted on."""
-        return self.usd_per_h / self.usable_share
+        return self.usd_per_hour / self.usable_share
 
     @property
     def commitment(self) -> str:
@@ -70,7 +70,7 @@ def ways_of(
         ways.append(Way(price, price.usd_per_gpu_hour, block, None, share))
     if gpu.id in policy.owned:
         ways.append(_owned_way(policy.owned[gpu.id], gpu, policy.granularity))
-    return sorted(ways, key=lambda way: way.usd_per_usable_h)
+    return sorted(ways, key=lambda way: way.usd_per_usable_hour)
 
 
 def _owned_way(owned: OwnedGpus, gpu: GpuSku, granularity: Granularity) -> Way:

@@ -153,7 +153,7 @@ def resources_of(
             continue
         names = names_of(ways)
         prices |= {(sku, name): way.origin for name, way in zip(names, ways, strict=True)}
-        cheapest[sku] = min(way.usd_per_usable_h for way in ways)
+        cheapest[sku] = min(way.usd_per_usable_hour for way in ways)
         resources.append(_gpus(sku, names, ways, most, limits))
     _check_pins(limits, unavailable, cheapest)
     resources += [_switching(sku, limits) for sku in cheapest if limits.switching_usd_per_gpu > 0.0]
@@ -239,7 +239,7 @@ def _gpus(sku: str, names: Sequence[str], ways: Sequence[Way], most: int | None,
     purchases = tuple(
         Purchase(
             name=name,
-            usd_per_h=way.usd_per_h,
+            usd_per_hour=way.usd_per_hour,
             committed=way.is_committed,
             block=way.block,
             at_most=way.at_most,
@@ -256,9 +256,9 @@ def _switching(sku: str, limits: FleetLimits) -> Resource:
     Equation: switching_usd_per_gpu / switching_hours [USD/h] for each GPU beyond `existing`, at the largest fleet of
     any period.
     """
-    today = Purchase(name="running today", usd_per_h=0.0, committed=True, at_most=limits.existing.get(sku, 0))
+    today = Purchase(name="running today", usd_per_hour=0.0, committed=True, at_most=limits.existing.get(sku, 0))
     usd = limits.switching_usd_per_gpu / limits.switching_hours
-    new = Purchase(name="new", usd_per_h=usd, committed=True)
+    new = Purchase(name="new", usd_per_hour=usd, committed=True)
     return Resource(name=switching_resource(sku), purchases=(today, new) if today.at_most else (new,))
 
 
@@ -345,7 +345,7 @@ class PurchaseCost:
 
 @dataclass(frozen=True)
 class SupplyCost:
-    """What all that is bought costs: an allocation's `cost_per_h` less its starts and what units cost by themselves."""
+    """What all that is bought costs: an allocation's `cost_usd_per_hour` less its starts and what units cost by themselves."""
 
     purchases: tuple[PurchaseCost, ...]
 
@@ -388,7 +388,7 @@ def cost_of(
                 bound = f"needs one amount for each of {len(periods)} periods"
                 raise InputError(f"bought.{resource}.{name}", len(amounts), bound, "give the allocation's own periods")
             mean = math.fsum(x * p.hours for x, p in zip(amounts, periods, strict=True)) / horizon
-            usd = mean * supply.purchase(resource, name).usd_per_h
+            usd = mean * supply.purchase(resource, name).usd_per_hour
             most = max(amounts, default=0.0)
             lines.append(PurchaseCost(resource, name, mean, most, usd, supply.prices.get((resource, name))))
     return SupplyCost(tuple(lines))

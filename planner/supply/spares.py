@@ -59,7 +59,7 @@ def surviving(replicas: int, gpus_per_replica: int, node_gpus: int, limits: Flee
 def availability(up_h: float, down_h: float) -> float:
     """Share of time that something is up that fails and is repaired again and again.
 
-    Equation: A = MTBF / (MTBF + MTTR), for any laws of the two times with these means (alternating renewal
+    Equation: A = MTBF / (MTBF + MTTR), for any distributions of the two times with these means (alternating renewal
     process; S. Ross, *Introduction to Probability Models*, 10th edition, section 7.5.1).
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from planner.core import InputError, Slo, UnknownNameError, Workload
+from planner.core import InputError, UnknownNameError
 from planner.engine import Order, Preemption
 from planner.serving import Deployment, Router
 from planner.systems.variants import (
@@ -33,6 +33,7 @@ from planner.systems.variants import (
     static,
     vllm,
 )
+from planner.workload import Slo, Workload
 
 __all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "System", "Variant", "chosen_systems"]
 

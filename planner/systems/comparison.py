@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from hardware_db import HardwareDb, load_hardware
-from planner.core import InputError, PlannerError, Slo, Workload
+from planner.core import InputError, PlannerError
 from planner.engine import require_room
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, plan
 from planner.search import Mode
@@ -21,6 +21,7 @@ from planner.serving import Deployment, Method, Performance, evaluate, largest_s
 from planner.simulator import simulate
 from planner.supply import PricePolicy, offered_prices
 from planner.systems.catalogue import DEFAULT_SYSTEMS, System, Variant, chosen_systems
+from planner.workload import Slo, Workload
 
 __all__ = ["Comparison", "RatePoint", "Row", "compare", "mixed_plan"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.core import InputError, Slo, Workload
+from planner.core import InputError
 from planner.engine import (
     Batching,
     KvAllocation,
@@ -23,6 +23,7 @@ from planner.engine import (
 )
 from planner.llm import LlmSpec, active_parameters, embedding_parameters, lm_head_weights
 from planner.serving import Deployment, Performance, Pool, Role, Router, evaluate
+from planner.workload import Slo, Workload
 
 VLLM_WATERMARK = 0.01
 """Share of KV blocks kept free on admission: `watermark` of vLLM's block manager (Kwon et al., SOSP 2023)."""

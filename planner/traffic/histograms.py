@@ -1,11 +1,12 @@
-"""A law of lengths from histograms of lengths: buckets, with the sum and the count of what fell into them.
+"""A distribution of lengths from histograms of lengths: buckets, with the sum and the count of what fell into them.
 
 A bucket (a, b] says how many requests had a + 1 to b tokens, and sum over count is the exact mean. Inside a bucket the
 requests stand on a few equally spaced lengths with weights proportional to exp(t u), where u from 0 to 1 is the place
 in the bucket and t one number for all buckets, chosen so that the mean of the whole is exactly sum over count. Of all
-laws on these lengths with these bucket counts and the same mean place u it is the one of most entropy, which assumes
-least (Jaynes, Physical Review 106, 1957, p. 620, eq. 2-7); t = 0 is even inside every bucket, as `histogram_quantile`
-of Prometheus assumes. A mean that the middle lengths do not reach is sought with the ends of the buckets too.
+distributions on these lengths with these bucket counts and the same mean place u it is the one of most entropy, which
+assumes least (Jaynes, Physical Review 106, 1957, p. 620, eq. 2-7); t = 0 is even inside every bucket, as
+`histogram_quantile` of Prometheus assumes. A mean that the middle lengths do not reach is sought with the ends of the
+buckets too.
 
 The last bucket has no upper end: it reaches to `max_tokens`, or to twice the last edge, or as far as the mean needs.
 """
@@ -18,14 +19,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import MAX_TOKENS, InputError, TokenLengths
+from planner.core import InputError
 from planner.traffic.prometheus_series import Histogram
 from planner.traffic.trace import compress
+from planner.workload import MAX_TOKENS, TokenLengths
 
 Floats = NDArray[np.float64]
 
 CELLS = 2000
-"""Most cells of a joint law: as many as a scenario takes."""
+"""Most cells of a joint distribution: as many as a scenario takes."""
 PLACES = 44
 """About how many lengths stand for one histogram: 44 x 44 is below `CELLS`."""
 MOST_PLACES, FEWEST_PLACES = 12, 2
@@ -53,7 +55,7 @@ class MarginalLengths(NamedTuple):
 
 
 def bucket_lengths(histogram: Histogram, max_tokens: int | None = None) -> MarginalLengths:
-    """The law of lengths of a histogram: its bucket counts and its mean are met.
+    """The distribution of lengths of a histogram: its bucket counts and its mean are met.
 
     Args:
         histogram: of tokens per request; its edges are whole or are rounded down.
@@ -93,7 +95,7 @@ def mean_lengths(mean_tokens: float) -> MarginalLengths:
 
 
 def joint_lengths(inputs: MarginalLengths, outputs: MarginalLengths, source: str) -> TokenLengths:
-    """Both laws as independent, in at most `CELLS` cells; up to there the means are kept exactly.
+    """Both distributions as independent, in at most `CELLS` cells; up to there the means are kept exactly.
 
     >>> both = joint_lengths(mean_lengths(100.0), mean_lengths(10.5), "example")
     >>> both.mean_input, both.mean_output, len(both.weights)

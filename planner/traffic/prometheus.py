@@ -1,8 +1,8 @@
 """What a running server measured of itself, as the traffic of a plan: Prometheus metrics of vLLM and SGLang.
 
 `read_metrics(source)` reads a query of Prometheus or one or two scrapes of ``/metrics``
-(`planner.traffic.prometheus_series`) and gives `ServerMetrics`: rates over time, the law of lengths, and the latencies
-that were measured, to compare with. The names of the metrics, and where each is written down, are in
+(`planner.traffic.prometheus_series`) and gives `ServerMetrics`: rates over time, the distribution of lengths, and the
+latencies that were measured, to compare with. The names of the metrics, and where each is written down, are in
 ``presets/metric_names.csv``.
 
 How buckets become lengths: `planner.traffic.histograms`. Inputs and outputs are two histograms: their correlation is
@@ -24,13 +24,14 @@ from functools import cache
 
 import numpy as np
 
-from planner.core import InputError, Metric, TokenLengths, UnknownNameError, Workload
+from planner.core import InputError, Metric, UnknownNameError
 from planner.presets import preset
 from planner.traffic.histograms import bucket_lengths, joint_lengths, mean_lengths
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
 from planner.traffic.prometheus_series import Floats, Histogram, Series, histogram_of, increases, joined, read_series
 from planner.traffic.services import DemandProfile
 from planner.traffic.text_files import Source
+from planner.workload import TokenLengths, Workload
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 """Percentiles of measured latencies that are read off the buckets."""
@@ -128,7 +129,7 @@ class ServerMetrics:
         edges_s: ends of the steps of time, since 1970 or since the first scrape [s], shape (n + 1,); empty where no
             time is known.
         finished: requests finished in each step, shape (n,).
-        lengths: joint law of input and output tokens.
+        lengths: joint distribution of input and output tokens.
         prefix_share: share of the input tokens that the prefix cache held; None where unknown.
         mean_running, mean_waiting: requests in those states; None where unknown.
         latencies: as measured by the server.
@@ -174,7 +175,7 @@ class ServerMetrics:
         return rate
 
     def workload(self, percentile: float | None = None) -> Workload:
-        """Poisson arrivals at `rate_per_s` with the law of lengths. Raises as `rate_per_s`."""
+        """Poisson arrivals at `rate_per_s` with the distribution of lengths. Raises as `rate_per_s`."""
         return Workload.of(self.rate_per_s(percentile), self.lengths)
 
     def profile(self, period_hours: float = 1.0, *, week: bool = False) -> MeasuredProfile:
@@ -367,25 +368,25 @@ class _Server:
         return sum(self._rise(one) for one in found) if found else None
 
     def _lengths(self, requests: float, max_tokens: int | None, notes: list[str]) -> TokenLengths:
-        """Joint law: both histograms taken as independent; constant means where there is none."""
+        """Joint distribution: both histograms taken as independent; constant means where there is none."""
         pairs = (
             (Quantity.INPUT_LENGTHS, Quantity.INPUT_TOKENS, "input"),
             (Quantity.OUTPUT_LENGTHS, Quantity.OUTPUT_TOKENS, "output"),
         )
-        laws = []
+        distributions = []
         for lengths, tokens, word in pairs:
             found = self._histogram(lengths)
             if found is not None:
-                laws.append(bucket_lengths(found, max_tokens))
+                distributions.append(bucket_lengths(found, max_tokens))
                 continue
             total = self._total(tokens)
             if not total:
                 wanted = self._names(lengths)[0]
                 raise InputError("metrics", f"{word} tokens", "neither lengths nor a total is there", f"query {wanted}")
-            laws.append(mean_lengths(total / requests))
+            distributions.append(mean_lengths(total / requests))
             notes.append(f"no histogram of {word} lengths ({self._names(lengths)[0]}): every request has the mean")
         notes.append("input and output lengths are taken as independent: their correlation is not recorded")
-        return joint_lengths(laws[0], laws[1], f"{self.engine} metrics")
+        return joint_lengths(distributions[0], distributions[1], f"{self.engine} metrics")
 
     def _histogram(self, quantity: Quantity) -> Histogram | None:
         for name in self._names(quantity):

@@ -12,8 +12,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from planner.core import Frozen, InputError, Slo, TokenLengths, Workload
+from planner.core import Frozen, InputError
 from planner.llm import LlmSpec, Precision
+from planner.workload import Slo, TokenLengths, Workload
 
 
 class DemandProfile(Frozen):

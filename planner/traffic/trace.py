@@ -1,4 +1,4 @@
-"""Traces and presets become the types of `planner.core.workload`: lengths, arrivals, and how bursty they are.
+"""Traces and presets become the types of `planner.workload.workload`: lengths, arrivals, and how bursty they are.
 
 `load_lengths(name)` gives the joint lengths of a packaged trace and `preset_info(name)` says where they come from.
 `read_trace(path)` reads a user's own CSV. `compress` brings any number of requests down to a few thousand weighted
@@ -24,19 +24,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from planner.core import (
-    MAX_SCV,
-    MAX_TOKENS,
-    ArrivalProcess,
-    Frozen,
-    InputError,
-    RecordedArrivals,
-    RequestClass,
-    TokenLengths,
-    UnknownNameError,
-    Workload,
-)
+from planner.core import Frozen, InputError, UnknownNameError
 from planner.presets import preset
+from planner.workload import MAX_SCV, MAX_TOKENS, ArrivalProcess, RecordedArrivals, RequestClass, TokenLengths, Workload
 
 MAX_TRACE_BYTES = 100_000_000
 """Largest trace read, after decompression [bytes]: 100 MB, some five million rows of twenty characters."""
@@ -370,12 +360,12 @@ def _number(text: str, name: str, row: int) -> float:
 
 
 def compress(lengths: TokenLengths, cells: int = 2000) -> TokenLengths:
-    """The same law of lengths in at most `cells` cells (at least `MIN_CELLS`).
+    """The same distribution of lengths in at most `cells` cells (at least `MIN_CELLS`).
 
     A two-dimensional histogram: each axis is cut where *share of requests + share of the range* grows by equal steps,
     so no bin holds many requests and none is wide, and the percentiles in `ANCHORS` get a narrow bin each. The number
     of steps is the largest that leaves at most `cells` occupied. A cell becomes the mean of its requests, rounded to
-    whole tokens so that the overall means stay. Laws that fit in `cells` are kept exactly.
+    whole tokens so that the overall means stay. Distributions that fit in `cells` are kept exactly.
 
     Kept: total weight; both means to half of the largest cell's probability [tokens]; on the packaged traces p50, p90,
     p95 and p99 within 2 %, standard deviations within 0.1 %, correlation within 0.001.
@@ -488,7 +478,7 @@ def _rounded(means: NDArray[np.float64], mass: NDArray[np.float64]) -> NDArray[n
 
 
 class PresetInfo(Frozen):
-    """Where a packaged law of lengths comes from, and how its requests arrived."""
+    """Where a packaged distribution of lengths comes from, and how its requests arrived."""
 
     name: str
     description: str
@@ -507,7 +497,7 @@ class PresetInfo(Frozen):
 
 
 def list_lengths() -> tuple[str, ...]:
-    """Names of the packaged laws of lengths, sorted.
+    """Names of the packaged distributions of lengths, sorted.
 
     >>> "azure-2023-conv" in list_lengths()
     True

@@ -42,7 +42,7 @@ EVALUATIONS = 12
 FLOOR = -16.0
 """Smallest logarithm of a constant in its unit: 1e-7."""
 NORMAL_95 = 1.96
-"""Standard deviations to either side of a 95 % interval of a normal law."""
+"""Standard deviations to either side of a 95 % interval of a normal distribution."""
 MICRO = 1e-6
 
 

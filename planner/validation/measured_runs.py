@@ -114,7 +114,7 @@ class ServingPoint(Frozen):
 
     @property
     def mean_output_tokens(self) -> float:
-        """Mean output tokens of a request: of those drawn, else of the uniform law."""
+        """Mean output tokens of a request: of those drawn, else of the uniform distribution."""
         if self.drawn_outputs:
             return sum(self.drawn_outputs) / len(self.drawn_outputs)
         return self.output_tokens * (self.range_top + self.range_ratio) / 2.0

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_db import Dtype, HardwareDb, select_calibration
-from planner.core import PlannerError, TokenLengths, UnknownNameError, Workload
+from planner.core import PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation, activation_bytes_per_gpu, weights_bytes_per_gpu
 from planner.llm import LatentAttention, LlmSpec, MoeFeedForward, Part, PartPrecision, Precision, list_llms, load_llm
 from planner.serving import Deployment, Pool, Role
 from planner.simulator import simulate
 from planner.validation.measured_runs import ServingPoint, WorkerSettings
+from planner.workload import TokenLengths, Workload
 
 IntArray = NDArray[np.int64]
 UNPREDICTED_ERROR = 1.0
@@ -104,11 +105,11 @@ class Run:
     def of(cls, point: ServingPoint, db: HardwareDb) -> Run:
         """The run of a point. Raises PlannerError for what is unknown or does not fit."""
         inputs, outputs = drawn_lengths(point)
-        law = TokenLengths.from_pairs(inputs, outputs, source="as drawn by the benchmark client")
+        distribution = TokenLengths.from_pairs(inputs, outputs, source="as drawn by the benchmark client")
         if point.request_rate_per_s is None:
-            workload = Workload.closed(point.concurrency, law, requests=inputs.size, ramp_s=point.ramp_s)
+            workload = Workload.closed(point.concurrency, distribution, requests=inputs.size, ramp_s=point.ramp_s)
         else:
-            workload = Workload.of(point.request_rate_per_s, law, scv=point.arrival_scv)
+            workload = Workload.of(point.request_rate_per_s, distribution, scv=point.arrival_scv)
         return cls(deployment_of(point, db), workload, (inputs, outputs))
 
 

@@ -258,7 +258,7 @@ def _outcomes(found: Comparison) -> None:
 
 
 def _latencies(found: Comparison) -> None:
-    """The law of one metric for every system, or the stall that chunks avoid."""
+    """The distribution of one metric for every system, or the stall that chunks avoid."""
     metrics = {metric.value.upper(): metric for metric in Metric}
     chosen = _segmented("Latency", [*metrics, STALL], "compare-metric")
     if chosen == STALL:

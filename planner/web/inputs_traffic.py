@@ -10,10 +10,11 @@ from typing import Any
 import streamlit as st
 
 from planner.charts import length_histogram
-from planner.core import MAX_SCV, MAX_TOKENS, PlannerError, TokenLengths
+from planner.core import PlannerError
 from planner.scenario import lengths_of
 from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
 from planner.web import components, session, uploads
+from planner.workload import MAX_SCV, MAX_TOKENS, TokenLengths
 
 MAX_TRACE_UPLOAD_BYTES = 20_000_000
 """Largest trace taken by the page; the Python API reads five times as much."""
@@ -99,7 +100,7 @@ def lengths_inputs() -> None:
         help="Input and output tokens of a request, jointly: a packaged trace, your own, or every request alike.",
         **session.bound("lengths", shown, lambda name: _chosen(name, lengths)),
     )
-    law = law_of(lengths)
+    distribution = distribution_of(lengths)
     if kind == CONSTANT:
         left, right = st.columns(2)
         for column, side in ((left, "input"), (right, "output")):
@@ -107,9 +108,9 @@ def lengths_inputs() -> None:
             column.number_input(f"{side.capitalize()} tokens", 1, MAX_TOKENS, **session.field(f"{side}-tokens", path))
     elif kind == "preset":
         mean_sliders(_preset(lengths), lengths)
-    if law is not None and kind != CONSTANT:
+    if distribution is not None and kind != CONSTANT:
         for side in ("input", "output"):
-            st.altair_chart(length_histogram(law, side), key=f"lengths-{side}", height=110)
+            st.altair_chart(length_histogram(distribution, side), key=f"lengths-{side}", height=110)
 
 
 def _kind(lengths: object) -> str:
@@ -136,14 +137,14 @@ def _chosen(name: str, lengths: Any) -> session.Changes:  # noqa: ANN401
     if name in (HISTOGRAM, OTHER):
         return {}
     if name == CONSTANT:
-        law = law_of(lengths) or TokenLengths.constant(1000, 200)
-        constant = {"input_tokens": round(law.mean_input), "output_tokens": round(law.mean_output)}
+        distribution = distribution_of(lengths) or TokenLengths.constant(1000, 200)
+        constant = {"input_tokens": round(distribution.mean_input), "output_tokens": round(distribution.mean_output)}
         return {"workload.lengths": constant, "workload.classes": [], "workload.scv": 1.0}
     return {"workload.lengths": name, "workload.classes": [], "workload.scv": name}
 
 
-def law_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
-    """The law of lengths that the scenario's form stands for; None for one that only a file holds."""
+def distribution_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
+    """The distribution of lengths that the scenario's form stands for; None for one that only a file holds."""
     if isinstance(lengths, str):
         return load_lengths(lengths)
     if not isinstance(lengths, Mapping) or "trace" in lengths:
@@ -153,8 +154,8 @@ def law_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
 
 def mean_sliders(preset: str, lengths: Any) -> None:  # noqa: ANN401
     """The means of a preset, moved by scaling all its requests."""
-    law = load_lengths(preset)
-    for side, own in (("input", law.mean_input), ("output", law.mean_output)):
+    distribution = load_lengths(preset)
+    for side, own in (("input", distribution.mean_input), ("output", distribution.mean_output)):
         name = f"mean_{side}_tokens"
         given = lengths.get(name) if isinstance(lengths, Mapping) else None
         shown = round(given or own)
@@ -246,8 +247,11 @@ def _with_prefix(tokens: int) -> session.Changes:
 def read_trace_file(name: str, raw: bytes) -> None:
     """An uploaded trace becomes the traffic: its lengths, rate and burstiness. Raises InputError."""
     found = read_any_trace(io.BytesIO(raw), name)
-    law = found.trace.lengths(CELLS)
-    cells = [list(cell) for cell in zip(law.input_tokens, law.output_tokens, law.weights, strict=True)]
+    distribution = found.trace.lengths(CELLS)
+    cells = [
+        list(cell)
+        for cell in zip(distribution.input_tokens, distribution.output_tokens, distribution.weights, strict=True)
+    ]
     changes: dict[str, Any] = {
         "workload.lengths": {"cells": cells, "source": name[:200]},
         "workload.classes": [],

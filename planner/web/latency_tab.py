@@ -12,7 +12,7 @@ from planner.web import components, latency_growth, latency_prompt, latency_targ
 from planner.web.results import Page
 
 LAW_HEIGHT_PX = 340
-"""Of a law's chart, with its title and axes."""
+"""Of a distribution's chart, with its title and axes."""
 
 HINTS = {
     "metric": "What the row is about.",
@@ -49,7 +49,7 @@ def show(page: Page) -> None:
     planned = plan.deployments[index]
     key = _key(page, index)
     latency_growth.show(page, planned, key)
-    _laws(plan, index, planned)
+    _distributions(plan, index, planned)
     _agreement(plan, planned)
     latency_prompt.show(planned, key)
 
@@ -78,12 +78,12 @@ def _key(page: Page, index: int) -> tuple[object, ...]:
     return (page.key, planned.option.name, planned.judged.summary, planned.workload.rate_per_s, tuple(planned.slices))
 
 
-# --- laws -----------------------------------------------------------------------------------------------------------
+# --- distributions -----------------------------------------------------------------------------------------------------------
 
 
 @st.fragment
-def _laws(plan: Plan, index: int, planned: PlannedDeployment) -> None:
-    """The whole law of every metric at the planned rate, predicted and simulated."""
+def _distributions(plan: Plan, index: int, planned: PlannedDeployment) -> None:
+    """The whole distribution of every metric at the planned rate, predicted and simulated."""
     st.subheader("How are the latencies spread?")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         view = st.segmented_control(
@@ -99,20 +99,20 @@ def _laws(plan: Plan, index: int, planned: PlannedDeployment) -> None:
     subject = f"{planned.judged.summary} at {significant(planned.workload.rate_per_s)} requests/s"
     with st.container(horizontal=True):
         for metric in Metric:
-            laws = {latency_distributions.PREDICTED: planned.predicted.distribution(metric)}
+            distributions = {latency_distributions.PREDICTED: planned.predicted.distribution(metric)}
             if plan.simulated:
-                laws[latency_distributions.SIMULATED] = planned.simulated.distribution(metric)
-            rows = latency_distributions.law_rows(laws, metric, planned.slo)
+                distributions[latency_distributions.SIMULATED] = planned.simulated.distribution(metric)
+            rows = latency_distributions.distribution_rows(distributions, metric, planned.slo)
             points = latency_distributions.target_points(planned.slo, metric)
-            picture = latency_distributions.law_chart(
+            picture = latency_distributions.distribution_chart(
                 rows, points, metric, subject, logarithmic=logarithmic, tail=view == "slower"
             )
             with st.container(width=latency_growth.PANEL_WIDTH_PX):
                 components.chart(
                     picture.properties(height=LAW_HEIGHT_PX),
                     rows,
-                    f"{metric.value.upper()} law {index + 1}",
-                    f"latency-law-{metric.value}",
+                    f"{metric.value.upper()} distribution {index + 1}",
+                    f"latency-distribution-{metric.value}",
                 )
     if not plan.simulated:
         st.caption("Only theory so far: the dashed lines come with the simulation.")

@@ -16,8 +16,7 @@ from planner.charts import fleets
 from planner.core import PlannerError, Table
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.report import html as report_html
-from planner.report import json_text, plan_to_dict
+from planner.report import html_page, json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
 from planner.web import components, results, summary
@@ -149,7 +148,7 @@ def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes], ref
 def html_text(page: Page) -> str:
     """The plan as one HTML page, with the intervals that the page has found by now."""
     costs, spare = (results.store().get(key) for key in (summary.range_key(page), summary.headroom_key(page)))
-    return report_html.html(
+    return html_page.html(
         page.plan,
         costs=costs if isinstance(costs, CostRange) else None,
         headroom=spare if isinstance(spare, Headroom) else None,
@@ -172,7 +171,7 @@ def export_zip(plan: Plan, target: str) -> bytes:
 
 def csv_files(plan: Plan) -> dict[str, str]:
     """Every table of a plan as CSV, and the fleet GPU by GPU, by file name."""
-    found = report_html.csv_tables(plan)
+    found = html_page.csv_tables(plan)
     rows = fleets.fleet_rows(plan)
     if rows:
         found["gpus.csv"] = components.csv_text(list(rows[0]), [list(row.values()) for row in rows])

@@ -243,9 +243,9 @@ def _scaled(form: Any, inputs: float, outputs: float) -> Any:  # noqa: ANN401
         cells = [[max(1, round(a * inputs)), max(1, round(b * outputs)), share] for a, b, share in form["cells"]]
         return {**form, "cells": cells}
     if "preset" in form:
-        law = load_lengths(form["preset"])
-        mean_input = inputs * (form.get("mean_input_tokens") or law.mean_input)
-        mean_output = outputs * (form.get("mean_output_tokens") or law.mean_output)
+        distribution = load_lengths(form["preset"])
+        mean_input = inputs * (form.get("mean_input_tokens") or distribution.mean_input)
+        mean_output = outputs * (form.get("mean_output_tokens") or distribution.mean_output)
         means = {"mean_input_tokens": _round(mean_input), "mean_output_tokens": _round(mean_output)}
         return {"preset": form["preset"], **{name: max(1.0, mean) for name, mean in means.items()}}
     if "input_tokens" in form:

@@ -14,12 +14,13 @@ from planner.analysis import Case, Outcome, Sensitivity, Solver, price_now
 from planner.analysis.perturbations import at_price
 from planner.analysis.sensitivity import break_even_prices, kept_fleet, non_dominated, pareto, robust, tornado
 from planner.analysis.types import ParetoPoint
-from planner.core import InputError, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload, rebuilt
+from planner.core import InputError, Metric, rebuilt
 from planner.engine import ReplicaConfig
 from planner.fleet import deviations_of, pessimistic_hardware, plan, shifted_deployment
 from planner.fleet.calibration_bounds import shifted_calibration
 from planner.roofline import StepShape
 from planner.serving import Deployment, evaluate, step_spread, sustainable_rate_per_s
+from planner.workload import LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import HARDWARE, calibrated, replica, small_request
 from tests.made_up_plans import A100, H100, QUICK, REAL, REQUEST, lumpy, made_up, smooth, two_skus, with_budget
 

@@ -29,8 +29,7 @@ from planner.analysis.why import (
 )
 from planner.core import InputError
 from planner.fleet import Plan, PlanRequest, plan
-from planner.report import tables
-from planner.report.explanation import explanation_document, headline, markdown, sentences
+from planner.report.explanation import explanation_document, headline, markdown, sentences, tables
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import A100, H100, QUICK, REAL, REQUEST, budget, lumpy, made_up, smooth, two_skus, with_budget
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.core import Workload
 from planner.engine import step_timer
 from planner.fleet import plan
 from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
+from planner.workload import Workload
 from tests.builders import CHAT, calibrated, chat, mixed
 
 

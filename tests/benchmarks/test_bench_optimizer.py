@@ -34,9 +34,9 @@ def many_units(slices: int, count: int = 3000, seed: int = 0, demand: float = 13
             units.append(unit)
     resources = []
     for index, (sku, usd) in enumerate(PRICES.items()):
-        ways = [Purchase(name="on_demand", usd_per_h=usd)]
+        ways = [Purchase(name="on_demand", usd_per_hour=usd)]
         if index % 2:
-            ways.append(Purchase(name="reserved", usd_per_h=0.65 * usd, committed=True, block=8, at_most=64.0))
+            ways.append(Purchase(name="reserved", usd_per_hour=0.65 * usd, committed=True, block=8, at_most=64.0))
         resources.append(Resource(name=sku, group=sku, purchases=tuple(ways), at_most=200.0))
     return FleetProblem(
         slices=tuple(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from planner.core import ArrivalProcess, TokenLengths
 from planner.queueing import BatchServer, QueueLatency, decode_pool, largest_mixed_rate, mixed_pool, prefill_pool
+from planner.workload import ArrivalProcess, TokenLengths
 from tests.studies.queueing_vs_steps import AZURE, CHAT, CONSTANT, LLAMA_8B, LLAMA_70B, StepTime
 
 CASES = {

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hardware_db import load_hardware, select_calibration
-from planner.core import TokenLengths, Workload
 from planner.engine import ReplicaConfig
 from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
 from planner.simulator import simulate
+from planner.workload import TokenLengths, Workload
 
 AZURE_CHAT_MEAN_INPUT = 1155  # Azure LLM inference trace 2023, conversation (Patel et al. 2024, Splitwise)
 AZURE_CHAT_MEAN_OUTPUT = 211

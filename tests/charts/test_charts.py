@@ -15,7 +15,7 @@ import planner
 from hardware_db import Dtype, load_hardware
 from planner import charts
 from planner.charts import latencies
-from planner.core import InputError, LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig
 from planner.engine.replica import step_shape
 from planner.fleet import Plan
@@ -24,6 +24,7 @@ from planner.roofline import Family, Parallelism
 from planner.serving import Deployment, Pool, Role, evaluate
 from planner.serving.stage import fluid_rate_per_s
 from planner.supply import HOURS_PER_MONTH
+from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, calibrated
 
 HARDWARE = load_hardware()
@@ -64,8 +65,8 @@ def test_every_point_is_what_evaluate_says(sweep: tuple[Deployment, list[charts.
     deployment, rows = sweep
     for row in rows[:: max(1, len(rows) // 6)]:
         performance = evaluate(deployment, WORKLOAD.at_rate(row["rate_per_s"]))
-        law = performance.distribution(Metric(row["metric"].lower()))
-        quantile_s = law.quantile_s(float(row["percentile"][1:]) / 100)
+        distribution = performance.distribution(Metric(row["metric"].lower()))
+        quantile_s = distribution.quantile_s(float(row["percentile"][1:]) / 100)
         assert row["latency_ms"] == pytest.approx(1e3 * quantile_s)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from planner.charts import Row, latencies, latency_distributions
-from planner.core import InputError, LatencyDistribution, LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import step_time
 from planner.fleet import latency_ranges
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.simulator import simulate
+from planner.workload import LatencyDistribution, LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import calibrated, replica
 
 CONFIG = calibrated(sku="h100-sxm", max_batched_tokens=2048)
@@ -31,10 +32,10 @@ ROWS = latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, points=5)
 CROSSINGS = latencies.crossing_rows(FITTED, WORKLOAD, SLO)
 
 
-def law_of(row: Row, deployment: Deployment) -> float:
+def distribution_of(row: Row, deployment: Deployment) -> float:
     """What `evaluate` says at a row's place [ms]."""
-    law = evaluate(deployment, WORKLOAD.at_rate(row["rate_per_s"])).distribution(Metric(row["metric"].lower()))
-    return 1e3 * law.quantile_s(float(row["percentile"][1:]) / 100.0)
+    distribution = evaluate(deployment, WORKLOAD.at_rate(row["rate_per_s"])).distribution(Metric(row["metric"].lower()))
+    return 1e3 * distribution.quantile_s(float(row["percentile"][1:]) / 100.0)
 
 
 # --- the band -------------------------------------------------------------------------------------------------------
@@ -44,10 +45,10 @@ def test_the_curve_and_both_ends_are_what_evaluate_says() -> None:
     ends = latency_ranges.calibration_ends(FITTED)
     assert ends is not None
     for row in ROWS[:: len(ROWS) // 4]:
-        assert row["latency_ms"] == pytest.approx(law_of(row, FITTED))
-        assert row["low_ms"] == pytest.approx(law_of(row, ends[0]))
+        assert row["latency_ms"] == pytest.approx(distribution_of(row, FITTED))
+        assert row["low_ms"] == pytest.approx(distribution_of(row, ends[0]))
         if row["high_ms"] is not None:
-            assert row["high_ms"] == pytest.approx(law_of(row, ends[1]))
+            assert row["high_ms"] == pytest.approx(distribution_of(row, ends[1]))
 
 
 def test_the_curve_lies_between_the_ends_of_its_interval() -> None:
@@ -90,8 +91,8 @@ def test_too_few_or_many_rates_are_refused(points: int) -> None:
 def test_a_target_holds_up_to_its_crossing_and_not_beyond() -> None:
     for row, target in zip(CROSSINGS, SLO.targets, strict=True):
         assert row["crosses"] and row["target"] == target.name
-        assert law_of(row, FITTED) <= row["latency_ms"]
-        assert law_of({**row, "rate_per_s": 1.03 * row["rate_per_s"]}, FITTED) > row["latency_ms"]
+        assert distribution_of(row, FITTED) <= row["latency_ms"]
+        assert distribution_of({**row, "rate_per_s": 1.03 * row["rate_per_s"]}, FITTED) > row["latency_ms"]
 
 
 def test_the_first_crossing_is_the_sustainable_rate() -> None:
@@ -125,48 +126,48 @@ def test_theory_and_simulation_agree_on_medians_at_light_load() -> None:
     (run,) = latencies.simulated_at_rates(DATASHEET, WORKLOAD, [(5.0, 1500)])
     for row in latencies.simulated_rate_rows([run], SLO):
         if row["percentile"] == "p50":
-            assert row["latency_ms"] == pytest.approx(law_of(row, DATASHEET), rel=0.1)
+            assert row["latency_ms"] == pytest.approx(distribution_of(row, DATASHEET), rel=0.1)
 
 
-# --- laws -----------------------------------------------------------------------------------------------------------
+# --- distributions -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_law_of_an_exponential_latency_is_the_exponential_law() -> None:
+def test_the_distribution_of_an_exponential_latency_is_the_exponential_distribution() -> None:
     """Closed form: P(T > t) = exp(-t / m)."""
     shares = (np.arange(200_000) + 0.5) / 200_000
-    law = LatencyDistribution.from_samples(-0.2 * np.log(1.0 - shares))
-    for row in latency_distributions.law_rows({"predicted": law}, Metric.TTFT):
+    distribution = LatencyDistribution.from_samples(-0.2 * np.log(1.0 - shares))
+    for row in latency_distributions.distribution_rows({"predicted": distribution}, Metric.TTFT):
         assert math.exp(-row["latency_ms"] / 200.0) == pytest.approx(row["beyond"], rel=2e-3)
         assert row["share"] == pytest.approx(1.0 - row["beyond"])
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
-def test_the_drawn_law_passes_above_a_target_exactly_where_it_holds(share: float) -> None:
+def test_the_drawn_distribution_passes_above_a_target_exactly_where_it_holds(share: float) -> None:
     """Steps that rise at each point: the height at a threshold is that of the last point at or left of it."""
-    law = LatencyDistribution.from_samples(np.random.default_rng(5).gamma(2.0, 0.3, 4000))
-    for threshold_s in np.linspace(0.9, 1.1, 21) * law.quantile_s(share):
+    distribution = LatencyDistribution.from_samples(np.random.default_rng(5).gamma(2.0, 0.3, 4000))
+    for threshold_s in np.linspace(0.9, 1.1, 21) * distribution.quantile_s(share):
         target = LatencyTarget(metric=Metric.TTFT, percentile=share, threshold_s=float(threshold_s))
-        rows = latency_distributions.law_rows({"simulated": law}, Metric.TTFT, Slo(targets=(target,)))
+        rows = latency_distributions.distribution_rows({"simulated": distribution}, Metric.TTFT, Slo(targets=(target,)))
         height = max(row["share"] for row in rows if row["latency_ms"] <= 1e3 * threshold_s)
-        assert (height >= share) == (law.quantile_s(share) <= threshold_s)
+        assert (height >= share) == (distribution.quantile_s(share) <= threshold_s)
 
 
-def test_a_law_rises_and_says_what_its_quantiles_say() -> None:
-    law = simulate(DATASHEET, WORKLOAD, requests=400).e2e
-    rows = latency_distributions.law_rows({"simulated": law}, Metric.E2E)
+def test_a_distribution_rises_and_says_what_its_quantiles_say() -> None:
+    distribution = simulate(DATASHEET, WORKLOAD, requests=400).e2e
+    rows = latency_distributions.distribution_rows({"simulated": distribution}, Metric.E2E)
     assert [row["latency_ms"] for row in rows] == sorted(row["latency_ms"] for row in rows)
     for row in rows[::20]:
-        assert row["latency_ms"] == pytest.approx(1e3 * law.quantile_s(row["share"]))
+        assert row["latency_ms"] == pytest.approx(1e3 * distribution.quantile_s(row["share"]))
 
 
-def test_a_law_reaches_beyond_the_strictest_target() -> None:
+def test_a_distribution_reaches_beyond_the_strictest_target() -> None:
     slo = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9999, threshold_s=1.0),))
-    rows = latency_distributions.law_rows({"predicted": LatencyDistribution.constant(0.1)}, Metric.TTFT, slo)
+    rows = latency_distributions.distribution_rows({"predicted": LatencyDistribution.constant(0.1)}, Metric.TTFT, slo)
     assert max(row["share"] for row in rows) > 0.9999
 
 
-def test_an_unbounded_law_has_no_rows() -> None:
-    assert latency_distributions.law_rows({"predicted": LatencyDistribution.unbounded()}, Metric.TTFT) == []
+def test_an_unbounded_distribution_has_no_rows() -> None:
+    assert latency_distributions.distribution_rows({"predicted": LatencyDistribution.unbounded()}, Metric.TTFT) == []
 
 
 def test_a_target_is_a_point_at_its_threshold_and_share() -> None:
@@ -215,16 +216,18 @@ def test_a_chunk_without_room_beside_the_answers_is_refused() -> None:
 def pictures() -> dict[str, dict[str, Any]]:
     runs = latencies.simulated_at_rates(DATASHEET, WORKLOAD, [(10.0, 300)])
     points = latencies.simulated_rate_rows(runs, SLO)
-    laws = latency_distributions.law_rows({"predicted": runs[0].e2e, "simulated": runs[0].e2e}, Metric.E2E, SLO)
-    gaps = latency_distributions.law_rows({"predicted": runs[0].itl}, Metric.ITL)
+    distributions = latency_distributions.distribution_rows(
+        {"predicted": runs[0].e2e, "simulated": runs[0].e2e}, Metric.E2E, SLO
+    )
+    gaps = latency_distributions.distribution_rows({"predicted": runs[0].itl}, Metric.ITL)
     found = {
         metric.value: latencies.rate_panel(ROWS, SLO, metric, CROSSINGS, points, "2 x H100")
         for metric in latencies.shown_metrics(SLO)
     }
     return {
         **{name: chart.to_dict() for name, chart in found.items()},
-        "law": latency_distributions.law_chart(laws, [], Metric.E2E, "2 x H100").to_dict(),
-        "tail": latency_distributions.law_chart(
+        "distribution": latency_distributions.distribution_chart(distributions, [], Metric.E2E, "2 x H100").to_dict(),
+        "tail": latency_distributions.distribution_chart(
             gaps, [], Metric.ITL, "2 x H100", logarithmic=True, tail=True
         ).to_dict(),
         "prompt": latency_distributions.long_prompt_chart(LONG, SLO, "8,000 tokens").to_dict(),
@@ -251,13 +254,13 @@ def _titles(place: Any) -> set[str]:
 
 def test_axes_have_units(drawn: dict[str, dict[str, Any]]) -> None:
     assert {"Arrival rate (requests/s)", "TTFT (ms)"} <= _titles(drawn["ttft"])
-    assert "E2E (s)" in _titles(drawn["law"])
+    assert "E2E (s)" in _titles(drawn["distribution"])
     assert {"ITL (ms)", "Share of gaps slower"} <= _titles(drawn["tail"])
     assert {"Time since the prompt arrived (ms)", "Gap to the token before (ms)"} <= _titles(drawn["prompt"])
 
 
 def test_lines_are_told_apart_by_more_than_colour(drawn: dict[str, dict[str, Any]]) -> None:
-    for name in ("ttft", "law", "prompt"):
+    for name in ("ttft", "distribution", "prompt"):
         dashes = [layer["encoding"].get("strokeDash") for layer in drawn[name]["layer"]]
         ranges = [dash["scale"]["range"] for dash in dashes if dash]
         assert ranges and len({str(dash) for dash in ranges[0]}) == 2, name

@@ -15,7 +15,7 @@ import planner
 from hardware_db import Dtype, EngineCosts
 from planner.charts import labels, replicas, rooflines, steps
 from planner.charts.marks import GREY
-from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload, rebuilt
+from planner.core import Metric, rebuilt
 from planner.engine import ReplicaConfig, Speculation, memory_footprint
 from planner.engine.replica import step_shape
 from planner.llm import Precision
@@ -23,6 +23,7 @@ from planner.roofline import Bound, Parallelism
 from planner.search import PoolOnSku, on_sku
 from planner.serving import Deployment, Pool, PoolModel, Role, evaluate, pool_model, step_spread
 from planner.serving.uncertainty import interval
+from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, HARDWARE, calibrated, replica
 
 LENGTHS = TokenLengths.constant(1000, 100)

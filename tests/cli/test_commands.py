@@ -709,14 +709,14 @@ def test_places_are_checked_before_the_work(scenario: str, tmp_path: Path, monke
 
 
 def _process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "planner.cli.commands", *arguments]
+    command = [sys.executable, "-m", "planner.cli", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
     )
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = "import sys, planner.cli.commands; print(*sys.modules)"
+    code = "import sys, planner.cli; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert not set(done.stdout.split()) & {
         "numpy",

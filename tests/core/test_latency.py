@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
+from planner.workload import LatencyDistribution
 
 SAMPLES = st.lists(st.floats(0.0, 1e3, allow_subnormal=False), min_size=1, max_size=200)
 

@@ -49,7 +49,7 @@ def fit() -> dict[str, Any]:
 
 
 LAW = Format(
-    "law",
+    "distribution",
     3,
     "write it again",
     {
@@ -79,7 +79,7 @@ def test_a_newer_version_is_refused_with_both_numbers_and_the_way_out() -> None:
     with pytest.raises(InputError) as caught:
         LAW.brought_up({VERSION_KEY: 4})
     assert str(caught.value) == (
-        "schema_version = 4: this law was written by a newer planner: schema 4, this one reads up to 3. "
+        "schema_version = 4: this distribution was written by a newer planner: schema 4, this one reads up to 3. "
         "Fix: upgrade the planner, or write it again with this one"
     )
 

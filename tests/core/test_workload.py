@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core import (
+from planner.core import InputError, Metric
+from planner.workload import (
     MAX_TOKENS,
     ArrivalProcess,
     ClosedLoop,
-    InputError,
     LatencyTarget,
-    Metric,
     RequestClass,
     Slo,
     TokenLengths,
@@ -36,7 +35,7 @@ def _from_cells(rows: list[tuple[int, int, float]]) -> TokenLengths:
 
 
 @given(cells)
-def test_lengths_are_a_law(rows: list[tuple[int, int, float]]) -> None:
+def test_lengths_are_a_distribution(rows: list[tuple[int, int, float]]) -> None:
     lengths = _from_cells(rows)
     assert lengths.probabilities.sum() == pytest.approx(1.0)
     assert min(r[0] for r in rows) <= lengths.mean_input * (1 + 1e-9)
@@ -215,7 +214,7 @@ def _two_classes(share: float) -> tuple[RequestClass, RequestClass]:
 
 @given(st.floats(min_value=0.01, max_value=0.99))
 def test_mixed_lengths_are_the_share_weighted_mean(share: float) -> None:
-    """Law of total expectation, whatever scale the weights of a class have."""
+    """Distribution of total expectation, whatever scale the weights of a class have."""
     workload = Workload(arrivals=ArrivalProcess(rate_per_s=1.0), classes=_two_classes(share))
     assert workload.lengths.mean_input == pytest.approx(share * 150.0 + (1 - share) * 2000.0)
     assert workload.lengths.mean_output == pytest.approx(share * 40.0 + (1 - share) * 30.0)
@@ -278,9 +277,9 @@ def test_the_rate_of_a_closed_loop_is_an_outcome() -> None:
         workload.at_rate(3.0)
     with pytest.raises(InputError, match=re.escape(f"{head} arrivals of which 0.5 could be split off. {fix}")):
         workload.arrivals.split(0.5)
-    with pytest.raises(InputError, match=re.escape(f"{head} law of arrivals. {fix}")):
+    with pytest.raises(InputError, match=re.escape(f"{head} distribution of arrivals. {fix}")):
         workload.open_arrivals  # noqa: B018
-    with pytest.raises(InputError, match=re.escape(f"{head} law of interarrival times. {fix}")):
+    with pytest.raises(InputError, match=re.escape(f"{head} distribution of interarrival times. {fix}")):
         workload.arrivals.scv  # noqa: B018
 
 

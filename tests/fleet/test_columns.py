@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from planner.core import LatencyTarget, Metric, Slo
+from planner.core import Metric
 from planner.fleet import columns as module
 from planner.fleet.columns import Columns, unit_of, with_spares
 from planner.llm import Precision, load_llm
@@ -17,6 +17,7 @@ from planner.search import Family, PoolOption
 from planner.serving import Role
 from planner.supply import FleetLimits
 from planner.traffic import DemandSlice, Service
+from planner.workload import LatencyTarget, Slo
 from tests.builders import chat, replica
 
 SLO = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=0.5),))
@@ -87,7 +88,7 @@ def table(seed: int, families: list[Family], slack: float = 1.3) -> Table:
 def solved(columns: Columns, demand: Mapping[str, float], usd: Mapping[str, float]) -> Allocation:
     units = [
         unit_of(column, lambda gpus: {}, 0.0, steady=False).model_copy(
-            update={"usd_per_h": column.replicas * usd[column.family.name]}
+            update={"usd_per_hour": column.replicas * usd[column.family.name]}
         )
         for column in columns.all
     ]
@@ -108,7 +109,7 @@ def test_the_lazy_answer_is_that_of_knowing_every_rate(seed: int) -> None:
         if not columns.refine(lazy):
             break
     every = tuple(
-        Unit(name=f"{kind} {size} {one}", rates_per_s={"all": min(rate, DEMAND_PER_S)}, usd_per_h=size * usd[kind])
+        Unit(name=f"{kind} {size} {one}", rates_per_s={"all": min(rate, DEMAND_PER_S)}, usd_per_hour=size * usd[kind])
         for (kind, size, one), rate in rates.true.items()
     )
     known = solve(
@@ -140,7 +141,7 @@ def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() 
         if not columns.refine(answer):
             break
     # best: 20/30 + 4/5 = 1.47 with the first member, 20/20 + 4/8 = 1.5 with the second; in units: two replicas
-    assert answer.cost_per_h == pytest.approx(2.0)
+    assert answer.cost_usd_per_hour == pytest.approx(2.0)
     for column in columns.chosen(answer):
         assert column.member is not None
         place = kind.members.index(column.member)

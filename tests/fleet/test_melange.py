@@ -67,7 +67,7 @@ def test_published_costs_are_counts_times_prices_but_for_two_misprints() -> None
     wrong = []
     for row in melange.read_rows(melange.PUBLISHED):
         cost = melange.cost({sku: int(row[sku]) for sku in SKUS})
-        if abs(cost - float(row["usd_per_h"])) > 0.006:
+        if abs(cost - float(row["usd_per_hour"])) > 0.006:
             wrong.append((row["dataset"], row["slo_ms"], row["rate_per_s"], row["fleet"]))
     # 11 x 1.01 printed as 11.1 (table 3); 3 H100 priced as 2 (table 6)
     assert wrong == [("arena", "120", "8", "a10g-only"), ("arena", "40", "8", "h100-only")]
@@ -187,7 +187,10 @@ def test_published_output_means_mix_as_published() -> None:
 def test_chats_are_as_long_in_all_as_those_of_lmsys() -> None:
     """The CDF of input + output of LMSYS-Chat-1M is met to 7 points everywhere, to 2 from 2048 tokens on."""
     chances = (np.arange(2000) + 0.5) / 2000
-    inputs, outputs = (np.exp(math.log(law.mean) - law.spread**2 / 2 + law.spread * _normal(chances)) for law in ARENA)
+    inputs, outputs = (
+        np.exp(math.log(distribution.mean) - distribution.spread**2 / 2 + distribution.spread * _normal(chances))
+        for distribution in ARENA
+    )
     for tokens, share in LMSYS_TOTAL.items():
         found = float(np.mean([np.searchsorted(inputs, tokens - one) / inputs.size for one in outputs]))
         assert found == pytest.approx(share, abs=0.02 if tokens >= 2048 else 0.075)
@@ -209,7 +212,7 @@ def test_a_second_solver_finds_the_same_cost(dataset: str, slo_ms: int, rate: in
     fleet = melange.cheapest(rates, demand)
     assert fleet is not None
     assert melange.cost(fleet) == pytest.approx(melange.cheapest_by_milp(rates, demand), rel=1e-6)
-    assert melange.cost(fleet) == pytest.approx(OURS[dataset, slo_ms, rate].usd_per_h, abs=1e-3)
+    assert melange.cost(fleet) == pytest.approx(OURS[dataset, slo_ms, rate].usd_per_hour, abs=1e-3)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -226,13 +229,13 @@ def test_mixes_cost_no_more_than_any_single_sku() -> None:
     """Every single-SKU fleet is one of the fleets that the program chooses from."""
     assert set(OURS) == {(d, slo, rate) for d in DATASETS for slo in (40, 120) for rate in TRAFFIC_PER_S}
     for case in OURS.values():
-        assert case.usd_per_h <= min(case.alone_usd_per_h.values()) + 1e-6
+        assert case.usd_per_hour <= min(case.alone_usd_per_h.values()) + 1e-6
 
 
 def test_routing_in_eighths_costs_no_less_and_little_more() -> None:
     """Mélange serves each eighth of a bucket by one SKU; routed freely it can only be cheaper."""
     rows = [row for row in melange.read_rows(melange.FLEETS) if row["variant"] == MAIN and row["fleet"] == "mix"]
-    excess = [float(row["sliced_usd_per_h"]) / float(row["usd_per_h"]) - 1.0 for row in rows]
+    excess = [float(row["sliced_usd_per_h"]) / float(row["usd_per_hour"]) - 1.0 for row in rows]
     assert min(excess) >= -1e-4
     assert max(excess) <= 0.01
 

@@ -64,7 +64,7 @@ class TestPlan:
             pool.gpus * prices[pool.config.sku.id] for planned in PLAN.deployments for pool in planned.deployment.pools
         )
         assert PLAN.cost.usd_per_hour == pytest.approx(by_hand, rel=1e-12)
-        assert PLAN.cost.usd_per_hour == pytest.approx(PLAN.allocation.cost_per_h, rel=1e-9)
+        assert PLAN.cost.usd_per_hour == pytest.approx(PLAN.allocation.cost_usd_per_hour, rel=1e-9)
         assert PLAN.cost.usd_per_month == pytest.approx(by_hand * HOURS_PER_MONTH)
 
     def test_token_prices_pay_for_the_fleet(self) -> None:
@@ -181,8 +181,8 @@ class TestObjectivesAndLimits:
         best = plan(small_request(objective="max_rate_per_cost"))
         assert best.allocation is not None
         assert PLAN.allocation is not None
-        ratio = best.allocation.rate_per_s / best.allocation.cost_per_h
-        assert ratio >= PLAN.allocation.rate_per_s / PLAN.allocation.cost_per_h - 1e-9
+        ratio = best.allocation.rate_per_s / best.allocation.cost_usd_per_hour
+        assert ratio >= PLAN.allocation.rate_per_s / PLAN.allocation.cost_usd_per_hour - 1e-9
 
     def test_gpu_limits_are_kept(self) -> None:
         (sku, count), *_ = PLAN.gpus.items()

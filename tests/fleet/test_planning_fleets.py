@@ -138,7 +138,7 @@ class TestTime:
         )
         assert free.allocation is not None
         assert slow.allocation is not None
-        assert free.allocation.starts_usd_per_h == 0.0
+        assert free.allocation.starts_usd_per_hour == 0.0
         assert cost(slow) >= cost(free) - 1e-9
         assert cost(slow) <= (slow.flat_usd_per_hour or 0.0) * (1 + 1e-6)
 
@@ -165,7 +165,7 @@ class TestMoneyAndSupply:
     def test_costs_are_what_was_bought_to_the_cent(self) -> None:
         for found in (BASE, planned(prices={"granularity": "node"}), planned(limits={"spare_replicas": 1})):
             assert found.allocation is not None
-            assert cost(found) == pytest.approx(found.allocation.cost_per_h, abs=1e-9)
+            assert cost(found) == pytest.approx(found.allocation.cost_usd_per_hour, abs=1e-9)
             assert cost(found) == pytest.approx(math.fsum(one.usd_per_hour for one in found.bought), abs=1e-9)
             assert cost(found) == pytest.approx(math.fsum(one.usd_per_hour for one in found.deployments), abs=1e-9)
 
@@ -203,7 +203,7 @@ class TestMoneyAndSupply:
         assert cost(found) < cost(BASE)
 
     def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
-        """Outside truth: the binomial law of instances that are up, at the number actually bought."""
+        """Outside truth: the binomial distribution of instances that are up, at the number actually bought."""
         terms = {"interruptions_per_hour": 0.5, "recovery_s": 600.0, "probability": 0.99}
         found = planned(
             workload={"rate_per_s": 200.0},

@@ -11,17 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core import (
-    ArrivalProcess,
-    InputError,
-    LatencyTarget,
-    RecordedArrivals,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-)
+from planner.core import InputError
 from planner.engine import expected_distinct, popularity
 from planner.fleet import cascade_services, slices_of
 from planner.fleet import slices as demand
@@ -39,6 +29,16 @@ from planner.traffic import (
     load_lengths,
 )
 from planner.traffic.profiles import typical_periods
+from planner.workload import (
+    ArrivalProcess,
+    LatencyTarget,
+    RecordedArrivals,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 
 CONV, CODE = load_lengths("azure-2023-conv"), load_lengths("azure-2023-code")
 LLAMA, QWEN = load_llm("llama-3.1-8b"), load_llm("qwen3-8b")
@@ -73,7 +73,7 @@ def two_classes(fast: Slo | None = None) -> Workload:
     return Workload(arrivals=ArrivalProcess(rate_per_s=8.0, scv=3.0), classes=classes)
 
 
-def law(parts: Sequence[tuple[TokenLengths, float]]) -> dict[tuple[int, int], float]:
+def distribution(parts: Sequence[tuple[TokenLengths, float]]) -> dict[tuple[int, int], float]:
     """Probability of each pair of lengths in a mix."""
     found: dict[tuple[int, int], float] = {}
     for lengths, share in parts:
@@ -82,8 +82,8 @@ def law(parts: Sequence[tuple[TokenLengths, float]]) -> dict[tuple[int, int], fl
     return found
 
 
-def slice_law(slices: Sequence[DemandSlice], rate_per_s: float) -> dict[tuple[int, int], float]:
-    return law([(one.workload.lengths, one.workload.rate_per_s / rate_per_s) for one in slices])
+def slice_distribution(slices: Sequence[DemandSlice], rate_per_s: float) -> dict[tuple[int, int], float]:
+    return distribution([(one.workload.lengths, one.workload.rate_per_s / rate_per_s) for one in slices])
 
 
 # --- lengths --------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_parts_are_what_each_request_would_be_counted_to_one_by_one(
     assert [part.share for part in parts] == pytest.approx(filled, rel=1e-12)
     assert math.fsum(part.share for part in parts) == pytest.approx(1.0, abs=1e-14)
     assert len({part.label for part in parts}) == len(parts)
-    expected, mixed = law([(whole, 1.0)]), law([(part.lengths, part.share) for part in parts])
+    expected, mixed = distribution([(whole, 1.0)]), distribution([(part.lengths, part.share) for part in parts])
     assert all(mixed[pair] == pytest.approx(share, rel=1e-9) for pair, share in expected.items() if share > 1e-300)
     assert sum(len(part.lengths.weights) for part in parts) <= len(cells)
 
@@ -127,7 +127,7 @@ def test_a_request_at_the_cut_is_below_it_and_empty_parts_are_left_out() -> None
     ]
 
 
-def test_no_cut_keeps_the_law() -> None:
+def test_no_cut_keeps_the_distribution() -> None:
     (part,) = split_by_length(CONV, LengthSplit())
     assert (part.label, part.share, part.lengths) == ("", 1.0, CONV)
 
@@ -152,7 +152,7 @@ def test_cuts_that_do_not_rise_are_refused(split: dict[str, tuple[int, ...]], me
 @pytest.mark.parametrize("split", [None, CUTS])
 @pytest.mark.parametrize("own_slo", [None, FAST_SLO])
 def test_no_request_is_lost_or_doubled(split: LengthSplit | None, own_slo: Slo | None, by_class: bool) -> None:
-    """In every period the slices of a service add up to rate * factor * growth, and to its law of lengths."""
+    """In every period the slices of a service add up to rate * factor * growth, and to its distribution of lengths."""
     profile = DemandProfile(factors=(0.25, 1.5, 0.0, 1.0))
     services = (service("chat"), service("both", two_classes(own_slo)))
     slices = slices_of(services, split=split, profile=profile, growth=1.2, by_class=by_class)
@@ -163,7 +163,7 @@ def test_no_request_is_lost_or_doubled(split: LengthSplit | None, own_slo: Slo |
             assert total == pytest.approx(one.workload.rate_per_s * factor * 1.2, rel=1e-12)
         peak = one.workload.rate_per_s * 1.5 * 1.2
         assert all(each.workload.rate_per_s == pytest.approx(max(each.demand_per_s), rel=1e-12) for each in mine)
-        expected, found = law([(one.workload.lengths, 1.0)]), slice_law(mine, peak)
+        expected, found = distribution([(one.workload.lengths, 1.0)]), slice_distribution(mine, peak)
         assert found.keys() == expected.keys()
         assert all(found[pair] == pytest.approx(share, rel=1e-9) for pair, share in expected.items())
 
@@ -467,7 +467,11 @@ def test_a_small_model_that_leaves_nothing_is_refused_with_a_way_out(before: Slo
             cascade([(0.5, 0.8)], 0.9),
             "cascade.least_quality = 0.9: the best setting reaches 0.8. Fix",
         ),
-        (service("large", Workload.closed(4, CONV)), cascade([(0.5, 1.0)]), "closed loop has no law of arrivals. Fix"),
+        (
+            service("large", Workload.closed(4, CONV)),
+            cascade([(0.5, 1.0)]),
+            "closed loop has no distribution of arrivals. Fix",
+        ),
     ],
 )
 def test_cascades_that_cannot_be_are_refused(main: Service, asked: Cascade, message: str) -> None:
@@ -498,7 +502,7 @@ def test_adapters_of_one_base_share_a_service() -> None:
     assert [one.name for one in load.classes] == ["support", "sql: talk", "sql: code"]
     assert [one.share * 14.0 for one in load.classes] == pytest.approx([6.0, 5.6, 2.4])
     parts = [(services[0].workload.lengths, 6.0 / 14.0), (services[1].workload.lengths, 8.0 / 14.0)]
-    assert law([(load.lengths, 1.0)]) == pytest.approx(law(parts))
+    assert distribution([(load.lengths, 1.0)]) == pytest.approx(distribution(parts))
 
 
 def test_superposed_arrivals_are_as_bursty_as_their_counts_in_the_long_run() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from planner.core import LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.fleet import PlannedDeployment, requests_for, routed_workload
 from planner.fleet.pairing import UsedPool
 from planner.fleet.verification import judged, missed, promises_of, target_checks, with_costs
@@ -14,6 +14,7 @@ from planner.llm import Precision, load_llm
 from planner.search import DeploymentOption, Mode, PoolOption
 from planner.serving import Role, evaluate
 from planner.traffic import DemandSlice, Service
+from planner.workload import LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import chat, mixed, replica
 
 

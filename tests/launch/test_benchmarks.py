@@ -1,4 +1,4 @@
-"""Benchmarks of a plan: requests with the law of the workload, scripts that a shell and the clients take."""
+"""Benchmarks of a plan: requests with the distribution of the workload, scripts that a shell and the clients take."""
 
 from __future__ import annotations
 
@@ -17,19 +17,7 @@ import pytest
 import typer
 
 from planner.cli.base import app
-from planner.core import (
-    ArrivalProcess,
-    ClosedLoop,
-    LatencyTarget,
-    Metric,
-    RecordedArrivals,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    UnsupportedFeatureError,
-    Workload,
-)
+from planner.core import Metric, UnsupportedFeatureError
 from planner.engine import LoraAdapters, Speculation
 from planner.launch.benchmarks import SEED, files
 from planner.launch.clients import CLIENTS, client_flags
@@ -38,6 +26,17 @@ from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
 from planner.validation.benchmark_files import read_results
+from planner.workload import (
+    ArrivalProcess,
+    ClosedLoop,
+    LatencyTarget,
+    RecordedArrivals,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 from tests.builders import Dtype
 from tests.made_up_fleets import LENGTHS, NASTY, P99, fleet, launched, mixed, named, on, pair, traffic
 
@@ -48,15 +47,21 @@ COUNT = 20_000
 
 
 def test_lengths_have_the_means_and_the_correlation_of_the_workload() -> None:
-    """Truth: means and covariance in closed form from the law; sampling errors by the central limit theorem."""
+    """Truth: means and covariance in closed form from the distribution; sampling errors by the central limit theorem."""
     drawn = requests_of(traffic(), COUNT, seed=1)
-    law = LENGTHS
-    for sample, values in ((drawn.input_tokens, law.inputs), (drawn.output_tokens, law.outputs)):
-        mean = values @ law.probabilities
-        error = math.sqrt(((values - mean) ** 2 @ law.probabilities) / COUNT)
+    distribution = LENGTHS
+    for sample, values in ((drawn.input_tokens, distribution.inputs), (drawn.output_tokens, distribution.outputs)):
+        mean = values @ distribution.probabilities
+        error = math.sqrt(((values - mean) ** 2 @ distribution.probabilities) / COUNT)
         assert abs(sample.mean() - mean) < 4.0 * error
-    expected = (law.inputs * law.outputs) @ law.probabilities - law.mean_input * law.mean_output
-    spread = math.sqrt((law.inputs * law.outputs - law.mean_input * law.mean_output) ** 2 @ law.probabilities / COUNT)
+    expected = (
+        distribution.inputs * distribution.outputs
+    ) @ distribution.probabilities - distribution.mean_input * distribution.mean_output
+    spread = math.sqrt(
+        (distribution.inputs * distribution.outputs - distribution.mean_input * distribution.mean_output) ** 2
+        @ distribution.probabilities
+        / COUNT
+    )
     assert abs(np.cov(drawn.input_tokens, drawn.output_tokens)[0, 1] - expected) < 5.0 * spread
 
 

@@ -90,9 +90,9 @@ def problem(seed: int, periods: int, commitments: bool, slices: int = 1) -> Flee
         sku, size = f"g{index % 2}", int(rng.integers(1, 5))
         rates = {name: float(np.round(size * rng.uniform(2.0, 6.0), 2)) for name in names}
         units.append(Unit(name=f"u{index}", rates_per_s=rates, takes={sku: float(size)}))
-    ways: tuple[Purchase, ...] = (Purchase(name="hired", usd_per_h=3.0),)
+    ways: tuple[Purchase, ...] = (Purchase(name="hired", usd_per_hour=3.0),)
     if commitments:
-        ways += (Purchase(name="kept", usd_per_h=2.0, committed=True),)
+        ways += (Purchase(name="kept", usd_per_hour=2.0, committed=True),)
     resources = tuple(Resource(name=f"g{index}", purchases=ways) for index in range(2))
     return FleetProblem(
         slices=tuple(
@@ -121,13 +121,13 @@ def test_periods_by_themselves_bound_and_often_are_the_whole(
     """Bound <= optimum <= the covering fleet; without commitments nothing couples the periods, so all three agree."""
     asked = problem(seed, 3, commitments)
     cover = cheapest_cover(layout_of(asked))
-    assert cover is not None and cover.keeps_limits and cover.bound_per_h is not None
+    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour is not None
     optimum = without_covering(asked, monkeypatch)
-    assert cover.bound_per_h <= optimum * (1.0 + 1e-5)
+    assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-5)
     answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5, time_limit_s=20.0)
     assert answer.objective == pytest.approx(optimum, rel=1e-4)
     if not commitments:
-        assert cover.bound_per_h == pytest.approx(optimum, rel=1e-5)
+        assert cover.bound_usd_per_hour == pytest.approx(optimum, rel=1e-5)
         assert answer.status is SolveStatus.OPTIMAL
 
 
@@ -135,7 +135,7 @@ def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatc
     """Units of one slice each are a fleet, only a dearer one than units that are shared."""
     asked = problem(5, 1, commitments=False, slices=2)
     cover = cheapest_cover(layout_of(asked))
-    assert cover is not None and cover.bound_per_h is None
+    assert cover is not None and cover.bound_usd_per_hour is None
     answer = solve(asked, Objective.MIN_COST)
     assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
 
@@ -145,14 +145,14 @@ def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
     cheap = Unit(name="cheap", rates_per_s={"s": 1.0}, takes={"a": 1.0})
     dear = Unit(name="dear", rates_per_s={"s": 1.0}, takes={"b": 1.0})
     buy = [
-        Resource(name=n, purchases=(Purchase(name="p", usd_per_h=usd),), at_most=m)
+        Resource(name=n, purchases=(Purchase(name="p", usd_per_hour=usd),), at_most=m)
         for n, usd, m in (("a", 1.0, 2.0), ("b", 3.0, None))
     ]
     asked = FleetProblem(slices=(Slice(name="s", demand_per_s=(5.0,)),), units=(cheap, dear), resources=tuple(buy))
     cover = cheapest_cover(layout_of(asked))
     assert cover is not None and not cover.keeps_limits
-    assert cover.bound_per_h == pytest.approx(5.0)
-    assert solve(asked, Objective.MIN_COST).cost_per_h == pytest.approx(2.0 * 1.0 + 3.0 * 3.0)
+    assert cover.bound_usd_per_hour == pytest.approx(5.0)
+    assert solve(asked, Objective.MIN_COST).cost_usd_per_hour == pytest.approx(2.0 * 1.0 + 3.0 * 3.0)
 
 
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,10 @@ def hard_instance(
     length = random.lognormal(0.0, 1.0, slices)
     resources = []
     for sku in range(skus):
-        ways = [Purchase(name="on_demand", usd_per_h=float(usd[sku]), block=int(random.choice([1, 8])))]
+        ways = [Purchase(name="on_demand", usd_per_hour=float(usd[sku]), block=int(random.choice([1, 8])))]
         if random.random() < 0.6:
             less = float(usd[sku] * random.uniform(0.55, 0.7))
-            ways.append(Purchase(name="reserved", usd_per_h=less, committed=True, block=8))
+            ways.append(Purchase(name="reserved", usd_per_hour=less, committed=True, block=8))
         quota = float(round(gpus * random.uniform(0.1, 0.5))) if random.random() < 0.5 else None
         resources.append(Resource(name=f"sku{sku}", purchases=tuple(ways), at_most=quota))
     units = []
@@ -115,7 +115,7 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
         ways = [
             Purchase(
                 name="on_demand",
-                usd_per_h=float(random.uniform(1.0, 4.0)),
+                usd_per_hour=float(random.uniform(1.0, 4.0)),
                 block=int(random.choice([1, 2, 4])),
                 at_most=maybe(0.2, float(random.integers(4, 20))),
             )
@@ -127,7 +127,7 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
             ways.append(
                 Purchase(
                     name="reserved",
-                    usd_per_h=committed,
+                    usd_per_hour=committed,
                     committed=True,
                     block=int(random.choice([1, 3])),
                     at_least=low,
@@ -135,7 +135,9 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
                 )
             )
         if random.random() < 0.3:
-            ways.append(Purchase(name="spot", usd_per_h=float(random.uniform(0.5, 2.0)), usable_share=0.8, at_most=5.0))
+            ways.append(
+                Purchase(name="spot", usd_per_hour=float(random.uniform(0.5, 2.0)), usable_share=0.8, at_most=5.0)
+            )
         pinned = maybe(0.15, 2.0) or 0.0
         quota = maybe(0.3, float(random.integers(4, 20)))
         resources.append(Resource(name=f"r{index}", purchases=tuple(ways), at_most=quota, at_least=pinned))
@@ -155,7 +157,7 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
                 kind="" if stage is Stage.WHOLE else str(random.choice(["", "x", "y"])),
                 rates_per_s=able,
                 takes={f"r{random.integers(0, 3)}": float(size), "kw": float(random.uniform(0.5, 1.0)) * size},
-                usd_per_h=float(random.uniform(0.0, 1.0)) if random.random() < 0.3 else 0.0,
+                usd_per_hour=float(random.uniform(0.0, 1.0)) if random.random() < 0.3 else 0.0,
                 usd_per_start=float(random.uniform(0.0, 3.0)) if random.random() < 0.5 else 0.0,
                 at_least=1 if random.random() < 0.08 else 0,
                 at_most=int(random.integers(1, 4)) if random.random() < 0.3 else None,
@@ -208,7 +210,7 @@ class Explicit:
         periods = range(len(problem.periods))
         share = [period.hours / problem.hours for period in problem.periods]
         on = {
-            (u.name, t): self._new(u.usd_per_h * share[t], u.at_least, u.at_most, 1)
+            (u.name, t): self._new(u.usd_per_hour * share[t], u.at_least, u.at_most, 1)
             for u in problem.units
             for t in periods
         }
@@ -271,9 +273,9 @@ class Explicit:
             for way in resource.purchases:
                 high = None if way.at_most is None else np.floor(way.at_most / way.block)
                 low = np.ceil(way.at_least / way.block)
-                once = self._new(way.usd_per_h * way.block, low, high, 1) if way.committed else -1
+                once = self._new(way.usd_per_hour * way.block, low, high, 1) if way.committed else -1
                 for t, part in enumerate(share):
-                    blocks = once if way.committed else self._new(part * way.usd_per_h * way.block, low, high, 1)
+                    blocks = once if way.committed else self._new(part * way.usd_per_hour * way.block, low, high, 1)
                     hold[t][blocks] = -way.usable_share * way.block
                     held[t][blocks] = float(way.block)
             for t in range(len(share)):
@@ -373,13 +375,13 @@ def cost_of(problem: FleetProblem, answer: LargeAnswer) -> float:
     for unit in problem.units:
         counts = answer.units.get(unit.name, tuple(0 for _ in problem.periods))
         for t, period in enumerate(problem.periods):
-            total += unit.usd_per_h * counts[t] * period.hours
+            total += unit.usd_per_hour * counts[t] * period.hours
             if len(problem.periods) > 1:
                 total += unit.usd_per_start * max(counts[t] - counts[t - 1], 0)
     for resource in problem.resources:
         for way in resource.purchases:
             for t, amount in enumerate(answer.bought.get(resource.name, {}).get(way.name, ())):
-                total += way.usd_per_h * amount * problem.periods[t].hours
+                total += way.usd_per_hour * amount * problem.periods[t].hours
     return total / problem.hours
 
 
@@ -390,10 +392,10 @@ def check(problem: FleetProblem, answer: LargeAnswer, best: float, gap: float, k
         assert not answer.proven
         return
     assert not list(violations(problem, answer))
-    assert answer.cost_per_h == pytest.approx(cost_of(problem, answer), rel=1e-9)
-    assert answer.cost_per_h >= best * (1.0 - known) - 1e-9
+    assert answer.cost_usd_per_hour == pytest.approx(cost_of(problem, answer), rel=1e-9)
+    assert answer.cost_usd_per_hour >= best * (1.0 - known) - 1e-9
     assert answer.proven == (answer.gap <= gap)
-    assert not answer.proven or answer.cost_per_h * (1.0 - gap) <= best * (1.0 + TOLERANCE)
+    assert not answer.proven or answer.cost_usd_per_hour * (1.0 - gap) <= best * (1.0 + TOLERANCE)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -436,7 +438,7 @@ def test_medium_problems_agree_with_the_program_written_out(seed: int, disaggreg
     assert best is not None and answer is not None and answer.has_fleet
     assert not list(violations(problem, answer))
     assert answer.lower_bound <= best * (1.0 + TOLERANCE)
-    assert best * (1.0 - 5e-2 - TOLERANCE) <= answer.cost_per_h <= best * 1.03
+    assert best * (1.0 - 5e-2 - TOLERANCE) <= answer.cost_usd_per_hour <= best * 1.03
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -497,22 +499,22 @@ def test_purchases_are_the_cheapest_of_all_that_cover_the_use() -> None:
     random = np.random.default_rng(5)
     for _ in range(20):
         ways = [
-            Purchase(name="a", usd_per_h=float(random.uniform(1, 3)), block=2),
-            Purchase(name="b", usd_per_h=float(random.uniform(1, 3)), block=3, usable_share=0.8),
-            Purchase(name="c", usd_per_h=float(random.uniform(0.5, 2)), block=4, committed=True),
+            Purchase(name="a", usd_per_hour=float(random.uniform(1, 3)), block=2),
+            Purchase(name="b", usd_per_hour=float(random.uniform(1, 3)), block=3, usable_share=0.8),
+            Purchase(name="c", usd_per_hour=float(random.uniform(0.5, 2)), block=4, committed=True),
         ]
         used = random.integers(0, 15, 3).astype(float)
         weights = np.array([0.2, 0.3, 0.5])
         buyings = [Buying(0, 0, way, 0.0, np.inf) for way in ways]
         bought = cheapest_purchases(buyings, used, 4.0, weights)
         assert bought is not None
-        cost = sum(float(way.usd_per_h * row @ weights) for way, row in zip(ways, bought, strict=True))
+        cost = sum(float(way.usd_per_hour * row @ weights) for way, row in zip(ways, bought, strict=True))
         best = np.inf
         for held in range(0, 24, 4):
-            total = held * ways[2].usd_per_h
+            total = held * ways[2].usd_per_hour
             for need, weight in zip(used, weights, strict=True):
                 total += weight * min(
-                    a * ways[0].usd_per_h + b * ways[1].usd_per_h
+                    a * ways[0].usd_per_hour + b * ways[1].usd_per_hour
                     for a, b in itertools.product(range(0, 18, 2), range(0, 21, 3))
                     if a + 0.8 * b + held >= need - 1e-9 and a + b + held >= 4.0
                 )
@@ -541,10 +543,10 @@ def test_a_budget_below_the_bound_is_infeasible_and_one_above_changes_nothing() 
     problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
     free = solve_large(problem, time_limit_s=1.0, relative_gap=0.05)
     assert free is not None and free.proven
-    rich = problem.model_copy(update={"budget_usd_per_h": free.cost_per_h * 1.01})
+    rich = problem.model_copy(update={"budget_usd_per_hour": free.cost_usd_per_hour * 1.01})
     same = solve_large(rich, time_limit_s=1.0, relative_gap=0.05)
-    assert same is not None and same.cost_per_h == free.cost_per_h
-    poor = problem.model_copy(update={"budget_usd_per_h": free.lower_bound * 0.9})
+    assert same is not None and same.cost_usd_per_hour == free.cost_usd_per_hour
+    poor = problem.model_copy(update={"budget_usd_per_hour": free.lower_bound * 0.9})
     assert solve_large(poor, time_limit_s=1.0, relative_gap=0.05) is None
 
 
@@ -556,7 +558,7 @@ def test_time_that_runs_out_leaves_a_fleet_with_an_honest_gap() -> None:
     assert time.process_time() - begin < 3.5
     assert answer is not None and answer.has_fleet and not answer.proven
     assert 1e-9 < answer.gap < 0.5
-    assert answer.gap == pytest.approx(1.0 - answer.lower_bound / answer.cost_per_h)
+    assert answer.gap == pytest.approx(1.0 - answer.lower_bound / answer.cost_usd_per_hour)
     assert not list(violations(problem, answer))
 
 
@@ -565,14 +567,16 @@ def test_twice_the_money_is_twice_the_cost() -> None:
     problem = hard_instance(3, gpus=100.0, families=24, sizes=4, slices=6, periods=4)
     doubled = tuple(
         one.model_copy(
-            update={"purchases": tuple(w.model_copy(update={"usd_per_h": 2.0 * w.usd_per_h}) for w in one.purchases)}
+            update={
+                "purchases": tuple(w.model_copy(update={"usd_per_hour": 2.0 * w.usd_per_hour}) for w in one.purchases)
+            }
         )
         for one in problem.resources
     )
     once = solve_large(problem, time_limit_s=20.0, relative_gap=0.1)
     twice = solve_large(problem.model_copy(update={"resources": doubled}), time_limit_s=20.0, relative_gap=0.1)
     assert once is not None and twice is not None and once.proven
-    assert twice.cost_per_h == pytest.approx(2.0 * once.cost_per_h, rel=1e-9)
+    assert twice.cost_usd_per_hour == pytest.approx(2.0 * once.cost_usd_per_hour, rel=1e-9)
     assert twice.lower_bound == pytest.approx(2.0 * once.lower_bound, rel=1e-4)
 
 

@@ -53,11 +53,11 @@ def chat(*demand, **change):
 
 def unit(name, rate, usd=0.0, takes=None, **change):
     rates = rate if isinstance(rate, dict) else {"chat": rate}
-    return Unit(name=name, rates_per_s=rates, usd_per_h=usd, takes=takes or {}, **change)
+    return Unit(name=name, rates_per_s=rates, usd_per_hour=usd, takes=takes or {}, **change)
 
 
 def bought(name, usd, **change):
-    return Resource(name=name, purchases=(Purchase(name="plain", usd_per_h=usd, **change),))
+    return Resource(name=name, purchases=(Purchase(name="plain", usd_per_hour=usd, **change),))
 
 
 def problem(units, *demand, **change):
@@ -82,7 +82,7 @@ def check_against_brute_force(seed, objective):
         return
     assert answer.status is SolveStatus.OPTIMAL, seed
     assert answer.objective == pytest.approx(expected[0], rel=1e-9), seed
-    assert answer.cost_per_h == pytest.approx(expected[1], rel=1e-9), seed
+    assert answer.cost_usd_per_hour == pytest.approx(expected[1], rel=1e-9), seed
     if expected[2] is not None:
         assert answer.rate_per_s == pytest.approx(expected[2], rel=1e-9), seed
     check_allocation(answer, stated, objective)
@@ -124,7 +124,7 @@ def many_alike(seed, slices, count=40):
     for index in range(count):
         size = float(rng.integers(2, 12))
         rates = {name: size * float(rng.uniform(0.9, 1.1)) for name in names}
-        units.append(Unit(name=f"u{index}", rates_per_s=rates, usd_per_h=size + float(rng.integers(0, 8)) / 4))
+        units.append(Unit(name=f"u{index}", rates_per_s=rates, usd_per_hour=size + float(rng.integers(0, 8)) / 4))
     demand = tuple(Slice(name=name, demand_per_s=(float(rng.uniform(3.0, 12.0)),)) for name in names)
     return FleetProblem(slices=demand, units=tuple(units))
 
@@ -136,7 +136,7 @@ def check_allocation(answer: Allocation, stated: FleetProblem, objective):
     cost = starts = served = 0.0
     for name, counts in answer.units.items():
         one = by_name[name]
-        cost += one.usd_per_h * sum(h * n for h, n in zip(hours, counts, strict=True)) / horizon
+        cost += one.usd_per_hour * sum(h * n for h, n in zip(hours, counts, strict=True)) / horizon
         starts += one.usd_per_start * sum(max(0, n - counts[t - 1]) for t, n in enumerate(counts)) / horizon
         assert min(counts) >= one.at_least and max(counts) <= (math.inf if one.at_most is None else one.at_most)
         assert not one.steady or len(set(counts)) == 1
@@ -152,7 +152,7 @@ def check_allocation(answer: Allocation, stated: FleetProblem, objective):
             usable = sum(ways[way].usable_share * amounts[t] for way, amounts in held.items())
             assert not ways or usable >= taken - 1e-6
             assert all(amounts[t] % ways[way].block == 0 for way, amounts in held.items())
-            cost += sum(ways[way].usd_per_h * amounts[t] for way, amounts in held.items()) * h / horizon
+            cost += sum(ways[way].usd_per_hour * amounts[t] for way, amounts in held.items()) * h / horizon
     for one in stated.slices:
         rates = {name: routed.get(one.name, (0.0,) * len(hours)) for name, routed in answer.routed_per_s.items()}
         total = np.zeros(len(hours))
@@ -174,8 +174,8 @@ def check_allocation(answer: Allocation, stated: FleetProblem, objective):
                 for side in (Stage.FIRST, Stage.SECOND)
             ]
             assert sides[0] == pytest.approx(sides[1], rel=1e-6, abs=1e-9)
-    assert answer.cost_per_h == pytest.approx(cost + starts, rel=1e-12)
-    assert answer.starts_usd_per_h == pytest.approx(starts)
+    assert answer.cost_usd_per_hour == pytest.approx(cost + starts, rel=1e-12)
+    assert answer.starts_usd_per_hour == pytest.approx(starts)
     assert answer.rate_per_s == pytest.approx(served, rel=1e-6)
     assert all(row.slack >= -1e-6 * max(1.0, abs(row.limit)) for row in answer.constraints)
     assert len({row.name for row in answer.constraints}) == len(answer.constraints), "one row for each limit"
@@ -185,7 +185,7 @@ def without(stated, family):
     """The problem without one limit, by the name of its rows."""
     kind, *about = family.split("__")
     if kind in ("within_units", "within_groups", "within_budget"):
-        key = {"within_units": "max_units", "within_groups": "max_groups", "within_budget": "budget_usd_per_h"}[kind]
+        key = {"within_units": "max_units", "within_groups": "max_groups", "within_budget": "budget_usd_per_hour"}[kind]
         return stated.model_copy(update={key: None})
     if kind == "serve_demand":
         return with_demand(stated, about[0], 0.0)
@@ -226,7 +226,7 @@ def moved(stated, relaxation_found, share):
     if kind == "serve_demand":
         return with_demand(stated, about[0], value / relaxation_found.limit)
     if kind == "within_budget":
-        return stated.model_copy(update={"budget_usd_per_h": value})
+        return stated.model_copy(update={"budget_usd_per_hour": value})
     if kind in ("within_resource", "within_purchase"):
         return with_resource(stated, kind, about, value)
     return None
@@ -304,8 +304,8 @@ def medium_problem(seed, count=14, slices=2, periods=2):
             group=sku,
             at_most=float(rng.integers(20, 60)),
             purchases=(
-                Purchase(name="on_demand", usd_per_h=price),
-                Purchase(name="reserved", usd_per_h=0.6 * price, committed=True, block=8, at_most=16.0),
+                Purchase(name="on_demand", usd_per_hour=price),
+                Purchase(name="reserved", usd_per_hour=0.6 * price, committed=True, block=8, at_most=16.0),
             ),
         )
         for sku, (_, price) in skus.items()
@@ -315,7 +315,7 @@ def medium_problem(seed, count=14, slices=2, periods=2):
         units=tuple(units),
         resources=resources,
         periods=tuple(Period(name=f"t{t}", hours=8.0 * (t + 1)) for t in range(periods)),
-        budget_usd_per_h=float(rng.uniform(60, 160)),
+        budget_usd_per_hour=float(rng.uniform(60, 160)),
         max_groups=2 if seed % 3 == 0 else None,
     )
 
@@ -362,7 +362,7 @@ def test_least_cost_equals_the_dynamic_program_of_the_covering_knapsack(seed):
 def test_one_unit_takes_the_ceiling_of_demand_over_rate(rate, demand, count):
     answer = solve(problem([unit("a", rate, 2.5)], demand), MIN_COST)
     assert answer.units == {"a": (count,)}
-    assert answer.objective == answer.cost_per_h == 2.5 * count
+    assert answer.objective == answer.cost_usd_per_hour == 2.5 * count
 
 
 def test_stages_are_balanced_with_free_ratios():
@@ -383,7 +383,7 @@ def test_blocks_are_bought_whole_and_headroom_on_top():
         problem([unit("a", 1.0, takes={"gpu": 1.0})], 9.0, resources=(bought("gpu", 1.0, block=8, usable_share=0.75),)),
         MIN_COST,
     )
-    assert (answer.units, answer.bought, answer.cost_per_h) == ({"a": (9,)}, {"gpu": {"plain": (16.0,)}}, 16.0)
+    assert (answer.units, answer.bought, answer.cost_usd_per_hour) == ({"a": (9,)}, {"gpu": {"plain": (16.0,)}}, 16.0)
 
 
 def test_a_reserved_base_and_peaks_on_demand():
@@ -391,7 +391,7 @@ def test_a_reserved_base_and_peaks_on_demand():
 
     Needs 2, 4, 10 for 8 h each; reserved costs 0.6 of on demand, so units needed at least 14.4 of 24 h are reserved: 4.
     """
-    ways = (Purchase(name="on_demand", usd_per_h=1.0), Purchase(name="reserved", usd_per_h=0.6, committed=True))
+    ways = (Purchase(name="on_demand", usd_per_hour=1.0), Purchase(name="reserved", usd_per_hour=0.6, committed=True))
     periods = tuple(Period(name=name, hours=8.0) for name in ("night", "morning", "noon"))
     stated = problem(
         [unit("a", 1.0, takes={"gpu": 1.0})],
@@ -403,7 +403,7 @@ def test_a_reserved_base_and_peaks_on_demand():
     )
     answer = solve(stated, MIN_COST)
     assert answer.bought == {"gpu": {"reserved": (4.0, 4.0, 4.0), "on_demand": (0.0, 0.0, 6.0)}}
-    assert answer.cost_per_h == pytest.approx(0.6 * 4 + 6 / 3)
+    assert answer.cost_usd_per_hour == pytest.approx(0.6 * 4 + 6 / 3)
 
 
 def test_starts_are_counted_around_the_clock():
@@ -412,7 +412,7 @@ def test_starts_are_counted_around_the_clock():
     for usd, expected in ((6.0, (1, 2)), (30.0, (2, 2))):
         answer = solve(problem([unit("a", 1.0, 1.0, usd_per_start=usd)], 1.0, 2.0, periods=periods), MIN_COST)
         assert answer.units == {"a": expected}
-        assert answer.starts_usd_per_h == (usd / 24 if expected == (1, 2) else 0.0)
+        assert answer.starts_usd_per_hour == (usd / 24 if expected == (1, 2) else 0.0)
 
 
 def test_deferrable_work_fills_the_valley():
@@ -429,18 +429,20 @@ def test_deferrable_work_fills_the_valley():
 
 def test_a_pinned_unit_stays_and_an_owned_machine_is_paid_for():
     owned = Resource(
-        name="own", purchases=(Purchase(name="owned", usd_per_h=0.5, committed=True, at_least=4.0, at_most=4.0),)
+        name="own", purchases=(Purchase(name="owned", usd_per_hour=0.5, committed=True, at_least=4.0, at_most=4.0),)
     )
     units = [unit("a", 1.0, 1.0), unit("idle", 1.0, 2.0, at_least=1), unit("mine", 1.0, takes={"own": 1.0})]
     answer = solve(problem(units, 3.0, resources=(owned,)), MIN_COST)
     assert answer.units == {"idle": (1,), "mine": (2,)}
-    assert answer.cost_per_h == 2.0 + 4 * 0.5
+    assert answer.cost_usd_per_hour == 2.0 + 4 * 0.5
 
 
 def test_max_rate_spends_no_more_than_it_needs():
     """Both serve the whole demand; a solver that stops at the rate may return the dear one."""
-    answer = solve(problem([unit("dear", 10.0, 9.0), unit("cheap", 5.0, 2.0)], 10.0, budget_usd_per_h=100.0), MAX_RATE)
-    assert (answer.rate_per_s, answer.cost_per_h, answer.units) == (10.0, 4.0, {"cheap": (2,)})
+    answer = solve(
+        problem([unit("dear", 10.0, 9.0), unit("cheap", 5.0, 2.0)], 10.0, budget_usd_per_hour=100.0), MAX_RATE
+    )
+    assert (answer.rate_per_s, answer.cost_usd_per_hour, answer.units) == (10.0, 4.0, {"cheap": (2,)})
     assert [row.name for row in answer.binding] == ["cap_at_demand__chat"]
 
 
@@ -468,7 +470,7 @@ def test_free_units_are_not_wasted():
     answer = solve(
         problem([unit("own", 2.0, takes={"gpu": 1.0})], 5.0, resources=(Resource(name="gpu", at_most=9.0),)), MIN_COST
     )
-    assert (answer.units, answer.cost_per_h, answer.gap) == ({"own": (3,)}, 0.0, 0.0)
+    assert (answer.units, answer.cost_usd_per_hour, answer.gap) == ({"own": (3,)}, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("rate", [1e5, 1e7, 1e9, 1e12])
@@ -484,7 +486,7 @@ def test_a_unit_far_larger_than_the_demand_is_still_a_whole_unit(rate):
 
 def test_nothing_to_serve_costs_nothing():
     answer = solve(problem([unit("a", 1.0, 3.0)], 0.0), MIN_COST)
-    assert (answer.status, dict(answer.units), answer.cost_per_h) == (SolveStatus.OPTIMAL, {}, 0.0)
+    assert (answer.status, dict(answer.units), answer.cost_usd_per_hour) == (SolveStatus.OPTIMAL, {}, 0.0)
 
 
 # --- an even load ----------------------------------------------------------------------------------------------
@@ -514,7 +516,7 @@ def test_a_rounding_in_what_is_handed_over_is_no_error():
                 stage=(Stage.FIRST, Stage.SECOND, Stage.WHOLE)[i % 3],
                 channel="" if i % 3 == 2 else "ab"[i % 2],
                 rates_per_s={one.name: float(rng.uniform(1.0, 9.0)) for one in slices},
-                usd_per_h=float(rng.uniform(1.0, 3.0)),
+                usd_per_hour=float(rng.uniform(1.0, 3.0)),
             )
             for i in range(18)
         )
@@ -542,7 +544,7 @@ def test_several_slices_make_the_largest_load_least_and_then_the_next():
 def test_the_dual_of_the_demand_is_cost_over_rate():
     """LP relaxation of one unit: cost = k d / r, in every period; the report has one row for all periods."""
     periods = (Period(name="night", hours=1.0), Period(name="noon", hours=3.0))
-    answer = solve(problem([unit("a", 4.0, 2.5)], 6.0, 10.0, budget_usd_per_h=50.0, periods=periods), MIN_COST)
+    answer = solve(problem([unit("a", 4.0, 2.5)], 6.0, 10.0, budget_usd_per_hour=50.0, periods=periods), MIN_COST)
     rows = {row.name: row for row in answer.constraints}
     assert set(rows) == {"serve_demand__chat", "within_budget"}
     assert rows["serve_demand__chat"].dual == pytest.approx(2.5 / 4.0)
@@ -570,7 +572,9 @@ def test_duals_are_derivatives_of_the_relaxation(seed):
     for row in answer.constraints:
         kind, *about = row.name.split("__")
         if kind == "within_budget":
-            sides = [stated.model_copy(update={"budget_usd_per_h": stated.budget_usd_per_h + d}) for d in (-step, step)]
+            sides = [
+                stated.model_copy(update={"budget_usd_per_hour": stated.budget_usd_per_hour + d}) for d in (-step, step)
+            ]
         elif kind in ("within_resource", "within_purchase"):
             sides = [with_resource(stated, kind, about, row.limit + d) for d in (-step, step)]
         elif kind in ("serve_demand", "cap_at_demand") and stated.max_groups is None:
@@ -656,11 +660,11 @@ def test_unbounded_says_what_is_missing(objective):
     answer = solve(stated, objective)
     assert answer.status is SolveStatus.UNBOUNDED
     assert answer.diagnosis.summary.startswith(
-        "nothing limits unit 'loose': give demand_per_s, budget_usd_per_h, max_units"
+        "nothing limits unit 'loose': give demand_per_s, budget_usd_per_hour, max_units"
     )
     kept = solve(stated.model_copy(update={"units": tuple(held)}), objective)
     assert (kept.status, kept.rate_per_s, kept.units) == (SolveStatus.OPTIMAL, 3.0, {"first": (3,), "second": (3,)})
-    limited = solve(stated.model_copy(update={"budget_usd_per_h": 7.0}), MAX_RATE)
+    limited = solve(stated.model_copy(update={"budget_usd_per_hour": 7.0}), MAX_RATE)
     assert (limited.status, limited.rate_per_s) == (SolveStatus.OPTIMAL, 3.0 + 2.0)
 
 
@@ -677,22 +681,28 @@ def test_each_limit_of_the_conflict_comes_with_its_smallest_change():
     stated = problem(
         [unit("a", 4.0, 5.73, {"gpu": 2.0})],
         40.0,
-        budget_usd_per_h=40.0,
+        budget_usd_per_hour=40.0,
         resources=(Resource(name="gpu", at_most=64.0),),
     )
     found = solve(stated, MIN_COST).diagnosis
     assert found.conflict == ("serve_demand__chat", "within_budget")
-    assert [str(r) for r in found.relaxations] == ["slices[chat].demand_per_s 40 -> 24", "budget_usd_per_h 40 -> 57.3"]
+    assert [str(r) for r in found.relaxations] == [
+        "slices[chat].demand_per_s 40 -> 24",
+        "budget_usd_per_hour 40 -> 57.3",
+    ]
 
 
 def test_a_limit_that_does_not_help_alone_says_so():
     """Ten units cost 50 and take 20 GPUs: neither limit alone is enough, so the conflict is with one of them."""
     stated = problem(
-        [unit("a", 4.0, 5.0, {"gpu": 2.0})], 40.0, budget_usd_per_h=40.0, resources=(Resource(name="gpu", at_most=8.0),)
+        [unit("a", 4.0, 5.0, {"gpu": 2.0})],
+        40.0,
+        budget_usd_per_hour=40.0,
+        resources=(Resource(name="gpu", at_most=8.0),),
     )
     found = solve(stated, MIN_COST).diagnosis
     assert found.conflict == ("serve_demand__chat", "within_budget")
-    assert str(found.relaxations[1]) == "budget_usd_per_h 40 no change of it alone helps"
+    assert str(found.relaxations[1]) == "budget_usd_per_hour 40 no change of it alone helps"
     assert found.relaxations[0].needed == 16.0
 
 
@@ -707,7 +717,7 @@ def test_all_periods_of_a_limit_are_one():
 
 
 def test_nothing_fits_is_infeasible_not_an_empty_fleet():
-    answer = solve(problem([unit("a", 4.0, 5.0)], budget_usd_per_h=4.0), MAX_RATE)
+    answer = solve(problem([unit("a", 4.0, 5.0)], budget_usd_per_hour=4.0), MAX_RATE)
     assert answer.status is SolveStatus.INFEASIBLE
     assert answer.diagnosis.conflict == ("serve_minimum", "within_budget")
     assert [r.needed for r in answer.diagnosis.relaxations] == [None, 5.0]
@@ -722,7 +732,10 @@ def test_a_slice_nobody_serves_is_the_conflict():
 
 def test_a_diagnosis_cut_short_says_so():
     stated = problem(
-        [unit("a", 4.0, 5.0, {"gpu": 2.0})], 40.0, budget_usd_per_h=40.0, resources=(Resource(name="gpu", at_most=8.0),)
+        [unit("a", 4.0, 5.0, {"gpu": 2.0})],
+        40.0,
+        budget_usd_per_hour=40.0,
+        resources=(Resource(name="gpu", at_most=8.0),),
     )
     late = diagnose(shortlist.Solver(0.0, 0.0), MIN_COST, layout_of(stated))
     assert not late.is_proven and not any(r.is_proven for r in late.relaxations)
@@ -754,7 +767,7 @@ def in_other_units(stated, money, time):
                 u.model_copy(
                     update={
                         "rates_per_s": {name: rate * time for name, rate in u.rates_per_s.items()},
-                        "usd_per_h": u.usd_per_h * money,
+                        "usd_per_hour": u.usd_per_hour * money,
                         "usd_per_start": u.usd_per_start * money,
                     }
                 )
@@ -763,12 +776,14 @@ def in_other_units(stated, money, time):
             "resources": tuple(
                 r.model_copy(
                     update={
-                        "purchases": tuple(p.model_copy(update={"usd_per_h": p.usd_per_h * money}) for p in r.purchases)
+                        "purchases": tuple(
+                            p.model_copy(update={"usd_per_hour": p.usd_per_hour * money}) for p in r.purchases
+                        )
                     }
                 )
                 for r in stated.resources
             ),
-            "budget_usd_per_h": scale(stated.budget_usd_per_h, money * (1 + 1e-9)),
+            "budget_usd_per_hour": scale(stated.budget_usd_per_hour, money * (1 + 1e-9)),
             "min_rate_per_s": scale(stated.min_rate_per_s, time * (1 - 1e-9)),
         }
     )
@@ -795,7 +810,7 @@ def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
         stated = small_problem(seed, objective)
         last = stated.units[-1]
         worse = last.model_copy(
-            update={"name": "worse", "usd_per_h": last.usd_per_h + 0.5, "at_least": 0, "at_most": None}
+            update={"name": "worse", "usd_per_hour": last.usd_per_hour + 0.5, "at_least": 0, "at_most": None}
         )
         more = stated.model_copy(update={"units": (worse, *reversed(stated.units))})
         dropped += "worse" in dominated(more)
@@ -810,7 +825,7 @@ def test_tighter_limits_are_never_cheaper():
             stated = small_problem(seed, objective)
             before = value(stated, objective)
             tighter = [
-                stated.model_copy(update={"budget_usd_per_h": 0.5 * (stated.budget_usd_per_h or 16.0)}),
+                stated.model_copy(update={"budget_usd_per_hour": 0.5 * (stated.budget_usd_per_hour or 16.0)}),
                 stated.model_copy(update={"max_units": (stated.max_units or 6) // 2}),
                 stated.model_copy(update={"max_groups": 1}),
                 with_resource(stated, "within_resource", ["x"], 0.5 * (stated.resources[0].at_most or 8.0)),
@@ -835,7 +850,7 @@ def test_dominance_needs_every_property():
     others = {
         "worse_rate": change("worse_rate", rates_per_s={"chat": 2.0, "code": 1.0}),
         "fewer_slices": change("fewer_slices", rates_per_s={"chat": 2.0}),
-        "dearer": change("dearer", usd_per_h=3.0),
+        "dearer": change("dearer", usd_per_hour=3.0),
         "dearer_start": change("dearer_start", usd_per_start=2.0),
         "takes_more": change("takes_more", takes={"x": 2.0}),
         "limited": change("limited", at_most=3),
@@ -847,7 +862,7 @@ def test_dominance_needs_every_property():
         "takes_other": change("takes_other", takes={"x": 1.0, "y": 1.0}),
         "pinned": change("pinned", at_least=1, at_most=1),
         "faster_at_chat": change("faster_at_chat", rates_per_s={"chat": 3.0, "code": 1.0}),
-        "cheaper_start": change("cheaper_start", usd_per_start=0.5, usd_per_h=3.0),
+        "cheaper_start": change("cheaper_start", usd_per_start=0.5, usd_per_hour=3.0),
     }
     slices = (chat(1.0), Slice(name="code", demand_per_s=(1.0,)))
     resources = (Resource(name="x"), Resource(name="y"))
@@ -855,8 +870,8 @@ def test_dominance_needs_every_property():
     assert dominated(stated) == dict.fromkeys(list(others)[:8], "base")
     only_limited = (
         change("best", at_most=2),
-        change("loose", usd_per_h=3.0),
-        change("moves", usd_per_h=3.0, at_most=1),
+        change("loose", usd_per_hour=3.0),
+        change("moves", usd_per_hour=3.0, at_most=1),
     )
     assert dominated(stated.model_copy(update={"units": only_limited})) == {"moves": "loose"}
 
@@ -899,20 +914,20 @@ def golden_problem():
                 group="a",
                 at_most=12.0,
                 purchases=(
-                    Purchase(name="on demand", usd_per_h=2.0, block=2, at_most=10.0),
-                    Purchase(name="reserved", usd_per_h=1.25, committed=True, at_least=1.0),
+                    Purchase(name="on demand", usd_per_hour=2.0, block=2, at_most=10.0),
+                    Purchase(name="reserved", usd_per_hour=1.25, committed=True, at_least=1.0),
                 ),
             ),
             Resource(
                 name="gpu b",
                 group="b",
                 at_least=2.0,
-                purchases=(Purchase(name="spot", usd_per_h=0.5, usable_share=0.75),),
+                purchases=(Purchase(name="spot", usd_per_hour=0.5, usable_share=0.75),),
             ),
             Resource(name="kw", at_most=5.0),
         ),
         periods=(Period(name="night", hours=8.0), Period(name="day", hours=16.0)),
-        budget_usd_per_h=30.0,
+        budget_usd_per_hour=30.0,
         min_rate_per_s=5.0,
         max_units=12,
         max_groups=2,
@@ -992,7 +1007,7 @@ def test_integers_are_rounded_not_truncated_and_fractions_refused():
 
 
 def test_units_that_miss_a_limit_are_refused():
-    layout = layout_of(problem([unit("a", 4.0, 2.5)], 10.0, budget_usd_per_h=5.0))
+    layout = layout_of(problem([unit("a", 4.0, 2.5)], 10.0, budget_usd_per_hour=5.0))
     for count, message in (
         (2, r"serve_demand__chat = 8.0: units miss their limit >= 10"),
         (3, r"within_budget = 7.5: units miss their limit <= 5"),
@@ -1024,7 +1039,7 @@ def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
     from planner.optimizer import solving
 
     for seed in range(3):
-        stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_h": None})
+        stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_hour": None})
         direct = solve(stated, MIN_COST, relative_gap=0.01)
         monkeypatch.setattr(solving, "LARGE_RATES_OVER_PERIODS", 0)
         handed = solve(stated, MIN_COST, relative_gap=0.02)
@@ -1046,7 +1061,7 @@ ONE = unit("a", 1.0, 1.0)
     [
         (lambda: unit("p", 0.0), r"rates_per_s.chat = 0.0: Input should be greater than 0"),
         (lambda: unit("p", math.nan), r"rates_per_s.chat = nan: Input should be"),
-        (lambda: unit("p", 1.0, -2.0), r"usd_per_h = -2.0: Input should be greater than or equal to 0"),
+        (lambda: unit("p", 1.0, -2.0), r"usd_per_hour = -2.0: Input should be greater than or equal to 0"),
         (lambda: unit("p", 1.0, 1.0, {"x": -1.0}), r"takes.x = -1.0: Input should be greater than or equal to 0"),
         (lambda: unit("p", {}), r"rates_per_s = \{\}: Dictionary should have at least 1 item"),
         (lambda: bought("x", 1.0, block=0), r"block = 0: Input should be greater than or equal to 1"),
@@ -1109,10 +1124,10 @@ def test_bad_records_are_refused(make, message):
             problem([ONE, unit("own", 1.0)], 1.0),
             MAX_RATIO,
             {},
-            r"units\[own\].usd_per_h = 0.0: what is served for nothing has no rate per cost",
+            r"units\[own\].usd_per_hour = 0.0: what is served for nothing has no rate per cost",
         ),
         (
-            problem([unit("a", 1.0, 1e-12), unit("b", 2.0, 1e3)], 1.0, budget_usd_per_h=5.0),
+            problem([unit("a", 1.0, 1e-12), unit("b", 2.0, 1e3)], 1.0, budget_usd_per_hour=5.0),
             MIN_COST,
             {},
             r"within_budget = .*: scaled coefficient must lie in .* Fix: bring rates, costs",
@@ -1121,7 +1136,7 @@ def test_bad_records_are_refused(make, message):
             problem(
                 [unit("a", 1.0, 1.0, {"x": 1.0})],
                 max_groups=1,
-                budget_usd_per_h=9.0,
+                budget_usd_per_hour=9.0,
                 resources=(Resource(name="x", group="x"),),
             ).model_copy(update={"units": (unit("a", 1.0, 0.0, {"x": 1.0}),), "max_units": None}),
             MAX_RATIO,
@@ -1146,4 +1161,4 @@ def test_labels_that_collide_are_refused_in_files():
 
 
 def test_an_unlimited_budget_may_be_written_as_a_large_one():
-    assert solve(problem([unit("a", 1.0, 0.3)], 2.0, budget_usd_per_h=1e12), MIN_COST).units == {"a": (2,)}
+    assert solve(problem([unit("a", 1.0, 0.3)], 2.0, budget_usd_per_hour=1e12), MIN_COST).units == {"a": (2,)}

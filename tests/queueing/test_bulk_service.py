@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.core import ArrivalProcess, InputError, TokenLengths
-from planner.queueing import StaticServer, largest_static_rate, longest_law, static_pool
-from planner.queueing.bulk_service import DURATION_EDGES, BatchLaw, batch_law, solve_chain
+from planner.core import InputError
+from planner.queueing import StaticServer, largest_static_rate, longest_distribution, static_pool
+from planner.queueing.bulk_service import DURATION_EDGES, BatchDistribution, batch_distribution, solve_chain
 from planner.queueing.classic import mmc_wait_s, pollaczek_khinchine_wait_s
 from planner.queueing.quantisation import slice_means
+from planner.workload import ArrivalProcess, TokenLengths
 
 CHAT = TokenLengths.from_pairs(
     np.rint(np.random.default_rng(1).lognormal(5.5, 1.0, 3000)) + 1,
@@ -56,7 +57,7 @@ def simulated(
 class TestLongest:
     def test_brute_force(self) -> None:
         lengths = TokenLengths.from_pairs([1, 5, 9], [7, 2, 4], [0.5, 0.3, 0.2])
-        inputs, outputs, joint = longest_law(lengths, 3)
+        inputs, outputs, joint = longest_distribution(lengths, 3)
         expected: dict[tuple[float, float], float] = {}
         cells = list(zip(lengths.inputs, lengths.outputs, lengths.probabilities, strict=True))
         for three in itertools.product(cells, repeat=3):
@@ -68,7 +69,7 @@ class TestLongest:
         assert found == pytest.approx(expected)
 
     def test_mean_of_the_longest_is_that_of_draws(self) -> None:
-        _, outputs, joint = longest_law(CHAT, 16)
+        _, outputs, joint = longest_distribution(CHAT, 16)
         draws = CHAT.sample(16 * 4000, 5)[1].reshape(-1, 16).max(axis=1)
         assert float(outputs @ joint.sum(axis=0)) == pytest.approx(draws.mean(), rel=0.03)
 
@@ -87,8 +88,8 @@ class TestClosedForms:
         # times ... : mu r^(B+1) - (rate + mu) r + rate = 0 (Chaudhry and Templeton 1983, section 3.2), and a request
         # waits E[W] = r / (rate (1 - r)) for its batch to start when a partial batch is let in only at its end.
         most, mu, rate = 3, 1.0, 2.0
-        law = _exponential_batches(most, mu)
-        chain = solve_chain(server(most), law, rate)
+        distribution = _exponential_batches(most, mu)
+        chain = solve_chain(server(most), distribution, rate)
         roots = np.roots([mu, *([0.0] * (most - 1)), -(rate + mu), rate])
         root = float(min(r.real for r in roots if abs(r.imag) < 1e-9 and 0 < r.real < 1 - 1e-9))
         tail = chain.waiting[most + 2 : most + 20]
@@ -105,9 +106,9 @@ class TestClosedForms:
     def test_batches_carry_what_arrives(self, load: float, hold_s: float) -> None:
         # Requests per batch = rate * (service + holding + idle time per batch).
         one = server(8, hold_s)
-        law, rate = batch_law(one, CHAT), load * largest_static_rate(one, CHAT)
-        chain = solve_chain(one, law, rate)
-        cycle = float(chain.sizes[1:] @ law.mean_s) + float(chain.waiting[0]) / rate
+        distribution, rate = batch_distribution(one, CHAT), load * largest_static_rate(one, CHAT)
+        chain = solve_chain(one, distribution, rate)
+        cycle = float(chain.sizes[1:] @ distribution.mean_s) + float(chain.waiting[0]) / rate
         cycle += float(chain.waiting[:8] @ (chain.starts * chain.holds_s).sum(axis=1))
         assert chain.mean_size == pytest.approx(rate * cycle, rel=1e-4)
         assert chain.waiting.sum() == pytest.approx(1.0)
@@ -115,12 +116,12 @@ class TestClosedForms:
     def test_dense_and_iterated_solutions_agree(self) -> None:
         from planner.queueing import bulk_service
 
-        one, law = server(8), batch_law(server(8), CHAT)
+        one, distribution = server(8), batch_distribution(server(8), CHAT)
         rate = 0.8 * largest_static_rate(one, CHAT)
-        dense = solve_chain(one, law, rate).waiting
+        dense = solve_chain(one, distribution, rate).waiting
         small, bulk_service.DENSE = bulk_service.DENSE, 1
         try:
-            iterated = solve_chain(one, law, rate).waiting
+            iterated = solve_chain(one, distribution, rate).waiting
         finally:
             bulk_service.DENSE = small
         np.testing.assert_allclose(iterated, dense, atol=1e-7)
@@ -158,15 +159,15 @@ class TestAgainstSimulation:
             static_pool(one, ArrivalProcess(rate_per_s=rate), CHAT),
             simulated(one, rate, CHAT, 400_000 if load >= 0.9 else 60_000),
         )
-        for name, law in (("ttft", found.ttft), ("e2e", found.e2e)):
-            assert law.mean_s == pytest.approx(truth[name].mean(), rel=0.05), name
+        for name, distribution in (("ttft", found.ttft), ("e2e", found.e2e)):
+            assert distribution.mean_s == pytest.approx(truth[name].mean(), rel=0.05), name
             for p, within in ((0.5, 0.07), (0.95, 0.07), (0.99, 0.1)):
-                # Where the law is flat (half of the requests find a free server) the probability is what agrees.
+                # Where the distribution is flat (half of the requests find a free server) the probability is what agrees.
                 exact = float(np.quantile(truth[name], p))
-                near = abs(law.cdf(exact) - p) < 0.02 and p == 0.5
-                assert near or law.quantile_s(p) == pytest.approx(exact, rel=within), (name, p)
+                near = abs(distribution.cdf(exact) - p) < 0.02 and p == 0.5
+                assert near or distribution.quantile_s(p) == pytest.approx(exact, rel=within), (name, p)
         assert found.tpot.mean_s == pytest.approx(truth["tpot"].mean(), rel=0.02)
-        chain = solve_chain(one, batch_law(one, CHAT), rate)
+        chain = solve_chain(one, batch_distribution(one, CHAT), rate)
         assert chain.mean_size == pytest.approx(1.0 / np.mean(1.0 / truth["size"]), rel=0.05)
 
     def test_an_overloaded_server_delivers_the_largest_rate(self) -> None:
@@ -178,10 +179,10 @@ class TestAgainstSimulation:
         assert 40_000 / span == pytest.approx(rate, rel=0.03)
 
 
-def _exponential_batches(most: int, mu: float) -> BatchLaw:
+def _exponential_batches(most: int, mu: float) -> BatchDistribution:
     u = (np.arange(100_000) + 0.5) / 100_000
     row = slice_means(-np.log1p(-u) / mu, np.ones(1), DURATION_EDGES)
-    return BatchLaw(np.tile(row, (most, 1)), np.ones((most, 4)), np.ones(most))
+    return BatchDistribution(np.tile(row, (most, 1)), np.ones((most, 4)), np.ones(most))
 
 
 def test_batches_of_one_without_spread_are_m_d_1() -> None:

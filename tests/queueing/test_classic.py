@@ -9,7 +9,7 @@ from decimal import Decimal, getcontext
 import numpy as np
 import pytest
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing.classic import (
     allen_cunneen_wait_s,
     erlang_b,
@@ -17,7 +17,7 @@ from planner.queueing.classic import (
     kingman_wait_s,
     md1_wait_cdf,
     mdc_wait_s,
-    mg1_wait_law,
+    mg1_wait_distribution,
     mm1_sojourn_quantile_s,
     mmc_wait_cdf,
     mmc_wait_quantile_s,
@@ -26,6 +26,7 @@ from planner.queueing.classic import (
     processor_sharing_sojourn_s,
     whitt_wait_s,
 )
+from planner.workload import LatencyDistribution
 
 
 def sliced(quantile: Callable[[np.ndarray], np.ndarray], points: int = 100_000) -> LatencyDistribution:
@@ -62,7 +63,7 @@ class TestErlang:
             lost = erlang_b(servers, servers * load)
             assert erlang_c(servers, load) == pytest.approx(lost / (1.0 - load * (1.0 - lost)))
 
-    def test_quantile_inverts_the_law(self) -> None:
+    def test_quantile_inverts_the_distribution(self) -> None:
         for p in (0.9, 0.99, 0.999):
             wait = mmc_wait_quantile_s(3.2, 1.0, 4, p)
             assert mmc_wait_cdf(3.2, 1.0, 4, wait) == pytest.approx(p)
@@ -91,9 +92,9 @@ class TestDeterministicService:
 
     @pytest.mark.parametrize("load", [0.2, 0.7, 0.95])
     def test_the_lattice_solves_m_d_1(self, load: float) -> None:
-        law = mg1_wait_law(load, LatencyDistribution.constant(1.0))
+        distribution = mg1_wait_distribution(load, LatencyDistribution.constant(1.0))
         for p in (0.9, 0.99, 0.999):
-            assert md1_wait_cdf(load, 1.0, law.quantile_s(p)) == pytest.approx(p, abs=0.02 * (1 - p) + 3e-4)
+            assert md1_wait_cdf(load, 1.0, distribution.quantile_s(p)) == pytest.approx(p, abs=0.02 * (1 - p) + 3e-4)
 
 
 def euler_inverse(transform: Callable[[np.ndarray], np.ndarray], t: float) -> float:
@@ -110,10 +111,12 @@ def euler_inverse(transform: Callable[[np.ndarray], np.ndarray], t: float) -> fl
 class TestGeneralService:
     @pytest.mark.parametrize("load", [0.05, 0.5, 0.9, 0.98])
     def test_exponential_service_is_m_m_1(self, load: float) -> None:
-        law = mg1_wait_law(load, EXPONENTIAL)
-        assert law.mean_s == pytest.approx(mmc_wait_s(load, 1.0, 1), rel=3e-3)
+        distribution = mg1_wait_distribution(load, EXPONENTIAL)
+        assert distribution.mean_s == pytest.approx(mmc_wait_s(load, 1.0, 1), rel=3e-3)
         for p in (0.96, 0.99, 0.999):
-            assert law.quantile_s(p) == pytest.approx(mmc_wait_quantile_s(load, 1.0, 1, p), rel=0.015, abs=1e-9)
+            assert distribution.quantile_s(p) == pytest.approx(
+                mmc_wait_quantile_s(load, 1.0, 1, p), rel=0.015, abs=1e-9
+            )
 
     @pytest.mark.parametrize("shape", [0.3, 2.0, 5.0])
     @pytest.mark.parametrize("load", [0.4, 0.85])
@@ -125,9 +128,9 @@ class TestGeneralService:
             wait = (1.0 - load) * s / (s - load * (1.0 - service))
             return (1.0 - wait) / s
 
-        law = mg1_wait_law(load, sliced(lambda u: gammaincinv(shape, u)))
+        distribution = mg1_wait_distribution(load, sliced(lambda u: gammaincinv(shape, u)))
         for p in (0.9, 0.99, 0.999):
-            assert euler_inverse(tail, law.quantile_s(p)) == pytest.approx(1.0 - p, rel=0.03)
+            assert euler_inverse(tail, distribution.quantile_s(p)) == pytest.approx(1.0 - p, rel=0.03)
 
     def test_batches_are_burkes_formula(self) -> None:
         # Geometric batches of mean b: wait of M/G/1 for whole batches, and b - 1 services of companions before one's
@@ -135,19 +138,19 @@ class TestGeneralService:
         load, b = 0.6, 2.5
         batch_second = b * 1.0 + 2.0 * b * (b - 1.0)
         expected = load / b * batch_second / (2.0 * (1.0 - load)) + (b - 1.0)
-        law = mg1_wait_law(load, LatencyDistribution.constant(1.0), dispersion=2.0 * b - 1.0)
-        assert law.mean_s == pytest.approx(expected, rel=2e-3)
+        distribution = mg1_wait_distribution(load, LatencyDistribution.constant(1.0), dispersion=2.0 * b - 1.0)
+        assert distribution.mean_s == pytest.approx(expected, rel=2e-3)
 
     def test_regular_arrivals_keep_the_variance_of_the_work(self) -> None:
         # Heavy traffic: (I + SCV) / 2 rho / (1 - rho) (Kingman).
-        law = mg1_wait_law(0.9, EXPONENTIAL, dispersion=0.25)
-        assert law.mean_s == pytest.approx(kingman_wait_s(0.9, 1.0, 0.25, 1.0), rel=0.01)
+        distribution = mg1_wait_distribution(0.9, EXPONENTIAL, dispersion=0.25)
+        assert distribution.mean_s == pytest.approx(kingman_wait_s(0.9, 1.0, 0.25, 1.0), rel=0.01)
 
     def test_nobody_arrives(self) -> None:
-        assert mg1_wait_law(0.0, EXPONENTIAL).mean_s == 0.0
+        assert mg1_wait_distribution(0.0, EXPONENTIAL).mean_s == 0.0
 
     def test_overload_is_refused(self) -> None:
-        for broken in (lambda: mg1_wait_law(1.0, EXPONENTIAL), lambda: md1_wait_cdf(1.0, 1.0, 1.0)):
+        for broken in (lambda: mg1_wait_distribution(1.0, EXPONENTIAL), lambda: md1_wait_cdf(1.0, 1.0, 1.0)):
             with pytest.raises(InputError, match="load"):
                 broken()
         with pytest.raises(InputError, match="servers"):

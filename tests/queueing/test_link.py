@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing import exposed_s, link_wait
-from planner.queueing.classic import mg1_wait_law, pollaczek_khinchine_wait_s
-from planner.queueing.link import exposed_law
+from planner.queueing.classic import mg1_wait_distribution, pollaczek_khinchine_wait_s
+from planner.queueing.link import exposed_distribution
+from planner.workload import LatencyDistribution
 
 
 def transfers(scv: float) -> LatencyDistribution:
@@ -19,11 +20,13 @@ def transfers(scv: float) -> LatencyDistribution:
     return LatencyDistribution.from_samples(values / values.mean())
 
 
-def simulated(rate: float, law: LatencyDistribution, senders: int, receivers: int, count: int = 120_000) -> np.ndarray:
+def simulated(
+    rate: float, distribution: LatencyDistribution, senders: int, receivers: int, count: int = 120_000
+) -> np.ndarray:
     """Waits where a transfer holds its sender's and its receiver's link, in the order in which caches are ready."""
     rng = np.random.default_rng(8)
     ready = np.cumsum(rng.exponential(1.0 / rate, count)).tolist()
-    lasts = rng.choice(law.support_s, count).tolist()
+    lasts = rng.choice(distribution.support_s, count).tolist()
     x, y = rng.integers(senders, size=count).tolist(), rng.integers(receivers, size=count).tolist()
     free_x, free_y, waits = [0.0] * senders, [0.0] * receivers, np.empty(count)
     for i in range(count):
@@ -40,8 +43,11 @@ class TestAgainstSimulation:
         [(1, 1, 0.8), (1, 4, 0.7), (2, 2, 0.1), (2, 2, 0.3), (4, 4, 0.2), (4, 2, 0.3), (2, 4, 0.3), (8, 2, 0.3)],
     )
     def test_means_and_tails(self, senders: int, receivers: int, busier: float, scv: float) -> None:
-        rate, law = busier * min(senders, receivers), transfers(scv)
-        found, truth = link_wait(rate, law, senders, receivers).wait, simulated(rate, law, senders, receivers)
+        rate, distribution = busier * min(senders, receivers), transfers(scv)
+        found, truth = (
+            link_wait(rate, distribution, senders, receivers).wait,
+            simulated(rate, distribution, senders, receivers),
+        )
         assert found.mean_s == pytest.approx(truth.mean(), rel=0.15)
         assert found.quantile_s(0.99) == pytest.approx(np.quantile(truth, 0.99), rel=0.15)
 
@@ -54,7 +60,7 @@ class TestLimits:
 
     def test_one_sender_never_meets_another_at_a_receiver(self) -> None:
         found = link_wait(0.5, transfers(1.0), senders=1, receivers=8)
-        assert found.wait.mean_s == pytest.approx(mg1_wait_law(0.5, transfers(1.0)).mean_s, rel=1e-3)
+        assert found.wait.mean_s == pytest.approx(mg1_wait_distribution(0.5, transfers(1.0)).mean_s, rel=1e-3)
 
     def test_many_senders_leave_the_receivers_queue(self) -> None:
         found = link_wait(0.6, transfers(0.0), senders=10_000, receivers=1)
@@ -94,8 +100,8 @@ class TestOverlap:
             left = exposed_s(times, 32, step)
             assert (left <= times).all() and (left >= times / 32).all()
 
-    def test_law_is_the_mean_over_both(self) -> None:
-        law = exposed_law(transfers(1.0), 10, LatencyDistribution.from_samples([0.0, 1.0]))
+    def test_distribution_is_the_mean_over_both(self) -> None:
+        distribution = exposed_distribution(transfers(1.0), 10, LatencyDistribution.from_samples([0.0, 1.0]))
         t = transfers(1.0).support_s
         expected = 0.5 * t.mean() + 0.5 * np.maximum(t / 10, t - 1.0).mean()
-        assert law.mean_s == pytest.approx(expected, rel=0.01)
+        assert distribution.mean_s == pytest.approx(expected, rel=0.01)

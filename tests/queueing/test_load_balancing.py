@@ -9,24 +9,30 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from planner.core import ArrivalProcess, InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing import (
     random_share,
-    random_wait_law,
-    round_robin_wait_law,
+    random_wait_distribution,
+    round_robin_wait_distribution,
     routed_wait,
-    shortest_queue_wait_law,
-    two_choices_wait_law,
+    shortest_queue_wait_distribution,
+    two_choices_wait_distribution,
 )
 from planner.queueing.classic import erlang_c, mmc_wait_s
-from planner.queueing.load_balancing import all_busy_chance, pooled_wait_law, shortest_queue_ahead, two_choices_ahead
+from planner.queueing.load_balancing import (
+    all_busy_chance,
+    pooled_wait_distribution,
+    shortest_queue_ahead,
+    two_choices_ahead,
+)
+from planner.workload import ArrivalProcess, LatencyDistribution
 
 LAWS = {
-    "random": random_wait_law,
-    "round robin": round_robin_wait_law,
-    "two choices": two_choices_wait_law,
-    "shortest": shortest_queue_wait_law,
-    "pooled": pooled_wait_law,
+    "random": random_wait_distribution,
+    "round robin": round_robin_wait_distribution,
+    "two choices": two_choices_wait_distribution,
+    "shortest": shortest_queue_wait_distribution,
+    "pooled": pooled_wait_distribution,
 }
 
 
@@ -79,22 +85,22 @@ class TestAgainstSimulation:
     @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (2, 0.8), (4, 0.8), (8, 0.7), (8, 0.85)])
     @pytest.mark.parametrize("router", ["two choices", "shortest"])
     def test_means_and_tails(self, router: str, servers: int, load: float, scv: float) -> None:
-        law, waits = LAWS[router](work(scv), load, servers), simulated(router, servers, load, scv)
-        assert law.mean_s == pytest.approx(waits.mean(), rel=0.12)
-        assert law.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.2)
-        assert law.cdf(0.0) == pytest.approx(np.mean(waits <= 0.0), abs=0.02)
+        distribution, waits = LAWS[router](work(scv), load, servers), simulated(router, servers, load, scv)
+        assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.12)
+        assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.2)
+        assert distribution.cdf(0.0) == pytest.approx(np.mean(waits <= 0.0), abs=0.02)
 
     @pytest.mark.parametrize("router", ["two choices", "shortest"])
     def test_very_variable_work(self, router: str) -> None:
-        law, waits = LAWS[router](work(4.0), 0.8, 8), simulated(router, 8, 0.8, 4.0)
-        assert law.mean_s == pytest.approx(waits.mean(), rel=0.2)
-        assert law.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.4)
+        distribution, waits = LAWS[router](work(4.0), 0.8, 8), simulated(router, 8, 0.8, 4.0)
+        assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.2)
+        assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.4)
 
     @pytest.mark.parametrize("router", ["random", "round robin", "pooled"])
     def test_the_others(self, router: str) -> None:
-        law, waits = LAWS[router](work(1.0), 0.8, 4), simulated(router, 4, 0.8, 1.0)
-        assert law.mean_s == pytest.approx(waits.mean(), rel=0.12)
-        assert law.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.15)
+        distribution, waits = LAWS[router](work(1.0), 0.8, 4), simulated(router, 4, 0.8, 1.0)
+        assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.12)
+        assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.15)
 
 
 class TestClosedForms:
@@ -115,17 +121,19 @@ class TestClosedForms:
     def test_shortest_of_two_is_the_exact_mean_wait(self) -> None:
         # Two exponential servers, shortest queue: W solved from the two-dimensional Markov chain.
         for load in (0.5, 0.8):
-            assert shortest_queue_wait_law(work(1.0), load, 2).mean_s == pytest.approx(_shortest_of_two(load), rel=0.03)
+            assert shortest_queue_wait_distribution(work(1.0), load, 2).mean_s == pytest.approx(
+                _shortest_of_two(load), rel=0.03
+            )
 
     def test_the_pool_is_m_m_c(self) -> None:
-        law = pooled_wait_law(work(1.0), 0.8, 4)
-        assert law.mean_s == pytest.approx(mmc_wait_s(3.2, 1.0, 4), rel=1e-3)
-        assert law.cdf(0.0) == pytest.approx(1.0 - erlang_c(4, 0.8))
+        distribution = pooled_wait_distribution(work(1.0), 0.8, 4)
+        assert distribution.mean_s == pytest.approx(mmc_wait_s(3.2, 1.0, 4), rel=1e-3)
+        assert distribution.cdf(0.0) == pytest.approx(1.0 - erlang_c(4, 0.8))
 
     @pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
     @pytest.mark.parametrize("servers", [2, 4, 16])
     def test_routers_rank(self, servers: int, load: float) -> None:
-        means = {name: law(work(1.0), load, servers).mean_s for name, law in LAWS.items()}
+        means = {name: distribution(work(1.0), load, servers).mean_s for name, distribution in LAWS.items()}
         assert means["pooled"] <= means["shortest"] <= means["two choices"] * 1.001 < means["random"]
         assert means["round robin"] < means["random"]
         assert all_busy_chance(load, servers) <= erlang_c(servers, load)
@@ -137,16 +145,21 @@ class TestClosedForms:
 
     def test_heavy_traffic_forgets_the_router(self) -> None:
         # Joining the shortest queue is as good as one queue when the load tends to 1 (Foschini and Salz 1978).
-        assert shortest_queue_wait_law(work(1.0), 0.99, 4).mean_s == pytest.approx(mmc_wait_s(3.96, 1.0, 4), rel=0.03)
+        assert shortest_queue_wait_distribution(work(1.0), 0.99, 4).mean_s == pytest.approx(
+            mmc_wait_s(3.96, 1.0, 4), rel=0.03
+        )
 
     def test_many_servers_are_taken_in_stride(self) -> None:
         assert shortest_queue_ahead(0.9, 100_000)[0] < 0.01
-        assert shortest_queue_wait_law(work(1.0), 0.5, 100_000).mean_s == pytest.approx(0.0, abs=1e-9)
+        assert shortest_queue_wait_distribution(work(1.0), 0.5, 100_000).mean_s == pytest.approx(0.0, abs=1e-9)
 
 
 class TestRoutedWait:
     def test_a_real_wait_moves_as_the_reference(self) -> None:
-        random, routed = random_wait_law(work(1.0), 0.8, 4), shortest_queue_wait_law(work(1.0), 0.8, 4)
+        random, routed = (
+            random_wait_distribution(work(1.0), 0.8, 4),
+            shortest_queue_wait_distribution(work(1.0), 0.8, 4),
+        )
         slower = LatencyDistribution.from_samples(3.0 * random.support_s, random.weights)
         moved = routed_wait(slower, random, routed)
         assert moved.mean_s == pytest.approx(3.0 * routed.mean_s)
@@ -158,9 +171,9 @@ class TestRoutedWait:
 
     def test_refusals(self) -> None:
         with pytest.raises(InputError, match="load"):
-            shortest_queue_wait_law(work(1.0), 1.0, 4)
+            shortest_queue_wait_distribution(work(1.0), 1.0, 4)
         with pytest.raises(InputError, match="replicas"):
-            random_wait_law(work(1.0), 0.5, 0)
+            random_wait_distribution(work(1.0), 0.5, 0)
 
 
 def _shortest_of_two(load: float, most: int = 60) -> float:
@@ -185,6 +198,6 @@ def _shortest_of_two(load: float, most: int = 60) -> float:
     balance[0, :] = 1.0
     right = np.zeros(side * side)
     right[0] = 1.0
-    law = spsolve(balance.tocsc(), right).reshape(side, side)
+    distribution = spsolve(balance.tocsc(), right).reshape(side, side)
     m, n = np.indices((side, side))
-    return float((law * np.minimum(m, n)).sum())
+    return float((distribution * np.minimum(m, n)).sum())

@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import InputError, LatencyDistribution
-from planner.queueing import transient_wait_law, work_variance_per_s
+from planner.core import InputError
+from planner.queueing import transient_wait_distribution, work_variance_per_s
 from planner.queueing.classic import pollaczek_khinchine_wait_s
 from planner.queueing.overload import (
     drain_s,
     fluid_path,
     fluid_wait_s,
     overloaded_ttft,
-    profile_wait_law,
+    profile_wait_distribution,
     transient_wait_cdf,
 )
+from planner.workload import LatencyDistribution
 
 
 def waits_of(rate_at: list[tuple[float, float]], scv: float, runs: int, seed: int = 2) -> np.ndarray:
@@ -39,62 +40,66 @@ class TestAgainstSimulation:
     @pytest.mark.parametrize(("load", "horizon_s"), [(1.2, 200.0), (1.5, 200.0), (2.0, 100.0), (1.05, 1000.0)])
     def test_waits_over_a_horizon(self, load: float, horizon_s: float, scv: float) -> None:
         truth = waits_of([(horizon_s, load)], scv, runs=600)
-        law = transient_wait_law(load, work_variance_per_s(load, 1.0, scv), horizon_s)
-        assert law.mean_s == pytest.approx(truth.mean(), rel=0.08)
+        distribution = transient_wait_distribution(load, work_variance_per_s(load, 1.0, scv), horizon_s)
+        assert distribution.mean_s == pytest.approx(truth.mean(), rel=0.08)
         for p in (0.5, 0.9, 0.99):
-            assert law.quantile_s(p) == pytest.approx(np.quantile(truth, p), rel=0.1, abs=0.5), p
+            assert distribution.quantile_s(p) == pytest.approx(np.quantile(truth, p), rel=0.1, abs=0.5), p
 
     @pytest.mark.parametrize("scv", [0.0, 1.0, 3.0])
     def test_on_the_way_into_a_steady_state(self, scv: float) -> None:
         truth = waits_of([(500.0, 0.9)], scv, runs=600)
-        law = transient_wait_law(0.9, work_variance_per_s(0.9, 1.0, scv), 500.0)
-        assert law.mean_s == pytest.approx(truth.mean(), rel=0.08)
-        assert law.quantile_s(0.99) == pytest.approx(np.quantile(truth, 0.99), rel=0.2)
+        distribution = transient_wait_distribution(0.9, work_variance_per_s(0.9, 1.0, scv), 500.0)
+        assert distribution.mean_s == pytest.approx(truth.mean(), rel=0.08)
+        assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(truth, 0.99), rel=0.2)
 
     def test_a_peak_and_its_end(self) -> None:
         pieces = [(300.0, 0.5), (300.0, 1.6), (600.0, 0.4)]
         truth = waits_of(pieces, 1.0, runs=150)
         path = fluid_path([p[0] for p in pieces], [p[1] for p in pieces])
-        law = profile_wait_law(path)
-        assert law.mean_s == pytest.approx(truth.mean(), rel=0.1)
-        assert law.quantile_s(0.9) == pytest.approx(np.quantile(truth, 0.9), rel=0.12)
+        distribution = profile_wait_distribution(path)
+        assert distribution.mean_s == pytest.approx(truth.mean(), rel=0.1)
+        assert distribution.quantile_s(0.9) == pytest.approx(np.quantile(truth, 0.9), rel=0.12)
         assert path.peak_s == pytest.approx(180.0)
         assert path.times_s[3] - 600.0 == pytest.approx(drain_s(1.6, 300.0, 0.4)) == pytest.approx(300.0)
 
 
 class TestClosedForms:
     def test_no_fluctuation_is_the_fluid(self) -> None:
-        law = transient_wait_law(1.5, 1e-9, 60.0)
+        distribution = transient_wait_distribution(1.5, 1e-9, 60.0)
         for p in (0.25, 0.5, 0.9):
-            assert law.quantile_s(p) == pytest.approx(p * fluid_wait_s(1.5, 60.0), rel=0.02)
+            assert distribution.quantile_s(p) == pytest.approx(p * fluid_wait_s(1.5, 60.0), rel=0.02)
 
     def test_a_stable_load_tends_to_its_steady_state(self) -> None:
         # Reflected Brownian motion: exponential of mean v / (2 |m|); for M/D/1 at rho = 0.9 that is P-K's 4.5 s.
         v = work_variance_per_s(0.9, 1.0, 0.0)
-        law = transient_wait_law(0.9, v, 100.0, start_s=1e6)
-        assert law.mean_s == pytest.approx(v / 0.2, rel=0.02)
-        assert law.mean_s == pytest.approx(pollaczek_khinchine_wait_s(0.9, 1.0, 0.0), rel=0.02)
-        assert law.quantile_s(0.99) == pytest.approx(v / 0.2 * np.log(100.0), rel=0.03)
+        distribution = transient_wait_distribution(0.9, v, 100.0, start_s=1e6)
+        assert distribution.mean_s == pytest.approx(v / 0.2, rel=0.02)
+        assert distribution.mean_s == pytest.approx(pollaczek_khinchine_wait_s(0.9, 1.0, 0.0), rel=0.02)
+        assert distribution.quantile_s(0.99) == pytest.approx(v / 0.2 * np.log(100.0), rel=0.03)
 
     def test_a_critical_load_grows_with_the_root_of_time(self) -> None:
         # |N(0, v t)|: median 0.6745 sqrt(v t).
         assert transient_wait_cdf([0.6745 * 3.0], 9.0, 0.0, 1.0)[0] == pytest.approx(0.5, abs=1e-4)
-        means = [transient_wait_law(1.0, 1.0, h).mean_s for h in (100.0, 400.0)]
+        means = [transient_wait_distribution(1.0, 1.0, h).mean_s for h in (100.0, 400.0)]
         assert means[1] / means[0] == pytest.approx(2.0, rel=0.02)
 
-    def test_the_law_is_a_law(self) -> None:
+    def test_the_distribution_is_a_distribution(self) -> None:
         x = np.linspace(0.0, 500.0, 400)
         for load in (0.5, 1.0, 3.0):
-            law = transient_wait_cdf(x, 50.0, load - 1.0, 2.0)
-            assert (np.diff(law) >= -1e-12).all() and law[0] == pytest.approx(0.0, abs=1e-9) and law[-1] > 0.999
+            distribution = transient_wait_cdf(x, 50.0, load - 1.0, 2.0)
+            assert (
+                (np.diff(distribution) >= -1e-12).all()
+                and distribution[0] == pytest.approx(0.0, abs=1e-9)
+                and distribution[-1] > 0.999
+            )
 
     def test_longer_and_heavier_is_worse(self) -> None:
-        assert transient_wait_law(1.2, 1.0, 100.0).mean_s < transient_wait_law(1.2, 1.0, 200.0).mean_s
-        assert transient_wait_law(1.2, 1.0, 100.0).mean_s < transient_wait_law(1.3, 1.0, 100.0).mean_s
+        assert transient_wait_distribution(1.2, 1.0, 100.0).mean_s < transient_wait_distribution(1.2, 1.0, 200.0).mean_s
+        assert transient_wait_distribution(1.2, 1.0, 100.0).mean_s < transient_wait_distribution(1.3, 1.0, 100.0).mean_s
 
     def test_ttft_adds_the_request_itself(self) -> None:
         base = LatencyDistribution.constant(2.0)
-        both = overloaded_ttft(base, 1.5, 1.0, 100.0), transient_wait_law(1.5, 1.0, 100.0)
+        both = overloaded_ttft(base, 1.5, 1.0, 100.0), transient_wait_distribution(1.5, 1.0, 100.0)
         assert both[0].mean_s == pytest.approx(2.0 + both[1].mean_s)
 
 
@@ -107,7 +112,7 @@ class TestProfile:
     def test_no_backlog_is_the_steady_wait(self) -> None:
         path = fluid_path([10.0, 10.0], [0.5, 0.8])
         steady = [LatencyDistribution.constant(1.0), LatencyDistribution.constant(2.0)]
-        assert profile_wait_law(path, steady).mean_s == pytest.approx((5.0 * 1.0 + 8.0 * 2.0) / 13.0)
+        assert profile_wait_distribution(path, steady).mean_s == pytest.approx((5.0 * 1.0 + 8.0 * 2.0) / 13.0)
 
     def test_never_drained_when_still_overloaded(self) -> None:
         assert drain_s(2.0, 10.0, 1.0) == np.inf
@@ -119,8 +124,8 @@ class TestProfile:
         with pytest.raises(InputError, match="durations_s"):
             fluid_path([0.0], [1.0])
         with pytest.raises(InputError, match="horizon_s"):
-            transient_wait_law(1.5, 1.0, 0.0)
+            transient_wait_distribution(1.5, 1.0, 0.0)
         with pytest.raises(InputError, match="nothing arrives"):
-            profile_wait_law(fluid_path([1.0], [0.0]))
+            profile_wait_distribution(fluid_path([1.0], [0.0]))
         with pytest.raises(InputError, match="steady"):
-            profile_wait_law(fluid_path([1.0], [0.5]), [])
+            profile_wait_distribution(fluid_path([1.0], [0.5]), [])

@@ -7,9 +7,10 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from planner.core import InputError, SharedPrefixes, TokenLengths
+from planner.core import InputError
 from planner.queueing import uncached
 from planner.queueing.prefix import cached_tokens, lru_hits, prefix_hits, token_hit_share
+from planner.workload import SharedPrefixes, TokenLengths
 
 
 def simulated_hits(

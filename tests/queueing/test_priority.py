@@ -8,15 +8,16 @@ from heapq import heappop, heappush
 import numpy as np
 import pytest
 
-from planner.core import InputError, LatencyDistribution
+from planner.core import InputError
 from planner.queueing import priority_second_moments, priority_waits, stretched_wait
-from planner.queueing.classic import mg1_wait_law, pollaczek_khinchine_wait_s
+from planner.queueing.classic import mg1_wait_distribution, pollaczek_khinchine_wait_s
 from planner.queueing.distributions import transported
-from planner.queueing.priority import priority_laws, shortest_first_laws, shortest_first_waits
+from planner.queueing.priority import priority_distributions, shortest_first_distributions, shortest_first_waits
+from planner.workload import LatencyDistribution
 
 
 def lognormal(mean: float, scv: float, points: int = 400) -> LatencyDistribution:
-    """A law of equally likely points, rescaled to its mean."""
+    """A distribution of equally likely points, rescaled to its mean."""
     from scipy.special import ndtri
 
     sigma = np.sqrt(np.log1p(scv))
@@ -76,19 +77,19 @@ class TestAgainstSimulation:
     @pytest.mark.parametrize("name", CASES)
     def test_mean_and_tail_of_every_class(self, name: str, preemptive: bool) -> None:
         rates, works = CASES[name]
-        laws = priority_laws(rates, works, preemptive)
+        distributions = priority_distributions(rates, works, preemptive)
         waits, sojourns = simulated(name, preemptive)
-        for law, wait, sojourn in zip(laws, waits, sojourns, strict=True):
-            for found, measured in ((law.wait, wait), (law.sojourn, sojourn)):
+        for distribution, wait, sojourn in zip(distributions, waits, sojourns, strict=True):
+            for found, measured in ((distribution.wait, wait), (distribution.sojourn, sojourn)):
                 assert found.mean_s == pytest.approx(measured.mean(), rel=0.05)
                 assert found.quantile_s(0.5) == pytest.approx(np.quantile(measured, 0.5), rel=0.08, abs=0.05)
                 assert found.quantile_s(0.95) == pytest.approx(np.quantile(measured, 0.95), rel=0.08)
                 assert found.quantile_s(0.99) == pytest.approx(np.quantile(measured, 0.99), rel=0.12)
-            assert law.wait.cdf(0.0) == pytest.approx(np.mean(wait <= 1e-12), abs=0.01)
+            assert distribution.wait.cdf(0.0) == pytest.approx(np.mean(wait <= 1e-12), abs=0.01)
 
     def test_a_stretch_by_two_moments_keeps_the_tail_of_the_low_class(self) -> None:
         rates, works = CASES["few urgent"]
-        fcfs = mg1_wait_law(sum(rates), LatencyDistribution.mixture(list(zip(works, rates, strict=True))))
+        fcfs = mg1_wait_distribution(sum(rates), LatencyDistribution.mixture(list(zip(works, rates, strict=True))))
         first = priority_waits(rates, *moments(works)[:2])[1] / fcfs.mean_s
         second = priority_second_moments(rates, moments(works))[1] / float(fcfs.support_s**2 @ fcfs.weights)
         measured = simulated("few urgent", False)[0][1]
@@ -100,18 +101,20 @@ class TestAgainstSimulation:
 class TestClosedForms:
     @pytest.mark.parametrize("preemptive", [False, True])
     @pytest.mark.parametrize("name", CASES)
-    def test_laws_have_cobhams_means_and_the_second_moments(self, name: str, preemptive: bool) -> None:
+    def test_distributions_have_cobhams_means_and_the_second_moments(self, name: str, preemptive: bool) -> None:
         rates, works = CASES[name]
-        laws = priority_laws(rates, works, preemptive)
-        delays = [law.sojourn.mean_s - work.mean_s for law, work in zip(laws, works, strict=True)]
+        distributions = priority_distributions(rates, works, preemptive)
+        delays = [
+            distribution.sojourn.mean_s - work.mean_s for distribution, work in zip(distributions, works, strict=True)
+        ]
         np.testing.assert_allclose(delays, priority_waits(rates, *moments(works)[:2], preemptive), rtol=0.01)
-        second = [float(law.wait.support_s**2 @ law.wait.weights) for law in laws]
+        second = [float(distribution.wait.support_s**2 @ distribution.wait.weights) for distribution in distributions]
         np.testing.assert_allclose(second, priority_second_moments(rates, moments(works), preemptive), rtol=0.02)
 
     def test_the_highest_preemptive_class_has_the_server_to_itself(self) -> None:
         rates, works = CASES["three"]
-        alone = mg1_wait_law(rates[0], works[0])
-        first = priority_laws(rates, works, preemptive=True)[0]
+        alone = mg1_wait_distribution(rates[0], works[0])
+        first = priority_distributions(rates, works, preemptive=True)[0]
         assert first.wait.quantile_s(0.99) == pytest.approx(alone.quantile_s(0.99), rel=1e-6)
 
     def test_preemptive_exponential_is_the_textbook_formula(self) -> None:
@@ -122,7 +125,7 @@ class TestClosedForms:
     def test_one_class_is_pollaczek_khinchine(self) -> None:
         assert priority_waits([0.7], [1.0], [3.0])[0] == pytest.approx(pollaczek_khinchine_wait_s(0.7, 1.0, 2.0))
 
-    def test_kleinrocks_conservation_law(self) -> None:
+    def test_kleinrocks_conservation_distribution(self) -> None:
         # sum rho_k W_k = rho / (1 - rho) * rate E[S^2] / 2, whatever the order (Kleinrock II, eq. 3.16).
         for name, (rates, works) in CASES.items():
             first, second, _ = moments(works)
@@ -142,9 +145,9 @@ class TestShortestFirst:
 
     def test_it_beats_first_come_in_the_mean_and_loses_in_the_tail(self) -> None:
         work = lognormal(1.0, 2.0)
-        groups = shortest_first_laws(0.8, work)
-        all_of_them = LatencyDistribution.mixture([(g.law.wait, g.share) for g in groups])
-        fcfs = mg1_wait_law(0.8, work)
+        groups = shortest_first_distributions(0.8, work)
+        all_of_them = LatencyDistribution.mixture([(g.distribution.wait, g.share) for g in groups])
+        fcfs = mg1_wait_distribution(0.8, work)
         assert all_of_them.mean_s < 0.6 * fcfs.mean_s
         assert all_of_them.quantile_s(0.999) > fcfs.quantile_s(0.999)
         exact = shortest_first_waits(0.8, work.support_s, work.weights) @ work.weights
@@ -160,8 +163,8 @@ class TestOverload:
     def test_only_the_low_class_starves(self, preemptive: bool) -> None:
         waits = priority_waits([0.5, 0.8], [1.0, 1.0], [1.0, 1.0], preemptive)
         assert np.isfinite(waits[0]) and waits[1] == np.inf
-        laws = priority_laws([0.5, 0.8], [LatencyDistribution.constant(1.0)] * 2, preemptive=True)
-        assert np.isfinite(laws[0].wait.mean_s) and laws[1].wait.mean_s == np.inf
+        distributions = priority_distributions([0.5, 0.8], [LatencyDistribution.constant(1.0)] * 2, preemptive=True)
+        assert np.isfinite(distributions[0].wait.mean_s) and distributions[1].wait.mean_s == np.inf
 
     def test_a_class_that_is_always_there_is_in_the_way_half_a_service(self) -> None:
         # The server never idles: the high class sees vacations of one low service each; M/D/1 with vacations
@@ -179,14 +182,16 @@ class TestOverload:
 class TestTransport:
     def test_a_reference_becomes_its_successor(self) -> None:
         rates, works = CASES["two"]
-        fcfs = mg1_wait_law(sum(rates), LatencyDistribution.mixture(list(zip(works, rates, strict=True))))
-        low = priority_laws(rates, works)[1].wait
+        fcfs = mg1_wait_distribution(sum(rates), LatencyDistribution.mixture(list(zip(works, rates, strict=True))))
+        low = priority_distributions(rates, works)[1].wait
         moved = transported(fcfs, fcfs, low)
         for p in (0.5, 0.9, 0.99, 0.999):
             assert moved.quantile_s(p) == pytest.approx(low.quantile_s(p), rel=0.02)
 
     def test_it_is_homogeneous_and_changes_nothing_where_nothing_changes(self) -> None:
-        law, other = lognormal(3.0, 1.0, 4000), lognormal(1.0, 0.5, 4000)
-        assert transported(law, other, other).quantile_s(0.99) == pytest.approx(law.quantile_s(0.99), rel=0.01)
+        distribution, other = lognormal(3.0, 1.0, 4000), lognormal(1.0, 0.5, 4000)
+        assert transported(distribution, other, other).quantile_s(0.99) == pytest.approx(
+            distribution.quantile_s(0.99), rel=0.01
+        )
         double = LatencyDistribution.from_samples(2.0 * other.support_s)
-        assert transported(law, other, double).mean_s == pytest.approx(2.0 * law.mean_s)
+        assert transported(distribution, other, double).mean_s == pytest.approx(2.0 * distribution.mean_s)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.core import ArrivalProcess, InputError, LatencyDistribution, TokenLengths
+from planner.core import InputError
 from planner.queueing import (
     BatchServer,
     QueueLatency,
@@ -20,16 +20,22 @@ from planner.queueing import (
     largest_decode_rate,
     largest_mixed_rate,
     largest_prefill_rate,
-    length_law,
+    length_distribution,
     mixed_pool,
     prefill_pool,
 )
 from planner.queueing.backlog import Regime, solve_backlog, token_arrivals
-from planner.queueing.batch_occupancy import SlotWork, idle_share_at_arrivals, mean_wait_when_blocked_s, running_law
+from planner.queueing.batch_occupancy import (
+    SlotWork,
+    idle_share_at_arrivals,
+    mean_wait_when_blocked_s,
+    running_distribution,
+)
 from planner.queueing.classic import erlang_c, kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
 from planner.queueing.quantisation import binned_slice_means, slice_means, tail_edges
 from planner.queueing.renewal import arrivals_before, index_of_dispersion, nobody_before, per_server
 from planner.queueing.token_gap import with_companions
+from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths
 from tests.studies.queueing_vs_steps import AZURE, CHAT, LLAMA_8B, LLAMA_70B, StepLoop
 
 POOLS = (mixed_pool, prefill_pool, decode_pool)
@@ -52,8 +58,14 @@ def flat(step_s: float, budget: int = 100_000, slots: float = 1e5) -> BatchServe
 
 
 def figures(latency: QueueLatency) -> np.ndarray[Any, np.dtype[np.float64]]:
-    laws = (latency.ttft, latency.tpot, latency.e2e)
-    return np.array([f for law in laws for f in (law.mean_s, law.quantile_s(0.5), law.quantile_s(0.99))])
+    distributions = (latency.ttft, latency.tpot, latency.e2e)
+    return np.array(
+        [
+            f
+            for distribution in distributions
+            for f in (distribution.mean_s, distribution.quantile_s(0.5), distribution.quantile_s(0.99))
+        ]
+    )
 
 
 class TestLoadToZero:
@@ -76,7 +88,7 @@ class TestLoadToZero:
         assert decode.ttft.mean_s == pytest.approx(0.0, abs=1e-6)
         assert mixed.e2e.mean_s == pytest.approx(mixed.ttft.mean_s + 49 * alone, rel=1e-4)
 
-    def test_random_prompts_keep_their_own_law(self) -> None:
+    def test_random_prompts_keep_their_own_distribution(self) -> None:
         latency = prefill_pool(linear(1e-4, 100_000), poisson(1e-6), AZURE)
         own = LatencyDistribution.from_samples(1e-4 * AZURE.inputs)
         assert latency.ttft.mean_s == pytest.approx(own.mean_s, rel=1e-3)
@@ -170,9 +182,9 @@ class TestClassicalQueues:
 
     def test_constant_steps_are_m_g_infinity(self) -> None:
         counts = np.arange(200.0)
-        law = running_law(counts, np.full(200, 0.01), 5000.0, 1.0)
-        poisson_law = np.exp(counts * np.log(50.0) - 50.0 - np.cumsum(np.log(np.maximum(counts, 1.0))))
-        assert law.probabilities == pytest.approx(poisson_law, abs=1e-12)
+        distribution = running_distribution(counts, np.full(200, 0.01), 5000.0, 1.0)
+        poisson_distribution = np.exp(counts * np.log(50.0) - 50.0 - np.cumsum(np.log(np.maximum(counts, 1.0))))
+        assert distribution.probabilities == pytest.approx(poisson_distribution, abs=1e-12)
         latency = decode_pool(flat(0.01), poisson(50.0), TokenLengths.constant(10, 101))
         assert latency.mean_running == pytest.approx(50.0, rel=1e-6)
         assert latency.tpot.quantile_s(0.99) == pytest.approx(0.01)
@@ -182,8 +194,8 @@ class TestClassicalQueues:
     @pytest.mark.parametrize("load", [0.3, 0.9])
     def test_all_slots_taken_is_erlang_c(self, servers: int, load: float) -> None:
         counts = np.arange(servers + 1.0)
-        law = running_law(counts, np.ones(servers + 1), load * servers, 1.0, float(servers))
-        assert law.blocked == pytest.approx(erlang_c(servers, load), rel=1e-9)
+        distribution = running_distribution(counts, np.ones(servers + 1), load * servers, 1.0, float(servers))
+        assert distribution.blocked == pytest.approx(erlang_c(servers, load), rel=1e-9)
 
     @pytest.mark.parametrize(("slots", "load"), [(8, 0.8), (32, 0.9), (32, 0.95)])
     def test_slots_with_constant_outputs_are_m_d_c(self, slots: int, load: float) -> None:
@@ -200,13 +212,13 @@ class TestClassicalQueues:
         generator -= np.diag(generator.sum(axis=1))
         system = np.vstack([generator.T, np.ones(81)])
         exact = np.linalg.lstsq(system, np.append(np.zeros(81), 1.0), rcond=None)[0]
-        assert running_law(counts, times, 3.0, 1.0).probabilities == pytest.approx(exact, abs=1e-9)
+        assert running_distribution(counts, times, 3.0, 1.0).probabilities == pytest.approx(exact, abs=1e-9)
 
     @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
-    def test_dispersion_keeps_littles_law(self, z: float) -> None:
-        law = running_law(np.arange(400.0), np.full(400, 0.01), 5000.0, z)
-        assert law.mean == pytest.approx(50.0, rel=1e-6)
-        assert law.std**2 == pytest.approx(50.0 * z, rel=0.03)
+    def test_dispersion_keeps_littles_distribution(self, z: float) -> None:
+        distribution = running_distribution(np.arange(400.0), np.full(400, 0.01), 5000.0, z)
+        assert distribution.mean == pytest.approx(50.0, rel=1e-6)
+        assert distribution.std**2 == pytest.approx(50.0 * z, rel=0.03)
 
 
 class TestSlots:
@@ -244,10 +256,12 @@ class TestSlots:
     def test_bursts_at_exponential_holding_times(self, slots: int, load: float, scv: float) -> None:
         waits = self.simulated(slots, load, scv, np.random.default_rng(2).exponential(size=120_000))
         dispersion = 1.0 + (scv - 1.0) / 2.0  # of two exponential times the smaller is half as long
-        law = running_law(np.arange(slots + 1.0), np.ones(slots + 1), load * slots, dispersion, float(slots))
+        distribution = running_distribution(
+            np.arange(slots + 1.0), np.ones(slots + 1), load * slots, dispersion, float(slots)
+        )
         blocked_s = mean_wait_when_blocked_s(load * slots, slots, scv, SlotWork(slots, 1.0))
-        assert law.blocked == pytest.approx((waits > 1e-9).mean(), rel=0.12)
-        assert law.blocked * blocked_s == pytest.approx(waits.mean(), rel=0.12)
+        assert distribution.blocked == pytest.approx((waits > 1e-9).mean(), rel=0.12)
+        assert distribution.blocked * blocked_s == pytest.approx(waits.mean(), rel=0.12)
 
     def test_spread_holding_times_tell_less_where_slots_are_many(self) -> None:
         """Log-normal holding times of SCV 4 at a load of 0.7: (1 + SCV) / 2 makes the wait 70 % too long."""
@@ -302,15 +316,17 @@ class TestBacklog:
     """The Wiener-Hopf solution against a plain linear solve of the same chain."""
 
     @staticmethod
-    def brute(duration_s: np.ndarray[Any, Any], full_s: float, law: Any, rate: float, idle: float, size: int) -> Any:
-        """Stationary law of q' = max(q - m, 0) + A(tau) on 0..size-1, A summed term by term."""
+    def brute(
+        duration_s: np.ndarray[Any, Any], full_s: float, distribution: Any, rate: float, idle: float, size: int
+    ) -> Any:
+        """Stationary distribution of q' = max(q - m, 0) + A(tau) on 0..size-1, A summed term by term."""
 
         def arriving(seconds: float) -> Any:
             total, power, chance = np.zeros(size), np.zeros(size), np.exp(-rate * seconds)
             power[0] = 1.0
             for count in range(60):
                 total += chance * power
-                power = np.convolve(power, law)[:size]
+                power = np.convolve(power, distribution)[:size]
                 chance *= rate * seconds / (count + 1)
             return total
 
@@ -322,7 +338,7 @@ class TestBacklog:
                 row = arriving(duration_s[q])
                 if q == 0:
                     jump = np.zeros(size)
-                    jump[: law.size] = law
+                    jump[: distribution.size] = distribution
                     row = (1.0 - idle) * row + idle * jump
                 matrix[q] = row
             else:
@@ -333,21 +349,21 @@ class TestBacklog:
 
     @pytest.mark.parametrize("load", [0.02, 0.3, 0.8])
     @pytest.mark.parametrize("idle", [0.0, 0.4, 1.0])
-    def test_law(self, load: float, idle: float) -> None:
+    def test_distribution(self, load: float, idle: float) -> None:
         sizes, weights = np.array([60.0, 240.0, 600.0]), np.array([0.5, 0.3, 0.2])
         server = BatchServer(lambda n, p: 0.01 + 1e-5 * np.maximum(n + p, 50.0), 250, 1e5)
         rate = load * 240 / float(server.step_s(np.array(10.0), np.array(240.0))) / float(sizes @ weights)
         stream = token_arrivals(rate, sizes, weights, float(sizes**2 @ weights), 1.0)
         solved = solve_backlog(server, Regime(10.0, 10.0, idle, 10.0, 240.0), stream)
         unit = solved.cell
-        law = np.zeros(int(600 / unit) + 2)
+        distribution = np.zeros(int(600 / unit) + 2)
         for size, weight in zip(sizes, weights, strict=True):  # between two cells: share out, keep the mean
             cell, rest = divmod(size / unit, 1.0)
-            law[int(cell)] += weight * (1.0 - rest)
-            law[int(cell) + 1] += weight * rest
+            distribution[int(cell)] += weight * (1.0 - rest)
+            distribution[int(cell) + 1] += weight * rest
         assert solved.below * unit == pytest.approx(240.0)
-        exact = self.brute(solved.duration_s, solved.full_s, law, rate, idle, 900)
-        assert solved.law[:120] == pytest.approx(exact[:120], abs=2e-5)  # exp(-9) of the tail is cut
+        exact = self.brute(solved.duration_s, solved.full_s, distribution, rate, idle, 900)
+        assert solved.distribution[:120] == pytest.approx(exact[:120], abs=2e-5)  # exp(-9) of the tail is cut
 
     def test_bursts_keep_the_token_rate_and_have_the_variance_asked_for(self) -> None:
         sizes, weights = np.array([100.0, 500.0]), np.array([0.7, 0.3])
@@ -427,7 +443,7 @@ class TestOrder:
         assert few == pytest.approx(many, rel=0.05)
 
 
-class TestLaws:
+class TestDistributions:
     @given(scale=st.floats(1e-3, 1e3), load=st.floats(0.05, 0.95), scv=st.sampled_from([0.25, 1.0, 4.0]))
     @settings(max_examples=8)
     def test_time_has_no_unit(self, scale: float, load: float, scv: float) -> None:
@@ -469,12 +485,12 @@ class TestLaws:
         assert spread[0] > 1.3 * spread[1]
 
     def test_lengths_are_condensed_without_losing_moments(self) -> None:
-        law = length_law(AZURE)
-        assert law.mean_prompt == pytest.approx(AZURE.mean_input)
-        assert law.mean_gaps == pytest.approx(AZURE.mean_output - 1.0)
-        assert law.prompt_second_moment == pytest.approx(float(AZURE.inputs**2 @ AZURE.probabilities))
-        assert law.gap_groups.sum(axis=1) == pytest.approx(np.ones(law.gaps.size + 1))
-        assert law.groups @ law.group_weights == pytest.approx(AZURE.mean_input)
+        distribution = length_distribution(AZURE)
+        assert distribution.mean_prompt == pytest.approx(AZURE.mean_input)
+        assert distribution.mean_gaps == pytest.approx(AZURE.mean_output - 1.0)
+        assert distribution.prompt_second_moment == pytest.approx(float(AZURE.inputs**2 @ AZURE.probabilities))
+        assert distribution.gap_groups.sum(axis=1) == pytest.approx(np.ones(distribution.gaps.size + 1))
+        assert distribution.groups @ distribution.group_weights == pytest.approx(AZURE.mean_input)
 
     def test_extreme_servers_answer(self) -> None:
         for budget, slots in ((16, 1), (64, 64.7), (1_048_576, 65_536)):
@@ -498,8 +514,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("server", "replicas", "text"),
         [
-            (flat(0.01, budget=0), 1, r"server\.token_budget = 0: must be >= 1 token. Fix: .* e\.g\. 2048"),
-            (flat(0.01, budget=-5), 1, r"server\.token_budget = -5: must be >= 1 token"),
+            (flat(0.01, budget=0), 1, r"server\.max_batched_tokens = 0: must be >= 1 token. Fix: .* e\.g\. 2048"),
+            (flat(0.01, budget=-5), 1, r"server\.max_batched_tokens = -5: must be >= 1 token"),
             (flat(0.01, slots=0), 1, r"server\.max_running = 0: must be >= 1 sequence. Fix: .* e\.g\. 256"),
             (flat(0.01, slots=float("nan")), 1, r"server\.max_running = nan: must be >= 1 sequence"),
             (flat(0.01), 0, r"replicas = 0: must be >= 1"),
@@ -519,7 +535,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("largest", LARGEST)
     def test_largest_rates_check_too(self, largest: Callable[..., float]) -> None:
-        with pytest.raises(InputError, match=r"server\.token_budget"):
+        with pytest.raises(InputError, match=r"server\.max_batched_tokens"):
             largest(flat(0.01, budget=0), self.LENGTHS)
 
     def test_closed_forms_refuse_overload(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import ArrivalProcess, TokenLengths
 from planner.queueing import BatchServer
+from planner.workload import ArrivalProcess, TokenLengths
 from tests.studies.queueing_vs_steps import (
     AZURE,
     CHAT,
@@ -102,6 +102,6 @@ class TestTheLoopItself:
     def test_decodes_join_at_the_next_boundary(self) -> None:
         assert self.run([0.0, 0.5], [0, 0], [3, 1]) == ([0.0, 1.0], [3.0, 2.0])
 
-    def test_lengths_are_sampled_from_the_law(self) -> None:
+    def test_lengths_are_sampled_from_the_distribution(self) -> None:
         lengths = TokenLengths.from_pairs([1, 3], [2, 5], [0.25, 0.75])
         assert lengths.sample(1000, seed=1)[0].mean() == pytest.approx(2.5, rel=0.05)

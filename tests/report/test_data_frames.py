@@ -14,7 +14,7 @@ import pytest
 from hardware_db import load_hardware
 from planner.analysis import Question, Solver, explain
 from planner.analysis.changes import what_if
-from planner.core import InputError, Metric, RequestClass, TokenLengths, UnknownNameError, Workload
+from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import Plan, plan
 from planner.report import frame
 from planner.report.data_frames import frames
@@ -27,6 +27,7 @@ from planner.systems import Comparison, compare
 from planner.validation import Scoreboard, accuracy_rows
 from planner.validation.measured_runs import ServingPoint, WorkerSettings
 from planner.validation.predict import Prediction
+from planner.workload import RequestClass, TokenLengths, Workload
 from tests.builders import chat, mixed
 from tests.made_up_plans import H100, REQUEST, made_up, smooth
 from tests.studies.test_sweeps import SCENARIO, TPOT
@@ -72,11 +73,11 @@ class TestPlan:
         table = frame(planned, "latencies").set_index(["deployment", "method"])
         for method in ("predicted", "simulated"):
             for metric in Metric:
-                law = planned.latency(metric, simulated=method == "simulated")
+                distribution = planned.latency(metric, simulated=method == "simulated")
                 row = table.loc[("all", method)]
-                assert row[f"{metric.value}_mean_s"] == law.mean_s
+                assert row[f"{metric.value}_mean_s"] == distribution.mean_s
                 for name, percentile in PERCENTILES.items():
-                    assert row[f"{metric.value}_{name}_s"] == law.quantile_s(percentile)
+                    assert row[f"{metric.value}_{name}_s"] == distribution.quantile_s(percentile)
         name = planned.deployments[0].option.name
         assert table.loc[(name, "simulated")]["ttft_p99_s"] == planned.deployments[0].simulated.ttft.quantile_s(0.99)
         assert set(frame(planned, "load")["method"]) == {"predicted", "simulated"}

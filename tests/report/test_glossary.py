@@ -20,6 +20,7 @@ from planner.report import comparison, explanation, glossary
 from planner.report import plan as report
 from planner.report import what_if as what_if_report
 from planner.systems import SYSTEMS, compare
+from tests.places import DOCS
 
 SMALL = [
     "search.skus=[h100-sxm, l40s]",
@@ -82,9 +83,7 @@ def headings_in(source: str) -> list[str]:
     return [str(item.value) for item in items if isinstance(item, ast.Constant)]
 
 
-@pytest.mark.parametrize(
-    "name", ["report", "performance_report", "explain_report", "what_if_report", "comparison_report"]
-)
+@pytest.mark.parametrize("name", ["plan", "performance", "explanation", "what_if", "comparison"])
 def test_headings_written_in_the_reports_have_definitions(name: str) -> None:
     """Also of the tables that the plan above has none of: schedules, routes, hosted APIs, relaxations."""
     headings = headings_in((REPORTS / f"{name}.py").read_text(encoding="utf-8"))
@@ -100,7 +99,7 @@ def test_every_requirement_of_a_request_has_a_definition(chat: Plan) -> None:
 
 def test_every_constraint_that_is_reported_has_a_definition() -> None:
     """Those of docs/science-optimizer.md, without what only says what a fleet is."""
-    document = (REPORTS.parent / "docs" / "science-optimizer.md").read_text(encoding="utf-8")
+    document = (DOCS / "science-optimizer.md").read_text(encoding="utf-8")
     table = document.partition("## Constraints")[2].partition("## Objectives")[0]
     names = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     assert "serve_demand" in names
@@ -142,7 +141,7 @@ def test_units_are_those_that_headings_write(chat: Plan) -> None:
 
 def test_conventions_and_glossary_agree_on_what_tpot_is() -> None:
     """TPOT = (E2E - TTFT) / (output tokens - 1), docs/conventions.md."""
-    conventions = (REPORTS.parent / "docs" / "conventions.md").read_text(encoding="utf-8")
+    conventions = (DOCS / "conventions.md").read_text(encoding="utf-8")
     (line,) = [line for line in conventions.splitlines() if line.startswith("| TPOT |")]
     stated = line.replace("−", "-").replace("÷", "/")
     equation = "(E2E - TTFT) / (output tokens - 1)"

@@ -16,7 +16,7 @@ from planner.core import Table, rebuilt
 from planner.fleet import Plan
 from planner.report import csv_text, glossary, html, html_table
 from planner.report import plan as report
-from planner.report.html import csv_tables
+from planner.report.html_page import csv_tables
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import REAL
 

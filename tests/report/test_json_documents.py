@@ -113,15 +113,17 @@ def test_totals_are_the_sums_of_their_parts(exported: dict[str, Any]) -> None:
     assert sum(planned["rate_per_s"] for planned in deployments) == pytest.approx(30.0)
     assert sum(planned["simulated"]["goodput_per_s"] for planned in deployments) == pytest.approx(cost["goodput_per_s"])
     assert sum(planned["deployment"]["gpus"] for planned in deployments) == sum(exported["gpus"].values())
-    assert exported["allocation"]["cost_per_h"] == pytest.approx(cost["usd_per_hour"])
+    assert exported["allocation"]["cost_usd_per_hour"] == pytest.approx(cost["usd_per_hour"])
 
 
 def test_latencies_are_exported_with_their_tails(plan: Plan, exported: dict[str, Any]) -> None:
     for source in ("predicted", "simulated"):
         for metric in Metric:
-            law, shown = plan.latency(metric, simulated=source == "simulated"), exported[source][f"{metric}_s"]
-            assert shown["mean"] == pytest.approx(law.mean_s)
-            assert {name: shown[name] for name in PERCENTILES} == {n: law.quantile_s(p) for n, p in PERCENTILES.items()}
+            distribution, shown = plan.latency(metric, simulated=source == "simulated"), exported[source][f"{metric}_s"]
+            assert shown["mean"] == pytest.approx(distribution.mean_s)
+            assert {name: shown[name] for name in PERCENTILES} == {
+                n: distribution.quantile_s(p) for n, p in PERCENTILES.items()
+            }
 
 
 def test_constraints_are_exported_with_slack_and_dual(plan: Plan, exported: dict[str, Any]) -> None:

@@ -10,24 +10,20 @@ from typing import Any
 import pytest
 
 import planner
-from planner.core import (
-    ArrivalProcess,
-    LatencyDistribution,
-    LatencyTarget,
-    Metric,
-    RequestClass,
-    Slo,
-    Table,
-    TokenLengths,
-    Workload,
-    money,
-    percent,
-    significant,
-)
+from planner.core import Metric, Table, money, percent, significant
 from planner.fleet import AGREEMENT, Plan
 from planner.fleet.types import Agreement
 from planner.report import plan as report
 from planner.serving import Performance
+from planner.workload import (
+    ArrivalProcess,
+    LatencyDistribution,
+    LatencyTarget,
+    RequestClass,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 from tests.builders import chat, mixed
 
 PRICES = {"h100-sxm": 2.5, "l40s": 1.25}
@@ -110,9 +106,13 @@ def test_latencies_are_those_of_the_plan_in_milliseconds(plan: Plan) -> None:
     rows = {(row["metric"], row["from"]): row for row in _rows(_table(plan, "Latency"))}
     assert len(rows) == 2 * len(Metric)
     for source in ("predicted", "simulated"):
-        law = plan.latency(Metric.TTFT, simulated=source == "simulated")
+        distribution = plan.latency(Metric.TTFT, simulated=source == "simulated")
         row = rows["TTFT [ms]", source]
-        for column, seconds in (("mean", law.mean_s), ("p50", law.quantile_s(0.5)), ("p99.9", law.quantile_s(0.999))):
+        for column, seconds in (
+            ("mean", distribution.mean_s),
+            ("p50", distribution.quantile_s(0.5)),
+            ("p99.9", distribution.quantile_s(0.999)),
+        ):
             assert _number(row[column]) == pytest.approx(1e3 * seconds, rel=0.006)
     assert _number(rows["E2E [s]", "simulated"]["p95"]) == pytest.approx(
         plan.latency(Metric.E2E, simulated=True).quantile_s(0.95), rel=0.006
@@ -293,9 +293,9 @@ def test_kv_transfer_is_mentioned_where_there_is_one(plan: Plan) -> None:
     assert "12.5 ms" in _table(changed, "Latency").note
 
 
-def test_token_laws_keep_means_and_percentiles() -> None:
+def test_token_distributions_keep_means_and_percentiles() -> None:
     lengths = planner.load_lengths("azure-2023-conv")
-    inputs, outputs = report.token_laws(lengths)
+    inputs, outputs = report.token_distributions(lengths)
     assert (inputs.mean_s, outputs.mean_s) == pytest.approx((lengths.mean_input, lengths.mean_output))
     assert isinstance(inputs, LatencyDistribution)
 

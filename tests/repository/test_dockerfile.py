@@ -116,7 +116,7 @@ def test_what_was_compiled_stays_away(name: str) -> None:
 
 def test_packages_of_the_wheel_are_copied_before_it_is_built() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = {name.partition(".")[0] for name in project["tool"]["setuptools"]["packages"]}
+    wanted = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
     wanted |= {"pyproject.toml", "constraints.txt", project["project"]["readme"]}
     wanted |= set(project["project"]["license-files"])
     assert wanted <= {name for names in _copied() for name in names}

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from setuptools import find_packages
 
 PACKAGES = ("calibration", "hardware_db", "planner")
 
@@ -58,8 +59,8 @@ def test_wheel_is_typed_and_licensed(unpacked_wheel: Path) -> None:
 
 def test_wheel_command_points_at_a_function(unpacked_wheel: Path) -> None:
     entry = next(unpacked_wheel.glob("*.dist-info/entry_points.txt")).read_text(encoding="utf-8")
-    assert "planner = planner.cli.commands:main" in entry
-    tree = ast.parse((unpacked_wheel / "planner" / "cli.py").read_text(encoding="utf-8"))
+    assert "planner = planner.cli:main" in entry
+    tree = ast.parse((unpacked_wheel / "planner" / "cli" / "commands.py").read_text(encoding="utf-8"))
     assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
@@ -77,9 +78,7 @@ def test_wheel_plans_a_preset(unpacked_wheel: Path, tmp_path: Path) -> None:
     few = ("search.skus=[h100-sxm]", "search.modes=[mixed]", "search.tp=[4]", "search.max_running_requests=[256]")
     changes = (*few, "search.max_batched_tokens=[8192]", "simulation.requests=200")
     options = [word for change in changes for word in ("--set", change)]
-    done = _away_from_checkout(
-        unpacked_wheel, tmp_path, "-m", "planner.cli.commands", "plan", "chat-llama-70b", *options
-    )
+    done = _away_from_checkout(unpacked_wheel, tmp_path, "-m", "planner.cli", "plan", "chat-llama-70b", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "$" in done.stdout
 
@@ -146,7 +145,8 @@ def test_sdist_builds_the_wheel_of_the_tree(unpacked_sdist: Path, unpacked_wheel
 def test_every_package_is_declared(repository: Path) -> None:
     found = {path.parent for name in PACKAGES for path in (repository / name).rglob("__init__.py")}
     settings = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    assert settings["packages"] == sorted(".".join(path.relative_to(repository).parts) for path in found)
+    packages = find_packages(str(repository), include=settings["packages"]["find"]["include"])
+    assert sorted(packages) == sorted(".".join(path.relative_to(repository).parts) for path in found)
 
 
 def _project(repository: Path) -> dict[str, object]:

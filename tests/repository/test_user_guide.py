@@ -119,7 +119,7 @@ def test_the_packaged_scenarios_of_the_guide_are_listed() -> None:
     assert all(name in listed for name in ("chat-llama-70b", "rag-llama-70b", "reasoning-qwen3-32b"))
 
 
-def test_reasoning_lengths_are_the_law_they_claim() -> None:
+def test_reasoning_lengths_are_the_distribution_they_claim() -> None:
     """An exponential of scale t cut at L, in sixteen equal slices: between two quantiles a < b its mean is, integrated
     by parts, t plus the difference of x exp(-x/t) over that of exp(-x/t); t is where the mean of all is 10,000."""
     cut, slices = 32_768.0, 16

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from hardware_db import Dtype, load_hardware
-from planner.core import ArrivalProcess, ClosedLoop, InputError, RecordedArrivals, SharedPrefixes, UnknownNameError
+from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for, plan
 from planner.scenario import files, list_scenarios, load_scenario
 from planner.scenario import read as scenario
 from planner.scenario import types as scenario_types
+from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 from tests.builders import small_request
 
 MINIMAL: dict[str, Any] = {

@@ -106,9 +106,12 @@ def test_whatever_a_scenario_says_survives_a_link(
 
 
 def test_a_trace_of_hundreds_of_cells_fits_in_a_link() -> None:
-    law = planner.load_lengths("azure-2023-conv")
+    distribution = planner.load_lengths("azure-2023-conv")
     cells = [
-        list(cell) for cell in zip(law.input_tokens[:300], law.output_tokens[:300], law.weights[:300], strict=True)
+        list(cell)
+        for cell in zip(
+            distribution.input_tokens[:300], distribution.output_tokens[:300], distribution.weights[:300], strict=True
+        )
     ]
     query = query_of(changed(workload__lengths={"cells": cells, "source": "trace.csv"}), CHAT)
     assert sum(map(len, query.values())) < MAX_LINK

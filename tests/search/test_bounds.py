@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hardware_db import select_calibration
-from planner.core import InputError, LatencyTarget, Metric, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
@@ -34,9 +34,10 @@ from planner.serving import (
     prefill_stage,
     sustainable_rate_per_s,
     tandem_tpot,
-    transfer_law,
+    transfer_distribution,
 )
 from planner.serving.stage import fluid_rate_per_s, idle_latencies
+from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, HARDWARE
 
 BUDGETS, LIMITS, SIZES = (512, 2048, 8192), (16, 64, 256), (1, 2, 5, 16)
@@ -100,9 +101,9 @@ def holds(pool: Pool, asked: Demand, rate_per_s: float) -> bool:
     if pool.role is Role.PREFILL:
         return prefill_stage(pool, workload).queue.ttft.quantile_s(ttft.percentile) <= ttft.threshold_s
     stage = decode_stage(pool, workload)
-    transfer = transfer_law(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
-    law = tandem_tpot(stage.queue, stage.lengths, transfer)
-    return law.quantile_s(tpot.percentile) <= tpot.threshold_s
+    transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
+    distribution = tandem_tpot(stage.queue, stage.lengths, transfer)
+    return distribution.quantile_s(tpot.percentile) <= tpot.threshold_s
 
 
 @pytest.mark.parametrize("role", Role)
@@ -253,9 +254,9 @@ def test_sums_over_chunks_are_those_of_every_prompt() -> None:
     """A linear function of the tokens of a step sums to the prompt, and a count of chunks to their number."""
     steps = prompt_steps(LONG, (512, 2048))
     for b, budget in enumerate((512, 2048)):
-        assert steps.groups[b] @ steps.tokens[b] == pytest.approx(steps.law.groups)
+        assert steps.groups[b] @ steps.tokens[b] == pytest.approx(steps.distribution.groups)
         counts = steps.groups[b].sum(axis=1)
-        assert counts == pytest.approx(np.floor(steps.law.groups / budget) + 1.0)
+        assert counts == pytest.approx(np.floor(steps.distribution.groups / budget) + 1.0)
 
 
 def test_a_decode_pool_sees_only_what_decodes() -> None:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from hardware_db import select_calibration
-from planner.core import ArrivalProcess, LatencyTarget, Metric, RequestClass, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Capacity, Demand, Family, PoolOption, worth_sizes
 from planner.search.capacity import GROWTH, RATE_TOLERANCE, forget_all
 from planner.serving import Deployment, Role, Router, evaluate, sustainable_rate_per_s
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, HARDWARE
 
 FINE = 0.002

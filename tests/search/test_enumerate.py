@@ -10,23 +10,14 @@ from typing import Any
 import pytest
 
 from hardware_db import Dtype, select_calibration
-from planner.core import (
-    InputError,
-    LatencyTarget,
-    Metric,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-    with_unit,
-)
+from planner.core import InputError, Metric, with_unit
 from planner.engine import ReplicaConfig, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
 from planner.search.cache_keys import machine, machine_key, with_limits
 from planner.serving import Deployment, Pool, Role, evaluate, pool_model
+from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, FP8, HARDWARE
 
 SKUS = ("h100-sxm", "a100-sxm-80gb")

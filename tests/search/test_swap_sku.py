@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planner.core import TokenLengths, UnknownNameError
+from planner.core import UnknownNameError
 from planner.engine import ReplicaConfig
 from planner.roofline import Parallelism
 from planner.search import PoolOnSku, on_sku
 from planner.serving import Pool, Role, pool_model
+from planner.workload import TokenLengths
 from tests.builders import FP8, HARDWARE, calibrated, replica
 
 LENGTHS = TokenLengths.constant(1000, 100)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from hardware_db import Dtype, EngineCosts
-from planner.core import InputError, Metric, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Method, PoolLimit, evaluate
 from planner.serving.stage import idle_latencies
 from planner.simulator import simulate
+from planner.workload import TokenLengths, Workload
 from tests.builders import calibrated, replica
 
 EIGHT_BIT = Precision(weights=Dtype.FP8, activations=Dtype.FP8, kv_cache=Dtype.FP8)
@@ -75,7 +76,7 @@ def test_drafts_that_are_always_right_divide_the_gaps() -> None:
     assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.02)
 
 
-# ------------------------------------------------------------------------------------- laws
+# ------------------------------------------------------------------------------------- distributions
 
 
 @pytest.mark.parametrize("users", [4, 32, 200])

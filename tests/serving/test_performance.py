@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_db import EngineCosts
-from planner.core import InputError, Metric, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule, Speculation, memory_footprint, step_time
 from planner.llm import kv_bytes_per_token, state_bytes
 from planner.roofline import Parallelism, StepShape
@@ -29,6 +29,7 @@ from planner.serving import (
 from planner.serving.kv_transfer import kv_transfer_times_s
 from planner.serving.stage import fluid_rate_per_s
 from planner.simulator import simulate
+from planner.workload import TokenLengths, Workload
 from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
 
 LONE = Workload.of(1e-3, TokenLengths.constant(1000, 101))

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.core import InputError, JointLaw, LatencyDistribution, LatencyTarget, Metric, Slo, Workload
+from planner.core import InputError, Metric
 from planner.serving import Deployment, Performance, evaluate, excess, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.serving.rates import rate_sweep
+from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, Workload
 from tests.builders import calibrated, chat
 
 TTFT = LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5)
@@ -33,7 +34,7 @@ def one_server(rate_scale: float = 1.0) -> object:
 
 
 def test_rate_of_a_queue_with_a_closed_form() -> None:
-    """p99 of M/M/1 within t as long as lambda <= mu - ln(100) / t (1 % from the points of the law)."""
+    """p99 of M/M/1 within t as long as lambda <= mu - ln(100) / t (1 % from the points of the distribution)."""
     mu = largest_stable_rate_per_s(POOL, chat(1.0))
     found = sustainable_rate_per_s(POOL, chat(1.0), SLO, one_server())  # type: ignore[arg-type]
     assert found == pytest.approx(mu - math.log(100.0) / 0.5, rel=0.01)
@@ -73,9 +74,9 @@ def test_joint_share_lies_between_its_bounds() -> None:
     assert 0.5 - 0.01 <= found.attainment(Slo(targets=targets)) <= 0.7 + 0.02
 
 
-def test_joint_law_of_dependent_groups() -> None:
+def test_joint_distribution_of_dependent_groups() -> None:
     """Two kinds of requests, one fast in both and one slow in both: half meet both, not a quarter."""
-    law = JointLaw(
+    distribution = JointDistribution(
         np.array([[1.0], [9.0]]),
         np.ones(1),
         np.array([[1.0], [9.0]]),
@@ -84,9 +85,9 @@ def test_joint_law_of_dependent_groups() -> None:
         np.arange(2.0),
         np.arange(2.0),
     )
-    assert law.within(5.0, 5.0) == 0.5
-    assert law.within(10.0, 5.0) == 0.5
-    assert law.within(10.0, 10.0) == 1.0
+    assert distribution.within(5.0, 5.0) == 0.5
+    assert distribution.within(10.0, 5.0) == 0.5
+    assert distribution.within(10.0, 10.0) == 1.0
 
 
 def test_sweep_is_evaluate_at_each_rate() -> None:

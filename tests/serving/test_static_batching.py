@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import InputError, Metric, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.serving import Deployment, evaluate
 from planner.serving.static_batching import largest_static_rate_per_s, static_server
 from planner.simulator import simulate
 from planner.systems import SYSTEMS
 from planner.traffic import load_lengths
+from planner.workload import TokenLengths, Workload
 from tests.builders import CHAT, mixed
 
 CONSTANT = TokenLengths.constant(500, 100)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import InputError, LatencyDistribution, LatencyTarget, Metric, Slo
+from planner.core import InputError, Metric
 from planner.serving import Deployment, Method, Performance, Pool, Role
+from planner.workload import LatencyDistribution, LatencyTarget, Slo
 from tests.builders import FP8, HARDWARE, disaggregated, mixed, replica
 
 SLO = Slo(

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from hardware_db import EngineCosts
-from planner.core import ClosedLoop, InputError, Metric, RequestClass, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Performance, PoolLimit, Role
 from planner.simulator import simulate
 from planner.simulator.pools import play
 from planner.simulator.traffic import draw
+from planner.workload import ClosedLoop, RequestClass, TokenLengths, Workload
 from tests.simulator_oracle import (
     LLAMA_8B_KV_BYTES_PER_TOKEN,
     IntArray,
@@ -168,7 +169,7 @@ def test_users_are_conserved(replicas: int) -> None:
 
 
 @pytest.mark.parametrize("users", [1, 4, 40])
-def test_steady_rate_obeys_littles_law(users: int) -> None:
+def test_steady_rate_obeys_littles_distribution(users: int) -> None:
     drawn = uniform(1000, 100, 40 * users)
     for deployment in (
         Deployment.mixed(replica(), 2),

@@ -5,21 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import (
-    ArrivalProcess,
-    LatencyTarget,
-    Metric,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-)
+from planner.core import Metric
 from planner.engine import Batching, KvAllocation, ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer
 from planner.simulator import simulate
 from planner.simulator.pools import play
 from planner.simulator.traffic import draw
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.simulator_oracle import LinearTimer, gpu, linear, replica, with_kv_tokens
 
 TIMER = LinearTimer()

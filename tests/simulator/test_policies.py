@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from planner.core import InputError, RequestClass, TokenLengths
+from planner.core import InputError
 from planner.engine import (
     AdapterWork,
     Batching,
@@ -27,6 +27,7 @@ from planner.llm import load_llm
 from planner.serving import Deployment, KvTransfer
 from planner.simulator.pools import Played, play
 from planner.simulator.traffic import Offered
+from planner.workload import RequestClass, TokenLengths
 from tests.simulator_oracle import (
     LLAMA_8B_KV_BYTES_PER_TOKEN,
     PlainRun,

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from planner.core import ArrivalProcess, Metric, RequestClass, SharedPrefixes, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router
 from planner.simulator import simulate
 from planner.simulator.ledger import Ledger
 from planner.simulator.pools import Played, _random_pairs, _Router, kv_transfer_s, play
 from planner.simulator.traffic import Offered, draw
+from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.simulator.test_closed import random_case, random_replica
 from tests.simulator_oracle import FloatArray, LinearTimer, gpu, linear, replica, with_kv_tokens
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardware_db import Calibration, EngineCosts
-from planner.core import InputError, Metric, RequestClass, TokenLengths, Workload
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, memory_footprint
 from planner.engine.replica import step_shape
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward
@@ -20,6 +20,7 @@ from planner.simulator import simulate
 from planner.simulator.clock import Clock, Run
 from planner.simulator.pools import play
 from planner.simulator.traffic import draw
+from planner.workload import RequestClass, TokenLengths, Workload
 from tests.simulator_oracle import (
     DAY,
     ENGINE,
@@ -150,7 +151,7 @@ def test_one_running_request_waits_as_in_m_g_1() -> None:
     assert runs[0].pools[0].limit is PoolLimit.RUNNING_REQUESTS
 
 
-def test_running_sequences_obey_littles_law() -> None:
+def test_running_sequences_obey_littles_distribution() -> None:
     config = replica(max_batched_tokens=2048)
     workload = Workload.of(20.0, TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20]))
     result = simulate(Deployment.mixed(config, replicas=2), workload, requests=8000)
@@ -159,7 +160,7 @@ def test_running_sequences_obey_littles_law() -> None:
     assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
 
 
-def test_decode_pool_obeys_littles_law_and_prefill_pool_decodes_nothing() -> None:
+def test_decode_pool_obeys_littles_distribution_and_prefill_pool_decodes_nothing() -> None:
     lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
     deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2))
     result = simulate(deployment, Workload.of(20.0, lengths), requests=6000)

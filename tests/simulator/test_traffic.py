@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from planner.core import (
+from planner.core import InputError, Metric
+from planner.engine import LoraAdapters
+from planner.serving import Deployment
+from planner.simulator import simulate
+from planner.simulator.traffic import draw
+from planner.traffic import Trace
+from planner.workload import (
     ArrivalProcess,
     ClosedLoop,
-    InputError,
-    Metric,
     RecordedArrivals,
     RequestClass,
     SharedPrefixes,
     TokenLengths,
     Workload,
 )
-from planner.engine import LoraAdapters
-from planner.serving import Deployment
-from planner.simulator import simulate
-from planner.simulator.traffic import draw
-from planner.traffic import Trace
 from tests.simulator_oracle import LinearTimer, linear, replica
 
 LENGTHS = TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20])
@@ -96,7 +95,7 @@ def test_classes_come_by_share_with_their_own_lengths_whatever_came_before() -> 
 
 
 def test_classes_load_a_deployment_as_their_mixture() -> None:
-    """With equal treatment only the mix of lengths counts: the same mean E2E as one class with the mixed law."""
+    """With equal treatment only the mix of lengths counts: the same mean E2E as one class with the mixed distribution."""
     workload = Workload(arrivals=ArrivalProcess(rate_per_s=8.0), classes=two_classes())
     mixture = Workload.of(8.0, workload.lengths)
     apart, together = (

@@ -37,7 +37,7 @@ def main() -> None:
         answer = solve_large(problem, time_limit_s=TIME_LIMIT_S, relative_gap=GAP)
         seconds = time.monotonic() - begin
         assert answer is not None and not (answer.has_fleet and list(violations(problem, answer)))
-        figures = f"{answer.cost_per_h:,.2f} | {answer.lower_bound:,.2f} | {100.0 * answer.gap:.2f} %"
+        figures = f"{answer.cost_usd_per_hour:,.2f} | {answer.lower_bound:,.2f} | {100.0 * answer.gap:.2f} %"
         print(f"| {name} | {seconds:.1f} | {figures} | {'yes' if answer.proven else 'no'} |", flush=True)
 
 

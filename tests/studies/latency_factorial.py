@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_db import load_hardware, select_calibration
-from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.llm import load_llm
 from planner.roofline import Parallelism
@@ -35,6 +35,7 @@ from planner.serving.stage import idle_latencies
 from planner.simulator import simulate
 from planner.simulator.traffic import draw
 from planner.traffic import load_lengths
+from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
 Row = dict[str, float]
@@ -248,8 +249,8 @@ def figures(found: Performance, prefix: str) -> Row:
     """Mean, p50, p90 and p99 of each metric [s]."""
     row: Row = {}
     for metric in METRICS:
-        law = found.distribution(metric)
-        for name, value in zip(FIGURES, _four(law.quantile_s, law.mean_s), strict=True):
+        distribution = found.distribution(metric)
+        for name, value in zip(FIGURES, _four(distribution.quantile_s, distribution.mean_s), strict=True):
             row[f"{prefix}_{metric.value}_{name}"] = value
     return row
 

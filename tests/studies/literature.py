@@ -10,10 +10,10 @@ Sources: DistServe, Zhong et al., OSDI 2024, arXiv:2401.09670; Sarathi-Serve, Ag
 arXiv:2403.02310; their artifacts (github.com/LLMServe/DistServe, github.com/microsoft/sarathi-serve) for the settings
 that the papers leave out.
 
-What is published about lengths is little, so a law has to be chosen that says no more than that (`least_assuming`,
-`lognormal`). All systems of one comparison run on the same kernels and the same engine costs: ratios show what
-scheduling and disaggregation do, and nothing of how well one of them was programmed. DistServe's comparisons have the
-host of their time (`HOST_S`).
+What is published about lengths is little, so a distribution has to be chosen that says no more than that
+(`least_assuming`, `lognormal`). All systems of one comparison run on the same kernels and the same engine costs: ratios
+show what scheduling and disaggregation do, and nothing of how well one of them was programmed. DistServe's comparisons
+have the host of their time (`HOST_S`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from scipy.optimize import fsolve, minimize
 from scipy.special import ndtr, ndtri
 
 from hardware_db import EngineProfile, load_hardware, select_calibration
-from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule, step_time
 from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, evaluate
 from planner.simulator import simulate
+from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 
 RESULTS = Path(__file__).with_suffix(".csv")
 SKU = "a100-sxm-80gb"
@@ -47,7 +48,7 @@ SKU = "a100-sxm-80gb"
 
 
 def least_assuming(mean_input: float, mean_output: float, most: int, steps: int = 45) -> TokenLengths:
-    """The joint law of largest entropy among those with these means and input + output <= `most` [tokens].
+    """The joint distribution of largest entropy among those with these means and input + output <= `most` [tokens].
 
     p(i, o) ~ exp(-a i - b o) on the triangle, with a and b such that the means are met (Jaynes 1957, Phys. Rev. 106):
     nothing is put in beside what is published. In cells of `most / steps` inputs and of at most as many outputs; those
@@ -76,7 +77,7 @@ def _middles(edges: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class CutLognormal:
-    """A log-normal law without its part above `most`: `location` and `spread` of the logarithm before the cut."""
+    """A log-normal distribution without its part above `most`: `location` and `spread` of the logarithm before the cut."""
 
     location: float
     spread: float
@@ -87,8 +88,8 @@ class CutLognormal:
         """The one whose median and 90th percentile, after the cut, are these."""
 
         def misses(guess: NDArray[np.float64]) -> list[float]:
-            law = cls(guess[0], guess[1], most)
-            return [math.log(law.quantile(0.5) / median), math.log(law.quantile(0.9) / p90)]
+            distribution = cls(guess[0], guess[1], most)
+            return [math.log(distribution.quantile(0.5) / median), math.log(distribution.quantile(0.9) / p90)]
 
         location, spread = fsolve(misses, [math.log(median), math.log(p90 / median) / ndtri(0.9)])
         return cls(float(location), float(spread), most)
@@ -504,7 +505,7 @@ class Application:
 
     @property
     def lengths(self) -> TokenLengths:
-        """The least assuming law of its means, or the one with mostly short answers."""
+        """The least assuming distribution of its means, or the one with mostly short answers."""
         plain = least_assuming(*self.means, OPT_CONTEXT)
         return mostly_short(plain, self.means[1]) if self.short_answers else plain
 

@@ -28,12 +28,13 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.special import ndtr
 
 from hardware_db import EngineProfile, load_hardware, select_calibration
-from planner.core import LatencyTarget, Metric, Slo, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule, memory_footprint
 from planner.llm import load_llm
 from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Unit, solve
 from planner.serving import Deployment, Performance, sustainable_rate_per_s
 from planner.simulator import simulate
+from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.studies.literature import PREFILL_FIRST, engine_of_2023
 
 FloatArray = NDArray[np.float64]
@@ -131,17 +132,17 @@ def shares(dataset: str, factor: float = 1.0) -> FloatArray:
     """
     if dataset == "mixed":
         return (1.0 - LONG_SHARE) * shares("arena", factor) + LONG_SHARE * shares("pubmed", factor)
-    laws = ARENA if dataset == "arena" else PUBMED
-    inputs, outputs = (LogNormal(law.mean, factor * law.spread) for law in laws)
+    distributions = ARENA if dataset == "arena" else PUBMED
+    inputs, outputs = (LogNormal(distribution.mean, factor * distribution.spread) for distribution in distributions)
     last = CHEAP_INPUT if dataset == "arena" else INPUTS[-1]
     found = np.outer(_ranges(inputs, INPUTS, last), _ranges(outputs, OUTPUTS, OUTPUTS[-1]))
     kept: FloatArray = np.where(found >= LEAST_SHARE, found, 0.0)
     return np.asarray(kept / kept.sum())
 
 
-def _ranges(law: LogNormal, ends: Sequence[int], last: int) -> FloatArray:
+def _ranges(distribution: LogNormal, ends: Sequence[int], last: int) -> FloatArray:
     tokens = np.asarray(ends, dtype=np.float64)
-    return np.diff(np.where(tokens >= last, 1.0, law.below(tokens)), prepend=0.0)
+    return np.diff(np.where(tokens >= last, 1.0, distribution.below(tokens)), prepend=0.0)
 
 
 # ------------------------------------------------------------------------------------------------ what a GPU sustains
@@ -305,7 +306,8 @@ def cheapest(rates: Rates, demand_per_s: FloatArray) -> Fleet | None:
         if carried:
             units.append(Unit(name=sku, rates_per_s=carried, takes={sku: 1.0}))
     resources = [
-        Resource(name=unit.name, purchases=(Purchase(name="on_demand", usd_per_h=PRICES[unit.name]),)) for unit in units
+        Resource(name=unit.name, purchases=(Purchase(name="on_demand", usd_per_hour=PRICES[unit.name]),))
+        for unit in units
     ]
     slices = [Slice(name=_name(cell), demand_per_s=(float(demand_per_s[cell]),)) for cell in cells]
     problem = FleetProblem(slices=tuple(slices), units=tuple(units), resources=tuple(resources))
@@ -370,7 +372,9 @@ def write_fleets() -> None:
     """Fleets of every variant, data set, SLO and rate, from the committed rates."""
     with FLEETS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["variant", "dataset", "slo_ms", "rate_per_s", "fleet", *SKUS, "usd_per_h", "sliced_usd_per_h"])
+        writer.writerow(
+            ["variant", "dataset", "slo_ms", "rate_per_s", "fleet", *SKUS, "usd_per_hour", "sliced_usd_per_h"]
+        )
         asked = [(name, name, 1.0) for name in variants()] + [(name, MAIN, SPREADS[name]) for name in SPREADS]
         for name, engine, factor in asked:
             for slo_ms in (round(1e3 * slo_s) for slo_s in SLOS_S):
@@ -407,7 +411,7 @@ class Case:
     alone_usd_per_h: Mapping[str, float]
 
     @property
-    def usd_per_h(self) -> float:
+    def usd_per_hour(self) -> float:
         """Of the mixed fleet."""
         return cost(self.mix)
 
@@ -418,11 +422,11 @@ class Case:
 
     def saving(self, sku: str) -> float:
         """Share of the cost of a single-SKU fleet that the mix saves."""
-        return 1.0 - self.usd_per_h / self.alone_usd_per_h[sku]
+        return 1.0 - self.usd_per_hour / self.alone_usd_per_h[sku]
 
     def cost_share(self, *skus: str) -> float:
         """Of the mix's cost, what goes to these SKUs."""
-        return sum(PRICES[sku] * self.mix[sku] for sku in skus) / self.usd_per_h
+        return sum(PRICES[sku] * self.mix[sku] for sku in skus) / self.usd_per_hour
 
     @property
     def main_sku(self) -> str:

@@ -50,7 +50,7 @@ def cheap_stays_close(cases: Cases) -> bool:
 def tight_slo_hurts_cheap(cases: Cases) -> bool:
     """On Arena L4-only and A10G-only cost more, in multiples of the mix, at 40 ms than at 120 ms."""
     return all(
-        usd(tight, sku) / tight.usd_per_h > usd(loose, sku) / loose.usd_per_h
+        usd(tight, sku) / tight.usd_per_hour > usd(loose, sku) / loose.usd_per_hour
         for tight, loose in zip(at(cases, "arena", 40), at(cases, "arena", 120), strict=True)
         for sku in ("l4", "a10g")
     )
@@ -79,7 +79,7 @@ def cheap_in_the_mix(cases: Cases, dataset: str, slo_ms: int, *rates: int) -> bo
 def mix_beats_all(cases: Cases) -> bool:
     """From 4 requests/s on the mix is cheaper than any single SKU."""
     chosen = (case for dataset in DATASETS for slo in (40, 120) for case in at(cases, dataset, slo, 4, 8, 16, 32))
-    return all(case.usd_per_h < min(case.alone_usd_per_h.values()) for case in chosen)
+    return all(case.usd_per_hour < min(case.alone_usd_per_h.values()) for case in chosen)
 
 
 def greatest_is_idle_h100(cases: Cases, dataset: str) -> bool:

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from planner.core import Slo, Workload
 from planner.fleet import Plan, PlanRequest, plan
 from planner.scenario import load_scenario
 from planner.serving import Deployment
 from planner.simulator import simulate
+from planner.workload import Slo, Workload
 
 RESULTS = Path(__file__).with_suffix(".csv")
 SCENARIOS = 100

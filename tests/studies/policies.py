@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hardware_db import load_hardware, select_calibration
-from planner.core import ArrivalProcess, Metric, RequestClass, SharedPrefixes, TokenLengths, Workload
+from planner.core import Metric
 from planner.engine import LoraAdapters, Order, ReplicaConfig, Schedule
 from planner.llm import load_llm
 from planner.serving import Deployment, Performance, Pool, Role, Router, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
 from planner.traffic import load_lengths, read_trace
+from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 
 REQUESTS = 12_000
 LOADS = (0.5, 0.85)

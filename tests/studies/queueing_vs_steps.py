@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import ArrivalProcess, TokenLengths
 from planner.queueing import (
     BatchServer,
     QueueLatency,
@@ -26,6 +25,7 @@ from planner.queueing import (
     mixed_pool,
     prefill_pool,
 )
+from planner.workload import ArrivalProcess, TokenLengths
 
 FloatArray = NDArray[np.float64]
 StepTime = Callable[[FloatArray, FloatArray], FloatArray]
@@ -126,7 +126,7 @@ class StepLoop:
                 self.head += 1
 
     def _serve(self) -> None:
-        room, finished = self.server.token_budget - self.running, self.head
+        room, finished = self.server.max_batched_tokens - self.running, self.head
         budget = room
         while finished < self.admitted and budget > 0:
             served = min(int(self.remaining[finished]), budget)
@@ -161,7 +161,7 @@ class Scenario:
 
     name: str
     step_s: StepTime
-    token_budget: int
+    max_batched_tokens: int
     lengths: TokenLengths
     max_running: float = 1e5
     kind: str = "mixed"
@@ -172,7 +172,7 @@ class Scenario:
     @property
     def server(self) -> BatchServer:
         """The server."""
-        return BatchServer(self.step_s, self.token_budget, self.max_running)
+        return BatchServer(self.step_s, self.max_batched_tokens, self.max_running)
 
     @property
     def largest_rate_per_s(self) -> float:
@@ -205,10 +205,10 @@ def summary(samples: FloatArray) -> FloatArray:
 
 def predicted_summary(latency: QueueLatency, metric: str) -> FloatArray:
     """Mean, p50, p95, p99 of a metric; TPOT of the requests that decode."""
-    law = getattr(latency, metric)
-    support, weights = law.support_s, law.weights
+    distribution = getattr(latency, metric)
+    support, weights = distribution.support_s, distribution.weights
     if metric == "tpot":
-        support, weights = support[law.support_s > 0], weights[law.support_s > 0]
+        support, weights = support[distribution.support_s > 0], weights[distribution.support_s > 0]
     reached = np.cumsum(weights / weights.sum())
     last = support.size - 1
     quantiles = [support[min(int(np.searchsorted(reached, p - 1e-12)), last)] for p in PERCENTILES]
@@ -261,7 +261,7 @@ POISSON = (
     Scenario("8B C=8192 constant 1000/200", LLAMA_8B, 8192, CONSTANT),
 )
 OTHER_BURSTINESS = tuple(
-    Scenario(s.name, s.step_s, s.token_budget, s.lengths, scvs=(0.0, 0.25, 4.0), loads=(0.05, 0.5, 0.9))
+    Scenario(s.name, s.step_s, s.max_batched_tokens, s.lengths, scvs=(0.0, 0.25, 4.0), loads=(0.05, 0.5, 0.9))
     for s in POISSON
     if "reasoning" not in s.name
 )

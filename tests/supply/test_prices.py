@@ -1,4 +1,4 @@
-"""What a GPU-hour costs against published totals, recounted price lists, tampered ones and scipy's binomial law."""
+"""What a GPU-hour costs against published totals, recounted price lists, tampered ones and scipy's binomial distribution."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_reserved_terms_are_committed_and_others_are_not() -> None:
 
 
 def test_spot_share_holds_with_the_probability_asked_for() -> None:
-    """scipy's binomial law: what is counted on is up often enough, and one instance more is not."""
+    """scipy's binomial distribution: what is counted on is up often enough, and one instance more is not."""
     for rate, recovery_s, probability in itertools.product((0.02, 0.5, 3.0), (60.0, 600.0), (0.9, 0.99, 0.9999)):
         terms = SpotTerms(interruptions_per_hour=rate, recovery_s=recovery_s, probability=probability)
         up = 3600.0 / (3600.0 + rate * recovery_s)

@@ -47,7 +47,7 @@ def cheapest_cover(resource: Resource, gpus: int) -> float:
     for blocks in itertools.product(*counts):
         ways = list(zip(blocks, resource.purchases, strict=True))
         if sum(n * way.block * way.usable_share for n, way in ways) >= gpus - 1e-9:
-            best = min(best, sum(n * way.block * way.usd_per_h for n, way in ways))
+            best = min(best, sum(n * way.block * way.usd_per_hour for n, way in ways))
     return best
 
 
@@ -185,7 +185,7 @@ def test_blocks_follow_the_granularity() -> None:
         make_price(gpus_per_instance=8, usd_per_gpu_hour=1.0), make_price(provider="Q", usd_per_gpu_hour=2.0)
     )
     supply = resources_of(["h100-sxm"], policy(granularity=Granularity.INSTANCE), limits(), eight)
-    assert {way.name: (way.block, way.usd_per_h) for way in only(supply).purchases} == {
+    assert {way.name: (way.block, way.usd_per_hour) for way in only(supply).purchases} == {
         "on_demand P any": (8, 1.0),
         "on_demand Q any": (1, 2.0),
     }
@@ -196,7 +196,7 @@ def test_owned_gpus_stand_beside_rented_ones() -> None:
     owned = OwnedGpus(capex_usd_per_gpu=0.0, watts=1000.0, pue=1.2, usd_per_kwh=0.1, count=4)
     supply = resources_of(["h100-sxm"], policy(owned={"h100-sxm": owned}, granularity=Granularity.NODE), limits(), DB)
     ways = {way.name: way for way in only(supply).purchases}
-    assert ways["owned"].usd_per_h == pytest.approx(0.12)
+    assert ways["owned"].usd_per_hour == pytest.approx(0.12)
     assert (ways["owned"].at_most, ways["owned"].committed) == (4, True)
     assert (ways["owned"].block, ways["on_demand"].block) == (1, 8)
     assert supply.cheapest["h100-sxm"] == pytest.approx(0.12)  # written off: what running it costs, never 0
@@ -288,7 +288,7 @@ def test_limits_that_make_no_sense_are_refused(changes: dict[str, Any], rules: d
 def test_planning_again_with_the_shares_named_ends_with_enough_spot_capacity(
     granularity: Granularity, rate: float, recovery_s: float, probability: float
 ) -> None:
-    """Bought as the program would, again while it is short. In the end scipy's law gives the GPUs in use."""
+    """Bought as the program would, again while it is short. In the end scipy's distribution gives the GPUs in use."""
     terms = SpotTerms(interruptions_per_hour=rate, recovery_s=recovery_s, probability=probability)
     rule = policy(commitments=("spot",), spot=terms, granularity=granularity)
     instance = 8 if granularity is Granularity.NODE else 1
@@ -376,7 +376,7 @@ def test_every_price_of_a_supply_is_cited_and_every_purchase_has_one() -> None:
         assert set(purchases) == set(supply.prices)
         for key, origin in supply.prices.items():
             assert isinstance(origin, OwnedGpus) or (
-                is_cited(origin) and purchases[key].usd_per_h == origin.usd_per_gpu_hour
+                is_cited(origin) and purchases[key].usd_per_hour == origin.usd_per_gpu_hour
             )
         assert {r.name for r in supply.resources} == set(supply.cheapest) == set(DB.skus) - set(supply.unavailable)
         assert min(supply.cheapest.values()) > 0.0
@@ -425,7 +425,7 @@ def test_costs_by_purchase_are_the_objective_to_the_cent(rules: dict[str, Any], 
     answer, supply = planned(policy(**rules), limits(**bounds))
     assert answer.status is SolveStatus.OPTIMAL
     cost = cost_of(answer.bought, supply, DAY_AND_NIGHT)
-    assert cost.usd_per_hour == pytest.approx(answer.cost_per_h - answer.starts_usd_per_h, abs=1e-9)
+    assert cost.usd_per_hour == pytest.approx(answer.cost_usd_per_hour - answer.starts_usd_per_hour, abs=1e-9)
     assert sum(cost.by_resource.values()) == pytest.approx(answer.objective, abs=1e-9)
 
 
@@ -439,7 +439,7 @@ def test_a_tighter_limit_never_lowers_the_optimum() -> None:
         [limits(pinned={"l4": gpus}) for gpus in (0, 8, 30)],
         [limits(existing={"h100-sxm": gpus}, switching_usd_per_gpu=9000.0) for gpus in (8, 4, 0)],
     ):
-        costs = [planned(reserved, bound)[0].cost_per_h for bound in steps]
+        costs = [planned(reserved, bound)[0].cost_usd_per_hour for bound in steps]
         assert all(after >= before - 1e-9 for before, after in itertools.pairwise(costs))
         assert costs[-1] > costs[0] + 1e-9
 
@@ -450,4 +450,4 @@ def test_switching_is_paid_for_the_largest_fleet_only() -> None:
     answer, supply = planned(policy(), bound)
     assert cost_of(answer.bought, supply, DAY_AND_NIGHT).by_resource["h100-sxm switching"] == pytest.approx(2.0)
     without, _ = planned(policy(), limits(forbidden=("l4",)))
-    assert answer.cost_per_h - without.cost_per_h == pytest.approx(2.0)
+    assert answer.cost_usd_per_hour - without.cost_usd_per_hour == pytest.approx(2.0)

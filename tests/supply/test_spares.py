@@ -1,4 +1,4 @@
-"""Spares and availability against exhaustive failure, scipy's binomial law, a simulated process, published data."""
+"""Spares and availability against exhaustive failure, scipy's binomial distribution, a simulated process, published data."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_limits_of_availability() -> None:
 
 
 def test_availability_is_the_share_of_time_of_a_simulated_repair_process() -> None:
-    """Exponential times to failure and constant repair: the equation holds for any laws with these means."""
+    """Exponential times to failure and constant repair: the equation holds for any distributions with these means."""
     up = np.random.default_rng(5).exponential(40.0, 200_000)
     assert availability(40.0, 3.0) == pytest.approx(up.sum() / (up.sum() + 3.0 * len(up)), rel=2e-3)
 

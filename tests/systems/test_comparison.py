@@ -11,17 +11,7 @@ import pytest
 
 import planner
 from planner.charts import systems
-from planner.core import (
-    ArrivalProcess,
-    InputError,
-    LatencyTarget,
-    Metric,
-    RequestClass,
-    Slo,
-    TokenLengths,
-    UnknownNameError,
-    Workload,
-)
+from planner.core import InputError, Metric, UnknownNameError
 from planner.engine import step_time
 from planner.report import comparison, json_documents
 from planner.serving import Deployment, largest_stable_rate_per_s
@@ -29,6 +19,7 @@ from planner.serving.static_batching import largest_static_rate_per_s
 from planner.simulator import simulate
 from planner.systems import SYSTEMS, Comparison, Row, compare
 from planner.traffic import load_lengths
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, disaggregated, mixed, replica, small_request
 
 AZURE = load_lengths("azure-2023-conv")
@@ -301,7 +292,7 @@ def test_json_is_plain_and_as_its_schema_says(compared: Comparison) -> None:
 # --- charts ---------------------------------------------------------------------------------------------------------
 
 
-def test_laws_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> None:
+def test_distributions_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> None:
     rows = [row for row in systems.latency_cdf_rows(compared, Metric.TTFT) if row["system"] == "orca"]
     latencies = [row["latency_ms"] for row in rows]
     assert latencies == sorted(latencies)
@@ -312,8 +303,8 @@ def test_laws_rise_to_the_quantiles_of_the_performance(compared: Comparison) -> 
         assert row["share"] + row["beyond"] == pytest.approx(1.0)
 
 
-def test_the_legend_of_laws_names_the_systems_that_have_one(compared: Comparison) -> None:
-    """A system whose queue grows without bound has no law; the others keep their colours without it."""
+def test_the_legend_of_distributions_names_the_systems_that_have_one(compared: Comparison) -> None:
+    """A system whose queue grows without bound has no distribution; the others keep their colours without it."""
     drawn = {row["system"] for row in systems.latency_cdf_rows(compared, Metric.TTFT)}
     color = systems.latency_cdfs(compared, Metric.TTFT).to_dict()["layer"][0]["encoding"]["color"]
     assert set(color["legend"]["values"]) == drawn

@@ -1,7 +1,7 @@
 """DistServe and Sarathi-Serve: published numbers against ours, in seconds; `tests.studies.literature` has all of them.
 
 Truths come from the papers: durations of single steps, medians, capacities as brackets (the winner carries a rate at
-which the loser has long failed), and statistics that were published but not used to build the laws of lengths.
+which the loser has long failed), and statistics that were published but not used to build the distributions of lengths.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import TokenLengths
 from planner.engine import step_time
 from planner.serving import Deployment
+from planner.workload import TokenLengths
 from tests.places import DOCS
 from tests.studies import literature
 from tests.studies.literature import (
@@ -63,11 +63,11 @@ NOT_REPRODUCED = {
 # ------------------------------------------------------------------------------------------------ lengths
 
 
-@pytest.mark.parametrize(("law", "published_deviation"), [(OPENCHAT, 2088.0), (ARXIV, 3638.0)])
+@pytest.mark.parametrize(("distribution", "published_deviation"), [(OPENCHAT, 2088.0), (ARXIV, 3638.0)])
 def test_inputs_fitted_to_median_and_p90_have_the_published_deviation(
-    law: tuple[tuple[float, float], tuple[float, float], int], published_deviation: float
+    distribution: tuple[tuple[float, float], tuple[float, float], int], published_deviation: float
 ) -> None:
-    inputs, _, most = law  # Sarathi-Serve table 2: the standard deviation is not fitted
+    inputs, _, most = distribution  # Sarathi-Serve table 2: the standard deviation is not fitted
     values = CutLognormal.fitted(*inputs, most).points(4000)
     assert np.quantile(values, [0.5, 0.9]) == pytest.approx(inputs, rel=2e-3)
     assert values.std() == pytest.approx(published_deviation, rel=0.03)
@@ -79,8 +79,8 @@ def test_output_deviations_of_table_2_stand_in_each_others_row() -> None:
     least = (0.5 * (415 - mean) ** 2 + 0.1 * (834 - mean) ** 2) ** 0.5
     printed = {"openchat": 101.0, "arxiv": 265.0}
     assert least > printed["openchat"]
-    for law, other in ((OPENCHAT, "arxiv"), (ARXIV, "openchat")):
-        values = CutLognormal.fitted(*law[1], law[2]).points(4000)
+    for distribution, other in ((OPENCHAT, "arxiv"), (ARXIV, "openchat")):
+        values = CutLognormal.fitted(*distribution[1], distribution[2]).points(4000)
         assert values.std() == pytest.approx(printed[other], rel=0.09)
 
 
@@ -91,7 +91,7 @@ def test_least_assuming_lengths_have_the_published_means_and_fit_the_context(mea
     assert lengths.max_total <= OPT_CONTEXT
 
 
-def test_least_assuming_law_is_exponential_where_the_bound_is_far() -> None:
+def test_least_assuming_distribution_is_exponential_where_the_bound_is_far() -> None:
     lengths = least_assuming(*HUMANEVAL, OPT_CONTEXT)
     for values, mean in ((lengths.inputs, lengths.mean_input), (lengths.outputs, lengths.mean_output)):
         deviation = float((values - mean) ** 2 @ lengths.probabilities) ** 0.5

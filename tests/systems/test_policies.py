@@ -11,16 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.core import (
-    ArrivalProcess,
-    LatencyTarget,
-    Metric,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-)
+from planner.core import Metric
 from planner.engine import LoraAdapters, Order, ReplicaConfig, Schedule
 from planner.serving import (
     Deployment,
@@ -35,6 +26,7 @@ from planner.serving import (
 )
 from planner.simulator import simulate
 from planner.traffic import Trace
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, calibrated
 
 BASE = calibrated()

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.core import (
-    ArrivalProcess,
-    InputError,
-    RequestClass,
-    SharedPrefixes,
-    TokenLengths,
-    UnknownNameError,
-    Workload,
-)
+from planner.core import InputError, UnknownNameError
 from planner.engine import (
     Batching,
     KvAllocation,
@@ -28,6 +20,7 @@ from planner.serving import Deployment, Role, Router, evaluate
 from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
 from planner.systems.catalogue import chosen_systems
 from planner.systems.variants import TOKENS_PER_STEP, Variant, drafting, eagle_draft_cost
+from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.builders import CHAT, chat, disaggregated, mixed, replica
 from tests.places import DOCS
 
@@ -183,7 +176,7 @@ def test_mtp_needs_the_module_and_uses_it() -> None:
 
 
 def test_retries_offer_more_of_which_less_is_useful() -> None:
-    """Answers right with chance p are asked for 1 / p times: the mean of a geometric law."""
+    """Answers right with chance p are asked for 1 / p times: the mean of a geometric distribution."""
     variant = _variant("retry")
     assert variant.workload.rate_per_s * variant.useful_share == pytest.approx(RICH.rate_per_s)
     assert variant.useful_share == pytest.approx(0.6106)  # Lu et al. 2025, GPT-4o

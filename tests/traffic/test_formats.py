@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.core import ArrivalProcess, InputError, PlannerError
+from planner.core import InputError, PlannerError
 from planner.traffic import RecognisedTrace, Trace, describe, formats, load_lengths, read_any_trace, read_trace
 from planner.traffic import rows as trace_rows
 from planner.traffic.requests import RECOGNISED
 from planner.traffic.trace import preset_info
+from planner.workload import ArrivalProcess
 from tests.places import DATA
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"

@@ -40,8 +40,8 @@ def test_bucket_counts_and_mean_of_any_lengths_are_met(lengths: list[int]) -> No
 @pytest.mark.parametrize("name", ["azure-2023-conv", "azure-2023-code", "mooncake-conversation"])
 def test_measured_lengths_survive_their_histogram(name: str) -> None:
     """Public traces through vLLM's buckets: means exact, deviations within 20 %, percentiles within their bucket."""
-    law = load_lengths(name)
-    for lengths in law.sample(20_000, seed=3):
+    distribution = load_lengths(name)
+    for lengths in distribution.sample(20_000, seed=3):
         histogram = _counted(lengths.astype(np.float64))
         found = bucket_lengths(histogram)
         assert found.mean == pytest.approx(lengths.mean(), rel=1e-6)
@@ -89,24 +89,24 @@ def test_edges_that_are_no_lengths_are_refused() -> None:
         bucket_lengths(Histogram(np.array([1e9, 1e10]), np.array([0.0, 5.0]), 2.5e10))
 
 
-def test_the_joint_law_has_both_means_and_no_correlation() -> None:
+def test_the_joint_distribution_has_both_means_and_no_correlation() -> None:
     inputs, outputs = (bucket_lengths(_counted(x * 1.0)) for x in load_lengths("azure-2023-conv").sample(4000, seed=4))
-    law = joint_lengths(inputs, outputs, "test")
-    assert law.mean_input == pytest.approx(inputs.mean, rel=1e-9)
-    assert law.mean_output == pytest.approx(outputs.mean, rel=1e-9)
-    product = float((law.inputs * law.outputs) @ law.probabilities)
+    distribution = joint_lengths(inputs, outputs, "test")
+    assert distribution.mean_input == pytest.approx(inputs.mean, rel=1e-9)
+    assert distribution.mean_output == pytest.approx(outputs.mean, rel=1e-9)
+    product = float((distribution.inputs * distribution.outputs) @ distribution.probabilities)
     assert product == pytest.approx(inputs.mean * outputs.mean, rel=1e-9)
-    assert len(law.weights) <= 2000
+    assert len(distribution.weights) <= 2000
 
 
 def test_many_buckets_still_fit_a_scenario() -> None:
-    """SGLang has 30 edges; the product of both laws is brought down to 2000 cells."""
+    """SGLang has 30 edges; the product of both distributions is brought down to 2000 cells."""
     edges = [float(edge) for edge in range(100, 4000, 100)]
     lengths = np.random.default_rng(0).integers(1, 3900, 5000) * 1.0
     marginal = bucket_lengths(_counted(lengths, edges))
-    law = joint_lengths(marginal, marginal, "test")
-    assert len(law.weights) <= 2000
-    assert law.mean_input == pytest.approx(lengths.mean(), rel=1e-3)
+    distribution = joint_lengths(marginal, marginal, "test")
+    assert len(distribution.weights) <= 2000
+    assert distribution.mean_input == pytest.approx(lengths.mean(), rel=1e-3)
 
 
 def test_a_mean_below_one_token_is_one_token() -> None:

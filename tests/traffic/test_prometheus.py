@@ -87,7 +87,7 @@ def _bucket(seconds: float) -> tuple[float, float]:
     return edges[place - 1], edges[place]
 
 
-def test_the_length_law_of_two_scrapes_is_near_the_lengths() -> None:
+def test_the_length_distribution_of_two_scrapes_is_near_the_lengths() -> None:
     found = read_metrics(
         DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt", interval_s=600.0
     ).lengths

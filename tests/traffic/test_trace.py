@@ -1,4 +1,4 @@
-"""Presets against published statistics, compression against the uncompressed law, trace files against their limits."""
+"""Presets against published statistics, compression against the uncompressed distribution, trace files against their limits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner.core import MAX_TOKENS, ArrivalProcess, InputError, PlannerError, TokenLengths, UnknownNameError
+from planner.core import InputError, PlannerError, UnknownNameError
 from planner.traffic import Trace, list_lengths, load_lengths, preset_scv, read_trace
 from planner.traffic import trace as traces
 from planner.traffic.trace import compress, preset_arrivals, preset_info
+from planner.workload import MAX_TOKENS, ArrivalProcess, TokenLengths
 from tests.places import DATA, REFERENCE, ROOT
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"
@@ -160,7 +161,7 @@ def _random_lengths(seed: int, count: int = 30_000) -> TokenLengths:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_compress_keeps_the_law(seed: int) -> None:
+def test_compress_keeps_the_distribution(seed: int) -> None:
     full = _random_lengths(seed)
     small = compress(full)
     assert len(small.weights) <= 2000
@@ -185,7 +186,7 @@ pairs = st.tuples(
 
 @given(st.lists(pairs, min_size=1, max_size=400), st.integers(min_value=100, max_value=150))
 def test_compress_keeps_totals(rows: list[tuple[int, int, float]], cells: int) -> None:
-    """Total weight, both means to half of the heaviest cell, and the ranges, whatever the law."""
+    """Total weight, both means to half of the heaviest cell, and the ranges, whatever the distribution."""
     inputs, outputs, weights = zip(*rows, strict=True)
     if not any(weights):
         return

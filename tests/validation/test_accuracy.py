@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from hardware_db import load_hardware
 from planner.core import Table
 from planner.llm import load_llm
+from planner.presets import preset
 from planner.validation import METRICS, Scoreboard, accuracy, accuracy_rows, scoreboard
 from planner.validation.accuracy import WEIGHTS, Origin, closest
 from planner.validation.predict import Prediction, ServingClass
@@ -38,7 +38,7 @@ def test_the_packaged_file_agrees_with_the_document(repository: Path) -> None:
 
 
 def test_the_packaged_file_is_written_as_it_is_read() -> None:
-    text = resources.files("planner").joinpath(accuracy.FILE).read_text(encoding="utf-8")
+    text = preset(accuracy.FILE).read_text(encoding="utf-8")
     assert accuracy.csv_of(accuracy_rows()) == text
 
 

@@ -330,11 +330,11 @@ def test_targets_of_a_use(by_theory: None) -> None:
 def test_every_request_alike(by_theory: None) -> None:
     """Constant lengths start from the means of the trace."""
     app = small()
-    law = load_lengths("azure-2023-conv")
+    distribution = load_lengths("azure-2023-conv")
     choice("lengths", "constant")(app)
     assert at(app, "workload.lengths") == {
-        "input_tokens": round(law.mean_input),
-        "output_tokens": round(law.mean_output),
+        "input_tokens": round(distribution.mean_input),
+        "output_tokens": round(distribution.mean_output),
     }
     long = usd_per_month(app)
     number("input-tokens", 100)(app)
@@ -407,9 +407,9 @@ def test_an_uploaded_trace_becomes_the_traffic(by_theory: None, name: str) -> No
     found = read_any_trace(TRACES / name)
     app = upload(small(), "trace-file", name, (TRACES / name).read_bytes())
     shows_an_answer(app)
-    law = planner.load_scenario(scenario(app)).workload.classes[0].lengths
-    assert law.mean_input == pytest.approx(found.trace.input_tokens.mean(), rel=0.02)
-    assert law.mean_output == pytest.approx(found.trace.output_tokens.mean(), rel=0.02)
+    distribution = planner.load_scenario(scenario(app)).workload.classes[0].lengths
+    assert distribution.mean_input == pytest.approx(found.trace.input_tokens.mean(), rel=0.02)
+    assert distribution.mean_output == pytest.approx(found.trace.output_tokens.mean(), rel=0.02)
     assert at(app, "workload.rate_per_s") == pytest.approx(found.trace.rate_per_s, abs=1e-6)
     assert any(found.format in item.value.replace("\\", "") for item in app.caption)
     assert scenario(opened(query(app))) == scenario(app)  # the histogram travels in the address

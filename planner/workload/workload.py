@@ -6,7 +6,6 @@ frozen, hashable and compares by value. A value out of range raises `InputError`
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import cached_property
 from typing import Self
 
@@ -14,11 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
-from planner.core.errors import InputError, UnknownNameError
-from planner.core.record import Frozen
+from planner.core import Frozen, InputError, Metric, UnknownNameError
 
 MAX_LENGTH_CELLS = 200_000
-"""Most cells of one law of lengths; `planner.traffic.trace.compress` brings millions of requests down to thousands."""
+"""Most cells of one distribution of lengths; `planner.traffic.trace.compress` brings millions of requests down to thousands."""
 MAX_TOKENS = 100_000_000
 """Most tokens of one request: ten times the longest advertised context window (10 M tokens, Llama 4 Scout, 2025)."""
 MAX_SCV = 1000.0
@@ -38,7 +36,7 @@ METRONOME_SCV = 1e-12
 
 
 class TokenLengths(Frozen):
-    """Joint law of input and output tokens per request: weighted cells, correlation kept.
+    """Joint distribution of input and output tokens per request: weighted cells, correlation kept.
 
     Cell k says: a request has `input_tokens[k]` input and `output_tokens[k]` output tokens with probability
     proportional to `weights[k]`. Every request has at least one input and one output token.
@@ -54,7 +52,7 @@ class TokenLengths(Frozen):
     input_tokens: tuple[int, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="per cell [tokens]")
     output_tokens: tuple[int, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="per cell [tokens]")
     weights: tuple[float, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="any positive scale")
-    source: str = Field(default="given", description="where the law comes from")
+    source: str = Field(default="given", description="where the distribution comes from")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -387,7 +385,7 @@ class ClosedLoop(Frozen):
     @property
     def scv(self) -> float:
         """Raises InputError: arrivals follow completions."""
-        raise self.refusal("no law of interarrival times")
+        raise self.refusal("no distribution of interarrival times")
 
     def at_rate(self, rate_per_s: float) -> ArrivalProcess:
         """Raises InputError: its rate cannot be set to `rate_per_s`."""
@@ -398,7 +396,7 @@ class ClosedLoop(Frozen):
         raise self.refusal(f"no arrivals of which {share:g} could be split off")
 
     def refusal(self, lacks: str) -> InputError:
-        """What to raise where a law of arrivals is needed."""
+        """What to raise where a distribution of arrivals is needed."""
         return InputError(
             "workload.arrivals",
             f"closed loop of {self.concurrency}",
@@ -414,19 +412,6 @@ class ClosedLoop(Frozen):
         """
         users = np.arange(min(self.concurrency, self.total_requests), dtype=np.float64)
         return users * (self.ramp_s / self.concurrency)
-
-
-class Metric(StrEnum):
-    """Latency metrics of one request, and of one gap between tokens.
-
-    TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output tokens - 1). E2E: arrival to last token. ITL: one gap
-    between two tokens of a request; its percentiles are over all gaps of all requests.
-    """
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    E2E = "e2e"
-    ITL = "itl"
 
 
 class LatencyTarget(Frozen):
@@ -547,9 +532,9 @@ class Workload(Frozen):
 
     @property
     def open_arrivals(self) -> ArrivalProcess:
-        """The law of arrivals that do not depend on answers. Raises InputError for a closed loop."""
+        """The distribution of arrivals that do not depend on answers. Raises InputError for a closed loop."""
         if isinstance(self.arrivals, ClosedLoop):
-            raise self.arrivals.refusal("no law of arrivals")
+            raise self.arrivals.refusal("no distribution of arrivals")
         return self.arrivals if isinstance(self.arrivals, ArrivalProcess) else self.arrivals.process
 
     @property

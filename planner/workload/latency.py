@@ -1,7 +1,7 @@
 """A latency distribution: what both the queueing model and the simulator answer with.
 
-Stored as the support points of a weighted empirical law. An analytic law is discretised before it gets
-here; a simulated one arrives as its samples. One representation, so the two can be compared by anyone.
+Stored as the support points of a weighted empirical distribution. An analytic distribution is discretised before it
+gets here; a simulated one arrives as its samples. One representation, so the two can be compared by anyone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.core.errors import InputError
+from planner.core import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class LatencyDistribution:
 
     @classmethod
     def mixture(cls, parts: Sequence[tuple[Self, float]]) -> Self:
-        """The law of a request drawn from each distribution with probability proportional to its weight."""
+        """The distribution of a request drawn from each distribution with probability proportional to its weight."""
         kept = [(part, weight) for part, weight in parts if weight > 0.0]
         if len(kept) == 1:
             return kept[0][0]
@@ -73,7 +73,7 @@ class LatencyDistribution:
 
     @classmethod
     def independent_sum(cls, *terms: Self, points: int = 256) -> Self:
-        """The law of the sum of independent latencies, each first condensed to `points` equal-mass points."""
+        """The distribution of the sum of independent latencies, each first condensed to `points` equal-mass points."""
         if not all(np.isfinite(term.support_s[-1]) for term in terms):
             return cls.unbounded()
         total = terms[0].condensed(points)
@@ -119,7 +119,7 @@ class LatencyDistribution:
 
 
 @dataclass(frozen=True, eq=False)
-class JointLaw:
+class JointDistribution:
     """TTFT and TPOT of a request together: independent of each other once its prompt and its output length are known.
 
     Attributes:
@@ -142,7 +142,7 @@ class JointLaw:
 
     @classmethod
     def independent(cls, ttft: LatencyDistribution, tpot: LatencyDistribution) -> Self:
-        """Two laws that have nothing to do with each other."""
+        """Two distributions that have nothing to do with each other."""
         one = np.ones((1, 1))
         return cls(ttft.support_s[None, :], ttft.weights, tpot.support_s[None, :], tpot.weights, one, one[0], one[0])
 
@@ -150,7 +150,7 @@ class JointLaw:
         """P(TTFT <= ttft_s and TPOT <= tpot_s).
 
         >>> half = LatencyDistribution.from_samples([1.0, 3.0])
-        >>> JointLaw.independent(half, half).within(2.0, 2.0)
+        >>> JointDistribution.independent(half, half).within(2.0, 2.0)
         0.25
         """
         first = (self.first_s <= ttft_s) @ self.first_mass
@@ -193,7 +193,7 @@ class JointLaw:
 
 
 ROW_POINTS = 8
-"""Equal-mass points of each group's law within an E2E."""
+"""Equal-mass points of each group's distribution within an E2E."""
 
 
 def _nearest(groups: NDArray[np.float64], values: ArrayLike) -> NDArray[np.intp]:
@@ -204,7 +204,7 @@ def _nearest(groups: NDArray[np.float64], values: ArrayLike) -> NDArray[np.intp]
 
 
 def _condensed_rows(points: NDArray[np.float64], mass: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row's law as `ROW_POINTS` equal-mass points that keep its mean, shape (rows, ROW_POINTS)."""
+    """Each row's distribution as `ROW_POINTS` equal-mass points that keep its mean, shape (rows, ROW_POINTS)."""
     below = np.append(0.0, np.cumsum(mass))
     order = np.argsort(points, axis=1, kind="stable")
     edges = np.linspace(0.0, below[-1], ROW_POINTS + 1)
@@ -217,7 +217,7 @@ def _condensed_rows(points: NDArray[np.float64], mass: NDArray[np.float64]) -> N
 
 
 BATCHES = 20
-"""Batches of consecutive requests a confidence interval is made of (Law, Simulation Modeling and Analysis, ch. 9)."""
+"""Batches of consecutive requests a confidence interval is made of (Distribution, Simulation Modeling and Analysis, ch. 9)."""
 LONG_TAIL = 10.0
 """Mean number of requests beyond the percentile in one batch below which fewer, longer batches are taken. With 20 short
 ones 95 % intervals of a p99 held the truth of a queue at load 0.7 in 61 to 79 of 100 runs of 2250 to 9000 requests;

@@ -1,0 +1,18 @@
+"""The latencies that are promised and measured."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Metric(StrEnum):
+    """Latency metrics of one request, and of one gap between tokens.
+
+    TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output tokens - 1). E2E: arrival to last token. ITL: one gap
+    between two tokens of a request; its percentiles are over all gaps of all requests.
+    """
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+    ITL = "itl"

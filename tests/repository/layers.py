@@ -1,0 +1,233 @@
+"""What every module imports and does, read from its syntax tree, and the layer table of docs/design.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.places import DOCS, ROOT
+
+PRODUCT = ("planner", "hardware_db", "calibration")
+FACADE = "planner"
+ABOVE = "everything above"
+FILES, CLOCK, MACHINE = "files", "clock", "machine"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the layer table: one package, or a package and the script that belongs to it.
+
+    Attributes:
+        package: dotted name.
+        ours: packages of ours that it may import.
+        others: third-party packages that it may import.
+        outside: what it may reach beyond its arguments: files, clock, machine (environment, processes, network).
+        written_out: whether `ours` is a list, not everything above.
+    """
+
+    package: str
+    ours: frozenset[str]
+    others: frozenset[str]
+    outside: frozenset[str]
+    written_out: bool
+
+
+def _full(name: str) -> str:
+    return name if name.split(".", maxsplit=1)[0] in (*PRODUCT, "app") else f"{FACADE}.{name}"
+
+
+def _cell(text: str) -> list[str]:
+    return [] if text.strip() == "–" else [item.strip() for item in text.split(",")]
+
+
+def table_of(document: str) -> tuple[Row, ...]:
+    """The layer table of a document, from the top down. Packages of one row do not import one another."""
+    rows: list[Row] = []
+    for line in document.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 5 and re.match(r"`[\w.]+`", cells[0]):
+            above = {row.package for row in rows}
+            ours = above if cells[2] == ABOVE else {_full(name) for name in _cell(cells[2])}
+            outside = frozenset(_cell(cells[4]))
+            others, written_out = frozenset(_cell(cells[3])), cells[2] != ABOVE
+            packages = [name for name in re.findall(r"`([\w.]+)`", cells[0]) if name != "app.py"]
+            rows += [Row(package, frozenset(ours), others, outside, written_out) for package in packages]
+    return tuple(rows)
+
+
+TABLE = table_of((DOCS / "design.md").read_text(encoding="utf-8"))
+ROWS = {row.package: row for row in TABLE}
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file below the root."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources() -> dict[str, str]:
+    """Text of every module of the product by its dotted name."""
+    files = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
+    return {module_of(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in (*files, ROOT / "app.py")}
+
+
+SOURCES = sources()
+
+
+def package_of(module: str) -> str:
+    """The package of a module: a row of the table, the facade, or a name that stands in no row."""
+    if module == "app":
+        return "planner.web"
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == FACADE else parts[0]
+
+
+class Import(NamedTuple):
+    """One imported module, the names taken from it, where, and whether it runs when its module is loaded."""
+
+    module: str
+    names: tuple[str, ...]
+    line: int
+    at_load: bool
+    type_checking: bool
+
+
+def imports_of(tree: ast.AST, at_load: bool = True, type_checking: bool = False) -> Iterator[Import]:
+    """Every import of a module, inside functions and under TYPE_CHECKING too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, (), node.lineno, at_load, type_checking) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            yield Import("." * node.level + (node.module or ""), names, node.lineno, at_load, type_checking)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from imports_of(ast.Module(body=node.body, type_ignores=[]), at_load, type_checking=True)
+            yield from imports_of(ast.Module(body=node.orelse, type_ignores=[]), at_load, type_checking)
+        else:
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from imports_of(node, at_load and not inside, type_checking)
+
+
+def _targets(item: Import) -> set[str]:
+    """Packages of ours that an import reaches. `from planner import charts` is planner.charts."""
+    if item.module == FACADE and item.names:
+        return {full if (full := f"{FACADE}.{name}") in ROWS else FACADE for name in item.names}
+    return {package_of(item.module)}
+
+
+def exported(package: str) -> set[str]:
+    """Names in `__all__` of a package."""
+    for node in ast.parse(SOURCES[package]).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def layer_violations(module: str, source: str) -> list[str]:
+    """What a module imports against the table, one line each."""
+    row = ROWS.get(package_of(module))
+    if row is None and module != FACADE:
+        return [f"{module} is in no layer: add its package to the table in docs/design.md"]
+    found = []
+    for item in imports_of(ast.parse(source)):
+        where = f"{module}:{item.line} imports {item.module}"
+        top = item.module.split(".")[0]
+        if item.module.startswith("."):
+            found.append(f"{where}: relative; write the full name")
+        elif top in (*PRODUCT, "app"):
+            found += [f"{where}: {reason}" for reason in _reasons(module, row, item)]
+        elif top not in sys.stdlib_module_names and (row is None or top not in row.others):
+            allowed = ", ".join(sorted(row.others)) if row else ""
+            found.append(f"{where}: third party allowed here: {allowed or 'none'}")
+        elif top == "torch" and item.at_load and not item.type_checking:
+            found.append(f"{where}: torch is optional, import it inside the function that needs it")
+    return found
+
+
+def _reasons(module: str, row: Row | None, item: Import) -> Iterator[str]:
+    for target in _targets(item):
+        if row is None:  # the facade names everything, for type checkers and on first use
+            if not item.type_checking:
+                yield "the facade imports on first use"
+        elif target == FACADE:
+            if row.package not in ("planner.cli", "planner.web"):
+                yield "only the faces use the public API"
+        elif target not in ROWS:
+            yield "which is in no layer"
+        elif target != row.package and target not in row.ours:
+            yield f"may import of ours: {', '.join(sorted(row.ours)) or 'nothing'}"
+        elif target != row.package and item.module not in (FACADE, target):
+            yield f"what others may use is exported by {target}"
+        elif item.module == target != row.package and (hidden := set(item.names) - exported(target)):
+            yield f"{', '.join(sorted(hidden))} is not exported by {target}"
+
+
+FILE_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "loadtxt", "genfromtxt", "fromfile"}
+CLOCK_CALLS = {"now", "utcnow", "today"}
+MACHINE_MODULES = {"os", "random", "secrets", "uuid", "socket", "subprocess", "urllib", "http", "tempfile"}
+SEEDED = ("default_rng", "RandomState")
+GLOBAL_CHANCE = re.compile(r"(np|numpy)\.random\.(?!default_rng$|Generator$|SeedSequence$|PCG64$|RandomState$)\w+$")
+
+
+def effects_of(source: str) -> Iterator[tuple[str, int, str]]:
+    """What a module reaches beyond its arguments: kind, line and how."""
+    tree = ast.parse(source)
+    for item in imports_of(tree):
+        top = item.module.split(".")[0]
+        if top == "time" or top in MACHINE_MODULES:
+            yield CLOCK if top == "time" else MACHINE, item.line, f"imports {item.module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in FILE_CALLS or called in CLOCK_CALLS:
+                yield FILES if called in FILE_CALLS else CLOCK, node.lineno, f"calls {called}()"
+
+
+def effect_violations(module: str, source: str) -> list[str]:
+    """Files, clock and machine where the table allows none, and unseeded chance anywhere, one line each."""
+    row = ROWS.get(package_of(module))
+    allowed = row.outside if row else frozenset()
+    found = [f"{module}:{line} {how}: {kind}" for kind, line, how in effects_of(source) if kind not in allowed]
+    for node in ast.walk(ast.parse(source)):
+        unseeded = isinstance(node, ast.Call) and not node.args and not node.keywords
+        if unseeded and getattr(node.func, "attr", getattr(node.func, "id", "")) in SEEDED:
+            found.append(f"{module}:{node.lineno} draws without a seed: take it as an argument")
+        if isinstance(node, ast.Attribute) and GLOBAL_CHANCE.match(ast.unparse(node)):
+            found.append(f"{module}:{node.lineno} {ast.unparse(node)}: use a Generator with a seed")
+    return found
+
+
+BY_NAME = re.compile(r"\b(import_module|__import__)$")
+UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+
+
+def habit_violations(module: str, source: str) -> list[str]:
+    """Unfinished or all-swallowing code, and imports hidden from this scan, one line each."""
+    lines = enumerate(source.splitlines(), start=1)
+    found = [f"{module}:{number} is marked unfinished" for number, line in lines if UNFINISHED.search(line)]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and node.id == "NotImplementedError":
+            found.append(f"{module}:{node.lineno} NotImplementedError: finish it or raise a PlannerError")
+        if isinstance(node, ast.ExceptHandler):
+            caught = ast.unparse(node.type) if node.type else "everything"
+            if re.search(r"\b(everything|Exception|BaseException)\b", caught):
+                found.append(f"{module}:{node.lineno} catches {caught}: name the error")
+        if isinstance(node, ast.Call) and module != FACADE and BY_NAME.search(ast.unparse(node.func)):
+            found.append(f"{module}:{node.lineno} imports by name: write an import statement")
+    return found
+
+
+def edges() -> dict[str, set[str]]:
+    """Packages that each package imports, as the code stands."""
+    found: dict[str, set[str]] = {row.package: set() for row in TABLE}
+    for module, source in SOURCES.items():
+        package = package_of(module)
+        if package in found:
+            for item in imports_of(ast.parse(source)):
+                found[package] |= {target for target in _targets(item) if target in ROWS and target != package}
+    return found
