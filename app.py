@@ -1,7 +1,7 @@
-"""The web app, a table of contents: scenario -> plan -> answer and tabs. Run it with ``streamlit run app.py``.
+"""The web app: scenario -> plan -> answer and tabs. Run it with ``streamlit run app.py``.
 
-The parts are in `planner.web`; every number comes from `planner.plan` and what explains it, every picture from
-`planner.charts`. The plan follows the widgets by itself.
+The parts are in `planner.web`; every number comes from `planner.plan` and `planner.analysis`, every picture from
+`planner.charts`. Every change of a widget plans again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from planner.web import (
     compare_tab,
     components,
     cost_tab,
-    error_view,
     hardware_tab,
     inputs,
     latency_tab,
@@ -44,19 +43,19 @@ def main() -> None:
     with st.sidebar:
         inputs.show()
     session.write_address()
-    error_view.complain()
+    components.show_complaint()
     try:
-        page = results.page(session.content(), session.key())
+        page = results.page_of(session.content(), session.key())
         summary.show(page)
         tabs = st.tabs(list(TABS), key=session.TAB, on_change="rerun", bind="query-params")
         for tab, show in zip(tabs, TABS.values(), strict=True):
             if tab.open:
                 with tab:
                     show(page)
-        if results.check(page) or summary.complete(page):
+        if results.check_by_simulation(page) or summary.find_interval(page):
             st.rerun()
     except PlannerError as error:
-        error_view.explain(error)
+        components.show_error(error)
 
 
 main()

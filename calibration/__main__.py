@@ -1,8 +1,8 @@
-"""Command line of calibration: ``python -m calibration fit-table FOLDER --sku h200-sxm``; see ``docs/calibration.md``.
+"""Command line of calibration: ``python -m calibration fit-table FOLDER --sku h200-sxm``.
 
 ``fit-table`` fits measured tables and needs no GPU, nor do ``fit-aiconfigurator`` and ``fit-vidur``, which take other
 people's; ``run`` measures on the GPU at hand; ``compare`` holds calibrations against each other. Only the last two need
-torch, and import it when called.
+torch, and import it when called. See ``docs/explanation/calibration.md``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Annotated
 import typer
 
 from calibration import aiconfigurator, assemble, vidur
-from calibration.imported import Imported, ImportedFit, completed, fit_imported
+from calibration.imported import Imported, ImportedFit, completed_fit, fit_imported
 from hardware_db import Calibration, load_hardware
 from planner.core import InputError, PlannerError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 DEFAULT_OUT = Path("hardware_db/calibrations")
+"""Where packaged calibrations are, in a checkout."""
 
 
 @app.command("fit-table")
@@ -93,7 +94,7 @@ def _fit_imported(imported: Imported, sku_id: str, engine: str, out: Path, fill:
     hardware = load_hardware()
     fitted = fit_imported(imported, hardware.skus, sku_id, engine, date.today())
     if fill:
-        fitted = completed(fitted, hardware.calibrations)
+        fitted = completed_fit(fitted, hardware.calibrations)
     path = out / file_name(fitted.calibration) if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(document(fitted.calibration), encoding="utf-8")
@@ -136,26 +137,27 @@ def errors_table(calibration: Calibration, without: Container[str] = ()) -> str:
     return "\n".join(rows)
 
 
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+FORWARD_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Click settings of a command whose arguments another command parses."""
 
 
-@app.command(context_settings=PASS_ON, add_help_option=False)
+@app.command(context_settings=FORWARD_ARGUMENTS, add_help_option=False)
 def run(context: typer.Context) -> None:
     """Measure kernels on the GPU at hand, fit them, write a calibration."""
     from calibration.run import run_command  # noqa: PLC0415 - measuring code is loaded only to measure
 
-    _hand_over(run_command, context)
+    _forward(run_command, context)
 
 
-@app.command(context_settings=PASS_ON, add_help_option=False)
+@app.command(context_settings=FORWARD_ARGUMENTS, add_help_option=False)
 def compare(context: typer.Context) -> None:
     """Hold a calibration against another, or against whole steps."""
     from calibration.run import compare_command  # noqa: PLC0415 - measuring code is loaded only to measure
 
-    _hand_over(compare_command, context)
+    _forward(compare_command, context)
 
 
-def _hand_over(command: Callable[..., None], context: typer.Context) -> None:
+def _forward(command: Callable[..., None], context: typer.Context) -> None:
     """Run a command function with the arguments of this call; its own signature says what they mean."""
     inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     inner.command()(command)

@@ -1,4 +1,4 @@
-"""NVIDIA AIConfigurator's performance tables as tables of ``docs/calibration.md``.
+"""NVIDIA AIConfigurator's performance tables as tables of ``docs/explanation/calibration.md``.
 
 The repository https://github.com/ai-dynamo/aiconfigurator (Apache-2.0; read 2026-11-22) keeps measured kernels as
 ``<table>_perf.parquet``, in earlier versions ``<table>_perf.txt`` (CSV), under
@@ -20,25 +20,30 @@ from pathlib import Path
 import numpy as np
 
 from calibration.assemble import ENGINES, SKUS
-from calibration.imported import Imported, joined, need, numbers, read_columns, text_column
-from calibration.tables import Mask, Table
+from calibration.imported import Imported, joined_tables, number_column, read_columns, require_columns, text_column
+from calibration.tables import ColumnTable, Mask
 from planner.core import InputError
 
 ADDRESS = "https://github.com/ai-dynamo/aiconfigurator (Apache-2.0), measured kernel tables"
-MS, US = 1e-3, 1e-6
-"""Seconds in the units of the tables."""
-HALF = {"bfloat16": "bf16", "float16": "bf16"}
+S_PER_MS, S_PER_US = 1e-3, 1e-6
+"""Seconds in a unit of the tables."""
+SIXTEEN_BIT_FORMATS = {"bfloat16": "bf16", "float16": "bf16"}
 """Names of 16-bit formats; older files say float16 for what newer ones call bfloat16."""
-SAME = {name: name for name in ("fp8", "fp8_block", "nvfp4", "int4_wo")}
-GEMM_FORMATS = {**HALF, **SAME, "int8_wo": "int8_wo", "sq": "sq"}
-EXPERT_FORMATS = {**HALF, **SAME, "w4a16_mxfp4": "w4a16_mxfp4", "w4a8_mxfp4_mxfp8": "w4a8_mxfp4_mxfp8"}
-CACHE_FORMATS = {**HALF, "fp8": "fp8"}
+SHARED_FORMATS = {name: name for name in ("fp8", "fp8_block", "nvfp4", "int4_wo")}
+GEMM_FORMATS = {**SIXTEEN_BIT_FORMATS, **SHARED_FORMATS, "int8_wo": "int8_wo", "sq": "sq"}
+EXPERT_FORMATS = {
+    **SIXTEEN_BIT_FORMATS,
+    **SHARED_FORMATS,
+    "w4a16_mxfp4": "w4a16_mxfp4",
+    "w4a8_mxfp4_mxfp8": "w4a8_mxfp4_mxfp8",
+}
+CACHE_FORMATS = {**SIXTEEN_BIT_FORMATS, "fp8": "fp8"}
 """Format names of ``common.GEMMQuantMode``, ``MoEQuantMode`` and ``KVCacheQuantMode`` -> those of our tables."""
 MESSAGE_FORMATS = {"half": ("fp16", 2.0), "float16": ("fp16", 2.0), "bfloat16": ("bf16", 2.0), "int8": ("int8", 1.0)}
 """Format of a message -> its name in our tables and bytes per element."""
-ROUTING = re.compile(r"balanced|power_law_\d+(\.\d+)?")
+KNOWN_ROUTING = re.compile(r"balanced|power_law_\d+(\.\d+)?")
 """Distributions of tokens over experts that the fit knows how to deal."""
-PLAIN_EXPERTS = {
+UNGATED_EXPERTS = {
     (1024.0, 2688.0, 22.0, 512.0),
     (2048.0, 5120.0, 22.0, 512.0),
     (2688.0, 1856.0, 6.0, 128.0),
@@ -55,7 +60,7 @@ OPTIONAL = ("device", "op_name", "power", "power_limit", "tp_size", "beam_width"
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """How one of their tables maps to one of ours: our column -> their column.
 
     Attributes:
@@ -71,18 +76,18 @@ class Layout:
     formats: Mapping[str, tuple[str, Mapping[str, str]]]
     absent: Mapping[str, float] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    finish: Callable[[Table], Table] = lambda table: table
+    finish: Callable[[ColumnTable], ColumnTable] = lambda table: table
 
 
-def _decode(table: Table) -> Table:
+def _with_decode_lengths(table: ColumnTable) -> ColumnTable:
     """One new token over all that came before it: ``isl`` + ``step`` is the length with it."""
     cached = table["prefix_len"] + table["seq_len"] - 1.0
     return table.with_columns(prefix_len=cached, seq_len=np.ones(len(table)))
 
 
-def _gated(table: Table) -> Table:
+def _with_gates(table: ColumnTable) -> ColumnTable:
     sizes = (table[name].tolist() for name in ("hidden", "inter", "topk", "num_experts"))
-    plain = np.array([shape in PLAIN_EXPERTS for shape in zip(*sizes, strict=True)])
+    plain = np.array([shape in UNGATED_EXPERTS for shape in zip(*sizes, strict=True)])
     plain |= np.char.find(table.text("kernel"), "nongated") >= 0
     return table.with_columns(gated=np.where(plain, 0.0, 1.0))
 
@@ -94,25 +99,25 @@ LATENT = {"attn_dtype": ("mla_dtype", CACHE_FORMATS), "kv_dtype": ("kv_cache_dty
 EXPERTS = {"num_tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "topk": "topk"}
 RANKS = {"num_experts": "num_experts", "tp": "moe_tp_size", "ep": "moe_ep_size"}
 LAYOUTS = {
-    "gemm_perf": Layout("gemm", {"m": "m", "n": "n", "k": "k"}, {"dtype": ("gemm_dtype", GEMM_FORMATS)}),
-    "context_attention_perf": Layout(
+    "gemm_perf": TableLayout("gemm", {"m": "m", "n": "n", "k": "k"}, {"dtype": ("gemm_dtype", GEMM_FORMATS)}),
+    "context_attention_perf": TableLayout(
         "context_attention", {**TOKENS, **HEADS}, ATTENTION, {"step": 0.0, "window_size": 0.0}
     ),
-    "generation_attention_perf": Layout(
-        "generation_attention", {**TOKENS, **HEADS}, ATTENTION, {"window_size": 0.0}, finish=_decode
+    "generation_attention_perf": TableLayout(
+        "generation_attention", {**TOKENS, **HEADS}, ATTENTION, {"window_size": 0.0}, finish=_with_decode_lengths
     ),
-    "context_mla_perf": Layout("context_mla", TOKENS, LATENT, {"step": 0.0}),
-    "generation_mla_perf": Layout("generation_mla", TOKENS, LATENT, finish=_decode),
-    "moe_perf": Layout(
+    "context_mla_perf": TableLayout("context_mla", TOKENS, LATENT, {"step": 0.0}),
+    "generation_mla_perf": TableLayout("generation_mla", TOKENS, LATENT, finish=_with_decode_lengths),
+    "moe_perf": TableLayout(
         "moe",
         {**EXPERTS, **RANKS},
         {"dtype": ("moe_dtype", EXPERT_FORMATS)},
         texts={"distribution": "distribution"},
-        finish=_gated,
+        finish=_with_gates,
     ),
 }
 """Their table -> how it is read."""
-Said = list[str]
+LeftOut = list[str]
 """What was left out, one line each."""
 
 
@@ -127,22 +132,22 @@ def read_aiconfigurator(folder: Path) -> Imported:
     """
     if not folder.is_dir():
         raise InputError("folder", str(folder), "is not a directory", "give systems/data/<system> of aiconfigurator")
-    files, said = _newest(folder)
+    files, left_out = _newest_files(folder)
     if not files:
         fix = "give a folder with gemm_perf.parquet or gemm_perf.txt and others"
         raise InputError("folder", str(folder), "has no tables of AIConfigurator", fix)
-    _one_system(files)
-    parts: dict[str, list[Table]] = {}
-    described = []
+    _require_one_system(files)
+    by_name: dict[str, list[ColumnTable]] = {}
+    descriptions = []
     for path in files:
         theirs = read_columns(path)
-        need(theirs, path.name, COMMON)
-        name, table = _converted(path, theirs, said)
-        described.append(_described(path, theirs))
+        require_columns(theirs, path.name, COMMON)
+        name, table = _converted_table(path, theirs, left_out)
+        descriptions.append(_description(path, theirs))
         if len(table):
-            parts.setdefault(name, []).append(table)
-    tables = {name: joined(some) for name, some in parts.items()}
-    return Imported(tables, f"{ADDRESS}: {'; '.join(described)}", tuple(said))
+            by_name.setdefault(name, []).append(table)
+    tables = {name: joined_tables(pieces) for name, pieces in by_name.items()}
+    return Imported(tables, f"{ADDRESS}: {'; '.join(descriptions)}", tuple(left_out))
 
 
 def sku_of(folder: Path, given: str) -> str:
@@ -150,7 +155,7 @@ def sku_of(folder: Path, given: str) -> str:
 
     Raises InputError: the path names another SKU than the user, or nobody names one.
     """
-    named = [SKUS[part] for part in folder.resolve().parts if part in SKUS]
+    named = [SKUS[folder_name] for folder_name in folder.resolve().parts if folder_name in SKUS]
     if given and named and given != named[-1]:
         raise InputError(
             "--sku", given, f"the folder is of {named[-1]}", f"give --sku {named[-1]}, or that SKU's folder"
@@ -166,19 +171,19 @@ def engine_of(imported: Imported, given: str) -> str:
     backends = [] if gemm is None else np.unique(gemm.text("backend")).tolist()
     known = [engine for engine, backend in ENGINES.items() if backend in backends]
     if not given and len(known) != 1:
-        found = ", ".join(known) or "no engine"
+        engines = ", ".join(known) or "no engine"
         raise InputError(
-            "--engine", given, f"the folder has {found}", "give --engine, one calibration is of one engine"
+            "--engine", given, f"the folder has {engines}", "give --engine, one calibration is of one engine"
         )
     return given or known[0]
 
 
-def _newest(folder: Path) -> tuple[list[Path], Said]:
+def _newest_files(folder: Path) -> tuple[list[Path], LeftOut]:
     """The files to read, and the others."""
-    known = set(LAYOUTS) | set(OTHERS)
+    known = set(LAYOUTS) | set(OTHER_TABLES)
     every = sorted(path for path in folder.resolve().rglob("*_perf.*") if path.suffix in (".parquet", ".txt", ".csv"))
     foreign = sorted({path.stem for path in every if path.stem not in known})
-    said = [f"{name}: no operator of a calibration" for name in foreign]
+    left_out = [f"{name}: no operator of a calibration" for name in foreign]
     best: dict[tuple[str, Path], Path] = {}
     for path in (path for path in every if path.stem in known):
         place = (path.stem, path.parent.parent)
@@ -186,11 +191,11 @@ def _newest(folder: Path) -> tuple[list[Path], Said]:
         if other is None or _rank(path) > _rank(other):
             best[place] = path
     older = [path for path in every if path.stem in known and path not in best.values()]
-    said += [f"{path.stem} of {_place(path)}: a newer one was read" for path in older]
-    return list(best.values()), said
+    left_out += [f"{path.stem} of {_version_folder(path)}: a newer one was read" for path in older]
+    return list(best.values()), left_out
 
 
-def _one_system(files: Iterable[Path]) -> None:
+def _require_one_system(files: Iterable[Path]) -> None:
     """Raise InputError where the files are of several systems, by their place in ``systems/data``."""
     parts = [path.parts[:-1] for path in files]
     places = [(some, max(i for i, part in enumerate(some) if part == "data")) for some in parts if "data" in some]
@@ -202,160 +207,170 @@ def _one_system(files: Iterable[Path]) -> None:
 
 def _rank(path: Path) -> tuple[list[tuple[int, int]], bool]:
     """Orders files by the version their folder names; Parquet before text, which it replaced."""
-    parts = re.findall(r"\d+|[a-z]+", path.parent.name.lower())
-    key = [(2, int(part)) if part.isdigit() else (2, 0) if part == "post" else (0, 0) for part in parts]
+    words = re.findall(r"\d+|[a-z]+", path.parent.name.lower())
+    key = [(2, int(word)) if word.isdigit() else (2, 0) if word == "post" else (0, 0) for word in words]
     return [*key, (1, 0)], path.suffix == ".parquet"
 
 
-def _place(path: Path) -> str:
+def _version_folder(path: Path) -> str:
     return f"{path.parent.parent.name}/{path.parent.name}"
 
 
-def _described(path: Path, theirs: Table) -> str:
+def _description(path: Path, theirs: ColumnTable) -> str:
     versions = ", ".join(np.unique(theirs.columns["version"].astype(np.str_)).tolist())
     devices = ", ".join(np.unique(theirs.text("device")).tolist()) if "device" in theirs.columns else "no device named"
-    return f"{_place(path)}/{path.name} (version {versions}; {devices})"
+    return f"{_version_folder(path)}/{path.name} (version {versions}; {devices})"
 
 
-def _converted(path: Path, theirs: Table, said: Said) -> tuple[str, Table]:
-    convert = OTHERS.get(path.stem)
+def _converted_table(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
+    convert = OTHER_TABLES.get(path.stem)
     if convert is not None:
-        return convert(path, theirs, said)
+        return convert(path, theirs, left_out)
     layout = LAYOUTS[path.stem]
-    return layout.table, _by_layout(path, layout, theirs, said)
+    return layout.table, _read_by_layout(path, layout, theirs, left_out)
 
 
-def _by_layout(path: Path, layout: Layout, theirs: Table, said: Said) -> Table:
+def _read_by_layout(path: Path, layout: TableLayout, theirs: ColumnTable, left_out: LeftOut) -> ColumnTable:
     formats = {ours: name for ours, (name, _) in layout.formats.items()}
     wanted = [*layout.sizes.values(), *formats.values(), *layout.texts.values(), "latency"]
-    need(theirs, path.name, (name for name in wanted if name not in layout.absent))
-    _say_columns(path, theirs, wanted, said)
-    keep, backends = _known_backends(path, theirs, said)
-    columns = {"backend": backends, **_stack(theirs)}
+    require_columns(theirs, path.name, (name for name in wanted if name not in layout.absent))
+    _note_unused_columns(path, theirs, wanted, left_out)
+    keep, backends = _known_backends(path, theirs, left_out)
+    columns = {"backend": backends, **_engine_columns(theirs)}
     for ours, (name, names) in layout.formats.items():
-        keep &= _known(path, theirs, name, names, said)
+        keep &= _known_values(path, theirs, name, names, left_out)
         columns[ours] = np.array([names.get(value, "") for value in theirs.text(name).tolist()])
     for ours, name in layout.texts.items():
-        good = np.array([ROUTING.fullmatch(value) is not None for value in theirs.text(name).tolist()])
-        _say_values(path, theirs, name, keep & ~good, said)
+        good = np.array([KNOWN_ROUTING.fullmatch(value) is not None for value in theirs.text(name).tolist()])
+        _leave_out_values(path, theirs, name, keep & ~good, left_out)
         keep &= good
         columns[ours] = theirs.text(name)
     for ours, name in layout.sizes.items():
         absent = name in layout.absent and name not in theirs.columns
-        columns[ours] = np.full(len(theirs), layout.absent[name]) if absent else numbers(theirs, path.name, name)
-    columns["latency_s"] = numbers(theirs, path.name, "latency") * MS
-    rows = Table(columns).rows(keep)
+        columns[ours] = np.full(len(theirs), layout.absent[name]) if absent else number_column(theirs, path.name, name)
+    columns["latency_s"] = number_column(theirs, path.name, "latency") * S_PER_MS
+    rows = ColumnTable(columns).rows(keep)
     return layout.finish(rows) if len(rows) else rows
 
 
-def _stack(theirs: Table) -> dict[str, np.ndarray]:
+def _engine_columns(theirs: ColumnTable) -> dict[str, np.ndarray]:
     version = theirs.columns["version"]
     texts = version if version.dtype.kind != "f" else np.array([f"{value:g}" for value in version.tolist()])
     return {"backend_version": texts.astype(np.str_), "kernel": theirs.text("kernel_source")}
 
 
-def _known_backends(path: Path, theirs: Table, said: Said) -> tuple[Mask, np.ndarray]:
+def _known_backends(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[Mask, np.ndarray]:
     backends = np.char.lower(theirs.text("framework"))
     known = np.isin(backends, list(ENGINES.values()))
-    _say_values(path, theirs, "framework", ~known, said)
+    _leave_out_values(path, theirs, "framework", ~known, left_out)
     return known, backends
 
 
-def _known(path: Path, theirs: Table, column: str, names: Iterable[str], said: Said) -> Mask:
+def _known_values(path: Path, theirs: ColumnTable, column: str, names: Iterable[str], left_out: LeftOut) -> Mask:
     known = np.isin(theirs.text(column), list(names))
-    _say_values(path, theirs, column, ~known, said)
+    _leave_out_values(path, theirs, column, ~known, left_out)
     return known
 
 
-def _say_values(path: Path, theirs: Table, column: str, unknown: Mask, said: Said) -> None:
+def _leave_out_values(path: Path, theirs: ColumnTable, column: str, unknown: Mask, left_out: LeftOut) -> None:
     values, counts = np.unique(theirs.text(column)[unknown], return_counts=True)
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-        said.append(f"{path.stem} of {_place(path)}: {count} rows of {column} {value}, which is not fitted")
+        left_out.append(
+            f"{path.stem} of {_version_folder(path)}: {count} rows of {column} {value}, which is not fitted"
+        )
 
 
-def _say_columns(path: Path, theirs: Table, wanted: Iterable[str], said: Said) -> None:
+def _note_unused_columns(path: Path, theirs: ColumnTable, wanted: Iterable[str], left_out: LeftOut) -> None:
     extra = sorted(set(theirs.columns) - set(wanted) - set(COMMON) - set(OPTIONAL))
     if extra:
-        said.append(f"{path.stem} of {_place(path)}: columns {', '.join(extra)}, which are not used")
+        left_out.append(f"{path.stem} of {_version_folder(path)}: columns {', '.join(extra)}, which are not used")
 
 
-def _all_reduce(path: Path, theirs: Table, said: Said) -> tuple[str, Table]:
+def _all_reduce(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
     """The engines' own all-reduce; ``*_eager`` rows include the launch, the others replay a CUDA graph."""
     wanted = ("allreduce_dtype", "num_gpus", "message_size", "latency")
-    need(theirs, path.name, wanted)
-    _say_columns(path, theirs, wanted, said)
-    keep, backends = _known_backends(path, theirs, said)
+    require_columns(theirs, path.name, wanted)
+    _note_unused_columns(path, theirs, wanted, left_out)
+    keep, backends = _known_backends(path, theirs, left_out)
     eager = np.char.endswith(theirs.text("kernel_source"), "_eager")
     if "backend" in theirs.columns:
         eager |= np.char.endswith(theirs.text("backend"), "_eager")
     op = text_column(len(theirs), "all_reduce")
-    columns = {"backend": backends, **_stack(theirs), "mode": np.where(eager, "eager", "graph"), "op": op}
-    return "collectives", _messages(path, theirs, "allreduce_dtype", columns, keep, said)
+    columns = {"backend": backends, **_engine_columns(theirs), "mode": np.where(eager, "eager", "graph"), "op": op}
+    return "collectives", _messages(path, theirs, "allreduce_dtype", columns, keep, left_out)
 
 
-def _nccl(path: Path, theirs: Table, said: Said) -> tuple[str, Table]:
+def _nccl(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
     """nccl-tests; its framework column names who collected them, not the library."""
     wanted = ("nccl_dtype", "num_gpus", "message_size", "op_name", "latency")
-    need(theirs, path.name, wanted)
-    _say_columns(path, theirs, wanted, said)
-    keep = _known(path, theirs, "op_name", ("all_reduce", "all_gather", "reduce_scatter", "alltoall"), said)
+    require_columns(theirs, path.name, wanted)
+    _note_unused_columns(path, theirs, wanted, left_out)
+    keep = _known_values(path, theirs, "op_name", ("all_reduce", "all_gather", "reduce_scatter", "alltoall"), left_out)
     fixed = {"backend": text_column(len(theirs), "nccl"), "mode": text_column(len(theirs), "ccl_tests")}
-    columns = {**fixed, **_stack(theirs), "op": theirs.text("op_name")}
-    return "collectives", _messages(path, theirs, "nccl_dtype", columns, keep, said)
+    columns = {**fixed, **_engine_columns(theirs), "op": theirs.text("op_name")}
+    return "collectives", _messages(path, theirs, "nccl_dtype", columns, keep, left_out)
 
 
-def _messages(path: Path, theirs: Table, dtype: str, columns: dict[str, np.ndarray], keep: Mask, said: Said) -> Table:
-    keep = keep & _known(path, theirs, dtype, MESSAGE_FORMATS, said)
+def _messages(
+    path: Path, theirs: ColumnTable, dtype: str, columns: dict[str, np.ndarray], keep: Mask, left_out: LeftOut
+) -> ColumnTable:
+    keep = keep & _known_values(path, theirs, dtype, MESSAGE_FORMATS, left_out)
     kinds = [MESSAGE_FORMATS.get(value, ("", 0.0)) for value in theirs.text(dtype).tolist()]
     order = ("backend", "backend_version", "kernel", "mode", "op")
-    elements = numbers(theirs, path.name, "message_size")
-    table = Table(
+    elements = number_column(theirs, path.name, "message_size")
+    table = ColumnTable(
         {name: columns[name] for name in order}
         | {
-            "num_gpus": numbers(theirs, path.name, "num_gpus"),
+            "num_gpus": number_column(theirs, path.name, "num_gpus"),
             "dtype": np.array([name for name, _ in kinds]),
             "bytes": elements * np.array([width for _, width in kinds]),
-            "latency_s": numbers(theirs, path.name, "latency") * MS,
+            "latency_s": number_column(theirs, path.name, "latency") * S_PER_MS,
         }
     )
     return table.rows(keep)
 
 
-EXCHANGED = {"num_nodes": "node_num", "num_tokens": "num_token", "hidden": "hidden_size"}
-ROUTED = {"topk": "num_topk", "num_experts": "num_experts"}
+EXCHANGE_SIZES = {"num_nodes": "node_num", "num_tokens": "num_token", "hidden": "hidden_size"}
+ROUTING_SIZES = {"topk": "num_topk", "num_experts": "num_experts"}
 
 
-def _exchange(path: Path, theirs: Table, said: Said, kernel: str, times: Mapping[str, tuple[str, ...]]) -> Table:
+def _exchange(
+    path: Path, theirs: ColumnTable, left_out: LeftOut, kernel: str, times: Mapping[str, tuple[str, ...]]
+) -> ColumnTable:
     """Dispatch and combine of DeepEP, one of our rows each; only inside a node."""
-    names = {**EXCHANGED, **ROUTED}
-    need(theirs, path.name, (*names.values(), *(name for some in times.values() for name in some)))
-    sizes = {ours: numbers(theirs, path.name, name) for ours, name in names.items()}
-    sms = numbers(theirs, path.name, "dispatch_sms") if kernel == "deepep_normal" else np.zeros(len(theirs))
+    names = {**EXCHANGE_SIZES, **ROUTING_SIZES}
+    require_columns(theirs, path.name, (*names.values(), *(name for columns in times.values() for name in columns)))
+    sizes = {ours: number_column(theirs, path.name, name) for ours, name in names.items()}
+    sms = number_column(theirs, path.name, "dispatch_sms") if kernel == "deepep_normal" else np.zeros(len(theirs))
     inside = sizes["num_nodes"] == 1.0
     if not inside.all():
-        said.append(f"{path.stem} of {_place(path)}: {(~inside).sum()} rows between nodes, which is not fitted")
-    versions = _stack(theirs)["backend_version"]
-    parts = []
-    for op, some in times.items():
+        left_out.append(
+            f"{path.stem} of {_version_folder(path)}: {(~inside).sum()} rows between nodes, which is not fitted"
+        )
+    versions = _engine_columns(theirs)["backend_version"]
+    exchanges = []
+    for op, columns in times.items():
         fixed = {"backend": np.char.lower(theirs.text("framework")), "backend_version": versions}
         labels = {"kernel": text_column(len(theirs), kernel), "op": text_column(len(theirs), op)}
-        spent = sum((numbers(theirs, path.name, name) for name in some), np.zeros(len(theirs)))
-        parts.append(Table({**fixed, **labels, "num_sms": sms, **sizes, "latency_s": spent * US}).rows(inside))
-    return joined(parts)
+        time_us = sum((number_column(theirs, path.name, name) for name in columns), np.zeros(len(theirs)))
+        exchanges.append(
+            ColumnTable({**fixed, **labels, "num_sms": sms, **sizes, "latency_s": time_us * S_PER_US}).rows(inside)
+        )
+    return joined_tables(exchanges)
 
 
-def _low_latency(path: Path, theirs: Table, said: Said) -> tuple[str, Table]:
+def _low_latency(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
     times = {"dispatch": ("dispatch_avg_t_us",), "combine": ("combine_avg_t_us",)}
-    return "ep_all_to_all", _exchange(path, theirs, said, "deepep_low_latency", times)
+    return "ep_all_to_all", _exchange(path, theirs, left_out, "deepep_low_latency", times)
 
 
-def _throughput(path: Path, theirs: Table, said: Said) -> tuple[str, Table]:
-    need(theirs, path.name, ("dispatch_sms",))
+def _throughput(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
+    require_columns(theirs, path.name, ("dispatch_sms",))
     times = {op: (f"{op}_transmit_us", f"{op}_notify_us") for op in ("dispatch", "combine")}
-    return "ep_all_to_all", _exchange(path, theirs, said, "deepep_normal", times)
+    return "ep_all_to_all", _exchange(path, theirs, left_out, "deepep_normal", times)
 
 
-OTHERS: Mapping[str, Callable[[Path, Table, Said], tuple[str, Table]]] = {
+OTHER_TABLES: Mapping[str, Callable[[Path, ColumnTable, LeftOut], tuple[str, ColumnTable]]] = {
     "custom_allreduce_perf": _all_reduce,
     "nccl_perf": _nccl,
     "wideep_deepep_ll_perf": _low_latency,

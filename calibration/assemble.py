@@ -17,10 +17,10 @@ import numpy as np
 
 from calibration import operators
 from calibration.fit import Problem, fit, fittable
-from calibration.tables import Mask, Table, read_table
+from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
-from planner.roofline import Bend
+from planner.roofline import SizeCorrection
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 """Engine profile -> its name in the tables' backend column."""
@@ -54,22 +54,23 @@ EXPERT_DTYPES = {
 }
 """Variant of a calibration -> number format in the tables."""
 SPLITS = ((True, True), (True, False), (False, False))
-"""Ways decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit says which."""
+"""Whether decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit decides."""
 COLLECTIVES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
-FEWEST_ROWS = 200
+MIN_ROWS = 200
 """Rows below which a kernel is not fitted (collectives, of two dozen sizes, apart)."""
 EXCHANGE_SMS = 20.0
 """SMs given to the throughput kernel of expert exchange; DeepEP's default (deepseek-ai/DeepEP, Buffer.num_sms)."""
 ELEMENTWISE_FOLDERS = {"a100-sxm-80gb": ("vidur_a100", "a100-sxm-80gb")}
 ELEMENTWISE_DEFAULT = ("vidur_h100", "h100-sxm")
-HOST_BOUND = "vLLM's rows for this format are timed with the host's launch time in them and are left out"
-LATENT_DECODE = {"l40s": "sglang", "rtx_pro_6000_server": "sglang"}
+"""Folder of element-wise tables, and the SKU they were measured on, for a SKU without a table of its own; by SKU."""
+HOST_BOUND_NOTE = "vLLM's rows for this format are timed with the host's launch time in them and are left out"
+LATENT_DECODE_BACKENDS = {"l40s": "sglang", "rtx_pro_6000_server": "sglang"}
 """Folder -> backend of latent decode; TensorRT-LLM elsewhere. On these two its kernel does not split the cache."""
 LATENT_NOTE = (
     "one backend for every engine: vLLM 0.14's kernel rows carry 100 to 300 us of host time, and SGLang's run the "
     "absorbed form in prefill and an 8-bit slow path in decode, which serving avoids"
 )
-FAST_PATH = "rows with over 32 query heads per KV head, off TensorRT-LLM's fast path, left out"
+FAST_PATH_NOTE = "rows with over 32 query heads per KV head, off TensorRT-LLM's fast path, left out"
 LIBRARY = "any"
 """Backend of what engines share: NCCL, DeepEP, element-wise kernels."""
 SOURCE = (
@@ -104,7 +105,7 @@ def calibrate(
     for engine in engines:
         if engine not in ENGINES:
             raise UnknownNameError("engine", engine, ENGINES)
-    fitted = {key: _fitted(candidates) for key, candidates in operators_of(folder, skus, sku_id)}
+    fitted = {key: _best_fits(candidates) for key, candidates in operators_of(folder, skus, sku_id)}
     gemm = fitted.get("gemm/bf16", {})
     if not gemm:
         raise InputError("folder", str(folder), "has no bf16 matrix products", "give a folder with gemm.csv[.gz]")
@@ -119,53 +120,53 @@ def calibrate(
             stack=f"{engine} {version}",
             engine=engine,
             fitted_on=on,
-            kernels={key: _chosen(backend, by_backend) for key, by_backend in fitted.items() if by_backend},
+            kernels={key: _engine_fit(backend, by_backend) for key, by_backend in fitted.items() if by_backend},
             source=SOURCE,
             note="Short bursts in CUDA graphs: clocks are higher than in sustained serving, host time is not included.",
         )
     return calibrations
 
 
-Fitted = Mapping[str, tuple[Candidate, KernelFit]]
+FitsByBackend = Mapping[str, tuple[Candidate, KernelFit]]
 """Backend -> its kernel and the fit of it."""
 
 
-def _fitted(candidates: list[Candidate]) -> Fitted:
+def _best_fits(candidates: list[Candidate]) -> FitsByBackend:
     """Per backend its best fit: of alternative problems the one with the least held-out error."""
     best = {}
     for candidate in candidates:
         fits = [fit(problem) for problem in candidate.problems]
-        best[candidate.backend] = (candidate, min(fits, key=lambda one: one.median_error))
+        best[candidate.backend] = (candidate, min(fits, key=lambda result: result.median_error))
     return best
 
 
-def _chosen(backend: str, fitted: Fitted) -> KernelFit:
+def _engine_fit(backend: str, fitted: FitsByBackend) -> KernelFit:
     """The backend's own fit; where it has none, that of the other backend whose kernel is fastest."""
-    lender = backend if backend in fitted else _fastest(fitted)
+    lender = backend if backend in fitted else _fastest_backend(fitted)
     candidate, result = fitted[lender]
     origin = f"{candidate.backend} {candidate.version}, kernel {candidate.kernel}"
     if candidate.backend == LIBRARY:
         origin = f"library {candidate.version}, kernel {candidate.kernel}"
     elif lender != backend:
         origin = f"no usable rows of {backend}: those of {origin}"
-    beyond = _beyond_interpolation(result)
-    note = "; ".join(part for part in (origin, result.note, candidate.note, beyond) if part)
+    beyond = _interpolation_note(result)
+    note = "; ".join(text for text in (origin, result.note, candidate.note, beyond) if text)
     return result.model_copy(update={"note": note})
 
 
-def _fastest(fitted: Fitted) -> str:
+def _fastest_backend(fitted: FitsByBackend) -> str:
     """The backend with the shortest predicted times (geometric mean) on the first one's rows."""
     rows = next(iter(fitted.values()))[0].problems[0].rows
 
     def typical(backend: str) -> float:
         candidate, result = fitted[backend]
-        values = {name: one.value for name, one in result.parameters.items()}
-        return float(np.mean(np.log(candidate.problems[0].predict(values, rows, Bend.of(result.correction)))))
+        values = {name: coefficient.value for name, coefficient in result.parameters.items()}
+        return float(np.mean(np.log(candidate.problems[0].predict(values, rows, SizeCorrection.of(result.correction)))))
 
     return min(fitted, key=typical)
 
 
-def _beyond_interpolation(result: KernelFit) -> str:
+def _interpolation_note(result: KernelFit) -> str:
     """Why an error may exceed twice that of interpolation."""
     known = result.interpolation_error
     if known is None or result.median_error <= 2.0 * known:
@@ -185,22 +186,25 @@ def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
     yield from _elementwise(folder, skus, sku_id)
 
 
-def _candidates(rows: Table, makes: Sequence[Callable[[Table], Problem]], note: str = "") -> list[Candidate]:
+def _candidates(
+    rows: ColumnTable, makes: Sequence[Callable[[ColumnTable], Problem]], note: str = ""
+) -> list[Candidate]:
     """One candidate per backend: its kernel with the most rows."""
-    found = []
+    candidates = []
     backends, kernels = rows.text("backend"), rows.text("kernel")
     for backend in np.unique(backends).tolist():
         names, counts = np.unique(kernels[backends == backend], return_counts=True)
         kernel = str(names[counts.argmax()])
-        some = rows.rows((backends == backend) & (kernels == kernel))
-        problems = tuple(problem for problem in (make(some) for make in makes) if fittable(problem))
-        if problems and len(some) >= FEWEST_ROWS:
-            version = str(some.columns["backend_version"][0])
-            found.append(Candidate(str(backend), version, kernel, problems, note))
-    return found
+        kernel_rows = rows.rows((backends == backend) & (kernels == kernel))
+        problems = tuple(problem for problem in (make(kernel_rows) for make in makes) if fittable(problem))
+        if problems and len(kernel_rows) >= MIN_ROWS:
+            version = str(kernel_rows.columns["backend_version"][0])
+            candidates.append(Candidate(str(backend), version, kernel, problems, note))
+    return candidates
 
 
-def _where(rows: Table, **wanted: str) -> Mask:
+def _rows_with(rows: ColumnTable, **wanted: str) -> Mask:
+    """The rows whose columns of text have these values."""
     mask = np.ones(len(rows), dtype=np.bool_)
     for column, value in wanted.items():
         mask &= rows.text(column) == value
@@ -212,11 +216,11 @@ def _gemms(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
     if table is None:
         return
     for variant, dtype in GEMM_DTYPES.items():
-        mask = _where(table, dtype=dtype)
+        mask = _rows_with(table, dtype=dtype)
         note = ""
         if variant == "fp8_block":
             mask &= table.text("backend") != "vllm"
-            note = HOST_BOUND
+            note = HOST_BOUND_NOTE
         if variant == "fp8" and sku.architecture == "Blackwell":
             mask &= table["m"] > 1
             note = "rows with m = 1, three times slower than m = 2, left out"
@@ -231,45 +235,45 @@ def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]
     prefill, decode = read_table(folder, "context_attention"), read_table(folder, "generation_attention")
     for kv in operators.KV_BYTES:
         if prefill is not None:
-            rows = prefill.rows(_where(prefill, kv_dtype=kv) & _prefill_arithmetic(prefill, kv))
+            rows = prefill.rows(_rows_with(prefill, kv_dtype=kv) & _prefill_arithmetic(prefill, kv))
             if len(rows):
                 yield (
                     f"attention_prefill/{kv}",
                     _candidates(rows, [partial(operators.attention_prefill, sku=sku, variant=kv)]),
                 )
-        if decode is not None and _where(decode, kv_dtype=kv).any():
-            rows = decode.rows(_where(decode, kv_dtype=kv))
+        if decode is not None and _rows_with(decode, kv_dtype=kv).any():
+            rows = decode.rows(_rows_with(decode, kv_dtype=kv))
             yield (
                 f"attention_decode/{kv}",
                 _candidates(
                     rows,
                     [partial(operators.attention_decode, sku=sku, variant=kv, splits=splits) for splits in SPLITS],
-                    FAST_PATH if (rows.text("backend") == "trtllm").any() else "",
+                    FAST_PATH_NOTE if (rows.text("backend") == "trtllm").any() else "",
                 ),
             )
 
 
-def _prefill_arithmetic(rows: Table, kv: str) -> Mask:
+def _prefill_arithmetic(rows: ColumnTable, kv: str) -> Mask:
     """With an fp8 cache: the rows that multiply in fp8 where a backend has them, which is how it serves."""
     if kv != "fp8":
         return np.ones(len(rows), dtype=np.bool_)
-    backends, fp8 = rows.text("backend"), _where(rows, attn_dtype="fp8")
+    backends, fp8 = rows.text("backend"), _rows_with(rows, attn_dtype="fp8")
     return fp8 | ~np.isin(backends, np.unique(backends[fp8]))
 
 
 def _latent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
     prefill, decode = read_table(folder, "context_mla"), read_table(folder, "generation_mla")
-    source = LATENT_DECODE.get(folder.name, "trtllm")
+    source = LATENT_DECODE_BACKENDS.get(folder.name, "trtllm")
     for kv in operators.KV_BYTES:
         if prefill is not None:
-            rows = prefill.rows(_where(prefill, kv_dtype=kv, backend="trtllm"))
+            rows = prefill.rows(_rows_with(prefill, kv_dtype=kv, backend="trtllm"))
             if len(rows):
                 yield (
                     f"latent_prefill/{kv}",
                     _candidates(rows, [partial(operators.latent_prefill, sku=sku, variant=kv)], LATENT_NOTE),
                 )
         if decode is not None:
-            rows = decode.rows(_where(decode, kv_dtype=kv, backend=source))
+            rows = decode.rows(_rows_with(decode, kv_dtype=kv, backend=source))
             if len(rows):
                 yield (
                     f"latent_decode/{kv}",
@@ -286,7 +290,7 @@ def _experts(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]
     if table is None:
         return
     for variant, dtype in EXPERT_DTYPES.items():
-        mask = _where(table, dtype=dtype)
+        mask = _rows_with(table, dtype=dtype)
         if mask.any():
             yield (
                 f"experts/{variant}",
@@ -300,25 +304,25 @@ def _collectives(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidat
         return
     link = sku.scale_up.bandwidth_bytes_per_s.value
     for gpus in (2, 4, 8):
-        some = table.rows(table["num_gpus"] == gpus)
-        if not len(some):
+        group_rows = table.rows(table["num_gpus"] == gpus)
+        if not len(group_rows):
             continue
-        reduced = some.rows(_where(some, op="all_reduce", mode="graph"))
+        reduced = group_rows.rows(_rows_with(group_rows, op="all_reduce", mode="graph"))
         yield (f"all_reduce/{gpus}", _by_backend(reduced, link, 1.0))
         for key, op in COLLECTIVES.items():
-            rows = some.rows(_where(some, op=op, backend="nccl"))
+            rows = group_rows.rows(_rows_with(group_rows, op=op, backend="nccl"))
             yield (f"{key}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(rows, link, (gpus - 1) / gpus)])
 
 
-def _by_backend(rows: Table, link_bytes_per_s: float, share: float) -> list[Candidate]:
-    found = []
+def _by_backend(rows: ColumnTable, link_bytes_per_s: float, share: float) -> list[Candidate]:
+    candidates = []
     for backend in np.unique(rows.text("backend")).tolist():
-        some = rows.rows(_where(rows, backend=backend))
-        problem = operators.collective(some, link_bytes_per_s, share)
-        kernels = "/".join(np.unique(some.text("kernel")).tolist())
-        version = str(some.columns["backend_version"][0])
-        found.append(Candidate(backend, version, kernels, (problem,), f"library {backend}"))
-    return found
+        backend_rows = rows.rows(_rows_with(rows, backend=backend))
+        problem = operators.collective(backend_rows, link_bytes_per_s, share)
+        kernels = "/".join(np.unique(backend_rows.text("kernel")).tolist())
+        version = str(backend_rows.columns["backend_version"][0])
+        candidates.append(Candidate(backend, version, kernels, (problem,), f"library {backend}"))
+    return candidates
 
 
 def _exchange(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
@@ -328,7 +332,7 @@ def _exchange(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]
     link, ranks = sku.scale_up.bandwidth_bytes_per_s.value, 4.0 if folder.name == "gb200" else 8.0
     for kernel, sms in (("low_latency", 0.0), ("normal", EXCHANGE_SMS)):
         for op, value_bytes in (("dispatch", 1.0 + 4.0 / 128.0), ("combine", 2.0)):
-            mask = _where(table, kernel=f"deepep_{kernel}", op=op) & (table["num_sms"] == sms)
+            mask = _rows_with(table, kernel=f"deepep_{kernel}", op=op) & (table["num_sms"] == sms)
             if mask.any():
                 low_latency = kernel == "low_latency"
                 problem = operators.expert_exchange(table.rows(mask), link, ranks, value_bytes, low_latency)

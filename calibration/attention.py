@@ -32,7 +32,7 @@ def prefill_call(bench: Workbench, q: Tensor, new_kv: Tensor, cache: Tensor) -> 
 def _plain_prefill(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415 (torch is optional)
 
-    query, keys, values = (one.transpose(1, 2) for one in (q, cache[0], cache[1]))
+    query, keys, values = (tensor.transpose(1, 2) for tensor in (q, cache[0], cache[1]))
     attend = bench.torch.nn.functional.scaled_dot_product_attention
     grouped, new, total = query.shape[1] != keys.shape[1], query.shape[2], keys.shape[2]
     if new == total:
@@ -50,7 +50,7 @@ def _ragged_prefill(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     ends = bench.torch.arange(batch + 1, dtype=bench.torch.int32, device=bench.device)
     formats = {"q_data_type": bench.dtype, "kv_data_type": bench.dtype}
     wrapper.plan(ends * new, ends * total, heads, kv_heads, dim, causal=True, **formats)
-    keys, values = (one.reshape(batch * total, kv_heads, dim) for one in (cache[0], cache[1]))
+    keys, values = (tensor.reshape(batch * total, kv_heads, dim) for tensor in (cache[0], cache[1]))
     return lambda: wrapper.run(q.reshape(batch * new, heads, dim), keys, values)
 
 
@@ -88,7 +88,7 @@ def _paged_decode(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     torch = bench.torch
     _, batch, context, kv_heads, dim = cache.shape
     pages = context // PAGE_TOKENS
-    keys, values = (one.view(batch * pages, PAGE_TOKENS, kv_heads, dim) for one in (cache[0], cache[1]))
+    keys, values = (tensor.view(batch * pages, PAGE_TOKENS, kv_heads, dim) for tensor in (cache[0], cache[1]))
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(bench.workspace, "NHD", use_tensor_cores=True)
     starts = torch.arange(batch + 1, dtype=torch.int32, device=bench.device) * pages
     order = torch.randperm(batch * pages, device=bench.device).to(torch.int32)

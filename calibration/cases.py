@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.records import Case, Value
+from calibration.records import KernelCase, Value
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward, load_llm
 
 SEED = 20_261_121
 """Seed of the order of cases."""
 HALF_BYTES = 2
+"""Bytes per 16-bit value."""
 ROW_VALUES = 4096
 """Values of one row of an element-wise pass."""
 PASSES = {"rms_norm": 2, "silu_mul": 3, "add": 3}
@@ -29,11 +30,18 @@ class Scope:
     """How much to measure.
 
     Attributes:
-        llms: presets (or configurations) whose shapes are measured. tps: GPUs a model is split over.
-        tokens: rows of a matrix product. new: new tokens of a prompt chunk. past: tokens cached before it.
-        batches, contexts: of decode attention.
-        most_tokens: tokens of one prefill case at most. most_kv_bytes: KV cache of one decode case at most.
-        expert_tokens: tokens routed. traffic: bytes of copies and element-wise passes. transfers: bytes over links.
+        llms: presets (or configurations) whose shapes are measured.
+        tps: GPUs a model is split over.
+        tokens: rows of a matrix product.
+        new: new tokens of a prompt chunk.
+        past: tokens cached before it.
+        batches: sequences of decode attention.
+        contexts: tokens each of them attends to.
+        most_tokens: tokens of one prefill case at most.
+        most_kv_bytes: KV cache of one decode case at most.
+        expert_tokens: tokens routed.
+        traffic: bytes of copies and element-wise passes.
+        transfers: bytes over links.
     """
 
     llms: tuple[str | Mapping[str, object], ...]
@@ -127,13 +135,13 @@ def gemm_shapes(llms: Iterable[LlmSpec], tps: Iterable[int]) -> list[tuple[int, 
     >>> gemm_shapes([load_llm("llama-3.1-8b")], [1])  # QKV, output, gate and up, down, LM head
     [(4096, 4096), (4096, 14336), (6144, 4096), (28672, 4096), (128256, 4096)]
     """
-    found: set[tuple[int, int]] = set()
+    shapes: set[tuple[int, int]] = set()
     for llm in llms:
         for tp in tps:
-            found.add((-(-llm.vocab_size // tp), llm.hidden_size))
+            shapes.add((-(-llm.vocab_size // tp), llm.hidden_size))
             for group in llm.layers:
-                found.update(_layer_shapes(group, llm.hidden_size, tp))
-    return sorted(found)
+                shapes.update(_layer_shapes(group, llm.hidden_size, tp))
+    return sorted(shapes)
 
 
 def _layer_shapes(group: LayerGroup, hidden: int, tp: int) -> Iterator[tuple[int, int]]:
@@ -155,17 +163,17 @@ def head_shapes(llms: Iterable[LlmSpec], tps: Iterable[int]) -> list[tuple[int, 
     >>> head_shapes([load_llm("llama-3.1-70b")], [1, 8])
     [(8, 1, 128), (64, 8, 128)]
     """
-    found: set[tuple[int, int, int]] = set()
+    shapes: set[tuple[int, int, int]] = set()
     for llm in llms:
         for group in llm.layers:
             kind = group.attention
             if isinstance(kind, GroupedQueryAttention):
                 split = [tp for tp in tps if kind.heads % tp == 0]
-                found.update((kind.heads // tp, max(1, kind.kv_heads // tp), kind.head_dim) for tp in split)
-    return sorted(found)
+                shapes.update((kind.heads // tp, max(1, kind.kv_heads // tp), kind.head_dim) for tp in split)
+    return sorted(shapes)
 
 
-def all_cases(scope: Scope, dtypes: Sequence[str], gpus: int, cuda: bool) -> dict[str, list[Case]]:
+def all_cases(scope: Scope, dtypes: Sequence[str], gpus: int, cuda: bool) -> dict[str, list[KernelCase]]:
     """Every case of a scope by operator; matrix products apart per format.
 
     `dtypes` are the tables' names of formats for matrix products, the 16-bit one first; links are measured between
@@ -178,26 +186,26 @@ def all_cases(scope: Scope, dtypes: Sequence[str], gpus: int, cuda: bool) -> dic
     cases["generation_attention"] = list(_decodes(llms, scope, half))
     cases["moe"] = list(_experts(llms, scope, half))
     cases["elementwise"] = list(_passes(scope))
-    cases["copy"] = [Case("copy", {"bytes": size}) for size in scope.traffic]
-    cases["launch"] = [Case("launch", {"mode": mode}) for mode in (("eager", "graph") if cuda else ("eager",))]
+    cases["copy"] = [KernelCase("copy", {"bytes": size}) for size in scope.traffic]
+    cases["launch"] = [KernelCase("launch", {"mode": mode}) for mode in (("eager", "graph") if cuda else ("eager",))]
     cases["host_device"] = list(_transfers(scope, gpus)) if cuda else []
     return {name: listed for name, listed in cases.items() if listed}
 
 
-def _gemms(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+def _gemms(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
     for n, k in gemm_shapes(llms, scope.tps):
         for m in scope.tokens:
-            yield Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
+            yield KernelCase("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
 
 
-def _attention(operator: str, dtype: str, heads: tuple[int, int, int], batch: int, new: int, past: int) -> Case:
+def _attention(operator: str, dtype: str, heads: tuple[int, int, int], batch: int, new: int, past: int) -> KernelCase:
     fields: dict[str, Value] = {"attn_dtype": dtype, "kv_dtype": dtype, "batch": batch}
     fields |= {"seq_len": new, "prefix_len": past}
     fields |= {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": heads[2], "window": 0}
-    return Case(operator, fields)
+    return KernelCase(operator, fields)
 
 
-def _prefills(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+def _prefills(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
     for heads in head_shapes(llms, scope.tps):
         for past in scope.past:
             for new in scope.new:
@@ -206,7 +214,7 @@ def _prefills(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Cas
                         yield _attention("context_attention", dtype, heads, batch, new, past)
 
 
-def _decodes(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+def _decodes(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
     for heads in head_shapes(llms, scope.tps):
         for batch in scope.batches:
             for context in scope.contexts:
@@ -214,7 +222,7 @@ def _decodes(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case
                     yield _attention("generation_attention", dtype, heads, batch, 1, context - 1)
 
 
-def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case]:
+def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
     for llm in llms:
         for kind in {group.feed_forward for group in llm.layers}:
             if not isinstance(kind, MoeFeedForward):
@@ -224,35 +232,35 @@ def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Case
                     yield expert_case(dtype, tokens, llm.hidden_size, kind, tp)
 
 
-def expert_case(dtype: str, tokens: int, hidden: int, kind: MoeFeedForward, tp: int) -> Case:
+def expert_case(dtype: str, tokens: int, hidden: int, kind: MoeFeedForward, tp: int) -> KernelCase:
     """Routed experts of one layer, each split over `tp` GPUs, balanced routing."""
     fields: dict[str, Value] = {"dtype": dtype, "distribution": "balanced", "num_tokens": tokens, "hidden": hidden}
     fields |= {"inter": kind.intermediate, "topk": kind.experts_per_token, "num_experts": kind.experts}
-    return Case("moe", fields | {"tp": tp, "ep": 1, "gated": int(kind.gated)})
+    return KernelCase("moe", fields | {"tp": tp, "ep": 1, "gated": int(kind.gated)})
 
 
-def _passes(scope: Scope) -> Iterator[Case]:
+def _passes(scope: Scope) -> Iterator[KernelCase]:
     """Whole rows, so that the traffic is exactly what the case says."""
     for op, passes in PASSES.items():
         row = HALF_BYTES * ROW_VALUES * passes
         for size in scope.traffic:
-            yield Case("elementwise", {"op": op, "bytes": row * max(1, size // row)})
+            yield KernelCase("elementwise", {"op": op, "bytes": row * max(1, size // row)})
 
 
-def _transfers(scope: Scope, gpus: int) -> Iterator[Case]:
+def _transfers(scope: Scope, gpus: int) -> Iterator[KernelCase]:
     for size in scope.transfers:
         for direction in ("to_device", "to_host"):
             for pinned in (0, 1):
-                yield Case("host_device", {"direction": direction, "pinned": pinned, "bytes": size})
+                yield KernelCase("host_device", {"direction": direction, "pinned": pinned, "bytes": size})
         if gpus > 1:
-            yield Case("host_device", {"direction": "peer", "pinned": 0, "bytes": size})
+            yield KernelCase("host_device", {"direction": "peer", "pinned": 0, "bytes": size})
 
 
-def collective_cases(scope: Scope, gpus: int, dtype: str, mode: str = "graph") -> list[Case]:
+def collective_cases(scope: Scope, gpus: int, dtype: str, mode: str = "graph") -> list[KernelCase]:
     """Collectives among 2, 4 and 8 of `gpus` devices."""
     operations = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
     return [
-        Case("collectives", {"mode": mode, "op": op, "num_gpus": count, "dtype": dtype, "bytes": size})
+        KernelCase("collectives", {"mode": mode, "op": op, "num_gpus": count, "dtype": dtype, "bytes": size})
         for count in (2, 4, 8)
         if count <= gpus
         for op in operations
@@ -260,11 +268,12 @@ def collective_cases(scope: Scope, gpus: int, dtype: str, mode: str = "graph") -
     ]
 
 
-def interleaved(cases: dict[str, list[Case]]) -> list[Case]:
+def interleaved_cases(cases: dict[str, list[KernelCase]]) -> list[KernelCase]:
     """All cases in an order of which every beginning holds about the same share of each list, drawn with a seed.
 
-    >>> lists = {"a": [Case("copy", {"bytes": i}) for i in range(4)], "b": [Case("launch", {"mode": "eager"})] * 2}
-    >>> [case.operator for case in interleaved(lists)]
+    >>> copies, launch = [KernelCase("copy", {"bytes": i}) for i in range(4)], KernelCase("launch", {"mode": "eager"})
+    >>> lists = {"a": copies, "b": [launch] * 2}
+    >>> [case.operator for case in interleaved_cases(lists)]
     ['copy', 'launch', 'copy', 'copy', 'launch', 'copy']
     """
     chance = np.random.default_rng(SEED)

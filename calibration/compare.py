@@ -13,12 +13,14 @@ from hardware_db import Calibration, Dtype, GpuSku, KernelFit
 from planner.core import InputError
 from planner.roofline import (
     WEIGHT_FORMATS,
+    AttentionHeads,
     CollectiveForm,
     DecodeForm,
     ElementwiseForm,
     ExpertsForm,
+    ExpertShape,
     GemmForm,
-    Machine,
+    GpuPeaks,
     PrefillForm,
     collective_s,
     decode_attention_s,
@@ -45,10 +47,11 @@ BATCHES = (1.0, 8.0, 32.0, 128.0)
 CHUNKS = np.array([128.0, 512.0, 2048.0, 8192.0])
 EXPERTS = ((2048.0, 768.0, 128.0, 8.0), (4096.0, 14336.0, 8.0, 2.0), (4096.0, 1536.0, 128.0, 8.0))
 SIZES = np.geomspace(2.0**16, 2.0**30, 15)
+"""Shapes that two calibrations are compared at. A choice: what models in use have."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FitComparison:
     """Time by the second calibration over time by the first, over a grid of shapes of one operator."""
 
     key: str
@@ -58,7 +61,7 @@ class Comparison:
     p90: float
 
 
-def compare(first: Calibration, second: Calibration, skus: Mapping[str, GpuSku]) -> list[Comparison]:
+def compare(first: Calibration, second: Calibration, skus: Mapping[str, GpuSku]) -> list[FitComparison]:
     """Every operator that both have and that has a grid here, sorted by key.
 
     Raises:
@@ -67,17 +70,18 @@ def compare(first: Calibration, second: Calibration, skus: Mapping[str, GpuSku])
     for calibration in (first, second):
         if calibration.sku not in skus:
             raise InputError("sku", calibration.sku, "is not in the hardware database", "add its SKU file")
-    found = []
+    comparisons = []
     for key in sorted(first.kernels.keys() & second.kernels.keys()):
-        a, b = (_times_s(key, one.kernels[key], skus[one.sku]) for one in (first, second))
-        if a is not None and b is not None:
-            ratio = b / a
+        first_s = _times_s(key, first.kernels[key], skus[first.sku])
+        second_s = _times_s(key, second.kernels[key], skus[second.sku])
+        if first_s is not None and second_s is not None:
+            ratio = second_s / first_s
             p10, median, p90 = (float(x) for x in np.quantile(ratio, [0.1, 0.5, 0.9]))
-            found.append(Comparison(key, len(ratio), median, p10, p90))
-    if not found:
+            comparisons.append(FitComparison(key, len(ratio), median, p10, p90))
+    if not comparisons:
         both = f"{sorted(first.kernels)} against {sorted(second.kernels)}"
         raise InputError("kernels", both, "have no operator in common", "compare calibrations of the same operators")
-    return found
+    return comparisons
 
 
 def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
@@ -97,31 +101,31 @@ def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
     return grids[operator](variant, fit, sku) if operator in grids else None
 
 
-def _machine(sku: GpuSku, arithmetic: Dtype) -> Machine:
-    return Machine(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 1))
+def _peaks(sku: GpuSku, arithmetic: Dtype) -> GpuPeaks:
+    return GpuPeaks(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 1))
 
 
 def _gemm(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
-    machine = _machine(sku, kind.arithmetic)
+    peaks = _peaks(sku, kind.arithmetic)
     bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
-    return np.concatenate([gemm_s(TOKENS, n, k, form, machine, *bytes_each) for n, k in MATRICES])
+    return np.concatenate([gemm_s(TOKENS, n, k, form, peaks, *bytes_each) for n, k in MATRICES])
 
 
 def _prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, machine = PrefillForm.of(fit), _machine(sku, Dtype(variant))
-    past, value_bytes = np.zeros_like(CHUNKS), _kv_bytes(variant)
-    one = np.ones_like(CHUNKS)
-    parts = [prefill_attention_s(one, CHUNKS, past, *heads, form, machine, value_bytes) for heads in HEADS]
-    return np.concatenate(parts)
+    form, peaks = PrefillForm.of(fit), _peaks(sku, Dtype(variant))
+    past, chunks = np.zeros_like(CHUNKS), np.ones_like(CHUNKS)
+    shapes = [AttentionHeads(*heads, kv_bytes=_kv_bytes(variant)) for heads in HEADS]
+    return np.concatenate([prefill_attention_s(chunks, CHUNKS, past, shape, form, peaks) for shape in shapes])
 
 
 def _decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, machine = DecodeForm.of(fit), _machine(sku, Dtype(variant))
+    form, peaks = DecodeForm.of(fit), _peaks(sku, Dtype(variant))
     batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
-    value_bytes = _kv_bytes(variant)
-    parts = [decode_attention_s(b, CONTEXTS, *heads, form, machine, value_bytes) for heads in HEADS for b in batches]
-    return np.concatenate(parts)
+    shapes = [AttentionHeads(*heads, kv_bytes=_kv_bytes(variant)) for heads in HEADS]
+    return np.concatenate(
+        [decode_attention_s(batch, CONTEXTS, shape, form, peaks) for shape in shapes for batch in batches]
+    )
 
 
 def _kv_bytes(variant: str) -> float:
@@ -130,18 +134,17 @@ def _kv_bytes(variant: str) -> float:
 
 def _experts(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     kind, form = WEIGHT_FORMATS[variant], ExpertsForm.of(fit)
-    machine = _machine(sku, kind.arithmetic)
-    parts = []
+    peaks = _peaks(sku, kind.arithmetic)
+    times = []
     for hidden, width, count, visits in EXPERTS:
         pairs = TOKENS * visits
-        load = (TOKENS, pairs, np.minimum(count, pairs))
-        bytes_each = (kind.weight_bytes, kind.activation_bytes)
-        parts.append(experts_s(*load, hidden, width, True, form, machine, *bytes_each))
-    return np.concatenate(parts)
+        expert = ExpertShape(hidden, width, True, kind.weight_bytes, kind.activation_bytes)
+        times.append(experts_s(TOKENS, pairs, np.minimum(count, pairs), expert, form, peaks))
+    return np.concatenate(times)
 
 
 def _elementwise(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    return elementwise_s(SIZES, ElementwiseForm.of(fit), _machine(sku, Dtype.BF16))
+    return elementwise_s(SIZES, ElementwiseForm.of(fit), _peaks(sku, Dtype.BF16))
 
 
 def _collective(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:

@@ -17,12 +17,13 @@ from planner.core import InputError
 
 MEMORY_TOLERANCE = 0.1
 """A driver reports up to 8 % less than the label (reserve, ECC, GB against GiB)."""
-OPTIONAL_WORD = re.compile(r"sxm|pcie|nvl\d*|server|blackwell|\d+gb")
+OPTIONAL_ID_WORD = re.compile(r"sxm|pcie|nvl\d*|server|blackwell|\d+gb")
 """Words of a SKU id that a driver's name may leave out; memory and processors then decide."""
 STATE_QUERY = (
     "timestamp,clocks.sm,clocks.mem,temperature.gpu,power.draw,pcie.link.gen.current,pcie.link.width.current,pstate"
 )
 STATE_INTERVAL_MS = 2000
+"""Time between two lines of the log of clocks, temperature and power [ms]."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def load_torch() -> Any:  # noqa: ANN401 (torch is optional)
 
 
 def read_device(kind: str) -> Device:
-    """What is there. `kind` ``auto`` takes a GPU where there is one.
+    """The device to measure; `kind` ``auto`` takes a GPU where there is one.
 
     Raises:
         InputError: `kind` is unknown, ``cuda`` without a usable GPU, or ``auto`` without one.
@@ -69,14 +70,14 @@ def read_device(kind: str) -> Device:
     if not torch.cuda.is_available():
         fix = "run on a machine with a GPU and its driver; --device cpu only tries the program"
         raise InputError("device", kind, "torch sees no GPU", fix)
-    found = torch.cuda.get_device_properties(0)
-    uuid = str(getattr(found, "uuid", ""))
+    properties = torch.cuda.get_device_properties(0)
+    uuid = str(getattr(properties, "uuid", ""))
     return Device(
         kind="cuda",
-        name=found.name,
-        sm_count=found.multi_processor_count,
-        memory_bytes=found.total_memory,
-        l2_bytes=int(getattr(found, "L2_cache_size", 0)),
+        name=properties.name,
+        sm_count=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+        l2_bytes=int(getattr(properties, "L2_cache_size", 0)),
         gpus=torch.cuda.device_count(),
         uuid=f"GPU-{uuid}" if uuid and not uuid.startswith("GPU-") else uuid,
         versions=_versions(torch, uuid),
@@ -91,7 +92,7 @@ def _versions(torch: Any, uuid: str) -> dict[str, str]:  # noqa: ANN401
         "hip": hip,
         "triton": _version("triton"),
         "flashinfer": _version("flashinfer-python"),
-        "driver": _smi("driver_version", f"GPU-{uuid}").get("driver_version", ""),
+        "driver": _query_smi("driver_version", f"GPU-{uuid}").get("driver_version", ""),
     }
 
 
@@ -112,7 +113,7 @@ def match_sku(name: str, sm_count: int, memory_bytes: int, skus: Mapping[str, Gp
     scores: dict[str, int] = {}
     for sku in skus.values():
         own = sku.id.replace(".", "-").split("-")
-        needed = {word for word in own if not OPTIONAL_WORD.fullmatch(word)}
+        needed = {word for word in own if not OPTIONAL_ID_WORD.fullmatch(word)}
         capacity = sku.hbm_capacity_bytes.value
         right_size = abs(memory_bytes - capacity) <= MEMORY_TOLERANCE * capacity
         if needed <= words and right_size and sku.sm_count in (None, sm_count):
@@ -132,15 +133,15 @@ def chosen_sku(device: Device, given: str, skus: Mapping[str, GpuSku]) -> GpuSku
     if given:
         fix = "use an id that `planner skus` lists, or add a SKU file (hardware_db/README.md)"
         raise InputError("sku", given, "is not in the hardware database", fix)
-    found = None if device.kind == "cpu" else match_sku(device.name, device.sm_count, device.memory_bytes, skus)
-    if found is None:
+    sku_id = None if device.kind == "cpu" else match_sku(device.name, device.sm_count, device.memory_bytes, skus)
+    if sku_id is None:
         seen = f"{device.name}, {device.sm_count} processors, {device.memory_bytes / 2**30:.1f} GiB"
         fix = "give --sku with an id that `planner skus` lists, or add a SKU file (hardware_db/README.md)"
         raise InputError("sku", "(not given)", f"no single SKU matches this device ({seen})", fix)
-    return skus[found]
+    return skus[sku_id]
 
 
-def _smi(fields: str, uuid: str) -> dict[str, str]:
+def _query_smi(fields: str, uuid: str) -> dict[str, str]:
     """Fields of nvidia-smi of one GPU; empty where there is no nvidia-smi or it fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -167,7 +168,7 @@ def parse_state(fields: str, line: str) -> dict[str, str]:
 
 def gpu_state(device: Device) -> dict[str, str]:
     """Clocks [MHz], temperature [C], power [W] and PCIe link right now; empty on a CPU."""
-    return {} if device.kind == "cpu" else _smi(STATE_QUERY, device.uuid)
+    return {} if device.kind == "cpu" else _query_smi(STATE_QUERY, device.uuid)
 
 
 class StateLog:

@@ -16,26 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from calibration.tables import FloatArray, Table
+from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Coefficient, Correction, KernelFit
 from planner.core import InputError
-from planner.roofline import Bend, place
+from planner.roofline import SizeCorrection, knot_position
 
 Indices = NDArray[np.intp]
-Sizes = Callable[[Table], tuple[FloatArray, FloatArray]]
+Sizes = Callable[[ColumnTable], tuple[FloatArray, FloatArray]]
 
 SEED = 20_260_821
 """Seed of sampling and splitting, so that a fit is reproducible."""
 TRAINING_ROWS = 3_000
 """Rows a fit uses at most: more rows of the same groups no longer move coefficients beyond their intervals."""
-JUDGED_ROWS = 5_000
+HELD_OUT_ROWS = 5_000
 """Held-out rows a fit is judged on at most."""
-HELD_OUT = 0.2
+HELD_OUT_SHARE = 0.2
 """Share of the shape groups held out."""
 FEW_GROUPS = 40
 """Below as many shape groups, every group is held out once (five folds), since a fifth of few groups says little."""
 FOLDS = 5
-SCALE = 0.1
+"""Folds where there are few groups."""
+OUTLIER_RESIDUAL = 0.1
 """Residual [log] beyond which the loss grows linearly: errors above 10 % are outliers, not noise."""
 CORRECTED_ROWS = 12_000
 """Rows a correction uses at most."""
@@ -45,12 +46,12 @@ SHRINK_ROWS, SMOOTH_ROWS = 0.2, 0.5
 """Weight of the pulls on a correction, as numbers of rows at each knot."""
 NORMAL_90 = 1.645
 """Half width of a 90 % interval of a normal distribution [standard deviations]."""
-WIDEST = 3.0
+MAX_HALF_WIDTH = 3.0
 """Largest half width of an interval [log]: a coefficient the rows do not determine."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class ParameterBound:
     """Where a positive coefficient starts and between what it is sought."""
 
     start: float
@@ -61,7 +62,9 @@ class Bound:
 class Predict(Protocol):
     """Time of every row [s] at given coefficients and correction."""
 
-    def __call__(self, values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+    def __call__(
+        self, values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None
+    ) -> FloatArray:
         """Times, shape (rows,)."""
         ...
 
@@ -81,9 +84,9 @@ class Problem:
         note: where the rows come from and what to know about them.
     """
 
-    rows: Table
+    rows: ColumnTable
     predict: Predict
-    bounds: Mapping[str, Bound]
+    bounds: Mapping[str, ParameterBound]
     group: tuple[str, ...]
     axis: str
     fixed: Mapping[str, float]
@@ -101,35 +104,35 @@ def fit(problem: Problem, training_rows: int = TRAINING_ROWS) -> KernelFit:
         InputError: too few rows or shape groups to fit and judge.
     """
     if not fittable(problem):
-        need = f"needs over {len(problem.bounds)} rows in two shape groups ({', '.join(problem.group)})"
-        raise InputError("rows", len(problem.rows), need, "measure more shapes")
+        bound = f"needs over {len(problem.bounds)} rows in two shape groups ({', '.join(problem.group)})"
+        raise InputError("rows", len(problem.rows), bound, "measure more shapes")
     groups = problem.rows.keys(*problem.group)
     few = groups.max() + 1 < FEW_GROUPS
     ratios = []
-    for train, test in _splits(groups, few):
-        solution = _solve(problem, stratified(problem, train, training_rows), groups, train)
-        judged = problem.rows.rows(_some(test, JUDGED_ROWS))
-        ratios.append(_log_ratio(problem, solution, judged))
+    for train, test in _train_and_test_rows(groups, few):
+        solution = _solution(problem, stratified_rows(problem, train, training_rows), groups, train)
+        held_out = problem.rows.rows(_sample(test, HELD_OUT_ROWS))
+        ratios.append(_log_ratio(problem, solution, held_out))
     if few:
         everything = np.arange(len(groups))
-        solution = _solve(problem, stratified(problem, everything, training_rows), groups, everything)
+        solution = _solution(problem, stratified_rows(problem, everything, training_rows), groups, everything)
     used = len(groups) if few else len(train)
-    return _record(problem, solution, np.concatenate(ratios), min(used, training_rows))
+    return _kernel_fit(problem, solution, np.concatenate(ratios), min(used, training_rows))
 
 
 def predicted_s(problem: Problem, result: KernelFit) -> FloatArray:
     """What a fit predicts for the problem's rows [s], measurement conditions and correction included."""
-    values = {name: one.value for name, one in result.parameters.items()}
-    return problem.predict(values, problem.rows, Bend.of(result.correction))
+    values = {name: coefficient.value for name, coefficient in result.parameters.items()}
+    return problem.predict(values, problem.rows, SizeCorrection.of(result.correction))
 
 
 @dataclass(frozen=True)
-class Solution:
+class FitSolution:
     """Fitted coefficients, the standard error of the logarithm of each, and the correction."""
 
     values: Mapping[str, float]
     errors: Mapping[str, float]
-    bend: Bend | None = None
+    correction: SizeCorrection | None = None
 
 
 def fittable(problem: Problem) -> bool:
@@ -138,21 +141,23 @@ def fittable(problem: Problem) -> bool:
     return len(rows) > len(problem.bounds) and bool(rows.keys(*problem.group).max())
 
 
-def _splits(groups: Indices, few: bool) -> Iterator[tuple[Indices, Indices]]:
+def _train_and_test_rows(groups: Indices, few: bool) -> Iterator[tuple[Indices, Indices]]:
+    """Rows to fit and rows to test, whole groups each; several folds where groups are few."""
     shuffled = np.random.default_rng(SEED).permutation(groups.max() + 1)
     folds = min(FOLDS, len(shuffled)) if few else 1
-    size = max(1, round(HELD_OUT * len(shuffled)))
+    size = max(1, round(HELD_OUT_SHARE * len(shuffled)))
     for fold in range(folds):
         held = shuffled[fold::folds] if few else shuffled[:size]
         out = np.isin(groups, held)
         yield np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def _some(rows: Indices, most: int) -> Indices:
+def _sample(rows: Indices, most: int) -> Indices:
+    """At most `most` of the rows, drawn with the seed."""
     return rows if len(rows) <= most else np.random.default_rng(SEED).choice(rows, most, replace=False)
 
 
-def stratified(problem: Problem, rows: Indices, most: int) -> Indices:
+def stratified_rows(problem: Problem, rows: Indices, most: int) -> Indices:
     """At most `most` of the rows, taken in turns from cells of a factor of two in time and in the axis."""
     if len(rows) <= most:
         return rows
@@ -165,12 +170,12 @@ def stratified(problem: Problem, rows: Indices, most: int) -> Indices:
     return shuffled[order[np.argsort(turn, kind="stable")[:most]]]
 
 
-def _log_ratio(problem: Problem, solution: Solution, rows: Table) -> FloatArray:
+def _log_ratio(problem: Problem, solution: FitSolution, rows: ColumnTable) -> FloatArray:
     """log(measured / predicted) of every row."""
-    return np.log(rows["latency_s"] / problem.predict(solution.values, rows, solution.bend))
+    return np.log(rows["latency_s"] / problem.predict(solution.values, rows, solution.correction))
 
 
-def _solve(problem: Problem, chosen: Indices, groups: Indices, train: Indices) -> Solution:
+def _solution(problem: Problem, chosen: Indices, groups: Indices, train: Indices) -> FitSolution:
     """Coefficients from the chosen rows, then the correction from the residuals of all training rows."""
     rows, names = problem.rows.rows(chosen), list(problem.bounds)
     low = np.log([problem.bounds[name].low for name in names])
@@ -181,35 +186,35 @@ def _solve(problem: Problem, chosen: Indices, groups: Indices, train: Indices) -
         return {**problem.fixed, **dict(zip(names, np.exp(x).tolist(), strict=True))}
 
     def residual(x: FloatArray) -> FloatArray:
-        return -_log_ratio(problem, Solution(values_at(x), {}), rows)
+        return -_log_ratio(problem, FitSolution(values_at(x), {}), rows)
 
-    found = least_squares(
+    optimum = least_squares(
         residual,
         start,
         bounds=(low, high),
         loss="soft_l1",
-        f_scale=SCALE,
+        f_scale=OUTLIER_RESIDUAL,
         diff_step=np.full(len(names), 1e-3),
         max_nfev=60,
         xtol=1e-5,
     )
-    errors = _clustered_errors(np.asarray(found.jac), found.fun, groups[chosen])
-    solution = Solution(values_at(found.x), dict(zip(names, errors.tolist(), strict=True)))
+    errors = _clustered_errors(np.asarray(optimum.jac), optimum.fun, groups[chosen])
+    solution = FitSolution(values_at(optimum.x), dict(zip(names, errors.tolist(), strict=True)))
     if problem.sizes is None:
         return solution
-    shown = problem.rows.rows(_some(train, CORRECTED_ROWS))
-    bend = correction(*problem.sizes(shown), _log_ratio(problem, solution, shown))
-    return replace(solution, bend=bend)
+    train_rows = problem.rows.rows(_sample(train, CORRECTED_ROWS))
+    correction = fitted_correction(*problem.sizes(train_rows), _log_ratio(problem, solution, train_rows))
+    return replace(solution, correction=correction)
 
 
-def correction(first: FloatArray, second: FloatArray, log_ratio: FloatArray) -> Bend:
+def fitted_correction(first: FloatArray, second: FloatArray, log_ratio: FloatArray) -> SizeCorrection:
     """The bilinear table over log2 of two sizes that explains log(measured / form) best.
 
     Robust least squares (soft-L1 weights, three rounds) with two gentle pulls, so that cells without rows are filled:
     towards no correction, and towards neighbours on a line.
     """
     rows, columns = _knots(first, FIRST_KNOTS), _knots(second, SECOND_KNOTS)
-    (i, up), (j, right) = place(rows, first), place(columns, second)
+    (i, up), (j, right) = knot_position(rows, first), knot_position(columns, second)
     cells = len(rows) * len(columns)
     design = np.zeros((len(first), cells))
     each = np.arange(len(first))
@@ -217,15 +222,15 @@ def correction(first: FloatArray, second: FloatArray, log_ratio: FloatArray) -> 
         for dj, column_weight in ((0, 1.0 - right), (1, right)):
             cell = np.minimum(i + di, len(rows) - 1) * len(columns) + np.minimum(j + dj, len(columns) - 1)
             design[each, cell] += row_weight * column_weight
-    bending = _bending(len(rows), len(columns))
+    bending = _second_differences(len(rows), len(columns))
     prior = SHRINK_ROWS * np.eye(cells) + SMOOTH_ROWS * bending.T @ bending
     table: FloatArray = np.zeros(cells)
     for _ in range(3):
-        weight = 1.0 / np.sqrt(1.0 + ((log_ratio - design @ table) / SCALE) ** 2)
+        weight = 1.0 / np.sqrt(1.0 + ((log_ratio - design @ table) / OUTLIER_RESIDUAL) ** 2)
         weighted = design * weight[:, None]
         table = np.asarray(np.linalg.solve(weighted.T @ design + prior, weighted.T @ log_ratio), dtype=np.float64)
     factors = np.round(table.reshape(len(rows), len(columns)), 4)
-    return Bend(tuple(rows.tolist()), tuple(columns.tolist()), tuple(tuple(row) for row in factors.tolist()))
+    return SizeCorrection(tuple(rows.tolist()), tuple(columns.tolist()), tuple(tuple(row) for row in factors.tolist()))
 
 
 def _knots(size: FloatArray, most: int) -> FloatArray:
@@ -235,7 +240,7 @@ def _knots(size: FloatArray, most: int) -> FloatArray:
     return np.round(np.linspace(low, high, count), 4) if count > 1 else np.array([round(low, 4)])
 
 
-def _bending(rows: int, columns: int) -> FloatArray:
+def _second_differences(rows: int, columns: int) -> FloatArray:
     """Second differences of a rows x columns table along both directions, one equation a line."""
     lines = []
     for count, other, step, jump in ((rows, columns, columns, 1), (columns, rows, 1, columns)):
@@ -253,7 +258,7 @@ def _clustered_errors(jacobian: FloatArray, residual: FloatArray, groups: Indice
 
     Rows of one shape group err together, so that independent-row errors would be far too small.
     """
-    damped = residual / (1.0 + (residual / SCALE) ** 2) ** 0.25
+    damped = residual / (1.0 + (residual / OUTLIER_RESIDUAL) ** 2) ** 0.25
     _, cluster = np.unique(groups, return_inverse=True)
     scores = np.zeros((cluster.max() + 1, jacobian.shape[1]))
     np.add.at(scores, cluster, jacobian * damped[:, None])
@@ -261,17 +266,22 @@ def _clustered_errors(jacobian: FloatArray, residual: FloatArray, groups: Indice
     return np.sqrt(np.maximum(np.diag(bread @ (scores.T @ scores) @ bread), 0.0))
 
 
-def _record(problem: Problem, solution: Solution, ratios: FloatArray, samples: int) -> KernelFit:
-    wrong = np.abs(np.expm1(-ratios))
-    values, errors, bend = solution.values, solution.errors, solution.bend
-    table = None if bend is None else Correction(**{one.name: getattr(bend, one.name) for one in fields(bend)})
+def _kernel_fit(problem: Problem, solution: FitSolution, ratios: FloatArray, samples: int) -> KernelFit:
+    """The record of a fit; `ratios` are log(measured / predicted) of the rows held out."""
+    relative_errors = np.abs(np.expm1(-ratios))
+    values, errors, correction = solution.values, solution.errors, solution.correction
+    table = (
+        None
+        if correction is None
+        else Correction(**{attribute.name: getattr(correction, attribute.name) for attribute in fields(correction)})
+    )
     return KernelFit(
         parameters={name: _coefficient(problem, name, values[name], errors.get(name, 0.0)) for name in values},
         correction=table,
         samples=samples,
         held_out=len(ratios),
-        median_error=_rounded(float(np.median(wrong))),
-        p90_error=_rounded(float(np.quantile(wrong, 0.9))),
+        median_error=_rounded(float(np.median(relative_errors))),
+        p90_error=_rounded(float(np.quantile(relative_errors, 0.9))),
         interpolation_error=interpolation_error(problem),
         spread=_rounded(float(np.std(ratios))),
         note=problem.note,
@@ -279,7 +289,8 @@ def _record(problem: Problem, solution: Solution, ratios: FloatArray, samples: i
 
 
 def _coefficient(problem: Problem, name: str, value: float, error: float) -> Coefficient:
-    half = math.exp(min(NORMAL_90 * error, WIDEST))
+    """A coefficient with its 90 % interval, cut to the bounds it was sought in; `error` is that of its logarithm."""
+    half = math.exp(min(NORMAL_90 * error, MAX_HALF_WIDTH))
     bound = problem.bounds.get(name)
     low, high = value / half, value * half
     if bound is not None:

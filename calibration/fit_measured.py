@@ -16,10 +16,10 @@ import numpy as np
 from calibration import operators
 from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES
 from calibration.fit import Problem, fit
-from calibration.tables import FloatArray, Table, read_table
+from calibration.tables import ColumnTable, FloatArray, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError
-from planner.roofline import Bend
+from planner.roofline import SizeCorrection
 
 HALF_FORMATS = ("bf16", "fp16")
 """Number formats of the 16-bit variants, which a calibration calls bf16."""
@@ -29,7 +29,7 @@ PASSES = {"norm": "rms_norm", "activation": "silu_mul", "add": "add"}
 
 
 @dataclass(frozen=True)
-class Fitted:
+class MeasuredFit:
     """A fit with the rows it was made of and what it predicts for them [s], for plots."""
 
     key: str
@@ -38,7 +38,7 @@ class Fitted:
     fitted_s: FloatArray
 
 
-def fit_measured(folder: Path, sku: GpuSku) -> tuple[dict[str, Fitted], dict[str, str]]:
+def fit_measured(folder: Path, sku: GpuSku) -> tuple[dict[str, MeasuredFit], dict[str, str]]:
     """Every operator that the folder has enough rows of, by key; and why the others are missing.
 
     Raises:
@@ -47,7 +47,7 @@ def fit_measured(folder: Path, sku: GpuSku) -> tuple[dict[str, Fitted], dict[str
     fitted, missing = {}, {}
     for key, candidates in _problems(folder, sku):
         try:
-            fitted[key] = _best(key, candidates)
+            fitted[key] = _best_fit(key, candidates)
         except InputError as error:
             if error.field != "rows":
                 raise
@@ -58,7 +58,7 @@ def fit_measured(folder: Path, sku: GpuSku) -> tuple[dict[str, Fitted], dict[str
 
 
 def calibration_of(
-    fitted: Mapping[str, Fitted], sku: GpuSku, stack: str, on: date, source: str, note: str
+    fitted: Mapping[str, MeasuredFit], sku: GpuSku, stack: str, on: date, source: str, note: str
 ) -> Calibration:
     """The calibration of these fits; raises InputError where there is not one."""
     if not fitted:
@@ -67,17 +67,17 @@ def calibration_of(
     return Calibration(sku=sku.id, stack=stack, fitted_on=on, kernels=kernels, source=source, note=note)
 
 
-def _best(key: str, candidates: tuple[Problem, ...]) -> Fitted:
-    fits = [(problem, fit(_with_groups(problem))) for problem in candidates]
+def _best_fit(key: str, candidates: tuple[Problem, ...]) -> MeasuredFit:
+    fits = [(problem, fit(_with_enough_groups(problem))) for problem in candidates]
     problem, best = min(fits, key=lambda one: one[1].median_error)
     kernels = ", ".join(np.unique(problem.rows.text("kernel")).tolist())
     values = {name: coefficient.value for name, coefficient in best.parameters.items()}
-    predicted = problem.predict(values, problem.rows, Bend.of(best.correction))
+    predicted = problem.predict(values, problem.rows, SizeCorrection.of(best.correction))
     note = "; ".join(part for part in (kernels, best.note) if part)
-    return Fitted(key, best.model_copy(update={"note": note}), problem.rows["latency_s"], predicted)
+    return MeasuredFit(key, best.model_copy(update={"note": note}), problem.rows["latency_s"], predicted)
 
 
-def _with_groups(problem: Problem) -> Problem:
+def _with_enough_groups(problem: Problem) -> Problem:
     """Whole shape groups are held out; where there is one group only, its rows along the axis are."""
     if len(problem.rows) <= len(problem.bounds):
         raise InputError("rows", len(problem.rows), f"must exceed {len(problem.bounds)} coefficients", "measure more")
@@ -85,22 +85,26 @@ def _with_groups(problem: Problem) -> Problem:
     return problem if groups.max() > 0 else replace(problem, group=(*problem.group, problem.axis))
 
 
-def _without_gain(problem: Problem) -> Problem:
+def _without_resident_gain(problem: Problem) -> Problem:
     bounds = {name: bound for name, bound in problem.bounds.items() if name != "resident_gain"}
     return replace(problem, bounds=bounds, fixed={**problem.fixed, "resident_gain": 1.0})
 
 
 def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
-    for variant, rows in _variants(_cold(read_table(folder, "gemm")), "dtype", GEMM_DTYPES):
-        yield f"gemm/{variant}", (_without_gain(operators.gemm(rows, sku, variant, cold=True)),)
-    for variant, rows in _variants(read_table(folder, "context_attention"), "kv_dtype", {"bf16": "bf16"}):
+    for variant, rows in _rows_by_variant(_cold_rows(read_table(folder, "gemm")), "dtype", GEMM_DTYPES):
+        yield f"gemm/{variant}", (_without_resident_gain(operators.gemm(rows, sku, variant, cold=True)),)
+    for variant, rows in _rows_by_variant(read_table(folder, "context_attention"), "kv_dtype", {"bf16": "bf16"}):
         yield f"attention_prefill/{variant}", (operators.attention_prefill(rows, sku, variant),)
-    for variant, rows in _variants(_cold(read_table(folder, "generation_attention")), "kv_dtype", {"bf16": "bf16"}):
+    for variant, rows in _rows_by_variant(
+        _cold_rows(read_table(folder, "generation_attention")), "kv_dtype", {"bf16": "bf16"}
+    ):
         splits = ((True, True), (True, False), (False, False))
-        ways = tuple(_without_gain(operators.attention_decode(rows, sku, variant, way)) for way in splits)
-        yield f"attention_decode/{variant}", ways
-    for variant, rows in _variants(_cold(read_table(folder, "moe")), "dtype", EXPERT_DTYPES):
-        yield f"experts/{variant}", (_without_gain(operators.experts(rows, sku, variant)),)
+        problems = tuple(
+            _without_resident_gain(operators.attention_decode(rows, sku, variant, split)) for split in splits
+        )
+        yield f"attention_decode/{variant}", problems
+    for variant, rows in _rows_by_variant(_cold_rows(read_table(folder, "moe")), "dtype", EXPERT_DTYPES):
+        yield f"experts/{variant}", (_without_resident_gain(operators.experts(rows, sku, variant)),)
     passes = read_table(folder, "elementwise")
     if passes is not None:
         yield "elementwise/bf16", (_passes(passes, sku),)
@@ -111,11 +115,11 @@ def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, .
     yield from _collectives(read_table(folder, "collectives"), sku)
 
 
-def _passes(rows: Table, sku: GpuSku) -> Problem:
+def _passes(rows: ColumnTable, sku: GpuSku) -> Problem:
     return replace(operators.elementwise(rows, sku), group=("op",), axis="bytes")
 
 
-def _collectives(table: Table | None, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
+def _collectives(table: ColumnTable | None, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
     if table is None:
         return
     link = sku.scale_up.bandwidth_bytes_per_s.value
@@ -128,7 +132,9 @@ def _collectives(table: Table | None, sku: GpuSku) -> Iterator[tuple[str, tuple[
                 yield f"{key}/{gpus}", (operators.collective(rows, link, share),)
 
 
-def _variants(table: Table | None, column: str, names: Mapping[str, str]) -> Iterator[tuple[str, Table]]:
+def _rows_by_variant(
+    table: ColumnTable | None, column: str, names: Mapping[str, str]
+) -> Iterator[tuple[str, ColumnTable]]:
     """The rows of each variant of a calibration, by the tables' name of its format; fp16 counts as bf16."""
     if table is None:
         return
@@ -139,5 +145,5 @@ def _variants(table: Table | None, column: str, names: Mapping[str, str]) -> Ite
             yield variant, rows
 
 
-def _cold(table: Table | None) -> Table | None:
+def _cold_rows(table: ColumnTable | None) -> ColumnTable | None:
     return None if table is None else table.rows(table["cold"] > 0)

@@ -1,4 +1,4 @@
-"""Other people's measurements as tables of ``docs/calibration.md``: read, checked, fitted as those of this project.
+"""Other people's measurements as tables of ``docs/explanation/calibration.md``: read, checked, fitted as our own.
 
 `calibration.aiconfigurator` and `calibration.vidur` know the two formats; what they share is here. Nothing is fitted
 in a new way: the converted tables go through `calibration.assemble`, and every row that is left out is counted.
@@ -15,19 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from calibration import assemble
-from calibration.possible import possible
-from calibration.tables import FloatArray, Mask, Table, read_csv, write_table
+from calibration.possible import possible_rows
+from calibration.tables import ColumnTable, FloatArray, Mask, read_csv, write_table
 from hardware_db import Calibration, GpuSku
 from planner.core import InputError, UnknownNameError
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins whose content Git LFS has not fetched (https://github.com/git-lfs/git-lfs, docs/spec.md)."""
-MOST_IMPOSSIBLE = 0.05
+MAX_IMPOSSIBLE_SHARE = 0.05
 """Share of a table's rows beyond which impossible ones are no outliers: of 1.6 million measured rows for H100, L40S and
 B200 six are impossible; of rows in seconds that are read as milliseconds, all."""
-FEWEST_TOLERATED = 3
+TOLERATED_IMPOSSIBLE_ROWS = 3
 """Impossible rows that even a small table may have."""
-KEYS = {
+KEY_PREFIXES = {
     "gemm": ("gemm/",),
     "context_attention": ("attention_prefill/",),
     "generation_attention": ("attention_decode/",),
@@ -43,7 +43,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Imported:
-    """Converted tables, by their name in ``docs/calibration.md``, with where they come from.
+    """Converted tables, by their name in ``docs/explanation/calibration.md``, with where they come from.
 
     Attributes:
         tables: columns as there, in seconds, bytes and tokens.
@@ -51,7 +51,7 @@ class Imported:
         left_out: what was not taken and why, one line each.
     """
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ColumnTable]
     source: str
     left_out: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class ImportedFit:
     filled: tuple[str, ...] = ()
 
 
-def read_columns(path: Path) -> Table:
+def read_columns(path: Path) -> ColumnTable:
     """The columns of one file: Parquet, or CSV under any name.
 
     Raises:
@@ -81,7 +81,7 @@ def read_columns(path: Path) -> Table:
     return _read_parquet(path) if start[:4] == b"PAR1" else read_csv(path)
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> ColumnTable:
     try:
         import pyarrow.parquet  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415 - only Parquet needs it
     except ImportError:
@@ -92,7 +92,7 @@ def _read_parquet(path: Path) -> Table:
     except (pyarrow.ArrowException, OSError) as error:
         bound = f"cannot be read as Parquet ({type(error).__name__})"
         raise InputError("table", path.name, bound, "fetch that file again") from None
-    table = Table({name: _typed(values) for name, values in columns.items()})
+    table = ColumnTable({name: _typed(values) for name, values in columns.items()})
     if not len(table):
         raise InputError("table", path.name, "has no rows", "give a table with measurements")
     return table
@@ -106,7 +106,7 @@ def _typed(values: list[object]) -> FloatArray:
         return np.array(["" if value is None else str(value) for value in values])
 
 
-def need(table: Table, file: str, names: Iterable[str]) -> None:
+def require_columns(table: ColumnTable, file: str, names: Iterable[str]) -> None:
     """Raise InputError unless a file has these columns."""
     missing = [name for name in names if name not in table.columns]
     if missing:
@@ -114,7 +114,7 @@ def need(table: Table, file: str, names: Iterable[str]) -> None:
         raise InputError("table", file, bound, f"give a table of this format; it has {', '.join(table.columns)[:200]}")
 
 
-def numbers(table: Table, file: str, name: str) -> FloatArray:
+def number_column(table: ColumnTable, file: str, name: str) -> FloatArray:
     """A column as numbers, NaN where a cell is empty; raises InputError where it holds text."""
     column = table[name]
     if column.dtype.kind == "f":
@@ -141,16 +141,17 @@ def text_column(rows: int, value: str) -> FloatArray:
     return np.full(rows, value)
 
 
-def joined(tables: Iterable[Table]) -> Table:
+def joined_tables(tables: Iterable[ColumnTable]) -> ColumnTable:
     """The rows of tables of the same columns, one after another."""
-    parts = list(tables)
-    return Table({name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns})
+    pieces = list(tables)
+    return ColumnTable({name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns})
 
 
-def merged(table: Table) -> Table:
+def merged_repeats(table: ColumnTable) -> ColumnTable:
     """Each measured point once, with the median of its times, in the order of its first row.
 
-    >>> merged(Table({"m": np.array([1.0, 2.0, 1.0]), "latency_s": np.array([3.0, 9.0, 5.0])})).columns["latency_s"]
+    >>> table = ColumnTable({"m": np.array([1.0, 2.0, 1.0]), "latency_s": np.array([3.0, 9.0, 5.0])})
+    >>> merged_repeats(table).columns["latency_s"]
     array([4., 9.])
     """
     group = table.keys(*(name for name in table.columns if name != "latency_s"))
@@ -164,7 +165,7 @@ def merged(table: Table) -> Table:
     return table.rows(first).with_columns(latency_s=median[group[first]])
 
 
-def checked(imported: Imported, sku: GpuSku) -> Imported:
+def checked_tables(imported: Imported, sku: GpuSku) -> Imported:
     """The tables without rows that cannot be true on this SKU: no duration, sizes that are none, or faster than the
     roofline allows (`calibration.possible`).
 
@@ -173,33 +174,34 @@ def checked(imported: Imported, sku: GpuSku) -> Imported:
     """
     tables, left_out = {}, list(imported.left_out)
     for name, table in imported.tables.items():
-        sized = _sized(table)
+        sized = _valid_rows(table)
         if not sized.all():
             left_out.append(f"{name}: {(~sized).sum()} rows without a duration or with sizes that are none")
         rows = table.rows(sized)
-        good = possible(name, rows, sku)
+        good = possible_rows(name, rows, sku)
         impossible = int((~good).sum())
-        if impossible > max(FEWEST_TOLERATED, MOST_IMPOSSIBLE * len(rows)):
+        if impossible > max(TOLERATED_IMPOSSIBLE_ROWS, MAX_IMPOSSIBLE_SHARE * len(rows)):
             bound = f"{impossible} of {len(rows)} rows are faster than the peaks of {sku.id} allow"
             raise InputError("table", name, bound, "check --sku; times must be in the unit of the published tables")
         if impossible:
             left_out.append(f"{name}: {impossible} rows faster than the peaks of {sku.id} allow")
         if good.any():
-            tables[name] = merged(rows.rows(good))
+            tables[name] = merged_repeats(rows.rows(good))
     return replace(imported, tables=tables, left_out=tuple(left_out))
 
 
 MAY_BE_ZERO = ("prefix_len", "window", "gated", "num_sms")
-LARGEST = 2.0**53
+"""Columns in which 0 says something; in the others it is no size."""
+LARGEST_SIZE = 2.0**53
 """Sizes beyond it are no counts of anything: from there on float64 skips whole numbers."""
 
 
-def _sized(table: Table) -> Mask:
+def _valid_rows(table: ColumnTable) -> Mask:
     """Rows whose numbers are finite and positive (`MAY_BE_ZERO` apart), whole ones where they are sizes."""
     good = np.ones(len(table), dtype=np.bool_)
     for name, column in table.columns.items():
         if column.dtype.kind == "f":
-            good &= (column <= LARGEST) & ((column >= 0.0) if name in MAY_BE_ZERO else (column > 0.0))
+            good &= (column <= LARGEST_SIZE) & ((column >= 0.0) if name in MAY_BE_ZERO else (column > 0.0))
             good &= (column == np.floor(column)) | (name == "latency_s")
     return good
 
@@ -222,22 +224,24 @@ def fit_imported(imported: Imported, skus: Mapping[str, GpuSku], sku_id: str, en
         raise UnknownNameError("--sku", sku_id, skus)
     if engine not in assemble.ENGINES:
         raise UnknownNameError("--engine", engine, assemble.ENGINES)
-    sound = checked(imported, skus[sku_id])
-    _need_products(sound, engine)
-    calibration = _assembled(sound, skus, sku_id, engine, on)
-    unused = [name for name in sound.tables if not any(key.startswith(KEYS[name]) for key in calibration.kernels)]
-    left_out = (*sound.left_out, *(f"{name}: {len(sound.tables[name])} rows, {TOO_FEW}" for name in unused))
+    valid = checked_tables(imported, skus[sku_id])
+    _require_products(valid, engine)
+    calibration = _assembled_calibration(valid, skus, sku_id, engine, on)
+    unused = [
+        name for name in valid.tables if not any(key.startswith(KEY_PREFIXES[name]) for key in calibration.kernels)
+    ]
+    left_out = (*valid.left_out, *(f"{name}: {len(valid.tables[name])} rows, {TOO_FEW_NOTE}" for name in unused))
     note = "; ".join((calibration.note, *(f"left out: {line}" for line in left_out)))
-    rows = {name: len(table) for name, table in sound.tables.items()}
+    rows = {name: len(table) for name, table in valid.tables.items()}
     update = {"source": imported.source, "note": note}
     return ImportedFit(calibration.model_copy(update=update), rows, left_out)
 
 
-TOO_FEW = "too few shapes or none of the kernels that are fitted (docs/calibration.md)"
+TOO_FEW_NOTE = "too few shapes or none of the kernels that are fitted (docs/explanation/calibration.md)"
 
 
-def _need_products(sound: Imported, engine: str) -> None:
-    gemm = sound.tables.get("gemm")
+def _require_products(valid: Imported, engine: str) -> None:
+    gemm = valid.tables.get("gemm")
     backends = [] if gemm is None else np.unique(gemm.text("backend")[gemm.text("dtype") == "bf16"]).tolist()
     if assemble.ENGINES[engine] in backends:
         return
@@ -246,7 +250,9 @@ def _need_products(sound: Imported, engine: str) -> None:
     raise InputError("--engine", engine, "has no 16-bit matrix products in this folder", fix)
 
 
-def _assembled(imported: Imported, skus: Mapping[str, GpuSku], sku_id: str, engine: str, on: date) -> Calibration:
+def _assembled_calibration(
+    imported: Imported, skus: Mapping[str, GpuSku], sku_id: str, engine: str, on: date
+) -> Calibration:
     names = {sku: folder for folder, sku in assemble.SKUS.items()}
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / names.get(sku_id, sku_id)
@@ -254,18 +260,18 @@ def _assembled(imported: Imported, skus: Mapping[str, GpuSku], sku_id: str, engi
         for name, table in imported.tables.items():
             write_table(folder / f"{name}.csv", table)
         try:
-            found = assemble.calibrate(folder, skus, sku_id, (engine,), on)
+            calibrations = assemble.calibrate(folder, skus, sku_id, (engine,), on)
         except InputError as error:
             if error.field != "folder":
                 raise
-            found = {}
-    if engine not in found:
+            calibrations = {}
+    if engine not in calibrations:
         bound = "has too few 16-bit matrix products with n, k >= 512"
-        raise InputError("--engine", engine, bound, f"measure {assemble.FEWEST_ROWS} or more, of several weight shapes")
-    return found[engine]
+        raise InputError("--engine", engine, bound, f"measure {assemble.MIN_ROWS} or more, of several weight shapes")
+    return calibrations[engine]
 
 
-def completed(fitted: ImportedFit, packaged: Iterable[Calibration]) -> ImportedFit:
+def completed_fit(fitted: ImportedFit, packaged: Iterable[Calibration]) -> ImportedFit:
     """The fit with the operators its tables lack from a packaged calibration of the same SKU: of its engine, else any.
 
     Each filled fit says so in its note, and the source names the calibration it is from.

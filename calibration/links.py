@@ -16,39 +16,41 @@ from typing import Any
 from calibration.bench import UNAVAILABLE
 from calibration.device import load_torch
 from calibration.measure import Call, CudaStopwatch, Effort, HostStopwatch, Stopwatch, calls_per_replay, flush_buffer
-from calibration.plausible import implausible
-from calibration.records import Case, Outcome, RawFolder, Record
+from calibration.plausible import implausibility
+from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record
 from hardware_db import GpuSku
 
 SPAWN_REPLAYS = 5
+"""Timed replays of a collective, whose median counts."""
 
 
-def measure_collectives(folder: RawFolder, cases: Sequence[Case], sku: GpuSku, kind: str, effort: Effort) -> int:
+def measure_collectives(folder: RawFolder, cases: Sequence[KernelCase], sku: GpuSku, kind: str, effort: Effort) -> int:
     """Measure what the folder does not have yet, with one process per GPU (or on a CPU); returns how many records.
 
     `kind` is ``cuda`` or ``cpu``. Cases are grouped by their number of GPUs.
     """
     torch = load_torch()
-    done = folder.done()
+    done = folder.finished_keys()
     waiting = [case for case in cases if case.key not in done]
     before = len(folder.records)
     for gpus in sorted({case.number("num_gpus") for case in waiting}):
-        some = [case for case in waiting if case.number("num_gpus") == gpus]
+        group_cases = [case for case in waiting if case.number("num_gpus") == gpus]
         lines = folder.path / f"collectives_{gpus}.part"
         lines.unlink(missing_ok=True)
-        arguments = (gpus, some, kind, effort, str(lines), free_port())
+        arguments = (gpus, group_cases, kind, effort, str(lines), free_port())
         torch.multiprocessing.spawn(_rank, arguments, nprocs=gpus, join=True)
         for line in lines.read_text(encoding="utf-8").splitlines():
-            folder.append(_judged(Record.parse(line), sku))
+            folder.append(_checked_record(Record.parse(line), sku))
         lines.unlink()
     return len(folder.records) - before
 
 
-def _judged(record: Record, sku: GpuSku) -> Record:
-    if record.outcome is not Outcome.MEASURED:
+def _checked_record(record: Record, sku: GpuSku) -> Record:
+    """The record, implausible where it beats a peak of the SKU."""
+    if record.outcome is not MeasurementOutcome.MEASURED:
         return record
-    why = implausible(record.case, record.latency_s, sku, 0.0, 0.0)
-    outcome = Outcome.IMPLAUSIBLE if why else Outcome.MEASURED
+    why = implausibility(record.case, record.latency_s, sku, 0.0, 0.0)
+    outcome = MeasurementOutcome.IMPLAUSIBLE if why else MeasurementOutcome.MEASURED
     return Record(record.case, outcome, record.latency_s, record.kernel, record.scatter, record.replays, note=why)
 
 
@@ -59,7 +61,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _rank(rank: int, gpus: int, cases: Sequence[Case], kind: str, effort: Effort, lines: str, port: int) -> None:
+def _rank(rank: int, gpus: int, cases: Sequence[KernelCase], kind: str, effort: Effort, lines: str, port: int) -> None:
     """One process of a group: all ranks run every case, the first one writes the slowest rank's median."""
     torch = load_torch()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -78,15 +80,15 @@ def _rank(rank: int, gpus: int, cases: Sequence[Case], kind: str, effort: Effort
         torch.distributed.destroy_process_group()
 
 
-def _attempt(torch: Any, case: Case, device: str, gpus: int, effort: Effort, library: str) -> Record:  # noqa: ANN401
+def _attempt(torch: Any, case: KernelCase, device: str, gpus: int, effort: Effort, library: str) -> Record:  # noqa: ANN401
     """What a library cannot do it refuses on every rank alike, so that no rank waits for another."""
     try:
         return _time(torch, case, device, gpus, effort, library)
     except UNAVAILABLE as error:
-        return Record(case, Outcome.UNAVAILABLE, note=" ".join(str(error).split())[:300])
+        return Record(case, MeasurementOutcome.UNAVAILABLE, note=" ".join(str(error).split())[:300])
 
 
-def _time(torch: Any, case: Case, device: str, gpus: int, effort: Effort, library: str) -> Record:  # noqa: ANN401
+def _time(torch: Any, case: KernelCase, device: str, gpus: int, effort: Effort, library: str) -> Record:  # noqa: ANN401
     call = _collective(torch, case, device, gpus)
     stopwatch: Stopwatch = HostStopwatch()
     if device != "cpu":
@@ -99,7 +101,7 @@ def _time(torch: Any, case: Case, device: str, gpus: int, effort: Effort, librar
     for _ in range(SPAWN_REPLAYS):
         torch.distributed.barrier()
         seconds.append(_slowest(torch, stopwatch.elapsed_s(replay), device))
-    return Record(case, Outcome.MEASURED, statistics.median(seconds) / count, library, replays=SPAWN_REPLAYS)
+    return Record(case, MeasurementOutcome.MEASURED, statistics.median(seconds) / count, library, replays=SPAWN_REPLAYS)
 
 
 def _slowest(torch: Any, seconds: float, device: str) -> float:  # noqa: ANN401
@@ -109,21 +111,21 @@ def _slowest(torch: Any, seconds: float, device: str) -> float:  # noqa: ANN401
     return float(value.item())
 
 
-def _collective(torch: Any, case: Case, device: str, gpus: int) -> Call:  # noqa: ANN401
+def _collective(torch: Any, case: KernelCase, device: str, gpus: int) -> Call:  # noqa: ANN401
     distributed, op = torch.distributed, str(case.fields["op"])
     # The new names of these calls where torch has them, which warns about the old ones.
     dtype = torch.float16 if case.fields["dtype"] == "fp16" else torch.bfloat16
     values = max(gpus, case.number("bytes") // 2 // gpus * gpus)
     whole = torch.randn(values, dtype=dtype, device=device)
-    part = torch.randn(values // gpus, dtype=dtype, device=device)
+    shard = torch.randn(values // gpus, dtype=dtype, device=device)
     if op == "all_reduce":
         # The sum of random numbers grows with every round; their maximum does not, and costs the same.
         return lambda: distributed.all_reduce(whole, op=distributed.ReduceOp.MAX)
     if op == "all_gather":
         gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
-        return lambda: gather(whole, part)
+        return lambda: gather(whole, shard)
     if op == "reduce_scatter":
         scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
-        return lambda: scatter(part, whole, op=distributed.ReduceOp.MAX)
+        return lambda: scatter(shard, whole, op=distributed.ReduceOp.MAX)
     out = torch.empty_like(whole)
     return lambda: distributed.all_to_all_single(out, whole)

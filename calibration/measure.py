@@ -25,7 +25,7 @@ LEAST_FLUSH_BYTES = 256 * 2**20
 """Smallest such buffer on a GPU: some 50 us of writing at 5 TB/s, longer than the host takes to submit a replay."""
 COLD_L2_SIZES = 4.0
 """Size of all copies of the data together, in L2 caches: at most a quarter of it can survive a round in the cache."""
-MOST_COPIES = 128
+MAX_COPIES = 128
 """Copies of the data at most."""
 FEWEST_REPLAYS = 3
 """Replays a median needs."""
@@ -118,14 +118,14 @@ def calls_per_replay(once_s: float, copies: int, effort: Effort) -> int:
 def copies_for(bytes_per_copy: float, l2_bytes: float, free_bytes: float = math.inf) -> int:
     """Copies of the data to rotate through, so that together they are `COLD_L2_SIZES` caches; at least 1.
 
-    At most `MOST_COPIES`, and at most what fits in half of `free_bytes`.
+    At most `MAX_COPIES`, and at most what fits in half of `free_bytes`.
 
     >>> copies_for(64e6, 50e6), copies_for(1e9, 50e6), copies_for(1e3, 50e6)  # 200 MB in all
     (4, 1, 128)
     """
     wanted = math.ceil(COLD_L2_SIZES * l2_bytes / max(bytes_per_copy, 1.0))
     room = free_bytes / 2.0 / max(bytes_per_copy, 1.0)
-    return max(1, int(min(wanted, MOST_COPIES, room)))
+    return max(1, int(min(wanted, MAX_COPIES, room)))
 
 
 def is_cold(rotated_bytes: float, l2_bytes: float) -> bool:

@@ -12,22 +12,24 @@ from typing import cast
 
 import numpy as np
 
-from calibration.fit import Bound, Problem
-from calibration.tables import FloatArray, Mask, Table
+from calibration.fit import ParameterBound, Problem
+from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku
 from planner.core import InputError
 from planner.roofline import (
     WEIGHT_FORMATS,
-    Bend,
+    AttentionHeads,
     CollectiveForm,
     DecodeForm,
     ElementwiseForm,
     ExpertsForm,
+    ExpertShape,
     GemmForm,
+    GpuPeaks,
     LatentDecodeForm,
     LatentPrefillForm,
-    Machine,
     PrefillForm,
+    SizeCorrection,
     collective_s,
     decode_attention_s,
     elementwise_s,
@@ -43,16 +45,18 @@ from planner.roofline import (
 WEIGHT_COPIES = 6.0
 """Copies of a weight that the measured loop rotates through, so that small ones too are read from memory."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
+"""Bytes per cached value by variant of a calibration."""
 LATENT_RANK, LATENT_ROPE, LATENT_KEY, LATENT_VALUE = 512.0, 64.0, 192.0, 128.0
 """Dimensions of the measured latent attention (DeepSeek-AI 2024, arXiv:2412.19437, sec. 4.2)."""
-MOST_QUERY_GROUP = 32.0
+MAX_QUERY_GROUP = 32.0
 """Query heads per KV head beyond which one engine's decode kernel leaves its fast path; such rows are left out."""
 
-EFFICIENCY = Bound(0.7, 0.02, 1.0)
-START = Bound(5e-6, 1e-7, 1e-3)
-ORDER = Bound(2.5, 0.4, 20.0)
-FILL = Bound(3.0, 1.0, 50.0)
-GAIN = Bound(1.5, 1.0, 8.0)
+EFFICIENCY = ParameterBound(0.7, 0.02, 1.0)
+START = ParameterBound(5e-6, 1e-7, 1e-3)
+ORDER = ParameterBound(2.5, 0.4, 20.0)
+FILL = ParameterBound(3.0, 1.0, 50.0)
+GAIN = ParameterBound(1.5, 1.0, 8.0)
+"""Where coefficients of several operators start and are sought. Bounds are wide; starts affect speed only."""
 
 
 def peak(sku: GpuSku, arithmetic: Dtype) -> float:
@@ -62,9 +66,9 @@ def peak(sku: GpuSku, arithmetic: Dtype) -> float:
     return fact.value
 
 
-def machine(
+def gpu_peaks(
     sku: GpuSku, arithmetic: Dtype, resident_gain: float = 1.0, working_set: FloatArray | None = None
-) -> Machine:
+) -> GpuPeaks:
     """The peaks of a SKU; with a working set [bytes] per row, the bandwidth of each row as the L2 cache raises it.
 
     Raises:
@@ -74,187 +78,181 @@ def machine(
         raise InputError(f"{sku.id}.sm_count", None, "fitting needs the number of SMs", "add it to the SKU file")
     bandwidth = sku.hbm_bandwidth_bytes_per_s.value
     if working_set is None:
-        return Machine(peak(sku, arithmetic), bandwidth, sku.sm_count)
+        return GpuPeaks(peak(sku, arithmetic), bandwidth, sku.sm_count)
     if sku.l2_bytes is None:
         raise InputError(f"{sku.id}.l2_bytes", None, "fitting needs the size of the L2 cache", "add it to the SKU file")
     hot = 1.0 / (1.0 + (working_set / sku.l2_bytes.value) ** 6)
     raised = bandwidth / (1.0 - (1.0 - 1.0 / resident_gain) * hot)
-    return Machine(peak(sku, arithmetic), cast(float, raised), sku.sm_count)
+    return GpuPeaks(peak(sku, arithmetic), cast(float, raised), sku.sm_count)
 
 
-def gemm(rows: Table, sku: GpuSku, variant: str, cold: bool = False) -> Problem:
+def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False) -> Problem:
     """Matrix products with n, k >= 512; columns m, n, k."""
     kind = WEIGHT_FORMATS[variant]
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         working_set = WEIGHT_COPIES * rows["n"] * rows["k"] * kind.weight_bytes
-        there = machine(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
-        form, sizes = GemmForm.from_values(values, bend), (rows["m"], rows["n"], rows["k"])
-        return gemm_s(*sizes, form, there, kind.weight_bytes, kind.activation_bytes, kind.quantised)
+        peaks = gpu_peaks(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
+        form, sizes = GemmForm.from_values(values, correction), (rows["m"], rows["n"], rows["k"])
+        return gemm_s(*sizes, form, peaks, kind.weight_bytes, kind.activation_bytes, kind.quantised)
 
     bounds = {
         "start_s": START,
         "compute_efficiency": EFFICIENCY,
-        "memory_efficiency": Bound(0.8, 0.02, 1.0),
+        "memory_efficiency": ParameterBound(0.8, 0.02, 1.0),
         "order": ORDER,
-        "small_tile_loss": Bound(0.1, 1e-3, 2.0),
+        "small_tile_loss": ParameterBound(0.1, 1e-3, 2.0),
         "fill": FILL,
-        "split_s": Bound(2e-6, 1e-8, 2e-4),
+        "split_s": ParameterBound(2e-6, 1e-8, 2e-4),
         "resident_gain": GAIN,
     }
     if kind.quantised:
-        bounds["quantise_efficiency"] = Bound(0.5, 0.02, 1.0)
-        bounds["quantise_row"] = Bound(500.0, 1.0, 20000.0)
+        bounds["quantise_efficiency"] = ParameterBound(0.5, 0.02, 1.0)
+        bounds["quantise_row"] = ParameterBound(500.0, 1.0, 20000.0)
     core = (rows["n"] >= 512) & (rows["k"] >= 512)
     return Problem(rows.rows(core), predict, bounds, ("n", "k"), "m", {}, lambda rows: (rows["m"], rows["n"]))
 
 
-def attention_prefill(rows: Table, sku: GpuSku, variant: str) -> Problem:
+def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     """Causal self-attention of whole prompts; batch * seq_len >= 64, few windowed rows."""
     kv_bytes = KV_BYTES[variant]
-    there = machine(sku, Dtype(variant))
+    peaks = gpu_peaks(sku, Dtype(variant))
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        form = PrefillForm.from_values(values, bend)
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        form = PrefillForm.from_values(values, correction)
         time = np.empty(len(rows))
-        for dim, window, at in _kinds(rows):
-            some = rows.rows(at)
-            heads, kv_heads = cast(float, some["num_heads"]), cast(float, some["num_kv_heads"])
-            new, past = some["seq_len"], some["prefix_len"]
-            time[at] = prefill_attention_s(
-                some["batch"], new, past, heads, kv_heads, dim, form, there, kv_bytes, window
-            )
+        for dim, window, mask in _head_kinds(rows):
+            kind_rows = rows.rows(mask)
+            heads, kv_heads = cast(float, kind_rows["num_heads"]), cast(float, kind_rows["num_kv_heads"])
+            new, past = kind_rows["seq_len"], kind_rows["prefix_len"]
+            shape = AttentionHeads(heads, kv_heads, dim, kv_bytes, window)
+            time[mask] = prefill_attention_s(kind_rows["batch"], new, past, shape, form, peaks)
         return time
 
-    core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _thinned(rows)
+    core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _mostly_without_window(rows)
     chosen = rows.rows(core)
     bounds = {
         "start_s": START,
-        "memory_efficiency": Bound(0.6, 0.02, 1.0),
+        "memory_efficiency": ParameterBound(0.6, 0.02, 1.0),
         "order": ORDER,
-        "row_tokens": Bound(300.0, 1.0, 5000.0),
-        "block_share": Bound(0.5, 0.01, 2.0),
-        "window_row_growth": Bound(1.0, 0.05, 20.0),
-        **_per_dimension("compute_efficiency", chosen, 0.6),
+        "row_tokens": ParameterBound(300.0, 1.0, 5000.0),
+        "block_share": ParameterBound(0.5, 0.01, 2.0),
+        "window_row_growth": ParameterBound(1.0, 0.05, 20.0),
+        **_head_dim_bounds("compute_efficiency", chosen, 0.6),
     }
     group = ("num_heads", "num_kv_heads", "head_dim", "window")
     return Problem(chosen, predict, bounds, group, "seq_len", {}, _prefill_sizes)
 
 
-def _prefill_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+def _prefill_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     return rows["seq_len"], rows["batch"] * rows["num_heads"]
 
 
-def _kinds(rows: Table) -> list[tuple[float, float, Mask]]:
+def _head_kinds(rows: ColumnTable) -> list[tuple[float, float, Mask]]:
     pairs = sorted(set(zip(rows["head_dim"].tolist(), rows["window"].tolist(), strict=True)))
     return [(dim, window, (rows["head_dim"] == dim) & (rows["window"] == window)) for dim, window in pairs]
 
 
-def _thinned(rows: Table) -> Mask:
+def _mostly_without_window(rows: ColumnTable) -> Mask:
     """All rows without a window and every fourth with one: most layers in use have none."""
     return np.asarray((rows["window"] == 0) | (np.arange(len(rows)) % 4 == 0))
 
 
-def _per_dimension(name: str, rows: Table, start: float) -> dict[str, Bound]:
+def _head_dim_bounds(name: str, rows: ColumnTable, start: float) -> dict[str, ParameterBound]:
     present = set(rows["head_dim"].tolist()) | {128.0}
-    return {f"{name}_{dim}": Bound(start, 0.02, 1.0) for dim in (64, 128, 256, 512) if dim in present}
+    return {f"{name}_{dim}": ParameterBound(start, 0.02, 1.0) for dim in (64, 128, 256, 512) if dim in present}
 
 
-def attention_decode(rows: Table, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:
+def attention_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:
     """One new token per sequence over prefix_len cached ones; prefix_len >= 255.
 
     `splits`: whether the kernel splits a sequence's cache, and whether it does so in windowed or ungrouped layers.
     """
     kv_bytes = KV_BYTES[variant]
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        form = DecodeForm.from_values(values, bend)
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        form = DecodeForm.from_values(values, correction)
         time = np.empty(len(rows))
-        for dim, window, at in _kinds(rows):
-            some = rows.rows(at)
-            heads, kv_heads, context = some["num_heads"], some["num_kv_heads"], some["prefix_len"] + 1.0
+        for dim, window, mask in _head_kinds(rows):
+            kind_rows = rows.rows(mask)
+            heads, kv_heads, context = kind_rows["num_heads"], kind_rows["num_kv_heads"], kind_rows["prefix_len"] + 1.0
             held = np.minimum(context, window) if window else context
-            cached = 2.0 * some["batch"] * kv_heads * held * dim * kv_bytes
-            there = machine(sku, Dtype(variant), values["resident_gain"], cached)
-            time[at] = decode_attention_s(
-                some["batch"],
-                context,
-                cast(float, heads),
-                cast(float, kv_heads),
-                dim,
-                form,
-                there,
-                kv_bytes,
-                window,
-            )
+            cached = 2.0 * kind_rows["batch"] * kv_heads * held * dim * kv_bytes
+            peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
+            shape = AttentionHeads(cast(float, heads), cast(float, kv_heads), dim, kv_bytes, window)
+            time[mask] = decode_attention_s(kind_rows["batch"], context, shape, form, peaks)
         return time
 
-    fast = rows["num_heads"] / rows["num_kv_heads"] <= MOST_QUERY_GROUP
-    core = (rows["prefix_len"] >= 255) & (rows["head_dim"] != 192) & fast & _thinned(rows)
+    fast = rows["num_heads"] / rows["num_kv_heads"] <= MAX_QUERY_GROUP
+    core = (rows["prefix_len"] >= 255) & (rows["head_dim"] != 192) & fast & _mostly_without_window(rows)
     chosen = rows.rows(core)
     bounds = {
         "start_s": START,
         "compute_efficiency": EFFICIENCY,
         "order": ORDER,
-        "block_s": Bound(2e-6, 1e-8, 1e-4),
-        "fill": FILL if all(splits) else Bound(3.0, 0.05, 50.0),
-        "ungrouped_efficiency": Bound(0.9, 0.1, 1.0),
-        "group_growth": Bound(0.1, 0.001, 1.5),
-        "window_growth": Bound(0.3, 0.001, 1.5),
+        "block_s": ParameterBound(2e-6, 1e-8, 1e-4),
+        "fill": FILL if all(splits) else ParameterBound(3.0, 0.05, 50.0),
+        "ungrouped_efficiency": ParameterBound(0.9, 0.1, 1.0),
+        "group_growth": ParameterBound(0.1, 0.001, 1.5),
+        "window_growth": ParameterBound(0.3, 0.001, 1.5),
         "resident_gain": GAIN,
-        **_per_dimension("memory_efficiency", chosen, 0.8),
+        **_head_dim_bounds("memory_efficiency", chosen, 0.8),
     }
     group = ("num_heads", "num_kv_heads", "head_dim", "window")
     fixed = {"splits_kv": float(splits[0]), "splits_plain": float(splits[1])}
     return Problem(chosen, predict, bounds, group, "prefix_len", fixed, _decode_sizes)
 
 
-def _decode_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+def _decode_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     context = rows["prefix_len"] + 1.0
     held = np.where(rows["window"] > 0, np.minimum(context, rows["window"]), context)
     return held, rows["batch"] * rows["num_kv_heads"]
 
 
-def latent_prefill(rows: Table, sku: GpuSku, variant: str) -> Problem:
+def latent_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     """Latent attention of whole prompts with expanded keys and values; batch * seq_len >= 64."""
-    there = machine(sku, Dtype(variant))
+    peaks = gpu_peaks(sku, Dtype(variant))
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        form, heads = LatentPrefillForm.from_values(values, bend), cast(float, rows["num_heads"])
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        form, heads = LatentPrefillForm.from_values(values, correction), cast(float, rows["num_heads"])
         new, past = rows["seq_len"], rows["prefix_len"]
-        return latent_prefill_s(rows["batch"], new, past, heads, LATENT_KEY, LATENT_VALUE, form, there)
+        return latent_prefill_s(rows["batch"], new, past, heads, LATENT_KEY, LATENT_VALUE, form, peaks)
 
     bounds = {
-        "start_s": Bound(1e-5, 1e-7, 1e-3),
-        "compute_efficiency": Bound(0.5, 0.02, 1.0),
-        "memory_efficiency": Bound(0.5, 0.02, 1.0),
+        "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
+        "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
+        "memory_efficiency": ParameterBound(0.5, 0.02, 1.0),
         "order": ORDER,
-        "row_tokens": Bound(300.0, 1.0, 5000.0),
-        "block_share": Bound(0.5, 0.01, 2.0),
+        "row_tokens": ParameterBound(300.0, 1.0, 5000.0),
+        "block_share": ParameterBound(0.5, 0.01, 2.0),
     }
     core = rows["batch"] * rows["seq_len"] >= 64
     return Problem(rows.rows(core), predict, bounds, ("num_heads",), "seq_len", {}, _prefill_sizes)
 
 
-def latent_decode(rows: Table, sku: GpuSku, variant: str, splits_kv: bool = True) -> Problem:
+def latent_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits_kv: bool = True) -> Problem:
     """Absorbed latent decode over prefix_len cached tokens; prefix_len >= 255."""
     kv_bytes = KV_BYTES[variant]
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        form, heads, context = LatentDecodeForm.from_values(values, bend), rows["num_heads"], rows["prefix_len"] + 1.0
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        form, heads, context = (
+            LatentDecodeForm.from_values(values, correction),
+            rows["num_heads"],
+            rows["prefix_len"] + 1.0,
+        )
         cached = rows["batch"] * context * (LATENT_RANK + LATENT_ROPE) * kv_bytes
-        there = machine(sku, Dtype(variant), values["resident_gain"], cached)
+        peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
         return latent_decode_s(
-            rows["batch"], context, cast(float, heads), LATENT_RANK, LATENT_ROPE, form, there, kv_bytes
+            rows["batch"], context, cast(float, heads), LATENT_RANK, LATENT_ROPE, form, peaks, kv_bytes
         )
 
     bounds = {
-        "start_s": Bound(1e-5, 1e-7, 1e-3),
-        "compute_efficiency": Bound(0.5, 0.02, 1.0),
-        "memory_efficiency": Bound(0.7, 0.02, 1.0),
+        "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
+        "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
+        "memory_efficiency": ParameterBound(0.7, 0.02, 1.0),
         "order": ORDER,
-        "block_s": Bound(5e-6, 1e-8, 1e-4),
-        "fill": Bound(3.0, 0.05 if not splits_kv else 0.5, 50.0),
+        "block_s": ParameterBound(5e-6, 1e-8, 1e-4),
+        "fill": ParameterBound(3.0, 0.05 if not splits_kv else 0.5, 50.0),
         "resident_gain": GAIN,
     }
     core = rows["prefix_len"] >= 255
@@ -262,33 +260,33 @@ def latent_decode(rows: Table, sku: GpuSku, variant: str, splits_kv: bool = True
     return Problem(rows.rows(core), predict, bounds, ("num_heads",), "prefix_len", fixed, _latent_sizes)
 
 
-def _latent_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+def _latent_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     return rows["prefix_len"] + 1.0, rows["batch"] * rows["num_heads"]
 
 
-def experts(rows: Table, sku: GpuSku, variant: str) -> Problem:
+def experts(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     """Routed experts of the busiest GPU; columns num_tokens, hidden, inter, topk, num_experts, tp, ep, gated."""
     kind = WEIGHT_FORMATS[variant]
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         width, gated = rows["inter"] / rows["tp"], rows["gated"] > 0
         weights = rows["_active"] * rows["hidden"] * width * (2.0 + gated) * kind.weight_bytes
-        there = machine(sku, kind.arithmetic, values["resident_gain"], weights)
-        load, sizes = (rows["num_tokens"], rows["_pairs"], rows["_active"]), (rows["hidden"], width, gated)
-        form, widths = ExpertsForm.from_values(values, bend), (kind.weight_bytes, kind.activation_bytes)
-        return experts_s(*load, *cast(tuple[float, float, bool], sizes), form, there, *widths)
+        peaks = gpu_peaks(sku, kind.arithmetic, values["resident_gain"], weights)
+        load = (rows["num_tokens"], rows["_pairs"], rows["_active"])
+        expert = ExpertShape(rows["hidden"], width, gated, kind.weight_bytes, kind.activation_bytes)
+        return experts_s(*load, expert, ExpertsForm.from_values(values, correction), peaks)
 
     bounds = {
-        "start_s": Bound(2e-5, 1e-6, 1e-3),
-        "token_s": Bound(3e-9, 1e-11, 1e-6),
-        "compute_efficiency": Bound(0.5, 0.01, 1.0),
-        "memory_efficiency": Bound(0.7, 0.02, 1.0),
+        "start_s": ParameterBound(2e-5, 1e-6, 1e-3),
+        "token_s": ParameterBound(3e-9, 1e-11, 1e-6),
+        "compute_efficiency": ParameterBound(0.5, 0.01, 1.0),
+        "memory_efficiency": ParameterBound(0.7, 0.02, 1.0),
         "order": ORDER,
-        "small_tile_loss": Bound(0.1, 1e-3, 5.0),
+        "small_tile_loss": ParameterBound(0.1, 1e-3, 5.0),
         "fill": FILL,
         "resident_gain": GAIN,
     }
-    pairs, active = _loads(rows)
+    pairs, active = _routed_loads(rows)
     group: tuple[str, ...] = ("hidden", "inter", "topk", "num_experts")
     note = ""
     if not rows.keys(*group).max():
@@ -297,11 +295,11 @@ def experts(rows: Table, sku: GpuSku, variant: str) -> Problem:
     return Problem(loaded, predict, bounds, group, "num_tokens", {}, _experts_sizes, note)
 
 
-def _experts_sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+def _experts_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     return rows["_pairs"] / rows["_active"], rows["inter"] / rows["tp"]
 
 
-def _loads(rows: Table) -> tuple[FloatArray, FloatArray]:
+def _routed_loads(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     """Pairs and active experts of the measured rank under each row's routing."""
     pairs, active = np.empty(len(rows)), np.empty(len(rows))
     routing = rows.text("distribution")
@@ -343,57 +341,57 @@ def balanced_load(
     return np.maximum(pairs, 1e-9), np.maximum(active, 1e-9)
 
 
-def collective(rows: Table, link_bytes_per_s: float, share: float) -> Problem:
+def collective(rows: ColumnTable, link_bytes_per_s: float, share: float) -> Problem:
     """A collective of fixed size; columns bytes and latency_s. `share` of the buffer crosses each link."""
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        return collective_s(rows["bytes"] * share, CollectiveForm.from_values(values, bend), link_bytes_per_s)
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        return collective_s(rows["bytes"] * share, CollectiveForm.from_values(values, correction), link_bytes_per_s)
 
     bounds = {
-        "start_s": Bound(5e-6, 1e-7, 1e-3),
-        "link_efficiency": Bound(0.5, 0.005, 1.0),
-        "order": Bound(0.8, 0.25, 10.0),
+        "start_s": ParameterBound(5e-6, 1e-7, 1e-3),
+        "link_efficiency": ParameterBound(0.5, 0.005, 1.0),
+        "order": ParameterBound(0.8, 0.25, 10.0),
     }
 
-    def sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+    def sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
         return rows["bytes"] * share, np.ones(len(rows))
 
     return Problem(rows, predict, bounds, ("bytes",), "bytes", {}, sizes)
 
 
 def expert_exchange(
-    rows: Table, link_bytes_per_s: float, ranks: float, bytes_per_value: float, per_expert: bool
+    rows: ColumnTable, link_bytes_per_s: float, ranks: float, bytes_per_value: float, per_expert: bool
 ) -> Problem:
     """Dispatch to or combine from experts on other GPUs; columns num_tokens, hidden, topk."""
 
-    def sizes(rows: Table) -> tuple[FloatArray, FloatArray]:
+    def sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
         shape = cast(tuple[float, float], (rows["hidden"], rows["topk"]))
         payload = exchanged_bytes(rows["num_tokens"], *shape, ranks, bytes_per_value, per_expert)
         return payload, np.ones(len(rows))
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        return collective_s(sizes(rows)[0], CollectiveForm.from_values(values, bend), link_bytes_per_s)
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        return collective_s(sizes(rows)[0], CollectiveForm.from_values(values, correction), link_bytes_per_s)
 
     bounds = {
-        "start_s": Bound(2e-5, 1e-7, 1e-3),
-        "link_efficiency": Bound(0.3, 0.005, 1.0),
-        "order": Bound(1.0, 0.25, 10.0),
+        "start_s": ParameterBound(2e-5, 1e-7, 1e-3),
+        "link_efficiency": ParameterBound(0.3, 0.005, 1.0),
+        "order": ParameterBound(1.0, 0.25, 10.0),
     }
     return Problem(rows, predict, bounds, ("hidden", "topk", "num_experts"), "num_tokens", {}, sizes)
 
 
-def elementwise(rows: Table, sku: GpuSku) -> Problem:
+def elementwise(rows: ColumnTable, sku: GpuSku) -> Problem:
     """Norms, rotary embedding, activation and residual addition; columns bytes (traffic) and latency_s."""
-    there = machine(sku, Dtype.BF16)
+    peaks = gpu_peaks(sku, Dtype.BF16)
 
-    def predict(values: Mapping[str, float], rows: Table, bend: Bend | None = None) -> FloatArray:
-        return elementwise_s(rows["bytes"], ElementwiseForm.from_values(values, bend), there)
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        return elementwise_s(rows["bytes"], ElementwiseForm.from_values(values, correction), peaks)
 
-    bounds = {"start_s": Bound(2e-6, 1e-7, 1e-4), "memory_efficiency": Bound(0.7, 0.02, 1.0)}
+    bounds = {"start_s": ParameterBound(2e-6, 1e-7, 1e-4), "memory_efficiency": ParameterBound(0.7, 0.02, 1.0)}
     return Problem(rows, predict, bounds, ("op", "hidden", "ffn", "tp"), "num_tokens", {}, None)
 
 
-def elementwise_rows(rows: Table) -> Table:
+def elementwise_rows(rows: ColumnTable) -> ColumnTable:
     """The element-wise rows of a per-layer table, with their 16-bit traffic in a column ``bytes``.
 
     Norms read and write the hidden state, the addition reads two and writes one, the gated activation reads gate and

@@ -13,13 +13,14 @@ import numpy as np
 
 from calibration.assemble import GEMM_DTYPES
 from calibration.operators import balanced_load, peak
-from calibration.records import Case
+from calibration.records import KernelCase
 from hardware_db import Dtype, GpuSku
 from planner.roofline import WEIGHT_FORMATS, WeightFormat, attended_pairs
 
 TOLERANCE = 0.03
 """How far above a datasheet peak a measurement may lie: datasheets round, boost clocks differ by part."""
 HALF_BYTES = 2.0
+"""Bytes per 16-bit value."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ def weight_format(dtype: str) -> WeightFormat:
     return WEIGHT_FORMATS[names[dtype]]
 
 
-def least_work(case: Case) -> LeastWork:
+def least_work(case: KernelCase) -> LeastWork:
     """See `LeastWork`; nothing for launches.
 
-    >>> least_work(Case("gemm", {"dtype": "bf16", "m": 2, "n": 4096, "k": 4096})).flops
+    >>> least_work(KernelCase("gemm", {"dtype": "bf16", "m": 2, "n": 4096, "k": 4096})).flops
     67108864.0
     """
     makers = {
@@ -58,34 +59,34 @@ def least_work(case: Case) -> LeastWork:
     return makers[case.operator](case) if case.operator in makers else LeastWork()
 
 
-def _passes(case: Case) -> LeastWork:
+def _passes(case: KernelCase) -> LeastWork:
     return LeastWork(hbm_bytes=float(case.number("bytes")))
 
 
-def _exchange(case: Case) -> LeastWork:
+def _exchange(case: KernelCase) -> LeastWork:
     gpus = case.number("num_gpus")
     return LeastWork(link_bytes=case.number("bytes") * (gpus - 1) / gpus)
 
 
-def _transfer(case: Case) -> LeastWork:
+def _transfer(case: KernelCase) -> LeastWork:
     size = float(case.number("bytes"))
     return LeastWork(link_bytes=size) if case.fields["direction"] == "peer" else LeastWork(host_bytes=size)
 
 
-def _gemm(case: Case) -> LeastWork:
+def _gemm(case: KernelCase) -> LeastWork:
     m, n, k = (float(case.number(name)) for name in ("m", "n", "k"))
     kind = weight_format(str(case.fields["dtype"]))
     return LeastWork(2.0 * m * n * k, kind.arithmetic, n * k * kind.weight_bytes)
 
 
-def _attention(case: Case) -> LeastWork:
+def _attention(case: KernelCase) -> LeastWork:
     batch, new, past = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len"))
     heads, kv_heads, dim = (float(case.number(name)) for name in ("num_heads", "num_kv_heads", "head_dim"))
     cached = batch * past * 2.0 * kv_heads * dim * HALF_BYTES
     return LeastWork(4.0 * batch * heads * dim * attended_pairs(new, past, 0.0), Dtype.BF16, cached)
 
 
-def _experts(case: Case) -> LeastWork:
+def _experts(case: KernelCase) -> LeastWork:
     tokens, count, visits = (case.number(name) for name in ("num_tokens", "num_experts", "topk"))
     values = (2.0 + case.number("gated")) * case.number("hidden") * case.number("inter") / case.number("tp")
     active = expert_load(tokens, count, visits)[1]
@@ -102,7 +103,7 @@ def expert_load(tokens: int, experts: int, experts_per_token: int) -> tuple[floa
     return float(pairs[0]), float(active[0])
 
 
-def implausible(case: Case, latency_s: float, sku: GpuSku, rotated_bytes: float, l2_bytes: float) -> str:
+def implausibility(case: KernelCase, latency_s: float, sku: GpuSku, rotated_bytes: float, l2_bytes: float) -> str:
     """Why this time cannot be true; empty where it can.
 
     Args:

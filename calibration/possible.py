@@ -14,11 +14,11 @@ import numpy as np
 from calibration.assemble import ELEMENTWISE_OPS, EXPERT_DTYPES, GEMM_DTYPES
 from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, elementwise_rows, peak
 from calibration.plausible import TOLERANCE
-from calibration.tables import FloatArray, Mask, Table
+from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku
 from planner.roofline import WEIGHT_FORMATS, WeightFormat, attended_pairs
 
-ELEMENTWISE = sorted({op for ops in ELEMENTWISE_OPS.values() for op in ops})
+ELEMENTWISE_OPERATORS = sorted({op for ops in ELEMENTWISE_OPS.values() for op in ops})
 """Operators of the table ``mlp`` whose traffic is known; the others are matrix products and the embedding."""
 
 
@@ -31,40 +31,40 @@ class RowWork:
     link_bytes: FloatArray
 
 
-def least_time_s(name: str, table: Table, sku: GpuSku) -> FloatArray:
+def least_time_s(name: str, table: ColumnTable, sku: GpuSku) -> FloatArray:
     """Time [s] that no row of a table can fall below on a SKU, shape (rows,); 0 for tables without a bound.
 
     The largest of FLOPs / peak, (bytes - L2 cache) / HBM bandwidth and bytes / link (Williams, Waterman, Patterson
     2009, CACM 52(4)).
 
     Args:
-        name: of the table, as in ``docs/calibration.md``.
+        name: of the table, as in ``docs/explanation/calibration.md``.
         table: with the columns of that page.
         sku: whose datasheet peaks bound it.
     """
-    if name not in WORK or not len(table):
+    if name not in LEAST_WORK or not len(table):
         return np.zeros(len(table))
-    work = WORK[name](table, sku)
+    work = LEAST_WORK[name](table, sku)
     kept = 0.0 if sku.l2_bytes is None else sku.l2_bytes.value
     from_memory_s = np.maximum(0.0, work.hbm_bytes - kept) / sku.hbm_bandwidth_bytes_per_s.value
     link = max(sku.scale_up.bandwidth_bytes_per_s.value, sku.node.pcie_bytes_per_s.value)
     return np.maximum(np.maximum(work.compute_s, from_memory_s), work.link_bytes / link)
 
 
-def possible(name: str, table: Table, sku: GpuSku) -> Mask:
+def possible_rows(name: str, table: ColumnTable, sku: GpuSku) -> Mask:
     """Whether each row is a duration no shorter than `least_time_s`, less the tolerance of `calibration.plausible`."""
     latency = table["latency_s"]
     durations = np.isfinite(latency) & (latency > 0.0)
     return durations & (latency * (1.0 + TOLERANCE) >= least_time_s(name, table, sku))
 
 
-def _formats(table: Table, names: Mapping[str, str]) -> list[tuple[Mask, WeightFormat]]:
+def _formats(table: ColumnTable, names: Mapping[str, str]) -> list[tuple[Mask, WeightFormat]]:
     """The rows of each number format with how it is multiplied."""
     dtype = table.text("dtype")
     return [(dtype == name, WEIGHT_FORMATS[variant]) for variant, name in names.items() if (dtype == name).any()]
 
 
-def _gemm(table: Table, sku: GpuSku) -> RowWork:
+def _gemm(table: ColumnTable, sku: GpuSku) -> RowWork:
     compute_s, weights = np.zeros(len(table)), np.zeros(len(table))
     area = table["n"] * table["k"]
     for at, kind in _formats(table, GEMM_DTYPES):
@@ -73,18 +73,18 @@ def _gemm(table: Table, sku: GpuSku) -> RowWork:
     return RowWork(compute_s, weights, np.zeros(len(table)))
 
 
-def _attention_peak(table: Table, sku: GpuSku) -> FloatArray:
+def _attention_peak(table: ColumnTable, sku: GpuSku) -> FloatArray:
     """Peak [FLOP/s] of each row: the 8-bit one where queries or the cache are 8-bit, which kernels may use."""
     narrow = (table.text("kv_dtype") == "fp8") | (table.text("attn_dtype") == "fp8")
     return np.where(narrow, peak(sku, Dtype.FP8), peak(sku, Dtype.BF16))
 
 
-def _kv_bytes(table: Table) -> FloatArray:
+def _kv_bytes(table: ColumnTable) -> FloatArray:
     kv = table.text("kv_dtype")
     return np.select([kv == name for name in KV_BYTES], list(KV_BYTES.values()), 0.0)
 
 
-def _attention(table: Table, sku: GpuSku) -> RowWork:
+def _attention(table: ColumnTable, sku: GpuSku) -> RowWork:
     batch, new, past, window = (table[name] for name in ("batch", "seq_len", "prefix_len", "window"))
     pairs = np.empty(len(table))
     for width in np.unique(window).tolist():
@@ -96,7 +96,7 @@ def _attention(table: Table, sku: GpuSku) -> RowWork:
     return RowWork(flops / _attention_peak(table, sku), cached, np.zeros(len(table)))
 
 
-def _latent(table: Table, sku: GpuSku) -> RowWork:
+def _latent(table: ColumnTable, sku: GpuSku) -> RowWork:
     """The form with expanded keys and values for prompts: the absorbed one has more FLOPs, never fewer."""
     pairs = attended_pairs(table["seq_len"], table["prefix_len"], 0.0)
     flops = 2.0 * table["batch"] * table["num_heads"] * (LATENT_KEY + LATENT_VALUE) * pairs
@@ -104,7 +104,7 @@ def _latent(table: Table, sku: GpuSku) -> RowWork:
     return RowWork(flops / _attention_peak(table, sku), cached, np.zeros(len(table)))
 
 
-def _experts(table: Table, sku: GpuSku) -> RowWork:
+def _experts(table: ColumnTable, sku: GpuSku) -> RowWork:
     """The measured rank has its even share of the pairs or more, and at least one token's experts of its share."""
     compute_s, weights = np.zeros(len(table)), np.zeros(len(table))
     values = (2.0 + table["gated"]) * table["hidden"] * table["inter"] / table["tp"]
@@ -116,18 +116,18 @@ def _experts(table: Table, sku: GpuSku) -> RowWork:
     return RowWork(compute_s, weights, np.zeros(len(table)))
 
 
-def _exchange(table: Table, sku: GpuSku) -> RowWork:
+def _exchange(table: ColumnTable, sku: GpuSku) -> RowWork:
     gpus, nothing = table["num_gpus"], np.zeros(len(table))
     return RowWork(nothing, nothing, table["bytes"] * (gpus - 1.0) / gpus)
 
 
-def _passes(table: Table, sku: GpuSku) -> RowWork:
+def _passes(table: ColumnTable, sku: GpuSku) -> RowWork:
     traffic, nothing = np.zeros(len(table)), np.zeros(len(table))
-    traffic[np.isin(table.text("op"), ELEMENTWISE)] = elementwise_rows(table)["bytes"]
+    traffic[np.isin(table.text("op"), ELEMENTWISE_OPERATORS)] = elementwise_rows(table)["bytes"]
     return RowWork(nothing, traffic, nothing)
 
 
-WORK: Mapping[str, Callable[[Table, GpuSku], RowWork]] = {
+LEAST_WORK: Mapping[str, Callable[[ColumnTable, GpuSku], RowWork]] = {
     "gemm": _gemm,
     "context_attention": _attention,
     "generation_attention": _attention,

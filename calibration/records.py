@@ -46,7 +46,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """One thing to measure: an operator and its dimensions, named as the columns of its table."""
 
     operator: str
@@ -56,7 +56,7 @@ class Case:
     def key(self) -> str:
         """The same for the same case, in any order of fields.
 
-        >>> Case("copy", {"bytes": 1024}).key
+        >>> KernelCase("copy", {"bytes": 1024}).key
         'copy bytes=1024'
         """
         return " ".join([self.operator, *(f"{name}={self.fields[name]}" for name in sorted(self.fields))])
@@ -66,7 +66,7 @@ class Case:
         return int(self.fields[name])
 
 
-class Outcome(StrEnum):
+class MeasurementOutcome(StrEnum):
     """What became of a case."""
 
     MEASURED = "measured"
@@ -88,8 +88,8 @@ class Record:
         cold: whether the rotating data exceed 1.3 times the L2 cache, so that calls read from memory.
     """
 
-    case: Case
-    outcome: Outcome
+    case: KernelCase
+    outcome: MeasurementOutcome
     latency_s: float = 0.0
     kernel: str = ""
     scatter: float = 0.0
@@ -105,8 +105,8 @@ class Record:
     def parse(cls, line: str) -> Self:
         """Back from `line`."""
         content = json.loads(line)
-        content["case"] = Case(**content["case"])
-        content["outcome"] = Outcome(content["outcome"])
+        content["case"] = KernelCase(**content["case"])
+        content["outcome"] = MeasurementOutcome(content["outcome"])
         return cls(**content)
 
 
@@ -121,17 +121,19 @@ class RawFolder:
     def _log(self) -> Path:
         return self.path / "measurements.jsonl"
 
-    def done(self) -> frozenset[str]:
+    def finished_keys(self) -> frozenset[str]:
         """Keys of the cases that need no second try; implausible ones get one."""
-        return frozenset(one.case.key for one in self.records if one.outcome is not Outcome.IMPLAUSIBLE)
+        return frozenset(
+            record.case.key for record in self.records if record.outcome is not MeasurementOutcome.IMPLAUSIBLE
+        )
 
-    def latest(self) -> list[Record]:
+    def latest_records(self) -> list[Record]:
         """The last record of each case, in the order first measured."""
-        return list({one.case.key: one for one in self.records}.values())
+        return list({record.case.key: record for record in self.records}.values())
 
-    def measured(self) -> list[Record]:
+    def measured_records(self) -> list[Record]:
         """The last record of each case that has a plausible time."""
-        return [one for one in self.latest() if one.outcome is Outcome.MEASURED]
+        return [record for record in self.latest_records() if record.outcome is MeasurementOutcome.MEASURED]
 
     def append(self, record: Record) -> None:
         """Write one record to disk at once."""
@@ -142,7 +144,7 @@ class RawFolder:
     def write_tables(self, backend: str, version: str) -> list[Path]:
         """One ``<operator>.csv.gz`` per operator that has measurements; the same bytes for the same measurements."""
         by_operator: dict[str, list[Record]] = {}
-        for record in self.measured():
+        for record in self.measured_records():
             by_operator.setdefault(record.case.operator, []).append(record)
         written = []
         for operator, records in by_operator.items():
@@ -166,7 +168,7 @@ def open_folder(path: Path, setup: Mapping[str, Value], resume: bool) -> RawFold
         fix = "add --resume to go on with them, or give another folder"
         raise InputError("raw", str(path), "holds measurements already", fix)
     if there and about.is_file():
-        _same_setup(_setup(about), setup)
+        _require_same_setup(_setup(about), setup)
     path.mkdir(parents=True, exist_ok=True)
     about.write_text(json.dumps(dict(setup), indent=1) + "\n", encoding="utf-8")
     records, whole = _parse(path, there)
@@ -186,15 +188,15 @@ def _content(path: Path) -> str:
 
 def _setup(path: Path) -> dict[str, Value]:
     try:
-        found = json.loads(_content(path))
+        setup = json.loads(_content(path))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        setup = None
+    if not isinstance(setup, dict):
         raise InputError("raw", path.name, "is no JSON object", "measure into another folder")
-    return found
+    return setup
 
 
-def _same_setup(before: Mapping[str, Value], now: Mapping[str, Value]) -> None:
+def _require_same_setup(before: Mapping[str, Value], now: Mapping[str, Value]) -> None:
     for name in before.keys() & now.keys():
         if before[name] != now[name]:
             bound = f"the folder's measurements are of {before[name]!r}"

@@ -2,7 +2,7 @@
 
 The order of a run: recognise the SKU, measure small operators, then all others interleaved until the budget is spent,
 then collectives, fit, whole steps. Every measurement is on disk before the next begins; see
-``docs/calibration-run.md``.
+``docs/how-to/measure-a-gpu.md``.
 """
 
 from __future__ import annotations
@@ -23,26 +23,34 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table as Grid
 
 from calibration.bench import Workbench
-from calibration.cases import FULL, QUICK, TINY, Scope, all_cases, collective_cases, interleaved
+from calibration.cases import FULL, QUICK, TINY, Scope, all_cases, collective_cases, interleaved_cases
 from calibration.compare import compare
 from calibration.device import Device, StateLog, chosen_sku, gpu_state, load_torch, read_device
-from calibration.fit_measured import Fitted, calibration_of, fit_measured
+from calibration.fit_measured import MeasuredFit, calibration_of, fit_measured
 from calibration.links import measure_collectives
 from calibration.measure import Effort
-from calibration.records import Case, Outcome, RawFolder, Record, Value, open_folder
+from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record, Value, open_folder
 from calibration.scatter import write_page
-from calibration.session import Report, Session, formats_of, usable_formats
-from calibration.whole_step import SHAPES, STEPS, TINY_SHAPES, TINY_STEPS, StepCheck, step_checks, uncalibrated
+from calibration.session import ProgressReport, Session, formats_of, usable_formats
+from calibration.whole_step import (
+    SHAPES,
+    STEPS,
+    TINY_SHAPES,
+    TINY_STEPS,
+    StepCheck,
+    step_checks,
+    uncalibrated_operators,
+)
 from hardware_db import Calibration, GpuSku, load_hardware
 from planner.core import CALIBRATION, InputError
 
-QUICK_S, FULL_S = 180.0, 1200.0
+QUICK_BUDGET_S, FULL_BUDGET_S = 180.0, 1200.0
 """Budgets of a run [s]."""
 MEASURING_SHARE = 0.8
 """Share of the budget for kernels; the rest is for collectives, fitting and whole steps."""
-FIRST = ("elementwise", "copy", "launch", "host_device")
+FIRST_OPERATORS = ("elementwise", "copy", "launch", "host_device")
 """Operators that are measured completely before the others begin: few cases, short, and needed by every step."""
-MOST_REFUSED = 0.05
+MAX_IMPLAUSIBLE_SHARE = 0.05
 """Share of implausible measurements from which on the SKU is taken for a wrong one."""
 
 
@@ -65,12 +73,12 @@ def extent_of(kind: str, quick: bool, budget_s: float | None = None) -> Extent:
         raise InputError("budget_s", budget_s, "must be greater than 0", "give seconds, or leave it out")
     if kind == "cpu":
         effort = Effort(warmups=1, replays=3, replay_s=2e-4, total_s=0.05, calls=8)
-        return Extent(TINY, effort, budget_s or QUICK_S)
+        return Extent(TINY, effort, budget_s or QUICK_BUDGET_S)
     if quick:
         effort = Effort(warmups=2, replays=5, replay_s=3e-4, total_s=0.15, least_s=2e-3)
-        return Extent(QUICK, effort, budget_s or QUICK_S)
+        return Extent(QUICK, effort, budget_s or QUICK_BUDGET_S)
     effort = Effort(warmups=3, replays=7, replay_s=1e-3, total_s=0.3, least_s=1e-2)
-    return Extent(FULL, effort, budget_s or FULL_S)
+    return Extent(FULL, effort, budget_s or FULL_BUDGET_S)
 
 
 def run_command(
@@ -118,26 +126,26 @@ def calibrate_device(
     started = time.monotonic()
     if out.suffix != ".json":
         raise InputError("out", str(out), "must end in .json", f"write to {out.stem}.json")
-    found = read_device(device)
-    record = chosen_sku(found, sku, load_hardware().skus)
-    extent = extent_of(found.kind, quick, budget_s)
-    folder = open_folder(raw or out.with_name(f"{out.stem}-raw"), _setup(found, record), resume)
-    console.print(f"[bold]{found.name}[/] as {record.id}; {found.stack}; raw measurements in {folder.path}")
-    session = Session(_bench(found, record), record, extent.effort, folder)
-    before = gpu_state(found)
-    with StateLog(found, folder.path / "state.csv"):
-        refused = _measure(session, extent, found, started, console)
-        folder.write_tables("torch", found.versions["torch"])
-        _check_refused(folder.latest(), record)
-        fitted, missing = fit_measured(folder.path, record)
+    gpu = read_device(device)
+    sku_record = chosen_sku(gpu, sku, load_hardware().skus)
+    extent = extent_of(gpu.kind, quick, budget_s)
+    folder = open_folder(raw or out.with_name(f"{out.stem}-raw"), _setup(gpu, sku_record), resume)
+    console.print(f"[bold]{gpu.name}[/] as {sku_record.id}; {gpu.stack}; raw measurements in {folder.path}")
+    session = Session(_bench(gpu, sku_record), sku_record, extent.effort, folder)
+    before = gpu_state(gpu)
+    with StateLog(gpu, folder.path / "state.csv"):
+        refused = _measure(session, extent, gpu, started, console)
+        folder.write_tables("torch", gpu.versions["torch"])
+        _check_refused(folder.latest_records(), sku_record)
+        fitted, missing = fit_measured(folder.path, sku_record)
         for key, why in missing.items():
             console.print(f"not fitted, left to the roofline: {key} ({why})", markup=False)
-        note = "; ".join([_note(found, refused, missing, before), rates(folder.measured())])
-        calibration = calibration_of(fitted, record, found.stack, date.today(), _source(found), note)
+        note = "; ".join([_note(gpu, refused, missing, before), transfer_summary(folder.measured_records())])
+        calibration = calibration_of(fitted, sku_record, gpu.stack, date.today(), _source(gpu), note)
         _write(out, calibration, fitted, console)
         if whole_step or (whole_step is None and not quick):
-            _check_steps(session, calibration, found, console)
-    (folder.path / "state.json").write_text(json.dumps({"before": before, "after": gpu_state(found)}), encoding="utf-8")
+            _check_steps(session, calibration, gpu, console)
+    (folder.path / "state.json").write_text(json.dumps({"before": before, "after": gpu_state(gpu)}), encoding="utf-8")
     return calibration
 
 
@@ -172,7 +180,7 @@ def read_calibration(path: Path) -> Calibration:
     if not isinstance(fields, dict):
         raise InputError("calibration", str(path), "must be one JSON object", "give a file that `run` wrote")
     try:
-        return Calibration(**CALIBRATION.brought_up(fields))
+        return Calibration(**CALIBRATION.upgrade(fields))
     except RecursionError:  # a value that can be read and not be shown
         raise InputError("calibration", str(path), "is nested too deeply", "give a file that `run` wrote") from None
 
@@ -198,10 +206,10 @@ def _measure(session: Session, extent: Extent, device: Device, started: float, c
     if not dtypes:
         raise InputError("device", device.name, f"multiplies no matrices: {refused}", "check driver and torch")
     cases = all_cases(extent.scope, dtypes, device.gpus, device.kind == "cuda")
-    small = {name: listed for name, listed in cases.items() if name in FIRST}
-    large = {name: listed for name, listed in cases.items() if name not in FIRST}
+    small = {name: listed for name, listed in cases.items() if name in FIRST_OPERATORS}
+    large = {name: listed for name, listed in cases.items() if name not in FIRST_OPERATORS}
     with _progress(console) as report:
-        left = session.run(interleaved(small) + interleaved(large), deadline, report)
+        left = session.run(interleaved_cases(small) + interleaved_cases(large), deadline, report)
     if device.gpus > 1:
         links = collective_cases(extent.scope, device.gpus, dtypes[0])
         measure_collectives(session.folder, links, session.sku, device.kind, extent.effort)
@@ -210,11 +218,13 @@ def _measure(session: Session, extent: Extent, device: Device, started: float, c
     else:
         console.print("CPU: GPU-only parts (CUDA graphs, host and peer transfers, collectives) skipped")
     _report_outcomes(session.folder, left, refused, console)
-    console.print(f"largest transfers and launches: {rates(session.folder.measured())}", markup=False)
+    console.print(
+        f"largest transfers and launches: {transfer_summary(session.folder.measured_records())}", markup=False
+    )
     return refused
 
 
-def rates(records: Sequence[Record]) -> str:
+def transfer_summary(records: Sequence[Record]) -> str:
     """Bandwidth of the largest copy and transfers [bytes/s] and the time of a launch [s], in one line."""
     best: dict[str, tuple[int, float]] = {}
     launches = {}
@@ -227,20 +237,20 @@ def rates(records: Sequence[Record]) -> str:
             size = case.number("bytes")
             best[how] = max(best.get(how, (0, 0.0)), (size, size / record.latency_s))
     return ", ".join(
-        f"{how} {one}" for how, one in ({h: f"{r:.3g} bytes/s" for h, (_, r) in best.items()} | launches).items()
+        f"{how} {value}" for how, value in ({h: f"{r:.3g} bytes/s" for h, (_, r) in best.items()} | launches).items()
     )
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Report]:
+def _progress(console: Console) -> Iterator[ProgressReport]:
     columns = (TextColumn("measuring"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.description}"), console=console) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda share, key: bar.update(task, completed=share, description=key[:60])
 
 
-def _report_outcomes(folder: RawFolder, left: Sequence[Case], refused: dict[str, str], console: Console) -> None:
-    records = folder.latest()
+def _report_outcomes(folder: RawFolder, left: Sequence[KernelCase], refused: dict[str, str], console: Console) -> None:
+    records = folder.latest_records()
     counts = Counter(str(record.outcome) for record in records)
     console.print("cases: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items()))
     for dtype, words in refused.items():
@@ -252,16 +262,16 @@ def _report_outcomes(folder: RawFolder, left: Sequence[Case], refused: dict[str,
             f"budget spent: {len(left)} cases left out ({listed}); --resume with a larger budget measures them"
         )
     for record in records:
-        if record.outcome is Outcome.IMPLAUSIBLE:
+        if record.outcome is MeasurementOutcome.IMPLAUSIBLE:
             console.print(f"refused: {record.note}", markup=False)
-    skipped = [record for record in records if record.outcome is Outcome.OUT_OF_MEMORY]
+    skipped = [record for record in records if record.outcome is MeasurementOutcome.OUT_OF_MEMORY]
     if skipped:
         console.print(f"out of memory, skipped: {len(skipped)} cases, e.g. {skipped[0].case.key}", markup=False)
 
 
 def _check_refused(records: Sequence[Record], sku: GpuSku) -> None:
-    beyond = [record for record in records if record.outcome is Outcome.IMPLAUSIBLE]
-    if len(beyond) > MOST_REFUSED * max(len(records), 20):
+    beyond = [record for record in records if record.outcome is MeasurementOutcome.IMPLAUSIBLE]
+    if len(beyond) > MAX_IMPLAUSIBLE_SHARE * max(len(records), 20):
         bound = f"{len(beyond)} of {len(records)} measurements beat the peaks of {sku.id}, e.g. {beyond[0].note}"
         raise InputError("sku", sku.id, bound, "give the right --sku, or correct the SKU's peaks")
 
@@ -271,17 +281,17 @@ def _source(device: Device) -> str:
 
 
 def _note(device: Device, refused: dict[str, str], missing: dict[str, str], before: dict[str, str]) -> str:
-    parts = ["PyTorch's own kernels, not an engine's; replays of CUDA graphs, random data, cache flushed"]
+    notes = ["PyTorch's own kernels, not an engine's; replays of CUDA graphs, random data, cache flushed"]
     if device.kind == "cpu":
-        parts = ["measured on a CPU to try the program: says nothing about this SKU, do not plan with it"]
-    parts += [f"{dtype} not available" for dtype in refused]
-    parts += [f"{key} not fitted: too few measurements" for key in missing]
+        notes = ["measured on a CPU to try the program: says nothing about this SKU, do not plan with it"]
+    notes += [f"{dtype} not available" for dtype in refused]
+    notes += [f"{key} not fitted: too few measurements" for key in missing]
     if before:
-        parts.append("state before: " + ", ".join(f"{name} {value}" for name, value in before.items()))
-    return "; ".join(parts)
+        notes.append("state before: " + ", ".join(f"{name} {value}" for name, value in before.items()))
+    return "; ".join(notes)
 
 
-def _write(out: Path, calibration: Calibration, fitted: dict[str, Fitted], console: Console) -> None:
+def _write(out: Path, calibration: Calibration, fitted: dict[str, MeasuredFit], console: Console) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(document(calibration), encoding="utf-8")
     page = out.with_suffix(".html")
@@ -295,8 +305,11 @@ def _write(out: Path, calibration: Calibration, fitted: dict[str, Fitted], conso
     console.print(grid)
     console.print("coefficients [90 % interval]", markup=False)
     for key, fit in calibration.kernels.items():
-        free = {name: one for name, one in fit.parameters.items() if one.low < one.high}
-        values = ", ".join(f"{name} {one.value:.3g} [{one.low:.3g}, {one.high:.3g}]" for name, one in free.items())
+        free = {name: coefficient for name, coefficient in fit.parameters.items() if coefficient.low < coefficient.high}
+        values = ", ".join(
+            f"{name} {coefficient.value:.3g} [{coefficient.low:.3g}, {coefficient.high:.3g}]"
+            for name, coefficient in free.items()
+        )
         console.print(f"  {key}: {values}", markup=False)
     console.print(f"wrote {out} and {page}")
 
@@ -313,10 +326,10 @@ def _check_steps(session: Session, calibration: Calibration, device: Device, con
     """Whole steps against the composed prediction: printed, and kept beside the raw measurements."""
     tiny = device.kind == "cpu"
     shapes, steps = (TINY_SHAPES, TINY_STEPS) if tiny else (SHAPES, STEPS)
-    stopwatch = session.stopwatch(Case("whole_step", {}))
+    stopwatch = session.stopwatch(KernelCase("whole_step", {}))
     sizes = (session.bench, stopwatch, session.effort, calibration, session.sku)
     checks, notes = step_checks(*sizes, shapes, steps)
-    lacking = uncalibrated(calibration, experts=True)
+    lacking = uncalibrated_operators(calibration, experts=True)
     grid = Grid(title="whole steps (not used for the fit)")
     for heading in ("model", "step", "measured ms", "predicted ms", "error"):
         grid.add_column(heading, justify="left" if heading in ("model", "step") else "right")

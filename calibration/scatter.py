@@ -9,48 +9,50 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.fit_measured import Fitted
+from calibration.fit_measured import MeasuredFit
 from calibration.tables import FloatArray
 
-SIDE = 320
-MARGIN = 46
-MOST_POINTS = 800
+SIDE, MARGIN = 320, 46
+"""Side of a plot, and room for its labels [px]."""
+MAX_POINTS = 800
 """Points drawn per operator; a page of tens of thousands would be slow."""
 STYLE = "body{font:14px system-ui;margin:2em} figure{display:inline-block;margin:8px} figcaption{font-weight:600}"
 
 
-def write_page(path: Path, fitted: Iterable[Fitted], title: str) -> None:
+def write_page(path: Path, fitted: Iterable[MeasuredFit], title: str) -> None:
     """Write the page."""
-    figures = "\n".join(_figure(one) for one in fitted)
+    figures = "\n".join(_figure(measured_fit) for measured_fit in fitted)
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
     intro = "Fitted against measured time of a call. Line: equal; dashes: 20 % off. Seconds, both axes logarithmic."
     body = f"<h1>{html.escape(title)}</h1><p>{intro}</p>\n{figures}"
     path.write_text(f"{head}<style>{STYLE}</style>{body}</html>\n", encoding="utf-8")
 
 
-def _figure(one: Fitted) -> str:
-    low = 10.0 ** math.floor(math.log10(min(one.measured_s.min(), one.fitted_s.min())))
-    high = 10.0 ** math.ceil(math.log10(max(one.measured_s.max(), one.fitted_s.max())))
+def _figure(measured_fit: MeasuredFit) -> str:
+    """A scatter plot as HTML with its caption."""
+    low = 10.0 ** math.floor(math.log10(min(measured_fit.measured_s.min(), measured_fit.fitted_s.min())))
+    high = 10.0 ** math.ceil(math.log10(max(measured_fit.measured_s.max(), measured_fit.fitted_s.max())))
     high = max(high, 10.0 * low)
 
     def place(seconds: float) -> float:
         return (math.log10(seconds) - math.log10(low)) / (math.log10(high) - math.log10(low)) * SIDE
 
-    parts = [_line(place(low), place(low), place(high), place(high), "#888", "")]
+    elements = [_line(place(low), place(low), place(high), place(high), "#888", "")]
     for off in (1.2, 1.0 / 1.2):
-        parts.append(_line(place(low), place(low * off), place(high), place(high * off), "#bbb", "4 3"))
-    for x, y in _thinned(one.measured_s, one.fitted_s):
-        parts.append(f'<circle cx="{MARGIN + place(x):.1f}" cy="{SIDE - place(y) + 8:.1f}" r="2" fill="#1f6feb66"/>')
+        elements.append(_line(place(low), place(low * off), place(high), place(high * off), "#bbb", "4 3"))
+    for x, y in _drawn_points(measured_fit.measured_s, measured_fit.fitted_s):
+        elements.append(f'<circle cx="{MARGIN + place(x):.1f}" cy="{SIDE - place(y) + 8:.1f}" r="2" fill="#1f6feb66"/>')
     decades = range(round(math.log10(low)), round(math.log10(high)) + 1)
     for decade in decades:
         at = place(10.0**decade)
-        parts.append(f'<text x="{MARGIN + at:.0f}" y="{SIDE + 26}" text-anchor="middle">1e{decade}</text>')
-        parts.append(f'<text x="{MARGIN - 4}" y="{SIDE - at + 12:.0f}" text-anchor="end">1e{decade}</text>')
-    parts.append(f'<text x="{MARGIN + SIDE / 2:.0f}" y="{SIDE + 42}" text-anchor="middle">measured, s</text>')
+        elements.append(f'<text x="{MARGIN + at:.0f}" y="{SIDE + 26}" text-anchor="middle">1e{decade}</text>')
+        elements.append(f'<text x="{MARGIN - 4}" y="{SIDE - at + 12:.0f}" text-anchor="end">1e{decade}</text>')
+    elements.append(f'<text x="{MARGIN + SIDE / 2:.0f}" y="{SIDE + 42}" text-anchor="middle">measured, s</text>')
     frame = f'<rect x="{MARGIN}" y="8" width="{SIDE}" height="{SIDE}" fill="none" stroke="#444"/>'
     size = f'width="{SIDE + MARGIN + 20}" height="{SIDE + 50}" font-size="11" font-family="system-ui"'
-    label = f"{one.key}: {100 * one.fit.median_error:.1f} % held-out median, {len(one.measured_s)} measurements"
-    drawn = "".join(parts)
+    error, count = 100 * measured_fit.fit.median_error, len(measured_fit.measured_s)
+    label = f"{measured_fit.key}: {error:.1f} % held-out median, {count} measurements"
+    drawn = "".join(elements)
     return f'<figure><figcaption>{html.escape(label)}</figcaption><svg {size} role="img">{frame}{drawn}</svg></figure>'
 
 
@@ -59,6 +61,6 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str) 
     return f'<line {ends} stroke="{colour}" stroke-dasharray="{dashes}"/>'
 
 
-def _thinned(x: FloatArray, y: FloatArray) -> list[tuple[float, float]]:
-    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int))
+def _drawn_points(x: FloatArray, y: FloatArray) -> list[tuple[float, float]]:
+    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int))
     return list(zip(x[chosen].tolist(), y[chosen].tolist(), strict=True))

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from calibration.bench import UNAVAILABLE, Workbench
 from calibration.measure import CudaStopwatch, Effort, HostStopwatch, Stopwatch, flush_buffer, is_cold, time_calls
-from calibration.plausible import implausible
-from calibration.records import Case, Outcome, RawFolder, Record
+from calibration.plausible import implausibility
+from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record
 from calibration.workloads import build
 from hardware_db import GpuSku
 from planner.core import InputError, PlannerError
 
-UNGRAPHED = ("launch eager", "host_device")
+UNGRAPHED_CASES = ("launch eager", "host_device")
 """Cases that are timed call by call: eager launches are what is measured, pageable copies cannot be recorded."""
-Report = Callable[[float, str], None]
+ProgressReport = Callable[[float, str], None]
 """Called after every case with the share done, of cases or of the budget, whichever is larger, and the case's key."""
 
 
@@ -32,12 +32,12 @@ class Session:
     _graphed: Stopwatch | None = field(default=None, init=False)
     _ungraphed: Stopwatch | None = field(default=None, init=False)
 
-    def stopwatch(self, case: Case) -> Stopwatch:
+    def stopwatch(self, case: KernelCase) -> Stopwatch:
         """The way to time a case."""
         if self._graphed is None or self._ungraphed is None:
             self._graphed, self._ungraphed = self._stopwatches()
         name = f"{case.operator} {case.fields.get('mode', '')}".strip()
-        return self._ungraphed if name in UNGRAPHED else self._graphed
+        return self._ungraphed if name in UNGRAPHED_CASES else self._graphed
 
     def _stopwatches(self) -> tuple[Stopwatch, Stopwatch]:
         if not self.bench.cuda:
@@ -46,13 +46,15 @@ class Session:
         buffer = flush_buffer(torch, self.bench.device, self.bench.l2_bytes)
         return CudaStopwatch(torch, buffer), CudaStopwatch(torch, buffer, graphs=False)
 
-    def run(self, cases: Sequence[Case], deadline_s: float, report: Report = lambda *_: None) -> list[Case]:
+    def run(
+        self, cases: Sequence[KernelCase], deadline_s: float, report: ProgressReport = lambda *_: None
+    ) -> list[KernelCase]:
         """Measure the cases that the folder does not have yet, until `deadline_s` of the clock; returns what is left.
 
         Raises:
             InputError: the GPU failed in a way that spoils everything after; running again skips that case.
         """
-        done, start = self.folder.done(), self.clock()
+        done, start = self.folder.finished_keys(), self.clock()
         waiting = [case for case in cases if case.key not in done]
         for index, case in enumerate(waiting):
             now = self.clock()
@@ -63,30 +65,30 @@ class Session:
             report(min(1.0, max((index + 1) / len(waiting), spent)), case.key)
         return []
 
-    def measure(self, case: Case) -> Record:
+    def measure(self, case: KernelCase) -> Record:
         """One case, with every way it can go as an outcome."""
         record = self._attempt(case)
-        if record.outcome is Outcome.OUT_OF_MEMORY and self.bench.cuda:
+        if record.outcome is MeasurementOutcome.OUT_OF_MEMORY and self.bench.cuda:
             self.bench.torch.cuda.empty_cache()
             return self._attempt(case)
         return record
 
-    def _attempt(self, case: Case) -> Record:
+    def _attempt(self, case: KernelCase) -> Record:
         try:
-            return self._timed(case)
+            return self._timed_record(case)
         except PlannerError:
             raise
         except UNAVAILABLE as error:
-            return self._failed(case, error)
+            return self._failed_record(case, error)
 
-    def _timed(self, case: Case) -> Record:
+    def _timed_record(self, case: KernelCase) -> Record:
         work = build(case, self.bench)
         with self.bench.torch.inference_mode():
             timing = time_calls(work.calls, self.stopwatch(case), self.effort)
-        why = implausible(case, timing.latency_s, self.sku, work.rotated_bytes, self.bench.l2_bytes)
+        why = implausibility(case, timing.latency_s, self.sku, work.rotated_bytes, self.bench.l2_bytes)
         return Record(
             case,
-            Outcome.IMPLAUSIBLE if why else Outcome.MEASURED,
+            MeasurementOutcome.IMPLAUSIBLE if why else MeasurementOutcome.MEASURED,
             timing.latency_s,
             work.kernel,
             timing.scatter,
@@ -95,11 +97,11 @@ class Session:
             why,
         )
 
-    def _failed(self, case: Case, error: Exception) -> Record:
+    def _failed_record(self, case: KernelCase, error: Exception) -> Record:
         words = " ".join(str(error).split())[:300] or type(error).__name__
         if isinstance(error, self.bench.torch.cuda.OutOfMemoryError) or "can't allocate memory" in words:
-            return Record(case, Outcome.OUT_OF_MEMORY, note=words)
-        record = Record(case, Outcome.UNAVAILABLE, note=words)
+            return Record(case, MeasurementOutcome.OUT_OF_MEMORY, note=words)
+        record = Record(case, MeasurementOutcome.UNAVAILABLE, note=words)
         if "CUDA error" in words:
             self.folder.append(record)
             raise InputError(case.key, words, "the GPU failed and must be set up anew", "run again with --resume")
@@ -113,9 +115,9 @@ def usable_formats(session: Session, formats: Sequence[str]) -> tuple[list[str],
     """
     usable, refused = [], {}
     for dtype in formats:
-        case = Case("gemm", {"dtype": dtype, "m": 32, "n": 256, "k": 256})
+        case = KernelCase("gemm", {"dtype": dtype, "m": 32, "n": 256, "k": 256})
         record = session.measure(case)
-        if record.outcome in (Outcome.UNAVAILABLE, Outcome.OUT_OF_MEMORY):
+        if record.outcome in (MeasurementOutcome.UNAVAILABLE, MeasurementOutcome.OUT_OF_MEMORY):
             refused[dtype] = record.note
         else:
             usable.append(dtype)

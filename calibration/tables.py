@@ -1,6 +1,6 @@
 """Measured tables as columns: one CSV file (plain or gzip) per operator, the header names the columns.
 
-The files are those of the table layout documented in ``docs/calibration.md``: seconds, bytes, token counts.
+The files are those of the table layout documented in ``docs/explanation/calibration.md``: seconds, bytes, token counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TABLE_BYTES = 500_000_000
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """Columns of one length: numbers as float64, everything else as text."""
 
     columns: Mapping[str, NDArray[Any]]
@@ -43,13 +43,13 @@ class Table:
         """A column of text."""
         return self[name].astype(np.str_)
 
-    def rows(self, chosen: Mask | NDArray[np.intp]) -> Table:
+    def rows(self, chosen: Mask | NDArray[np.intp]) -> ColumnTable:
         """The chosen rows, by mask or by index."""
-        return Table({name: column[chosen] for name, column in self.columns.items()})
+        return ColumnTable({name: column[chosen] for name, column in self.columns.items()})
 
-    def with_columns(self, **more: FloatArray) -> Table:
+    def with_columns(self, **more: FloatArray) -> ColumnTable:
         """The same rows with further columns."""
-        return Table({**self.columns, **more})
+        return ColumnTable({**self.columns, **more})
 
     def keys(self, *names: str) -> NDArray[np.intp]:
         """A number for each distinct combination of the named columns, per row."""
@@ -60,7 +60,7 @@ class Table:
         return np.unique(codes, return_inverse=True)[1]
 
 
-def read_table(folder: Path, name: str) -> Table | None:
+def read_table(folder: Path, name: str) -> ColumnTable | None:
     """The table ``<name>.csv`` or ``<name>.csv.gz`` of a folder; None where there is neither.
 
     Raises:
@@ -73,12 +73,12 @@ def read_table(folder: Path, name: str) -> Table | None:
     return None
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path) -> ColumnTable:
     """The table of one CSV file, plain or gzip, whatever its name; raises InputError as `read_table` does."""
     return _parse(path.name, _text(path))
 
 
-def write_table(path: Path, table: Table) -> None:
+def write_table(path: Path, table: ColumnTable) -> None:
     """Write a table as plain CSV that `read_table` reads back; numbers with ten significant digits."""
     columns = [
         [f"{value:.10g}" for value in column.tolist()] if column.dtype.kind == "f" else column.tolist()
@@ -104,7 +104,7 @@ def _text(path: Path) -> str:
     return text
 
 
-def _parse(name: str, text: str) -> Table:
+def _parse(name: str, text: str) -> ColumnTable:
     try:
         rows = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
@@ -115,7 +115,7 @@ def _parse(name: str, text: str) -> Table:
     wrong = next((i for i, row in enumerate(rows) if len(row) != width), None)
     if wrong is not None:
         raise InputError(f"{name} line {wrong + 1}", rows[wrong], f"must have {width} cells", "correct that line")
-    return Table({column: _typed(values) for column, *values in zip(*rows, strict=True)})
+    return ColumnTable({column: _typed(values) for column, *values in zip(*rows, strict=True)})
 
 
 def _typed(values: list[str]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Microsoft Vidur's profiles as tables of ``docs/calibration.md``.
+"""Microsoft Vidur's profiles as tables of ``docs/explanation/calibration.md``.
 
 The repository https://github.com/microsoft/vidur (MIT; read 2026-11-22) keeps them as CSV:
 ``data/profiling/compute/<device>/<organisation>/<model>/{mlp,attention}.csv`` and
@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from calibration.assemble import ENGINES
-from calibration.imported import Imported, joined, need, numbers, read_columns, text_column
-from calibration.tables import FloatArray, Mask, Table
+from calibration.imported import Imported, joined_tables, number_column, read_columns, require_columns, text_column
+from calibration.tables import ColumnTable, FloatArray, Mask
 from planner.core import InputError, UnknownNameError
 
 ADDRESS = "https://github.com/microsoft/vidur (MIT), profiles"
 VERSION = "vidur"
 """Stands where an engine's version would: the profiles name none."""
-MS = 1e-3
+S_PER_MS = 1e-3
+"""Seconds in a millisecond, the unit of the profiles."""
 FILES = ("mlp.csv", "attention.csv", "all_reduce.csv", "send_recv.csv")
 MLP_SIZES = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "num_tokens", "num_tensor_parallel_workers")
 ATTENTION_SIZES = ("n_embd", "n_q_head", "n_kv_head", "num_tensor_parallel_workers", "batch_size")
@@ -51,17 +52,17 @@ def read_vidur(folder: Path, network: Path | None, engine: str) -> Imported:
         fix = "give data/profiling/compute/<device> of Vidur"
         raise InputError("folder", str(folder), f"has none of {', '.join(FILES)}", fix)
     for kind in ("compute", "network"):
-        _one_device(files, kind)
-    said: list[str] = []
-    parts: dict[str, list[Table]] = {}
+        _require_one_device(files, kind)
+    left_out: list[str] = []
+    by_name: dict[str, list[ColumnTable]] = {}
     for path in files:
         theirs = read_columns(path)
-        for name, table in _converted(path, theirs, ENGINES[engine], said):
+        for name, table in _converted_tables(path, theirs, ENGINES[engine], left_out):
             if len(table):
-                parts.setdefault(name, []).append(table)
+                by_name.setdefault(name, []).append(table)
     described = ", ".join(_place(path) for path in files)
-    tables = {name: joined(some) for name, some in parts.items()}
-    return Imported(tables, f"{ADDRESS}: {described}", tuple(said))
+    tables = {name: joined_tables(pieces) for name, pieces in by_name.items()}
+    return Imported(tables, f"{ADDRESS}: {described}", tuple(left_out))
 
 
 def _profiles(folder: Path) -> list[Path]:
@@ -71,7 +72,7 @@ def _profiles(folder: Path) -> list[Path]:
     return [path for path in folder.resolve().rglob("*.csv") if path.name in FILES]
 
 
-def _one_device(files: list[Path], kind: str) -> None:
+def _require_one_device(files: list[Path], kind: str) -> None:
     """Raise InputError where the files are of several devices (or topologies), by their place in the repository."""
     parts = [path.parts[:-1] for path in files]
     places = [(some, max(i for i, part in enumerate(some) if part == kind)) for some in parts if kind in some]
@@ -89,44 +90,46 @@ def _place(path: Path) -> str:
     return "/".join(parts[start:])
 
 
-def _converted(path: Path, theirs: Table, backend: str, said: list[str]) -> list[tuple[str, Table]]:
+def _converted_tables(
+    path: Path, theirs: ColumnTable, backend: str, left_out: list[str]
+) -> list[tuple[str, ColumnTable]]:
     if path.name == "mlp.csv":
-        need(theirs, path.name, (*MLP_SIZES, "use_gated_mlp"))
-        products = [*_products(path, theirs, backend)]
-        return [("gemm", table) for table in products] + [("mlp", table) for table in _passes(path, theirs, said)]
+        require_columns(theirs, path.name, (*MLP_SIZES, "use_gated_mlp"))
+        products = [*_gemm_tables(path, theirs, backend)]
+        return [("gemm", table) for table in products] + [("mlp", table) for table in _passes(path, theirs, left_out)]
     if path.name == "attention.csv":
-        need(theirs, path.name, (*ATTENTION_SIZES, *LENGTHS, "attention_backend"))
+        require_columns(theirs, path.name, (*ATTENTION_SIZES, *LENGTHS, "attention_backend"))
         return _attention(path, theirs, backend)
     if path.name == "send_recv.csv":
-        said.append(f"{_place(path)}: no operator of a calibration")
+        left_out.append(f"{_place(path)}: no operator of a calibration")
         return []
-    return [("collectives", _all_reduce(path, theirs, backend, said))]
+    return [("collectives", _all_reduce(path, theirs, backend, left_out))]
 
 
-def _is_true(theirs: Table, column: str) -> Mask:
+def _is_true(theirs: ColumnTable, column: str) -> Mask:
     return np.isin(np.char.lower(theirs.text(column)), ("true", "1", "1.0"))
 
 
-def _median_s(path: Path, theirs: Table, op: str) -> FloatArray | None:
+def _median_s(path: Path, theirs: ColumnTable, op: str) -> FloatArray | None:
     """Times [s] of an operator, NaN where it was not measured; None where the file lacks it."""
     column = f"time_stats.{op}.median"
-    return numbers(theirs, path.name, column) * MS if column in theirs.columns else None
+    return number_column(theirs, path.name, column) * S_PER_MS if column in theirs.columns else None
 
 
-def _measured(columns: dict[str, np.ndarray]) -> Table:
+def _timed_rows(columns: dict[str, np.ndarray]) -> ColumnTable:
     """The rows with a time: an empty cell says that this model or phase has no such operator."""
-    table = Table(columns)
+    table = ColumnTable(columns)
     return table.rows(~np.isnan(table["latency_s"]))
 
 
-def _stack(rows: int, backend: str, kernel: str) -> dict[str, np.ndarray]:
+def _engine_columns(rows: int, backend: str, kernel: str) -> dict[str, np.ndarray]:
     names = {"backend": backend, "backend_version": VERSION, "kernel": kernel}
     return {name: text_column(rows, value) for name, value in names.items()}
 
 
-def _products(path: Path, theirs: Table, backend: str) -> list[Table]:
+def _gemm_tables(path: Path, theirs: ColumnTable, backend: str) -> list[ColumnTable]:
     """Shapes (n, k) on one worker: query-key-value, output, gate and up together, down."""
-    size = {name: numbers(theirs, path.name, name) for name in MLP_SIZES}
+    size = {name: number_column(theirs, path.name, name) for name in MLP_SIZES}
     hidden, tp = size["n_embd"], size["num_tensor_parallel_workers"]
     width = size["n_expanded_embd"] / tp
     heads = (size["n_head"] + 2.0 * size["n_kv_head"]) * hidden / size["n_head"] / tp
@@ -137,43 +140,45 @@ def _products(path: Path, theirs: Table, backend: str) -> list[Table]:
         "mlp_up_proj": (up, hidden),
         "mlp_down_proj": (hidden, width),
     }
-    found = []
+    tables = []
     for op, (n, k) in shapes.items():
         seconds = _median_s(path, theirs, op)
         if seconds is not None:
             dtype = {"dtype": text_column(len(theirs), "bf16")}
             sizes = {"m": size["num_tokens"], "n": n, "k": k, "latency_s": seconds}
-            found.append(_measured({**_stack(len(theirs), backend, "torch linear, fp16"), **dtype, **sizes}))
-    return found
+            tables.append(
+                _timed_rows({**_engine_columns(len(theirs), backend, "torch linear, fp16"), **dtype, **sizes})
+            )
+    return tables
 
 
-def _passes(path: Path, theirs: Table, said: list[str]) -> list[Table]:
+def _passes(path: Path, theirs: ColumnTable, left_out: list[str]) -> list[ColumnTable]:
     gated = _is_true(theirs, "use_gated_mlp")
     if not gated.all():
-        said.append(f"{_place(path)}: element-wise operators of a model without a gate, whose traffic differs")
+        left_out.append(f"{_place(path)}: element-wise operators of a model without a gate, whose traffic differs")
     rows = theirs.rows(gated)
-    size = {name: numbers(rows, path.name, name) for name in MLP_SIZES}
+    size = {name: number_column(rows, path.name, name) for name in MLP_SIZES}
     ours = {"hidden": "n_embd", "ffn": "n_expanded_embd", "num_heads": "n_head", "num_kv_heads": "n_kv_head"}
-    found = []
+    tables = []
     for op in PASSES:
         seconds = _median_s(path, rows, op)
         if seconds is not None and len(rows):
             label = {"op": text_column(len(rows), op), "tp": size["num_tensor_parallel_workers"]}
             sizes = {"num_tokens": size["num_tokens"], **{name: size[theirs_] for name, theirs_ in ours.items()}}
-            found.append(_measured({**label, **sizes, "latency_s": seconds}))
-    return found
+            tables.append(_timed_rows({**label, **sizes, "latency_s": seconds}))
+    return tables
 
 
-def _attention(path: Path, theirs: Table, backend: str) -> list[tuple[str, Table]]:
+def _attention(path: Path, theirs: ColumnTable, backend: str) -> list[tuple[str, ColumnTable]]:
     """Prompts (one chunk over what is cached) and decodes; the time to save keys and values belongs to both."""
     names = (*ATTENTION_SIZES, "prefill_chunk_size", "kv_cache_size")
-    size = {name: numbers(theirs, path.name, name) for name in names}
+    size = {name: number_column(theirs, path.name, name) for name in names}
     tp, saved_s = size["num_tensor_parallel_workers"], _median_s(path, theirs, "attn_kv_cache_save")
     added_s = np.zeros(len(theirs)) if saved_s is None else np.nan_to_num(saved_s)
     prompt = _is_true(theirs, "is_prefill")
     kernels = theirs.text("attention_backend")
-    found = []
-    for name, op, at in (
+    tables = []
+    for name, op, mask in (
         ("context_attention", "attn_prefill", prompt),
         ("generation_attention", "attn_decode", ~prompt),
     ):
@@ -183,7 +188,7 @@ def _attention(path: Path, theirs: Table, backend: str) -> list[tuple[str, Table
         new = size["prefill_chunk_size"] if op == "attn_prefill" else np.ones(len(theirs))
         formats = {column: text_column(len(theirs), "bf16") for column in ("attn_dtype", "kv_dtype")}
         columns = {
-            **_stack(len(theirs), backend, ""),
+            **_engine_columns(len(theirs), backend, ""),
             "kernel": np.char.replace(kernels, "AttentionBackend.", ""),
             **formats,
             "batch": size["batch_size"],
@@ -195,24 +200,24 @@ def _attention(path: Path, theirs: Table, backend: str) -> list[tuple[str, Table
             "window": np.zeros(len(theirs)),
             "latency_s": seconds + added_s,
         }
-        found.append((name, _measured({key: column[at] for key, column in columns.items()})))
-    return found
+        tables.append((name, _timed_rows({key: column[mask] for key, column in columns.items()})))
+    return tables
 
 
-def _all_reduce(path: Path, theirs: Table, backend: str, said: list[str]) -> Table:
+def _all_reduce(path: Path, theirs: ColumnTable, backend: str, left_out: list[str]) -> ColumnTable:
     """All-reduce inside one node. GPU time without the launch, as in a CUDA graph, which the fit expects."""
-    need(theirs, path.name, ("time_stats.all_reduce.median", "num_workers", "devices_per_node", "size"))
-    workers, inside = (numbers(theirs, path.name, name) for name in ("num_workers", "devices_per_node"))
+    require_columns(theirs, path.name, ("time_stats.all_reduce.median", "num_workers", "devices_per_node", "size"))
+    workers, inside = (number_column(theirs, path.name, name) for name in ("num_workers", "devices_per_node"))
     across = workers != inside
     if across.any():
-        said.append(f"{_place(path)}: {across.sum()} rows between nodes, which is not fitted")
+        left_out.append(f"{_place(path)}: {across.sum()} rows between nodes, which is not fitted")
     seconds = _median_s(path, theirs, "all_reduce")
     labels = {"mode": "graph", "op": "all_reduce", "dtype": "fp16"}
     columns = {
-        **_stack(len(theirs), backend, "NCCL through torch.distributed"),
+        **_engine_columns(len(theirs), backend, "NCCL through torch.distributed"),
         **{name: text_column(len(theirs), value) for name, value in labels.items()},
         "num_gpus": workers,
-        "bytes": numbers(theirs, path.name, "size"),
+        "bytes": number_column(theirs, path.name, "size"),
         "latency_s": np.full(len(theirs), np.nan) if seconds is None else seconds,
     }
-    return _measured(columns).rows(~across[~np.isnan(columns["latency_s"])])
+    return _timed_rows(columns).rows(~across[~np.isnan(columns["latency_s"])])

@@ -36,8 +36,8 @@ class Step:
     @property
     def label(self) -> str:
         """In words."""
-        parts = [f"{self.decodes} decodes x {self.context}"] if self.decodes else []
-        return ", ".join(parts + [f"chunk {new} after {past}" for new, past in self.chunks])
+        items = [f"{self.decodes} decodes x {self.context}"] if self.decodes else []
+        return ", ".join(items + [f"chunk {new} after {past}" for new, past in self.chunks])
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def predicted_s(llm: LlmSpec, step: Step, calibration: Calibration, sku: GpuSku)
     return step_time(replica, [step.context] * step.decodes, list(step.chunks)).total_s
 
 
-def uncalibrated(calibration: Calibration, experts: bool) -> list[str]:
+def uncalibrated_operators(calibration: Calibration, experts: bool) -> list[str]:
     """Keys of a step's operators that the calibration lacks, so that they are predicted at their roofline."""
     needed = ["gemm/bf16", "attention_prefill/bf16", "attention_decode/bf16", "elementwise/bf16"]
     return [key for key in needed + ["experts/bf16"] * experts if key not in calibration.kernels]
@@ -265,8 +265,8 @@ class Model:
 
         def run(x: Tensor) -> Tensor:
             projected.copy_(functional.linear(x, weights["qkv"]))
-            made: list[Any] = [call() for call in calls]
-            rows = [one.reshape(-1, width) for one in made]
+            outputs: list[Any] = [call() for call in calls]
+            rows = [output.reshape(-1, width) for output in outputs]
             return functional.linear(rows[0] if len(rows) == 1 else bench.torch.cat(rows), weights["out"])
 
         return run
@@ -280,8 +280,8 @@ class Model:
         start = step.decodes
         for new, past in step.chunks:
             cache = bench.normal(2, 1, past + new, kind.kv_heads, kind.head_dim)
-            some = slice(start, start + new)
-            calls.append(prefill_call(bench, q[some].unsqueeze(0), kv[:, some].unsqueeze(1), cache))
+            tokens = slice(start, start + new)
+            calls.append(prefill_call(bench, q[tokens].unsqueeze(0), kv[:, tokens].unsqueeze(1), cache))
             start += new
         return calls
 

@@ -14,7 +14,7 @@ from calibration.attention import decode_call, prefill_call
 from calibration.bench import BLOCK, EPSILON, FP8_LARGEST, Tensor, Workbench, quantise
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
-from calibration.records import Case
+from calibration.records import KernelCase
 from planner.core import InputError
 
 
@@ -27,7 +27,7 @@ class Work:
     rotated_bytes: float
 
 
-def build(case: Case, bench: Workbench) -> Work:
+def build(case: KernelCase, bench: Workbench) -> Work:
     """The calls of a case.
 
     Raises:
@@ -48,7 +48,7 @@ def build(case: Case, bench: Workbench) -> Work:
     return makers[case.operator](case, bench)
 
 
-def _gemm(case: Case, bench: Workbench) -> Work:
+def _gemm(case: KernelCase, bench: Workbench) -> Work:
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     dtype = str(case.fields["dtype"])
     x = bench.normal(m, k)
@@ -102,16 +102,16 @@ def _fp8_block_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
 
 def _int8_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
     torch = bench.torch
-    values = [(one * (127.0 / one.abs().max())).round().to(torch.int8) for one in (x, weight)]
+    values = [(tensor * (127.0 / tensor.abs().max())).round().to(torch.int8) for tensor in (x, weight)]
     product = torch._int_mm
     return lambda: product(values[0], values[1].t())
 
 
-def _heads(case: Case) -> tuple[int, int, int]:
+def _heads(case: KernelCase) -> tuple[int, int, int]:
     return case.number("num_heads"), case.number("num_kv_heads"), case.number("head_dim")
 
 
-def _prefill(case: Case, bench: Workbench) -> Work:
+def _prefill(case: KernelCase, bench: Workbench) -> Work:
     heads, kv_heads, dim = _heads(case)
     batch, new, past = (case.number(name) for name in ("batch", "seq_len", "prefix_len"))
     bytes_each = 4.0 * batch * (past + new) * kv_heads * dim
@@ -121,7 +121,7 @@ def _prefill(case: Case, bench: Workbench) -> Work:
     return Work(calls, f"{bench.attention_library}_prefill", bytes_each * len(caches))
 
 
-def _decode(case: Case, bench: Workbench) -> Work:
+def _decode(case: KernelCase, bench: Workbench) -> Work:
     heads, kv_heads, dim = _heads(case)
     batch, context = case.number("batch"), case.number("prefix_len") + 1
     bytes_each = 4.0 * batch * context * kv_heads * dim
@@ -169,36 +169,36 @@ def experts_call(
 ) -> Call:
     """Top-k, permutation, two grouped products, activation, un-permutation; x: (tokens, hidden)."""
     torch = bench.torch
-    up, down = (one.transpose(1, 2) for one in weights)
+    up, down = (weight.transpose(1, 2) for weight in weights)
     numbers = torch.arange(sizes.experts, device=bench.device)
     activate = bench.gated if sizes.gated else torch.nn.functional.silu
-    grouped = torch._grouped_mm if bench.grouped_products else _looped(bench, logits, sizes)
+    grouped = torch._grouped_mm if bench.grouped_products else _expert_loop(bench, logits, sizes)
 
     def call() -> Tensor:
         shares, chosen = torch.topk(logits.float().softmax(-1), sizes.visits, dim=-1)
         visited, order = torch.sort(chosen.flatten())
         ends = torch.searchsorted(visited, numbers, right=True).to(torch.int32)
         source = order // sizes.visits
-        made = grouped(activate(grouped(x[source], up, offs=ends)), down, offs=ends)
-        weighed = made * shares.flatten()[order].to(made.dtype)[:, None]
-        return torch.zeros_like(x).index_add_(0, source, weighed)
+        outputs = grouped(activate(grouped(x[source], up, offs=ends)), down, offs=ends)
+        weighted = outputs * shares.flatten()[order].to(outputs.dtype)[:, None]
+        return torch.zeros_like(x).index_add_(0, source, weighted)
 
     return call
 
 
-def _looped(bench: Workbench, logits: Tensor, sizes: ExpertSizes) -> Callable[..., Tensor]:
+def _expert_loop(bench: Workbench, logits: Tensor, sizes: ExpertSizes) -> Callable[..., Tensor]:
     """Grouped products as one product per expert in use; the routing is known beforehand, so no call waits for it."""
     chosen = bench.torch.topk(logits.float(), sizes.visits, dim=-1)[1].flatten()
     counts = bench.torch.bincount(chosen, minlength=sizes.experts).tolist()
 
     def grouped(rows: Tensor, matrices: Tensor, offs: Tensor) -> Tensor:
-        parts = zip(rows.split(counts), matrices, strict=True)
-        return bench.torch.cat([part @ matrix for part, matrix in parts if len(part)])
+        by_expert = zip(rows.split(counts), matrices, strict=True)
+        return bench.torch.cat([own_rows @ matrix for own_rows, matrix in by_expert if len(own_rows)])
 
     return grouped
 
 
-def _experts(case: Case, bench: Workbench) -> Work:
+def _experts(case: KernelCase, bench: Workbench) -> Work:
     tokens = case.number("num_tokens")
     sizes = ExpertSizes(
         experts=case.number("num_experts"),
@@ -216,7 +216,7 @@ def _experts(case: Case, bench: Workbench) -> Work:
     return Work(calls, kernel, bytes_each * len(copies))
 
 
-def _elementwise(case: Case, bench: Workbench) -> Work:
+def _elementwise(case: KernelCase, bench: Workbench) -> Work:
     """`bytes` is the traffic: norm reads and writes, activation reads two halves and writes one, addition likewise."""
     functional, op = bench.torch.nn.functional, str(case.fields["op"])
     width, passes = ROW_VALUES, PASSES[op]
@@ -235,7 +235,7 @@ def _elementwise(case: Case, bench: Workbench) -> Work:
     return Work(calls, f"torch_{op}", bytes_each * count)
 
 
-def _copy(case: Case, bench: Workbench) -> Work:
+def _copy(case: KernelCase, bench: Workbench) -> Work:
     """`bytes` is the traffic: half of it read, half written."""
     size = max(1, case.number("bytes") // 2)
     count = bench.copies(2.0 * size)
@@ -245,13 +245,13 @@ def _copy(case: Case, bench: Workbench) -> Work:
     return Work(calls, "torch_copy", 2.0 * size * count)
 
 
-def _launch(case: Case, bench: Workbench) -> Work:
+def _launch(case: KernelCase, bench: Workbench) -> Work:
     """The smallest kernel there is: its time is launch, not work."""
-    one = bench.torch.zeros(1, device=bench.device)
-    return Work([lambda: one.add_(1.0)], f"torch_add_{case.fields['mode']}", 4.0)
+    counter = bench.torch.zeros(1, device=bench.device)
+    return Work([lambda: counter.add_(1.0)], f"torch_add_{case.fields['mode']}", 4.0)
 
 
-def _transfer(case: Case, bench: Workbench) -> Work:
+def _transfer(case: KernelCase, bench: Workbench) -> Work:
     torch, direction = bench.torch, case.fields["direction"]
     size, pinned = case.number("bytes"), bool(case.number("pinned"))
     there = torch.empty(size, dtype=torch.uint8, device=bench.device)

@@ -6,7 +6,7 @@
 True
 """
 
-from hardware_db.fits import select_calibration, with_calibration, with_costs, with_own
+from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
 from hardware_db.loader import load_hardware, read_calibration, read_sku
 from hardware_db.pricing import is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
@@ -56,6 +56,6 @@ __all__ = [
     "select_price",
     "stale_days",
     "with_calibration",
-    "with_costs",
-    "with_own",
+    "with_engine_costs",
+    "with_own_hardware",
 ]

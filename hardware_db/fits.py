@@ -22,10 +22,12 @@ RELATIVES: dict[str, tuple[str, ...]] = {
     "neuroncore": ("a100-sxm-80gb",),
     "tpu": ("a100-sxm-80gb",),
 }
-"""Measured SKUs whose shares of peak stand in for an unmeasured SKU, by the start of its architecture's name: the same
-architecture where one was measured, else the NVIDIA architecture of its years. Carried over inside a family shares of
-peak are off by 6 to 11 % (median, bf16 matrix products), across families by up to 64 % (docs/calibration.md); between
-vendors nobody has measured it, and results say whose shares they use."""
+"""Measured SKUs whose shares of peak stand in for an unmeasured SKU, by the start of its architecture's name.
+
+The same architecture where one was measured, else the NVIDIA architecture of its years. Carried over inside a family
+shares of peak are off by 6 to 11 % (median, bf16 matrix products), across families by up to 64 %
+(docs/explanation/calibration.md); between vendors nobody has measured it, and results say whose shares they use.
+"""
 WORKSTATION = "rtx-pro-6000-blackwell-server"
 """Measured workstation Blackwell: stands in for other GDDR Blackwells instead of the datacentre ones."""
 
@@ -37,15 +39,15 @@ def select_calibration(db: HardwareDb, sku: str, engine: str) -> Calibration | N
     """
     own = [calibration for calibration in db.calibrations if calibration.sku == sku]
     if own:
-        return _of_engine(own, engine)
+        return _newest_of_engine(own, engine)
     for relative in _relatives(db, sku):
-        found = [calibration for calibration in db.calibrations if calibration.sku == relative]
-        if found:
-            return _of_engine(found, engine)
+        measured = [calibration for calibration in db.calibrations if calibration.sku == relative]
+        if measured:
+            return _newest_of_engine(measured, engine)
     return None
 
 
-def _of_engine(calibrations: list[Calibration], engine: str) -> Calibration:
+def _newest_of_engine(calibrations: list[Calibration], engine: str) -> Calibration:
     """The newest of the engine, else the newest of all."""
     mine = [calibration for calibration in calibrations if calibration.engine == engine] or calibrations
     return max(mine, key=lambda calibration: (calibration.fitted_on, calibration.stack))
@@ -58,7 +60,7 @@ def _relatives(db: HardwareDb, sku: str) -> tuple[str, ...]:
     architecture = record.architecture.lower()
     if architecture.startswith("blackwell") and "rtx" in sku:
         return (WORKSTATION,)
-    return next((found for name, found in RELATIVES.items() if architecture.startswith(name)), ())
+    return next((skus for name, skus in RELATIVES.items() if architecture.startswith(name)), ())
 
 
 def with_calibration(db: HardwareDb, calibration: Calibration) -> HardwareDb:
@@ -67,11 +69,15 @@ def with_calibration(db: HardwareDb, calibration: Calibration) -> HardwareDb:
     return db.model_copy(update={"calibrations": (*others, calibration)})
 
 
-def with_own(db: HardwareDb, own: OwnHardware) -> HardwareDb:
-    """The database with SKUs and calibrations of a user's own: a SKU replaces the one of its id, a calibration all
-    others of its SKU. A database that has them already is returned as it is.
+def with_own_hardware(db: HardwareDb, own: OwnHardware) -> HardwareDb:
+    """The database with SKUs, prices and calibrations of a user's own.
 
-    Raises InputError: a calibration of a SKU that is not there.
+    A SKU replaces the one of its id, a calibration all others of its SKU. A database that has them already is returned
+    as it is.
+
+    Raises:
+        InputError: a calibration of a SKU that is not there.
+        UnknownNameError: a price of a SKU that is not there.
     """
     if db.own == own:
         return db
@@ -93,7 +99,7 @@ def _own_prices(db: HardwareDb, own: OwnHardware, skus: Mapping[str, GpuSku]) ->
     return (*(price for price in db.prices if price.sku not in named), *own.prices)
 
 
-def with_costs(db: HardwareDb, engine: str, costs: EngineCosts) -> HardwareDb:
-    """The database with other costs of an engine, on every GPU."""
+def with_engine_costs(db: HardwareDb, engine: str, costs: EngineCosts) -> HardwareDb:
+    """The database with other costs of an engine, the same on every GPU."""
     profile = db.engines[engine].model_copy(update={"costs": costs, "costs_by_architecture": {}})
     return db.model_copy(update={"engines": {**db.engines, engine: profile}})

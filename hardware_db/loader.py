@@ -168,7 +168,7 @@ def _read_calibration(file: Traversable) -> Calibration:
             raise InputError("file", file.name, f"not valid JSON: {_shortened(error)}", "write it again") from None
         if not isinstance(fields, dict):
             raise InputError("file", fields, "must be one JSON object", "give one calibration a file")
-        return Calibration(**CALIBRATION.brought_up(fields))
+        return Calibration(**CALIBRATION.upgrade(fields))
 
 
 def read_calibration(path: str | Path) -> Calibration:

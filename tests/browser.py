@@ -27,7 +27,7 @@ from selenium.webdriver.remote.webelement import WebElement
 ROOT = Path(__file__).resolve().parents[1]
 BROWSER, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 PATIENCE_S = 180.0
-COLOURS = 96
+PALETTE_COLOURS = 96
 """Of a picture's palette: text, a chart and its shades stay as they look, at a third of the bytes."""
 FLAGS = (
     "--headless=new",
@@ -47,7 +47,7 @@ TEXTS = "return [...document.querySelectorAll(`[data-testid='${arguments[0]}']`)
 
 
 class BrowserTimeoutError(AssertionError):
-    """What was waited for did not come."""
+    """What was waited for did not happen in time."""
 
 
 def wait_for(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], object], what: str, patience_s: float = PAT
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def app_server() -> Iterator[str]:
     """The real server on a free local port: its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -122,17 +122,17 @@ def use_theme(page: webdriver.Chrome, theme: str) -> None:
 # --- what is on the page ----------------------------------------------------------------------------------------------
 
 
-def found(page: webdriver.Chrome, name: str) -> list[str]:
+def element_texts(page: webdriver.Chrome, name: str) -> list[str]:
     """Texts of all elements of one kind that are shown."""
     return list(page.execute_script(TEXTS, name))
 
 
-def shown(page: webdriver.Chrome) -> str:
+def main_text(page: webdriver.Chrome) -> str:
     """All text of the page without the sidebar."""
     return page.find_element(By.CSS_SELECTOR, "[data-testid=stMain]").text
 
 
-def drawn(page: webdriver.Chrome) -> int:
+def chart_count(page: webdriver.Chrome) -> int:
     """Charts on the page."""
     return int(page.execute_script(DRAWN))
 
@@ -141,7 +141,7 @@ def is_settled(page: webdriver.Chrome) -> bool:
     """The script has run to its end and nothing more is to come: the plan is checked, its intervals are there."""
     if page.execute_script(STATE) != "notRunning":
         return False
-    text = shown(page)
+    text = main_text(page)
     return "Checked by simulation" in text and "interval follows" not in text
 
 
@@ -183,11 +183,11 @@ def picture(page: webdriver.Chrome, places: Sequence[str] = ()) -> bytes:
     return base64.b64decode(page.execute_cdp_cmd("Page.captureScreenshot", asked)["data"])
 
 
-def small(png: bytes) -> bytes:
-    """The same picture with a palette of few colours, as PNG."""
+def reduced_palette(png: bytes) -> bytes:
+    """The same PNG with a palette of few colours."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     out = io.BytesIO()
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    image.quantize(PALETTE_COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()

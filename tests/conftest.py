@@ -16,6 +16,8 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = sys.modules["__main__"]
+collect_ignore_glob = ["studies/[!_t]*.py"]
+"""Long evidence runs are started by hand; the tests of `planner.studies` lie beside them."""
 
 # Derandomised so that a run repeats; `pytest --hypothesis-profile=explore` draws fresh examples.
 # No deadline: a slow machine is not a failing property.

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, Stage, Unit
+from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, Unit, UnitStage
 
 EPS = 1e-9
 
@@ -146,11 +146,11 @@ class Fleets:
             kinds = {}
             for unit, n in zip(self.problem.units, counts, strict=True):
                 pair = tuple(n * unit.rates_per_s.get(name, 0.0) for name in names[:2])
-                key = (unit.stage, "" if unit.stage is Stage.WHOLE else unit.channel)
+                key = (unit.stage, "" if unit.stage is UnitStage.WHOLE else unit.channel)
                 kinds.setdefault(key, []).append(pair)
-            lines = [line_of(pairs) for (stage, _), pairs in kinds.items() if stage is Stage.WHOLE]
-            for channel in {c for stage, c in kinds if stage is not Stage.WHOLE}:
-                sides = [line_of(kinds.get((stage, channel), [])) for stage in (Stage.FIRST, Stage.SECOND)]
+            lines = [line_of(pairs) for (stage, _), pairs in kinds.items() if stage is UnitStage.WHOLE]
+            for channel in {c for stage, c in kinds if stage is not UnitStage.WHOLE}:
+                sides = [line_of(kinds.get((stage, channel), [])) for stage in (UnitStage.FIRST, UnitStage.SECOND)]
                 lines.append(both(*sides))
             self.regions[counts] = together(lines)
         return self.regions[counts]
@@ -232,7 +232,7 @@ class Fleets:
         kinds = {
             (u.stage, u.channel, u.kind)
             for u, row in zip(problem.units, fleet, strict=True)
-            if any(row) and u.kind and u.stage is not Stage.WHOLE
+            if any(row) and u.kind and u.stage is not UnitStage.WHOLE
         }
         if len({kind[:2] for kind in kinds}) < len(kinds):
             return math.inf
@@ -328,7 +328,7 @@ def _small_problem(rng, objective):
         at_least = float(rng.integers(1, 4)) if ways and yes(0.1) else 0.0
         resources.append(Resource(name=name, purchases=tuple(ways), at_most=at_most, at_least=at_least, group=name))
     staged = yes(0.45)
-    stages = [Stage.FIRST, Stage.SECOND, *rng.choice(list(Stage), 2)] if staged else [Stage.WHOLE] * 3
+    stages = [UnitStage.FIRST, UnitStage.SECOND, *rng.choice(list(UnitStage), 2)] if staged else [UnitStage.WHOLE] * 3
     units = tuple(
         _unit(rng, index, stage, slices, yes) for index, stage in enumerate(stages[: int(rng.integers(2, 5))])
     )
@@ -363,7 +363,7 @@ def _unit(rng, index, stage, slices, yes):
     return Unit(
         name=f"u{index}",
         stage=stage,
-        channel="" if stage is Stage.WHOLE else str(rng.choice(["a", "a", "b"])),
+        channel="" if stage is UnitStage.WHOLE else str(rng.choice(["a", "a", "b"])),
         kind=str(rng.choice(["", "k", "m"])),
         rates_per_s={one.name: quarters(rng, 1, 6) for one in chosen},
         takes={name: float(rng.integers(1, 4)) for name in ("x", "y") if yes(0.55)},

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardware_db import HardwareDb
-from planner.analysis import Case, price_now
+from planner.analysis import PlanningCase, price_now
 from planner.core import Metric
 from planner.fleet import Plan, PlanRequest, plan
 from planner.serving import Deployment
@@ -65,7 +65,7 @@ def two_skus(request: PlanRequest, hardware: HardwareDb) -> Plan:
     """All H100 (4 of them) or all A100 (7), whichever is cheaper at today's prices and allowed."""
     needed = {H100: 4, A100: 7}
     costs = {
-        sku: needed[sku] * (price_now(Case(request, hardware), sku) or math.inf)
+        sku: needed[sku] * (price_now(PlanningCase(request, hardware), sku) or math.inf)
         for sku in request.search.skus
         if request.limits.gpus.get(sku, math.inf) >= needed[sku]
     }

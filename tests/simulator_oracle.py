@@ -124,7 +124,7 @@ class LinearTimer:
     def bounds_s(self, shape: StepShape) -> FloatArray:
         return np.ones((len(Bound), np.size(shape.decodes)))
 
-    def itemised(self, shape: StepShape) -> StepTime:
+    def step_time(self, shape: StepShape) -> StepTime:
         return StepTime(1.0, {}, {Bound.MEMORY: 1.0})
 
 

@@ -15,41 +15,41 @@ from functools import cache
 
 from pydantic import ValidationError
 
-from planner.analysis.resolve import Solver, baseline
+from planner.analysis.replanner import Replanner, baseline
 from planner.analysis.types import ApiBreakEven, ApiPrice
 from planner.core import InputError, from_validation_error, rebuilt
 from planner.fleet import CostBreakdown, Plan
 from planner.presets import preset
 
-_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
-"""Parts of a model's id that tell apart members of a family that cost the same to serve."""
+_VARIANT_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
+"""Suffixes of a model's id that tell apart members of a family that cost the same to serve."""
 MILLION = 1e6
 HOUR_S = 3600.0
-HALVINGS = 6
-"""Demands are looked at down to a 64th of the one planned ..."""
-DOUBLINGS = 3
-"""... and up to 8 times it, where fleets are large and slow to plan and cost per request hardly falls any more."""
+DEMAND_HALVINGS = 6
+"""The break-even demand is searched down to a 64th of the one planned. A choice."""
+DEMAND_DOUBLINGS = 3
+"""And up to 8 times it: beyond, fleets are slow to plan and cost per request hardly falls any more. A choice."""
 RATE_TOLERANCE = 0.01
-"""Relative width to which the break-even demand is found."""
+"""Relative width to which the break-even demand is found. A choice."""
 
 
-def family(llm_id: str) -> str:
+def llm_family(llm_id: str) -> str:
     """The family of a model by its id: what is served under one price.
 
-    >>> family("llama-3.3-70b-instruct"), family("Qwen3-8B"), family("mixtral-8x7b-v0.1")
+    >>> llm_family("llama-3.3-70b-instruct"), llm_family("Qwen3-8B"), llm_family("mixtral-8x7b-v0.1")
     ('llama-3.3-70b', 'qwen3-8b', 'mixtral-8x7b')
     """
-    return _SUFFIXES.sub("", llm_id.lower().rsplit("/", maxsplit=1)[-1])
+    return _VARIANT_SUFFIXES.sub("", llm_id.lower().rsplit("/", maxsplit=1)[-1])
 
 
 @cache
 def listed_api_prices() -> tuple[ApiPrice, ...]:
     """The packaged table, in its order. Raises InputError where a row has no source, date or price."""
     text = preset("api_prices.csv").read_text(encoding="utf-8")
-    return tuple(_row(number, row) for number, row in enumerate(csv.DictReader(text.splitlines()), start=2))
+    return tuple(_price_of_row(number, row) for number, row in enumerate(csv.DictReader(text.splitlines()), start=2))
 
 
-def _row(line: int, row: dict[str, str]) -> ApiPrice:
+def _price_of_row(line: int, row: dict[str, str]) -> ApiPrice:
     given = {name: value for name, value in row.items() if value}
     given.setdefault("usd_per_million_cached_tokens", given.get("usd_per_million_input_tokens", ""))
     try:
@@ -61,7 +61,7 @@ def _row(line: int, row: dict[str, str]) -> ApiPrice:
 def api_prices_of(llm_id: str, prices: Iterable[ApiPrice] | None = None) -> tuple[ApiPrice, ...]:
     """The prices of a model's family; of the packaged table unless others are given."""
     listed = listed_api_prices() if prices is None else prices
-    return tuple(price for price in listed if family(price.llm) == family(llm_id))
+    return tuple(price for price in listed if llm_family(price.llm) == llm_family(llm_id))
 
 
 def own_price(llm_id: str, text: str, day: date) -> ApiPrice:
@@ -93,7 +93,7 @@ def own_price(llm_id: str, text: str, day: date) -> ApiPrice:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class MeanTokens:
     """Mean tokens of a request: read afresh, found in a cache, written."""
 
     fresh: float
@@ -106,7 +106,7 @@ class Tokens:
         fresh * input price + cached * cached price + written * output price, over a million.
 
         >>> groq = own_price("llama-3.3-70b", "0.59/0.79", date(2026, 11, 22))
-        >>> round(1e6 * Tokens(fresh=1000.0, cached=0.0, written=100.0).usd(groq), 6)  # 590 + 79
+        >>> round(1e6 * MeanTokens(fresh=1000.0, cached=0.0, written=100.0).usd(groq), 6)  # 590 + 79
         669.0
         """
         return (
@@ -131,18 +131,20 @@ def break_even_rate_per_s(usd_per_hour: float, usd_per_request: float) -> float:
     return usd_per_hour / (HOUR_S * usd_per_request)
 
 
-def api_break_even(plan: Plan, prices: Sequence[ApiPrice], solver: Solver | None = None) -> tuple[ApiBreakEven, ...]:
+def api_break_even(
+    plan: Plan, prices: Sequence[ApiPrice], replanner: Replanner | None = None
+) -> tuple[ApiBreakEven, ...]:
     """A plan against the price of each API: which is cheaper now, and from which load on self-hosting is.
 
-    With a solver also the demand at which a fleet planned for *that* demand breaks even, at most 14 solves a price;
+    With a replanner also the demand at which a fleet planned for *that* demand breaks even, at most 14 solves a price;
     without a fleet there is no answer.
     """
     if plan.cost is None:
         return ()
-    return tuple(_against(plan, plan.cost, price, solver) for price in prices)
+    return tuple(_break_even(plan, plan.cost, price, replanner) for price in prices)
 
 
-def mean_tokens(plan: Plan) -> Tokens:
+def mean_tokens(plan: Plan) -> MeanTokens:
     """Mean tokens of a request that a plan serves, with the share found in its prefix caches."""
     rates = [planned.workload.arrivals.rate_per_s for planned in plan.deployments]
     fresh = cached = written = 0.0
@@ -152,7 +154,7 @@ def mean_tokens(plan: Plan) -> Tokens:
         fresh += weight * lengths.mean_input * (1.0 - hits)
         cached += weight * lengths.mean_input * hits
         written += weight * lengths.mean_output
-    return Tokens(fresh, cached, written)
+    return MeanTokens(fresh, cached, written)
 
 
 def mean_rate_per_s(plan: Plan) -> float:
@@ -167,11 +169,37 @@ def mean_rate_per_s(plan: Plan) -> float:
     return sum(period.hours * period.served_per_s for period in plan.schedule) / hours
 
 
-def _against(plan: Plan, cost: CostBreakdown, price: ApiPrice, solver: Solver | None) -> ApiBreakEven:
+def mean_served_per_s(plan: Plan) -> float:
+    """Requests served, mean over the horizon [1/s]: what the cost of a plan is for. 0 without a fleet."""
+    return plan.allocation.rate_per_s if plan.allocation is not None else 0.0
+
+
+def mean_sustained_per_s(plan: Plan) -> float:
+    """Mean rate [1/s] up to which the fleet meets its targets: what its deployments sustain at the peak, over it.
+
+    Equation: served mean rate times the sum of sustained rates / sum of routed rates.
+    """
+    routed = math.fsum(planned.workload.rate_per_s for planned in plan.deployments)
+    sustained = math.fsum(planned.sustained_per_s for planned in plan.deployments)
+    return mean_served_per_s(plan) * sustained / routed if routed else 0.0
+
+
+def api_names(break_evens: Sequence[ApiBreakEven]) -> list[str]:
+    """Providers, told apart by what they call the model where one is there twice."""
+    providers = [api.price.provider for api in break_evens]
+    return [
+        api.price.provider
+        if providers.count(api.price.provider) == 1
+        else f"{api.price.provider} {api.price.served_as}"
+        for api in break_evens
+    ]
+
+
+def _break_even(plan: Plan, cost: CostBreakdown, price: ApiPrice, replanner: Replanner | None) -> ApiBreakEven:
     tokens, rate = mean_tokens(plan), mean_rate_per_s(plan)
     usd = tokens.usd(price)
     cached_share = tokens.cached / (tokens.fresh + tokens.cached)
-    even = break_even_rate_per_s(cost.usd_per_hour, usd)
+    break_even_per_s = break_even_rate_per_s(cost.usd_per_hour, usd)
     return ApiBreakEven(
         price=price,
         api_usd_per_hour=HOUR_S * rate * usd,
@@ -180,13 +208,13 @@ def _against(plan: Plan, cost: CostBreakdown, price: ApiPrice, solver: Solver | 
         cached_share=cached_share,
         self_usd_per_million_input_tokens=cost.usd_per_million_input_tokens / max(1.0 - cached_share, 1e-9),
         self_usd_per_million_output_tokens=cost.usd_per_million_output_tokens,
-        fleet_break_even_per_s=even,
-        utilisation=even / rate,
-        smallest_break_even_per_s=None if solver is None else _smallest(plan, usd, solver),
+        fleet_break_even_per_s=break_even_per_s,
+        utilisation=break_even_per_s / rate,
+        smallest_break_even_per_s=None if replanner is None else _smallest_break_even_per_s(plan, usd, replanner),
     )
 
 
-def _smallest(plan: Plan, usd_per_request: float, solver: Solver) -> float | None:
+def _smallest_break_even_per_s(plan: Plan, usd_per_request: float, replanner: Replanner) -> float | None:
     """The demand at which a fleet planned for it starts to be cheaper than the API, nearest to the one planned.
 
     Doubled or halved until the other side wins, then halved on a logarithmic scale: fleets are lumpy, so that a little
@@ -194,23 +222,24 @@ def _smallest(plan: Plan, usd_per_request: float, solver: Solver) -> float | Non
     moves over the day by its factors, and cost and bill are compared at their means.
     """
     request = plan.request
-    if request.workload.is_closed or not baseline(plan, solver)[0].feasible:
+    if request.workload.is_closed or not baseline(plan, replanner)[0].feasible:
         return None
 
     def wins(rate_per_s: float) -> bool:
         try:
-            found = solver.plan(rebuilt(request, workload=request.workload.at_rate(rate_per_s)))
+            fleet = replanner.plan(rebuilt(request, workload=request.workload.at_rate(rate_per_s)))
         except InputError:
             return False
-        return found.cost is not None and found.cost.usd_per_hour < HOUR_S * mean_rate_per_s(found) * usd_per_request
+        return fleet.cost is not None and fleet.cost.usd_per_hour < HOUR_S * mean_rate_per_s(fleet) * usd_per_request
 
     return _crossing(wins, request.workload.rate_per_s)
 
 
 def _crossing(wins: Callable[[float], bool], start: float) -> float | None:
+    """The least value that wins, nearest to `start`; the furthest tried where all win, None where none does."""
     winner = wins(start)
     inner = outer = start
-    for _ in range(HALVINGS if winner else DOUBLINGS):
+    for _ in range(DEMAND_HALVINGS if winner else DEMAND_DOUBLINGS):
         inner, outer = outer, outer / 2.0 if winner else outer * 2.0
         if wins(outer) != winner:
             break

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.analysis.resolve import Solver
-from planner.analysis.types import Measure, Outcome, gain
+from planner.analysis.replanner import Replanner
+from planner.analysis.types import PlanMeasure, PlanOutcome, gain
 from planner.fleet import CostBreakdown, Plan, PlanRequest, TargetCheck
 
 
@@ -21,15 +21,15 @@ class Change:
     """
 
     setting: str
-    outcome: Outcome
+    outcome: PlanOutcome
     gain: float | None
 
 
 @dataclass(frozen=True)
-class Side:
+class WhatIfSide:
     """One side of the comparison; cost and targets are those of the plan, None and empty where there is no fleet."""
 
-    outcome: Outcome
+    outcome: PlanOutcome
     cost: CostBreakdown | None
     targets: tuple[TargetCheck, ...]
 
@@ -40,7 +40,7 @@ class WhatIf:
 
     Attributes:
         name: of the request.
-        measure: what plans are judged by.
+        measure: what plans are compared by.
         before: as it was.
         after: with every change.
         changes: one at a time, in the order given; their gains add up to that of the whole.
@@ -49,27 +49,27 @@ class WhatIf:
     """
 
     name: str
-    measure: Measure
-    before: Side
-    after: Side
+    measure: PlanMeasure
+    before: WhatIfSide
+    after: WhatIfSide
     changes: tuple[Change, ...]
     gain: float | None
     solves: int
 
 
-def what_if(before: PlanRequest, changed: Sequence[tuple[str, PlanRequest]], solver: Solver) -> WhatIf:
+def what_if(before: PlanRequest, changed: Sequence[tuple[str, PlanRequest]], replanner: Replanner) -> WhatIf:
     """Plans for a request and for the same with changes, one added at a time.
 
     Args:
         before: the request.
         changed: each change in words, with the request that has it and all before it; at least one.
-        solver: makes the plans.
+        replanner: makes the plans.
 
     Raises InputError as `planner.fleet.planning.plan`.
     """
-    measure = Measure.of(before)
-    plans = [solver.plan(request) for request in (before, *(request for _, request in changed))]
-    outcomes = [solver.outcome(plan.request) for plan in plans]
+    measure = PlanMeasure.of(before)
+    plans = [replanner.plan(request) for request in (before, *(request for _, request in changed))]
+    outcomes = [replanner.outcome(plan.request) for plan in plans]
     changes = tuple(
         Change(setting, after, gain(earlier, after, measure))
         for (setting, _), earlier, after in zip(changed, outcomes, outcomes[1:], strict=False)
@@ -81,9 +81,9 @@ def what_if(before: PlanRequest, changed: Sequence[tuple[str, PlanRequest]], sol
         after=_side(plans[-1], outcomes[-1]),
         changes=changes,
         gain=gain(outcomes[0], outcomes[-1], measure),
-        solves=solver.solves,
+        solves=replanner.solves,
     )
 
 
-def _side(plan: Plan, outcome: Outcome) -> Side:
-    return Side(outcome, plan.cost, plan.targets)
+def _side(plan: Plan, outcome: PlanOutcome) -> WhatIfSide:
+    return WhatIfSide(outcome, plan.cost, plan.targets)

@@ -1,27 +1,25 @@
 """The answer to a plan in a sentence and four numbers, each with how sure it is and where it comes from.
 
-What stands above everything else: `short_headline`, the fleet in words, cost, headroom, and for each of them its
-interval and its provenance. Intervals are those of the calibration (`planner.fleet.calibration_bounds`): every kernel
-at the fast and at the slow end of the middle 90 % of its measurements.
+`short_headline`, the fleet in words, cost and headroom, each with its interval and its provenance. Intervals
+are those of the calibration (`planner.fleet.calibration_bounds`): every kernel at the fast and at the slow end of the
+middle 90 % of its measurements.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hardware_db import GpuSku, HardwareDb
-from planner.analysis.sensitivity import kept_fleet
-from planner.core import change, counted, money, rebuilt, significant
-from planner.fleet import BoughtGpus, CostBreakdown, Plan, deviations_of, pessimistic_hardware, shifted_deployment
-from planner.fleet import plan as planned_for
-from planner.serving import NORMAL_95, Pool
+from planner.analysis.fleet_capacity import Headroom, is_calibrated
+from planner.core import change, money, number_of, rebuilt, significant
+from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress, shifted_hardware
+from planner.fleet import plan as make_plan
+from planner.serving import NORMAL_95
 
-Say = Callable[[str], None]
-"""Called with what is being done."""
-WHOLE_DOLLARS = 100.0
-"""From here on cents are left out of a figure."""
+NO_CENTS_FROM = 100.0
+"""Dollars from which on cents are left out of a figure. A choice."""
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -57,7 +55,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def asked_per_s(plan: Plan) -> float:
-    """All arrivals that the plan is for [1/s], in the period of the largest demand."""
+    """All arrivals that the plan is for, in the period of the largest demand [1/s]."""
     request = plan.request
     peak = max(request.profile.factors) if request.profile else 1.0
     return request.growth * peak * sum(service.workload.rate_per_s for service in request.all_services)
@@ -68,11 +66,6 @@ def served_per_s(plan: Plan) -> float:
     return sum(planned.workload.rate_per_s for planned in plan.deployments)
 
 
-def pools_of(plan: Plan) -> tuple[Pool, ...]:
-    """Every pool of the fleet."""
-    return tuple(pool for planned in plan.deployments for pool in planned.deployment.pools)
-
-
 def sku_words(sku: GpuSku) -> str:
     """A SKU as its vendor calls it, without the vendor: ``MI300X``."""
     return sku.name.removeprefix(sku.vendor).strip() or sku.id
@@ -80,7 +73,7 @@ def sku_words(sku: GpuSku) -> str:
 
 def fleet_words(plan: Plan) -> str:
     """GPUs by SKU, most first: ``9 × MI300X + 1 × H100 SXM``."""
-    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in pools_of(plan)}
+    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
     counts = sorted(plan.gpus.items(), key=lambda item: -item[1])
     return " + ".join(f"{count:,} × {names[sku]}" for sku, count in counts)
 
@@ -88,7 +81,7 @@ def fleet_words(plan: Plan) -> str:
 def replica_words(plan: Plan) -> str:
     """Replicas by role: ``9 prefill + 3 decode replicas``."""
     counts: Counter[str] = Counter()
-    for pool in pools_of(plan):
+    for pool in plan.pools:
         counts[pool.role.value] += pool.replicas
     noun = "replica" if counts.total() == 1 else "replicas"
     return f"{' + '.join(f'{count:,} {role}' for role, count in counts.items())} {noun}"
@@ -99,7 +92,7 @@ def target_words(plan: Plan) -> str:
     missed = [f"{check.of} {check.target.name}".strip() for check in plan.targets if not check.met]
     if not missed:
         return "all targets held"
-    return f"{len(missed)} of {counted(len(plan.targets), 'target')} missed ({', '.join(missed)})"
+    return f"{len(missed)} of {number_of(len(plan.targets), 'target')} missed ({', '.join(missed)})"
 
 
 def status_words(plan: Plan) -> str:
@@ -116,7 +109,7 @@ def dollars(usd: float) -> str:
     >>> dollars(30222.4), dollars(1.2649)
     ('$30,222', '$1.26')
     """
-    return f"${usd:,.0f}" if abs(usd) >= WHOLE_DOLLARS else f"${money(usd)}"
+    return f"${usd:,.0f}" if abs(usd) >= NO_CENTS_FROM else f"${money(usd)}"
 
 
 # --- where numbers come from ----------------------------------------------------------------------------------------
@@ -125,7 +118,7 @@ def dollars(usd: float) -> str:
 def calibration_words(plan: Plan) -> str:
     """In a word or two how step times are known: calibrated, carried over, not calibrated, or partly so."""
     states = set()
-    for pool in pools_of(plan):
+    for pool in plan.pools:
         fit = pool.config.calibration
         if fit is None:
             states.add("not calibrated")
@@ -138,86 +131,35 @@ def calibration_words(plan: Plan) -> str:
 
 def calibration_sources(plan: Plan) -> tuple[str, ...]:
     """For each SKU in use, what its step times were fitted to: stack, day, number of measurements."""
-    found = {}
-    for pool in pools_of(plan):
+    sources = {}
+    for pool in plan.pools:
         sku, fit = pool.config.sku, pool.config.calibration
         if fit is None:
-            found[sku.id] = f"{sku_words(sku)}: datasheet peaks, not calibrated, so that times are lower bounds"
+            sources[sku.id] = f"{sku_words(sku)}: datasheet peaks, not calibrated, so that times are lower bounds"
             continue
         samples = sum(kernel.samples for kernel in fit.kernels.values())
         what = f"{samples:,} kernel measurements on {fit.stack}, {fit.fitted_on.isoformat()}"
         own = fit.sku == sku.id
         how = "fitted to " if own else f"not measured; shares of peak carried over from {fit.sku}: "
-        found[sku.id] = f"{sku_words(sku)}: {how}{what}"
-    return tuple(found.values())
+        sources[sku.id] = f"{sku_words(sku)}: {how}{what}"
+    return tuple(sources.values())
 
 
 def price_sources(plan: Plan) -> tuple[str, ...]:
-    """For each way of buying in use, the price with its provider, commitment and day."""
-    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in pools_of(plan)}
-    return tuple(_price_source(one, names.get(one.sku, one.sku)) for one in plan.bought)
+    """For each purchase option in use, the price with its provider, commitment and day."""
+    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
+    return tuple(_price_source(purchase, names.get(purchase.sku, purchase.sku)) for purchase in plan.bought)
 
 
-def _price_source(one: BoughtGpus, name: str) -> str:
-    start = f"{name}: ${money(one.usd_per_gpu_hour)} per GPU-hour"
-    if one.price is None:
+def _price_source(purchase: BoughtGpus, name: str) -> str:
+    start, price = f"{name}: ${money(purchase.usd_per_gpu_hour)} per GPU-hour", purchase.price
+    if price is None:
         return f"{start}, GPUs of one's own"
-    way = one.purchase.replace("_", " ")
-    price = one.price
-    day = price.retrieved_on.isoformat()
-    return f"{start}, {price.provider}, {way}, read {day}, {price.confidence} confidence"
+    option, day = purchase.purchase.replace("_", " "), price.retrieved_on.isoformat()
+    return f"{start}, {price.provider}, {option}, read {day}, {price.confidence} confidence"
 
 
 # --- how sure -------------------------------------------------------------------------------------------------------
-
-
-def is_calibrated(plan: Plan) -> bool:
-    """Whether any step time has an interval."""
-    return any(pool.config.calibration is not None for pool in pools_of(plan))
-
-
-@dataclass(frozen=True)
-class Headroom:
-    """How much more the fleet could serve within every target, by theory, the traffic split as planned.
-
-    Attributes:
-        share: most it serves over the demand, less 1.
-        tightest: the target nearest to its threshold.
-        tightest_ratio: its latency over its threshold.
-        interval: `share` with every kernel at the slow and at the fast end of the middle 90 % of its measurements;
-            None where nothing is calibrated.
-    """
-
-    share: float
-    tightest: str
-    tightest_ratio: float
-    interval: tuple[float, float] | None
-
-
-def headroom(plan: Plan, say: Say = lambda _: None) -> Headroom:
-    """How much the demand may grow before the fleet misses a target (see `planner.analysis.sensitivity.kept_fleet`).
-
-    Args:
-        plan: feasible.
-        say: called before each of up to three evaluations, a second each for a fleet of three deployments.
-    """
-    say("largest demand of this fleet")
-    kept = kept_fleet(plan)
-    demand = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
-    interval = None
-    if is_calibrated(plan):
-        ends = []
-        for name, deviations in (("slow", NORMAL_95), ("fast", -NORMAL_95)):
-            say(f"the same with {name} kernels")
-            shift = deviations - _planned_deviations(plan)
-            ends.append(kept_fleet(plan, deployment=lambda one, by=shift: shifted_deployment(one, by)))  # type: ignore[misc]
-        interval = (ends[0].rate_per_s / demand - 1.0, ends[1].rate_per_s / demand - 1.0)
-    return Headroom(kept.rate_per_s / demand - 1.0, kept.tightest, kept.tightest_ratio, interval)
-
-
-def _planned_deviations(plan: Plan) -> float:
-    """By how many standard deviations the plan's own step times were moved already."""
-    return 0.0 if plan.request.pessimism is None else deviations_of(plan.request.pessimism)
 
 
 @dataclass(frozen=True)
@@ -237,28 +179,26 @@ class CostRange:
     high_fleet: str
 
 
-def cost_range(plan: Plan, hardware: HardwareDb, say: Say = lambda _: None) -> CostRange | None:
+def cost_range(plan: Plan, hardware: HardwareDb, progress: Progress = lambda _: None) -> CostRange | None:
     """The cheapest fleets were kernels as fast or as slow as their measurements scatter; None where uncalibrated.
 
     Args:
         plan: feasible.
         hardware: what it was planned on.
-        say: called with each stage of the two plans made.
+        progress: called with each stage of the two plans made.
     """
     if not is_calibrated(plan):
         return None
     request = rebuilt(plan.request, pessimism=None)
-    ends = [
-        planned_for(
-            request,
-            pessimistic_hardware(hardware, deviations),
-            lambda stage, end=name: say(f"{stage}, {end} kernels"),  # type: ignore[misc]
-            simulate=False,
-            alternatives=False,
-        )
-        for name, deviations in (("fast", -NORMAL_95), ("slow", NORMAL_95))
-    ]
-    fast, slow = ends
+
+    def plan_at(name: str, deviations: float) -> Plan:
+        def report_stage(stage: str) -> None:
+            progress(f"{stage}, {name} kernels")
+
+        shifted = shifted_hardware(hardware, deviations)
+        return make_plan(request, shifted, report_stage, simulate=False, alternatives=False)
+
+    fast, slow = plan_at("fast", -NORMAL_95), plan_at("slow", NORMAL_95)
     return CostRange(fast.cost, slow.cost, fleet_words(fast) or "none", fleet_words(slow) or "none")
 
 
@@ -275,13 +215,9 @@ def range_words(low: float | None, value: float, high: float | None) -> str:
     return "the same at both ends (90 %)" if end == start else f"{start} to {end} (90 %)"
 
 
-def headroom_words(found: Headroom) -> str:
+def headroom_words(headroom: Headroom) -> str:
     """The interval of the headroom, or why there is none."""
-    if found.interval is None:
+    if headroom.interval is None:
         return "no interval: not calibrated"
-    slow, fast = found.interval
-    return f"{_signed(slow)} to {_signed(fast)} (90 %)"
-
-
-def _signed(share: float) -> str:
-    return change(share)
+    slow, fast = headroom.interval
+    return f"{change(slow)} to {change(fast)} (90 %)"

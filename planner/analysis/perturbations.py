@@ -6,171 +6,200 @@ A *requirement* is one number (a threshold, a limit, the demand) or one rule (wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from planner.analysis.types import Case
+from planner.analysis.types import PlanningCase
 from planner.core import Frozen, Metric, rebuilt
 from planner.fleet import PlanRequest
 from planner.search import Mode
 from planner.supply import offered_prices
-from planner.workload import LatencyTarget, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import LatencyTarget, RequestClass, Slo, Workload
 
+DEMAND_KEY = "workload.rate_per_s"
 NO_LIMIT_S = 86_400.0
 """Threshold [s] that stands for none where an Slo has one target only: a day for one request."""
-STEPS_S: Mapping[Metric, float] = {Metric.TTFT: 0.010, Metric.TPOT: 0.001, Metric.ITL: 0.001, Metric.E2E: 0.100}
-"""Step of a threshold [s]: a round number of the size of its usual unit, a choice."""
-SHARE = 0.1
-"""Step of what is not counted in pieces, as a share of it; a choice."""
+THRESHOLD_STEPS_S: Mapping[Metric, float] = {
+    Metric.TTFT: 0.010,
+    Metric.TPOT: 0.001,
+    Metric.ITL: 0.001,
+    Metric.E2E: 0.100,
+}
+"""Step of a threshold [s]: a round number of the size of its usual unit. A choice."""
+STEP_SHARE = 0.1
+"""Step of what is not counted in pieces, as a share of it. A choice."""
 
 
 # --- requirements ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """Something a request insists on.
+class Rule:
+    """A requirement that holds or not, such as whole nodes or one region.
 
     Attributes:
         name: in words.
         key: of the scenario.
-        value: as requested; None for a rule that holds or not.
-        unit: of the value.
-        looser_upwards: a larger value is easier to meet.
-        whole: counted in pieces.
-        lowest: smallest value that makes sense.
-        with_value: the request at another value.
-        dropped: the request without it; None where there is nothing to drop (the demand).
-        step: smallest change worth speaking of.
+        dropped: the request without it.
     """
 
     name: str
     key: str
-    value: float | None
+    dropped: PlanRequest
+
+
+@dataclass(frozen=True)
+class NumericRequirement:
+    """A requirement that is one number: a threshold, a limit, the demand.
+
+    Attributes:
+        name: in words.
+        key: of the scenario.
+        dropped: the request without it; None where there is nothing to drop (the demand).
+        value: as requested.
+        unit: of the value.
+        looser_upwards: a larger value is easier to meet.
+        whole: counted in pieces.
+        lowest: smallest value that makes sense.
+        step: smallest change worth speaking of.
+        with_value: the request at another value.
+    """
+
+    name: str
+    key: str
+    dropped: PlanRequest | None
+    value: float
     unit: str
     looser_upwards: bool
     whole: bool
     lowest: float
-    with_value: Callable[[float], PlanRequest]
-    dropped: PlanRequest | None
     step: float
+    with_value: Callable[[float], PlanRequest]
 
     def steps(self) -> tuple[float, ...]:
-        """Values one step away, on both sides: by pieces, or by `step` and by a share of `SHARE`."""
-        if self.value is None:
-            return ()
+        """Values one step away, on both sides: by pieces, or by `step` and by a share of `STEP_SHARE`."""
         if self.whole:
             around = [self.value + 1.0, self.value - 1.0]
         else:
-            sizes = dict.fromkeys((self.step, SHARE * self.value))
+            sizes = dict.fromkeys((self.step, STEP_SHARE * self.value))
             around = [self.value + sign * size for sign in (1.0, -1.0) for size in sizes]
         return tuple(float(f"{value:.12g}") for value in around if value >= self.lowest)
 
     def is_looser(self, value: float) -> bool:
         """Whether a value is easier to meet than the one requested."""
-        assert self.value is not None
         return (value > self.value) == self.looser_upwards
+
+
+Requirement = Rule | NumericRequirement
 
 
 def requirements(request: PlanRequest) -> tuple[Requirement, ...]:
     """Everything a request insists on: the demand, each latency target, each limit and each rule of buying."""
-    return (*_demand(request), *_targets(request), *_limits(request), *_rules(request))
+    return (*numeric_requirements(request), *_rules(request))
 
 
-def _demand(request: PlanRequest) -> tuple[Requirement, ...]:
-    if request.workload.is_closed:
-        return ()
-    rate = request.workload.rate_per_s
-
-    def with_rate(rate_per_s: float) -> PlanRequest:
-        return rebuilt(request, workload=request.workload.at_rate(rate_per_s))
-
-    step = SHARE * rate
-    key = "workload.rate_per_s"
-    return (Requirement("demand", key, rate, "requests/s", False, False, 1e-3 * rate, with_rate, None, step),)
+def numeric_requirements(request: PlanRequest) -> tuple[NumericRequirement, ...]:
+    """Those that are numbers: the demand, each latency target and each limit."""
+    return (*_demand(request), *_targets(request), *_limits(request))
 
 
-def _targets(request: PlanRequest) -> tuple[Requirement, ...]:
-    found = _of_slo(request.slo, "slo", "", lambda slo: rebuilt(request, slo=slo))
+def _demand(request: PlanRequest) -> Iterator[NumericRequirement]:
+    if not request.workload.is_closed:
+        rate_per_s = request.workload.rate_per_s
+        yield NumericRequirement(
+            name="demand",
+            key=DEMAND_KEY,
+            dropped=None,
+            value=rate_per_s,
+            unit="requests/s",
+            looser_upwards=False,
+            whole=False,
+            lowest=1e-3 * rate_per_s,
+            step=STEP_SHARE * rate_per_s,
+            with_value=partial(_with_rate, request),
+        )
+
+
+def _with_rate(request: PlanRequest, rate_per_s: float) -> PlanRequest:
+    return rebuilt(request, workload=request.workload.at_rate(rate_per_s))
+
+
+def _targets(request: PlanRequest) -> Iterator[NumericRequirement]:
+    """The targets of the request, then those of its classes."""
+    yield from _slo_targets(request.slo, "slo", "", lambda slo: rebuilt(request, slo=slo))
     for index, kind in enumerate(request.workload.classes):
         if kind.slo is not None:
             key = f"workload.classes.{index}.slo"
-            found += _of_slo(kind.slo, key, f"{kind.name}: ", _class_slo(request, index))
-    return found
+            yield from _slo_targets(kind.slo, key, f"{kind.name}: ", partial(_with_class_slo, request, index))
 
 
-def _class_slo(request: PlanRequest, index: int) -> Callable[[Slo], PlanRequest]:
-    def with_slo(slo: Slo) -> PlanRequest:
-        classes = list(request.workload.classes)
-        classes[index] = rebuilt(classes[index], slo=slo)
-        return rebuilt(request, workload=rebuilt(request.workload, classes=tuple(classes)))
-
-    return with_slo
+def _with_class_slo(request: PlanRequest, index: int, slo: Slo) -> PlanRequest:
+    classes = list(request.workload.classes)
+    classes[index] = rebuilt(classes[index], slo=slo)
+    return rebuilt(request, workload=rebuilt(request.workload, classes=tuple(classes)))
 
 
-def _of_slo(slo: Slo, key: str, prefix: str, with_slo: Callable[[Slo], PlanRequest]) -> tuple[Requirement, ...]:
-    found = []
+def _slo_targets(
+    slo: Slo, key: str, prefix: str, with_slo: Callable[[Slo], PlanRequest]
+) -> Iterator[NumericRequirement]:
     for index, target in enumerate(slo.targets):
 
         def with_threshold(threshold_s: float, index: int = index) -> PlanRequest:
-            return with_slo(_replaced(slo, index, rebuilt(slo.targets[index], threshold_s=threshold_s)))
+            return with_slo(_with_target(slo, index, rebuilt(slo.targets[index], threshold_s=threshold_s)))
 
-        found.append(
-            Requirement(
-                name=f"{prefix}{target.name}",
-                key=f"{key}.{index}.threshold_s",
-                value=target.threshold_s,
-                unit="s",
-                looser_upwards=True,
-                whole=False,
-                lowest=1e-4,
-                with_value=with_threshold,
-                dropped=with_slo(_without(slo, index)),
-                step=STEPS_S[target.metric],
-            )
+        yield NumericRequirement(
+            name=f"{prefix}{target.name}",
+            key=f"{key}.{index}.threshold_s",
+            dropped=with_slo(_without_target(slo, index)),
+            value=target.threshold_s,
+            unit="s",
+            looser_upwards=True,
+            whole=False,
+            lowest=1e-4,
+            step=THRESHOLD_STEPS_S[target.metric],
+            with_value=with_threshold,
         )
-    return tuple(found)
 
 
-def _replaced(slo: Slo, index: int, target: LatencyTarget) -> Slo:
+def _with_target(slo: Slo, index: int, target: LatencyTarget) -> Slo:
     return rebuilt(slo, targets=(*slo.targets[:index], target, *slo.targets[index + 1 :]))
 
 
-def _without(slo: Slo, index: int) -> Slo:
+def _without_target(slo: Slo, index: int) -> Slo:
     """The Slo without one target; a threshold of a day where it is the only one."""
     if len(slo.targets) == 1:
-        return _replaced(slo, index, rebuilt(slo.targets[index], threshold_s=NO_LIMIT_S))
+        return _with_target(slo, index, rebuilt(slo.targets[index], threshold_s=NO_LIMIT_S))
     return rebuilt(slo, targets=slo.targets[:index] + slo.targets[index + 1 :])
 
 
 @dataclass(frozen=True)
-class _Limit:
-    """A field of `FleetLimits` that holds one number: what it means, and the value that stands for none."""
+class _LimitField:
+    """A field of `FleetLimits` that holds one number: what it means, and the value that stands for no limit."""
 
     field: str
     name: str
     unit: str
     looser_upwards: bool
     whole: bool
-    free: float | None
+    no_limit: float | None
     lowest: float = 0.0
 
 
 _NUMBERS = (
-    _Limit("budget_usd_per_hour", "budget", "USD/h", True, False, None),
-    _Limit("power_kw", "power", "kW", True, False, None),
-    _Limit("co2_kg_per_hour", "CO2", "kg/h", True, False, None),
-    _Limit("skus_at_most", "most SKUs", "SKUs", True, True, None, 1.0),
-    _Limit("replicas_at_least", "fewest replicas of a pool", "replicas", False, True, 1, 1.0),
-    _Limit("spare_replicas", "spare replicas", "replicas", False, True, 0),
+    _LimitField("budget_usd_per_hour", "budget", "USD/h", True, False, None),
+    _LimitField("power_kw", "power", "kW", True, False, None),
+    _LimitField("co2_kg_per_hour", "CO2", "kg/h", True, False, None),
+    _LimitField("skus_at_most", "most SKUs", "SKUs", True, True, None, 1.0),
+    _LimitField("replicas_at_least", "fewest replicas of a pool", "replicas", False, True, 1, 1.0),
+    _LimitField("spare_replicas", "spare replicas", "replicas", False, True, 0),
 )
 _BY_SKU = (
-    _Limit("gpus", "most {}", "GPUs", True, True, None),
-    _Limit("pinned", "fewest {}", "GPUs", False, True, None),
+    _LimitField("gpus", "most {}", "GPUs", True, True, None),
+    _LimitField("pinned", "fewest {}", "GPUs", False, True, None),
 )
+_QUOTA = _LimitField("quotas", "quota of {}, {}", "GPUs", True, True, None)
 _RULES = (
     ("limits", "survives_node_loss", "a server may fail", False),
     ("limits", "forbidden", "forbidden SKUs", ()),
@@ -181,83 +210,64 @@ _RULES = (
 """Record, field, name, and the value that stands for no rule."""
 
 
-def _limits(request: PlanRequest) -> tuple[Requirement, ...]:
+def _limits(request: PlanRequest) -> Iterator[NumericRequirement]:
     limits = request.limits
-    found = []
     for limit in _NUMBERS:
         value: float | None = getattr(limits, limit.field)
-        if value is not None and value != limit.free:
-            found.append(_limit(request, limit, limit.name, f"limits.{limit.field}", value, _setter(limit), limit.free))
+        if value is not None and value != limit.no_limit:
+            with_limit = partial(_with_limit, request, limit.field)
+            yield _limit(limit, limit.name, f"limits.{limit.field}", value, with_limit)
     for limit in _BY_SKU:
         for sku, count in getattr(limits, limit.field).items():
-            name, key = limit.name.format(sku), f"limits.{limit.field}.{sku}"
-            found.append(_limit(request, limit, name, key, count, _sku_setter(limit.field, sku), None))
+            with_limit = partial(_with_sku_limit, request, limit.field, sku)
+            yield _limit(limit, limit.name.format(sku), f"limits.{limit.field}.{sku}", count, with_limit)
     for index, quota in enumerate(limits.quotas):
         place = " ".join(filter(None, (quota.provider, quota.region, quota.commitment))) or "anywhere"
-        limit = _Limit("quotas", f"quota of {quota.sku}, {place}", "GPUs", True, True, None)
-        key = f"limits.quotas.{index}.gpus"
-        found.append(_limit(request, limit, limit.name, key, quota.gpus, _quota_setter(index), None))
-    return tuple(found)
-
-
-Setter = Callable[[Any, float | None], dict[str, Any]]
-"""From limits and a number (None: no limit) to the fields that change."""
+        name, key = _QUOTA.name.format(quota.sku, place), f"limits.quotas.{index}.gpus"
+        yield _limit(_QUOTA, name, key, quota.gpus, partial(_with_quota, request, index))
 
 
 def _limit(
-    request: PlanRequest, limit: _Limit, name: str, key: str, value: float, setter: Setter, free: float | None
-) -> Requirement:
-    def with_value(number: float | None) -> PlanRequest:
-        given = round(number) if limit.whole and number is not None else number
-        return rebuilt(request, limits=rebuilt(request.limits, **setter(request.limits, given)))
-
-    step = 1.0 if limit.whole else SHARE * value
-    lowest = limit.lowest if limit.whole else 1e-3 * value
-    return Requirement(
-        name,
-        key,
-        float(value),
-        limit.unit,
-        limit.looser_upwards,
-        limit.whole,
-        lowest,
-        with_value,
-        with_value(free),
-        step,
+    limit: _LimitField, name: str, key: str, value: float, with_limit: Callable[[float | None], PlanRequest]
+) -> NumericRequirement:
+    """The requirement of a limit, given the request with another value of it (None: no limit)."""
+    return NumericRequirement(
+        name=name,
+        key=key,
+        dropped=with_limit(limit.no_limit),
+        value=float(value),
+        unit=limit.unit,
+        looser_upwards=limit.looser_upwards,
+        whole=limit.whole,
+        lowest=limit.lowest if limit.whole else 1e-3 * value,
+        step=1.0 if limit.whole else STEP_SHARE * value,
+        with_value=lambda number: with_limit(round(number) if limit.whole else number),
     )
 
 
-def _setter(limit: _Limit) -> Setter:
-    return lambda limits, number: {limit.field: number}
+def _with_limit(request: PlanRequest, field: str, number: float | None) -> PlanRequest:
+    return rebuilt(request, limits=rebuilt(request.limits, **{field: number}))
 
 
-def _sku_setter(field: str, sku: str) -> Setter:
-    def changed(limits: Any, number: float | None) -> dict[str, Any]:  # noqa: ANN401
-        others = {name: count for name, count in getattr(limits, field).items() if name != sku}
-        return {field: others if number is None else {**others, sku: number}}
-
-    return changed
-
-
-def _quota_setter(index: int) -> Setter:
-    def changed(limits: Any, number: float | None) -> dict[str, Any]:  # noqa: ANN401
-        quotas = list(limits.quotas)
-        quotas[index : index + 1] = [] if number is None else [rebuilt(quotas[index], gpus=number)]
-        return {"quotas": tuple(quotas)}
-
-    return changed
+def _with_sku_limit(request: PlanRequest, field: str, sku: str, number: float | None) -> PlanRequest:
+    counts = {name: count for name, count in getattr(request.limits, field).items() if name != sku}
+    if number is not None:
+        counts[sku] = number
+    return rebuilt(request, limits=rebuilt(request.limits, **{field: counts}))
 
 
-def _rules(request: PlanRequest) -> tuple[Requirement, ...]:
-    found = []
-    for holder, field, name, free in _RULES:
+def _with_quota(request: PlanRequest, index: int, number: float | None) -> PlanRequest:
+    quotas = list(request.limits.quotas)
+    quotas[index : index + 1] = [] if number is None else [rebuilt(quotas[index], gpus=number)]
+    return rebuilt(request, limits=rebuilt(request.limits, quotas=tuple(quotas)))
+
+
+def _rules(request: PlanRequest) -> Iterator[Rule]:
+    for holder, field, name, no_rule in _RULES:
         record: Frozen = getattr(request, holder)
-        if getattr(record, field) != free:
-            dropped = rebuilt(request, **{holder: rebuilt(record, **{field: free})})
-            found.append(
-                Requirement(name, f"{holder}.{field}", None, "", True, False, 0.0, lambda _: request, dropped, 0.0)
-            )
-    return tuple(found)
+        if getattr(record, field) != no_rule:
+            dropped = rebuilt(request, **{holder: rebuilt(record, **{field: no_rule})})
+            yield Rule(name, f"{holder}.{field}", dropped)
 
 
 # --- scales ---------------------------------------------------------------------------------------------------------
@@ -267,21 +277,9 @@ def with_lengths(request: PlanRequest, inputs: float = 1.0, outputs: float = 1.0
     """The request with all input and output lengths scaled, cut at the context of the model. No recordings."""
 
     def scaled(kind: RequestClass) -> RequestClass:
-        return rebuilt(kind, lengths=scaled_lengths(kind.lengths, inputs, outputs, request.llm.max_context_tokens))
+        return rebuilt(kind, lengths=kind.lengths.scaled(inputs, outputs, request.llm.max_context_tokens))
 
     return rebuilt(request, workload=_with_classes(request.workload, scaled))
-
-
-def scaled_lengths(lengths: TokenLengths, inputs: float, outputs: float, most_tokens: int) -> TokenLengths:
-    """Lengths times factors, rounded to whole tokens >= 1, inputs cut so that no request is longer than `most_tokens`.
-
-    >>> distribution = scaled_lengths(TokenLengths.constant(1000, 100), 1.2, 0.8, 1250)
-    >>> distribution.mean_input, distribution.mean_output
-    (1170.0, 80.0)
-    """
-    written = np.clip(np.rint(lengths.outputs * outputs), 1.0, most_tokens - 1.0)
-    read = np.clip(np.rint(lengths.inputs * inputs), 1.0, most_tokens - written)
-    return TokenLengths.from_pairs(read, written, lengths.probabilities, source=lengths.source)
 
 
 def with_prefixes(request: PlanRequest, factor: float) -> PlanRequest:
@@ -302,20 +300,20 @@ def _with_classes(workload: Workload, change: Callable[[RequestClass], RequestCl
 
 def without_sku(request: PlanRequest, sku: str) -> PlanRequest | None:
     """The request with one SKU fewer to choose from; None when it is the only one."""
-    return _searched(request, "skus", sku)
+    return _without_choice(request, "skus", sku)
 
 
 def without_mode(request: PlanRequest, mode: Mode) -> PlanRequest | None:
     """The request with one mode fewer to choose from; None when it is the only one."""
-    return _searched(request, "modes", mode)
+    return _without_choice(request, "modes", mode)
 
 
 def without_tp(request: PlanRequest, tp: int) -> PlanRequest | None:
     """The request with one tensor-parallel degree fewer to choose from; None when it is the only one."""
-    return _searched(request, "tp", tp)
+    return _without_choice(request, "tp", tp)
 
 
-def _searched(request: PlanRequest, field: str, unwanted: object) -> PlanRequest | None:
+def _without_choice(request: PlanRequest, field: str, unwanted: object) -> PlanRequest | None:
     kept = tuple(value for value in getattr(request.search, field) if value != unwanted)
     return rebuilt(request, search=rebuilt(request.search, **{field: kept})) if kept else None
 
@@ -323,13 +321,13 @@ def _searched(request: PlanRequest, field: str, unwanted: object) -> PlanRequest
 # --- prices ---------------------------------------------------------------------------------------------------------
 
 
-def price_now(case: Case, sku: str) -> float | None:
-    """The least a GPU-hour of a SKU costs [USD] under the ways of buying allowed; None: no price."""
+def price_now(case: PlanningCase, sku: str) -> float | None:
+    """The least a GPU-hour of a SKU costs [USD] under the purchase options allowed; None: no price."""
     policy = case.request.prices
     return min((price.usd_per_gpu_hour for price in offered_prices(sku, policy, case.hardware)), default=None)
 
 
-def at_price(case: Case, sku: str, factor: float) -> Case:
+def at_price(case: PlanningCase, sku: str, factor: float) -> PlanningCase:
     """The case with every price of a SKU times a factor: listed, given and of GPUs of one's own."""
     prices = tuple(
         price.model_copy(update={"usd_per_gpu_hour": factor * price.usd_per_gpu_hour}) if price.sku == sku else price
@@ -344,4 +342,4 @@ def at_price(case: Case, sku: str, factor: float) -> Case:
         dearer = rebuilt(owned[sku], **{name: factor * getattr(owned[sku], name) for name in fields})
         updates["owned"] = {**owned, sku: dearer}
     request = rebuilt(case.request, prices=rebuilt(policy, **updates))
-    return Case(request, case.hardware.model_copy(update={"prices": prices}))
+    return PlanningCase(request, case.hardware.model_copy(update={"prices": prices}))

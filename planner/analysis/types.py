@@ -1,7 +1,7 @@
 """What an explanation says: one record for each kind of answer. Types only; `planner.analysis.why` fills them.
 
 Money is USD per hour, rates are requests per second, and a quantity that does not exist (no fleet, no bound) is
-infinite or None. A *value* is what the objective counts (`Measure`): cost, served rate, or served rate per cost.
+infinite or None. A *value* is what the objective counts (`PlanMeasure`): cost, served rate, or served rate per cost.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hardware_db import HardwareDb
 from planner.core import Frozen
 from planner.fleet import PlanRequest
 
-SAME = 1e-6
-"""Relative difference from which two values count as different: a hundredth of the gap to which fleets are proved."""
+SAME_VALUE = 1e-6
+"""Relative difference up to which two values are the same, far below the gap to which fleets are proved. A choice."""
 
 
-class Measure(StrEnum):
-    """What a plan is judged by; the value is its unit."""
+class PlanMeasure(StrEnum):
+    """What plans are compared by; the value is its unit."""
 
     COST = "USD/h"
     """Cost; less is better."""
@@ -33,16 +33,16 @@ class Measure(StrEnum):
     """Served requests per dollar; more is better."""
 
     @classmethod
-    def of(cls, request: PlanRequest) -> Measure:
+    def of(cls, request: PlanRequest) -> PlanMeasure:
         """The measure of a request's objective."""
         return _MEASURES[request.objective.value]
 
 
-_MEASURES = {"min_cost": Measure.COST, "max_rate": Measure.RATE, "max_rate_per_cost": Measure.RATE_PER_COST}
+_MEASURES = {"min_cost": PlanMeasure.COST, "max_rate": PlanMeasure.RATE, "max_rate_per_cost": PlanMeasure.RATE_PER_COST}
 """By objective."""
 
 
-class Question(StrEnum):
+class PlanQuestion(StrEnum):
     """What an explanation can be asked."""
 
     MARGINAL = "marginal"
@@ -68,7 +68,7 @@ class Question(StrEnum):
 
 
 @dataclass(frozen=True)
-class Case:
+class PlanningCase:
     """What is solved: a request, and the hardware with its prices and calibrations."""
 
     request: PlanRequest
@@ -76,7 +76,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlanOutcome:
     """What a solve came to, in brief.
 
     Attributes:
@@ -108,32 +108,32 @@ class Outcome:
         """Whether there is a fleet."""
         return math.isfinite(self.usd_per_hour)
 
-    def value(self, measure: Measure) -> float:
+    def value(self, measure: PlanMeasure) -> float:
         """What counts: USD/h, 1/s, or requests per USD."""
-        if measure is Measure.COST:
+        if measure is PlanMeasure.COST:
             return self.usd_per_hour
-        if measure is Measure.RATE:
+        if measure is PlanMeasure.RATE:
             return self.rate_per_s
         return 3600.0 * self.rate_per_s / self.usd_per_hour if self.feasible else 0.0
 
-    def differs(self, other: Outcome, measure: Measure) -> bool:
+    def differs(self, other: PlanOutcome, measure: PlanMeasure) -> bool:
         """Whether the two are worth different amounts, or only one is feasible."""
         if self.feasible != other.feasible:
             return True
-        return self.feasible and not math.isclose(self.value(measure), other.value(measure), rel_tol=SAME)
+        return self.feasible and not math.isclose(self.value(measure), other.value(measure), rel_tol=SAME_VALUE)
 
 
-def gain(before: Outcome, after: Outcome, measure: Measure) -> float | None:
+def gain(before: PlanOutcome, after: PlanOutcome, measure: PlanMeasure) -> float | None:
     """By how much `after` is better (USD/h saved, 1/s or requests/USD won); None where either has no fleet.
 
-    >>> dear, cheap = (Outcome("optimal", "", usd_per_hour=usd) for usd in (50.0, 9.0))
-    >>> gain(dear, cheap, Measure.COST), gain(cheap, dear, Measure.COST)
+    >>> dear, cheap = (PlanOutcome("optimal", "", usd_per_hour=usd) for usd in (50.0, 9.0))
+    >>> gain(dear, cheap, PlanMeasure.COST), gain(cheap, dear, PlanMeasure.COST)
     (41.0, -41.0)
     """
     if not (before.feasible and after.feasible):
         return None
     change = after.value(measure) - before.value(measure)
-    return 0.0 - change if measure is Measure.COST else change
+    return 0.0 - change if measure is PlanMeasure.COST else change
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Marginal:
     before: float
     after: float
     easier: bool
-    outcome: Outcome
+    outcome: PlanOutcome
     gain: float | None
 
 
@@ -174,7 +174,7 @@ class RequirementCost:
 
     name: str
     key: str
-    without: Outcome
+    without: PlanOutcome
     cost: float | None
 
 
@@ -205,7 +205,7 @@ class SensitivityEnd:
     """
 
     label: str
-    remade: Outcome
+    remade: PlanOutcome
     kept: KeptFleet | None
 
 
@@ -229,7 +229,7 @@ class BreakEvenPrice:
         usd_per_gpu_hour: the least it costs now.
         changes_at: the price at which the plan takes fewer (of a SKU in use) or any (of one that is not); None: it
             does not within `up_to`.
-        up_to: furthest price looked at.
+        up_to: furthest price tried.
         becomes: the plan just beyond `changes_at`.
     """
 
@@ -238,7 +238,7 @@ class BreakEvenPrice:
     usd_per_gpu_hour: float
     changes_at: float | None
     up_to: float
-    becomes: Outcome | None
+    becomes: PlanOutcome | None
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class RunnerUp:
     """
 
     without: tuple[str, ...]
-    outcome: Outcome
+    outcome: PlanOutcome
     loss: float
 
 
@@ -275,7 +275,7 @@ class SmallestRelaxation:
     unit: str
     before: float | None
     needed: float | None
-    outcome: Outcome | None
+    outcome: PlanOutcome | None
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class ParetoPoint:
     """One point of a front: what was asked for, and the cheapest plan for it."""
 
     asked: float
-    outcome: Outcome
+    outcome: PlanOutcome
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ class Robust:
 
     probability: float
     calibrated: bool
-    before: Outcome
-    after: Outcome
+    before: PlanOutcome
+    after: PlanOutcome
     kept: KeptFleet | None
 
 
@@ -357,9 +357,9 @@ class ApiBreakEven:
         fleet_break_even_per_s: from this rate on, this fleet (paid whether used or not) is cheaper than the API [1/s].
         utilisation: that rate over the mean rate the plan serves; above 1 the API is cheaper for this traffic.
         smallest_break_even_per_s: the demand (the rate a request states) from which on a fleet planned for it is
-            cheaper than the API [1/s]: the change nearest to the planned demand, looked for down to a 64th of it where
-            the fleet wins (and that where it always does) and up to 8 times it where the API does. None: not looked
-            for, or the API wins up to there.
+            cheaper than the API [1/s]: the change nearest to the planned demand, searched down to a 64th of it where
+            the fleet wins (and that where it always does) and up to 8 times it where the API does. None: not
+            searched, or the API wins up to there.
     """
 
     price: ApiPrice
@@ -385,7 +385,7 @@ class Explanation:
 
     Attributes:
         name: of the request.
-        measure: what the plan is judged by.
+        measure: what plans are compared by.
         outcome: the plan itself.
         marginals, steps, requirements, tornado, prices, api, runners_up, relaxations, pareto, robust: by question;
             empty where not asked.
@@ -396,8 +396,8 @@ class Explanation:
     """
 
     name: str
-    measure: Measure
-    outcome: Outcome
+    measure: PlanMeasure
+    outcome: PlanOutcome
     marginals: tuple[Marginal, ...] = ()
     steps: tuple[Marginal, ...] = ()
     requirements: tuple[RequirementCost, ...] = ()
@@ -408,7 +408,7 @@ class Explanation:
     relaxations: tuple[SmallestRelaxation, ...] = ()
     pareto: tuple[Pareto, ...] = ()
     robust: tuple[Robust, ...] = ()
-    answered: tuple[Question, ...] = ()
+    answered: tuple[PlanQuestion, ...] = ()
     unanswered: Mapping[str, str] = field(default_factory=dict)
     solves: int = 0
     elapsed_s: float = 0.0

@@ -8,24 +8,23 @@ One module for each question: `latencies`, `rooflines`, `costs`, `systems` (of a
 """
 
 from planner.charts import (
-    comparison,
     costs,
     demands,
     fleets,
     hardware,
-    labels,
     latencies,
     latency_distributions,
     marks,
     reasons,
     replicas,
     rooflines,
+    side_by_side,
     steps,
     systems,
 )
 from planner.charts.costs import cost_comparison, cost_comparison_rows
+from planner.charts.demands import length_histogram
 from planner.charts.latencies import latency_vs_rate, latency_vs_rate_rows, rate_panel, shown_metrics
-from planner.charts.lengths import length_histogram
 from planner.charts.marks import GREY, Row
 from planner.charts.rooflines import FAMILY_WORDS, label_rows, pool_shapes, roof_rows, roofline, roofline_rows
 
@@ -33,7 +32,6 @@ __all__ = [
     "FAMILY_WORDS",
     "GREY",
     "Row",
-    "comparison",
     "cost_comparison",
     "cost_comparison_rows",
     "costs",
@@ -41,7 +39,6 @@ __all__ = [
     "fleets",
     "hardware",
     "label_rows",
-    "labels",
     "latencies",
     "latency_distributions",
     "latency_vs_rate",
@@ -57,6 +54,7 @@ __all__ = [
     "roofline_rows",
     "rooflines",
     "shown_metrics",
+    "side_by_side",
     "steps",
     "systems",
 ]

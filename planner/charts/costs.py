@@ -1,13 +1,14 @@
-"""What a plan costs and where it goes, beside its alternatives, other ways of buying and hosted APIs."""
+"""What a plan costs and where the money goes, beside its alternatives, other purchase options and hosted APIs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 
 import altair as alt
 
-from planner.analysis import ApiBreakEven, BuyingOffer, api_names, mean_served_per_s, mean_sustained_per_s
+from planner.analysis import ApiBreakEven, PurchaseOffer, api_names, mean_served_per_s, mean_sustained_per_s
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
@@ -20,9 +21,12 @@ from planner.charts.marks import (
     VERMILLION,
     Row,
     bar_scale,
+    category_axis,
     change_words,
     inline_chart,
     layered,
+    line_styles,
+    stroke_legend,
     titled,
     words,
 )
@@ -36,9 +40,9 @@ def cost_comparison_rows(plan: Plan) -> list[Row]:
     """The plan, then the best fleet of each SKU, then of each mode; cheapest first, those without a fleet last.
 
     Returns rows with name, kind ("plan", "sku" or "mode"), fleet (in words), is_feasible, is_chosen (costs and serves
-    what the plan does), usd_per_month [USD], usd_per_thousand_requests [USD], cost (the one of the two that the bar
-    shows: by the month when every fleet serves the same demand, else by the request), ratio (to the plan's cost) and
-    reason (why there is none). An infeasible plan has only rows without a fleet.
+    what the plan does), is_bound (costs at least so much), usd_per_month [USD], usd_per_thousand_requests [USD], cost
+    (the one of the two that the bar shows: per month when every fleet serves the same demand, else per request), ratio
+    (to the plan's cost) and reason (why there is no fleet). An infeasible plan has only rows without a fleet.
     """
     if plan.cost is None or not plan.alternatives:
         rows = [_fleetless_row(plan, "sku", sku) for sku in dict.fromkeys(plan.request.search.skus)]
@@ -78,8 +82,8 @@ def _is_by_month(plan: Plan) -> bool:
 
 
 def _fleetless_row(plan: Plan, kind: str, name: str) -> Row:
-    found = [item for item in plan.rejections if name in (item.sku, item.mode.value)]
-    nearest = min(found, key=lambda item: item.ratio, default=None)
+    rejections = [rejection for rejection in plan.rejections if name in (rejection.sku, rejection.mode.value)]
+    nearest = min(rejections, key=lambda rejection: rejection.ratio, default=None)
     return {
         "name": name,
         "kind": kind,
@@ -96,31 +100,36 @@ def _fleetless_row(plan: Plan, kind: str, name: str) -> Row:
 
 
 def cost_comparison(plan: Plan) -> alt.LayerChart:
-    """What the plan and the best fleet of each SKU and of each mode cost, as bars; what cannot be done is named."""
-    rows = [_labelled(row, _is_by_month(plan)) for row in cost_comparison_rows(plan)]
+    """What the plan and the best fleet of each SKU and of each mode cost, as bars; those without a fleet say so."""
+    rows = [_alternative_label(row, _is_by_month(plan)) for row in cost_comparison_rows(plan)]
     unit = "USD per month" if _is_by_month(plan) else "USD per 1,000 requests"
+    tooltip = [
+        alt.Tooltip("title:N", title="Restricted to"),
+        alt.Tooltip("fleet:N", title="Fleet"),
+        alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
+        alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
+    ]
+    layers = _labelled_bars(rows, category_axis("title", 260), unit, "datum.kind === 'plan'", tooltip)
+    how = "by theory; the plan is simulated" if plan.simulated else "by theory"
+    title = titled("The plan and its alternatives", f"The best fleet of each SKU and mode, {how}.")
+    height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
+    return layered(layers, title, height, f"Cost of the alternatives in {unit}")
+
+
+def _labelled_bars(
+    rows: Sequence[Row], y: alt.Y, unit: str, highlighted: str, tooltip: list[alt.Tooltip]
+) -> list[alt.Chart]:
+    """Bars up to each row's `end` with its `label` behind; darker where the Vega expression `highlighted` holds."""
     longest = max((row["end"] for row in rows), default=0.0) or 1.0
-    y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, labelOverlap=False, domain=False))
     scale = bar_scale(longest, (row["label"] for row in rows))
     x = alt.X("end:Q", title=unit, scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
-    base = inline_chart(rows).encode(x=x, y=y)
-    bars = base.mark_bar(height={"band": 0.7}).encode(
-        color=alt.condition("datum.kind === 'plan'", alt.value(BLUE), alt.value(SKY)),
-        tooltip=[
-            alt.Tooltip("title:N", title="Restricted to"),
-            alt.Tooltip("fleet:N", title="Fleet"),
-            alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
-            alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
-        ],
-    )
-    text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
-    judged = "; the plan is simulated" if plan.simulated else ""
-    title = titled("The plan and its alternatives", f"The best fleet of each SKU and mode, by theory{judged}.")
-    height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
-    return layered([bars, text], title, height, f"Cost of the alternatives in {unit}")
+    color = alt.condition(highlighted, alt.value(BLUE), alt.value(SKY))
+    bars = inline_chart(rows).encode(x=x, y=y).mark_bar(height={"band": 0.7}).encode(color=color, tooltip=tooltip)
+    return [bars, words(rows, GREY, "left", dx=6).encode(x=x, y=y)]
 
 
-def _labelled(row: Row, is_by_month: bool) -> Row:
+def _alternative_label(row: Row, is_by_month: bool) -> Row:
+    """A row with the name and the end of its bar and the label behind it."""
     titles = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU"}
     end = row["cost"] if row["is_feasible"] else 0.0
     label = f"${end:,.0f}" if is_by_month else f"${end:,.4f}"
@@ -134,7 +143,7 @@ def _labelled(row: Row, is_by_month: bool) -> Row:
 
 # --- where the money goes ---------------------------------------------------------------------------------------------
 
-SERVING, HEADROOM, SPARE, STARTS = "used", "headroom", "spare replicas", "starting up"
+USED, HEADROOM, SPARE, STARTING = "used", "headroom", "spare replicas", "starting up"
 """What a pool's money pays for."""
 
 
@@ -154,12 +163,12 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
     several = len(plan.deployments) > 1
     rows: list[Row] = []
     for number, planned in enumerate(plan.deployments, start=1):
-        for place, pool in enumerate(planned.deployment.pools):
-            used = planned.judged.pools[place].replicas / pool.replicas
-            utilisation = min(1.0, planned.predicted.pools[place].utilisation)
-            shares = {SERVING: used * utilisation, HEADROOM: used * (1.0 - utilisation), SPARE: 1.0 - used}
+        for index, pool in enumerate(planned.deployment.pools):
+            used = planned.surviving.pools[index].replicas / pool.replicas
+            utilisation = min(1.0, planned.predicted.pools[index].utilisation)
+            shares = {USED: used * utilisation, HEADROOM: used * (1.0 - utilisation), SPARE: 1.0 - used}
             name = f"{number} " * several + f"{pool.role}: {pool.replicas} x {pool.config.label}"
-            usd = planned.pool_usd_per_hour[place] * HOURS_PER_MONTH
+            usd = planned.pool_usd_per_hour[index] * HOURS_PER_MONTH
             rows += [
                 {
                     "pool": name,
@@ -175,20 +184,20 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
     rest = plan.cost.usd_per_month - math.fsum(row["usd_per_month"] for row in rows)
     if rest > 1e-6 * plan.cost.usd_per_month:
         rows.append(
-            {"pool": STARTS, "part": STARTS, "usd_per_month": rest, "share": 1.0, "replicas": None, "gpus": None}
+            {"pool": STARTING, "part": STARTING, "usd_per_month": rest, "share": 1.0, "replicas": None, "gpus": None}
         )
     return rows
 
 
-def pool_costs(plan: Plan) -> alt.LayerChart:
+def pool_cost_chart(plan: Plan) -> alt.LayerChart:
     """What each pool costs a month, used and idle, as bars with the idle share in words."""
     rows = pool_cost_rows(plan)
-    parts = [part for part in (SERVING, HEADROOM, SPARE, STARTS) if any(row["part"] == part for row in rows)]
-    colors = {SERVING: BLUE, HEADROOM: SKY, SPARE: ORANGE, STARTS: VERMILLION}
+    parts = [part for part in (USED, HEADROOM, SPARE, STARTING) if any(row["part"] == part for row in rows)]
+    colors = {USED: BLUE, HEADROOM: SKY, SPARE: ORANGE, STARTING: VERMILLION}
     pools = list(dict.fromkeys(row["pool"] for row in rows))
     ends = [_pool_end(name, [row for row in rows if row["pool"] == name]) for name in pools]
     longest = max((row["usd_per_month"] for row in ends), default=0.0) or 1.0
-    y = alt.Y("pool:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
+    y = category_axis("pool", 220)
     scale = bar_scale(longest, (row["label"] for row in ends))
     x = alt.X("usd_per_month:Q", title="USD per month", scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
     bars = (
@@ -229,32 +238,36 @@ def _pool_end(name: str, rows: Sequence[Row]) -> Row:
     return {"pool": name, "usd_per_month": usd, "label": f"${usd:,.0f}" + (f" ({percent(idle)} idle)" if idle else "")}
 
 
-# --- other ways of buying ---------------------------------------------------------------------------------------------
+# --- other purchase options -------------------------------------------------------------------------------------------
 
 
-def buying_rows(offers: Sequence[BuyingOffer], plan: Plan) -> list[Row]:
-    """The fleet under every way of buying, cheapest first, those without a fleet last.
+def purchase_option_rows(offers: Sequence[PurchaseOffer], plan: Plan) -> list[Row]:
+    """The fleet under every purchase option, cheapest first, those without a fleet last.
 
-    Returns rows with way, is_current (as the plan is bought), is_feasible, usd_per_month [USD],
+    Returns rows with way (the option by name), is_current (as the plan is bought), is_feasible, usd_per_month [USD],
     usd_per_thousand_requests [USD], difference (to the plan's cost, as a share of it), fleet, unpriced (SKUs of the
     search without a price) and reason (why there is no fleet).
     """
-    own = plan.cost.usd_per_month if plan.cost else None
+    current_usd = plan.cost.usd_per_month if plan.cost else None
     rows: list[Row] = [
         {
-            "way": offer.way.name,
-            "is_current": offer.way.commitments == plan.request.prices.commitments,
+            "way": offer.alternative.name,
+            "is_current": offer.alternative.commitments == plan.request.prices.commitments,
             "is_feasible": offer.usd_per_month is not None,
             "usd_per_month": offer.usd_per_month,
             "usd_per_thousand_requests": _per_thousand(offer.usd_per_month, offer.rate_per_s),
-            "difference": offer.usd_per_month / own - 1.0 if own and offer.usd_per_month is not None else None,
+            "difference": _change(offer.usd_per_month, current_usd),
             "fleet": offer.fleet,
-            "unpriced": ", ".join(offer.way.unpriced),
+            "unpriced": ", ".join(offer.alternative.unpriced),
             "reason": offer.reason,
         }
         for offer in offers
     ]
     return sorted(rows, key=lambda row: (not row["is_feasible"], row["usd_per_month"] or 0.0))
+
+
+def _change(usd: float | None, current_usd: float | None) -> float | None:
+    return usd / current_usd - 1.0 if current_usd and usd is not None else None
 
 
 def _per_thousand(usd_per_month: float | None, rate_per_s: float) -> float | None:
@@ -263,35 +276,27 @@ def _per_thousand(usd_per_month: float | None, rate_per_s: float) -> float | Non
     return 1e3 * usd_per_month / (3600.0 * HOURS_PER_MONTH * rate_per_s)
 
 
-def buying_costs(offers: Sequence[BuyingOffer], plan: Plan) -> alt.LayerChart:
-    """What the fleet costs a month under every way of buying, as bars with the fleet in words."""
-    rows = [_buying_label(row) for row in buying_rows(offers, plan)]
-    longest = max((row["end"] for row in rows), default=0.0) or 1.0
-    y = alt.Y("way:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
-    scale = bar_scale(longest, (row["label"] for row in rows))
-    x = alt.X("end:Q", title="USD per month", scale=scale, axis=alt.Axis(format=",~f", tickCount=5))
-    base = inline_chart(rows).encode(x=x, y=y)
-    bars = base.mark_bar(height={"band": 0.7}).encode(
-        color=alt.condition("datum.is_current", alt.value(BLUE), alt.value(SKY)),
-        tooltip=[
-            alt.Tooltip("way:N", title="Bought"),
-            alt.Tooltip("fleet:N", title="Fleet"),
-            alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
-            alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
-            alt.Tooltip("unpriced:N", title="No price listed for"),
-            alt.Tooltip("reason:N", title="Why there is no fleet"),
-        ],
-    )
-    text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
+def purchase_option_chart(offers: Sequence[PurchaseOffer], plan: Plan) -> alt.LayerChart:
+    """What the fleet costs a month under every purchase option, as bars with the fleet in words."""
+    rows = [_purchase_option_label(row) for row in purchase_option_rows(offers, plan)]
+    tooltip = [
+        alt.Tooltip("way:N", title="Bought"),
+        alt.Tooltip("fleet:N", title="Fleet"),
+        alt.Tooltip("usd_per_month:Q", title="USD per month", format=",.0f"),
+        alt.Tooltip("usd_per_thousand_requests:Q", title="USD per 1,000 requests", format=",.4f"),
+        alt.Tooltip("unpriced:N", title="No price listed for"),
+        alt.Tooltip("reason:N", title="Why there is no fleet"),
+    ]
+    layers = _labelled_bars(rows, category_axis("way", 220), "USD per month", "datum.is_current", tooltip)
     title = titled(
         "The same demand, bought in other ways",
         "Darker: the plan. The others are planned anew, by theory.",
     )
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
-    return layered([bars, text], title, height, "Cost by way of buying in USD per month")
+    return layered(layers, title, height, "Cost by way of buying in USD per month")
 
 
-def _buying_label(row: Row) -> Row:
+def _purchase_option_label(row: Row) -> Row:
     if not row["is_feasible"]:
         return {**row, "label": "no fleet", "end": 0.0}
     change = "as planned" if row["is_current"] else change_words(row["difference"])
@@ -300,36 +305,36 @@ def _buying_label(row: Row) -> Row:
 
 # --- against hosted APIs ----------------------------------------------------------------------------------------------
 
-FLEET = "this fleet"
-API_STYLES = ((ORANGE, [8, 4]), (GREEN, [2, 3]), (VERMILLION, [10, 3, 2, 3]), (SKY, [5, 5]))
+SELF_HOSTED = "this fleet"
+API_LINE_STYLES = ((ORANGE, [8, 4]), (GREEN, [2, 3]), (VERMILLION, [10, 3, 2, 3]), (SKY, [5, 5]))
 """Colour and dash of one API after another."""
-X_MARGIN, Y_MARGIN, Y_MOST = 1.12, 1.3, 2.5
-"""Ends of the axes over what must be seen; the vertical one ends at so many times the fleet's cost at the latest."""
+X_MARGIN, Y_MARGIN, Y_LIMIT = 1.12, 1.3, 2.5
+"""Ends of the axes over what must be seen; the vertical one at most at `Y_LIMIT` times the fleet's cost. Choices."""
 
 
-def api_cost_rows(plan: Plan, found: Sequence[ApiBreakEven]) -> list[Row]:
-    """Cost against demand: the fleet of the plan, paid whether used or not, and every API, paid by request.
+def api_cost_rows(plan: Plan, apis: Sequence[ApiBreakEven]) -> list[Row]:
+    """Cost against demand: the fleet of the plan, paid whether used or not, and every API, paid per request.
 
     Equations: fleet USD/month = its cost, up to the rate it sustains; API USD/month = rate x 3600 x 730 x USD per
     request; break-even where the two are equal (`planner.analysis.api_prices.break_even_rate_per_s`).
 
-    Returns rows with option (`FLEET` or the provider), point ("start", "break-even", "planned", "end"), rate_per_s
-    [1/s] (mean), usd_per_month [USD] and within (the fleet sustains that rate). An API that is cheaper at any rate the
-    fleet sustains has no break-even row.
+    Returns rows with option (`SELF_HOSTED` or the provider), point ("start", "break-even", "planned", "end"),
+    rate_per_s [1/s] (mean), usd_per_month [USD] and within (the fleet sustains that rate). An API that is cheaper at
+    any rate the fleet sustains has no break-even row.
     """
     if plan.cost is None:
         return []
     planned, sustained = mean_served_per_s(plan), mean_sustained_per_s(plan)
     end = X_MARGIN * max(planned, sustained)
     usd = plan.cost.usd_per_month
-    rows = [_api_point(FLEET, point, rate, usd, sustained) for point, rate in _fleet_points(planned, sustained)]
-    for one, name in zip(found, api_names(found), strict=True):
-        each = one.api_usd_per_thousand_requests / 1e3 * 3600.0 * HOURS_PER_MONTH
+    rows = [_api_point(SELF_HOSTED, point, rate, usd, sustained) for point, rate in _fleet_points(planned, sustained)]
+    for api, name in zip(apis, api_names(apis), strict=True):
+        usd_per_rate = api.api_usd_per_thousand_requests / 1e3 * 3600.0 * HOURS_PER_MONTH
         points = [("start", 0.0), ("planned", planned), ("end", end)]
-        if one.fleet_break_even_per_s <= sustained:
-            points.append(("break-even", one.fleet_break_even_per_s))
-        ordered = sorted(points, key=lambda pair: pair[1])
-        rows += [_api_point(name, point, rate, each * rate, sustained) for point, rate in ordered]
+        if api.fleet_break_even_per_s <= sustained:
+            points.append(("break-even", api.fleet_break_even_per_s))
+        by_rate = sorted(points, key=lambda point: point[1])
+        rows += [_api_point(name, point, rate, usd_per_rate * rate, sustained) for point, rate in by_rate]
     return rows
 
 
@@ -342,16 +347,14 @@ def _api_point(option: str, point: str, rate: float, usd: float, sustained: floa
     return {"option": option, "point": point, "rate_per_s": rate, "usd_per_month": usd, "within": within}
 
 
-def api_costs(plan: Plan, found: Sequence[ApiBreakEven]) -> alt.LayerChart:
+def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
     """USD per month against demand: self-hosting flat until the fleet is full, APIs by request, break-even marked."""
-    rows = api_cost_rows(plan, found)
-    names = [FLEET, *api_names(found)]
-    styles: list[tuple[str, list[int]]] = [(BLUE, [1, 0])]
-    styles += [API_STYLES[place % len(API_STYLES)] for place in range(len(found))]
+    rows = api_cost_rows(plan, apis)
+    styles = {SELF_HOSTED: (BLUE, [1, 0])} | dict(zip(api_names(apis), cycle(API_LINE_STYLES), strict=False))
     usd = plan.cost.usd_per_month if plan.cost else 0.0
     right = max((row["rate_per_s"] for row in rows), default=1.0)
     asked = max((row["usd_per_month"] for row in rows if row["point"] == "planned"), default=usd)
-    top = min(Y_MARGIN * asked, Y_MOST * usd) or 1.0
+    top = min(Y_MARGIN * asked, Y_LIMIT * usd) or 1.0
     x = alt.X("rate_per_s:Q", title="Demand (requests/s, mean)", scale=alt.Scale(domain=[0.0, right], nice=False))
     y = alt.Y(
         "usd_per_month:Q",
@@ -359,13 +362,7 @@ def api_costs(plan: Plan, found: Sequence[ApiBreakEven]) -> alt.LayerChart:
         scale=alt.Scale(domain=[0.0, top], nice=False),
         axis=alt.Axis(format=",~f", tickCount=6),
     )
-    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2.5)
-    color = alt.Color(
-        "option:N", title=None, scale=alt.Scale(domain=names, range=[style[0] for style in styles]), legend=legend
-    )
-    dash = alt.StrokeDash(
-        "option:N", title=None, scale=alt.Scale(domain=names, range=[style[1] for style in styles]), legend=legend
-    )
+    color, dash = line_styles("option", styles, stroke_legend(symbolStrokeWidth=2.5))
     tooltip = [
         alt.Tooltip("option:N", title="Option"),
         alt.Tooltip("point:N", title="Point"),
@@ -382,22 +379,22 @@ def api_costs(plan: Plan, found: Sequence[ApiBreakEven]) -> alt.LayerChart:
         *_plan_marks(plan, right, x),
         lines.encode(tooltip=tooltip),
         marks.encode(x=x, y=y, color=color, shape=shape, tooltip=tooltip),
-        *_even_labels(rows, x, y),
+        *_break_even_labels(rows, x, y),
     ]
     subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: beyond the fleet."
     title = titled("Self-hosting against hosted APIs", subtitle)
     return layered(layers, title, 420, "Cost of self-hosting and of hosted APIs against demand")
 
 
-def _even_labels(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    evens = sorted((row for row in rows if row["point"] == "break-even"), key=lambda row: float(row["rate_per_s"]))
-    labelled = [{**row, "label": f"{row['rate_per_s']:,.3g}/s"} for row in evens]
-    return [
-        words([row], GREY, "right" if place % 2 == 0 else "left", dx=-8 if place % 2 == 0 else 8, dy=-10).encode(
-            x=x, y=y
-        )
-        for place, row in enumerate(labelled)
-    ]
+def _break_even_labels(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """The break-even rates beside their points, left and right in turn, as the points may lie close together."""
+    points = sorted((row for row in rows if row["point"] == "break-even"), key=lambda row: float(row["rate_per_s"]))
+    layers = []
+    for index, row in enumerate(points):
+        labelled = [{**row, "label": f"{row['rate_per_s']:,.3g}/s"}]
+        text = words(labelled, GREY, "left", 8, -10) if index % 2 else words(labelled, GREY, "right", -8, -10)
+        layers.append(text.encode(x=x, y=y))
+    return layers
 
 
 def _plan_marks(plan: Plan, right: float, x: alt.X) -> list[alt.Chart]:

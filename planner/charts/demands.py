@@ -1,20 +1,82 @@
-"""Demand over a day or a week, and the fleet that follows it."""
+"""What is asked: lengths of requests, demand over a day or a week, and the fleet that follows it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import altair as alt
+import numpy as np
 
-from planner.charts.marks import BLUE, GREEN, ORANGE, SKY, VERMILLION, Row, inline_chart, layered, titled
+from planner.charts.marks import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILLION,
+    Row,
+    inline_chart,
+    layered,
+    line_styles,
+    stroke_legend,
+    titled,
+)
 from planner.fleet import Plan
 from planner.traffic import HOURS_PER_DAY, MeasuredProfile
+from planner.workload import TokenLengths
 
 MEAN, HIGHEST = "mean", "highest ever recorded"
 DEMAND, CAPACITY = "demand", "capacity"
 SKU_STYLES = ((BLUE, [1, 0]), (ORANGE, [8, 3]), (GREEN, [2, 2]), (VERMILLION, [10, 3, 2, 3]), (SKY, [4, 6]))
 """Colour and dash of one SKU after another."""
-HEIGHT_PX = 320
+HEIGHT_PX, HISTOGRAM_HEIGHT_PX = 320, 70
+HISTOGRAM_BINS_PER_DOUBLING = 2
+"""Bars of a histogram for each doubling of the length. A choice."""
+
+
+# --- lengths ----------------------------------------------------------------------------------------------------------
+
+
+def length_rows(lengths: TokenLengths) -> list[Row]:
+    """Shares of requests by input and by output length, in bins of equal width on a logarithmic axis.
+
+    Returns rows with side ("input" or "output"), from_tokens, to_tokens (of the bar) and share (of all requests); the
+    shares of a side sum to 1. Bars without requests are left out.
+    """
+    rows: list[Row] = []
+    for side, tokens in (("input", lengths.inputs), ("output", lengths.outputs)):
+        bins = np.floor(HISTOGRAM_BINS_PER_DOUBLING * np.log2(tokens) + 1e-9).astype(np.int64)
+        shares = np.bincount(bins, lengths.probabilities)
+        for index in np.flatnonzero(shares):
+            low, high = (2.0 ** (edge / HISTOGRAM_BINS_PER_DOUBLING) for edge in (index, index + 1))
+            rows.append({"side": side, "from_tokens": low, "to_tokens": high, "share": float(shares[index])})
+    return rows
+
+
+def length_histogram(lengths: TokenLengths, side: str) -> alt.LayerChart:
+    """One side of `length_rows` ("input" or "output") as a small histogram with its mean marked."""
+    rows = [{**row, "none": 0.0} for row in length_rows(lengths) if row["side"] == side]
+    mean = lengths.mean_input if side == "input" else lengths.mean_output
+    axis = alt.Axis(title=f"{side.capitalize()} tokens", format="~s", tickCount=5, grid=False)
+    x = alt.X("from_tokens:Q", scale=alt.Scale(type="log", nice=False), axis=axis)
+    bars = (
+        inline_chart(rows)
+        .mark_bar(color=BLUE if side == "input" else ORANGE, binSpacing=0)
+        .encode(
+            x=x,
+            x2="to_tokens:Q",
+            y=alt.Y("share:Q", axis=None),
+            y2="none:Q",
+            tooltip=[
+                alt.Tooltip("from_tokens:Q", title="From (tokens)", format=",.0f"),
+                alt.Tooltip("to_tokens:Q", title="To (tokens)", format=",.0f"),
+                alt.Tooltip("share:Q", title="Share of requests", format=".1%"),
+            ],
+        )
+    )
+    line = inline_chart([{"from_tokens": mean}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x=x)
+    return alt.LayerChart(layer=[bars, line], height=HISTOGRAM_HEIGHT_PX, description=f"{side} tokens per request")
 
 
 # --- a profile --------------------------------------------------------------------------------------------------------
@@ -46,46 +108,37 @@ def profile_rows(measured: MeasuredProfile, rate_per_s: float) -> list[Row]:
 
 
 def profile_curve(measured: MeasuredProfile, rate_per_s: float, name: str) -> alt.LayerChart:
-    """A recorded day or week at a mean rate, as steps; dashed the highest that each hour ever was."""
+    """A recorded day or week at a mean rate, as steps; dashed the highest rate recorded for each hour."""
     rows = profile_rows(measured, rate_per_s)
     curves = list(dict.fromkeys(row["curve"] for row in rows))
     styles = {MEAN: (BLUE, [1, 0]), HIGHEST: (ORANGE, [4, 3])}
-    color = alt.Color(
-        "curve:N",
-        title=None,
-        scale=alt.Scale(domain=curves, range=[styles[curve][0] for curve in curves]),
-        legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=400) if len(curves) > 1 else None,
-    )
-    dash = alt.StrokeDash(
-        "curve:N",
-        title=None,
-        scale=alt.Scale(domain=curves, range=[styles[curve][1] for curve in curves]),
-        legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=400) if len(curves) > 1 else None,
-    )
+    legend = stroke_legend() if len(curves) > 1 else None
+    color, dash = line_styles("curve", {curve: styles[curve] for curve in curves}, legend)
     tooltip = [
         alt.Tooltip("hour:Q", title="From hour"),
         alt.Tooltip("curve:N", title="Curve"),
         alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
         alt.Tooltip("factor:Q", title="Times the mean", format=".2f"),
     ]
-    steps = inline_chart(_closed(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
+    steps = inline_chart(_with_ends(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
     y = alt.Y("rate_per_s:Q", title="Requests/s", scale=alt.Scale(zero=True))
     total = len(measured.profile.factors) * measured.profile.period_hours
     peak = f"Peak {max(measured.profile.factors):.2f} times the mean. Hours count from the start of the recording."
     title = titled(f"Demand at a mean of {rate_per_s:,.4g} requests/s", [f"Recorded: {name}.", peak])
-    layers = [steps.encode(x=_hours(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
+    layers = [steps.encode(x=_hour_axis(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
     return layered(layers, title, HEIGHT_PX, f"Demand by hour of {name}")
 
 
-def _closed(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and of each curve its last one again where it ends, so that its last step is seen."""
+def _with_ends(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the last one of each curve repeated at its end, so that its last step is drawn."""
     last = {row.get("curve", row.get("sku")): row for row in rows}
     return [*rows, *({**row, "hour": row["end_hour"]} for row in last.values())]
 
 
-def _hours(total: float) -> alt.X:
+def _hour_axis(total: float) -> alt.X:
+    """Hours from 0 to `total` [h], with ticks every three hours of a day and every day of a week."""
     is_day = total <= HOURS_PER_DAY
-    values = [place * (3.0 if is_day else HOURS_PER_DAY) for place in range(int(total / (3 if is_day else 24)) + 1)]
+    values = [tick * (3.0 if is_day else HOURS_PER_DAY) for tick in range(int(total / (3 if is_day else 24)) + 1)]
     title = "Hour of the day" if is_day else "Hour of the week"
     scale = alt.Scale(domain=[0.0, total], nice=False)
     return alt.X("hour:Q", title=title, scale=scale, axis=alt.Axis(values=values, grid=not is_day))
@@ -99,7 +152,7 @@ def schedule_rows(plan: Plan, capacities_per_s: Sequence[float | None]) -> list[
 
     Args:
         plan: with a schedule.
-        capacities_per_s: by period, as `planner.analysis.purchase_alternatives.period_capacities_per_s` [1/s].
+        capacities_per_s: by period, as `planner.analysis.period_capacities_per_s` [1/s].
 
     Returns rows with period (name), hour (start [h]), end_hour [h], demand_per_s, served_per_s (with work that may
     wait), capacity_per_s (None: unknown) [1/s], gpus (all together), by_sku (in words) and usd_per_hour [USD/h].
@@ -125,19 +178,19 @@ def schedule_rows(plan: Plan, capacities_per_s: Sequence[float | None]) -> list[
 
 
 def schedule_demand(plan: Plan, capacities_per_s: Sequence[float | None]) -> alt.LayerChart:
-    """What is asked and what the fleet could carry, by hour: demand as an area, capacity as a line above it.
+    """What is asked and what the fleet could serve, by hour: demand as an area, capacity as a line above it.
 
-    Hours whose capacity is None (`planner.analysis.purchase_alternatives.period_capacities_per_s` says why) are gaps in
+    Hours whose capacity is None (`planner.analysis.period_capacities_per_s` says why) are gaps in
     the line.
     """
     rows = schedule_rows(plan, capacities_per_s)
-    both = [
+    curves = [
         {**row, "curve": curve, "rate_per_s": row[field]}
         for curve, field in ((DEMAND, "demand_per_s"), (CAPACITY, "capacity_per_s"))
         for row in rows
     ]
     total = rows[-1]["end_hour"] if rows else HOURS_PER_DAY
-    x = _hours(total)
+    x = _hour_axis(total)
     y = alt.Y("rate_per_s:Q", title="Requests/s", scale=alt.Scale(zero=True))
     color = alt.Color(
         "curve:N",
@@ -152,7 +205,7 @@ def schedule_demand(plan: Plan, capacities_per_s: Sequence[float | None]) -> alt
         alt.Tooltip("by_sku:N", title="GPUs"),
         alt.Tooltip("usd_per_hour:Q", title="USD/hour", format=",.2f"),
     ]
-    ends = _closed(both)
+    ends = _with_ends(curves)
     area = inline_chart([row for row in ends if row["curve"] == DEMAND]).mark_area(
         interpolate="step-after", opacity=0.6
     )
@@ -195,14 +248,7 @@ def schedule_gpus(plan: Plan) -> alt.LayerChart:
     """GPUs held by hour, a line for each SKU."""
     rows = schedule_gpu_rows(plan)
     skus = list(dict.fromkeys(row["sku"] for row in rows))
-    styles = [SKU_STYLES[place % len(SKU_STYLES)] for place in range(len(skus))]
-    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400)
-    color = alt.Color(
-        "sku:N", title=None, scale=alt.Scale(domain=skus, range=[style[0] for style in styles]), legend=legend
-    )
-    dash = alt.StrokeDash(
-        "sku:N", title=None, scale=alt.Scale(domain=skus, range=[style[1] for style in styles]), legend=legend
-    )
+    color, dash = line_styles("sku", dict(zip(skus, cycle(SKU_STYLES), strict=False)), stroke_legend())
     tooltip = [
         alt.Tooltip("period:N", title="Period"),
         alt.Tooltip("sku:N", title="SKU"),
@@ -210,8 +256,8 @@ def schedule_gpus(plan: Plan) -> alt.LayerChart:
     ]
     total = rows[-1]["end_hour"] if rows else HOURS_PER_DAY
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1))
-    steps = inline_chart(_closed(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
-    layers = [steps.encode(x=_hours(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
+    steps = inline_chart(_with_ends(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
+    layers = [steps.encode(x=_hour_axis(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
     most = {sku: max(row["gpus"] for row in rows if row["sku"] == sku) for sku in skus}
     title = titled(
         "GPUs held by hour", "At most " + " and ".join(f"{count:,.0f} x {sku}" for sku, count in most.items())

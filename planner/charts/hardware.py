@@ -1,4 +1,4 @@
-"""What is known about hardware: GPUs by bandwidth and peak, prices by GPU, errors against measured runs."""
+"""What is known about hardware: GPUs by bandwidth and peak, listed prices, prediction errors against measured runs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from planner.charts.marks import (
     Row,
     inline_chart,
     layered,
+    point_styles,
     titled,
     words,
 )
@@ -30,23 +31,25 @@ from planner.roofline import ridge_point_flops_per_byte
 from planner.validation import FITTED, HELD_OUT, AccuracyRow
 
 RIDGES_FLOPS_PER_BYTE = (50.0, 100.0, 200.0, 400.0, 800.0)
-"""Ridge points that get a line: they span those of the packaged GPUs in 16 and in 8 bit."""
-SKU_HEIGHT_PX = 480
+"""Ridge points that get a line: they span those of the packaged GPUs in 16 and in 8 bit. A choice."""
+SKU_MAP_HEIGHT_PX = 480
 OWN, BORROWED, DATASHEET = "own kernels measured", "shares of a relative", "datasheet only"
 """How well the kernels of a GPU are known."""
-_KNOWLEDGE = ((OWN, BLUE, "circle"), (BORROWED, ORANGE, "triangle-up"), (DATASHEET, VERMILLION, "square"))
-_COMMITMENTS = (
-    ("on_demand", BLUE, "circle"),
-    ("spot", ORANGE, "triangle-up"),
-    ("reserved", GREEN, "square"),
-    ("community", VERMILLION, "diamond"),
-    ("marketplace", SKY, "cross"),
-)
-LINE_PX = 15
-"""Height of one more line under a title."""
-_MARKED, _UNMARKED = 170, 70
-"""Size of a point that is spoken of, and of another [square px]."""
-_LABEL_LIMIT_PX = 330
+KNOWLEDGE_STYLES = {OWN: (BLUE, "circle"), BORROWED: (ORANGE, "triangle-up"), DATASHEET: (VERMILLION, "square")}
+COMMITMENT_STYLES = {
+    "on_demand": (BLUE, "circle"),
+    "spot": (ORANGE, "triangle-up"),
+    "reserved": (GREEN, "square"),
+    "community": (VERMILLION, "diamond"),
+    "marketplace": (SKY, "cross"),
+}
+OTHER_COMMITMENT_STYLE = (GREY, "stroke")
+ACCURACY_STYLES = {HELD_OUT: (BLUE, "circle"), FITTED: (ORANGE, "diamond")}
+SECOND_SUBTITLE_PX = 15
+"""Height of the second line under a title."""
+MARKED_AREA_PX2, UNMARKED_AREA_PX2 = 170, 70
+"""Area of a named point of the map, and of another."""
+GROUP_LABEL_LIMIT_PX = 330
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------
@@ -59,10 +62,10 @@ def knowledge(hardware: HardwareDb, sku: str, engine: str) -> tuple[str, str]:
     >>> knowledge(load_hardware(), "h100-sxm", "vllm")
     ('own kernels measured', 'h100-sxm, vllm 0.24.0')
     """
-    found = select_calibration(hardware, sku, engine)
-    if found is None:
+    calibration = select_calibration(hardware, sku, engine)
+    if calibration is None:
         return DATASHEET, ""
-    return (OWN if found.sku == sku else BORROWED), f"{found.sku}, {found.stack}"
+    return (OWN if calibration.sku == sku else BORROWED), f"{calibration.sku}, {calibration.stack}"
 
 
 def sku_map_rows(hardware: HardwareDb, dtype: Dtype, engine: str, marked: Collection[str] = ()) -> list[Row]:
@@ -72,7 +75,7 @@ def sku_map_rows(hardware: HardwareDb, dtype: Dtype, engine: str, marked: Collec
         hardware: SKUs and calibrations.
         dtype: format of the matrix units; GPUs without a published peak for it are left out.
         engine: whose calibrations are preferred.
-        marked: ids of those spoken of.
+        marked: ids of the GPUs that are named on the map.
 
     Returns rows with sku, name, vendor, year, bandwidth_tb_per_s [1e12 bytes/s], peak_tflops_per_s [1e12 FLOP/s,
     dense], ridge_flops_per_byte, capacity_gib, knowledge (see `knowledge`), measured_on and is_marked.
@@ -103,8 +106,8 @@ def sku_map_rows(hardware: HardwareDb, dtype: Dtype, engine: str, marked: Collec
 def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
     """GPUs by memory bandwidth and peak arithmetic, both logarithmic, with lines of equal ridge point."""
     marked = [row for row in rows if row["is_marked"]]
-    x_domain = _span([row["bandwidth_tb_per_s"] for row in rows])
-    y_domain = _span([row["peak_tflops_per_s"] for row in rows])
+    x_domain = _log_domain([row["bandwidth_tb_per_s"] for row in rows])
+    y_domain = _log_domain([row["peak_tflops_per_s"] for row in rows])
     x = alt.X(
         "bandwidth_tb_per_s:Q",
         title="HBM bandwidth [TB/s]",
@@ -124,8 +127,8 @@ def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
         words(ends, GREY, "left", dx=12, dy=5).encode(x=x, y=y),
         _sku_points(rows, x, y),
     ]
-    for dy, part in ((-14, marked[::2]), (16, marked[1::2])):
-        labels = [{**row, "label": row["sku"]} for row in part]
+    for dy, alternate in ((-14, marked[::2]), (16, marked[1::2])):
+        labels = [{**row, "label": row["sku"]} for row in alternate]
         layers.append(words(labels, GREY, "center", dy=dy).encode(x=x, y=y))
     title = titled(
         f"Dense {dtype} peak and HBM bandwidth of {len(rows)} GPUs",
@@ -134,20 +137,19 @@ def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
             "Large and named: searched, in the plan or chosen.",
         ],
     )
-    return layered(layers, title, SKU_HEIGHT_PX, f"Memory bandwidth against {dtype} peak of GPUs")
+    return layered(layers, title, SKU_MAP_HEIGHT_PX, f"Memory bandwidth against {dtype} peak of GPUs")
 
 
 def _sku_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
-    present = [entry for entry in _KNOWLEDGE if any(row["knowledge"] == entry[0] for row in rows)]
-    names, colors, shapes = ([entry[place] for entry in present] for place in range(3))
     legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=220)
+    color, shape = point_styles("knowledge", _present(KNOWLEDGE_STYLES, rows, "knowledge"), legend)
     marks = inline_chart(rows).mark_point(filled=True, opacity=0.9)
     points: alt.Chart = marks.encode(
         x=x,
         y=y,
-        color=alt.Color("knowledge:N", scale=alt.Scale(domain=names, range=colors), legend=legend),
-        shape=alt.Shape("knowledge:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
-        size=alt.condition("datum.is_marked", alt.value(_MARKED), alt.value(_UNMARKED)),
+        color=color,
+        shape=shape,
+        size=alt.condition("datum.is_marked", alt.value(MARKED_AREA_PX2), alt.value(UNMARKED_AREA_PX2)),
         tooltip=[
             alt.Tooltip("name:N", title="GPU"),
             alt.Tooltip("year:Q", title="Year", format="d"),
@@ -162,8 +164,14 @@ def _sku_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
     return points
 
 
+def _present(styles: Mapping[str, tuple[str, str]], rows: Sequence[Row], field: str) -> dict[str, tuple[str, str]]:
+    """The styles of those names that occur in a field of the rows."""
+    names = {row[field] for row in rows}
+    return {name: style for name, style in styles.items() if name in names}
+
+
 def _ridge_lines(x_domain: list[float], y_domain: list[float]) -> tuple[list[Row], list[Row]]:
-    """Both ends of every line of equal peak / bandwidth within the domains [TB/s, TFLOP/s]; its words at the lower."""
+    """Both ends of every line of equal peak / bandwidth within the domains [TB/s, TFLOP/s], and their labels."""
     lines: list[Row] = []
     ends: list[Row] = []
     for ridge in RIDGES_FLOPS_PER_BYTE:
@@ -173,20 +181,18 @@ def _ridge_lines(x_domain: list[float], y_domain: list[float]) -> tuple[list[Row
             continue
         ridge_name = significant(ridge)
         for bandwidth in (low, high):
-            place = {"bandwidth_tb_per_s": bandwidth, "peak_tflops_per_s": ridge * bandwidth}
-            lines.append({"ridge": ridge_name, **place})
+            lines.append({"ridge": ridge_name, "bandwidth_tb_per_s": bandwidth, "peak_tflops_per_s": ridge * bandwidth})
         ends.append({**lines[-2], "label": ridge_name})
     return lines, ends
 
 
-def _span(values: Iterable[float]) -> list[float]:
+def _log_domain(values: Sequence[float]) -> list[float]:
     """A logarithmic axis around values, with some room."""
-    found = list(values) or [1.0]
-    return [min(found) / 1.4, max(found) * 1.6]
+    return [min(values, default=1.0) / 1.4, max(values, default=1.0) * 1.6]
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 times the powers of ten between two values."""
+    """1, 2 and 5 times the powers of ten between two values."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [step * 10.0**decade for decade in decades for step in (1, 2, 5) if low <= step * 10.0**decade <= high]
 
@@ -195,15 +201,15 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def price_rows(prices: Iterable[Price], day: date, used: Collection[Price] = ()) -> list[Row]:
-    """Listed prices, GPU by GPU in order of its cheapest, with their age.
+    """Listed prices with their age, the GPU with the lowest price first.
 
     Args:
         prices: to show.
-        day: on which their age is taken.
+        day: that their age is counted to.
         used: those that a plan pays.
 
-    Returns rows with sku, provider, region, commitment, way (the kind of commitment), usd_per_gpu_hour, age_days,
-    read_on, confidence, gpus_per_instance, instance_type, is_used, read_how, source and note.
+    Returns rows with sku, provider, region, commitment, way (the commitment without its term), usd_per_gpu_hour,
+    age_days, read_on, confidence, gpus_per_instance, instance_type, is_used, read_how, source and note.
     """
     rows: list[Row] = [
         {
@@ -211,7 +217,7 @@ def price_rows(prices: Iterable[Price], day: date, used: Collection[Price] = ())
             "provider": price.provider,
             "region": price.region,
             "commitment": price.commitment,
-            "way": _way(price.commitment),
+            "way": _commitment_kind(price.commitment),
             "usd_per_gpu_hour": price.usd_per_gpu_hour,
             "age_days": stale_days(price, day),
             "read_on": price.retrieved_on.isoformat(),
@@ -231,13 +237,13 @@ def price_rows(prices: Iterable[Price], day: date, used: Collection[Price] = ())
     return sorted(rows, key=lambda row: (cheapest[row["sku"]], row["sku"], row["usd_per_gpu_hour"]))
 
 
-def _way(commitment: str) -> str:
-    """The kind of a commitment: its name up to the term."""
-    return next((name for name, _, _ in _COMMITMENTS if commitment.startswith(name)), commitment)
+def _commitment_kind(commitment: str) -> str:
+    """A commitment without its term: ``reserved`` for ``reserved_1yr``."""
+    return next((name for name in COMMITMENT_STYLES if commitment.startswith(name)), commitment)
 
 
 def price_chart(rows: Sequence[Row]) -> alt.LayerChart:
-    """What an hour of each GPU costs where and how, one mark a listed price; what the plan pays is ringed."""
+    """Listed prices of each GPU by commitment, one mark each; a ring marks what the plan pays."""
     cheapest = min(rows, key=lambda row: row["usd_per_gpu_hour"])
     dearest = max(row["usd_per_gpu_hour"] for row in rows)
     skus = list(dict.fromkeys(row["sku"] for row in rows))
@@ -250,7 +256,7 @@ def price_chart(rows: Sequence[Row]) -> alt.LayerChart:
     y = alt.Y("sku:N", title=None, sort=skus, axis=alt.Axis(labelLimit=260, labelOverlap=False, grid=True, ticks=False))
     ring = inline_chart([row for row in rows if row["is_used"]]).mark_point(size=260, color=GREY, strokeWidth=2)
     title = titled(
-        f"Listed prices of {_counted(skus)}",
+        f"Listed prices of {_names_or_count(skus)}",
         [
             f"Lowest: ${money(cheapest['usd_per_gpu_hour'])} ({cheapest['sku']}, {cheapest['provider']}, "
             f"{cheapest['commitment'].replace('_', ' ')}).",
@@ -258,25 +264,23 @@ def price_chart(rows: Sequence[Row]) -> alt.LayerChart:
         ],
     )
     layers = [_price_points(rows, x, y), ring.encode(x=x, y=y)]
-    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + LINE_PX + BAR_HEIGHT_PX * len(skus)
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + SECOND_SUBTITLE_PX + BAR_HEIGHT_PX * len(skus)
     return layered(layers, title, height, "Listed prices in USD per GPU-hour")
 
 
 def _price_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
-    known = [name for name, _, _ in _COMMITMENTS]
-    others = sorted({row["way"] for row in rows} - set(known))
-    entries = [*_COMMITMENTS, *((name, GREY, "stroke") for name in others)]
-    present = [entry for entry in entries if any(row["way"] == entry[0] for row in rows)]
-    names, colors, shapes = ([entry[place] for entry in present] for place in range(3))
+    others = sorted({row["way"] for row in rows} - set(COMMITMENT_STYLES))
+    styles = _present(COMMITMENT_STYLES, rows, "way") | dict.fromkeys(others, OTHER_COMMITMENT_STYLE)
     legend = alt.Legend(title=None, orient="bottom", labelExpr="replace(datum.label, '_', ' ')")
+    color, shape = point_styles("way", styles, legend)
     points: alt.Chart = (
         inline_chart(rows)
         .mark_point(filled=True, size=80, opacity=0.75)
         .encode(
             x=x,
             y=y,
-            color=alt.Color("way:N", scale=alt.Scale(domain=names, range=colors), legend=legend),
-            shape=alt.Shape("way:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
+            color=color,
+            shape=shape,
             tooltip=[
                 alt.Tooltip("sku:N", title="GPU"),
                 alt.Tooltip("usd_per_gpu_hour:Q", title="USD per GPU-hour", format=",.3f"),
@@ -293,7 +297,7 @@ def _price_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
     return points
 
 
-def _counted(skus: Sequence[str]) -> str:
+def _names_or_count(skus: Sequence[str]) -> str:
     return " and ".join(skus) if len(skus) <= 2 else f"{len(skus)} GPUs"
 
 
@@ -301,16 +305,16 @@ def _counted(skus: Sequence[str]) -> str:
 
 
 def accuracy_chart_rows(rows: Iterable[AccuracyRow], metric: str) -> list[Row]:
-    """Errors of every measured group in a metric: held-out groups first, each in order of the median error.
+    """Errors of every measured group in a metric: held-out groups first, then by median error.
 
     Returns rows with group (in words), label (the same, shorter; held-out ones say so), part, class, runs, predicted,
     median_percent, p90_percent, mape_percent, bias_percent (None where nothing was predicted) and measured (days, in
     words).
     """
-    found: list[Row] = [
+    groups: list[Row] = [
         {
             "group": row.name,
-            "label": _short(row),
+            "label": _group_label(row),
             "part": row.part,
             "class": row.kind,
             "runs": row.runs,
@@ -324,21 +328,21 @@ def accuracy_chart_rows(rows: Iterable[AccuracyRow], metric: str) -> list[Row]:
         for row in rows
         if row.is_group and row.metric == metric
     ]
-    return sorted(found, key=lambda row: (row["part"] != HELD_OUT, row["median_percent"], row["group"]))
+    return sorted(groups, key=lambda row: (row["part"] != HELD_OUT, row["median_percent"], row["group"]))
 
 
-def _short(row: AccuracyRow) -> str:
+def _group_label(row: AccuracyRow) -> str:
     mode = row.mode.removeprefix("mixed").strip()
-    name = ", ".join(part for part in (row.model, row.sku, row.engine, mode) if part)
+    name = ", ".join(word for word in (row.model, row.sku, row.engine, mode) if word)
     return f"{name}: {HELD_OUT}" if row.part == HELD_OUT else name
 
 
 def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]) -> alt.LayerChart:
-    """Median error of every measured group with a line to what nine of ten runs stay below; held-out ones named so.
+    """Median error of every measured group with a line to its 90th percentile; labels name the held-out groups.
 
     Args:
         rows: of `accuracy_chart_rows`.
-        metric: they are about.
+        metric: of the rows.
         totals: median error [fraction] over the held-out runs by class, for the subtitle.
     """
     longest = max((row["p90_percent"] for row in rows), default=1.0)
@@ -347,13 +351,10 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
         title=f"Error of mean {metric} [%]",
         scale=alt.Scale(domain=[0.0, 1.05 * longest], nice=False),
     )
-    axis = alt.Axis(labelLimit=_LABEL_LIMIT_PX, labelOverlap=False, ticks=False)
+    axis = alt.Axis(labelLimit=GROUP_LABEL_LIMIT_PX, labelOverlap=False, ticks=False)
     y = alt.Y("label:N", title=None, sort=[row["label"] for row in rows], axis=axis)
-    parts = [part for part in (HELD_OUT, FITTED) if any(row["part"] == part for row in rows)]
-    look = {HELD_OUT: (BLUE, "circle"), FITTED: (ORANGE, "diamond")}
     legend = alt.Legend(title=None, orient="bottom")
-    color = alt.Color("part:N", scale=alt.Scale(domain=parts, range=[look[part][0] for part in parts]), legend=legend)
-    shape = alt.Shape("part:N", scale=alt.Scale(domain=parts, range=[look[part][1] for part in parts]), legend=legend)
+    color, shape = point_styles("part", _present(ACCURACY_STYLES, rows, "part"), legend)
     tooltip = [
         alt.Tooltip("group:N", title="Runs of"),
         alt.Tooltip("median_percent:Q", title="Median error [%]", format=",.3~r"),
@@ -367,9 +368,8 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
     reach = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x, x2="p90_percent:Q", color=color)
     ticks = base.mark_tick(thickness=2, size=12).encode(x="p90_percent:Q", color=color)
     dots = base.mark_point(filled=True, size=90, opacity=1.0).encode(x=x, color=color, shape=shape)
-    said = ", ".join(f"{kind.partition(',')[0]} {percent(median)}" for kind, median in totals.items())
-    subtitle = [f"Held out: {said} (median).", "Mark: median of a group. Line: 9 of 10 runs are within it."]
-    text = f"Error of predicted {metric}, by group of measured runs"
-    title = titled(text, subtitle)
-    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + LINE_PX + 22 * len(rows)
+    medians = ", ".join(f"{kind.partition(',')[0]} {percent(median)}" for kind, median in totals.items())
+    subtitle = [f"Held out: {medians} (median).", "Mark: median of a group. Line: 9 of 10 runs are within it."]
+    title = titled(f"Error of predicted {metric}, by group of measured runs", subtitle)
+    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + SECOND_SUBTITLE_PX + 22 * len(rows)
     return layered([reach, ticks, dots], title, height, f"Errors of predicted {metric} against measured runs")

@@ -1,4 +1,4 @@
-"""Latencies as distributions, predicted beside simulated, and the stall that a long prompt causes in running answers."""
+"""Latency distributions, predicted and simulated, and the stall that a long prompt causes in running answers."""
 
 from __future__ import annotations
 
@@ -8,59 +8,74 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 import numpy as np
 
-from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, words
+from planner.charts.marks import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    TITLE_OFFSET_PX,
+    VERMILLION,
+    Row,
+    inline_chart,
+    layered,
+    line_styles,
+    stroke_legend,
+    titled,
+    words,
+)
 from planner.core import Metric, unit, with_unit
 from planner.engine import ReplicaConfig
-from planner.serving import chunks_of, prompt_gaps
+from planner.serving import chunk_count, prompt_gaps
 from planner.workload import LatencyDistribution, Slo
 
-LAW_POINTS = 120
-"""Points of a distribution."""
+CURVE_POINTS = 120
+"""Points of a distribution's curve. A choice."""
 FIRST_SHARE = 5e-3
-"""Share within the first point of a distribution."""
-LAST_BEYOND = {False: 5e-3, True: 5e-4}
-"""Share beyond the last point of a distribution: of requests, and of gaps between tokens, of which there are hundreds each."""
+"""Share of requests within the first point of a curve. A choice."""
+LAST_REQUESTS_BEYOND, LAST_GAPS_BEYOND = 5e-3, 5e-4
+"""Share of requests, and of gaps between tokens, beyond the last point of a curve: a request has hundreds of gaps, so
+their tail can be shown further. Choices."""
 PREDICTED, SIMULATED = "predicted", "simulated"
-WHOLE = "whole prompt"
-TITLE_OFFSET_PX = 12
-"""Between the words under a title and the chart."""
-BEFORE, AFTER = 10, 10
-"""Tokens of a trace before the long prompt comes and after it is done."""
+WHOLE_PROMPT = "whole prompt"
+SOURCE_STYLES = {PREDICTED: (BLUE, [1, 0]), SIMULATED: (ORANGE, [6, 3])}
+OTHER_SOURCE_STYLE = (GREEN, [2, 2])
+TOKENS_BEFORE, TOKENS_AFTER = 10, 10
+"""Tokens of a trace before the long prompt arrives and after it is processed. Choices."""
 
 
-def per_ms(metric: Metric) -> float:
-    """What a millisecond is in the unit the metric is shown in."""
+def unit_per_ms(metric: Metric) -> float:
+    """One millisecond in the unit that the metric is shown in."""
     return 1.0 if unit(metric) == "ms" else 1e-3
 
 
-# --- distributions -----------------------------------------------------------------------------------------------------------
+# --- distributions --------------------------------------------------------------------------------------------------
 
 
 def distribution_rows(
     distributions: Mapping[str, LatencyDistribution], metric: Metric, slo: Slo | None = None
 ) -> list[Row]:
-    """Share of requests (of gaps for ITL) within a latency, by where the distribution comes from.
+    """Share of requests (of gaps for ITL) within a latency, by source of the distribution.
 
-    Points begin at p0.5, so that a single short latency stretches no axis. They are closer together in the tail, where
-    they end at p99.5 (ITL: p99.95), or beyond the last target. Every target's own share has a point: joined by steps
-    that rise at each point, a curve is at or above a target exactly where it holds.
+    Points begin at p0.5, so that a single short latency does not stretch the axis. They are closer together in the
+    tail, where they end at p99.5 (ITL: p99.95), or beyond the last target. Every target's own percentile has a point:
+    joined by steps that rise at each point, a curve is at or above a target exactly where the target holds.
 
     Args:
         distributions: by source, e.g. predicted and simulated; one without a finite mean has no rows.
         metric: what they are of.
-        slo: whose targets must be on the chart.
+        slo: its targets must be on the chart.
 
     Returns rows with source, metric, latency_ms [ms], share and beyond (1 - share), in rising order.
     """
-    wanted = [1.0 - target.percentile for target in slo.targets if target.metric is metric] if slo else []
-    last = min([LAST_BEYOND[metric is Metric.ITL], *(0.5 * share for share in wanted)])
-    beyond = np.unique([*np.geomspace(1.0 - FIRST_SHARE, last, LAW_POINTS), *wanted])[::-1]
+    targets = [1.0 - target.percentile for target in slo.targets if target.metric is metric] if slo else []
+    last = min([last_share_beyond(metric), *(0.5 * share for share in targets)])
+    beyond = np.unique([*np.geomspace(1.0 - FIRST_SHARE, last, CURVE_POINTS), *targets])[::-1]
     rows: list[Row] = []
     for source, distribution in distributions.items():
         if not math.isfinite(distribution.mean_s):
             continue
-        places = np.searchsorted(np.cumsum(distribution.weights), 1.0 - beyond - 1e-12)
-        latencies_s = distribution.support_s[np.minimum(places, distribution.support_s.size - 1)]
+        indices = np.searchsorted(np.cumsum(distribution.weights), 1.0 - beyond - 1e-12)
+        latencies_s = distribution.support_s[np.minimum(indices, distribution.support_s.size - 1)]
         rows += [
             {
                 "source": source,
@@ -74,8 +89,16 @@ def distribution_rows(
     return rows
 
 
+def last_share_beyond(metric: Metric) -> float:
+    """Share of requests (of gaps for ITL) beyond the last point of a curve."""
+    return LAST_GAPS_BEYOND if metric is Metric.ITL else LAST_REQUESTS_BEYOND
+
+
 def target_points(slo: Slo, metric: Metric) -> list[Row]:
-    """The targets on a metric as points of its distribution: latency_ms [ms], share, beyond and label (``p99 ≤ 1,000 ms``)."""
+    """The targets on a metric as points of its distribution.
+
+    Returns rows with latency_ms [ms], share, beyond (1 - share) and label (``p99 ≤ 1,000 ms``).
+    """
     return [
         {
             "latency_ms": 1e3 * target.threshold_s,
@@ -103,17 +126,17 @@ def distribution_chart(
         rows: of `distribution_rows`.
         targets: of `target_points`.
         metric: what they are of.
-        subject: what serves how much, under the title.
+        subject: the deployment and its load, under the title.
         logarithmic: the latency axis.
         tail: show the share that is slower, on a logarithmic axis, in place of the share within.
     """
     name, what = metric.value.upper(), "gaps" if metric is Metric.ITL else "requests"
-    factor, field = per_ms(metric), "beyond" if tail else "share"
-    mine = [{**row, "latency": factor * row["latency_ms"]} for row in rows]
+    factor, field = unit_per_ms(metric), "beyond" if tail else "share"
+    points = [{**row, "latency": factor * row["latency_ms"]} for row in rows]
     if logarithmic:
-        mine = [row for row in mine if row["latency"] > 0.0]
+        points = [row for row in points if row["latency"] > 0.0]
     marks = [{**row, "latency": factor * row["latency_ms"]} for row in targets]
-    sources = list(dict.fromkeys(row["source"] for row in mine))
+    sources = list(dict.fromkeys(row["source"] for row in points))
     scale = alt.Scale(type="log", nice=False) if logarithmic else alt.Scale(zero=False, nice=True)
     x = alt.X("latency:Q", title=f"{name} ({unit(metric)})", scale=scale, axis=alt.Axis(tickCount=6, format=",.3~r"))
     if tail:
@@ -127,8 +150,9 @@ def distribution_chart(
         alt.Tooltip("share:Q", title="Share within", format=".2%"),
         alt.Tooltip("beyond:Q", title="Share slower", format=".2%"),
     ]
-    color, dash = _source_scales(sources)
-    lines = inline_chart(mine).mark_line(strokeWidth=2.5, interpolate="step-after")
+    styles = {source: SOURCE_STYLES.get(source, OTHER_SOURCE_STYLE) for source in sources}
+    color, dash = line_styles("source", styles, stroke_legend(symbolStrokeWidth=3, offset=6))
+    lines = inline_chart(points).mark_line(strokeWidth=2.5, interpolate="step-after")
     layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
     if marks:
         dots = inline_chart(marks).mark_point(shape="diamond", filled=True, size=130, color=VERMILLION, opacity=1)
@@ -139,22 +163,8 @@ def distribution_chart(
     how = f"Holds where the lines pass {'below' if tail else 'above'} the diamond." if marks else "No target on it."
     subtitle = [*([subject] if subject else []), how]
     title = f"{name}: share of {what} {'slower than' if tail else 'within'} a latency"
-    params = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=TITLE_OFFSET_PX)
-    return layered(layers, params, 260, f"{name} as cumulative shares, {' and '.join(sources)}")
-
-
-def _source_scales(sources: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
-    styles = {PREDICTED: (BLUE, [1, 0]), SIMULATED: (ORANGE, [6, 3])}
-    legend = alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3, offset=6)
-    known = [styles.get(source, (GREEN, [2, 2])) for source in sources]
-    return (
-        alt.Color(
-            "source:N", scale=alt.Scale(domain=list(sources), range=[color for color, _ in known]), legend=legend
-        ),
-        alt.StrokeDash(
-            "source:N", scale=alt.Scale(domain=list(sources), range=[dash for _, dash in known]), legend=legend
-        ),
-    )
+    description = f"{name} as cumulative shares, {' and '.join(sources)}"
+    return layered(layers, titled(title, subtitle, TITLE_OFFSET_PX), 260, description)
 
 
 # --- a long prompt --------------------------------------------------------------------------------------------------
@@ -170,17 +180,18 @@ def long_prompt_rows(
     Args:
         config: the replica.
         prompt_tokens: of the prompt.
-        chunk_tokens: token budget of a step with chunks, running answers included.
+        chunk_tokens: chunk budget of a step, running answers included.
         running: answers that decode.
         context_tokens: that each of them attends to.
 
     Returns rows with system ("whole prompt", "chunks of 512 tokens"), token, start_ms and end_ms since the prompt came
     [ms], gap_ms [ms] and has_prompt (a piece of it was in the step). Raises InputError as that function.
     """
-    tokens = BEFORE + chunks_of(prompt_tokens, chunk_tokens, running) + AFTER
+    tokens = TOKENS_BEFORE + chunk_count(prompt_tokens, chunk_tokens, running) + TOKENS_AFTER
     rows: list[Row] = []
-    for system, budget in ((WHOLE, None), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens)):
-        for gap in prompt_gaps(config, prompt_tokens, budget, running, context_tokens, tokens, BEFORE + 1):
+    for system, max_batched_tokens in ((WHOLE_PROMPT, None), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens)):
+        arrives = TOKENS_BEFORE + 1
+        for gap in prompt_gaps(config, prompt_tokens, max_batched_tokens, running, context_tokens, tokens, arrives):
             times = {"start_ms": 1e3 * gap.start_s, "end_ms": 1e3 * gap.end_s, "has_prompt": gap.prompt_tokens > 0}
             rows.append({"system": system, "token": gap.token, "gap_ms": 1e3 * gap.gap_s, **times})
     ends_ms: dict[str, float] = {}
@@ -191,40 +202,36 @@ def long_prompt_rows(
 
 
 def long_prompt_outcomes(rows: Sequence[Row]) -> list[Row]:
-    """What each way of processing the prompt does to the running answers, and to the prompt itself.
+    """What the whole prompt, and the prompt in chunks, does to the running answers and takes itself.
 
     Returns rows with system, longest_gap_ms [ms], stretched (gaps with a piece of the prompt in them) and
     prompt_ttft_ms, the long prompt's own time to its first token [ms]; nobody queues.
     """
-    found = []
+    outcomes = []
     for system in dict.fromkeys(row["system"] for row in rows):
-        joined = [row for row in rows if row["system"] == system and row["has_prompt"]]
-        found.append(
+        stretched = [row for row in rows if row["system"] == system and row["has_prompt"]]
+        outcomes.append(
             {
                 "system": system,
-                "longest_gap_ms": max(row["gap_ms"] for row in joined),
-                "stretched": len(joined),
-                "prompt_ttft_ms": joined[-1]["end_ms"],
+                "longest_gap_ms": max(row["gap_ms"] for row in stretched),
+                "stretched": len(stretched),
+                "prompt_ttft_ms": stretched[-1]["end_ms"],
             }
         )
-    return found
+    return outcomes
 
 
 def long_prompt_chart(rows: Sequence[Row], slo: Slo | None, subject: str) -> alt.LayerChart:
-    """The gaps of `long_prompt_rows` over time, one step per token, on a logarithmic axis.
+    """The gaps between the tokens of a running answer over time, one step per token, on a logarithmic axis.
 
     Args:
-        rows: the data.
+        rows: of `long_prompt_rows`.
         slo: a target on ITL, else one on TPOT, is drawn for comparison.
         subject: the prompt, the answers and the replica, under the title.
     """
-    names = list(dict.fromkeys(row["system"] for row in rows))
-    legend = alt.Legend(
-        orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=3, labelLimit=300
-    )
-    color = alt.Color("system:N", scale=alt.Scale(domain=names, range=[VERMILLION, BLUE][: len(names)]), legend=legend)
-    dashes = [[6, 3], [1, 0]][: len(names)]
-    dash = alt.StrokeDash("system:N", scale=alt.Scale(domain=names, range=dashes), legend=legend)
+    names = dict.fromkeys(row["system"] for row in rows)
+    styles = dict(zip(names, ((VERMILLION, [6, 3]), (BLUE, [1, 0])), strict=False))
+    color, dash = line_styles("system", styles, stroke_legend(symbolStrokeWidth=3, labelLimit=300))
     limits = _gap_limits(slo)
     heights = [row["gap_ms"] for row in rows] + [row["gap_ms"] for row in limits]
     scale = alt.Scale(type="log", domain=[min(heights) / 1.4, max(heights) * 1.5], nice=False)
@@ -250,19 +257,21 @@ def long_prompt_chart(rows: Sequence[Row], slo: Slo | None, subject: str) -> alt
         first = [{**row, "end_ms": 0.0} for row in limits]
         layers.append(words(first, GREY, "left", dx=6, dy=-8).encode(x="end_ms:Q", y="gap_ms:Q"))
     subtitle.append("One mark for each token: its height is the wait since the token before.")
-    text = "Gaps in running answers when a long prompt arrives"
-    title = alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=TITLE_OFFSET_PX)
+    title = titled("Gaps in running answers when a long prompt arrives", subtitle, TITLE_OFFSET_PX)
     return layered(layers, title, 320, "Gaps between tokens while a long prompt is processed")
 
 
 def _gap_limits(slo: Slo | None) -> list[Row]:
-    """Targets to hold gaps against: on ITL, else on TPOT, which is a mean over the gaps of an answer."""
+    """Targets to compare gaps with: those on ITL, else those on TPOT, the mean over the gaps of an answer."""
     for metric in (Metric.ITL, Metric.TPOT):
-        found = [target for target in slo.targets if target.metric is metric] if slo else []
-        if found:
-            note = "" if metric is Metric.ITL else " (mean of an answer)"
+        targets = [target for target in slo.targets if target.metric is metric] if slo else []
+        note = "" if metric is Metric.ITL else " (mean of an answer)"
+        if targets:
             return [
-                {"gap_ms": 1e3 * one.threshold_s, "label": f"{one.name} ≤ {with_unit(one.threshold_s, metric)}{note}"}
-                for one in found
+                {
+                    "gap_ms": 1e3 * target.threshold_s,
+                    "label": f"{target.name} ≤ {with_unit(target.threshold_s, metric)}{note}",
+                }
+                for target in targets
             ]
     return []

@@ -1,4 +1,4 @@
-"""What all charts share: colours, titles, marks that carry their own data.
+"""What all charts share: colours, titles, axes, marks that carry their own data, and room for their labels.
 
 Colours are from the palette of Okabe and Ito (Color Universal Design, 2008, https://jfly.uni-koeln.de/color/), told
 apart by all common kinds of colour vision; shape, dash or words always say the same thing again.
@@ -7,7 +7,7 @@ apart by all common kinds of colour vision; shape, dash or words always say the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import altair as alt
 
@@ -22,11 +22,16 @@ GREY = "#7C7C7C"
 BAR_HEIGHT_PX, AXIS_HEIGHT_PX, LEGEND_HEIGHT_PX = 26, 134, 54
 """Height of a bar of a bar chart, of its title with subtitle and its axis together, and of a legend above it."""
 LABEL_LETTER_PX = 6.6
-"""Width of a letter of the words beside a bar, somewhat more than it is."""
+"""Width of a letter of a label: a little more than the average, so that labels never overlap. A choice."""
+TITLE_OFFSET_PX = 12
+"""Gap between the subtitle and the chart, where a legend stands between them."""
+
+
+# --- charts, titles and axes ----------------------------------------------------------------------------------------
 
 
 def inline_chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
-    """A chart of rows that it carries with it."""
+    """A chart that carries its rows with it."""
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
@@ -35,17 +40,24 @@ def layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int,
     return alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
 
 
-def titled(text: str, subtitle: str | list[str]) -> alt.TitleParams:
-    """A title at the left, with a grey line under it, or several.
+def titled(text: str, subtitle: str | list[str], offset_px: int | None = None) -> alt.TitleParams:
+    """A title at the left with a grey subtitle of one line or several, `offset_px` above the chart (None: Vega's own).
 
     Vega cuts lines that are wider than the chart: titles of up to 50 and lines of up to 78 characters are whole on the
     narrowest page (900 px).
     """
-    return alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY)
+    offset = alt.Undefined if offset_px is None else offset_px
+    return alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=offset)
+
+
+def category_axis(field: str, label_limit_px: int) -> alt.Y:
+    """The vertical axis of a bar chart: names in the order of the rows, none left out, cut beyond a width [px]."""
+    axis = alt.Axis(labelLimit=label_limit_px, labelOverlap=False, domain=False)
+    return alt.Y(f"{field}:N", title=None, sort=None, axis=axis)
 
 
 def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
-    """A scale of bars from 0 to `longest` that leaves the labels at their ends their room, however wide the page is.
+    """A scale of bars from 0 to `longest` that leaves room for the labels at their ends on a page of any width.
 
     The room is in pixels, as the labels are; bars keep at least 30 % of the width.
     """
@@ -54,14 +66,53 @@ def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
     return alt.Scale(domain=[0.0, longest], range=[0.0, end], nice=False)
 
 
+# --- series: colour, and dash or shape ------------------------------------------------------------------------------
+
+
+def stroke_legend(**options: Any) -> alt.Legend:  # noqa: ANN401
+    """A legend of lines above the chart; further options as `alt.Legend`."""
+    return alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=400, **options)
+
+
+def line_styles(
+    field: str, styles: Mapping[str, tuple[str, Sequence[int]]], legend: alt.Legend | None
+) -> tuple[alt.Color, alt.StrokeDash]:
+    """Encodings that tell the series of a field apart by colour and by dash.
+
+    Args:
+        field: whose values are the series.
+        styles: colour and dash of each series, in the order of the legend.
+        legend: of both; None hides it.
+    """
+    names = list(styles)
+    colors = alt.Scale(domain=names, range=[color for color, _ in styles.values()])
+    dashes = alt.Scale(domain=names, range=[list(dash) for _, dash in styles.values()])
+    encoding = f"{field}:N"
+    return alt.Color(encoding, scale=colors, legend=legend), alt.StrokeDash(encoding, scale=dashes, legend=legend)
+
+
+def point_styles(
+    field: str, styles: Mapping[str, tuple[str, str]], legend: alt.Legend | None
+) -> tuple[alt.Color, alt.Shape]:
+    """Encodings that tell the groups of a field apart by colour and by shape; arguments as `line_styles`."""
+    names = list(styles)
+    colors = alt.Scale(domain=names, range=[color for color, _ in styles.values()])
+    shapes = alt.Scale(domain=names, range=[shape for _, shape in styles.values()])
+    encoding = f"{field}:N"
+    return alt.Color(encoding, scale=colors, legend=legend), alt.Shape(encoding, scale=shapes, legend=legend)
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------
+
+
 def change_words(share: float) -> str:
     """A change, given as a share, in words: ``+29 %``, ``−0.4 %`` or ``the same``.
 
     >>> change_words(0.29), change_words(-0.0036), change_words(-1e-6)
     ('+29 %', '−0.4 %', 'the same')
     """
-    shown = round(share, 3)
-    return change(shown) if shown else "the same"
+    rounded = round(share, 3)
+    return change(rounded) if rounded else "the same"
 
 
 def words(
@@ -71,7 +122,87 @@ def words(
     dx: int = 0,
     dy: int = 0,
 ) -> alt.Chart:
-    """The rows' `label` beside their place; positions are left to the caller."""
+    """The rows' `label` beside their points; the caller encodes the positions."""
     marks = inline_chart(rows).mark_text(align=align, dx=dx, dy=dy, color=color, fontSize=12)
-    found: alt.Chart = marks.encode(text="label:N")
-    return found
+    text: alt.Chart = marks.encode(text="label:N")
+    return text
+
+
+LINE_HEIGHT_PX = 14
+"""Height of a line of a label."""
+POINT_PX = 7
+"""Half the side of the square that a point takes."""
+
+
+class Placement(NamedTuple):
+    """Where a label stands, in the terms of a text mark.
+
+    Attributes:
+        align: which end of the text is at the point.
+        dx, dy: offset from the point [px], dy downwards.
+    """
+
+    align: Literal["left", "right"]
+    dx: int
+    dy: int
+
+
+PLACEMENTS = tuple(
+    placement
+    for dx, dy in ((10, 13), (12, 0), (10, -13), (10, 27), (10, -27))
+    for placement in (Placement("left", dx, dy), Placement("right", -dx, dy))
+)
+"""Tried in this order, the first free one is taken: below, beside and above the point, right before left. A choice."""
+
+
+class Box(NamedTuple):
+    """A rectangle [px], y downwards."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether the two share more than an edge."""
+        return (
+            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
+        )
+
+
+def label_placements(
+    points: Sequence[tuple[float, float]], labels: Sequence[tuple[float, float, str]], width_px: float, height_px: float
+) -> list[Placement]:
+    """A placement for every label, in order; where none is free, the one that covers least and stays inside.
+
+    Args:
+        points: all points of the chart, as shares of its width from the left and of its height from the top.
+        labels: the labelled points, in the same shares, and their texts; the first ones choose first.
+        width_px: of the chart at its narrowest [px].
+        height_px: of the chart [px].
+    """
+    taken = [_point_box(x * width_px, y * height_px) for x, y in points]
+    placements = []
+    for x, y, text in labels:
+        own = _point_box(x * width_px, y * height_px)
+        boxes = [_text_box(x * width_px, y * height_px, placement, text) for placement in PLACEMENTS]
+        costs = [
+            sum(box.overlaps(other) for other in taken if other != own)
+            + len(taken) * (box.left < 0 or box.right > width_px or box.top < 0 or box.bottom > height_px)
+            for box in boxes
+        ]
+        best = costs.index(min(costs))
+        taken.append(boxes[best])
+        placements.append(PLACEMENTS[best])
+    return placements
+
+
+def _point_box(x: float, y: float) -> Box:
+    return Box(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX)
+
+
+def _text_box(x: float, y: float, placement: Placement, text: str) -> Box:
+    length = LABEL_LETTER_PX * len(text)
+    left = x + placement.dx - (length if placement.align == "right" else 0.0)
+    middle = y + placement.dy
+    return Box(left, middle - LINE_HEIGHT_PX / 2, left + length, middle + LINE_HEIGHT_PX / 2)

@@ -1,4 +1,4 @@
-"""The same replica on every SKU: whether it fits, what fills its memory, what its steps take."""
+"""The same replica on every SKU: whether it fits, what fills its memory, how long its steps take."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from planner.charts.marks import (
     ORANGE,
     VERMILLION,
     Row,
+    category_axis,
     inline_chart,
     layered,
     titled,
     words,
 )
 from planner.charts.steps import (
-    FRAME_PX,
-    LINE_PX,
+    BAR_PX,
+    BARS_FRAME_PX,
     bound_shares,
     decode_row,
     decode_step,
@@ -30,37 +31,37 @@ from planner.charts.steps import (
     prefill_step,
     step_rows,
 )
-from planner.core import counted
+from planner.core import number_of
 from planner.engine import MemoryFootprint, ReplicaConfig, memory_footprint
 from planner.search import PoolOnSku
 from planner.serving import Role
 
-PART_COLORS = {"weights": BLUE, "activations": ORANGE, "KV cache": GREEN, "not the engine's": GREY}
+MEMORY_COLORS = {"weights": BLUE, "activations": ORANGE, "KV cache": GREEN, "not the engine's": GREY}
 """What HBM holds, in the order of a bar."""
 GIB = 1024.0**3
 
 
-# --- memory ---------------------------------------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def memory_rows(fitted: Sequence[PoolOnSku]) -> list[Row]:
     """What the HBM of one GPU holds, on each SKU: weights, activations, KV cache, what the engine must not use.
 
-    Where weights and activations need more than the engine may use, they are all there is, and may reach beyond the
-    capacity. SKUs on which no replica can be built have no row.
+    Where weights and activations need more than the engine may use, a bar has these two parts only and may end beyond
+    the capacity. SKUs on which no replica can be built have no row.
 
     Returns rows with sku, part, gib [GiB], start_gib and end_gib (parts one after another), capacity_gib, share (of the
     capacity), tokens (of the replica's KV cache), requests (that fit in it at once; 0 where the longest does not fit)
     and reason (why it does not fit, or empty).
     """
     rows: list[Row] = []
-    for one in fitted:
-        if one.config is not None:
-            rows += _memory_bar(one, one.config.sku, memory_footprint(one.config))
+    for replica in fitted:
+        if replica.config is not None:
+            rows += _memory_bar(replica, replica.config.sku, memory_footprint(replica.config))
     return rows
 
 
-def _memory_bar(one: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
+def _memory_bar(replica: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
     capacity = sku.hbm_capacity_bytes.value
     parts: dict[str, float] = {
         "weights": footprint.weights_bytes,
@@ -71,17 +72,20 @@ def _memory_bar(one: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> list
         parts["not the engine's"] = capacity - footprint.usable_bytes
     rows: list[Row] = []
     start = 0.0
-    for part, held in parts.items():
-        row: Row = {"sku": one.sku, "part": part, "gib": held / GIB, "start_gib": start / GIB}
-        start += held
-        row |= {"end_gib": start / GIB, "capacity_gib": capacity / GIB, "share": held / capacity}
+    for part, size_bytes in parts.items():
+        row: Row = {"sku": replica.sku, "part": part, "gib": size_bytes / GIB, "start_gib": start / GIB}
+        start += size_bytes
+        row |= {"end_gib": start / GIB, "capacity_gib": capacity / GIB, "share": size_bytes / capacity}
         row |= {"tokens": float(footprint.kv_capacity_tokens)}
-        row |= {"requests": math.floor(one.model.kv_running) if one.model is not None else 0, "reason": one.reason}
+        row |= {
+            "requests": math.floor(replica.model.kv_running) if replica.model is not None else 0,
+            "reason": replica.reason,
+        }
         rows.append(row)
     return rows
 
 
-def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
+def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
     """HBM of one GPU by what it holds, a bar for each SKU, with the requests that fit at once.
 
     Args:
@@ -89,14 +93,18 @@ def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
         planned: the SKU of the plan, marked as such.
         label: of the parallelism, e.g. ``TP4``.
     """
-    shown = [{**row, "name": f"{row['sku']} (planned)" if row["sku"] == planned else row["sku"]} for row in rows]
-    ends = [{**row, "label": _room(row), "edge_gib": _edge(row, shown)} for row in shown if row["part"] == "weights"]
+    parts = [{**row, "name": f"{row['sku']} (planned)" if row["sku"] == planned else row["sku"]} for row in rows]
+    ends = [
+        {**row, "label": _requests_label(row), "edge_gib": _bar_end_gib(row, parts)}
+        for row in parts
+        if row["part"] == "weights"
+    ]
     ticks = [{**row, "label": ""} for row in ends]
-    longest = max(row["end_gib"] for row in shown)
-    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=220, labelOverlap=False, domain=False))
+    longest = max(row["end_gib"] for row in parts)
+    y = category_axis("name", 220)
     scale = alt.Scale(domain=[0.0, 1.3 * longest], nice=False)
     x = alt.X("start_gib:Q", title="HBM of one GPU (GiB)", scale=scale, axis=alt.Axis(tickCount=8, format=",~r"))
-    parts = alt.Scale(domain=list(PART_COLORS), range=list(PART_COLORS.values()))
+    colors = alt.Scale(domain=list(MEMORY_COLORS), range=list(MEMORY_COLORS.values()))
     tooltip = [
         alt.Tooltip("sku:N", title="SKU"),
         alt.Tooltip("part:N", title="Holds"),
@@ -106,8 +114,8 @@ def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
         alt.Tooltip("tokens:Q", title="KV tokens of the replica", format=","),
         alt.Tooltip("requests:Q", title="Requests at once", format=","),
     ]
-    color = alt.Color("part:N", title=None, scale=parts, legend=alt.Legend(orient="top", symbolStrokeWidth=0))
-    bars = inline_chart(shown).mark_bar(height={"band": 0.7})
+    color = alt.Color("part:N", title=None, scale=colors, legend=alt.Legend(orient="top", symbolStrokeWidth=0))
+    bars = inline_chart(parts).mark_bar(height={"band": 0.7})
     layers = [
         bars.encode(x=x, x2="end_gib:Q", y=y, color=color, tooltip=tooltip),
         inline_chart(ticks)
@@ -119,26 +127,26 @@ def memory(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
         f"Memory of one GPU of a replica of {label}",
         ["At the end: requests of mean length whose KV cache fits at once.", "Thick tick: all the HBM there is."],
     )
-    height = FRAME_PX + LINE_PX * len(ends)
+    height = BARS_FRAME_PX + BAR_PX * len(ends)
     return layered(layers, title, height, "HBM by what it holds on each SKU")
 
 
-def _room(row: Row) -> str:
+def _requests_label(row: Row) -> str:
     if row["requests"] < 1:
         return "does not fit"
-    return counted(row["requests"], "request")
+    return number_of(row["requests"], "request")
 
 
-def _edge(row: Row, rows: Sequence[Row]) -> float:
+def _bar_end_gib(row: Row, rows: Sequence[Row]) -> float:
     """Where a SKU's bar ends [GiB]."""
-    return float(max(one["end_gib"] for one in rows if one["sku"] == row["sku"]))
+    return float(max(other["end_gib"] for other in rows if other["sku"] == row["sku"]))
 
 
 # --- every SKU ------------------------------------------------------------------------------------------------------
 
 
 def sku_rows(fitted: Sequence[PoolOnSku], running: float) -> list[Row]:
-    """The same replica on each SKU: its decode step of `running` sequences and its prefill step of a full chunk.
+    """The same replica on each SKU: a decode step of `running` sequences and a prefill step of the whole chunk budget.
 
     A prefill pool has no decode step, a decode pool no prefill step: None.
 
@@ -146,22 +154,21 @@ def sku_rows(fitted: Sequence[PoolOnSku], running: float) -> list[Row]:
     low_ms and high_ms [ms] (90 % interval), waits_for, waits_share and tokens_per_s_per_gpu [1/s]; requests (that fit
     in the KV cache at once), timed_by, and reason (why there is nothing).
     """
-    return [_sku_row(one, running) for one in fitted]
+    return [_sku_row(replica, running) for replica in fitted]
 
 
-def _sku_row(one: PoolOnSku, running: float) -> Row:
+def _sku_row(replica: PoolOnSku, running: float) -> Row:
     names = ("decode_ms", "prefill_ms", "low_ms", "high_ms", "waits_for", "waits_share", "tokens_per_s_per_gpu")
-    row: Row = {"sku": one.sku} | dict.fromkeys((*names, "requests", "timed_by"))
-    row["reason"] = one.reason
-    model = one.model
+    row: Row = {"sku": replica.sku} | dict.fromkeys((*names, "requests", "timed_by"))
+    row["reason"] = replica.reason
+    model = replica.model
     if model is None:
         return row
-    role, budget = model.pool.role, model.pool.config.max_batched_tokens
-    decode = decode_row(model, running) if role is not Role.PREFILL else None
-    prefill = prefill_row(model, budget) if role is not Role.DECODE else None
-    main = decode or prefill
-    assert main is not None
-    shape = decode_step(model, running) if decode else prefill_step(model, budget)
+    role, max_batched_tokens = model.pool.role, model.pool.config.max_batched_tokens
+    decode = None if role is Role.PREFILL else decode_row(model, running)
+    prefill = None if role is Role.DECODE else prefill_row(model, max_batched_tokens)
+    main = decode or prefill or {}
+    shape = decode_step(model, running) if decode else prefill_step(model, max_batched_tokens)
     bound, share = next(iter(bound_shares(step_rows(model, shape)).items()))
     row |= {"decode_ms": decode["step_ms"] if decode else None, "prefill_ms": prefill["step_ms"] if prefill else None}
     row |= {name: main[name] for name in ("low_ms", "high_ms", "tokens_per_s_per_gpu")}
@@ -170,7 +177,7 @@ def _sku_row(one: PoolOnSku, running: float) -> Row:
 
 
 def timed_by(config: ReplicaConfig) -> str:
-    """Where the kernel times of a replica come from, in a few words."""
+    """Source of the kernel times of a replica, in a few words."""
     calibration = config.calibration
     if calibration is None:
         return "datasheet rooflines, a bound"

@@ -10,17 +10,29 @@ import altair as alt
 import numpy as np
 
 from hardware_db import Dtype, GpuSku
-from planner.charts.labels import places
-from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, VERMILLION, Row, inline_chart, layered, titled, words
+from planner.charts.marks import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    Row,
+    inline_chart,
+    label_placements,
+    layered,
+    point_styles,
+    titled,
+    words,
+)
 from planner.core import significant
-from planner.engine import ReplicaConfig, step_timer
+from planner.engine import ReplicaConfig
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline import (
     Bound,
-    Family,
+    CalibratedGpu,
     Load,
     Operator,
-    Silicon,
+    OperatorFamily,
     StepShape,
     compute_bound_tokens,
     operator_seconds,
@@ -30,29 +42,31 @@ from planner.roofline import (
 from planner.serving import Pool, PoolPerformance, Role, TokenCosts, step_shapes, token_costs
 from planner.workload import TokenLengths
 
-SAME_PLACE = 1.6
-"""Points of one step whose intensities differ by less than this factor share one label."""
-NARROW_PX = (440.0, 270.0)
-"""Width and height of the frame of a roofline on the narrowest page: labels that do not meet there meet nowhere."""
+SHARED_LABEL_FACTOR = 1.6
+"""Operators of a step that differ by less than this factor in intensity and in FLOP/s share one label. A choice."""
+NARROWEST_FRAME_PX = (440.0, 270.0)
+"""Width and height of a roofline's frame on the narrowest page: labels that do not overlap there overlap nowhere."""
+STEP_STYLES = ((BLUE, "circle"), (VERMILLION, "triangle-up"), (GREEN, "square"), (ORANGE, "cross"))
+"""Colour and shape of one step after another."""
 
 FAMILY_WORDS = {
-    Family.EMBEDDING: "embedding",
-    Family.NORM: "norms",
-    Family.QKV: "QKV",
-    Family.ATTENTION_PREFILL: "prefill attention",
-    Family.ATTENTION_DECODE: "decode attention",
-    Family.ATTENTION_OUTPUT: "attention output",
-    Family.INDEX: "sparse index",
-    Family.RECURRENCE: "recurrence",
-    Family.FEED_FORWARD: "feed-forward",
-    Family.ROUTER: "router",
-    Family.EXPERTS: "experts",
-    Family.SHARED_EXPERTS: "shared experts",
-    Family.LM_HEAD: "LM head",
-    Family.ALL_REDUCE: "all-reduce",
-    Family.ALL_GATHER: "all-gather",
-    Family.EXPERT_EXCHANGE: "expert exchange",
-    Family.STAGE_TRANSFER: "stage transfer",
+    OperatorFamily.EMBEDDING: "embedding",
+    OperatorFamily.NORM: "norms",
+    OperatorFamily.QKV: "QKV",
+    OperatorFamily.ATTENTION_PREFILL: "prefill attention",
+    OperatorFamily.ATTENTION_DECODE: "decode attention",
+    OperatorFamily.ATTENTION_OUTPUT: "attention output",
+    OperatorFamily.INDEX: "sparse index",
+    OperatorFamily.RECURRENCE: "recurrence",
+    OperatorFamily.FEED_FORWARD: "feed-forward",
+    OperatorFamily.ROUTER: "router",
+    OperatorFamily.EXPERTS: "experts",
+    OperatorFamily.SHARED_EXPERTS: "shared experts",
+    OperatorFamily.LM_HEAD: "LM head",
+    OperatorFamily.ALL_REDUCE: "all-reduce",
+    OperatorFamily.ALL_GATHER: "all-gather",
+    OperatorFamily.EXPERT_EXCHANGE: "expert exchange",
+    OperatorFamily.STAGE_TRANSFER: "stage transfer",
 }
 
 
@@ -71,7 +85,7 @@ def pool_shapes(pool: Pool, performance: PoolPerformance, lengths: TokenLengths)
 
 
 def steps_of(pool: Pool, running: float, costs: TokenCosts) -> dict[str, StepShape]:
-    """`pool_shapes` with a decode step of `running` sequences, whatever the pool's own mean is.
+    """`pool_shapes` with a decode step of `running` sequences in place of the pool's own mean.
 
     Args:
         pool: of a deployment.
@@ -94,16 +108,16 @@ def roofline_rows(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> lis
 
     Intensity is FLOPs / HBM bytes; attained is FLOPs / operator time, where the time is that of the step-time model: a
     measured kernel where the calibration has one, else the roofline. Operators without FLOPs (norms, activation
-    functions, rotary and token embedding, collectives) have no place on a roofline and no row; their time counts in
-    `time_share`. The rest of a family is summed. Draft steps and the engine's own time are in the step's time only.
+    functions, rotary and token embedding, collectives) have no place on a roofline and no row; `time_share` is of a
+    step that includes them. Operators of a family are summed. Draft steps and the engine's own time count in the
+    duration of the step only.
 
     Args:
         config: the replica.
         shapes: one step each, by name.
 
     Returns rows with step, operator, dtype, intensity_flops_per_byte, attained_flops_per_s, time_s, time_share (of
-    the step), bound, roof_share (time on the roofline / time, in (0, 1]: how near the roof it is) and timed_by (where
-    the time comes from, see `timing_source`).
+    the step), bound, roof_share (time on the roofline / time, in (0, 1]) and timed_by (see `timing_source`).
     """
     rows: list[Row] = []
     for step, shape in shapes.items():
@@ -112,22 +126,22 @@ def roofline_rows(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> lis
 
 
 def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[Row]:
-    timer = step_timer(config)
+    timer = config.timer
     load = Load.of(shape, config.parallelism, timer.queries)
     total_s = float(timer.times_s(shape))
     rows: list[Row] = []
-    by_family: dict[Family, list[Operator]] = {}
+    by_family: dict[OperatorFamily, list[Operator]] = {}
     for operator in _operators(config):
         if float(operator.work(load).flops) > 0.0:
             by_family.setdefault(operator.family, []).append(operator)
     for family, members in by_family.items():
         works = [operator.work(load) for operator in members]
-        seconds = [float(operator_seconds(operator, load, timer.silicon, math.inf)) for operator in members]
+        seconds = [float(operator_seconds(operator, load, timer.gpu, math.inf)) for operator in members]
         flops = sum(operator.count * float(work.flops) for operator, work in zip(members, works, strict=True))
         hbm_bytes = sum(operator.count * float(work.hbm_bytes) for operator, work in zip(members, works, strict=True))
-        dtype = max((operator.dtype for operator in members), key=lambda one: timer.silicon.machine(one).flops_per_s)
+        dtype = max((operator.dtype for operator in members), key=lambda name: timer.gpu.peaks(name).flops_per_s)
         time_s, ridge = sum(seconds), ridge_point_flops_per_byte(config.sku, dtype)
-        roof_s = sum(_roof_s(operator, load, timer.silicon) for operator in members)
+        roof_s = sum(_roof_s(operator, load, timer.gpu) for operator in members)
         longest = members[seconds.index(max(seconds))]
         rows.append(
             {
@@ -140,31 +154,31 @@ def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[R
                 "time_share": time_s / total_s,
                 "bound": (Bound.COMPUTE if flops / hbm_bytes > ridge else Bound.MEMORY).value,
                 "roof_share": roof_s / time_s,
-                "timed_by": timing_source(longest, timer.silicon),
+                "timed_by": timing_source(longest, timer.gpu),
             }
         )
     return rows
 
 
-def _roof_s(operator: Operator, load: Load, silicon: Silicon) -> float:
+def _roof_s(operator: Operator, load: Load, gpu: CalibratedGpu) -> float:
     """Time of an operator at the peaks of the datasheet [s]: no calibration, links aside."""
-    return float(operator_seconds(operator, load, Silicon(silicon.sku), math.inf))
+    return float(operator_seconds(operator, load, CalibratedGpu(gpu.sku), math.inf))
 
 
-def timing_source(operator: Operator, silicon: Silicon) -> str:
-    """Where the time of an operator comes from, in words: a fit, a relative's, or the datasheet.
+def timing_source(operator: Operator, gpu: CalibratedGpu) -> str:
+    """Where the time of an operator comes from, in words: a fit of this GPU or of a related one, or the datasheet.
 
     Args:
         operator: one of `step_operators`.
-        silicon: the SKU and its calibration.
+        gpu: the SKU and its calibration.
     """
-    key, calibration = silicon.first(*operator.fit_keys), silicon.calibration
+    key, calibration = gpu.first_key(*operator.fit_keys), gpu.calibration
     if key is None or calibration is None:
         return "not measured: roofline of the datasheet"
     fit = calibration.kernels[key]
     stands_in = f" in place of {operator.fit_keys[0]}" if key != operator.fit_keys[0] else ""
-    own = calibration.sku == silicon.sku.id
-    where = "fitted" if own else f"not measured on {silicon.sku.id}: shares of peak of {calibration.sku}, fitted"
+    own = calibration.sku == gpu.sku.id
+    where = "fitted" if own else f"not measured on {gpu.sku.id}: shares of peak of {calibration.sku}, fitted"
     error = f"{100.0 * fit.median_error:.0f} % median error on {fit.held_out:,} held out"
     return f"{where} {calibration.fitted_on}, {calibration.stack}, {key}{stands_in}: {error}"
 
@@ -183,7 +197,8 @@ def roof_rows(config: ReplicaConfig, lowest: float, highest: float) -> list[Row]
     probe = Load.of(StepShape(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), config.parallelism)
     bandwidth = config.sku.hbm_bandwidth_bytes_per_s.value
     rows: list[Row] = []
-    for dtype in sorted({one.dtype for one in _operators(config) if float(one.work(probe).flops) > 0.0}):
+    operators = [operator for operator in _operators(config) if float(operator.work(probe).flops) > 0.0]
+    for dtype in sorted({operator.dtype for operator in operators}):
         ridge = ridge_point_flops_per_byte(config.sku, dtype)
         peak = config.sku.peak_flops_per_s[dtype].value
         rows += [
@@ -209,11 +224,11 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
     frame = _frame([config], points)
     roofs = _in_tflops(roof_rows(config, *frame.intensities))
     x, y = frame.axes("Arithmetic intensity (FLOP per byte of HBM traffic)", "Attained per GPU (TFLOP/s)")
-    shown, steps = _in_tflops(points), list(shapes)
+    operators, steps = _in_tflops(points), list(shapes)
     layers = [
         *_roof_layers(roofs, frame.bottom, x, y),
-        _operator_marks(shown, steps, x, y, (60, 700)),
-        *_operator_labels(shown, frame, x, y),
+        _operator_marks(operators, steps, x, y, (60, 700)),
+        *_operator_labels(operators, frame, x, y),
     ]
     subtitle = [
         "Operators of one step on one GPU. Larger mark: larger share of its time.",
@@ -224,30 +239,30 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
 
 
 def rooflines_side_by_side(
-    replicas: Mapping[str, ReplicaConfig], points: Mapping[str, Sequence[Row]], said: Mapping[str, Sequence[str]]
+    replicas: Mapping[str, ReplicaConfig], points: Mapping[str, Sequence[Row]], subtitles: Mapping[str, Sequence[str]]
 ) -> dict[str, alt.LayerChart]:
-    """The same steps under the roof of each SKU, to one scale: how far each lifts what waits for memory or compute.
+    """The same steps under the roof of each SKU, to one scale, by the SKU's name.
 
     Args:
         replicas: the replica on each SKU, by the SKU's name as it is to be shown.
         points: their `roofline_rows`, by the same names.
-        said: lines under each title.
+        subtitles: lines under each title.
     """
     frame = _frame(list(replicas.values()), [row for rows in points.values() for row in rows])
-    found = {}
+    panels = {}
     for name, config in replicas.items():
         x, y = frame.axes("FLOP per byte", "TFLOP/s per GPU")
         steps = list(dict.fromkeys(row["step"] for row in points[name]))
         roofs = _in_tflops(roof_rows(config, *frame.intensities))
         lines = inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")
         layers = [lines, _operator_marks(_in_tflops(points[name]), steps, x, y, (25, 400), brief=True)]
-        found[name] = layered(layers, titled(name, list(said[name])), 320, f"Roofline of {config.label}")
-    return found
+        panels[name] = layered(layers, titled(name, list(subtitles[name])), 320, f"Roofline of {config.label}")
+    return panels
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Ends of both axes.
+    """The ends of both axes of a roofline.
 
     Attributes:
         decades: powers of ten of the intensity [FLOP/byte].
@@ -265,8 +280,8 @@ class _Frame:
         """Ends of the horizontal axis [FLOP/byte]."""
         return self.decades[0], self.decades[-1]
 
-    def at(self, row: Row) -> tuple[float, float]:
-        """Place of an operator as shares of the frame, from the left and from the top."""
+    def position(self, row: Row) -> tuple[float, float]:
+        """Where an operator lies, as shares of the frame from the left and from the top."""
         left, right, top = *self.intensities, 3 * self.high
         across = math.log(row["intensity_flops_per_byte"] / left) / math.log(right / left)
         return across, math.log(top / row["attained_tflops_per_s"]) / math.log(top / self.bottom)
@@ -303,8 +318,9 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _in_tflops(rows: Sequence[Row]) -> list[Row]:
-    shown = [{**row, "attained_tflops_per_s": row["attained_flops_per_s"] / 1e12} for row in rows]
-    return [{**row, "time_ms": 1e3 * row["time_s"]} if "time_s" in row else row for row in shown]
+    """The rows with TFLOP/s and milliseconds added."""
+    scaled = [{**row, "attained_tflops_per_s": row["attained_flops_per_s"] / 1e12} for row in rows]
+    return [{**row, "time_ms": 1e3 * row["time_s"]} if "time_s" in row else row for row in scaled]
 
 
 def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
@@ -324,29 +340,23 @@ def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> lis
     return layers
 
 
-def _looks(steps: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Colour and shape of each step."""
-    colors, shapes = [BLUE, VERMILLION, GREEN, ORANGE], ["circle", "triangle-up", "square", "cross"]
-    return colors[: len(steps)], shapes[: len(steps)]
-
-
 def _operator_marks(
     points: Sequence[Row], steps: Sequence[str], x: alt.X, y: alt.Y, sizes: tuple[int, int], brief: bool = False
 ) -> alt.Chart:
-    """One mark for each operator; `sizes` [square px] of one that takes none and all of its step.
+    """One mark for each operator; a `brief` legend leaves out what is in the steps.
 
-    A `brief` legend leaves out what is in the steps.
+    The area of a mark grows with its share of the step, from `sizes[0]` at none to `sizes[1]` at all [px^2].
     """
-    colors, shapes = _looks(steps)
     legend = alt.Legend(orient="top", title=None, labelLimit=300)
     if brief:
         legend = alt.Legend(orient="top", title=None, labelExpr="split(datum.label, ',')[0]", offset=4, padding=0)
-    marks = inline_chart(points).mark_point(filled=True, opacity=0.85)
-    found: alt.Chart = marks.encode(
+    color, shape = point_styles("step", dict(zip(steps, STEP_STYLES, strict=False)), legend)
+    marks: alt.Chart = inline_chart(points).mark_point(filled=True, opacity=0.85)
+    return marks.encode(
         x=x,
         y=y,
-        color=alt.Color("step:N", scale=alt.Scale(domain=list(steps), range=colors), legend=legend),
-        shape=alt.Shape("step:N", scale=alt.Scale(domain=list(steps), range=shapes), legend=legend),
+        color=color,
+        shape=shape,
         size=alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=list(sizes)), legend=None),
         tooltip=[
             alt.Tooltip("step:N", title="Step"),
@@ -361,22 +371,23 @@ def _operator_marks(
             alt.Tooltip("timed_by:N", title="Time is"),
         ],
     )
-    return found
 
 
 def _operator_labels(points: Sequence[Row], frame: _Frame, x: alt.X, y: alt.Y) -> Iterator[alt.Chart]:
     """Names beside the points, those that take longest first."""
     named = sorted(label_rows(points), key=lambda row: -row["time_s"])
-    found = places([frame.at(row) for row in points], [(*frame.at(row), row["label"]) for row in named], *NARROW_PX)
-    for row, place in zip(named, found, strict=True):
-        yield words([row], GREY, place.align, dx=place.dx, dy=place.dy).encode(x=x, y=y)
+    positions = [frame.position(row) for row in points]
+    labels = [(*frame.position(row), row["label"]) for row in named]
+    placements = label_placements(positions, labels, *NARROWEST_FRAME_PX)
+    for row, placement in zip(named, placements, strict=True):
+        yield words([row], GREY, placement.align, dx=placement.dx, dy=placement.dy).encode(x=x, y=y)
 
 
 def label_rows(points: Sequence[Row]) -> list[Row]:
-    """One label for points of a step that lie in one place: the operator that takes longest, and how many more."""
+    """One label for points of a step that lie close together: the operator that takes longest, and how many more."""
     groups: list[list[Row]] = []
     for row in sorted(points, key=lambda row: (row["step"], row["intensity_flops_per_byte"])):
-        if groups and groups[-1][-1]["step"] == row["step"] and _near(groups[-1][-1], row):
+        if groups and groups[-1][-1]["step"] == row["step"] and _shares_label(groups[-1][-1], row):
             groups[-1].append(row)
         else:
             groups.append([row])
@@ -388,10 +399,10 @@ def label_rows(points: Sequence[Row]) -> list[Row]:
     return labels
 
 
-def _near(one: Row, other: Row) -> bool:
-    """Whether two points differ by less than a factor, in intensity and in what is attained."""
+def _shares_label(point: Row, other: Row) -> bool:
+    """Whether two points differ by less than `SHARED_LABEL_FACTOR`, in intensity and in attained FLOP/s."""
     names = ("intensity_flops_per_byte", "attained_flops_per_s")
-    return all(abs(math.log(one[name] / other[name])) < math.log(SAME_PLACE) for name in names)
+    return all(abs(math.log(point[name] / other[name])) < math.log(SHARED_LABEL_FACTOR) for name in names)
 
 
 # --- where the roof bends -------------------------------------------------------------------------------------------

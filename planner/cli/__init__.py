@@ -1,6 +1,5 @@
 """The `planner` command: it parses, calls and prints; it computes nothing. `main` is its entry point."""
 
-from planner.cli import explain, export, sweep
 from planner.cli.commands import main
 
-__all__ = ["explain", "export", "main", "sweep"]
+__all__ = ["main"]

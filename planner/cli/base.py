@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from planner.cli.completion import complete_setting
+from planner.cli.completion import complete_scenario, complete_setting
 from planner.core import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
+    from planner.fleet import Plan
+    from planner.report import Report
 
 T = TypeVar("T")
 
-BAD_INPUT = 2
-INFEASIBLE = 3
+STOPPED, BAD_INPUT, INFEASIBLE = 1, 2, 3
+"""Exit codes: a sweep was interrupted, the input is wrong, no fleet meets the targets."""
 STDOUT = "-"
+"""File name that stands for standard output."""
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's base of all complaints about the command line; of its children it exports only this one."""
 
@@ -61,7 +64,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
+# --- options of several commands --------------------------------------------------------------------------------------
 
+ScenarioName = Annotated[
+    str, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.", autocompletion=complete_scenario)
+]
+PlanOrScenario = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN_OR_SCENARIO",
+        help="Name or file of a scenario, or plan.json of `planner plan`.",
+        autocompletion=complete_scenario,
+    ),
+]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE; - for stdout.")]
 MarkdownFile = Annotated[
     str | None, typer.Option("--md", metavar="FILE", help="Write a Markdown report to FILE; - for stdout.")
@@ -84,31 +99,37 @@ CostsFile = Annotated[
 ]
 
 
-def hardware_for(engine: str, calibrations: Iterable[str], engine_costs: str | None) -> HardwareDb:
+# --- what options name ------------------------------------------------------------------------------------------------
+
+
+def hardware_for(engine: str, calibrations: Iterable[str] | None, engine_costs: str | None = None) -> HardwareDb:
     """The packaged database with the user's own calibrations and engine costs."""
     import hardware_db
     from planner.validation import read_costs
 
     hardware = hardware_db.load_hardware()
-    for path in calibrations:
+    for path in calibrations or ():
         calibration = hardware_db.read_calibration(path)
-        known("--calibration", calibration.sku, hardware.skus)
+        look_up("--calibration", calibration.sku, hardware.skus)
         hardware = hardware_db.with_calibration(hardware, calibration)
     if engine_costs is not None:
-        known("--engine", engine, hardware.engines)
-        hardware = hardware_db.with_costs(hardware, engine, read_costs(engine_costs))
+        look_up("--engine", engine, hardware.engines)
+        hardware = hardware_db.with_engine_costs(hardware, engine, read_costs(engine_costs))
     return hardware
 
 
-def known(option: str, name: str, table: Mapping[str, T]) -> T:
+def look_up(option: str, name: str, table: Mapping[str, T]) -> T:
     """What a table holds under a name. Raises UnknownNameError naming the option."""
     if name not in table:
         raise UnknownNameError(option, name, table)
     return table[name]
 
 
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
 def check_outputs(*files: str | None) -> None:
-    """Refuse what cannot be written before the work is done."""
+    """Refuse what cannot be written before the work is done. Raises InputError."""
     from planner.report import require_writable
 
     for file in files:
@@ -126,3 +147,22 @@ def write(file: str | None, text: Callable[[], str]) -> None:
         sys.stdout.write(text())
     elif file is not None:
         write_text(file, text())
+
+
+def deliver(report: Callable[[], Report], *outputs: tuple[str | None, Callable[[], str]]) -> None:
+    """Write the outputs that were asked for, each a file and its text; print the report unless one goes to stdout."""
+    from planner.report import terminal
+
+    for file, text in outputs:
+        write(file, text)
+    if STDOUT not in (file for file, _ in outputs):
+        terminal.show(report())
+
+
+def require_fleet(plan: Plan) -> None:
+    """End the command where a scenario that had to be planned first has no fleet: its diagnosis is printed."""
+    from planner.report import Report, diagnosis, headline, terminal
+
+    if not plan.feasible:
+        terminal.show(Report(headline(plan), lists={"Why, and what would help": diagnosis(plan)}))
+        raise typer.Exit(INFEASIBLE)

@@ -52,13 +52,13 @@ def complete_setting(incomplete: str) -> list[str]:
     ['objective=max_rate_per_cost']
     """
     path, equals, start = incomplete.partition("=")
-    found = {name: values for known, values in _settings().items() for name in _as_typed(known, path)}
+    values_by_path = {name: values for known, values in _settings().items() for name in _typed_paths(known, path)}
     if not equals:
-        return [name for name in found if name.startswith(path)]
-    return [f"{path}={value}" for value in _words(found.get(path, "")) if value.startswith(start)]
+        return [name for name in values_by_path if name.startswith(path)]
+    return [f"{path}={value}" for value in _values(values_by_path.get(path, "")) if value.startswith(start)]
 
 
-def _as_typed(known: str, path: str) -> Iterator[str]:
+def _typed_paths(known: str, path: str) -> Iterator[str]:
     """A packaged path with the list elements that were typed, once for each SKU where it names one."""
     numbers = iter(_INDEX.findall(path))
     known = _INDEX.sub(lambda first: next(numbers, first[0]), known)
@@ -68,7 +68,7 @@ def _as_typed(known: str, path: str) -> Iterator[str]:
         yield known
 
 
-def _words(values: str) -> tuple[str, ...]:
+def _values(values: str) -> tuple[str, ...]:
     return _packaged("llms", ".json") if values == LLM else tuple(value for value in values.split("|") if value)
 
 
@@ -101,12 +101,12 @@ def settings_of(schema: Mapping[str, Any]) -> dict[str, str]:
 
     Lists of records have their first element, mappings `SKU` for their keys (all that a scenario has are by SKU).
     """
-    found: dict[str, str] = {}
+    values_by_path: dict[str, str] = {}
     for name, field in schema["properties"].items():
         if name not in _LEFT_OUT:
             for path, values in _walk(name, field, schema["$defs"]):
-                found[path] = found.get(path) or values
-    return dict(sorted(found.items()))
+                values_by_path[path] = values_by_path.get(path) or values
+    return dict(sorted(values_by_path.items()))
 
 
 def _walk(path: str, field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""The words that every layer shares.
+"""What every package shares.
 
-Errors that name field, value, bound and fix (`errors`), frozen records (`record`), versions of files (`versions`), what
-is served and promised (`workload`), latency distributions (`latency`), and numbers and tables as text (`tables`).
+Errors that name field, value, bound and fix (`errors`), frozen records (`record`), versions of files (`versions`),
+latency metrics (`metrics`), numbers and tables as text (`tables`), and names for arrays in signatures (`arrays`).
 """
 
+from planner.core.arrays import BoolArray, FloatArray, IntArray
 from planner.core.errors import (
     InputError,
     PlannerError,
@@ -17,11 +18,11 @@ from planner.core.record import Frozen, Record, rebuilt
 from planner.core.tables import (
     Table,
     change,
-    counted,
     duration,
     markdown_table,
     markdown_text,
     money,
+    number_of,
     percent,
     significant,
     unit,
@@ -34,8 +35,11 @@ __all__ = [
     "PLAN",
     "SCENARIO",
     "VERSION_KEY",
+    "BoolArray",
+    "FloatArray",
     "Frozen",
     "InputError",
+    "IntArray",
     "Metric",
     "PlannerError",
     "Record",
@@ -43,12 +47,12 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedFeatureError",
     "change",
-    "counted",
     "duration",
     "from_validation_error",
     "markdown_table",
     "markdown_text",
     "money",
+    "number_of",
     "percent",
     "rebuilt",
     "shorten",

@@ -1,7 +1,7 @@
 """Errors that instruct: every one names the field, the value, the bound it broke and the fix.
 
 A user of the command line sees exactly one line and no traceback; a user of the Python API catches
-`PlannerError`. An *infeasible* request is not an error: it is an answer (see `planner.fleet.planning.Plan`).
+`PlannerError`. An *infeasible* request is not an error: it is an answer (see `planner.Plan`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 _VALUE_WIDTH = 60
+"""Most characters of a value in a message."""
 
 
 class PlannerError(ValueError):
@@ -82,15 +83,15 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
     rest = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
     nested = context.get("error")
     if isinstance(nested, PlannerError):
-        return _placed(nested, prefix, first["loc"], rest)
+        return _with_place(nested, prefix, first["loc"], rest)
     if kind == "missing":
         return InputError(field, "(missing)", "required field is missing", f"add {field.rsplit('.', 1)[-1]}{rest}")
     if kind == "extra_forbidden":
         return InputError(field, first["input"], "unknown field", f"remove it or correct its spelling{rest}")
-    return InputError(field, first["input"], first["msg"].removeprefix("Value error, "), _fix_for(kind, context) + rest)
+    return InputError(field, first["input"], first["msg"].removeprefix("Value error, "), _fix_of(kind, context) + rest)
 
 
-def _placed(nested: PlannerError, prefix: str, location: Sequence[Any], rest: str) -> InputError:
+def _with_place(nested: PlannerError, prefix: str, location: Sequence[Any], rest: str) -> InputError:
     """An error raised inside a record, with the place of the record before its field (unless it names that itself)."""
     names_its_place = bool(location) and nested.field.split(".")[0] == location[-1]
     field = _dotted(prefix, (*(location[:-1] if names_its_place else location), nested.field))
@@ -98,11 +99,12 @@ def _placed(nested: PlannerError, prefix: str, location: Sequence[Any], rest: st
 
 
 def _dotted(prefix: str, location: Sequence[Any]) -> str:
-    parts = [prefix] if prefix else []
-    for part in location:
-        if part != "":
-            parts.append(f"[{part}]" if isinstance(part, int) else str(part))
-    return ".".join(parts).replace(".[", "[") or "input"
+    """A place in a record as its user writes it: ``classes[0].lengths``."""
+    steps = [prefix] if prefix else []
+    for step in location:
+        if step != "":
+            steps.append(f"[{step}]" if isinstance(step, int) else str(step))
+    return ".".join(steps).replace(".[", "[") or "input"
 
 
 _BOUND_WORDS = {
@@ -113,7 +115,8 @@ _BOUND_WORDS = {
 }
 
 
-def _fix_for(kind: str, context: dict[str, Any]) -> str:
+def _fix_of(kind: str, context: dict[str, Any]) -> str:
+    """What to do about a complaint of pydantic of one kind."""
     if kind in _BOUND_WORDS:
         key, words = _BOUND_WORDS[kind]
         return f"give a value {words} {context[key]}"

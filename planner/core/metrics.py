@@ -1,4 +1,4 @@
-"""The latencies that are promised and measured."""
+"""The latency metrics that targets are set for and that requests are measured by."""
 
 from __future__ import annotations
 

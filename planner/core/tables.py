@@ -15,6 +15,7 @@ from planner.core.metrics import Metric
 _SHOWN_IN_S = frozenset({Metric.E2E})
 """Metrics shown in seconds; the others last milliseconds."""
 _NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+( %| x)?|unbounded|undefined|-|")
+"""What a cell of a column of numbers may hold."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,10 @@ def with_unit(seconds: float, metric: Metric) -> str:
     return f"{duration(seconds, metric)} {unit(metric)}" if math.isfinite(seconds) else significant(seconds)
 
 
-def counted(number: int, noun: str) -> str:
+def number_of(number: int, noun: str) -> str:
     """A number with its noun, in the plural where it is not one.
 
-    >>> counted(1, "replica"), counted(1200, "replica")
+    >>> number_of(1, "replica"), number_of(1200, "replica")
     ('1 replica', '1,200 replicas')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -130,10 +131,10 @@ def markdown_table(table: Table) -> str:
         _markdown_row(["---:" if numeric else "---" for numeric in table.numeric]),
         *(_markdown_row(row) for row in table.rows),
     ]
-    parts = [f"## {table.title}", "\n".join(lines)]
+    blocks = [f"## {table.title}", "\n".join(lines)]
     if table.note:
-        parts.append(markdown_text(table.note))
-    return "\n\n".join(parts)
+        blocks.append(markdown_text(table.note))
+    return "\n\n".join(blocks)
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ VERSION_KEY = "schema_version"
 Content = Mapping[str, Any]
 """A file as plain data."""
 Migration = Callable[[Content], Content]
-"""From the content of one version to that of the next; `VERSION_KEY` is not its business. Raises InputError where the
-older version does not hold what the next one needs. Malformed content is left for whoever validates it."""
+"""From the content of one version to that of the next, `VERSION_KEY` apart. Raises InputError where the older version
+lacks what the next one needs. Malformed content is left for whoever validates it."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Format:
     migrations: Mapping[int, Migration] = field(default_factory=dict)
     unnumbered: Callable[[Content], int] | None = None
 
-    def brought_up(self, content: Content) -> dict[str, Any]:
-        """A copy of the content as of the current version, which it then names.
+    def upgrade(self, content: Content) -> dict[str, Any]:
+        """A copy of the content brought up to the current version, which it then names.
 
         Raises InputError: a version that is no whole number from 1 on or is newer than the current one, or an older
         content that does not hold what the current version needs.
         """
-        version, found = self._version(content), dict(content)
+        version, upgraded = self._version(content), dict(content)
         while version < self.current:
-            found = dict(self.migrations[version](found))
+            upgraded = dict(self.migrations[version](upgraded))
             version += 1
-        return {**found, VERSION_KEY: version}
+        return {**upgraded, VERSION_KEY: version}
 
     def _version(self, content: Content) -> int:
         absent = self.current if self.unnumbered is None else self.unnumbered(content)
@@ -72,21 +72,23 @@ class Format:
 
 _SPLIT = re.compile(r" TP(?P<tp>\d+)(?: PP(?P<pp>\d+))?(?: DP(?P<dp>\d+))?(?: EP(?P<ep>\d+))? c\d+ b\d+")
 """Degrees of parallelism in the name of a pool, those of 1 left out save TP: ``h100-sxm TP2 DP4 EP8 c2048 b128``."""
-_OF_ITS_OWN: Mapping[str, Any] = {"expert_skew": None, "mask_s": 0.0}
-"""What version 1 never chose for a pool: it stood as by default."""
-_AFTER_PREFILL: Mapping[str, bool] = {"shared": True, "layerwise": False, "first_token_from_decode": False}
-"""The only hand-over of KV caches that plans of version 1 were made with."""
+_VERSION_1_POOL: Mapping[str, Any] = {"expert_skew": None, "mask_s": 0.0}
+"""Settings of a pool that version 1 had no field for, with the values that its plans were made with."""
+_VERSION_1_TRANSFER: Mapping[str, bool] = {"shared": True, "layerwise": False, "first_token_from_decode": False}
+"""The only KV transfer that plans of version 1 were made with."""
 
 
 def _plan_of_1(content: Content) -> Content:
     """Version 1 said of a pool's split its TP only; the other degrees stand in the name of the deployment."""
-    planned = content.get("deployments")
-    if not isinstance(planned, list):
+    deployments = content.get("deployments")
+    if not isinstance(deployments, list):
         return content
-    return {**content, "deployments": [_planned_of_1(one) if isinstance(one, Mapping) else one for one in planned]}
+    upgraded = [_planned_of_1(planned) if isinstance(planned, Mapping) else planned for planned in deployments]
+    return {**content, "deployments": upgraded}
 
 
 def _planned_of_1(planned: Content) -> Content:
+    """A planned deployment with the split of each of its pools, and its KV transfer."""
     deployment = planned.get("deployment")
     pools = deployment.get("pools") if isinstance(deployment, Mapping) else None
     if not isinstance(deployment, Mapping) or not isinstance(pools, list):
@@ -95,20 +97,20 @@ def _planned_of_1(planned: Content) -> Content:
     if len(names) == len(pools):
         pairs = zip(pools, names, strict=True)
         pools = [_pool_of_1(pool, name) if isinstance(pool, Mapping) else pool for pool, name in pairs]
-    return {**planned, "deployment": {**deployment, "transfer": dict(_AFTER_PREFILL), "pools": pools}}
+    return {**planned, "deployment": {**deployment, "transfer": dict(_VERSION_1_TRANSFER), "pools": pools}}
 
 
 def _pool_of_1(pool: Content, name: str) -> Content:
     """The pool with its split, where its name says one that fits its TP and GPUs; else it stays without."""
-    found = _SPLIT.match(name.removeprefix(str(pool.get("sku"))))
-    if found is None:
+    degrees = _SPLIT.match(name.removeprefix(str(pool.get("sku"))))
+    if degrees is None:
         return pool
-    split = {degree: int(text or 1) for degree, text in found.groupdict().items()}
+    split = {degree: int(text or 1) for degree, text in degrees.groupdict().items()}
     gpus = split["tp"] * split["pp"] * split["dp"]
     replicas = pool.get("replicas")
     if split["tp"] != pool.get("tp") or not isinstance(replicas, int) or replicas * gpus != pool.get("gpus"):
         return pool
-    return {**_OF_ITS_OWN, **pool, "parallelism": split}
+    return {**_VERSION_1_POOL, **pool, "parallelism": split}
 
 
 # --- calibrations ---------------------------------------------------------------------------------------------------
@@ -125,12 +127,12 @@ def _unnumbered_calibration(content: Content) -> int:
     return 1 if "efficiency" in content and "kernels" not in content else CALIBRATION.current
 
 
-# --- what there is --------------------------------------------------------------------------------------------------
+# --- the formats ---------------------------------------------------------------------------------------------------
 
 SCENARIO = Format("scenario", 1, "write the scenario again")
 """Scenarios (YAML); most say no version."""
 PLAN = Format("plan", 2, "plan again with --json", {1: _plan_of_1})
-"""Plans as JSON. 2: pools say their whole split and every setting of their replicas, deployments their hand-over."""
+"""Plans as JSON. 2: pools say their whole split and every setting of their replicas, deployments their KV transfer."""
 CALIBRATION = Format(
     "calibration",
     2,

@@ -21,15 +21,17 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import InputError
-from planner.engine.replica import LORA_DTYPE, ReplicaConfig, lora_bytes, lora_sizes
+from hardware_db import Dtype
+from planner.core import FloatArray, InputError
+from planner.engine.replica import ReplicaConfig
 from planner.engine.scheduler import LoraAdapters
-from planner.llm import BYTES_PER_VALUE, LayerGroup, MoeFeedForward, attention_matrices
-from planner.roofline import Silicon
+from planner.llm import BYTES_PER_VALUE, LayerGroup, LlmSpec, MoeFeedForward, attention_matrices
+from planner.roofline import CalibratedGpu
 from planner.workload import zipf
 
+LORA_DTYPE = Dtype.BF16
+"""Adapters are kept in 16 bit, quantised base or not (S-LoRA, Sheng et al., MLSys 2024; PEFT checkpoints)."""
 LAUNCHES_PER_PROJECTION = 2.0
 """One kernel shrinks to rank r, one expands (Chen et al., Punica, MLSys 2024, sec. 4)."""
 
@@ -43,7 +45,8 @@ class AdapterWork:
         adapter_bytes: of one adapter on one GPU, routed experts left out.
         routed_bytes: of all routed experts of one adapter on one GPU.
         expert_share: of the routed experts of a layer that one token visits.
-        flops_per_s, bytes_per_s: of one GPU.
+        flops_per_s: peak of one GPU.
+        bytes_per_s: HBM bandwidth of one GPU.
         launches_s: of all extra kernels of a step.
         load_s: one adapter from host memory.
     """
@@ -64,11 +67,13 @@ class AdapterWork:
             raise InputError("replica.lora", None, "the replica serves no adapters", "give lora")
         llm, split, rank = replica.llm, replica.parallelism, replica.lora.rank
         shards, shares = split.tp * split.pp, [_expert_share(group) for group in llm.layers]
-        sizes = [lora_sizes(group, llm.hidden_size) for group in llm.layers]
-        layers = [group.count for group in llm.layers]
-        routed = rank * sum(n * size for n, (size, _) in zip(layers, sizes, strict=True))
-        others = rank * sum(n * size for n, (_, size) in zip(layers, sizes, strict=True))
-        visited = rank * sum(n * size * share for n, (size, _), share in zip(layers, sizes, shares, strict=True))
+        routed_by_group, others_by_group = [], []
+        for group in llm.layers:
+            of_routed, of_others = lora_channels(group, llm.hidden_size)
+            routed_by_group.append(group.count * of_routed)
+            others_by_group.append(group.count * of_others)
+        routed, others = rank * sum(routed_by_group), rank * sum(others_by_group)
+        visited = rank * sum(channels * share for channels, share in zip(routed_by_group, shares, strict=True))
         kernels = sum(group.count * _projections(group, llm.hidden_size) for group in llm.layers)
         width = BYTES_PER_VALUE[LORA_DTYPE]
         return cls(
@@ -76,7 +81,7 @@ class AdapterWork:
             adapter_bytes=width * others / shards / split.dp,
             routed_bytes=width * routed / shards / split.dp,
             expert_share=max(shares),
-            flops_per_s=Silicon(replica.sku).machine(LORA_DTYPE).flops_per_s,
+            flops_per_s=CalibratedGpu(replica.sku).peaks(LORA_DTYPE).flops_per_s,
             bytes_per_s=replica.sku.hbm_bandwidth_bytes_per_s.value,
             launches_s=LAUNCHES_PER_PROJECTION * kernels * max(0.0, replica.costs.gap_s),
             load_s=lora_bytes(llm, rank, LORA_DTYPE) / shards / replica.sku.node.pcie_bytes_per_s.value,
@@ -85,8 +90,8 @@ class AdapterWork:
     def step_s(self, tokens: float, distinct: float) -> float:
         """What the adapters add to a step [s]: `tokens` of requests with an adapter, `distinct` adapters among them.
 
-        >>> one = AdapterWork(8e7, 8e7, 0.0, 0.0, 1e15, 2e12, 1e-4, 1e-3)
-        >>> round(one.step_s(10, 5), 6)  # 5 adapters of 80 MB at 2 TB/s, and 100 us of launches
+        >>> work = AdapterWork(8e7, 8e7, 0.0, 0.0, 1e15, 2e12, 1e-4, 1e-3)
+        >>> round(work.step_s(10, 5), 6)  # 5 adapters of 80 MB at 2 TB/s, and 100 us of launches
         0.0003
         """
         if tokens <= 0.0 or distinct <= 0.0:
@@ -94,7 +99,7 @@ class AdapterWork:
         read = self.adapter_bytes + self.routed_bytes * self._visited_share(tokens / distinct)
         return max(self.token_flops * tokens / self.flops_per_s, read * distinct / self.bytes_per_s) + self.launches_s
 
-    def times_s(self, tokens: NDArray[np.float64], distinct: NDArray[np.float64]) -> NDArray[np.float64]:
+    def times_s(self, tokens: FloatArray, distinct: FloatArray) -> FloatArray:
         """`step_s` of many steps, shape of both arguments."""
         each = np.maximum(tokens / np.maximum(distinct, 1e-12), 1.0)
         read = self.adapter_bytes + self.routed_bytes * (1.0 - (1.0 - self.expert_share) ** each)
@@ -102,29 +107,89 @@ class AdapterWork:
         return np.asarray((work_s + self.launches_s) * ((tokens > 0.0) & (distinct > 0.0)))
 
     def _visited_share(self, tokens: float) -> float:
-        """Expected share of the experts that some of `tokens` tokens visit: 1 - (1 - share of one)^tokens."""
+        """Expected share of the experts that at least one of `tokens` tokens visits: 1 - (1 - expert_share)^tokens."""
         return 1.0 - float((1.0 - self.expert_share) ** max(tokens, 1.0))
 
 
-def popularity(lora: LoraAdapters) -> NDArray[np.float64]:
-    """Probability that a request uses each adapter, shape (adapters,): in proportion to k^-skew, k from 1.
+def adapter_popularity(lora: LoraAdapters) -> FloatArray:
+    """Probability that a request uses each adapter: in proportion to k^-skew, k from 1.
 
-    >>> popularity(LoraAdapters(adapters=2, skew=1.0)).round(3).tolist()
+    Args:
+        lora: their number and skew.
+
+    Returns:
+        Probabilities that add up to 1, shape (adapters,).
+
+    >>> adapter_popularity(LoraAdapters(adapters=2, skew=1.0)).round(3).tolist()
     [0.667, 0.333]
     """
     return zipf(lora.adapters, lora.skew)
 
 
-def expected_distinct(draws: float, probabilities: NDArray[np.float64]) -> float:
-    """Expected number of distinct adapters among `draws` independent requests: sum over k of 1 - (1 - p_k)^draws.
+def expected_distinct(draws: float, probabilities: FloatArray) -> float:
+    """Expected number of distinct adapters among independent requests: sum over k of 1 - (1 - p_k)^draws.
 
-    `probabilities` has shape (adapters,). Source: linearity of expectation over indicators (the coupon collector of
-    unequal coupons, Flajolet, Gardy and Thimonier, Discrete Applied Mathematics 39, 1992, sec. 3).
+    Source: linearity of expectation over indicators (the coupon collector of unequal coupons, Flajolet, Gardy and
+    Thimonier, Discrete Applied Mathematics 39, 1992, sec. 3).
+
+    Args:
+        draws: requests.
+        probabilities: p_k that a request uses adapter k, shape (adapters,).
+
+    Returns:
+        Distinct adapters.
 
     >>> expected_distinct(2, np.array([0.5, 0.5]))  # the same with probability 1/2
     1.5
     """
     return float((1.0 - (1.0 - probabilities) ** draws).sum())
+
+
+def lora_bytes(llm: LlmSpec, rank: int, dtype: Dtype) -> float:
+    """Bytes of one low-rank adapter of all projections of attention and feed-forward, every expert included.
+
+    ``rank * (inputs + outputs)`` values per matrix: two factors, inputs x rank and rank x outputs. Embeddings, LM head
+    and router have none. Source: Hu et al. 2021, LoRA, arXiv:2106.09685, sec. 4.1.
+
+    Args:
+        llm: base model.
+        rank: r, of the two factors.
+        dtype: number format they are kept in.
+
+    Returns:
+        Of one adapter over all GPUs [bytes].
+
+    >>> from planner.llm import load_llm
+    >>> lora_bytes(load_llm("llama-3.1-8b"), 16, Dtype.BF16) / 2  # PEFT: "trainable params: 41,943,040"
+    41943040.0
+    """
+    channels = sum(group.count * sum(lora_channels(group, llm.hidden_size)) for group in llm.layers)
+    return BYTES_PER_VALUE[dtype] * rank * channels
+
+
+def lora_channels(group: LayerGroup, hidden: int) -> tuple[int, int]:
+    """Inputs plus outputs of the projections of one layer, summed.
+
+    Args:
+        group: whose layers are alike.
+        hidden: model width [channels].
+
+    Returns:
+        Of routed experts, and of all others [channels].
+
+    >>> from planner.llm import load_llm
+    >>> lora_channels(load_llm("llama-3.1-8b").layers[0], 4096)  # 2 x 8192 + 2 x 5120, and 3 x 18432
+    (0, 81920)
+    """
+    others = sum(inputs + outputs for inputs, outputs in attention_matrices(group.attention, hidden).values())
+    block = group.feed_forward
+    if block is None:
+        return 0, others
+    matrices, channels = (3 if block.gated else 2), hidden + block.intermediate
+    if not isinstance(block, MoeFeedForward):
+        return 0, others + matrices * channels
+    shared = matrices * (hidden + block.shared_intermediate) if block.shared_intermediate else 0
+    return block.experts * matrices * channels, others + shared
 
 
 def _expert_share(group: LayerGroup) -> float:
@@ -134,7 +199,7 @@ def _expert_share(group: LayerGroup) -> float:
 
 
 def _projections(group: LayerGroup, hidden: int) -> int:
-    """Matrices of one layer; those of routed experts are multiplied together, once per kind."""
+    """Matrices of one layer that adapters are added to; those of routed experts count once, as one grouped product."""
     block, attention = group.feed_forward, len(attention_matrices(group.attention, hidden))
     if block is None:
         return attention

@@ -13,8 +13,6 @@ from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError
 
-__all__ = ["Batching", "KvAllocation", "LoraAdapters", "Order", "Preemption", "Schedule", "Speculation"]
-
 
 class Batching(StrEnum):
     """When requests may join the ones that run."""
@@ -31,7 +29,7 @@ class Order(StrEnum):
     FCFS = "fcfs"
     """First come, first served."""
     SHORTEST_FIRST = "shortest_first"
-    """Fewest prompt and output tokens first (SJF with known lengths: what a perfect predictor would give)."""
+    """Fewest prompt and output tokens first (SJF with known lengths: what a perfect predictor gives)."""
     PRIORITY = "priority"
     """Lowest `RequestClass.priority` first, then first come; with `Schedule.preempts` it takes the place of others."""
     FAIR_SHARE = "fair_share"
@@ -61,11 +59,11 @@ class Schedule(Frozen):
 
     Attributes:
         mixed_steps: a step may hold prompts and decodes together; otherwise it holds prompts (first) or decodes.
-        whole_prompts: prompts are not split over steps, unless one is longer than the token budget.
-        batch_wait_steps, batch_wait_fill: while sequences decode, waiting prompts are held back until their tokens
-            reach this share of the token budget, or for so many steps (TensorRT-LLM: batch_wait_timeout_iters,
-            batch_wait_max_tokens_ratio).
-        receive_interval_steps: while sequences decode, new requests are looked at every so many steps (SGLang:
+        whole_prompts: prompts are not split over steps, unless one is longer than the chunk budget.
+        batch_wait_steps: while sequences decode, waiting prompts are held back for at most this many steps
+            (TensorRT-LLM: batch_wait_timeout_iters).
+        batch_wait_fill: or until their tokens reach this share of the chunk budget (batch_wait_max_tokens_ratio).
+        receive_interval_steps: steps between looks at new requests while sequences decode (SGLang:
             scheduler-recv-interval).
         reserve_outputs: KV blocks for input and output are reserved on admission, so that nothing is preempted.
         batching: continuous, or static as before Orca.

@@ -18,43 +18,42 @@ from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardware_db import Calibration, EngineCosts, GpuSku
-from planner.core import InputError
+from planner.core import FloatArray, InputError
 from planner.engine.lookup import (
     BOUNDS,
-    GRID,
+    TOKENS,
     Curve,
-    Line,
-    Sheet,
+    LookupTable,
+    ScalarCurve,
+    ScalarSurface,
     Surface,
-    Table,
     curves_of,
     decode_surface,
-    operator_items,
+    operator_time,
 )
+from planner.engine.scheduler import Speculation
 from planner.llm import LlmSpec, Precision
 from planner.roofline import (
     Bound,
+    CalibratedGpu,
     Driver,
-    Family,
     LatentDecode,
     Load,
+    Number,
     Operator,
+    OperatorFamily,
     Parallelism,
-    Silicon,
     StepShape,
     at_least,
     draft_operators,
-    driven,
+    driving_tokens,
     operator_seconds,
-    prompts_of,
+    prompt_attention,
     step_operators,
 )
 
-FloatArray = NDArray[np.float64]
-Number = FloatArray | float
 T = TypeVar("T")
 
 
@@ -69,7 +68,7 @@ class StepTime:
     """
 
     total_s: float
-    family_s: dict[Family, float]
+    family_s: dict[OperatorFamily, float]
     bound_s: dict[Bound, float]
 
     @property
@@ -80,30 +79,33 @@ class StepTime:
 
 @dataclass(frozen=True, eq=False)
 class StepTimer:
-    """Step times of one replica; build with `step_timer`.
+    """Step times of one replica (`ReplicaConfig.timer`).
 
     Attributes:
-        silicon: GPU and calibration.
+        gpu: GPU and calibration.
         parallelism: how the replica is split.
         curves: of the operators that depend on one number, by what it is.
-        decoding: of the operators that depend on more, for decodes.
-        prompting: the same operators, evaluated for each step with prompts.
-        costs: what the engine adds. launches: kernels of a step. latent_layers: layers of latent attention.
+        decode_table: of the operators that depend on more, for decodes.
+        shape_operators: the same operators, evaluated for each step with prompts.
+        costs: what the engine adds.
+        launches: kernels of a step.
+        latent_layers: layers of latent attention.
         queries: tokens per decoding sequence and step.
-        draft: timer of one draft step, and how many a step takes.
+        draft: timer of one draft step; None without speculation, or where drafts are free.
+        draft_steps: draft steps that a step takes.
     """
 
-    silicon: Silicon
+    gpu: CalibratedGpu
     parallelism: Parallelism
     curves: dict[Driver, Curve]
-    decoding: Surface
-    prompting: tuple[Operator, ...]
+    decode_table: Surface
+    shape_operators: tuple[Operator, ...]
     costs: EngineCosts
     launches: float = 0.0
     latent_layers: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
-    drafts: float = 0.0
+    draft_steps: float = 0.0
 
     def with_costs(self, costs: EngineCosts) -> StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
@@ -118,17 +120,21 @@ class StepTimer:
         return np.asarray(self._prompts_s(Load.of(_arrays(shape), self.parallelism, self.queries)))
 
     def times_s(self, shape: StepShape, prompts_s: FloatArray | None = None) -> FloatArray:
-        """Duration [s] of each step, shape (...steps); `prompts_s` when it is known already."""
+        """Duration [s] of each step, shape (...steps); `prompts_s` where it is known already."""
         load = Load.of(_arrays(shape), self.parallelism, self.queries)
-        total = sum((curve.at(driven(load, d), curve.total_s) for d, curve in self.curves.items()), np.zeros(()))
-        total = total + self.decoding.at(load.decodes, load.context, self.decoding.total_s)
+        total = sum(
+            (curve.at(driving_tokens(load, d), curve.total_s) for d, curve in self.curves.items()), np.zeros(())
+        )
+        total = total + self.decode_table.at(load.decodes, load.context, self.decode_table.total_s)
         if prompts_s is not None:
             total = total + prompts_s * (load.chunks > 0.0)
         elif np.any(load.chunks):
             total = total + self._prompts_s(load)
         total = np.asarray(self._served_s(total, load, self._roof_s(load)))
         if self.draft is not None:
-            total = total + self.drafts * self.draft.times_s(_drafted(shape)) * (np.asarray(shape.decodes) > 0)
+            total = total + self.draft_steps * self.draft.times_s(_without_chunks(shape)) * (
+                np.asarray(shape.decodes) > 0
+            )
         return np.asarray(total + self._host_s(load))
 
     def step_s(
@@ -142,25 +148,25 @@ class StepTimer:
         prompts_s: float | None = None,
     ) -> float:
         """Duration [s] of one step in plain floats; arguments as in `StepShape` and `times_s`."""
-        return self._one.step_s(decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks, prompts_s)
+        return self._scalar.step_s(decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks, prompts_s)
 
     def decode_s(self, decodes: float, context: float) -> float:
         """Duration [s] of a step of decodes only; `context` is summed over them."""
-        return self._one.decode_s(decodes, context)
+        return self._scalar.decode_s(decodes, context)
 
     @cached_property
-    def _one(self) -> OneStep:
-        return OneStep(self)
+    def _scalar(self) -> ScalarStepTimer:
+        return ScalarStepTimer(self)
 
     def __getstate__(self) -> dict[str, object]:
-        """To be copied or kept: without `_one`, whose functions cannot be and which is made again on first use."""
-        return {name: value for name, value in self.__dict__.items() if name != "_one"}
+        """For copies and pickles: without `_scalar`, whose functions have none and which is made again on first use."""
+        return {name: value for name, value in self.__dict__.items() if name != "_scalar"}
 
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
         return self._items(shape)[1]
 
-    def itemised(self, shape: StepShape) -> StepTime:
+    def step_time(self, shape: StepShape) -> StepTime:
         """One step, itemised by family and by bound."""
         family_s, bound_s = self._items(shape)
         return StepTime(
@@ -169,53 +175,54 @@ class StepTimer:
             {bound: float(bound_s[index]) for index, bound in enumerate(BOUNDS)},
         )
 
-    def _items(self, shape: StepShape) -> tuple[dict[Family, FloatArray], FloatArray]:
+    def _items(self, shape: StepShape) -> tuple[dict[OperatorFamily, FloatArray], FloatArray]:
+        """Seconds of each step by family, and by bound."""
         load = Load.of(_arrays(shape), self.parallelism, self.queries)
-        family_s: dict[Family, FloatArray] = {}
+        family_s: dict[OperatorFamily, FloatArray] = {}
         bound_s = np.zeros((len(BOUNDS), *np.shape(load.tokens)))
         for driver, curve in self.curves.items():
-            at = driven(load, driver)
+            tokens = driving_tokens(load, driver)
             for family, values in curve.family_s.items():
-                family_s[family] = family_s.get(family, 0.0) + curve.at(at, values)
+                family_s[family] = family_s.get(family, 0.0) + curve.at(tokens, values)
             for index in range(len(BOUNDS)):
-                bound_s[index] += curve.at(at, curve.bound_s[index])
-        for family, table in self.decoding.family_s.items():
-            family_s[family] = family_s.get(family, 0.0) + self.decoding.at(load.decodes, load.context, table)
+                bound_s[index] += curve.at(tokens, curve.bound_s[index])
+        for family, values in self.decode_table.family_s.items():
+            family_s[family] = family_s.get(family, 0.0) + self.decode_table.at(load.decodes, load.context, values)
         for index in range(len(BOUNDS)):
-            bound_s[index] += self.decoding.at(load.decodes, load.context, self.decoding.bound_s[index])
-        for operator in self.prompting:
-            seconds, split, _ = operator_items(operator, _prompts_of(load), self.silicon)
-            some = np.asarray(load.chunks) > 0.0
-            family_s[operator.family] = family_s.get(operator.family, 0.0) + seconds * some
-            bound_s += split * some
+            bound_s[index] += self.decode_table.at(load.decodes, load.context, self.decode_table.bound_s[index])
+        for operator in self.shape_operators:
+            time = operator_time(operator, _without_decodes(load), self.gpu)
+            has_chunks = np.asarray(load.chunks) > 0.0
+            family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
+            bound_s += time.bound_s * has_chunks
         kernels = bound_s.sum(axis=0)
         served = np.asarray(self._served_s(kernels, load, self._roof_s(load)))
         if self.draft is not None:
-            some = np.asarray(shape.decodes) > 0
-            drafted, waits = self.draft._items(_drafted(shape))
-            for family, seconds in drafted.items():
-                family_s[family] = family_s.get(family, 0.0) + self.drafts * seconds * some
-            bound_s += self.drafts * waits * some
+            has_decodes = np.asarray(shape.decodes) > 0
+            draft_family_s, draft_bound_s = self.draft._items(_without_chunks(shape))
+            for family, seconds in draft_family_s.items():
+                family_s[family] = family_s.get(family, 0.0) + self.draft_steps * seconds * has_decodes
+            bound_s += self.draft_steps * draft_bound_s * has_decodes
         bound_s[BOUNDS.index(Bound.OVERHEAD)] += served - kernels + self._host_s(load)
         return family_s, bound_s
 
     def _prompts_s(self, load: Load) -> Number:
         """Time of the prompts' attention [s]."""
-        prompts = _prompts_of(load)
+        prompts = _without_decodes(load)
         total: Number = sum(
-            (operator_seconds(operator, prompts, self.silicon, math.inf) for operator in self.prompting), 0.0
+            (operator_seconds(operator, prompts, self.gpu, math.inf) for operator in self.shape_operators), 0.0
         )
-        there: Any = load.chunks > 0.0
-        kept: Number = total * there
-        return kept
+        has_chunks: Any = load.chunks > 0.0
+        masked: Number = total * has_chunks
+        return masked
 
     def _roof_s(self, load: Load) -> Number:
         """The rooflines of a step of decodes [s]; what kernels that overlap cannot beat."""
         if self.costs.gap_s >= 0.0:
             return 0.0
-        total = self.decoding.at(np.asarray(load.decodes), np.asarray(load.context), self.decoding.roof_s)
+        total = self.decode_table.at(np.asarray(load.decodes), np.asarray(load.context), self.decode_table.roof_s)
         for driver, curve in self.curves.items():
-            total = total + curve.at(np.asarray(driven(load, driver)), curve.roof_s)
+            total = total + curve.at(np.asarray(driving_tokens(load, driver)), curve.roof_s)
         return total
 
     def _served_s(self, kernels_s: Number, load: Load, roof_s: Number) -> Number:
@@ -225,15 +232,16 @@ class StepTimer:
         replayed = at_least(costs.stretch * kernels_s + between, roof_s)
         host = costs.launch_s * self.launches + costs.latent_prompt_s * self.latent_layers
         launched = at_least(costs.prompt_stretch * kernels_s, host)
-        by_one: Any = (load.chunks > 0.0) * (load.tokens > costs.captured_tokens)
-        served: Number = by_one * launched + (1.0 - by_one) * replayed
+        is_launched: Any = (load.chunks > 0.0) * (load.tokens > costs.captured_tokens)
+        served: Number = is_launched * launched + (1.0 - is_launched) * replayed
         return served
 
     def _host_s(self, load: Load) -> Number:
+        """Host time that no kernel hides [s]."""
         return self.costs.step_s + self.costs.sequence_s * load.decodes
 
 
-class _Sums:
+class _ScalarTables:
     """Tabulated seconds of one step in plain floats: operators that depend on one number, and the decodes' attention.
 
     Lines over the same number are one line: group tokens are tokens with one attention rank, and without prompts all
@@ -242,54 +250,56 @@ class _Sums:
 
     __slots__ = ("attention", "dp", "group", "rows", "tokens", "tokens_and_rows")
 
-    def __init__(self, timer: StepTimer, of: Callable[[Table], FloatArray]) -> None:
-        by = {driver: of(curve) for driver, curve in timer.curves.items()}
-        nothing = np.zeros_like(GRID)
-        tokens, rows, group = (by.get(d, nothing) for d in (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS))
+    def __init__(self, timer: StepTimer, seconds_of: Callable[[LookupTable], FloatArray]) -> None:
+        by_driver = {driver: seconds_of(curve) for driver, curve in timer.curves.items()}
+        zeros = np.zeros_like(TOKENS)
+        drivers = (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS)
+        tokens, rows, group = (by_driver.get(driver, zeros) for driver in drivers)
         self.dp = float(timer.parallelism.dp)
         if self.dp == 1.0:
-            tokens, group = tokens + group, nothing
-        self.group = Line(group).at if group.any() else None
-        self.tokens, self.rows, self.tokens_and_rows = Line(tokens).at, Line(rows).at, Line(tokens + rows).at
-        self.attention = Sheet(of(timer.decoding)).at
+            tokens, group = tokens + group, zeros
+        self.group = ScalarCurve(group).at if group.any() else None
+        self.tokens, self.rows = ScalarCurve(tokens).at, ScalarCurve(rows).at
+        self.tokens_and_rows = ScalarCurve(tokens + rows).at
+        self.attention = ScalarSurface(seconds_of(timer.decode_table)).at
 
     def decode_s(self, tokens: float, decodes: float, context: float) -> float:
-        """Of decodes alone, `tokens` on each rank."""
+        """Seconds of decodes alone, `tokens` on each rank."""
         seconds = self.tokens_and_rows(tokens) + self.attention(decodes, context)
         return seconds if self.group is None else seconds + self.group(tokens * self.dp)
 
     def step_s(self, tokens: float, group_tokens: float, rows: float, decodes: float, context: float) -> float:
-        """Of any step, its prompts' attention left out; arguments as in `Load`."""
+        """Seconds of any step, its prompts' attention left out; arguments as in `Load`."""
         seconds = self.tokens(tokens) + self.rows(rows) + self.attention(decodes, context)
         return seconds if self.group is None else seconds + self.group(group_tokens)
 
 
-class OneStep:
+class ScalarStepTimer:
     """`StepTimer.times_s` for one step in plain floats: the same sums, with all that is constant worked out once."""
 
     def __init__(self, timer: StepTimer) -> None:
         costs, split = timer.costs, timer.parallelism
-        self.dp, self.ways, self.queries = float(split.dp), float(split.dp * split.pp), timer.queries
-        self.kernels = _Sums(timer, lambda table: table.total_s)
-        self.roofs = _Sums(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
-        self.prompts = prompts_of(timer.prompting, timer.silicon)
+        self.dp, self.shares, self.queries = float(split.dp), float(split.dp * split.pp), timer.queries
+        self.kernels = _ScalarTables(timer, lambda table: table.total_s)
+        self.roofs = _ScalarTables(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
+        self.prompts = prompt_attention(timer.shape_operators, timer.gpu)
         self.between_s = costs.gap_s * timer.launches + costs.latent_s * timer.latent_layers
         self.launching_s = costs.launch_s * timer.launches + costs.latent_prompt_s * timer.latent_layers
         self.stretch, self.prompt_stretch, self.captured = costs.stretch, costs.prompt_stretch, costs.captured_tokens
         self.host_s, self.sequence_s = costs.step_s, costs.sequence_s
-        self.draft = timer.draft._one if timer.draft is not None else None
-        self.drafts = timer.drafts
+        self.draft = timer.draft._scalar if timer.draft is not None else None
+        self.draft_steps = timer.draft_steps
 
     def decode_s(self, decodes: float, decode_context: float) -> float:
         """`StepTimer.decode_s`."""
-        own = decodes / self.ways
+        own = decodes / self.shares
         tokens, context = own * self.queries, decode_context / decodes if decodes > 0 else 1.0
         context = max(context, 1.0)
         seconds = self.stretch * self.kernels.decode_s(tokens, own, context) + self.between_s
         if self.roofs is not None:
             seconds = max(seconds, self.roofs.decode_s(tokens, own, context))
         if self.draft is not None and decodes:
-            seconds += self.drafts * self.draft.decode_s(decodes, decode_context)
+            seconds += self.draft_steps * self.draft.decode_s(decodes, decode_context)
         return seconds + self.host_s + self.sequence_s * own
 
     def step_s(
@@ -305,9 +315,9 @@ class OneStep:
         """`StepTimer.step_s`: what `Load.of` makes of the shape, then the sums of `StepTimer.times_s`."""
         if not chunks and not chunk_tokens:
             return self.decode_s(decodes, decode_context)
-        busy = max(min(chunks, self.ways), 1.0)
-        own, prompt, mine = decodes / self.ways, chunk_tokens / busy, chunks / busy
-        tokens, rows = own * self.queries + prompt, own * self.queries + mine
+        busy = max(min(chunks, self.shares), 1.0)
+        own, prompt, own_chunks = decodes / self.shares, chunk_tokens / busy, chunks / busy
+        tokens, rows = own * self.queries + prompt, own * self.queries + own_chunks
         group_tokens = own * self.dp * self.queries + prompt * min(busy, self.dp)
         context = max(decode_context / decodes, 1.0) if decodes > 0 else 1.0
         kernels_s = self.kernels.step_s(tokens, group_tokens, rows, own, context)
@@ -315,7 +325,7 @@ class OneStep:
             if prompts_s is None:
                 new = max(chunk_tokens / chunks, 1.0)
                 past = max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0)
-                prompts_s = self.prompts(mine, new, past, max(chunk_context / chunks - new, 0.0))
+                prompts_s = self.prompts(own_chunks, new, past, max(chunk_context / chunks - new, 0.0))
             kernels_s += prompts_s
         if chunks and tokens > self.captured:
             seconds = max(self.prompt_stretch * kernels_s, self.launching_s)
@@ -324,11 +334,12 @@ class OneStep:
             if self.roofs is not None:
                 seconds = max(seconds, self.roofs.step_s(tokens, group_tokens, rows, own, context))
         if self.draft is not None and decodes:
-            seconds += self.drafts * self.draft.decode_s(decodes, decode_context)
+            seconds += self.draft_steps * self.draft.decode_s(decodes, decode_context)
         return seconds + self.host_s + self.sequence_s * own
 
 
 def _arrays(shape: StepShape) -> StepShape:
+    """The same steps with all fields as arrays of one shape."""
     fields = np.broadcast_arrays(
         shape.decodes,
         shape.decode_context,
@@ -340,11 +351,12 @@ def _arrays(shape: StepShape) -> StepShape:
     return StepShape(*(np.asarray(field, dtype=np.float64) for field in fields))
 
 
-def _drafted(shape: StepShape) -> StepShape:
+def _without_chunks(shape: StepShape) -> StepShape:
+    """The decodes of a step."""
     return StepShape(shape.decodes, shape.decode_context)
 
 
-def _prompts_of(load: Load) -> Load:
+def _without_decodes(load: Load) -> Load:
     """A load without its decodes."""
     return replace(load, decodes=load.decodes * 0.0)
 
@@ -356,79 +368,91 @@ def build_timer(
     parallelism: Parallelism,
     calibration: Calibration | None,
     costs: EngineCosts,
-    draft_tokens: int = 0,
+    speculation: Speculation | None = None,
     skew: float = 0.0,
-    draft_cost: float | None = None,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
 
-    A draft takes `draft_cost` of a step of the same decodes without drafts, or else what the model's own module takes.
-    Raises InputError when heads do not split over tp, or there is nothing to draft with.
+    A draft takes `Speculation.draft_cost` of a step of the same decodes without drafts, or else what the model's own
+    module takes.
+
+    Args:
+        llm: model.
+        sku: GPU.
+        precision: number formats.
+        parallelism: how the replica is split.
+        calibration: fits of the GPU's kernels; None = operators on their rooflines.
+        costs: what the engine adds.
+        speculation: how tokens are drafted; its acceptance plays no part here.
+        skew: exponent of the experts' popularity, 0 = all alike.
+
+    Returns:
+        A function of steps [s].
+
+    Raises:
+        InputError: heads do not split over tp, or there is nothing to draft with.
     """
-    same = (_Same(llm), _Same(sku), precision, parallelism, _Same(calibration))
-    return _built(*same, costs, draft_tokens, skew, draft_cost)
+    drafting = (speculation.draft_tokens, speculation.draft_cost) if speculation is not None else (0, None)
+    identities = (_ByIdentity(llm), _ByIdentity(sku), precision, parallelism, _ByIdentity(calibration))
+    return _cached_timer(*identities, costs, *drafting, skew)
 
 
-class _Same(Generic[T]):
+class _ByIdentity(Generic[T]):
     """An argument compared by identity: records of hundreds of numbers cost more to hash than they save."""
 
-    def __init__(self, it: T) -> None:
-        self.it = it
+    def __init__(self, value: T) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
+        return isinstance(other, _ByIdentity) and self.value is other.value
 
     def __hash__(self) -> int:
-        return id(self.it)
+        return id(self.value)
 
 
 @lru_cache(maxsize=512)
-def _built(
-    model: _Same[LlmSpec],
-    gpu: _Same[GpuSku],
+def _cached_timer(
+    model: _ByIdentity[LlmSpec],
+    device: _ByIdentity[GpuSku],
     precision: Precision,
     parallelism: Parallelism,
-    fits: _Same[Calibration | None],
+    fits: _ByIdentity[Calibration | None],
     costs: EngineCosts,
     draft_tokens: int,
-    skew: float,
     draft_cost: float | None,
+    skew: float,
 ) -> StepTimer:
-    llm, sku = model.it, gpu.it
-    silicon = Silicon(sku, fits.it)
+    llm, sku = model.value, device.value
+    gpu = CalibratedGpu(sku, fits.value)
     operators = step_operators(llm, sku, precision, parallelism, skew)
     if not draft_tokens:
-        return _composed(operators, silicon, parallelism).with_costs(costs)
-    timer = _composed(operators, silicon, parallelism, 1.0 + draft_tokens)
+        return _kernel_timer(operators, gpu, parallelism).with_costs(costs)
+    timer = _kernel_timer(operators, gpu, parallelism, 1.0 + draft_tokens)
     if draft_cost is not None:
-        plain = _composed(operators, silicon, parallelism) if draft_cost else None
-        return replace(timer, draft=plain, drafts=draft_tokens * draft_cost).with_costs(costs)
+        plain = _kernel_timer(operators, gpu, parallelism) if draft_cost else None
+        return replace(timer, draft=plain, draft_steps=draft_tokens * draft_cost).with_costs(costs)
     drafting = draft_operators(llm, sku, precision, parallelism, skew)
     if not drafting:
         fix = "remove it, or give its draft_cost"
         raise InputError("speculation", llm.id, "has no multi-token-prediction layer to draft with", fix)
-    draft = _composed(drafting, silicon, parallelism)
-    return replace(timer, draft=draft, drafts=draft_tokens).with_costs(costs)
+    draft = _kernel_timer(drafting, gpu, parallelism)
+    return replace(timer, draft=draft, draft_steps=draft_tokens).with_costs(costs)
 
 
-def _composed(
-    operators: Sequence[Operator], silicon: Silicon, parallelism: Parallelism, queries: float = 1.0
+def _kernel_timer(
+    operators: Sequence[Operator], gpu: CalibratedGpu, parallelism: Parallelism, queries: float = 1.0
 ) -> StepTimer:
     """Kernels alone: the engine's costs come on top."""
-    prompting = tuple(operator for operator in operators if operator.driver is Driver.SHAPE)
+    shape_operators = tuple(operator for operator in operators if operator.driver is Driver.SHAPE)
     return StepTimer(
-        silicon,
-        parallelism,
-        curves_of(operators, silicon),
-        decode_surface(prompting, silicon, queries),
-        prompting,
-        EngineCosts(),
-        _launches(operators),
-        sum(operator.count for operator in prompting if isinstance(operator, LatentDecode)),
-        queries,
+        gpu=gpu,
+        parallelism=parallelism,
+        curves=curves_of(operators, gpu),
+        decode_table=decode_surface(shape_operators, gpu, queries),
+        shape_operators=shape_operators,
+        costs=EngineCosts(),
+        # Prefill and decode attention are one launch each, whichever a step needs.
+        launches=sum(operator.launches for operator in operators),
+        latent_layers=sum(operator.count for operator in shape_operators if isinstance(operator, LatentDecode)),
+        queries=queries,
     )
-
-
-def _launches(operators: Sequence[Operator]) -> float:
-    """Kernels of a step: prefill and decode attention are one launch each, whichever a step needs."""
-    return sum(operator.launches for operator in operators)

@@ -1,15 +1,24 @@
 """From a request to a costed plan: demand, capacity and supply become an integer program, its answer a verified fleet.
 
-`plan` is the only orchestrator. `slices` cuts the traffic, `columns` makes units of the program, `search` solves it
-until its answer has been seen to hold (`verification`), `costs` says what it costs; `types` holds `PlanRequest` and
-`Plan`.
+`plan` is the only orchestrator. `slices` and `cascades` cut the traffic, `columns` makes units of the program, `search`
+solves it until its answer has been seen to hold (`verification`), `costs` adds up what it costs, `calibration_bounds`
+shifts the kernels to the ends of their intervals; `types` holds `PlanRequest` and `Plan`.
 """
 
-from planner.fleet import columns, latency_ranges, planning, slices
-from planner.fleet.calibration_bounds import deviations_of, pessimistic_hardware, shifted_deployment
-from planner.fleet.latency_ranges import calibration_ends
-from planner.fleet.planning import Progress, hardware_for, plan
-from planner.fleet.slices import cascade_services, slices_of
+from planner.fleet import columns, planning, slices
+from planner.fleet.calibration_bounds import (
+    BOUND_PROBABILITY,
+    calibration_ends,
+    deviations_of,
+    requested_hardware,
+    shifted_deployment,
+    shifted_hardware,
+    target_ranges_s,
+)
+from planner.fleet.cascades import cascade_services
+from planner.fleet.planning import hardware_for, plan
+from planner.fleet.search import request_slices
+from planner.fleet.slices import slices_of
 from planner.fleet.types import (
     AGREEMENT,
     Alternative,
@@ -18,13 +27,16 @@ from planner.fleet.types import (
     Plan,
     PlannedDeployment,
     PlanRequest,
+    Progress,
     ScheduledPeriod,
     TargetCheck,
+    pool_name,
 )
-from planner.fleet.verification import requests_for, routed_workload
+from planner.fleet.verification import requests_to_simulate, routed_slo, routed_workload
 
 __all__ = [
     "AGREEMENT",
+    "BOUND_PROBABILITY",
     "Alternative",
     "BoughtGpus",
     "CostBreakdown",
@@ -39,13 +51,17 @@ __all__ = [
     "columns",
     "deviations_of",
     "hardware_for",
-    "latency_ranges",
-    "pessimistic_hardware",
     "plan",
     "planning",
-    "requests_for",
+    "pool_name",
+    "request_slices",
+    "requested_hardware",
+    "requests_to_simulate",
+    "routed_slo",
     "routed_workload",
     "shifted_deployment",
+    "shifted_hardware",
     "slices",
     "slices_of",
+    "target_ranges_s",
 ]

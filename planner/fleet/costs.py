@@ -1,35 +1,36 @@
-"""What a fleet costs: by way of buying, by token, by period of the day. Sums of what was bought, nothing else."""
+"""What a fleet costs: by purchase option, by deployment, by token, by period of the day. Sums of what was bought."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hardware_db import Price
 from planner.fleet.columns import Column
-from planner.fleet.slices import DemandSlice
-from planner.fleet.types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod
-from planner.fleet.verification import Promise, goodput_per_s
+from planner.fleet.types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod, pool_name
+from planner.fleet.verification import ScopedSlo, goodput_per_s
 from planner.optimizer import Allocation, Period
 from planner.serving import prompt_time_share
-from planner.supply import HOURS_PER_MONTH, Supply, cost_of, switching_resource
+from planner.supply import HOURS_PER_MONTH, Supply, supply_cost, switching_resource
+from planner.traffic import DemandSlice
 
 SWITCHING = "switching"
-"""In place of a way of buying: what it costs that GPUs are new to the fleet."""
+"""In place of a purchase option: what it costs that GPUs are new to the fleet."""
 
 
 def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period]) -> tuple[BoughtGpus, ...]:
-    """Every way of buying that the allocation uses, with its mean cost over the horizon.
+    """Every purchase option that the allocation uses, with its mean cost over the horizon.
 
     What is paid for GPUs that are new to the fleet stands beside them as `SWITCHING`.
     """
-    found = []
-    for line in cost_of(allocation.bought, supply, periods).purchases:
+    bought = []
+    for line in supply_cost(allocation.bought, supply, periods).purchases:
         purchase = supply.purchase(line.resource, line.purchase)
         is_gpu = (line.resource, line.purchase) in supply.prices
         if not is_gpu and not line.usd_per_hour:
             continue
-        found.append(
+        bought.append(
             BoughtGpus(
                 sku=line.resource if is_gpu else line.resource.removesuffix(switching_resource("")),
                 purchase=line.purchase if is_gpu else SWITCHING,
@@ -40,19 +41,43 @@ def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period
                 usd_per_hour=line.usd_per_hour,
             )
         )
-    return tuple(found)
+    return tuple(bought)
 
 
-def usd_by_sku(bought: Sequence[BoughtGpus]) -> dict[str, float]:
+def usd_per_hour_by_sku(bought: Sequence[BoughtGpus]) -> dict[str, float]:
     """Mean cost of all GPUs of a SKU [USD/h]."""
     costs: dict[str, float] = {}
-    for one in bought:
-        costs[one.sku] = costs.get(one.sku, 0.0) + one.usd_per_hour
+    for purchase in bought:
+        costs[purchase.sku] = costs.get(purchase.sku, 0.0) + purchase.usd_per_hour
     return costs
 
 
+def with_costs(
+    planned: Sequence[PlannedDeployment], usd_per_hour: Mapping[str, float]
+) -> tuple[PlannedDeployment, ...]:
+    """The deployments with what they cost [USD/h].
+
+    Args:
+        planned: of the whole fleet.
+        usd_per_hour: by SKU, what its GPUs cost in all; shared by GPUs in use.
+    """
+    used: dict[str, int] = {}
+    for deployment in planned:
+        for pool in deployment.deployment.pools:
+            used[pool.config.sku.id] = used.get(pool.config.sku.id, 0) + pool.gpus
+    costed = []
+    for deployment in planned:
+        pool_usd_per_hour = tuple(
+            usd_per_hour.get(pool.config.sku.id, 0.0) * pool.gpus / used[pool.config.sku.id]
+            for pool in deployment.deployment.pools
+        )
+        total = math.fsum(pool_usd_per_hour)
+        costed.append(replace(deployment, pool_usd_per_hour=pool_usd_per_hour, usd_per_hour=total))
+    return tuple(costed)
+
+
 def cost_breakdown(
-    allocation: Allocation, deployments: Sequence[PlannedDeployment], promises: Sequence[Promise]
+    allocation: Allocation, deployments: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo]
 ) -> CostBreakdown:
     """Cost of the fleet and what one gets for it, as means over the horizon.
 
@@ -60,30 +85,31 @@ def cost_breakdown(
     share that meets every target are those of the period of the largest demand.
     """
     total = allocation.cost_usd_per_hour
-    per_hour = 3600.0 * allocation.rate_per_s
+    requests_per_hour = 3600.0 * allocation.rate_per_s
     rate = math.fsum(planned.workload.rate_per_s for planned in deployments)
     weights = [planned.workload.rate_per_s / rate for planned in deployments]
-    inputs = math.fsum(w * one.workload.lengths.mean_input for w, one in zip(weights, deployments, strict=True))
-    outputs = math.fsum(w * one.workload.lengths.mean_output for w, one in zip(weights, deployments, strict=True))
+    lengths = [planned.workload.lengths for planned in deployments]
+    inputs = math.fsum(weight * own.mean_input for weight, own in zip(weights, lengths, strict=True))
+    outputs = math.fsum(weight * own.mean_output for weight, own in zip(weights, lengths, strict=True))
     attributed = math.fsum(planned.usd_per_hour for planned in deployments)
-    share = math.fsum(_usd_on_inputs(planned) for planned in deployments) / attributed if attributed else 0.0
-    goodput = goodput_per_s(deployments, promises) / rate * allocation.rate_per_s
+    share = math.fsum(_input_usd_per_hour(planned) for planned in deployments) / attributed if attributed else 0.0
+    goodput = goodput_per_s(deployments, slos) / rate * allocation.rate_per_s
     return CostBreakdown(
         usd_per_hour=total,
         usd_per_month=total * HOURS_PER_MONTH,
-        usd_per_million_input_tokens=1e6 * share * total / (per_hour * inputs),
-        usd_per_million_output_tokens=1e6 * (1.0 - share) * total / (per_hour * outputs),
-        usd_per_thousand_requests=1e3 * total / per_hour,
+        usd_per_million_input_tokens=1e6 * share * total / (requests_per_hour * inputs),
+        usd_per_million_output_tokens=1e6 * (1.0 - share) * total / (requests_per_hour * outputs),
+        usd_per_thousand_requests=1e3 * total / requests_per_hour,
         goodput_per_s=goodput,
         requests_per_usd=3600.0 * goodput / total if total else math.inf,
     )
 
 
-def _usd_on_inputs(planned: PlannedDeployment) -> float:
+def _input_usd_per_hour(planned: PlannedDeployment) -> float:
     """Cost of input tokens [USD/h]: each pool's cost times the share of its step time that prompts add."""
     return math.fsum(
         usd * prompt_time_share(pool, planned.workload)
-        for usd, pool in zip(planned.pool_usd_per_hour, planned.judged.pools, strict=True)
+        for usd, pool in zip(planned.pool_usd_per_hour, planned.surviving.pools, strict=True)
     )
 
 
@@ -97,35 +123,30 @@ def schedule_of(
     """The fleet period by period; empty where there is only one."""
     if len(periods) == 1:
         return ()
-    return tuple(_period(t, period, allocation, columns, slices, bought) for t, period in enumerate(periods))
-
-
-def _period(
-    t: int,
-    period: Period,
-    allocation: Allocation,
-    columns: Sequence[Column],
-    slices: Mapping[str, DemandSlice],
-    bought: Sequence[BoughtGpus],
-) -> ScheduledPeriod:
-    replicas: dict[str, int] = {}
-    served = 0.0
-    for column in columns:
-        on = allocation.units[column.name][t] * column.replicas
-        if on and column.member is not None:
-            name = f"{column.member.role} {column.member.name}"
-            replicas[name] = replicas.get(name, 0) + on
-        if not column.is_decode:
-            served += math.fsum(rates[t] for rates in allocation.routed_per_s.get(column.name, {}).values())
-    gpus: dict[str, float] = {}
-    for one in [one for one in bought if one.purchase != SWITCHING]:
-        gpus[one.sku] = gpus.get(one.sku, 0.0) + one.gpus[t]
-    return ScheduledPeriod(
-        name=period.name,
-        hours=period.hours,
-        demand_per_s=math.fsum(part.demand_per_s[t] for part in slices.values() if not part.deferrable),
-        served_per_s=served,
-        replicas=replicas,
-        gpus=gpus,
-        usd_per_hour=math.fsum(one.gpus[t] * one.usd_per_gpu_hour for one in bought),
-    )
+    schedule = []
+    for t, period in enumerate(periods):
+        replicas: dict[str, int] = {}
+        served_per_s = 0.0
+        for column in columns:
+            on = allocation.units[column.name][t] * column.replicas
+            if on and column.member is not None:
+                name = pool_name(column.member)
+                replicas[name] = replicas.get(name, 0) + on
+            if not column.is_decode:
+                served_per_s += math.fsum(rates[t] for rates in allocation.routed_per_s.get(column.name, {}).values())
+        gpus: dict[str, float] = {}
+        for purchase in bought:
+            if purchase.purchase != SWITCHING:
+                gpus[purchase.sku] = gpus.get(purchase.sku, 0.0) + purchase.gpus[t]
+        schedule.append(
+            ScheduledPeriod(
+                name=period.name,
+                hours=period.hours,
+                demand_per_s=math.fsum(slice_.demand_per_s[t] for slice_ in slices.values() if not slice_.deferrable),
+                served_per_s=served_per_s,
+                replicas=replicas,
+                gpus=gpus,
+                usd_per_hour=math.fsum(purchase.gpus[t] * purchase.usd_per_gpu_hour for purchase in bought),
+            )
+        )
+    return tuple(schedule)

@@ -1,9 +1,7 @@
 """`plan(request) -> Plan`: the only orchestrator. From models, their traffic and their targets to a costed fleet.
 
-Families of configurations meet the integer program here, at first with optimistic rates. What the program chooses gets
-its true rate and the program is solved again; the allocation that stands is evaluated at its real pool sizes and
-simulated request by request. What misses a target is lowered and the program solved once more, so the plan that is
-printed has been seen to hold.
+`planner.fleet.search` finds the fleet and verifies it; here it is costed, compared with alternatives and described, or
+the request is found infeasible and the reason given.
 """
 
 from __future__ import annotations
@@ -11,59 +9,45 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
 
-from hardware_db import HardwareDb, load_hardware, with_own
+from hardware_db import HardwareDb, load_hardware, with_own_hardware
 from planner.core import with_unit
-from planner.fleet.calibration_bounds import deviations_of, pessimistic_hardware
+from planner.fleet.calibration_bounds import requested_hardware
+from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
-from planner.fleet.costs import bought_gpus, cost_breakdown, schedule_of, usd_by_sku
-from planner.fleet.search import FleetSearch, Market, Settled, market_of, search_fleet, settle
-from planner.fleet.slices import CascadePoint, Service, cascade_services
+from planner.fleet.costs import bought_gpus, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
+from planner.fleet.search import (
+    COARSE_GAP,
+    FleetSearch,
+    Market,
+    NoFleet,
+    VerifiedFleet,
+    find_fleet,
+    market_of,
+    search_fleet,
+)
 from planner.fleet.types import (
-    AGREEMENT,
-    STALE_PRICE_DAYS,
     Agreement,
     Alternative,
     BoughtGpus,
-    CostBreakdown,
-    FleetLimits,
     Plan,
     PlannedDeployment,
     PlanRequest,
-    PricePolicy,
+    Progress,
     TargetCheck,
 )
-from planner.fleet.verification import agreement, target_checks, with_costs
-from planner.optimizer import Allocation, SolveStatus, Stage
+from planner.fleet.verification import agreements, target_checks
+from planner.optimizer import Allocation, SolveStatus, UnitStage
 from planner.search import Mode, Rejection
-from planner.supply import HOURS_PER_MONTH, spot_shortfalls
+from planner.supply import spot_shortfalls
+from planner.traffic import CascadePoint, Service
 
-__all__ = [
-    "AGREEMENT",
-    "HOURS_PER_MONTH",
-    "STALE_PRICE_DAYS",
-    "Agreement",
-    "Alternative",
-    "CostBreakdown",
-    "FleetLimits",
-    "Plan",
-    "PlanRequest",
-    "PlannedDeployment",
-    "PricePolicy",
-    "TargetCheck",
-    "hardware_for",
-    "plan",
-]
-
-FAR = 0.25
-"""Share by which an alternative must be dearer to be shown by its bound alone."""
-
-Progress = Callable[[str], None]
+CLEARLY_DEARER = 0.25
+"""Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
 
 
 def plan(
@@ -77,10 +61,10 @@ def plan(
     """The cheapest (or otherwise best, see `PlanRequest.objective`) fleet that meets every target.
 
     Args:
-        request: what is served, promised, allowed and aimed at.
+        request: what is served, the targets, what is allowed and aimed at.
         hardware: SKUs, prices and engines; the packaged database when None.
         progress: called with the name of each stage as it starts.
-        simulate: judge the fleet by simulation too; otherwise by theory alone, for many plans in a row.
+        simulate: verify the fleet by simulation too; otherwise by theory alone, for many plans in a row.
         alternatives: also find the best fleet of each SKU and mode.
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
@@ -91,66 +75,78 @@ def plan(
 
 def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
     """What a request is planned on: the database (the packaged one when None) with the request's own hardware in it."""
-    return with_own(hardware or load_hardware(), request.own_hardware)
+    return with_own_hardware(hardware or load_hardware(), request.own_hardware)
 
 
-def _plan(request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: bool, alternatives: bool) -> Plan:
+def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, alternatives: bool) -> Plan:
     started = time.perf_counter()
-    if request.pessimism is not None:
-        hardware = pessimistic_hardware(hardware, deviations_of(request.pessimism))
-    market, found, settled, point = _looked_for(request, hardware, say, simulate)
-    if not settled.deployments:
-        return _infeasible(request, market, found, settled.allocation, time.perf_counter() - started)
-    assert settled.allocation is not None
-    say("adding up")
-    bought = bought_gpus(settled.allocation, market.supply, found.periods)
-    deployments = with_costs(settled.deployments, usd_by_sku(bought))
-    cost = cost_breakdown(settled.allocation, deployments, found.promises)
-    targets = target_checks(deployments, found.promises)
-    means = agreement(deployments) if simulate else ()
+    result = _search_with_spot_reserve(request, requested_hardware(request, hardware), progress, simulate)
+    if isinstance(result.outcome, NoFleet):
+        return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started)
+    search, fleet, point = result.search, result.outcome, result.cascade_point
+    market, allocation = search.market, fleet.allocation
+    progress("adding up")
+    bought = bought_gpus(allocation, market.supply, search.periods)
+    deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
+    cost = cost_breakdown(allocation, deployments, search.slos)
+    targets = target_checks(deployments, search.slos)
+    means = agreements(deployments) if simulate else ()
     return Plan(
         request=request,
-        status=settled.allocation.status,
-        allocation=settled.allocation,
+        status=allocation.status,
+        allocation=allocation,
         deployments=deployments,
         cost=cost,
         targets=targets,
         agreement=means,
-        alternatives=_alternatives(found, settled.allocation) if alternatives else (),
-        rejections=(*found.rejections, *market.unpriced),
+        alternatives=_alternatives(search, allocation) if alternatives else (),
+        rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
-        assumptions=_assumptions(deployments, bought, request, market, settled.passed_over_usd_per_hour),
-        warnings=_warnings(bought, market, targets, means),
-        considered=found.considered,
+        assumptions=_assumptions(request, market, deployments, bought, fleet.passed_over_usd_per_hour),
+        warnings=_warnings(market, bought, targets, means),
+        considered=search.considered,
         elapsed_s=time.perf_counter() - started,
         bought=bought,
-        schedule=schedule_of(
-            settled.allocation, found.columns.chosen(settled.allocation), found.slices, found.periods, bought
-        ),
-        flat_usd_per_hour=_flat_usd_per_hour(found),
-        dominated=tuple(found.columns.dominated.values()),
+        schedule=schedule_of(allocation, search.columns.chosen(allocation), search.slices, search.periods, bought),
+        flat_usd_per_hour=_flat_usd_per_hour(search),
+        dominated=tuple(search.columns.dominated.values()),
         escalated=point.escalated if point else None,
         simulated=simulate,
     )
 
 
-def _looked_for(
-    request: PlanRequest, hardware: HardwareDb, say: Progress, simulate: bool
-) -> tuple[Market, FleetSearch, Settled, CascadePoint | None]:
-    """The fleet, found again with more headroom as long as too little spot capacity was bought for what must be up."""
-    shares: dict[str, float] = {}
+@dataclass(frozen=True)
+class _SearchResult:
+    """How the search for the fleet of a request ended.
+
+    Attributes:
+        search: the last one made.
+        outcome: what it found.
+        cascade_point: the setting that was planned; None without a cascade.
+    """
+
+    search: FleetSearch
+    outcome: VerifiedFleet | NoFleet
+    cascade_point: CascadePoint | None
+
+
+def _search_with_spot_reserve(
+    request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool
+) -> _SearchResult:
+    """The fleet, searched again with more spot headroom as long as too little was bought for what must be up."""
+    spot_shares: dict[str, float] = {}
     while True:
-        say("searching configurations")
-        market = market_of(request, hardware, shares)
+        progress("searching configurations")
+        market = market_of(request, hardware, spot_shares)
         point, services = _cheapest_cascade(request, market)
-        found = search_fleet(request, market, services, say)
-        settled = settle(found, simulate)
-        if settled.allocation is None or not settled.deployments:
-            return market, found, settled, point
-        short = spot_shortfalls(settled.allocation.bought, market.supply, request.prices)
-        if not short:
-            return market, found, settled, point
-        shares |= short
+        search = search_fleet(request, market, services, progress)
+        outcome = find_fleet(search, simulate)
+        if isinstance(outcome, VerifiedFleet):
+            shortfalls = spot_shortfalls(outcome.allocation.bought, market.supply, request.prices)
+            if shortfalls:
+                spot_shares |= shortfalls
+                continue
+        return _SearchResult(search, outcome, point)
 
 
 def _cheapest_cascade(request: PlanRequest, market: Market) -> tuple[CascadePoint | None, tuple[Service, ...]]:
@@ -160,64 +156,75 @@ def _cheapest_cascade(request: PlanRequest, market: Market) -> tuple[CascadePoin
     settings = cascade_services(request.main, request.cascade)
     costs = []
     for _, services in settings:
-        found = search_fleet(request, market, (*services, *request.services))
-        allocation = found.refined(request.objective) if not found.unserved() else None
+        search = search_fleet(request, market, (*services, *request.services))
+        allocation = search.refined_allocation(request.objective) if not search.unserved() else None
         costs.append(allocation.cost_usd_per_hour if allocation and allocation.status.has_allocation else math.inf)
     point, services = settings[costs.index(min(costs))]
     return point, (*services, *request.services)
 
 
-def _flat_usd_per_hour(found: FleetSearch) -> float | None:
-    """Cost of the best fleet that serves the largest demand all the time; None without a profile."""
-    if found.request.profile is None:
+def _flat_usd_per_hour(search: FleetSearch) -> float | None:
+    """Cost of the best fleet that serves the largest demand all the time [USD/h]; None without a profile."""
+    if search.request.profile is None:
         return None
-    flat = found.refined(found.request.objective, flat=True)
+    flat = search.refined_allocation(search.request.objective, flat=True)
     return flat.cost_usd_per_hour if flat.status.has_allocation else None
 
 
-# --- what else the plan says ------------------------------------------------------------------------------------------
+# --- alternatives ---------------------------------------------------------------------------------------------------
 
 
-def _alternatives(found: FleetSearch, chosen: Allocation) -> tuple[Alternative, ...]:
+def _alternatives(search: FleetSearch, chosen: Allocation) -> tuple[Alternative, ...]:
     """The best fleet of each single SKU and of each mode, from theory.
 
-    One that costs `FAR` more than the chosen one even at optimistic rates is not looked at any closer.
+    One that is `CLEARLY_DEARER` than the chosen one even at optimistic rates is not examined any closer.
     """
-    search = found.request.search
+    space = search.request.search
     by_sku = [
-        (sku, "sku", [column for column in found.columns.all if column.family.sku == sku])
-        for sku in dict.fromkeys(search.skus)
+        (sku, "sku", [column for column in search.columns.all if column.family.sku == sku])
+        for sku in dict.fromkeys(space.skus)
     ]
     by_mode = [
-        (mode.value, "mode", [column for column in found.columns.all if column.is_mixed is (mode is Mode.MIXED)])
-        for mode in dict.fromkeys(search.modes)
+        (mode.value, "mode", [column for column in search.columns.all if column.is_mixed is (mode is Mode.MIXED)])
+        for mode in dict.fromkeys(space.modes)
     ]
     alternatives = []
-    for name, kind, kept in by_sku + by_mode:
-        said = partial(_said_instead, found.say, f"comparing alternatives: {name}")
-        said("")
-        alternatives.append(_alternative(replace(found, say=said), kept, chosen, name, kind))
+    for name, kind, columns in by_sku + by_mode:
+        stage = f"comparing alternatives: {name}"
+        search.progress(stage)
+        quiet = replace(search, progress=_constant(search.progress, stage))
+        alternatives.append(_alternative(quiet, columns, chosen, name, kind))
     return tuple(alternatives)
 
 
-def _said_instead(say: Progress, what: str, _: str) -> None:
-    """`what` in place of whatever else is said."""
-    say(what)
+def _constant(progress: Progress, stage: str) -> Progress:
+    """Says one stage in place of whatever it hears."""
+    return lambda _: progress(stage)
 
 
-def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation, name: str, kind: str) -> Alternative:
-    allocation = found.solved(kept, found.request.objective) if kept else None
-    if allocation is not None and allocation.cost_usd_per_hour <= (1.0 + FAR) * chosen.cost_usd_per_hour:
-        names = {(column.service, column.family.name) for column in kept}
-        allocation = found.refined_in(lambda column: (column.service, column.family.name) in names)
-        kept = [column for column in found.columns.all if (column.service, column.family.name) in names]
+def _alternative(
+    search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
+) -> Alternative:
+    allocation = search.allocation(columns, search.request.objective) if columns else None
+    if allocation is not None and allocation.cost_usd_per_hour <= (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour:
+        families = {(column.service, column.family.name) for column in columns}
+
+        def of_families() -> list[Column]:
+            return [column for column in search.columns.all if (column.service, column.family.name) in families]
+
+        allocation = search.refined_allocation(search.request.objective, of_families, finest_gap=COARSE_GAP)
+        columns = of_families()
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
-    used = sorted((one for one in kept if one.name in allocation.units), key=lambda one: list(Stage).index(one.stage))
+    stages = list(UnitStage)
+    used = sorted(
+        (column for column in columns if column.name in allocation.units),
+        key=lambda column: stages.index(column.stage),
+    )
     return Alternative(
         restriction=name,
         kind=kind,
-        summary=_in_words(used, allocation, found.peak),
+        summary=_fleet_summary(used, allocation, search.peak),
         usd_per_hour=allocation.cost_usd_per_hour,
         rate_per_s=allocation.rate_per_s,
         is_chosen=math.isclose(allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=1e-9),
@@ -225,24 +232,28 @@ def _alternative(found: FleetSearch, kept: Sequence[Column], chosen: Allocation,
     )
 
 
-def _in_words(used: Sequence[Column], allocation: Allocation, period: int) -> str:
+def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:
     """E.g. ``4 x h100-sxm TP2 mixed``; pools that differ in their engine's settings only are counted together."""
     counts: dict[str, int] = {}
     for column in used:
-        what = f"{column.family.members[0].config.label} {column.family.role}"
-        counts[what] = counts.get(what, 0) + allocation.units[column.name][period] * column.replicas
-    return " + ".join(f"{count} x {what}" for what, count in counts.items())
+        pool = f"{column.family.members[0].config.label} {column.family.role}"
+        counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas
+    return " + ".join(f"{count} x {pool}" for pool, count in counts.items())
+
+
+# --- what else the plan says ----------------------------------------------------------------------------------------
 
 
 def _assumptions(
-    deployments: Sequence[PlannedDeployment],
-    bought: Sequence[BoughtGpus],
     request: PlanRequest,
     market: Market,
+    deployments: Sequence[PlannedDeployment],
+    bought: Sequence[BoughtGpus],
     passed_over_usd_per_hour: float | None,
 ) -> tuple[str, ...]:
+    """What the numbers take for granted, each said once."""
     notes = [note for planned in deployments for note in planned.predicted.assumptions]
-    if any(planned.judged != planned.deployment for planned in deployments):
+    if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
     if passed_over_usd_per_hour is not None:
         notes.append(
@@ -251,11 +262,12 @@ def _assumptions(
         )
     if request.pessimism is not None:
         notes.append(f"step times at the slow end of the calibration: {request.pessimism:.0%} are shorter")
-    for one in bought:
-        if one.price is None:
-            notes.append(f"{one.sku}: {one.usd_per_gpu_hour:.2f} USD/GPU-h, {one.purchase}, as given in the request")
+    for purchase in bought:
+        price = purchase.price
+        if price is None:
+            usd = f"{purchase.usd_per_gpu_hour:.2f} USD/GPU-h"
+            notes.append(f"{purchase.sku}: {usd}, {purchase.purchase}, as given in the request")
             continue
-        price = one.price
         notes.append(
             f"{price.sku}: {price.usd_per_gpu_hour:.2f} USD/GPU-h, {price.provider}, {price.commitment}, "
             f"read {price.retrieved_on.isoformat()}, {price.source_url}"
@@ -266,30 +278,32 @@ def _assumptions(
 
 
 def _warnings(
-    bought: Sequence[BoughtGpus], market: Market, targets: Sequence[TargetCheck], means: Sequence[Agreement]
+    market: Market, bought: Sequence[BoughtGpus], targets: Sequence[TargetCheck], means: Sequence[Agreement]
 ) -> tuple[str, ...]:
     """Targets that are missed, theory and simulation apart, and doubtful prices of what is bought."""
     warnings = []
     for check in targets:
         if not check.met:
-            seen = with_unit(check.simulated_s, check.target.metric)
-            warnings.append(f"{check.target.name}: simulated {seen} misses the target")
+            simulated = with_unit(check.simulated_s, check.target.metric)
+            warnings.append(f"{check.target.name}: simulated {simulated} misses the target")
     for pair in means:
         if not pair.holds:
             warnings.append(
                 f"mean {pair.metric.value.upper()}: theory and simulation differ by {pair.relative_difference:+.0%}"
             )
-    used = {(one.sku, one.price.provider) for one in bought if one.price is not None}
+    used = {(purchase.sku, purchase.price.provider) for purchase in bought if purchase.price is not None}
     warnings += [str(note) for note in market.supply.notes if note.is_used and (note.sku, note.provider) in used]
     return tuple(dict.fromkeys(warnings))
 
 
-def _infeasible(
-    request: PlanRequest, market: Market, found: FleetSearch, allocation: Allocation | None, elapsed_s: float
-) -> Plan:
-    rejections = (*found.rejections, *market.unpriced)
+# --- no fleet -------------------------------------------------------------------------------------------------------
+
+
+def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float) -> Plan:
+    allocation = outcome.allocation
+    rejections = (*search.rejections, *search.market.unpriced)
     return Plan(
-        request=request,
+        request=search.request,
         status=allocation.status if allocation else SolveStatus.INFEASIBLE,
         allocation=allocation,
         deployments=(),
@@ -298,16 +312,16 @@ def _infeasible(
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=_diagnosis(found, allocation, rejections),
+        diagnosis=_diagnosis(search, allocation, rejections),
         assumptions=(),
         warnings=(),
-        considered=found.considered,
+        considered=search.considered,
         elapsed_s=elapsed_s,
     )
 
 
 SCENARIO_FIELDS = (
-    (re.compile(r"\bbudget_usd_per_h\b"), "limits.budget_usd_per_hour"),
+    (re.compile(r"(?<![.\w])budget_usd_per_hour\b"), "limits.budget_usd_per_hour"),
     (re.compile(r"\bresources\[([^\]]+)\]\.at_most"), r"limits.gpus.\1"),
     (re.compile(r"\bresources\[([^\]]+)\]\.at_least"), r"limits.pinned.\1"),
     (re.compile(r"\bmax_groups\b"), "limits.skus_at_most"),
@@ -316,18 +330,18 @@ SCENARIO_FIELDS = (
 """What the fields of the program are called where a person writes them."""
 
 
-def _in_terms_of_a_scenario(line: str) -> str:
+def _with_scenario_fields(line: str) -> str:
     for field, name in SCENARIO_FIELDS:
         line = field.sub(name, line)
     return line
 
 
-def _diagnosis(found: FleetSearch, allocation: Allocation | None, rejections: Sequence[Rejection]) -> tuple[str, ...]:
+def _diagnosis(search: FleetSearch, allocation: Allocation | None, rejections: Sequence[Rejection]) -> tuple[str, ...]:
     """The binding limit and the smallest change that makes the request feasible, one line each."""
     if allocation is not None and allocation.diagnosis is not None:
         diagnosis = allocation.diagnosis
         changes = [f"smallest change: {relaxation}" for relaxation in diagnosis.relaxations]
-        return tuple(_in_terms_of_a_scenario(line) for line in (diagnosis.summary, *changes))
+        return tuple(_with_scenario_fields(line) for line in (diagnosis.summary, *changes))
     if allocation is not None:
         return (f"the solver ended with {allocation.status}: no fleet found",)
     lines = [f"no configuration meets the targets; {rejection.reason}" for rejection in rejections]
@@ -335,7 +349,7 @@ def _diagnosis(found: FleetSearch, allocation: Allocation | None, rejections: Se
     if reachable:
         nearest = min(reachable, key=lambda rejection: rejection.ratio)
         lines.insert(0, f"nearest: {nearest.reason}; relax that target by a factor of {nearest.ratio:.3g} or more")
-    unserved = found.unserved()
-    if len(found.slices) > 1 and unserved:
+    unserved = search.unserved()
+    if len(search.slices) > 1 and unserved:
         lines.insert(0, f"nothing serves {', '.join(unserved)}")
     return tuple(dict.fromkeys(lines))

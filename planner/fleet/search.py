@@ -1,8 +1,10 @@
-"""One fleet to find: what is on offer, what is asked, and the program solved until its answer has been seen to hold.
+"""Search for the cheapest fleet that meets every target.
 
-Rates start optimistic. What the program chooses gets its true rate and the program is solved again; the allocation that
-stands is evaluated at its real pool sizes and simulated, and what misses a target is lowered and everything solved once
-more.
+1. Solve the integer program with an optimistic rate for every unit (`planner.search.bounds`).
+2. Replace the rates of the chosen units by their true sustainable rates; repeat from 1 until none is optimistic.
+3. Build the deployments, evaluate and simulate them; lower the rate of every pool that misses a target; repeat from 1.
+
+Rates only ever fall, so the final answer is optimal over the true rates of all units.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from hardware_db import Calibration, HardwareDb, Price, select_calibration
 from planner.core import Metric, UnknownNameError
-from planner.fleet.columns import Column, Columns, unit_of
+from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
-from planner.fleet.slices import DemandSlice, Service, periods_of, program_slices, slices_of
-from planner.fleet.types import PlannedDeployment, PlanRequest
-from planner.fleet.verification import Promise, judged, missed, promises_of
+from planner.fleet.slices import periods_of, program_slices, slices_of
+from planner.fleet.types import PlannedDeployment, PlanRequest, Progress
+from planner.fleet.verification import ScopedSlo, scoped_slos, verify_deployment, violated_metrics
 from planner.optimizer import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -26,39 +29,34 @@ from planner.optimizer import (
     Period,
     Resource,
     SolveStatus,
-    Stage,
     Unit,
+    UnitStage,
     solve,
 )
-from planner.search import (
-    Capacity,
-    Demand,
-    DeploymentOption,
-    FamilySet,
-    Mode,
-    Offer,
-    PoolOption,
-    Rejection,
-    find_families,
-)
-from planner.supply import FleetLimits, Supply, resources_of, taken
+from planner.search import Capacity, Demand, DeploymentOption, Mode, Offer, Rejection, find_families
+from planner.supply import FleetLimits, Supply, build_supply, resource_use
+from planner.traffic import DemandSlice, Service
 from planner.workload import LatencyTarget, Slo
 
-RELATIVE_GAP, COARSE_GAP = 1e-3, 1e-2
-"""To which the fleet is proved best, a dollar in a thousand; and as long as rates are still being refined."""
-TIME_LIMIT_S, COARSE_TIME_LIMIT_S = 10.0, 1.0
-"""For one solve, and as long as rates are still being refined."""
+RELATIVE_GAP = 1e-3
+"""Gap to which the fleet is proved best, a dollar in a thousand. A choice that may show in the result."""
+COARSE_GAP = 1e-2
+"""The same as long as rates are still being refined. Affects speed only."""
+TIME_LIMIT_S = 10.0
+"""Longest solve; an answer cut short says so in its status and gap. A choice that may show in the result."""
+COARSE_TIME_LIMIT_S = 1.0
+"""The same as long as rates are still being refined. Affects speed only."""
 SAME_COST = 1e-9
-"""Share by which costs of equally good fleets may differ."""
+"""Relative difference up to which two fleets cost the same; rounding of the solver."""
 MAX_ROUNDS = 30
-"""Plans that were simulated before one is shown as it stands, with what it misses."""
+"""Fleets verified before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
-"""What stands for the targets of work that has none."""
+"""Stands for the targets of work that has none."""
 
 
 @dataclass(frozen=True)
 class Market:
-    """What can be had.
+    """What can be bought.
 
     Attributes:
         hardware: the database.
@@ -76,25 +74,28 @@ class Market:
 def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[str, float] | None = None) -> Market:
     """SKUs of the search space with their prices and calibrations; those without a price are rejected by name.
 
-    `spot_shares` is the share of spot capacity that may be counted on, by SKU; by default that of a large fleet.
+    Args:
+        request: whose search space, prices and limits count.
+        hardware: the database.
+        spot_shares: share of spot capacity that may be counted on, by SKU; None: that of a large fleet.
     """
-    search, limits = request.search, request.limits
-    for name in search.engines:
+    space, limits = request.search, request.limits
+    for name in space.engines:
         if name not in hardware.engines:
             raise UnknownNameError("search.engine", name, hardware.engines)
-    supply = resources_of(search.skus, request.prices, limits, hardware, spot_shares=spot_shares)
+    supply = build_supply(space.skus, request.prices, limits, hardware, spot_shares=spot_shares)
     offers = tuple(
         Offer(
             sku=hardware.skus[sku],
-            calibrations={engine: _calibration(request, hardware, sku, engine) for engine in search.engines},
+            calibrations={engine: _calibration(request, hardware, sku, engine) for engine in space.engines},
         )
-        for sku in dict.fromkeys(search.skus)
+        for sku in dict.fromkeys(space.skus)
         if sku in supply.cheapest
     )
     unpriced = tuple(
         Rejection(sku, mode, f"{sku}: {reason}", math.inf)
         for sku, reason in supply.unavailable.items()
-        for mode in search.modes
+        for mode in space.modes
     )
     return Market(hardware, supply, offers, unpriced)
 
@@ -106,32 +107,43 @@ def _calibration(request: PlanRequest, hardware: HardwareDb, sku: str, engine: s
 
 @dataclass(frozen=True)
 class FleetSearch:
-    """One fleet to find: what stands still while the program is solved again and again, and the columns."""
+    """The search for one fleet: what stays the same from solve to solve, and the columns, whose rates fall.
+
+    Attributes:
+        request: what is asked.
+        market: what can be bought.
+        slices: by name.
+        periods: of the demand profile.
+        slos: targets of the slices.
+        columns: units of the program.
+        rejections: SKUs and modes without a family, and why.
+        considered: configurations examined.
+        progress: hears of every solve and simulation.
+    """
 
     request: PlanRequest
-    hardware: HardwareDb
-    supply: Supply
+    market: Market
     slices: Mapping[str, DemandSlice]
     periods: tuple[Period, ...]
-    promises: tuple[Promise, ...]
-    columns: Columns
+    slos: tuple[ScopedSlo, ...]
+    columns: CandidateColumns
     rejections: tuple[Rejection, ...]
     considered: int
-    say: Callable[[str], None] = lambda _: None
+    progress: Progress = lambda _: None
     _units: dict[str, tuple[Column, Unit]] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def peak(self) -> int:
         """The period of the largest demand that cannot wait."""
-        parts = [part for part in self.slices.values() if not part.deferrable] or list(self.slices.values())
-        return max(range(len(self.periods)), key=lambda t: math.fsum(part.demand_per_s[t] for part in parts))
+        online = [slice_ for slice_ in self.slices.values() if not slice_.deferrable] or list(self.slices.values())
+        return max(range(len(self.periods)), key=lambda t: math.fsum(slice_.demand_per_s[t] for slice_ in online))
 
     def unserved(self) -> tuple[str, ...]:
         """Slices that no mixed pool, and no prefill pool together with a decode pool, can serve."""
-        by_stage: dict[Stage, set[str]] = {stage: set() for stage in Stage}
+        by_stage: dict[UnitStage, set[str]] = {stage: set() for stage in UnitStage}
         for column in self.columns.all:
             by_stage[column.stage] |= column.rates.keys()
-        served = by_stage[Stage.WHOLE] | (by_stage[Stage.FIRST] & by_stage[Stage.SECOND])
+        served = by_stage[UnitStage.WHOLE] | (by_stage[UnitStage.FIRST] & by_stage[UnitStage.SECOND])
         return tuple(name for name in self.slices if name not in served)
 
     def problem(self, columns: Sequence[Column], flat: bool = False) -> FleetProblem:
@@ -140,13 +152,13 @@ class FleetSearch:
         slices, periods = program_slices(tuple(self.slices.values())), self.periods
         if flat:
             slices = tuple(
-                one.model_copy(update={"demand_per_s": (max(one.demand_per_s or (0.0,)),)}) for one in slices
+                slice_.model_copy(update={"demand_per_s": (max(slice_.demand_per_s or (0.0,)),)}) for slice_ in slices
             )
             periods = (Period(name="always", hours=math.fsum(period.hours for period in periods)),)
         return FleetProblem(
             slices=slices,
             units=tuple(self._unit(column) for column in columns),
-            resources=self.supply.resources,
+            resources=self.market.supply.resources,
             periods=periods,
             budget_usd_per_hour=limits.budget_usd_per_hour,
             max_groups=limits.skus_at_most,
@@ -157,105 +169,101 @@ class FleetSearch:
         known = self._units.get(column.name)
         if known is not None and known[0] is column:
             return known[1]
-        limits, profile, cheapest = self.request.limits, self.request.profile, self.supply.cheapest
+        limits, profile, cheapest = self.request.limits, self.request.profile, self.market.supply.cheapest
         start_h = profile.cold_start_s / 3600.0 if profile else 0.0
         unit = unit_of(
             column,
-            lambda gpus: taken(gpus, self.hardware.skus, limits, self.request.prices),
+            resource_use(column.gpus, self.market.hardware.skus, limits, self.request.prices),
             start_h * math.fsum(count * cheapest[sku] for sku, count in column.gpus.items()),
             steady=profile is not None and not profile.autoscale,
         )
         self._units[column.name] = (column, unit)
         return unit
 
-    def solved(
+    def allocation(
         self, columns: Sequence[Column], objective: Objective, flat: bool = False, gap: float = RELATIVE_GAP
     ) -> Allocation:
-        """The program over some columns as their rates stand."""
+        """The program's answer over some columns as their rates stand."""
         time_limit_s = TIME_LIMIT_S if gap <= RELATIVE_GAP else COARSE_TIME_LIMIT_S
         return solve(self.problem(columns, flat), objective, relative_gap=gap, time_limit_s=time_limit_s)
 
-    def refined(self, objective: Objective, flat: bool = False) -> Allocation:
+    def refined_allocation(
+        self,
+        objective: Objective,
+        columns: Callable[[], list[Column]] | None = None,
+        *,
+        flat: bool = False,
+        finest_gap: float = RELATIVE_GAP,
+    ) -> Allocation:
         """Solve and replace optimistic rates by true ones until every chosen column has its true rates.
 
         The result is optimal over the true rates of all columns although only those of chosen ones were computed.
+
+        Args:
+            objective: of the program.
+            columns: asked before every solve for the columns that may be chosen; None: all.
+            flat: one period of the largest demand of each slice.
+            finest_gap: to which the last answer is proved.
         """
-        return self._refined(lambda: self.columns.all, objective, flat)
-
-    def refined_in(self, is_wanted: Callable[[Column], bool]) -> Allocation:
-        """The same over some of the columns, to `COARSE_GAP`."""
-        return self._refined(
-            lambda: [one for one in self.columns.all if is_wanted(one)],
-            self.request.objective,
-            flat=False,
-            finest=COARSE_GAP,
-        )
-
-    def refined_over(self, members: Sequence[tuple[str, PoolOption]], finest: float = COARSE_GAP) -> Allocation:
-        """The same with pools of some configurations only, proved to the finest gap."""
-        return self._refined(
-            lambda: self.columns.of_members(members), self.request.objective, flat=False, finest=finest
-        )
-
-    def _refined(
-        self, columns: Callable[[], list[Column]], objective: Objective, flat: bool, finest: float = RELATIVE_GAP
-    ) -> Allocation:
         gap = COARSE_GAP
         while True:
-            self.say("solving")
-            allocation = self.solved(columns(), objective, flat, gap)
+            self.progress("solving")
+            allocation = self.allocation(self.columns.all if columns is None else columns(), objective, flat, gap)
             if not allocation.status.has_allocation:
-                if allocation.diagnosis is not None or gap <= finest:
+                if allocation.diagnosis is not None or gap <= finest_gap:
                     return allocation
-                gap = finest
+                gap = finest_gap
             elif self.columns.refine(allocation):
                 gap = COARSE_GAP
-            elif gap <= finest or (allocation.gap is not None and allocation.gap <= finest):
+            elif gap <= finest_gap or (allocation.gap is not None and allocation.gap <= finest_gap):
                 return allocation
             else:
-                gap = finest
+                gap = finest_gap
 
 
-def search_fleet(
-    request: PlanRequest, market: Market, services: Sequence[Service], say: Callable[[str], None] = lambda _: None
-) -> FleetSearch:
-    """Slices, and for each of them the families of configurations that can serve it. `say` hears of every solve."""
-    offline = [(services[0], work) for work in request.offline]
-    slices = slices_of(
+def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[DemandSlice, ...]:
+    """The slices of a request; its offline work is for the first of the services."""
+    return slices_of(
         services,
         split=request.split,
         profile=request.profile,
-        offline=offline,
+        offline=[(services[0], work) for work in request.offline],
         growth=request.growth,
         by_class=request.by_class,
     )
+
+
+def search_fleet(
+    request: PlanRequest, market: Market, services: Sequence[Service], progress: Progress = lambda _: None
+) -> FleetSearch:
+    """A search with nothing solved yet: slices, and for each the families of configurations that can serve it."""
+    slices = request_slices(request, services)
     families, capacities = {}, {}
     rejections: dict[tuple[str, Mode], Rejection] = {}
     considered = 0
-    for part in slices:
-        demand = Demand(part.service.llm, part.service.precision, part.workload, part.slo or WITHIN_A_DAY)
-        found: FamilySet = find_families(demand, request.search, market.offers, market.hardware.engines)
-        families[part.name], capacities[part.name] = found.families, Capacity(demand)
-        considered += found.considered
-        for one in found.rejections:
-            reason = one.reason if len(slices) == 1 else f"{part.name}: {one.reason}"
-            rejections.setdefault((one.sku, one.mode), replace(one, reason=reason))
+    for slice_ in slices:
+        demand = Demand(slice_.service.llm, slice_.service.precision, slice_.workload, slice_.slo or WITHIN_A_DAY)
+        family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
+        families[slice_.name], capacities[slice_.name] = family_set.families, Capacity(demand)
+        considered += family_set.considered
+        for rejection in family_set.rejections:
+            reason = rejection.reason if len(slices) == 1 else f"{slice_.name}: {rejection.reason}"
+            rejections.setdefault((rejection.sku, rejection.mode), replace(rejection, reason=reason))
     return FleetSearch(
         request=request,
-        hardware=market.hardware,
-        supply=market.supply,
-        slices={part.name: part for part in slices},
+        market=market,
+        slices={slice_.name: slice_ for slice_ in slices},
         periods=periods_of(request.profile),
-        promises=promises_of(slices),
-        columns=Columns(slices, families, capacities, request.limits, _sites(request, market)),
+        slos=scoped_slos(slices),
+        columns=CandidateColumns(slices, families, capacities, request.limits, _sites(request, market)),
         rejections=tuple(rejections.values()),
         considered=considered,
-        say=say,
+        progress=progress,
     )
 
 
 def _sites(request: PlanRequest, market: Market) -> dict[str, str]:
-    """By SKU, where it stands, as far as handing over KV caches goes: SKUs of one vendor bought from one provider.
+    """By SKU, where it stands as far as KV transfers go: SKUs of one vendor bought from one provider share a site.
 
     Caches do not travel between clouds, nor between kernels of different vendors with their own layouts. With
     `SearchSpace.pair_skus` off every SKU stands by itself.
@@ -276,98 +284,121 @@ def _sites(request: PlanRequest, market: Market) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The program's last answer, and the deployments it became; none where there is no fleet.
+class VerifiedFleet:
+    """The cheapest fleet.
 
-    `passed_over_usd_per_hour` is the cost of the cheapest fleet where a simpler one was taken.
+    Attributes:
+        allocation: the program's last answer.
+        deployments: what it became, evaluated and simulated; after `MAX_ROUNDS` some may still miss a target.
+        passed_over_usd_per_hour: cost of the cheapest fleet where a simpler one was taken, else None.
+    """
+
+    allocation: Allocation
+    deployments: tuple[PlannedDeployment, ...]
+    passed_over_usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class NoFleet:
+    """Nothing meets the targets within the limits.
+
+    Attributes:
+        allocation: the program's last answer, with its diagnosis; None where some slice has no configuration at all.
     """
 
     allocation: Allocation | None
-    deployments: tuple[PlannedDeployment, ...] = ()
-    passed_over_usd_per_hour: float | None = None
 
 
-def settle(found: FleetSearch, simulate: bool) -> Settled:
-    """Solve, deploy and simulate; lower the rates of what misses and repeat, until everything holds.
+def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
+    """Solve, deploy and verify; lower the rates of what misses a target and repeat, until everything holds.
 
     What misses by theory at the pool sizes and rates it was given is not simulated.
     """
-    settled = Settled(None)
-    for _ in range(MAX_ROUNDS if not found.unserved() else 0):
-        best = found.refined(found.request.objective)
-        allocation = simplest(found, best)
-        passed = (
-            best.cost_usd_per_hour
-            if allocation.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
-            else None
-        )
+    if search.unserved():
+        return NoFleet(None)
+    outcome: VerifiedFleet | NoFleet = NoFleet(None)
+    for _ in range(MAX_ROUNDS):
+        cheapest = search.refined_allocation(search.request.objective)
+        allocation = simplest_allocation(search, cheapest)
         if not allocation.status.has_allocation:
-            return Settled(None if found.unserved() else diagnosed(found))
-        groups = deployments_of(used_pools(found.columns.chosen(allocation), allocation, found.peak))
-        deployments, misses = _judged(found, groups, None)
-        if simulate and not any(misses):
-            deployments, misses = _judged(found, groups, found.request.simulated_requests)
-        settled = Settled(allocation, deployments, passed)
-        if not any(misses):
+            return NoFleet(None if search.unserved() else diagnosed_allocation(search))
+        groups = deployments_of(used_pools(search.columns.chosen(allocation), allocation, search.peak))
+        deployments, violations = _verify(search, groups, None)
+        if simulate and not any(violations):
+            deployments, violations = _verify(search, groups, search.request.simulated_requests)
+        is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
+        passed_over = cheapest.cost_usd_per_hour if is_dearer else None
+        outcome = VerifiedFleet(allocation, deployments, passed_over) if deployments else NoFleet(allocation)
+        if not any(violations):
             break
-        for (_, pools), metrics in zip(groups, misses, strict=True):
+        for (_, pools), metrics in zip(groups, violations, strict=True):
             for pool in pools:
-                if pool.is_answerable(metrics):
-                    found.columns.lower(pool.option, pool.service, pool.capacity_share)
-    return settled
+                if pool.may_cause(metrics):
+                    search.columns.lower(pool.option, pool.service, pool.capacity_share)
+    return outcome
 
 
-def _judged(
-    found: FleetSearch, groups: Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]], requests: int | None
+def _verify(
+    search: FleetSearch, groups: Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]], requests: int | None
 ) -> tuple[tuple[PlannedDeployment, ...], list[frozenset[Metric]]]:
     """The deployments, and the metrics whose targets each of them misses."""
-    seed = found.request.seed
-    planned = tuple(judged(option, pools, found.slices, seed, requests, found.say) for option, pools in groups)
-    return planned, [missed(one, found.promises) for one in planned]
+    seed = search.request.seed
+    deployments = tuple(
+        verify_deployment(option, pools, search.slices, seed, requests, search.progress) for option, pools in groups
+    )
+    return deployments, [violated_metrics(deployment, search.slos) for deployment in deployments]
 
 
-def simplest(found: FleetSearch, best: Allocation) -> Allocation:
+def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation:
     """Of fleets that cost little more than the cheapest (`SearchSpace.simplicity`) one of few kinds of pools.
 
     Kinds are left out one by one, each time the one without which the rest costs least, as long as the fleet stays
     within that share of the cheapest. Fewer kinds of pools are easier to run, and a decode pool apart is a kind more.
     """
-    search, objective = found.request.search, found.request.objective
-    if objective is not Objective.MIN_COST or best.objective is None:
-        return best
-    most = best.objective * (1.0 + max(search.simplicity, SAME_COST))
-    chosen, bound = best, best.objective * (1.0 - (best.gap or 0.0))
+    space, objective, columns = search.request.search, search.request.objective, search.columns
+    if objective is not Objective.MIN_COST or cheapest.objective is None:
+        return cheapest
+    most = cheapest.objective * (1.0 + max(space.simplicity, SAME_COST))
+    chosen, bound = cheapest, cheapest.objective * (1.0 - (cheapest.gap or 0.0))
     while True:
-        kinds = found.columns.members(chosen)
-        parts = [[kind for kind in kinds if kind is not left_out] for left_out in kinds] if len(kinds) > 1 else []
-        fewer = [found.refined_over(part) for part in parts]
-        fewer = [one for one in fewer if one.objective is not None and one.objective <= most]
-        if not fewer:
+        kinds = columns.members(chosen)
+        fewer_kinds = [[kind for kind in kinds if kind is not left_out] for left_out in kinds] if len(kinds) > 1 else []
+        simpler = [
+            search.refined_allocation(objective, partial(columns.of_members, kept), finest_gap=COARSE_GAP)
+            for kept in fewer_kinds
+        ]
+        simpler = [
+            allocation for allocation in simpler if allocation.objective is not None and allocation.objective <= most
+        ]
+        if not simpler:
             break
-        chosen = min(fewer, key=lambda one: one.objective or math.inf)
-    if chosen is not best:
-        chosen = found.refined_over(found.columns.members(chosen), RELATIVE_GAP)
-    if chosen is best or chosen.objective is None:
-        return best
+        chosen = min(simpler, key=lambda answer: answer.objective or math.inf)
+    if chosen is not cheapest:
+        chosen = search.refined_allocation(objective, partial(columns.of_members, columns.members(chosen)))
+    if chosen is cheapest or chosen.objective is None:
+        return cheapest
     gap = 1.0 - bound / chosen.objective
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
-    if best.status is SolveStatus.TIME_LIMIT:
-        status = best.status
+    if cheapest.status is SolveStatus.TIME_LIMIT:
+        status = cheapest.status
     return chosen.model_copy(update={"gap": gap, "status": status})
 
 
-def diagnosed(found: FleetSearch) -> Allocation:
+def diagnosed_allocation(search: FleetSearch) -> Allocation:
     """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had."""
+    supply = search.market.supply
+    unlimited = replace(supply, resources=tuple(_without_limits(resource) for resource in supply.resources))
     loosened = replace(
-        found,
-        request=found.request.model_copy(update={"limits": FleetLimits()}),
-        supply=replace(found.supply, resources=tuple(_without_limits(one) for one in found.supply.resources)),
+        search,
+        request=search.request.model_copy(update={"limits": FleetLimits()}),
+        market=replace(search.market, supply=unlimited),
     )
-    loosened.refined(Objective.MIN_COST)
-    found.refined(Objective.MAX_RATE)
-    return found.solved([column for column in found.columns.all if column.is_exact], found.request.objective)
+    loosened.refined_allocation(Objective.MIN_COST)
+    search.refined_allocation(Objective.MAX_RATE)
+    exact = [column for column in search.columns.all if column.is_exact]
+    return search.allocation(exact, search.request.objective)
 
 
 def _without_limits(resource: Resource) -> Resource:
-    purchases = tuple(one.model_copy(update={"at_most": None}) for one in resource.purchases)
+    purchases = tuple(purchase.model_copy(update={"at_most": None}) for purchase in resource.purchases)
     return resource.model_copy(update={"at_most": None, "at_least": 0.0, "purchases": purchases})

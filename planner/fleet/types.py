@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,51 +10,19 @@ from pydantic import Field, model_validator
 
 from hardware_db import OwnHardware, Price
 from planner.core import Frozen, InputError, Metric
-from planner.fleet.slices import (
-    Cascade,
-    CascadePoint,
-    DemandProfile,
-    LengthSplit,
-    OfflineWork,
-    Service,
-)
 from planner.llm import LlmSpec, Precision
 from planner.optimizer import Allocation, Objective, SolveStatus
-from planner.search import DeploymentOption, Dominated, Rejection, SearchSpace
-from planner.serving import Deployment, Performance
-from planner.supply import STALE_PRICE_DAYS, FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
+from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
+from planner.serving import Deployment, Performance, Pool
+from planner.supply import FleetLimits, PricePolicy
+from planner.traffic import Cascade, DemandProfile, LengthSplit, OfflineWork, Service
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
-__all__ = [
-    "AGREEMENT",
-    "STALE_PRICE_DAYS",
-    "Agreement",
-    "Alternative",
-    "BoughtGpus",
-    "Cascade",
-    "CascadePoint",
-    "CostBreakdown",
-    "DemandProfile",
-    "FleetLimits",
-    "Granularity",
-    "LengthSplit",
-    "OfflineWork",
-    "OwnedGpus",
-    "Plan",
-    "PlanRequest",
-    "PlannedDeployment",
-    "PricePolicy",
-    "Quota",
-    "ScheduledPeriod",
-    "SearchSpace",
-    "Service",
-    "SpotTerms",
-    "TargetCheck",
-    "latency_over",
-]
-
 AGREEMENT = 0.15
-"""Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged."""
+"""Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged. A choice."""
+
+Progress = Callable[[str], None]
+"""Called with what is being done."""
 
 
 class PlanRequest(Frozen):
@@ -91,12 +59,7 @@ class PlanRequest(Frozen):
         longest = self.workload.lengths.max_total
         if longest > self.llm.max_context_tokens:
             bound = f"longer than the {self.llm.max_context_tokens} tokens of context of {self.llm.id}"
-            raise InputError(
-                "workload.lengths",
-                longest,
-                bound,
-                "cut the lengths or choose another model",
-            )
+            raise InputError("workload.lengths", longest, bound, "cut the lengths or choose another model")
         names = [service.name for service in self.all_services]
         if len(set(names)) < len(names):
             raise InputError("services.name", names, "two services have one name", "rename one")
@@ -105,13 +68,7 @@ class PlanRequest(Frozen):
     @property
     def main(self) -> Service:
         """The model of the request as a service."""
-        return Service(
-            name=self.llm.id,
-            llm=self.llm,
-            precision=self.precision,
-            workload=self.workload,
-            slo=self.slo,
-        )
+        return Service(name=self.llm.id, llm=self.llm, precision=self.precision, workload=self.workload, slo=self.slo)
 
     @property
     def all_services(self) -> tuple[Service, ...]:
@@ -138,11 +95,11 @@ class CostBreakdown:
 
 @dataclass(frozen=True)
 class BoughtGpus:
-    """GPUs of one SKU got in one way.
+    """GPUs of one SKU under one purchase option.
 
     Attributes:
         sku: id.
-        purchase: the way, e.g. ``on_demand``, ``reserved_1yr``, ``owned``.
+        purchase: the option, e.g. ``on_demand``, ``reserved_1yr``, ``owned``.
         price: what applies; None for GPUs of one's own.
         committed: paid whether used or not.
         gpus: held in each period.
@@ -168,7 +125,7 @@ class ScheduledPeriod:
         hours: its length.
         demand_per_s: arrivals of all online slices [1/s].
         served_per_s: all requests served, deferrable ones included [1/s].
-        replicas: on, by name of the pool's configuration.
+        replicas: on, by `pool_name`.
         gpus: bought, by SKU.
         usd_per_hour: cost in this period, committed purchases included, starts not.
     """
@@ -190,10 +147,10 @@ class PlannedDeployment:
         service: name of the model's service.
         option: what was chosen.
         deployment: with its pool sizes.
-        judged: the same without the replicas that may fail; what `predicted` and `simulated` are about.
+        surviving: the same without the replicas that may fail; what `predicted` and `simulated` are about.
         workload: what is routed to it.
-        slo: what its requests were promised; of several promises the first (each is checked).
-        sustained_per_s: rate it sustains under the Slo [1/s], as far as it was looked for; >= what is routed.
+        slo: the targets of its requests; of several the first (each is checked).
+        sustained_per_s: rate it sustains under the Slo [1/s], as far as it was searched for; >= what is routed.
         predicted: from theory.
         simulated: from request-level simulation; the prediction again where the plan was not simulated.
         usd_per_hour: of all its pools.
@@ -205,7 +162,7 @@ class PlannedDeployment:
     service: str
     option: DeploymentOption
     deployment: Deployment
-    judged: Deployment
+    surviving: Deployment
     workload: Workload
     slo: Slo
     sustained_per_s: float
@@ -217,9 +174,14 @@ class PlannedDeployment:
     slices: Mapping[str, float]
 
 
+def pool_name(option: PoolOption) -> str:
+    """Role and configuration, which tell the pools of a service apart, whatever their size."""
+    return f"{option.role} {option.name}"
+
+
 @dataclass(frozen=True)
 class TargetCheck:
-    """A target against prediction and simulation, over all traffic it was promised to; `of` names that if not all."""
+    """A target against prediction and simulation, over all traffic it applies to; `of` names that if it is not all."""
 
     target: LatencyTarget
     predicted_s: float
@@ -259,7 +221,7 @@ class Alternative:
         usd_per_hour: cost, or None when there is none.
         rate_per_s: what it serves.
         is_chosen: whether it costs and serves what the plan does.
-        is_bound: it costs at least this much, from optimistic rates: not looked at closer because that is more already.
+        is_bound: `usd_per_hour` is a lower bound from optimistic rates; no closer look, as that is more already.
     """
 
     restriction: str
@@ -288,9 +250,9 @@ class Plan:
         diagnosis: why infeasible, and the smallest changes that help.
         assumptions: what the numbers take for granted.
         warnings: stale prices, disagreement, targets missed in simulation.
-        considered: configurations looked at.
+        considered: configurations examined.
         elapsed_s: wall time of planning.
-        bought: every way of buying that is used.
+        bought: GPUs by purchase option.
         schedule: the fleet in each period of a demand profile; empty without one.
         flat_usd_per_hour: cost of the best fleet that never changes size; None without a profile.
         dominated: configurations that another stands in for.
@@ -332,10 +294,14 @@ class Plan:
     def gpus(self) -> dict[str, int]:
         """GPUs by SKU id."""
         counts: dict[str, int] = {}
-        for planned in self.deployments:
-            for pool in planned.deployment.pools:
-                counts[pool.config.sku.id] = counts.get(pool.config.sku.id, 0) + pool.gpus
+        for pool in self.pools:
+            counts[pool.config.sku.id] = counts.get(pool.config.sku.id, 0) + pool.gpus
         return counts
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Every pool of the fleet."""
+        return tuple(pool for planned in self.deployments for pool in planned.deployment.pools)
 
     def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
         """Distribution of a metric over all deployments, weighted by their traffic."""
@@ -345,4 +311,5 @@ class Plan:
 def latency_over(deployments: Sequence[PlannedDeployment], metric: Metric, *, simulated: bool) -> LatencyDistribution:
     """Distribution of a metric over deployments, weighted by their traffic."""
     performances = [planned.simulated if simulated else planned.predicted for planned in deployments]
-    return LatencyDistribution.mixture([(each.distribution(metric), each.rate_per_s) for each in performances])
+    distributions = [(performance.distribution(metric), performance.rate_per_s) for performance in performances]
+    return LatencyDistribution.mixture(distributions)

@@ -15,12 +15,11 @@ from planner.fleet import Plan
 from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, fleet_of, read_fleet
-from planner.launch.scripts import COMPOSE_NAME, README_NAME
+from planner.launch.scripts import COMPOSE_NAME
 from planner.launch.spec import LaunchSpec, launch_specs
 
 __all__ = [
     "COMPOSE_NAME",
-    "README_NAME",
     "TARGETS",
     "EngineFlag",
     "FlagKind",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hardware_db import Dtype
 from planner.engine import ReplicaConfig, Schedule
-from planner.launch.engine_options import SIXTEEN_BIT, weights_need
+from planner.launch.engine_options import SIXTEEN_BIT, weights_source
 from planner.launch.escaping import slug
 from planner.launch.fleet import LaunchedDeployment
 from planner.launch.requests import RequestFile, request_count, requests_of
@@ -16,14 +16,14 @@ from planner.llm import list_llms
 from planner.serving import Deployment
 from planner.workload import REQUESTS_PER_USER, Workload
 
-LARGEST_SHAPE = 1e6
-"""Shape of Gamma gaps that stand for equal ones: their SCV is a millionth."""
-USERS = (1, 4, 16, 64, 256)
-"""Users of the closed loops that one replica is calibrated with, as far as it runs so many requests at once."""
+MAX_GAMMA_SHAPE = 1e6
+"""Shape of Gamma gaps that stand for equal ones. A choice: their SCV is a millionth."""
+CALIBRATION_USERS = (1, 4, 16, 64, 256)
+"""Users of the closed loops that one replica is calibrated with, up to what it runs at once. A choice."""
 OWN_CONFIG = "config.json"
 """Stands for the configuration of a model that is neither a preset nor a repository."""
-FEWEST_CLOSED = 100
-"""Requests of a closed loop with few users, for the sake of its means."""
+MIN_CLOSED_REQUESTS = 100
+"""Fewest requests of a closed loop. A choice, for the sake of its means."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +50,16 @@ class Benchmark:
         """The benchmark of a deployment; `number` is its place in the fleet, from 1."""
         config = launched.deployment.pools[0].config
         count = request_count(launched.workload, launched.slo)
-        _, checkpoint = weights_need(config.llm, config.precision, config.engine.id)
-        known = REPOSITORY.fullmatch(config.llm.name) is not None and not checkpoint
-        why_not = not_calibrated(launched.deployment)
+        checkpoint = weights_source(config.llm, config.precision, config.engine.id).checkpoint
+        is_repository = REPOSITORY.fullmatch(config.llm.name) is not None and not checkpoint
+        model = config.llm.name if is_repository else ""
+        why_not = why_not_calibrated(launched.deployment)
         return cls(
             name=f"{number:02d}-{slug(launched.service)}",
             launched=launched,
             requests=requests_of(launched.workload, count, seed),
-            model=config.llm.name if known else "",
-            command=() if why_not else calibration_command(config, config.llm.name if known else ""),
+            model=model,
+            command=() if why_not else calibration_command(config, model),
             why_not=why_not,
         )
 
@@ -84,17 +85,17 @@ class Benchmark:
 
 
 def closed_users(config: ReplicaConfig) -> tuple[int, ...]:
-    """Users of the closed loops for one replica: those of `USERS` that it runs at once."""
-    return tuple(users for users in USERS if users <= config.max_running_requests) or USERS[:1]
+    """Users of the closed loops for one replica: those of `CALIBRATION_USERS` that it runs at once."""
+    return tuple(users for users in CALIBRATION_USERS if users <= config.max_running_requests) or CALIBRATION_USERS[:1]
 
 
 def closed_requests(users: int) -> int:
-    """Requests of a closed loop: as many per user as the planner simulates, at least `FEWEST_CLOSED`.
+    """Requests of a closed loop: as many per user as the planner simulates, at least `MIN_CLOSED_REQUESTS`.
 
     >>> closed_requests(1), closed_requests(64)
     (100, 640)
     """
-    return max(FEWEST_CLOSED, REQUESTS_PER_USER * users)
+    return max(MIN_CLOSED_REQUESTS, REQUESTS_PER_USER * users)
 
 
 def sent_as_recorded(workload: Workload) -> bool:
@@ -103,12 +104,12 @@ def sent_as_recorded(workload: Workload) -> bool:
 
 
 def gamma_shape(scv: float) -> float:
-    """Shape of Gamma gaps with an SCV: variance / mean^2 of a Gamma distribution is 1 / shape. At most `LARGEST_SHAPE`.
+    """Shape of Gamma gaps with an SCV: variance / mean^2 of Gamma is 1 / shape. At most `MAX_GAMMA_SHAPE`.
 
     >>> gamma_shape(2.0), gamma_shape(0.0)
     (0.5, 1000000.0)
     """
-    return min(LARGEST_SHAPE, 1.0 / scv if scv > 0.0 else math.inf)
+    return min(MAX_GAMMA_SHAPE, 1.0 / scv if scv > 0.0 else math.inf)
 
 
 def percentile_name(percentile: float) -> str:
@@ -119,7 +120,7 @@ def percentile_name(percentile: float) -> str:
 # --- reading the results back ---------------------------------------------------------------------------------------
 
 
-def not_calibrated(deployment: Deployment) -> str:
+def why_not_calibrated(deployment: Deployment) -> str:
     """Why results of one replica cannot be read by `planner calibrate-serving`; empty where they can.
 
     It describes a server by model, GPU, engine, TP, attention ranks, EP, limits and formats, and by nothing else.
@@ -130,13 +131,13 @@ def not_calibrated(deployment: Deployment) -> str:
         "its replicas have pipeline stages": config.parallelism.pp > 1,
         "it speculates": config.speculation is not None,
         "it serves adapters": config.lora is not None,
-        "its weights have a format without a label": _label(config) is None,
-        "its steps are filled in another way than the engine's own": not _own_schedule(config),
+        "its weights have a format without a label": _precision_label(config) is None,
+        "its steps are filled in another way than the engine's own": not _has_own_schedule(config),
     }
     return "; ".join(words for words, true in others.items() if true)
 
 
-def _own_schedule(config: ReplicaConfig) -> bool:
+def _has_own_schedule(config: ReplicaConfig) -> bool:
     """Whether a server is what `planner.validation.benchmark_files` takes it for, its prefix cache apart."""
     engine = config.engine
     plain = Schedule(
@@ -148,7 +149,7 @@ def _own_schedule(config: ReplicaConfig) -> bool:
     return config.schedule == plain
 
 
-def _label(config: ReplicaConfig) -> str | None:
+def _precision_label(config: ReplicaConfig) -> str | None:
     """The precision as `--precision` wants it: empty for the checkpoint's own, None where there is no label for it."""
     native, asked = config.llm.native_precision, config.precision
     if (asked.weights, asked.activations, asked.parts) == (native.weights, native.activations, native.parts):
@@ -165,9 +166,9 @@ def calibration_command(config: ReplicaConfig, repository: str) -> tuple[str, ..
 
     A model without a preset is named by its repository, or (where there is none) by its `OWN_CONFIG`.
     """
-    known = f"hf:{repository}" if repository else OWN_CONFIG
-    model = config.llm.id if config.llm.id in list_llms() else known
-    split, label = config.parallelism, _label(config)
+    fallback = f"hf:{repository}" if repository else OWN_CONFIG
+    model = config.llm.id if config.llm.id in list_llms() else fallback
+    split, label = config.parallelism, _precision_label(config)
     fraction = config.memory_fraction or config.engine.memory_fraction
     words = ["--model", model, "--sku", config.sku.id, "--engine", config.engine.id]
     words += ["--tp", str(split.tp), "--dp", str(split.dp), "--ep", str(split.ep)]

@@ -21,7 +21,7 @@ class Client:
         name: as people call it.
         keys: what its goodput calls a metric; TPOT is (E2E - TTFT) / (output tokens - 1) in all of them.
         targets: thresholds per key [ms] as one or more words of a command line.
-        found: where its result keeps a percentile, with {p} and {key}.
+        result_key: where its result keeps a percentile, with {p} and {key}.
         draws: whether it draws Gamma gaps of any shape by itself.
     """
 
@@ -29,7 +29,7 @@ class Client:
     name: str
     keys: Mapping[Metric, str]
     targets: Callable[[Mapping[str, float]], tuple[str, ...]]
-    found: str
+    result_key: str
     draws: bool
 
 
@@ -43,7 +43,7 @@ CLIENTS = (
         name="vllm bench serve",
         keys={Metric.TTFT: "ttft", Metric.TPOT: "tpot", Metric.E2E: "e2el"},
         targets=_pairs,
-        found="p{p}_{key}_ms",
+        result_key="p{p}_{key}_ms",
         draws=True,
     ),
     Client(
@@ -51,7 +51,7 @@ CLIENTS = (
         name="GuideLLM",
         keys={Metric.TTFT: "ttft_ms", Metric.TPOT: "tpot_ms", Metric.E2E: "e2el_ms"},
         targets=lambda thresholds_ms: (json.dumps({"kind": "generative", "slo": dict(thresholds_ms)}),),
-        found="",
+        result_key="",
         draws=False,
     ),
     Client(
@@ -63,7 +63,7 @@ CLIENTS = (
             Metric.E2E: "request_latency",
         },
         targets=lambda thresholds_ms: (" ".join(_pairs(thresholds_ms)),),
-        found="{key}.p{p}",
+        result_key="{key}.p{p}",
         draws=True,
     ),
 )
@@ -99,8 +99,8 @@ def flag_of(client: str, knob: str, **values: str) -> list[str]:
     >>> flag_of("vllm", "count", count='"$COUNT"')
     ['--num-prompts "$COUNT"']
     """
-    found = [row.flag for row in client_flags() if (row.client, row.knob) == (client, knob)]
-    lines = found[0].replace(" --", "\n--").split("\n") if found else []
+    flags = [row.flag for row in client_flags() if (row.client, row.knob) == (client, knob)]
+    lines = flags[0].replace(" --", "\n--").split("\n") if flags else []
     for name, value in values.items():
         lines = [line.replace(f"{{{name}}}", value) for line in lines]
     return lines

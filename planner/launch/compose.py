@@ -15,9 +15,10 @@ import yaml
 
 from planner.launch.escaping import compose_literal, slug
 from planner.launch.fleet import Fleet
+from planner.launch.readme import README_NAME
 from planner.launch.routers import RouterSpec, command_words, config_words, router_specs, url_words
-from planner.launch.scripts import COMPOSE_NAME, README_NAME, config_files, model_variable, readme, replica_hosts
-from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled
+from planner.launch.scripts import COMPOSE_NAME, config_files, model_variable, readme, replica_hosts
+from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled_words
 from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
 from planner.serving import Role
 
@@ -87,7 +88,7 @@ def _further(spec: LaunchSpec) -> dict[str, Any]:
     """The same replica on one of its further servers, which answer no requests."""
     words, mounts = _words(spec, "${SERVER_RANK:-1}")
     first_rank = f"${{FIRST_RANK:-{spec.server_words.ranks_each}}}"
-    words += filled(spec.server_words.further, {FIRST_RANK: first_rank})
+    words += filled_words(spec.server_words.further, {FIRST_RANK: first_rank})
     return {**_container(spec, f"{spec.name}-further", words, mounts), **_devices(spec)}
 
 
@@ -103,7 +104,7 @@ def _words(spec: LaunchSpec, rank: str) -> tuple[list[str], list[str]]:
         inside = f"/config/{spec.config_name}"
         words += [word.replace("{value}", inside) for word in shlex.split(spec.config_flag)]
         mounts.append(f"./{spec.config_name}:{inside}:ro")
-    return words + filled(spec.server_words.every, {RANK: rank, LEADER: "${LEADER:-set-LEADER}"}), mounts
+    return words + filled_words(spec.server_words.every, {RANK: rank, LEADER: "${LEADER:-set-LEADER}"}), mounts
 
 
 def _container(spec: LaunchSpec, profile: str, words: list[str], mounts: list[str]) -> dict[str, Any]:

@@ -20,15 +20,15 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError, markdown_text
-from planner.launch.escaping import kubernetes_literal, one_line, slug
+from planner.launch.escaping import kubernetes_literal
 from planner.launch.flags import rows_of
 from planner.launch.fleet import Fleet
 from planner.launch.pods import MODELS, gpu_resource, node_selector
+from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.scripts import model_variable
-from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
+from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
 from planner.serving import Role, Router
 
-README_NAME = "README.md"
 TOKEN_SECRET = "hf-token-secret"
 """Secret of the user with HF_TOKEN, by the name that Dynamo's documents give it."""
 RELEASE = "1.6.0"
@@ -70,11 +70,11 @@ class Backend:
     config_flag: str
 
 
-def _json(content: Mapping[str, object]) -> str:
+def _compact_json(content: Mapping[str, object]) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 
-_NIXL = _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
+_NIXL = _compact_json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
 _ZMQ = {"publisher": "zmq", "topic": "kv-events"}
 _MODE = "--disaggregation-mode"
 BACKENDS = {
@@ -86,7 +86,7 @@ BACKENDS = {
         renamed={},
         events=(
             "--kv-events-config",
-            _json({**_ZMQ, "endpoint": "tcp://*:20080", "enable_kv_cache_events": True}),
+            _compact_json({**_ZMQ, "endpoint": "tcp://*:20080", "enable_kv_cache_events": True}),
         ),
         roles={
             Role.PREFILL: (_MODE, "prefill", "--kv-transfer-config", _NIXL),
@@ -100,7 +100,7 @@ BACKENDS = {
         module="dynamo.sglang",
         model_flag="--model-path",
         renamed={},
-        events=("--kv-events-config", _json({**_ZMQ, "endpoint": "tcp://*:5557"})),
+        events=("--kv-events-config", _compact_json({**_ZMQ, "endpoint": "tcp://*:5557"})),
         roles={
             role: (
                 *(_MODE, role.value, "--disaggregation-transfer-backend", "nixl"),
@@ -137,13 +137,8 @@ def files(fleet: Fleet) -> dict[str, str]:
     Raises:
         UnsupportedFeatureError: Dynamo or an engine has no verified way to say what was chosen; the message names it.
     """
-    specs = launch_specs(fleet)
-    graphs = [
-        _Graph.of(tuple(spec for spec in specs if spec.deployment == number))
-        for number in range(len(fleet.deployments))
-    ]
-    written = {graph.file_name: graph.text for graph in graphs}
-    return {**written, README_NAME: _readme(fleet, graphs)}
+    graphs = list(map(_Graph.of, deployments(launch_specs(fleet))))
+    return {**{graph.file_name: graph.text for graph in graphs}, README_NAME: _readme(fleet, graphs)}
 
 
 @dataclass(frozen=True)
@@ -167,8 +162,8 @@ class _Graph:
 
     @property
     def name(self) -> str:
-        """Of the resource; it starts with a letter."""
-        return f"llm-{self.pools[0].deployment + 1:02d}-{slug(self.pools[0].service)}"
+        """Of the resource."""
+        return self.pools[0].deployment_name
 
     @property
     def file_name(self) -> str:
@@ -199,7 +194,7 @@ class _Graph:
         container = {
             "name": "main",
             "image": self.image,
-            "envFrom": _token(),
+            "envFrom": _token_source(),
             "env": [{"name": "DYN_ROUTER_MODE", "value": self.router_mode}],
         }
         return {
@@ -210,7 +205,7 @@ class _Graph:
         }
 
 
-def _token() -> list[dict[str, Any]]:
+def _token_source() -> list[dict[str, Any]]:
     """The Hugging Face token, as variables of a container (a new list each time, so that YAML needs no anchors)."""
     return [{"secretRef": {"name": TOKEN_SECRET}}]
 
@@ -236,7 +231,7 @@ def _worker(graph: _Graph, spec: LaunchSpec) -> dict[str, Any]:
         "image": graph.image,
         "command": ["python3", "-m", graph.backend.module],
         "args": _arguments(graph, spec),
-        "envFrom": _token(),
+        "envFrom": _token_source(),
         "resources": {"limits": {gpu_resource(spec): str(spec.gpus_each)}},
     }
     pod: dict[str, Any] = {"nodeSelector": node_selector(spec), "containers": [container]}
@@ -256,11 +251,11 @@ def _worker(graph: _Graph, spec: LaunchSpec) -> dict[str, Any]:
 def _arguments(graph: _Graph, spec: LaunchSpec) -> list[str]:
     """Words of a worker; the role is told in Dynamo's own."""
     backend = graph.backend
-    told = {word for row in rows_of(spec.engine_id, f"role={spec.role.value}") for word in row.flag.split()}
+    role_flags = {word for row in rows_of(spec.engine_id, f"role={spec.role.value}") for word in row.flag.split()}
     words = [backend.model_flag, kubernetes_literal(spec.model) if spec.model else "$(MODEL)"]
     for flag, value in spec.flags:
         name = backend.renamed.get(flag, flag)
-        if flag not in told and name is not None:
+        if flag not in role_flags and name is not None:
             words += [name, *([kubernetes_literal(value)] if value else [])]
     words += map(kubernetes_literal, backend.roles.get(spec.role, ()))
     if graph.router_mode == ROUTER_MODES[Router.PREFIX_AFFINITY] and spec.role is not Role.DECODE:
@@ -295,21 +290,27 @@ def _config_map(graph: _Graph, spec: LaunchSpec) -> dict[str, Any]:
 
 def _readme(fleet: Fleet, graphs: Sequence[_Graph]) -> str:
     rows = [
-        f"| {graph.file_name} | {markdown_text(one_line(pool.service))} | {pool.role.value} | {pool.replicas:,} | "
-        f"{pool.gpus} x {pool.sku} | {pool.servers} | {graph.router_mode} |"
+        (
+            graph.file_name,
+            name_text(pool.service),
+            pool.role.value,
+            f"{pool.replicas:,}",
+            f"{pool.gpus} x {pool.sku}",
+            pool.servers,
+            graph.router_mode,
+        )
         for graph in graphs
         for pool in graph.pools
     ]
-    parts = [
-        f"# {markdown_text(one_line(fleet.name))} on NVIDIA Dynamo",
+    sections = [
         f"Install the Dynamo platform {RELEASE} or later (its operator serves `nvidia.com/v1beta1`), create the secret "
         f"`{TOKEN_SECRET}` with HF_TOKEN, then `kubectl apply -f` each file. The frontend of a deployment is the "
         "service `NAME-frontend` at port 8000. Replicas on several servers need Grove or LeaderWorkerSet there.",
-        "\n".join([_HEAD, *rows]),
+        markdown_rows(_HEAD, rows),
         "## Notes",
-        "\n".join(f"- {note}" for note in dict.fromkeys(note for graph in graphs for note in _notes(graph))),
+        bullets(note for graph in graphs for note in _notes(graph)),
     ]
-    return "\n\n".join(parts) + "\n"
+    return page(f"{name_text(fleet.name)} on NVIDIA Dynamo", sections)
 
 
 _HEAD = (
@@ -326,7 +327,7 @@ def _notes(graph: _Graph) -> list[str]:
     ]
     notes += [
         f"`{pool.name}`: put the key `{model_variable(pool)}` with a checkpoint of "
-        f"{markdown_text(one_line(pool.checkpoint))} into the ConfigMap `{MODELS}`."
+        f"{name_text(pool.checkpoint)} into the ConfigMap `{MODELS}`."
         for pool in graph.pools
         if not pool.model
     ]

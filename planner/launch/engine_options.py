@@ -21,21 +21,27 @@ from planner.serving import Role
 
 SIXTEEN_BIT = frozenset({Dtype.BF16, Dtype.FP16})
 SMALLEST_LORA_RANK = 8
-"""Ranks are rounded up to a power of two from here on, which every engine of the table takes."""
+"""Adapter ranks are rounded up to a power of two, at least this one, which every engine of the table takes."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """Something the engine must be told: the same in one or several knobs, of which it has at least one."""
+class EngineOption:
+    """Something the engine must be told.
+
+    Attributes:
+        field: of the configuration, as an error names it.
+        value: as an error shows it.
+        knobs: the same in one or several knobs of the table, of which an engine has at least one.
+    """
 
     field: str
-    shown: object
+    value: object
     knobs: Mapping[str, object]
 
 
 @dataclass
-class Written:
-    """What rows of the table come to."""
+class RenderedOptions:
+    """Engine options in the engine's own words, as the rows of the table have them."""
 
     flags: list[tuple[str, str]] = field(default_factory=list)
     environment: list[tuple[str, str]] = field(default_factory=list)
@@ -43,7 +49,7 @@ class Written:
     configuration: dict[str, Any] = field(default_factory=dict)
 
     def add(self, row: EngineFlag, value: object) -> None:
-        """Write one row with a value."""
+        """Add one row with its value."""
         if row.kind is FlagKind.ARGUMENTS:
             self.flags += _pairs([word.replace("{value}", str(value)) for word in shlex.split(row.flag)])
         elif row.kind is FlagKind.ENVIRONMENT:
@@ -85,80 +91,84 @@ def set_path(content: dict[str, Any], assignment: str) -> None:
     content[last] = yaml.safe_load(text)
 
 
-def needs_of(config: ReplicaConfig, role: Role, longest_tokens: int) -> list[Need]:
-    """Everything the planner chose, knob by knob."""
+def chosen_options(config: ReplicaConfig, role: Role, longest_tokens: int) -> list[EngineOption]:
+    """Everything the planner chose, the weights apart (see `weights_source`)."""
     return [
-        *_split(config),
-        *_batching(config),
-        _kv_format(config.precision),
-        Need("memory_fraction", None, {"memory_fraction": config.memory_fraction or config.engine.memory_fraction}),
-        Need("max_model_len", longest_tokens, {"max_model_len": longest_tokens}),
-        *_extras(config),
-        *([] if role is Role.MIXED else [Need("role", role.value, {f"role={role.value}": role.value})]),
+        *_parallelism_options(config),
+        *_batching_options(config),
+        _kv_option(config.precision),
+        EngineOption(
+            "memory_fraction", None, {"memory_fraction": config.memory_fraction or config.engine.memory_fraction}
+        ),
+        EngineOption("max_model_len", longest_tokens, {"max_model_len": longest_tokens}),
+        *_extra_options(config),
+        *([] if role is Role.MIXED else [EngineOption("role", role.value, {f"role={role.value}": role.value})]),
     ]
 
 
-def _split(config: ReplicaConfig) -> list[Need]:
+def _parallelism_options(config: ReplicaConfig) -> list[EngineOption]:
     """Degrees of parallelism; those of 1 need no word, save the tensor-parallel one."""
     split = config.parallelism
     ranks = split.stage_gpus
-    needs = [Need("parallelism.tp", split.tp, {"tp": split.tp, "tp_of_all_ranks": ranks})]
+    options = [EngineOption("parallelism.tp", split.tp, {"tp": split.tp, "tp_of_all_ranks": ranks})]
     if split.pp > 1:
-        needs.append(Need("parallelism.pp", split.pp, {"pp": split.pp}))
+        options.append(EngineOption("parallelism.pp", split.pp, {"pp": split.pp}))
     if split.dp > 1:
-        needs.append(Need("parallelism.dp", split.dp, {"dp": split.dp}))
+        options.append(EngineOption("parallelism.dp", split.dp, {"dp": split.dp}))
     if split.ep > 1:
         all_ranks = {"ep_all_ranks": split.ep} if split.ep == ranks else {}
-        needs.append(Need("parallelism.ep", split.ep, {"ep": split.ep, **all_ranks}))
-    return needs
+        options.append(EngineOption("parallelism.ep", split.ep, {"ep": split.ep, **all_ranks}))
+    return options
 
 
-def _batching(config: ReplicaConfig) -> list[Need]:
+def _batching_options(config: ReplicaConfig) -> list[EngineOption]:
     """Limits of a step and how it is filled."""
     schedule, dp = config.schedule, config.parallelism.dp
     running, tokens = config.max_running_requests, config.max_batched_tokens
     prompts = "whole_prompts" if schedule.whole_prompts else "chunked_prompts"
     prefixes = "prefix_cache" if schedule.prefix_cache else "no_prefix_cache"
-    needs = [
-        Need(
+    options = [
+        EngineOption(
             "max_running_requests",
             running,
             {"max_running_requests": running, "max_running_requests_per_rank": max(1, running // dp)},
         ),
-        Need(
+        EngineOption(
             "max_batched_tokens",
             tokens,
             {"max_batched_tokens": tokens, "max_batched_tokens_per_rank": max(1, tokens // dp)},
         ),
-        Need("schedule.whole_prompts", schedule.whole_prompts, {prompts: schedule.whole_prompts}),
-        Need("schedule.prefix_cache", schedule.prefix_cache, {prefixes: schedule.prefix_cache}),
+        EngineOption("schedule.whole_prompts", schedule.whole_prompts, {prompts: schedule.whole_prompts}),
+        EngineOption("schedule.prefix_cache", schedule.prefix_cache, {prefixes: schedule.prefix_cache}),
     ]
     if schedule.mixed_steps != config.engine.mixed_steps:
         mixed = "mixed_steps" if schedule.mixed_steps else "separate_steps"
-        needs.append(Need("schedule.mixed_steps", schedule.mixed_steps, {mixed: schedule.mixed_steps}))
-    return needs
+        options.append(EngineOption("schedule.mixed_steps", schedule.mixed_steps, {mixed: schedule.mixed_steps}))
+    return options
 
 
-def _kv_format(precision: Precision) -> Need:
+def _kv_option(precision: Precision) -> EngineOption:
     cache_format = "16bit" if precision.kv_cache in SIXTEEN_BIT else precision.kv_cache.value
-    return Need("precision.kv_cache", precision.kv_cache.value, {f"kv_cache={cache_format}": cache_format})
+    return EngineOption("precision.kv_cache", precision.kv_cache.value, {f"kv_cache={cache_format}": cache_format})
 
 
-def _extras(config: ReplicaConfig) -> list[Need]:
+def _extra_options(config: ReplicaConfig) -> list[EngineOption]:
     """Drafts and adapters."""
-    needs = []
+    options = []
     drafts, lora = config.speculation, config.lora
     if drafts is not None:
         own_module = {"mtp_tokens": drafts.draft_tokens, "verified_tokens": drafts.draft_tokens + 1}
-        needs.append(Need("speculation", drafts.draft_tokens, own_module if drafts.draft_cost is None else {}))
+        options.append(
+            EngineOption("speculation", drafts.draft_tokens, own_module if drafts.draft_cost is None else {})
+        )
     if lora is not None:
         rank = max(SMALLEST_LORA_RANK, 1 << (lora.rank - 1).bit_length())
-        needs.append(Need("lora", lora.slots, {"lora_slots": lora.slots, "lora_rank": rank}))
-    return needs
+        options.append(EngineOption("lora", lora.slots, {"lora_slots": lora.slots, "lora_rank": rank}))
+    return options
 
 
 def require_own_schedule(config: ReplicaConfig) -> None:
-    """Refuse ways of filling steps that are not the engine's and that no flag of the table sets."""
+    """Refuse a schedule that is not the engine's own and that no flag of the table sets."""
     free = ("prefix_cache", "whole_prompts", "mixed_steps", "reserve_outputs")
     own = type(config.schedule)()
     for name in type(own).model_fields:
@@ -173,12 +183,26 @@ def require_own_schedule(config: ReplicaConfig) -> None:
         )
 
 
-def weights_need(llm: LlmSpec, precision: Precision, engine: str) -> tuple[Need | None, str]:
-    """How the engine gets the planned weights: a knob, or (in words) a checkpoint that has them; neither if native."""
+@dataclass(frozen=True)
+class WeightsSource:
+    """How an engine gets the planned weights.
+
+    Attributes:
+        option: that converts those of the published checkpoint.
+        checkpoint: in words, the one that has them already; empty where the published one serves. With neither, the
+            weights are the model's own.
+    """
+
+    option: EngineOption | None = None
+    checkpoint: str = ""
+
+
+def weights_source(llm: LlmSpec, precision: Precision, engine: str) -> WeightsSource:
+    """How an engine gets weights of a precision."""
     native = llm.native_precision
     asked = (precision.weights, precision.activations, precision.parts)
     if asked == (native.weights, native.activations, native.parts):
-        return None, ""
+        return WeightsSource()
     knob = ""
     if native.weights in SIXTEEN_BIT and not (native.parts or precision.parts):
         if precision.weights in SIXTEEN_BIT:
@@ -186,19 +210,22 @@ def weights_need(llm: LlmSpec, precision: Precision, engine: str) -> tuple[Need 
         elif precision.weights == precision.activations:
             knob = f"quantise={precision.weights.value}"
     if knob and rows_of(engine, knob):
-        return Need("precision.weights", precision.weights.value, {knob: precision.weights.value}), ""
+        return WeightsSource(
+            EngineOption("precision.weights", precision.weights.value, {knob: precision.weights.value})
+        )
     parts = "".join(f", {part.part.value} in {part.weights.value}" for part in precision.parts)
-    return None, f"{precision.weights.value} weights{parts} and {precision.activations.value} activations"
+    checkpoint = f"{precision.weights.value} weights{parts} and {precision.activations.value} activations"
+    return WeightsSource(checkpoint=checkpoint)
 
 
-def written_for(config: ReplicaConfig, needs: Iterable[Need]) -> Written:
-    """Every need in the engine's words. Raises UnsupportedFeatureError for one that it has no row for."""
-    written = Written()
-    for need in needs:
-        rows = [(row, value) for knob, value in need.knobs.items() for row in rows_of(config.engine.id, knob)]
+def rendered_options(config: ReplicaConfig, options: Iterable[EngineOption]) -> RenderedOptions:
+    """Options in the words of the engine. Raises UnsupportedFeatureError for one that it has no row for."""
+    rendered = RenderedOptions()
+    for option in options:
+        rows = [(row, value) for knob, value in option.knobs.items() for row in rows_of(config.engine.id, knob)]
         if not rows:
             bound = f"{config.engine.name} {config.engine.version} has no verified flag for it"
-            raise UnsupportedFeatureError(need.field, need.shown, bound, "launch it by hand, or plan without it")
+            raise UnsupportedFeatureError(option.field, option.value, bound, "launch it by hand, or plan without it")
         for row, value in rows:
-            written.add(row, value)
-    return written
+            rendered.add(row, value)
+    return rendered

@@ -31,7 +31,9 @@ def yaml_text(documents: Sequence[Mapping[str, Any]]) -> str:
       x
       y
     """
-    return "---\n".join(yaml.dump(dict(one), Dumper=_Readable, sort_keys=False, width=120) for one in documents)
+    return "---\n".join(
+        yaml.dump(dict(document), Dumper=_Readable, sort_keys=False, width=120) for document in documents
+    )
 
 
 def slug(name: str) -> str:

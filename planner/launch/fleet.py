@@ -20,11 +20,11 @@ from planner.fleet import (
     Plan,
     PlanRequest,
     cascade_services,
-    deviations_of,
     hardware_for,
-    pessimistic_hardware,
+    request_slices,
+    requested_hardware,
+    routed_slo,
     routed_workload,
-    slices_of,
 )
 from planner.llm import LlmSpec
 from planner.scenario import load_request, plan_document_at
@@ -45,7 +45,7 @@ class LaunchedDeployment:
         deployment: with its pool sizes, spare replicas included.
         nodes: servers of each pool.
         workload: what is routed to it.
-        slo: what its requests were promised; of several promises the first.
+        slo: the targets of its requests; of several slices, those of the first.
     """
 
     service: str
@@ -66,12 +66,13 @@ class Fleet:
 def fleet_of(plan: Plan) -> Fleet:
     """The fleet of a plan. Raises InputError for a plan without one."""
     deployments = tuple(
-        LaunchedDeployment(one.service, one.deployment, one.nodes, one.workload, one.slo) for one in plan.deployments
+        LaunchedDeployment(planned.service, planned.deployment, planned.nodes, planned.workload, planned.slo)
+        for planned in plan.deployments
     )
-    return _started(plan.request.name, deployments)
+    return _require_deployments(plan.request.name, deployments)
 
 
-def _started(name: str, deployments: tuple[LaunchedDeployment, ...]) -> Fleet:
+def _require_deployments(name: str, deployments: tuple[LaunchedDeployment, ...]) -> Fleet:
     """A fleet of these, of which there must be some."""
     if not deployments:
         raise InputError("plan", name, "has no fleet to launch", "change the request until it is feasible")
@@ -96,19 +97,13 @@ def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
     if document is None:
         raise InputError("plan", str(path), "is no plan document", "give the JSON file of `planner plan --json`")
     request = load_request(path)
-    planned = _items(document, "deployments", "plan")
+    planned = _required_records(document, "deployments", "plan")
     if not planned:
-        return _started(request.name, ())
-    reader = _Reader(_hardware(request, hardware), _slices(request, document.get("escalated")))
-    return _started(request.name, tuple(reader.deployment(place, record) for place, record in planned))
-
-
-def _hardware(request: PlanRequest, hardware: HardwareDb | None) -> HardwareDb:
-    """What the request is planned on, its pessimism included."""
-    known = hardware_for(request, hardware)
-    if request.pessimism is None:
-        return known
-    return pessimistic_hardware(known, deviations_of(request.pessimism))
+        return _require_deployments(request.name, ())
+    reader = _Reader(
+        requested_hardware(request, hardware_for(request, hardware)), _slices(request, document.get("escalated"))
+    )
+    return _require_deployments(request.name, tuple(reader.deployment(place, record) for place, record in planned))
 
 
 def _slices(request: PlanRequest, escalated: object) -> dict[str, DemandSlice]:
@@ -116,20 +111,12 @@ def _slices(request: PlanRequest, escalated: object) -> dict[str, DemandSlice]:
     services = request.all_services
     if request.cascade is not None:
         settings = cascade_services(request.main, request.cascade)
-        chosen = [found for point, found in settings if point.escalated == escalated]
+        chosen = [pair for point, pair in settings if point.escalated == escalated]
         if not chosen:
             bound = f"is none of the shares that the cascade offers: {[point.escalated for point, _ in settings]}"
             raise InputError("plan.escalated", escalated, bound, PLAN_AGAIN)
         services = (*chosen[0], *request.services)
-    parts = slices_of(
-        services,
-        split=request.split,
-        profile=request.profile,
-        offline=[(services[0], work) for work in request.offline],
-        growth=request.growth,
-        by_class=request.by_class,
-    )
-    return {part.name: part for part in parts}
+    return {slice_.name: slice_ for slice_ in request_slices(request, services)}
 
 
 @dataclass(frozen=True)
@@ -144,23 +131,23 @@ class _Reader:
         rates = self._rates(planned, place)
         service = self.slices[next(iter(rates))].service
         owners = list(dict.fromkeys(self.slices[name].service.name for name in rates))
-        if [_field(planned, "service", place)] != owners:
+        if [_required_field(planned, "service", place)] != owners:
             bound = f"its slices are of {' and '.join(owners)}"
             raise InputError(f"{place}.service", planned["service"], bound, PLAN_AGAIN)
-        where, content = f"{place}.deployment", _field(planned, "deployment", place)
+        where, content = f"{place}.deployment", _required_field(planned, "deployment", place)
         if not isinstance(content, Mapping):
             raise InputError(where, content, "must be a record", PLAN_AGAIN)
-        records = _items(content, "pools", where)
-        with _at(where):
+        records = _required_records(content, "pools", where)
+        with _locate_errors(where):
             pools = tuple(self._pool(pool_at, pool, service.llm) for pool_at, pool in records)
-            deployment = Deployment(pools=pools, transfer=_field(content, "transfer", where))
-        with _at(place):
+            deployment = Deployment(pools=pools, transfer=_required_field(content, "transfer", where))
+        with _locate_errors(place):
             workload = routed_workload(self.slices, rates)
-        nodes = tuple(_nodes(pool_at, pool) for pool_at, pool in records)
-        return LaunchedDeployment(service.name, deployment, nodes, workload, _promised(self.slices, rates))
+        nodes = tuple(_server_count(pool_at, pool) for pool_at, pool in records)
+        return LaunchedDeployment(service.name, deployment, nodes, workload, routed_slo(self.slices, rates))
 
     def _rates(self, planned: Mapping[str, Any], place: str) -> dict[str, float]:
-        rates = _field(planned, "slices", place)
+        rates = _required_field(planned, "slices", place)
         if not (isinstance(rates, Mapping) and rates):
             raise InputError(f"{place}.slices", rates, "must name a rate for each slice", PLAN_AGAIN)
         for name, rate in rates.items():
@@ -171,10 +158,10 @@ class _Reader:
         return dict(rates)
 
     def _pool(self, place: str, pool: Mapping[str, Any], llm: LlmSpec) -> Pool:
-        given = {name: _field(pool, name, place) for name in _POOL_FIELDS}
-        with _at(place):
+        given = {name: _required_field(pool, name, place) for name in _POOL_FIELDS}
+        with _locate_errors(place):
             config = self._config(place, pool, llm)
-            tp = _field(pool, "tp", place)
+            tp = _required_field(pool, "tp", place)
             if tp != config.parallelism.tp:
                 raise InputError("tp", tp, f"parallelism.tp is {config.parallelism.tp}", "write both alike")
             return Pool(**given, config=config)
@@ -182,14 +169,17 @@ class _Reader:
     def _config(self, place: str, pool: Mapping[str, Any], llm: LlmSpec) -> ReplicaConfig:
         """The replica of a pool; what its engine does by itself is left to it, as planning leaves it."""
         engine = self._engine(place, pool)
-        fraction, calibration = _field(pool, "memory_fraction", place), _field(pool, "calibration", place)
-        sku = _known(self.hardware.skus, pool, "sku", place)
+        fraction, calibration = (
+            _required_field(pool, "memory_fraction", place),
+            _required_field(pool, "calibration", place),
+        )
+        sku = _table_entry(self.hardware.skus, pool, "sku", place)
         config = ReplicaConfig(
-            **{name: _field(pool, name, place) for name in _CONFIG_FIELDS},
+            **{name: _required_field(pool, name, place) for name in _CONFIG_FIELDS},
             llm=llm,
             sku=sku,
             engine=engine,
-            own_schedule=_field(pool, "schedule", place),
+            own_schedule=_required_field(pool, "schedule", place),
             memory_fraction=None if fraction == engine.memory_fraction else fraction,
             calibration=None if calibration is None else self._calibration(calibration, sku.id, engine.id),
         )
@@ -198,16 +188,16 @@ class _Reader:
 
     def _engine(self, place: str, pool: Mapping[str, Any]) -> EngineProfile:
         """The profile of the database, at the version that was planned with."""
-        profile = _known(self.hardware.engines, pool, "engine", place)
-        version, block = (_field(pool, name, place) for name in ("engine_version", "kv_block_tokens"))
+        profile = _table_entry(self.hardware.engines, pool, "engine", place)
+        version, block = (_required_field(pool, name, place) for name in ("engine_version", "kv_block_tokens"))
         return rebuilt(profile, version=version, kv_block_tokens=block)
 
     def _calibration(self, stack: object, sku: str, engine: str) -> Calibration | None:
         now = select_calibration(self.hardware, sku, engine)
         if now is not None and now.stack == stack:
             return now
-        named = (one for one in self.hardware.calibrations if (one.sku, one.stack) == (sku, stack))
-        return next(named, now)
+        calibrations = (fit for fit in self.hardware.calibrations if (fit.sku, fit.stack) == (sku, stack))
+        return next(calibrations, now)
 
 
 _POOL_FIELDS = ("role", "replicas", "router")
@@ -224,44 +214,38 @@ _CONFIG_FIELDS = (
 """Fields of a pool in the document that are fields of `Pool` and of `ReplicaConfig` as they stand."""
 
 
-def _promised(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str, float]) -> Slo:
-    """What the requests of a deployment were promised, as `planner.fleet.verification.judged` has it."""
-    parts = [slices[name] for name in rates_per_s]
-    return next((part.slo for part in parts if part.slo is not None), parts[0].service.slo)
-
-
-def _nodes(place: str, pool: Mapping[str, Any]) -> int:
-    nodes = _field(pool, "nodes", place)
+def _server_count(place: str, pool: Mapping[str, Any]) -> int:
+    nodes = _required_field(pool, "nodes", place)
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise InputError(f"{place}.nodes", nodes, "must be a whole number of servers >= 1", PLAN_AGAIN)
     return nodes
 
 
-def _field(record: Mapping[str, Any], name: str, place: str) -> Any:  # noqa: ANN401
+def _required_field(record: Mapping[str, Any], name: str, place: str) -> Any:  # noqa: ANN401
     """A field of a record at a place of the document. Raises InputError where it is missing."""
     if name not in record:
         raise InputError(f"{place}.{name}", "(missing)", "this document does not hold what a launch needs", PLAN_AGAIN)
     return record[name]
 
 
-def _items(record: Mapping[str, Any], name: str, place: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _required_records(record: Mapping[str, Any], name: str, place: str) -> list[tuple[str, Mapping[str, Any]]]:
     """The records of a list with their places. Raises InputError where it is none."""
-    items = _field(record, name, place)
+    items = _required_field(record, name, place)
     if not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
         raise InputError(f"{place}.{name}", items, "must be a list of records", PLAN_AGAIN)
     return [(f"{place}.{name}[{index}]", item) for index, item in enumerate(items)]
 
 
-def _known(table: Mapping[str, Record], record: Mapping[str, Any], name: str, place: str) -> Record:
+def _table_entry(table: Mapping[str, Record], record: Mapping[str, Any], name: str, place: str) -> Record:
     """What a field names. Raises UnknownNameError."""
-    key = _field(record, name, place)
+    key = _required_field(record, name, place)
     if not isinstance(key, str) or key not in table:
         raise UnknownNameError(f"{place}.{name}", key, table)
     return table[key]
 
 
 @contextmanager
-def _at(place: str) -> Iterator[None]:
+def _locate_errors(place: str) -> Iterator[None]:
     """Names the place of the document in an error that only knows its own field."""
     try:
         yield

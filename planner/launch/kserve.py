@@ -13,16 +13,15 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from planner.core import UnsupportedFeatureError, markdown_text
+from planner.core import UnsupportedFeatureError
 from planner.launch.endpoint_picker import picker_config, picker_notes
-from planner.launch.escaping import kubernetes_literal, one_line, yaml_text
+from planner.launch.escaping import kubernetes_literal, yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
-from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, group_name, object_table, wanted_lines
+from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, object_table, wanted_lines
 from planner.launch.pods import environment, gpu_resource, gpu_resources, node_selector
-from planner.launch.routers import deployments
-from planner.launch.scripts import README_NAME, closing_sections
-from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page
+from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.serving import Role
 
 ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
@@ -34,7 +33,9 @@ UNKNOWN_MODEL = "set/checkpoint"
 def files(fleet: Fleet) -> dict[str, str]:
     """A resource for each deployment, and a README: name -> content."""
     specs = launch_specs(fleet)
-    resources = {f"{group_name(pools)}.yaml": yaml_text([inference_service(pools)]) for pools in deployments(specs)}
+    resources = {
+        f"{pools[0].deployment_name}.yaml": yaml_text([inference_service(pools)]) for pools in deployments(specs)
+    }
     return {**resources, README_NAME: readme(fleet, specs)}
 
 
@@ -50,7 +51,7 @@ def inference_service(pools: tuple[LaunchSpec, ...]) -> dict[str, Any]:
     return {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
-        "metadata": {"name": group_name(pools)},
+        "metadata": {"name": pools[0].deployment_name},
         "spec": {
             "model": {"uri": f"hf://{model}", "name": model},
             **({"runtime": runtime} if runtime else {}),
@@ -93,16 +94,16 @@ def parallelism(pool: LaunchSpec) -> dict[str, Any]:
     if pool.servers == 1:
         return {}
     if word_of(pool.engine_id, f"kserve={pool.role.value}") != ARGUMENTS:
-        raise _not_split(pool, f"KServe has no template for replicas of {pool.engine} on several servers")
+        raise _split_refused(pool, f"KServe has no template for replicas of {pool.engine} on several servers")
     if split.dp > 1 and split.pp == 1:
         expert = {"expert": True} if split.ep > 1 else {}
         return {"data": split.dp, "dataLocal": pool.server_words.ranks_each, "tensor": split.tp, **expert}
     if split.dp == 1 and split.pp == pool.servers:
         return {"tensor": split.tp, "pipeline": split.pp}
-    raise _not_split(pool, f"KServe runs one pipeline stage on each server, which are {pool.servers}")
+    raise _split_refused(pool, f"KServe runs one pipeline stage on each server, which are {pool.servers}")
 
 
-def _not_split(pool: LaunchSpec, bound: str) -> UnsupportedFeatureError:
+def _split_refused(pool: LaunchSpec, bound: str) -> UnsupportedFeatureError:
     split = pool.parallelism
     return UnsupportedFeatureError("parallelism", split.label, bound, "export to kubernetes, or plan with pp = servers")
 
@@ -112,8 +113,8 @@ def pod(pool: LaunchSpec) -> dict[str, Any]:
 
     The images of the engines run as root, which KServe's templates for its own image may forbid.
     """
-    words = [word for pair in pool.flags if not _by_template(pool, pair[0]) for word in pair if word]
-    variables = [one for one in environment(pool) if one["name"] != "MODEL"]
+    words = [word for pair in pool.flags if not _is_written_by_template(pool, pair[0]) for word in pair if word]
+    variables = [variable for variable in environment(pool) if variable["name"] != "MODEL"]
     engine: dict[str, Any] = {
         "name": "main",
         "image": pool.image,
@@ -131,7 +132,7 @@ def pod(pool: LaunchSpec) -> dict[str, Any]:
     }
 
 
-def _by_template(pool: LaunchSpec, flag: str) -> bool:
+def _is_written_by_template(pool: LaunchSpec, flag: str) -> bool:
     """Whether the templates for several servers write a flag themselves."""
     knobs = ("tp", "pp", "dp", "ep_all_ranks") if pool.servers > 1 else ()
     return any(word_of(pool.engine_id, knob).split()[:1] == [flag] for knob in knobs)
@@ -143,18 +144,17 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
     notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
     wanted = wanted_lines(specs, own_models=False)
     wanted += [
-        f"`{group_name(pools)}`: `spec.model`, a checkpoint of {markdown_text(one_line(pools[-1].checkpoint))}."
+        f"`{pools[0].deployment_name}`: `spec.model`, a checkpoint of {name_text(pools[-1].checkpoint)}."
         for pools in deployments(specs)
         if not pools[-1].model
     ]
-    parts = [
-        f"# {markdown_text(one_line(fleet.name))} on KServe",
+    sections = [
         "One LLMInferenceService for each deployment: `kubectl apply -f FILE`. KServe adds the model, ports, probes "
         "and the router (the endpoint picker of llm-d behind a gateway).",
         object_table(specs),
         "## Before you apply",
-        "\n".join(f"- {line}" for line in wanted),
+        bullets(wanted),
         FIXED_REPLICAS,
         *closing_sections(fleet, specs, notes, NOT_WRITTEN),
     ]
-    return "\n\n".join(parts) + "\n"
+    return page(f"{name_text(fleet.name)} on KServe", sections)

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from planner.core import markdown_text
-from planner.launch.escaping import kubernetes_literal, one_line, slug, yaml_text
+from planner.launch.escaping import kubernetes_literal, yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
 from planner.launch.pods import (
@@ -30,19 +29,19 @@ from planner.launch.pods import (
     object_name,
     pool_objects,
 )
+from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page, pool_table
 from planner.launch.routers import (
     RouterSpec,
     command_words,
     config_words,
-    deployments,
     discovery_words,
     require_policies,
     router_configuration,
     router_of,
     router_specs,
 )
-from planner.launch.scripts import README_NAME, closing_sections, model_variable, pool_table
-from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.scripts import model_variable
+from planner.launch.spec import LaunchSpec, deployments, launch_specs
 
 SERVING_PORT = 8000
 """Port of every replica; each pod has an address of its own."""
@@ -50,18 +49,20 @@ AUTOSCALING_NAME = "autoscaling.yaml"
 KUSTOMIZATION_NAME = "kustomization.yaml"
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 """Where the scaler asks for metrics: the service that the Prometheus operator makes, as in the vLLM tutorial."""
-WAITING_EACH = 5
+WAITING_PER_REPLICA = 5
 """Waiting requests per replica from which one more is started. A choice: the planned replicas keep the queue short
-enough for the promised TTFT, so that a queue that stays is traffic beyond the plan."""
-SPARE_FACTOR = 2
+enough for the TTFT target, so that a queue that stays is traffic beyond the plan."""
+MAX_REPLICAS_FACTOR = 2
 """Most replicas that the scaler starts, as a multiple of the planned ones. A choice: it bounds the cost."""
 
 
 def files(fleet: Fleet) -> dict[str, str]:
     """Manifests of each deployment, their kustomization, autoscaling and a README: name -> content."""
     specs = launch_specs(fleet)
-    manifests = {f"{group_name(pools)}.yaml": yaml_text(deployment_objects(pools)) for pools in deployments(specs)}
-    scaled = [one for spec in specs for one in autoscaling(spec)]
+    manifests = {
+        f"{pools[0].deployment_name}.yaml": yaml_text(deployment_objects(pools)) for pools in deployments(specs)
+    }
+    scaled = [manifest for spec in specs for manifest in autoscaling(spec)]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -73,11 +74,6 @@ def files(fleet: Fleet) -> dict[str, str]:
         **({AUTOSCALING_NAME: yaml_text(scaled)} if scaled else {}),
         README_NAME: readme(fleet, specs, bool(scaled)),
     }
-
-
-def group_name(pools: Sequence[LaunchSpec]) -> str:
-    """Name of a deployment of the fleet: of its file, and of the service that clients talk to."""
-    return f"llm-{pools[0].deployment + 1:02d}-{slug(pools[0].service)}"
 
 
 def deployment_objects(pools: tuple[LaunchSpec, ...]) -> list[dict[str, Any]]:
@@ -92,7 +88,9 @@ def deployment_objects(pools: tuple[LaunchSpec, ...]) -> list[dict[str, Any]]:
     named = router is not None and bool(router.config_flag)
     objects = []
     for pool in pools:
-        objects += [as_stateful(one) if named else one for one in pool_objects(pool, _place(pools, pool))]
+        objects += [
+            as_stateful(manifest) if named else manifest for manifest in pool_objects(pool, _place(pools, pool))
+        ]
         objects.append(pool_service(pool, headless=named))
     return objects + (router_objects(router) if router is not None else [])
 
@@ -100,7 +98,7 @@ def deployment_objects(pools: tuple[LaunchSpec, ...]) -> list[dict[str, Any]]:
 def _place(pools: Sequence[LaunchSpec], pool: LaunchSpec) -> PodPlace:
     annotation = word_of(pool.engine_id, f"router_{pool.role.value}_annotation")
     name, _, value = annotation.partition("=")
-    return PodPlace({GROUP_LABEL: group_name(pools)}, {name: value} if annotation else {}, SERVING_PORT)
+    return PodPlace({GROUP_LABEL: pools[0].deployment_name}, {name: value} if annotation else {}, SERVING_PORT)
 
 
 def serving_labels(pool: LaunchSpec) -> dict[str, str]:
@@ -122,12 +120,12 @@ def pool_service(pool: LaunchSpec, headless: bool = False) -> dict[str, Any]:
     }
 
 
-def as_stateful(one: dict[str, Any]) -> dict[str, Any]:
+def as_stateful(manifest: dict[str, Any]) -> dict[str, Any]:
     """A Deployment as a StatefulSet, whose pods have names that a router's file can list; others as they are."""
-    if one["kind"] != "Deployment":
-        return one
-    spec = {**one["spec"], "serviceName": one["metadata"]["name"], "podManagementPolicy": "Parallel"}
-    return {**one, "kind": "StatefulSet", "spec": spec}
+    if manifest["kind"] != "Deployment":
+        return manifest
+    spec = {**manifest["spec"], "serviceName": manifest["metadata"]["name"], "podManagementPolicy": "Parallel"}
+    return {**manifest, "kind": "StatefulSet", "spec": spec}
 
 
 # --- the router -----------------------------------------------------------------------------------------------------
@@ -135,12 +133,12 @@ def as_stateful(one: dict[str, Any]) -> dict[str, Any]:
 
 def router_objects(router: RouterSpec) -> list[dict[str, Any]]:
     """The router, the service that clients talk to, and what it needs to find the replicas."""
-    name = f"{group_name(router.pools)}-router"
-    before = [_router_config(router, name)] if router.config_flag else _rights(name)
+    name = f"{router.pools[0].deployment_name}-router"
+    before = [_router_config_map(router, name)] if router.config_flag else _account_objects(name)
     service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": group_name(router.pools)},
+        "metadata": {"name": router.pools[0].deployment_name},
         "spec": {
             "selector": {POOL_LABEL: name},
             "ports": [{"name": "http", "port": router.port, "targetPort": "http"}],
@@ -158,7 +156,7 @@ def _router_deployment(router: RouterSpec, name: str) -> dict[str, Any]:
             "replicas": 1,
             "selector": {"matchLabels": {POOL_LABEL: name}},
             "template": {
-                "metadata": {"labels": {POOL_LABEL: name, GROUP_LABEL: group_name(router.pools)}},
+                "metadata": {"labels": {POOL_LABEL: name, GROUP_LABEL: router.pools[0].deployment_name}},
                 "spec": _router_pod(router, name),
             },
         },
@@ -184,7 +182,7 @@ def _router_pod(router: RouterSpec, name: str) -> dict[str, Any]:
     return {"serviceAccountName": name, "containers": [{**engine, "command": words[:1], "args": words[1:]}]}
 
 
-def _router_config(router: RouterSpec, name: str) -> dict[str, Any]:
+def _router_config_map(router: RouterSpec, name: str) -> dict[str, Any]:
     """The router's file, with the names that stateful pods have."""
     hosts = {
         pool.role: [
@@ -197,7 +195,7 @@ def _router_config(router: RouterSpec, name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {router.config_name: text}}
 
 
-def _rights(name: str) -> list[dict[str, Any]]:
+def _account_objects(name: str) -> list[dict[str, Any]]:
     """The account of a router that finds its replicas by asking for pods."""
     group = "rbac.authorization.k8s.io"
     return [
@@ -227,7 +225,9 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
     if not metric:
         return []
     name = object_name(spec)
-    kind = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet") if spec.servers > 1 else ("apps/v1", "Deployment")
+    version, kind = "apps/v1", "Deployment"
+    if spec.servers > 1:
+        version, kind = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
     monitor = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -240,16 +240,16 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
     trigger = {
         "serverAddress": PROMETHEUS,
         "query": f'sum({metric}{{pod=~"{name}-.*"}})',
-        "threshold": str(WAITING_EACH),
+        "threshold": str(WAITING_PER_REPLICA),
     }
     scaled = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": {"name": name},
         "spec": {
-            "scaleTargetRef": {"apiVersion": kind[0], "kind": kind[1], "name": name},
+            "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": name},
             "minReplicaCount": spec.replicas,
-            "maxReplicaCount": SPARE_FACTOR * spec.replicas,
+            "maxReplicaCount": MAX_REPLICAS_FACTOR * spec.replicas,
             "triggers": [{"type": "prometheus", "metadata": trigger}],
         },
     }
@@ -263,30 +263,29 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec], scaled: bool) -> str:
     """What the manifests are, what has to be set before they are applied, and what they leave out."""
     notes = [note for spec in specs for note in spec.notes]
     notes += [note for router in router_specs(specs) for note in router.notes]
-    parts = [
-        f"# {markdown_text(one_line(fleet.name))} on Kubernetes",
+    sections = [
         "`kubectl apply -k .` starts all of it: for each pool its pods and a service, and for each deployment of "
         "several replicas the router of the engine, behind the service that clients talk to.",
         object_table(specs),
         "## Where clients connect",
-        "\n".join(_entry(pools) for pools in deployments(specs)),
+        "\n".join(_entry_line(pools) for pools in deployments(specs)),
         "## Before you apply",
-        "\n".join(f"- {line}" for line in wanted_lines(specs)),
+        bullets(wanted_lines(specs)),
         *(["## Autoscaling", _AUTOSCALING] if scaled else []),
         *closing_sections(fleet, specs, notes, NOT_WRITTEN),
     ]
-    return "\n\n".join(parts) + "\n"
+    return page(f"{name_text(fleet.name)} on Kubernetes", sections)
 
 
-def _entry(pools: tuple[LaunchSpec, ...]) -> str:
+def _entry_line(pools: tuple[LaunchSpec, ...]) -> str:
     router = router_of(pools)
     if router is not None:
-        return f"- {markdown_text(one_line(pools[0].service))}: service `{group_name(pools)}`, port {router.port}."
+        return f"- {name_text(pools[0].service)}: service `{pools[0].deployment_name}`, port {router.port}."
     spread = ""
     if pools[0].replicas > 1:
         planned = pools[0].router.replace("_", " ")
         spread = f"; it picks a replica as services of the cluster do, where {planned} was planned"
-    service = markdown_text(one_line(pools[0].service))
+    service = name_text(pools[0].service)
     return f"- {service}: service `{object_name(pools[0])}`, port {SERVING_PORT}{spread}."
 
 
@@ -308,11 +307,11 @@ def wanted_lines(specs: Sequence[LaunchSpec], own_models: bool = True) -> list[s
             lines.append(f"`{object_name(spec)}`: the value of the node label `{label}` for the GPU `{spec.sku}`.")
     if any(spec.servers > 1 for spec in specs):
         lines.append("The LeaderWorkerSet controller, which starts replicas that span servers.")
-    return list(dict.fromkeys(lines))
+    return lines
 
 
 def _model_line(spec: LaunchSpec) -> str:
-    checkpoint = markdown_text(one_line(spec.checkpoint))
+    checkpoint = name_text(spec.checkpoint)
     return f"The config map `{MODELS}`, key `{model_variable(spec)}`: a checkpoint of {checkpoint}."
 
 
@@ -322,8 +321,8 @@ _VOLUME = (
 )
 _AUTOSCALING = (
     f"`{AUTOSCALING_NAME}` needs KEDA and the Prometheus operator and is applied by itself. It adds replicas while "
-    f"requests wait, {WAITING_EACH} for each, up to {SPARE_FACTOR} times the planned number; the fewest are the "
-    "planned ones, since with less the promises below do not hold. Set the address of your Prometheus in it."
+    f"requests wait, {WAITING_PER_REPLICA} for each, up to {MAX_REPLICAS_FACTOR} times the planned number; the fewest "
+    "are the planned ones, since with less the promises below do not hold. Set the address of your Prometheus in it."
 )
 FIXED_REPLICAS = (
     "Autoscaling is not written: `replicas` are the planned ones, with fewer of which the promises do not hold."

@@ -13,16 +13,15 @@ from typing import Any
 
 import yaml
 
-from planner.core import UnsupportedFeatureError, markdown_text
+from planner.core import UnsupportedFeatureError
 from planner.launch.endpoint_picker import ROLE_LABEL, picker_config, picker_notes
-from planner.launch.escaping import one_line, yaml_text
+from planner.launch.escaping import yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
-from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, SERVING_PORT, group_name, object_table, wanted_lines
+from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, SERVING_PORT, object_table, wanted_lines
 from planner.launch.pods import GROUP_LABEL, PART_LABEL, SERVES, PodPlace, pool_objects
-from planner.launch.routers import deployments
-from planner.launch.scripts import README_NAME, closing_sections
-from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page
+from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.serving import Role
 
 CHART = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
@@ -39,9 +38,11 @@ def files(fleet: Fleet) -> dict[str, str]:
     specs = launch_specs(fleet)
     contents: dict[str, str] = {}
     for pools in deployments(specs):
-        name = group_name(pools)
+        name = pools[0].deployment_name
         contents[f"{name}.router.values.yaml"] = yaml_text([router_values(pools)])
-        contents[f"{name}.yaml"] = yaml_text([one for pool in pools for one in pool_objects(pool, _place(pools, pool))])
+        contents[f"{name}.yaml"] = yaml_text(
+            [manifest for pool in pools for manifest in pool_objects(pool, _place(pools, pool))]
+        )
     return {**contents, README_NAME: readme(fleet, specs)}
 
 
@@ -56,13 +57,16 @@ def router_values(pools: Sequence[LaunchSpec]) -> dict[str, Any]:
                 "pluginsConfigFile": PICKER_FILE,
                 "pluginsCustomConfig": {PICKER_FILE: text},
             },
-            "modelServers": {"protocol": "http", "matchLabels": {GROUP_LABEL: group_name(pools), PART_LABEL: SERVES}},
+            "modelServers": {
+                "protocol": "http",
+                "matchLabels": {GROUP_LABEL: pools[0].deployment_name, PART_LABEL: SERVES},
+            },
         }
     }
 
 
 def _place(pools: Sequence[LaunchSpec], pool: LaunchSpec) -> PodPlace:
-    group = {GROUP_LABEL: group_name(pools)}
+    group = {GROUP_LABEL: pools[0].deployment_name}
     if pool.role is Role.MIXED:
         return PodPlace(group, {}, SERVING_PORT)
     connector = word_of(pool.engine_id, "llmd_sidecar")
@@ -91,22 +95,22 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
     """What the files are, the commands that apply them, and what they leave out."""
     notes = [note for spec in specs for note in spec.notes]
     notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
+    names = [pools[0].deployment_name for pools in deployments(specs)]
     commands = "\n".join(
         f"helm install {name} {CHART} --version {CHART_VERSION} -f {name}.router.values.yaml\n"
         f"kubectl apply -f {name}.yaml"
-        for name in map(group_name, deployments(specs))
+        for name in names
     )
-    parts = [
-        f"# {markdown_text(one_line(fleet.name))} on llm-d",
+    sections = [
         "For each deployment the values of llm-d's router and its model servers:",
         f"```bash\n{commands}\n```",
         object_table(specs),
         "## Before you apply",
-        "\n".join(f"- {line}" for line in [_CRDS, *wanted_lines(specs)]),
+        bullets([_CRDS, *wanted_lines(specs)]),
         FIXED_REPLICAS,
         *closing_sections(fleet, specs, notes, NOT_WRITTEN),
     ]
-    return "\n\n".join(parts) + "\n"
+    return page(f"{name_text(fleet.name)} on llm-d", sections)
 
 
 _CRDS = (

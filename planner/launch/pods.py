@@ -21,7 +21,7 @@ from planner.core import InputError
 from planner.launch.escaping import kubernetes_literal
 from planner.launch.flags import words_of
 from planner.launch.scripts import model_variable
-from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled
+from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled_words
 from planner.launch.spec import NVIDIA, LaunchSpec
 from planner.presets import preset
 
@@ -154,7 +154,7 @@ def pod_template(spec: LaunchSpec, place: PodPlace, further: bool = False) -> di
         "volumes": volumes,
     }
     if place.before and not further:
-        pod["initContainers"] = [dict(one) for one in place.before]
+        pod["initContainers"] = [dict(container) for container in place.before]
     return {"metadata": metadata, "spec": pod}
 
 
@@ -208,13 +208,13 @@ def command_words(spec: LaunchSpec, port: int, further: bool = False) -> list[st
     if spec.configuration:
         words += [w.replace("{value}", f"/config/{spec.config_name}") for w in shlex.split(spec.config_flag)]
     own = {RANK: "$(LWS_WORKER_INDEX)", LEADER: "$(LWS_LEADER_ADDRESS)"}
-    words += filled(spec.server_words.every, own)
+    words += filled_words(spec.server_words.every, own)
     if not further:
         return words
     more = spec.server_words.further
     if FIRST_RANK not in more:
         return words + list(more)
-    start = " ".join(filled(more, {FIRST_RANK: f"$((LWS_WORKER_INDEX * {spec.server_words.ranks_each}))"}))
+    start = " ".join(filled_words(more, {FIRST_RANK: f"$((LWS_WORKER_INDEX * {spec.server_words.ranks_each}))"}))
     return ["/bin/bash", "-c", kubernetes_literal(f'exec "$@" {start}'), "--", *words]
 
 

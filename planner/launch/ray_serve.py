@@ -19,14 +19,14 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError, markdown_text
-from planner.launch.escaping import one_line, slug
+from planner.launch.escaping import slug
 from planner.launch.flags import rows_of
 from planner.launch.fleet import Fleet
-from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
+from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.serving import Router
 
 CONFIG_NAME = "serve.yaml"
-README_NAME = "README.md"
 ENGINE = "vllm"
 """The only engine of `LLMConfig.llm_engine` (its value there is vLLM)."""
 RAY_VERSION = "2.60.0"
@@ -42,7 +42,7 @@ ROUTERS = {
 }
 """Request router class of each policy; empty for Serve's own, which is power of two choices."""
 KV_TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-"""How prefill and decode engines hand KV caches over (docs.ray.io, serve/llm/user-guides/prefill-decode)."""
+"""How prefill and decode engines transfer KV caches (docs.ray.io, serve/llm/user-guides/prefill-decode)."""
 ACCELERATORS: Mapping[str, str] = MappingProxyType(
     {
         "a10g": "A10G",
@@ -79,8 +79,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         UnsupportedFeatureError: an engine other than vLLM, a router that Ray lacks, or a knob without a verified name.
     """
     _require_vllm(fleet)
-    specs = launch_specs(fleet)
-    groups = [[spec for spec in specs if spec.deployment == number] for number in range(len(fleet.deployments))]
+    groups = deployments(launch_specs(fleet))
     content = {
         "http_options": {"host": "0.0.0.0", "port": 8000},
         "applications": [_application(pools, alone=len(groups) == 1) for pools in groups],
@@ -103,7 +102,7 @@ def _require_vllm(fleet: Fleet) -> None:
 
 def _application(pools: Sequence[LaunchSpec], alone: bool) -> dict[str, Any]:
     """The application of one deployment; `alone` in the file, it answers at the root."""
-    name = _name(pools)
+    name = pools[0].deployment_name
     configs = [_llm_config(spec, len(pools) > 1) for spec in pools]
     arguments: dict[str, Any]
     if len(pools) > 1:
@@ -120,16 +119,12 @@ def _application(pools: Sequence[LaunchSpec], alone: bool) -> dict[str, Any]:
     }
 
 
-def _name(pools: Sequence[LaunchSpec]) -> str:
-    return f"llm-{pools[0].deployment + 1:02d}-{slug(pools[0].service)}"
-
-
-def _llm_config(spec: LaunchSpec, hands_over: bool) -> dict[str, Any]:
+def _llm_config(spec: LaunchSpec, transfers_kv: bool) -> dict[str, Any]:
     """The LLMConfig of one pool."""
-    source = spec.model or f"SET-TO-A-CHECKPOINT-{_name([spec])}"
+    source = spec.model or f"SET-TO-A-CHECKPOINT-{spec.deployment_name}"
     content: dict[str, Any] = {
         "model_loading_config": {"model_id": spec.model or slug(spec.service), "model_source": source},
-        "engine_kwargs": engine_kwargs(spec) | ({"kv_transfer_config": dict(KV_TRANSFER)} if hands_over else {}),
+        "engine_kwargs": engine_kwargs(spec) | ({"kv_transfer_config": dict(KV_TRANSFER)} if transfers_kv else {}),
     }
     if spec.sku in ACCELERATORS:
         content["accelerator_type"] = ACCELERATORS[spec.sku]
@@ -148,10 +143,10 @@ def engine_kwargs(spec: LaunchSpec) -> dict[str, Any]:
 
     A switch ``--no-x`` is ``x: false``, any other switch true.
     """
-    told = {word for row in rows_of(ENGINE, f"role={spec.role.value}") for word in row.flag.split()}
+    role_flags = {word for row in rows_of(ENGINE, f"role={spec.role.value}") for word in row.flag.split()}
     arguments: dict[str, Any] = {}
     for flag, value in spec.flags:
-        if flag in told:
+        if flag in role_flags:
             continue
         if value:
             arguments[_keyword(flag)] = yaml.safe_load(value)
@@ -183,22 +178,27 @@ def _router(spec: LaunchSpec) -> dict[str, Any]:
 
 def _readme(fleet: Fleet, groups: Sequence[Sequence[LaunchSpec]]) -> str:
     rows = [
-        f"| {_name(pools)} | {markdown_text(one_line(spec.service))} | {spec.role.value} | {spec.replicas:,} | "
-        f"{spec.gpus} x {spec.sku} | {ACCELERATORS.get(spec.sku, 'any GPU')} | {spec.router.replace('_', ' ')} |"
+        (
+            spec.deployment_name,
+            name_text(spec.service),
+            spec.role.value,
+            f"{spec.replicas:,}",
+            f"{spec.gpus} x {spec.sku}",
+            ACCELERATORS.get(spec.sku, "any GPU"),
+            spec.router.replace("_", " "),
+        )
         for pools in groups
         for spec in pools
     ]
-    specs = [spec for pools in groups for spec in pools]
-    parts = [
-        f"# {markdown_text(one_line(fleet.name))} on Ray Serve LLM",
+    sections = [
         f'Needs `pip install "ray[serve,llm]=={RAY_VERSION}"` on every server of a Ray cluster and HF_TOKEN in its '
         f"environment. `serve deploy {CONFIG_NAME}` starts everything; each application answers the OpenAI API under "
         "its route. Replica numbers are fixed: they are the plan's.",
-        "\n".join([_HEAD, *rows]),
+        markdown_rows(_HEAD, rows),
         "## Notes",
-        "\n".join(f"- {note}" for note in dict.fromkeys(note for spec in specs for note in _notes(spec))),
+        bullets(note for pools in groups for spec in pools for note in _notes(spec)),
     ]
-    return "\n\n".join(parts) + "\n"
+    return page(f"{name_text(fleet.name)} on Ray Serve LLM", sections)
 
 
 _HEAD = (
@@ -210,8 +210,7 @@ _HEAD = (
 def _notes(spec: LaunchSpec) -> list[str]:
     notes = []
     if not spec.model:
-        words = markdown_text(one_line(spec.checkpoint))
-        notes.append(f"`{_name([spec])}`: set `model_source` to a checkpoint of {words}.")
+        notes.append(f"`{spec.deployment_name}`: set `model_source` to a checkpoint of {name_text(spec.checkpoint)}.")
     if spec.sku not in ACCELERATORS:
         notes.append(f"Ray has no accelerator type for {spec.sku}: its replicas start on any GPU of the cluster.")
     elif spec.sku.startswith(("a100", "h100")):

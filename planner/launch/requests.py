@@ -14,24 +14,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import UnsupportedFeatureError
+from planner.core import FloatArray, IntArray, UnsupportedFeatureError
 from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Slo, Workload
 
 LARGEST_BLOCK = 512
 """Tokens of a block where no prefix asks for less: as in the Mooncake traces, the default of AIPerf and GuideLLM."""
 SMALLEST_BLOCK = 64
-"""Blocks are no smaller than this unless a prefix is: every block is a number in the file."""
+"""Fewest tokens of a block, unless a prefix is shorter. A choice: every block is a number in the file."""
 TAIL_REQUESTS = 50
-"""Requests beyond the highest percentile of a promise, so that their share has a relative standard error of
+"""Requests beyond the highest percentile of the targets. A choice, so that their share has a relative standard error of
 1/sqrt(50) = 14 % (binomial, for rare independent events; those of one queue are less independent than that)."""
-FEWEST_REQUESTS = 1000
-"""Of any run, for the sake of its means."""
-SHORTEST_S = 300.0
-"""Shortest run [s]: several times the longest answers, so that it is not all start and end."""
-MOST_REQUESTS = 50_000
-"""Most requests of a file: what p99.9 takes; a result with details of so many stays below what is read back."""
+MIN_REQUESTS = 1000
+"""Fewest requests of a file. A choice, for the sake of the means."""
+MIN_DURATION_S = 300.0
+"""Shortest run [s]. A choice: several times the longest answers, so that it is not all start and end."""
+MAX_REQUESTS = 50_000
+"""Most requests of a file. A choice: what p99.9 takes; results with so many details can still be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +44,9 @@ class RequestFile:
         block_tokens: of a full block; the last of a prompt may be shorter.
     """
 
-    times_s: NDArray[np.float64]
-    input_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    times_s: FloatArray
+    input_tokens: IntArray
+    output_tokens: IntArray
     blocks: tuple[tuple[int, ...], ...]
     block_tokens: int
 
@@ -67,19 +66,19 @@ class RequestFile:
 
 
 def request_count(workload: Workload, slo: Slo) -> int:
-    """Requests to send so that the tail of a promise shows: `TAIL_REQUESTS` beyond its highest percentile.
+    """Requests to send so that the tail of the targets shows: `TAIL_REQUESTS` beyond its highest percentile.
 
-    Never fewer than `FEWEST_REQUESTS` or than arrive in `SHORTEST_S`, never more than `MOST_REQUESTS`.
+    Never fewer than `MIN_REQUESTS` or than arrive in `MIN_DURATION_S`, never more than `MAX_REQUESTS`.
 
-    >>> from planner.workload.workload import LatencyTarget, TokenLengths
+    >>> from planner.workload import LatencyTarget, TokenLengths
     >>> p99 = Slo(targets=(LatencyTarget(metric="ttft", percentile=0.99, threshold_s=0.5),))
     >>> request_count(Workload.of(2.0, TokenLengths.constant(100, 10)), p99)  # 50 / 0.01
     5000
     """
     shares = [target.percentile for target in slo.targets] if slo.attainment is None else [slo.attainment]
     tail = TAIL_REQUESTS / (1.0 - max(shares))
-    wanted = max(float(FEWEST_REQUESTS), tail, SHORTEST_S * workload.rate_per_s)
-    return int(min(MOST_REQUESTS, math.ceil(wanted - 1e-6)))
+    wanted = max(float(MIN_REQUESTS), tail, MIN_DURATION_S * workload.rate_per_s)
+    return int(min(MAX_REQUESTS, math.ceil(wanted - 1e-6)))
 
 
 def requests_of(workload: Workload, count: int, seed: int, shared: bool = True) -> RequestFile:
@@ -106,11 +105,11 @@ def requests_of(workload: Workload, count: int, seed: int, shared: bool = True) 
         of_class = np.zeros(len(times_s), dtype=np.int64)
     else:
         times_s = arrivals.sample_times_s(count, at_seed)
-        of_class = generator.choice(len(workload.classes), size=count, p=_shares(workload.classes))
-        inputs, outputs = _lengths(workload.classes, of_class, length_seeds)
+        of_class = generator.choice(len(workload.classes), size=count, p=_class_shares(workload.classes))
+        inputs, outputs = _sampled_lengths(workload.classes, of_class, length_seeds)
     block = block_tokens(workload.classes) if shared else LARGEST_BLOCK
-    groups = _groups(workload.classes, of_class, generator) if shared else None
-    blocks = tuple(_blocks(workload.classes, of_class, inputs, groups, block))
+    groups = _prefix_groups(workload.classes, of_class, generator) if shared else None
+    blocks = tuple(_block_numbers(workload.classes, of_class, inputs, groups, block))
     return RequestFile(times_s, inputs, outputs, blocks, block)
 
 
@@ -119,14 +118,14 @@ def block_tokens(classes: Sequence[RequestClass]) -> int:
 
     The largest of the best between `SMALLEST_BLOCK` and `LARGEST_BLOCK`; smaller only for a prefix that is.
 
-    >>> from planner.workload.workload import SharedPrefixes, TokenLengths
+    >>> from planner.workload import SharedPrefixes, TokenLengths
     >>> lengths = TokenLengths.constant(2000, 10)
     >>> block_tokens([RequestClass(lengths=lengths, prefixes=SharedPrefixes(tokens=1000))])
     500
     >>> block_tokens([RequestClass(lengths=lengths)])
     512
     """
-    prefixes = [(one.prefixes.tokens, one.share) for one in classes if one.prefixes is not None]
+    prefixes = [(kind.prefixes.tokens, kind.share) for kind in classes if kind.prefixes is not None]
     if not prefixes:
         return LARGEST_BLOCK
     shortest = min(tokens for tokens, _ in prefixes)
@@ -135,39 +134,37 @@ def block_tokens(classes: Sequence[RequestClass]) -> int:
     return min(sizes, key=lambda size: sum(share * (tokens % size) for tokens, share in prefixes))
 
 
-def _shares(classes: Sequence[RequestClass]) -> NDArray[np.float64]:
-    shares = np.array([one.share for one in classes])
+def _class_shares(classes: Sequence[RequestClass]) -> FloatArray:
+    shares = np.array([kind.share for kind in classes])
     return np.asarray(shares / shares.sum())
 
 
-def _lengths(
-    classes: Sequence[RequestClass], of_class: NDArray[np.int64], seeds: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _sampled_lengths(
+    classes: Sequence[RequestClass], of_class: IntArray, seeds: Sequence[int]
+) -> tuple[IntArray, IntArray]:
     """Input and output tokens of each request, drawn jointly from the distribution of its class, each shape (n,)."""
     inputs, outputs = np.zeros_like(of_class), np.zeros_like(of_class)
-    for number, (one, seed) in enumerate(zip(classes, seeds, strict=True)):
+    for number, (kind, seed) in enumerate(zip(classes, seeds, strict=True)):
         chosen = of_class == number
-        inputs[chosen], outputs[chosen] = one.lengths.sample(int(chosen.sum()), seed)
+        inputs[chosen], outputs[chosen] = kind.lengths.sample(int(chosen.sum()), seed)
     return inputs, outputs
 
 
-def _groups(
-    classes: Sequence[RequestClass], of_class: NDArray[np.int64], generator: np.random.Generator
-) -> NDArray[np.int64]:
+def _prefix_groups(classes: Sequence[RequestClass], of_class: IntArray, generator: np.random.Generator) -> IntArray:
     """Which prefix of its class each request begins with, shape (n,)."""
     groups = np.zeros_like(of_class)
-    for number, one in enumerate(classes):
-        if one.prefixes is not None:
+    for number, kind in enumerate(classes):
+        if (prefixes := kind.prefixes) is not None:
             chosen = of_class == number
-            groups[chosen] = generator.choice(one.prefixes.groups, size=int(chosen.sum()), p=one.prefixes.popularity)
+            groups[chosen] = generator.choice(prefixes.groups, size=int(chosen.sum()), p=prefixes.popularity)
     return groups
 
 
-def _blocks(
+def _block_numbers(
     classes: Sequence[RequestClass],
-    of_class: NDArray[np.int64],
-    inputs: NDArray[np.int64],
-    groups: NDArray[np.int64] | None,
+    of_class: IntArray,
+    inputs: IntArray,
+    groups: IntArray | None,
     size: int,
 ) -> Iterator[tuple[int, ...]]:
     """Block numbers of each prompt: whole blocks of its prefix have the numbers of the prefix, all others new ones.
@@ -177,11 +174,11 @@ def _blocks(
     first: dict[tuple[int, int], int] = {}
     following = 0
     for request, tokens in enumerate(inputs.tolist()):
-        kind = int(of_class[request])
-        prefixes = classes[kind].prefixes
+        number = int(of_class[request])
+        prefixes = classes[number].prefixes
         common: tuple[int, ...] = ()
         if groups is not None and prefixes is not None:
-            key, whole = (kind, int(groups[request])), prefixes.tokens // size
+            key, whole = (number, int(groups[request])), prefixes.tokens // size
             if key not in first:
                 first[key], following = following, following + whole
             common = tuple(range(first[key], first[key] + min(whole, tokens // size)))

@@ -9,14 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from planner.core import UnsupportedFeatureError
 from planner.launch.engine_options import set_path
 from planner.launch.escaping import slug
 from planner.launch.flags import FlagKind, rows_of, word_of, words_of
-from planner.launch.spec import LaunchSpec
+from planner.launch.spec import LaunchSpec, deployments
 from planner.serving import Role, Router
 
 FIRST_ROUTER_PORT = 8080
@@ -60,15 +59,10 @@ class RouterSpec:
         return f"{self.name}.config.yaml"
 
 
-def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
-    """Pools grouped by the deployment they belong to."""
-    return [tuple(pools) for _, pools in groupby(specs, key=lambda spec: spec.deployment)]
-
-
 def router_specs(specs: Iterable[LaunchSpec]) -> tuple[RouterSpec, ...]:
     """The routers of all deployments that need one and whose engine has one."""
-    found = (router_of(pools) for pools in deployments(specs))
-    return tuple(router for router in found if router is not None)
+    routers = (router_of(pools) for pools in deployments(specs))
+    return tuple(router for router in routers if router is not None)
 
 
 def router_of(pools: tuple[LaunchSpec, ...]) -> RouterSpec | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import yaml
 
-from planner.core import counted, markdown_text, significant, with_unit
+from planner.core import number_of
 from planner.launch.escaping import one_line, slug
-from planner.launch.fleet import Fleet, LaunchedDeployment
+from planner.launch.fleet import Fleet
+from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page, pool_table
 from planner.launch.routers import (
     RouterSpec,
     config_words,
@@ -22,7 +23,6 @@ from planner.launch.spec import LaunchSpec, launch_specs
 from planner.serving import Role
 
 COMPOSE_NAME = "docker-compose.yaml"
-README_NAME = "README.md"
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -51,7 +51,7 @@ def replica_hosts(pool: LaunchSpec) -> list[str]:
 
 def shell_script(spec: LaunchSpec) -> str:
     """A Bash script that starts one replica (its part on one server); MODEL and PORT may be set in its environment."""
-    model = f"MODEL=${{MODEL:-{spec.model}}}" if spec.model else _model_wanted(spec)
+    model = f"MODEL=${{MODEL:-{spec.model}}}" if spec.model else _model_check(spec)
     variables = {"{model}": '"${MODEL}"', "{port}": '"${PORT}"'}
     command = " ".join(variables.get(word) or shlex.quote(word) for word in spec.command)
     lines = [command, *(" ".join(shlex.quote(word) for word in pair if word) for pair in spec.flags)]
@@ -63,7 +63,7 @@ def shell_script(spec: LaunchSpec) -> str:
     return "\n".join(
         [
             "#!/usr/bin/env bash",
-            *(f"# {one_line(text)}" for text in _about(spec)),
+            *(f"# {one_line(text)}" for text in _head_lines(spec)),
             "set -euo pipefail",
             model,
             f"PORT=${{PORT:-{spec.port}}}",
@@ -112,22 +112,22 @@ def _address_lines(spec: LaunchSpec) -> list[str]:
     if not spec.address_variables:
         return []
     words = shlex.quote("set ADDRESS to the IP address at which the servers of the other pool reach this one")
-    wanted = f'if [ -z "${{ADDRESS:-}}" ]; then echo {words} >&2; exit 2; fi'
-    return [wanted, *(f'export {name}="${{ADDRESS}}"' for name in spec.address_variables)]
+    check = f'if [ -z "${{ADDRESS:-}}" ]; then echo {words} >&2; exit 2; fi'
+    return [check, *(f'export {name}="${{ADDRESS}}"' for name in spec.address_variables)]
 
 
-def _model_wanted(spec: LaunchSpec) -> str:
+def _model_check(spec: LaunchSpec) -> str:
     """The line that stops a script whose user has not said which checkpoint to serve."""
     words = shlex.quote(f"set MODEL to the repository or folder of a checkpoint: {one_line(spec.checkpoint)}")
     return f'if [ -z "${{MODEL:-}}" ]; then echo {words} >&2; exit 2; fi'
 
 
-def _about(spec: LaunchSpec) -> tuple[str, ...]:
+def _head_lines(spec: LaunchSpec) -> tuple[str, ...]:
     spans = [f"It spans {spec.servers} servers: run this on each of them."] if spec.servers > 1 else []
     return (
-        f"One replica of {spec.name}: {counted(spec.gpus, 'GPU')} {spec.sku}, {spec.engine} {spec.engine_version}.",
+        f"One replica of {spec.name}: {number_of(spec.gpus, 'GPU')} {spec.sku}, {spec.engine} {spec.engine_version}.",
         *spans,
-        f"The plan runs {counted(spec.replicas, 'replica')} of it on {counted(spec.nodes, 'server')}.",
+        f"The plan runs {number_of(spec.replicas, 'replica')} of it on {number_of(spec.nodes, 'server')}.",
         *spec.notes,
     )
 
@@ -174,10 +174,10 @@ def _url_lines(router: RouterSpec, pool: LaunchSpec) -> list[str]:
     lines = [f'if [ -z "${{{name}:-}}" ]; then echo {words} >&2; exit 2; fi']
     if pool.role is Role.MIXED:
         return [*lines, f'for url in ${{{name}}}; do URLS+=("${{url}}"); done']
-    one = {role: ["URL"] if role is pool.role else [] for role in (Role.PREFILL, Role.DECODE)}
-    none: dict[Role, list[str]] = {role: [] for role in one}
-    added = url_words(router, one)[len(url_words(router, none)) :]
-    flag = " ".join('"${url}"' if word == "URL" else shlex.quote(word) for word in added)
+    own_url = {role: ["URL"] if role is pool.role else [] for role in (Role.PREFILL, Role.DECODE)}
+    no_url: dict[Role, list[str]] = {role: [] for role in own_url}
+    words_of_url = url_words(router, own_url)[len(url_words(router, no_url)) :]
+    flag = " ".join('"${url}"' if word == "URL" else shlex.quote(word) for word in words_of_url)
     return [*lines, f"for url in ${{{name}}}; do URLS+=({flag}); done"]
 
 
@@ -187,91 +187,24 @@ def model_variable(spec: LaunchSpec) -> str:
 
 
 def readme(fleet: Fleet, specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec] = ()) -> str:
-    """What the files are, how many of each to start, what was promised and how to check it."""
-    missing = [
-        f"- `{spec.name}`: set `MODEL` (in {COMPOSE_NAME} `{model_variable(spec)}`) to a checkpoint of "
-        f"{markdown_text(one_line(spec.checkpoint))}."
+    """What the files are, how many of each to start, what the targets are and how to check them."""
+    unnamed_models = [
+        f"`{spec.name}`: set `MODEL` (in {COMPOSE_NAME} `{model_variable(spec)}`) to a checkpoint of "
+        f"{name_text(spec.checkpoint)}."
         for spec in specs
         if not spec.model
     ]
     notes = [note for spec in specs for note in spec.notes] + [note for router in routers for note in router.notes]
-    parts = [
-        f"# Launch of {markdown_text(one_line(fleet.name))}",
+    sections = [
         "Each script or service starts one replica of a pool on one server. Start as many as the table says; one that "
         "spans servers is started on each of them.",
         pool_table(specs),
         "## Router",
         _router_text(specs, routers),
-        *(["## Models to name", "\n".join(missing)] if missing else []),
+        *(["## Models to name", bullets(unnamed_models)] if unnamed_models else []),
         *closing_sections(fleet, specs, notes),
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-SOURCES = (
-    "Flag names were read in the documentation and source of each engine at the version named; the pages are listed in "
-    "`engine_flags.csv` of the planner."
-)
-
-
-def pool_table(
-    specs: Sequence[LaunchSpec],
-    head: str = "Script and service",
-    names: Mapping[str, str] | None = None,
-    port: int = 0,
-) -> str:
-    """The pools as a Markdown table.
-
-    Args:
-        specs: of the pools.
-        head: of the first column.
-        names: of pools in that column by their own name, which stands there where there is none.
-        port: of every replica; their own where it is 0.
-    """
-    rows = [
-        f"| {(names or {}).get(spec.name, spec.name)} | {spec.replicas:,} | {spec.gpus} x {spec.sku} "
-        f"| {spec.nodes:,} | {markdown_text(spec.engine)} {markdown_text(spec.engine_version)} "
-        f"| {spec.router.replace('_', ' ')} | {port or spec.port} |"
-        for spec in specs
-    ]
-    columns = ["Replicas", "GPUs each", "Servers", "Engine", "Router", "Port"]
-    rules = "| --- | ---: | --- | ---: | --- | --- | ---: |"
-    return "\n".join([f"| {' | '.join([head, *columns])} |", rules, *rows])
-
-
-def closing_sections(
-    fleet: Fleet, specs: Sequence[LaunchSpec], notes: Iterable[str], not_written: str = ""
-) -> list[str]:
-    """The end of every README: what was promised, how to check it, what is not written, notes, sources."""
-    return [
-        *_promise_sections(fleet, specs),
-        *(["## What is not written", not_written] if not_written else []),
-        "## Notes",
-        "\n".join(f"- {markdown_text(note)}" for note in dict.fromkeys(notes)),
-        SOURCES,
-    ]
-
-
-def _promise_sections(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[str]:
-    return [
-        "## What was promised",
-        "\n".join([*map(_promises, fleet.deployments), *_divided(fleet)]),
-        "## How to check it",
-        f"A replica is ready when `curl -f http://SERVER:PORT{specs[0].health_path}` succeeds. Then send the planned "
-        "rate with the planned input and output tokens for long enough that the tail shows (p99 needs thousands of "
-        "requests), and compare TTFT and TPOT at the client with the targets above.",
-    ]
-
-
-def _divided(fleet: Fleet) -> list[str]:
-    """A line for each service that several deployments share, since nothing here divides its traffic."""
-    names = [launched.service for launched in fleet.deployments]
-    return [
-        f"- {markdown_text(one_line(name))} is served by {names.count(name)} deployments, each with an address of its "
-        "own: send each the requests and the rate above."
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
-    ]
+    return page(f"Launch of {name_text(fleet.name)}", sections)
 
 
 def _router_text(specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec]) -> str:
@@ -290,15 +223,3 @@ def _router_text(specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec]) -> 
         else:
             lines.append(f"- {names}: `{router.name}`, at port {router.port}; it asks for the URLs of the replicas.")
     return "\n".join(lines)
-
-
-def _promises(launched: LaunchedDeployment) -> str:
-    rate = significant(launched.workload.arrivals.rate_per_s)
-    targets = ", ".join(
-        f"{target.name} of at most {with_unit(target.threshold_s, target.metric)}" for target in launched.slo.targets
-    )
-    lengths = launched.workload.lengths
-    return (
-        f"- {markdown_text(one_line(launched.service))}: {rate} requests/s of {significant(lengths.mean_input)} input "
-        f"and {significant(lengths.mean_output)} output tokens on average; {targets or 'no latency targets'}."
-    )

@@ -45,34 +45,34 @@ def server_words(config: ReplicaConfig) -> ServerWords:
     if servers == 1:
         return ServerWords()
     if gpus % servers:
-        raise _refused(config, f"does not spread evenly over {servers} servers of {room} GPUs")
+        raise _split_refused(config, f"does not spread evenly over {servers} servers of {room} GPUs")
     engine = config.engine.id
     by_rank = config.parallelism.dp > 1 and bool(words_of(engine, "data_parallel_servers"))
     knob = "data_parallel_servers" if by_rank else "servers"
     words = words_of(engine, knob)
     if not words:
-        raise _refused(
+        raise _split_refused(
             config,
             f"is more than the {room} GPUs of a server, and {config.engine.name} has no verified way to span several",
         )
     if by_rank and config.parallelism.dp % servers:
-        raise _refused(config, f"does not put whole data-parallel ranks on {servers} servers")
+        raise _split_refused(config, f"does not put whole data-parallel ranks on {servers} servers")
     ranks = config.parallelism.dp // servers if by_rank else 1
-    filled = tuple(word.replace("{servers}", str(servers)).replace("{local}", str(ranks)) for word in words)
-    return ServerWords(filled, words_of(engine, f"further_{knob}"), ranks)
+    every = tuple(word.replace("{servers}", str(servers)).replace("{local}", str(ranks)) for word in words)
+    return ServerWords(every, words_of(engine, f"further_{knob}"), ranks)
 
 
-def _refused(config: ReplicaConfig, bound: str) -> UnsupportedFeatureError:
+def _split_refused(config: ReplicaConfig, bound: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         "parallelism", config.parallelism.gpus, bound, "launch it by hand, or use smaller degrees"
     )
 
 
-def filled(words: tuple[str, ...], places: Mapping[str, str]) -> list[str]:
+def filled_words(words: tuple[str, ...], places: Mapping[str, str]) -> list[str]:
     """Words with the places of a server filled in.
 
-    >>> filled(("--node-rank", "{rank}", "--dist-init-addr", "{leader}:20000"), {"{rank}": "$R", "{leader}": "$L"})
-    ['--node-rank', '$R', '--dist-init-addr', '$L:20000']
+    >>> filled_words(("--node-rank", "{rank}", "--init", "{leader}:20000"), {"{rank}": "$R", "{leader}": "$L"})
+    ['--node-rank', '$R', '--init', '$L:20000']
     """
     texts = list(words)
     for place, text in places.items():
@@ -88,6 +88,6 @@ def shell_words(words: tuple[str, ...], ranks_each: int, rank: str, leader: str)
     """
     places = {RANK: f"${{{rank}}}", LEADER: f"${{{leader}}}", FIRST_RANK: f"$(({rank} * {ranks_each}))"}
     return [
-        f'"{filled((word,), places)[0]}"' if any(place in word for place in places) else shlex.quote(word)
+        f'"{filled_words((word,), places)[0]}"' if any(place in word for place in places) else shlex.quote(word)
         for word in words
     ]

@@ -16,25 +16,23 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import yaml
-
 from planner.core import InputError, UnsupportedFeatureError, markdown_text
 from planner.engine import ReplicaConfig
-from planner.launch.escaping import one_line
+from planner.launch.escaping import yaml_text
 from planner.launch.fleet import Fleet
+from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.scripts import config_files, shell_script
 from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
 from planner.llm import LlmSpec, weight_bytes
 from planner.presets import preset
 from planner.serving import Role, Router
 
-README_NAME = "README.md"
 POLICIES = {Router.ROUND_ROBIN: "round_robin", Router.LEAST_REQUESTS: "least_load"}
 """What SkyServe calls a router; its least load is the fewest requests that it has not answered yet."""
 STARTUP_S = 1800
-"""For how long a failing probe is ignored while a replica starts [s]: weights of hundreds of GB are fetched first."""
+"""For how long a failing probe is ignored while a replica starts [s]. A choice: hundreds of GB are fetched first."""
 SPARE_GB = 150
-"""Disk besides the weights [GB]: the image of an engine takes tens of GB, and the system its share (assumed)."""
+"""Disk besides the weights [GB]. Assumed: the image of an engine takes tens of GB, and the system its share."""
 
 
 @cache
@@ -65,19 +63,8 @@ def files(fleet: Fleet) -> dict[str, str]:
     specs = launch_specs(fleet)
     configs = [launched.deployment.pools[0].config for launched in fleet.deployments]
     tasks = {task_name(spec): _task(spec, config) for spec, config in zip(specs, configs, strict=True)}
-    texts = {name: yaml.dump(task, Dumper=_Dumper, sort_keys=False, width=120) for name, task in tasks.items()}
+    texts = {name: yaml_text([task]) for name, task in tasks.items()}
     return {**texts, **config_files(specs), README_NAME: _readme(fleet, specs)}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
 
 
 def task_name(spec: LaunchSpec) -> str:
@@ -146,21 +133,26 @@ def _run(spec: LaunchSpec) -> str:
 
 def _readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
     rows = [
-        f"| {task_name(spec)} | {markdown_text(one_line(spec.service))} | {spec.replicas:,} | "
-        f"{spec.gpus_each} x {accelerators()[spec.sku]} | {spec.servers} | {POLICIES[Router(spec.router)]} |"
+        (
+            task_name(spec),
+            name_text(spec.service),
+            f"{spec.replicas:,}",
+            f"{spec.gpus_each} x {accelerators()[spec.sku]}",
+            spec.servers,
+            POLICIES[Router(spec.router)],
+        )
         for spec in specs
     ]
-    parts = [
-        f"# {markdown_text(one_line(fleet.name))} on SkyServe",
+    sections = [
         "`sky serve up FILE --secret HF_TOKEN` starts a service, in the folder of the file; `sky serve status` shows "
         "its endpoint. Replica numbers are fixed: they are the plan's. Prices were planned for one provider and term: "
         "add `infra` (and `use_spot: true` for spot) to `resources`, or SkyPilot takes what is cheapest where you have "
         "credentials.",
-        "\n".join([_HEAD, *rows]),
+        markdown_rows(_HEAD, rows),
         "## Notes",
-        "\n".join(f"- {note}" for note in dict.fromkeys(note for spec in specs for note in _notes(spec))),
+        bullets(note for spec in specs for note in _notes(spec)),
     ]
-    return "\n\n".join(parts) + "\n"
+    return page(f"{name_text(fleet.name)} on SkyServe", sections)
 
 
 _HEAD = (
@@ -175,6 +167,5 @@ def _notes(spec: LaunchSpec) -> list[str]:
         f"servers of {spec.node_gpus}. Clouds do not rent every number."
     ]
     if not spec.model:
-        words = markdown_text(one_line(spec.checkpoint))
-        notes.append(f"`{task_name(spec)}`: give `--env MODEL=...`, a checkpoint of {words}.")
+        notes.append(f"`{task_name(spec)}`: give `--env MODEL=...`, a checkpoint of {name_text(spec.checkpoint)}.")
     return [*notes, *(markdown_text(note) for note in spec.notes)]

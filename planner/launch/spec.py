@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig
-from planner.launch.engine_options import needs_of, require_own_schedule, weights_need, written_for
+from planner.launch.engine_options import chosen_options, rendered_options, require_own_schedule, weights_source
 from planner.launch.escaping import slug
 from planner.launch.flags import engine_flags, only_of, rows_of, word_of
 from planner.launch.fleet import Fleet, LaunchedDeployment
@@ -97,6 +98,11 @@ class LaunchSpec:
         return f"{self.name}.config.yaml"
 
     @property
+    def deployment_name(self) -> str:
+        """Of the deployment it belongs to, as an object; it starts with a letter."""
+        return f"llm-{self.deployment + 1:02d}-{slug(self.service)}"
+
+    @property
     def servers(self) -> int:
         """Servers that one replica spans."""
         return -(-self.gpus // self.node_gpus)
@@ -126,6 +132,11 @@ def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
     return tuple(specs)
 
 
+def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
+    """Pools grouped by the deployment they belong to."""
+    return [tuple(pools) for _, pools in groupby(specs, key=lambda spec: spec.deployment)]
+
+
 def _require_one_engine(launched: LaunchedDeployment) -> None:
     engines = sorted({pool.config.engine.name for pool in launched.deployment.pools})
     if len(engines) > 1:
@@ -147,12 +158,13 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
     """
     chosen = launched.deployment.pools[pool]
     config, engine = chosen.config, chosen.config.engine.id
-    _require_hand_over(chosen)
+    _require_kv_transfer(chosen)
     require_own_schedule(config)
-    weights, checkpoint = weights_need(config.llm, config.precision, engine)
+    weights = weights_source(config.llm, config.precision, engine)
     longest = launched.workload.lengths.max_total
-    written = written_for(config, [*needs_of(config, chosen.role, longest), *([weights] if weights else [])])
-    is_repository = REPOSITORY.fullmatch(config.llm.name) is not None and not checkpoint
+    options = [*chosen_options(config, chosen.role, longest), *([weights.option] if weights.option else [])]
+    rendered = rendered_options(config, options)
+    is_repository = REPOSITORY.fullmatch(config.llm.name) is not None and not weights.checkpoint
     return LaunchSpec(
         name=f"{number + 1:02d}-{slug(launched.service)}-{chosen.role.value}",
         service=launched.service,
@@ -161,14 +173,14 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         engine_version=config.engine.version,
         image=_image(config),
         command=tuple(shlex.split(only_of(engine, "command"))),
-        flags=tuple(written.flags),
-        environment=tuple(written.environment),
-        address_variables=tuple(written.address_variables),
+        flags=tuple(rendered.flags),
+        environment=tuple(rendered.environment),
+        address_variables=tuple(rendered.address_variables),
         server_words=server_words(config),
-        configuration=written.configuration,
-        config_flag=only_of(engine, "config_file") if written.configuration else "",
+        configuration=rendered.configuration,
+        config_flag=only_of(engine, "config_file") if rendered.configuration else "",
         model=config.llm.name if is_repository else "",
-        checkpoint=f"{config.llm.name} with {checkpoint}" if checkpoint else config.llm.name,
+        checkpoint=f"{config.llm.name} with {weights.checkpoint}" if weights.checkpoint else config.llm.name,
         role=chosen.role,
         deployment=deployment,
         weights=config.precision.weights,
@@ -195,15 +207,15 @@ def _image(config: ReplicaConfig) -> str:
     usual = only_of(engine, "image")
     if sku.vendor == NVIDIA:
         return usual
-    found = word_of(engine, f"image={sku.architecture}") or word_of(engine, f"image={sku.vendor}")
-    if not found:
+    image = word_of(engine, f"image={sku.architecture}") or word_of(engine, f"image={sku.vendor}")
+    if not image:
         bound = f"is a {sku.architecture} GPU of {sku.vendor}, for which {config.engine.name} has no verified image"
         raise UnsupportedFeatureError("sku", sku.id, bound, "launch it by hand, or plan with NVIDIA GPUs")
-    return found
+    return image
 
 
-def _require_hand_over(pool: Pool) -> None:
-    """Refuse prefill and decode pools on GPUs for which no hand-over of KV caches is documented."""
+def _require_kv_transfer(pool: Pool) -> None:
+    """Refuse prefill and decode pools on GPUs for which no KV transfer is documented."""
     engine, sku = pool.config.engine, pool.config.sku
     if pool.role is Role.MIXED or sku.vendor == NVIDIA or rows_of(engine.id, f"disaggregated={sku.vendor}"):
         return

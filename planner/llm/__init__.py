@@ -8,6 +8,7 @@ from planner.llm import hf_config
 from planner.llm.hub import load_from_hub
 from planner.llm.layers import (
     BYTES_PER_VALUE,
+    Attention,
     DenseFeedForward,
     GroupedQueryAttention,
     LatentAttention,
@@ -23,15 +24,14 @@ from planner.llm.layers import (
     feed_forward_weights,
     shared_expert_weights,
 )
+from planner.llm.load import list_llms, load_llm
 from planner.llm.sizes import (
     active_parameters,
     embedding_parameters,
     kv_bytes_per_token,
     kv_window_bytes,
     linear_parameters,
-    list_llms,
     lm_head_weights,
-    load_llm,
     parameters,
     state_bytes,
     weight_bytes,
@@ -40,6 +40,7 @@ from planner.llm.spec import LlmSpec
 
 __all__ = [
     "BYTES_PER_VALUE",
+    "Attention",
     "DenseFeedForward",
     "GroupedQueryAttention",
     "LatentAttention",

@@ -1,7 +1,7 @@
 """Read a Hugging Face ``config.json`` safely: the file, its typed fields, its unmodelled features, its context.
 
 Knows JSON and key names; what the shapes mean is in `planner.llm.hf_layers`. Key names and class defaults are those of
-the configuration classes of Hugging Face Transformers 4.57 (``configuration_<model_type>.py``). Every complaint is an
+the configuration classes of Hugging Face Transformers 4.57 (``configuration_<model_type>.py``). Every error is an
 `InputError` in one line; a feature that would change a count is an `UnsupportedFeatureError`, never ignored.
 """
 
@@ -61,6 +61,7 @@ def read_quantisation(path: str | Path) -> dict[str, object] | None:
 
 
 def _parsed(raw: bytes, path: str) -> dict[str, object]:
+    """The JSON object in a file's content. Raises InputError for anything else."""
     try:
         value = json.loads(raw)
     except ValueError as error:
@@ -236,7 +237,7 @@ FULL_ATTENTION = "full_attention"
 _FULL_ATTENTION_CODE = 1
 """Entry of MiniMax's ``attn_type_list`` for softmax attention; 0 is lightning (linear) attention."""
 
-_WINDOW_IS_OPT_IN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next")
+_OPT_IN_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next")
 """Families whose ``sliding_window`` counts only with ``use_sliding_window`` (default false)."""
 
 
@@ -269,12 +270,14 @@ def refuse_unmodelled(fields: ConfigFields, supported: Mapping[str, Collection[F
     model_type = fields.text("model_type")
     fix = f"use a model of one of the families {', '.join(supported)}"
     modelled = supported.get(model_type or "", ())
-    found = _marked(fields.values) + _layer_types(fields) + _sliding_window(fields)
-    features = [(key, feature) for key, feature in found if feature not in modelled]
-    if features:
-        key, named = features[0][0], list(dict.fromkeys(feature.value for _, feature in features))
+    features = _marked_features(fields.values) + _layer_type_features(fields)
+    if sliding_window(fields):
+        features.append(("sliding_window", Feature.WINDOW))
+    unmodelled = [(key, feature) for key, feature in features if feature not in modelled]
+    if unmodelled:
+        key, names = unmodelled[0][0], list(dict.fromkeys(feature.value for _, feature in unmodelled))
         of_type = f" (model_type {shorten(model_type)})" if model_type else ""
-        bound = f"{_listed(named)} {'are' if len(named) > 1 else 'is'} not modelled{of_type}"
+        bound = f"{_enumerated(names)} {'are' if len(names) > 1 else 'is'} not modelled{of_type}"
         raise UnsupportedFeatureError(fields.path(key), fields.values.get(key), bound, fix)
     if model_type is None:
         raise InputError(fields.path("model_type"), "(missing)", "a decoder config names its family", fix)
@@ -292,20 +295,18 @@ def refuse_experts(fields: ConfigFields) -> None:
             )
 
 
-def _marked(values: Mapping[str, object]) -> list[tuple[str, Feature]]:
+def _marked_features(values: Mapping[str, object]) -> list[tuple[str, Feature]]:
+    """Features whose keys are set, each with its key."""
     return [(key, feature) for feature, keys in _MARKERS.items() for key in keys if values.get(key)]
 
 
-def _layer_types(fields: ConfigFields) -> list[tuple[str, Feature]]:
+def _layer_type_features(fields: ConfigFields) -> list[tuple[str, Feature]]:
+    """Features that the types of layers mean, each with its key."""
     kinds = [kind for kind in dict.fromkeys(fields.texts("layer_types")) if kind != FULL_ATTENTION]
-    found = [("layer_types", _LAYER_TYPES.get(kind, Feature.OTHER_LAYERS)) for kind in kinds]
+    features = [("layer_types", _LAYER_TYPES.get(kind, Feature.OTHER_LAYERS)) for kind in kinds]
     if fields.layer_indices("attn_type_list") - {_FULL_ATTENTION_CODE}:
-        found.append(("attn_type_list", Feature.LINEAR))
-    return found
-
-
-def _sliding_window(fields: ConfigFields) -> list[tuple[str, Feature]]:
-    return [("sliding_window", Feature.WINDOW)] if sliding_window(fields) else []
+        features.append(("attn_type_list", Feature.LINEAR))
+    return features
 
 
 def sliding_window(fields: ConfigFields) -> int:
@@ -314,7 +315,7 @@ def sliding_window(fields: ConfigFields) -> int:
     Raises:
         InputError: malformed fields. UnsupportedFeatureError: position scaling that is not modelled.
     """
-    if not fields.flag("use_sliding_window", default=fields.text("model_type") not in _WINDOW_IS_OPT_IN):
+    if not fields.flag("use_sliding_window", default=fields.text("model_type") not in _OPT_IN_WINDOW_FAMILIES):
         return 0
     window = fields.optional_size("sliding_window")
     if window is None:
@@ -323,15 +324,18 @@ def sliding_window(fields: ConfigFields) -> int:
     return 0 if bounded and window >= context_tokens(fields) else window
 
 
-def _listed(words: Sequence[str]) -> str:
+def _enumerated(words: Sequence[str]) -> str:
+    """Words in a sentence: "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 # ------------------------------------------------------------------------------------------------ context
 
-_ROPE_AS_GIVEN = ("default", "llama3", "longrope", "su", "mrope")
-_ROPE_SCALED = ("linear", "dynamic", "yarn")
-_CONTEXT_INCLUDES_SCALING = ("gemma3_text",)
+_ROPE_CONTEXT_AS_STATED = ("default", "llama3", "longrope", "su", "mrope")
+"""Position scaling whose ``max_position_embeddings`` is the context already."""
+_ROPE_CONTEXT_TIMES_FACTOR = ("linear", "dynamic", "yarn")
+"""Position scaling that multiplies it by ``factor``."""
+_SCALED_CONTEXT_FAMILIES = ("gemma3_text",)
 """Families whose ``max_position_embeddings`` is the scaled length already (vLLM, ``get_and_verify_max_len``)."""
 
 
@@ -351,13 +355,13 @@ def context_tokens(fields: ConfigFields) -> int:
     """
     context = fields.optional_size("model_max_length") or fields.size("max_position_embeddings")
     rope = fields.section("rope_scaling") or fields.section("rope_parameters")
-    if rope is None or fields.text("model_type") in _CONTEXT_INCLUDES_SCALING:
+    if rope is None or fields.text("model_type") in _SCALED_CONTEXT_FAMILIES:
         return context
     kind = rope.text("rope_type") or rope.text("type") or "default"
-    if kind in _ROPE_AS_GIVEN:
+    if kind in _ROPE_CONTEXT_AS_STATED:
         return context
-    if kind not in _ROPE_SCALED:
-        fix = f"use one of {', '.join(_ROPE_AS_GIVEN + _ROPE_SCALED)}"
+    if kind not in _ROPE_CONTEXT_TIMES_FACTOR:
+        fix = f"use one of {', '.join(_ROPE_CONTEXT_AS_STATED + _ROPE_CONTEXT_TIMES_FACTOR)}"
         raise UnsupportedFeatureError(rope.path("rope_type"), kind, "this position scaling is not modelled", fix)
     if kind == "yarn":
         context = rope.optional_size("original_max_position_embeddings") or context

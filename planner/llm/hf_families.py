@@ -7,7 +7,7 @@ it; the arrangements of blocks a row names are read in `planner.llm.hf_layers`. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from planner.core import UnsupportedFeatureError
@@ -35,18 +35,22 @@ from planner.llm.hf_layers import (
     qwen_experts,
     same_attention,
 )
-from planner.llm.layers import Attention, FeedForward, LayerGroup, NormKind
-
-Layers = Sequence[tuple[Attention | None, FeedForward | None]]
-"""Attention and feed-forward of each decoder layer, in order."""
+from planner.llm.layers import DecoderLayers, LayerGroup, NormKind
 
 
-class Family(NamedTuple):
+class ModelFamily(NamedTuple):
     """What a ``model_type`` fixes beside the sizes in its config.
 
-    `tied` is the default of ``tie_word_embeddings``, `models` what a config of this family may ask for, `defaults` are
-    class defaults of fields that published configs leave out. `position_offset` is set for learned positions: rows of
-    their table before position 0.
+    Attributes:
+        feed_forwards: reader of the feed-forward blocks.
+        attentions: reader of the attention blocks.
+        attention: what is fixed about attention.
+        models: features that a config of this family may ask for.
+        tied: default of ``tie_word_embeddings``.
+        norm: kind of norm.
+        norms_per_layer: norms over the hidden channels in a layer.
+        defaults: class defaults of fields that published configs leave out.
+        position_offset: rows of the table of learned positions before position 0; None without such a table.
     """
 
     feed_forwards: Callable[[ConfigFields], FeedForwards] = gated_layers
@@ -74,19 +78,19 @@ _GEMMA_DEFAULTS = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "s
 _GEMMA_DEFAULTS |= {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
 _MISTRAL_WINDOW = {"sliding_window": 4096}
 
-_QWEN3_DENSE = Family(attentions=late_windows, attention=_QWEN3, models=_LOCAL_AND_GLOBAL)
-_QWEN3_MOE = Family(qwen_experts, late_windows, _QWEN3, _LOCAL_AND_GLOBAL)
-_QWEN3_HYBRID = Family(qwen_experts, linear_and_full, _GATED_QWEN, _DELTA_NET)
-_DEEPSEEK_MOE = Family(deepseek_experts, latent_attention, models=_DEEPSEEK)
+_QWEN3_DENSE = ModelFamily(attentions=late_windows, attention=_QWEN3, models=_LOCAL_AND_GLOBAL)
+_QWEN3_MOE = ModelFamily(qwen_experts, late_windows, _QWEN3, _LOCAL_AND_GLOBAL)
+_QWEN3_HYBRID = ModelFamily(qwen_experts, linear_and_full, _GATED_QWEN, _DELTA_NET)
+_DEEPSEEK_MOE = ModelFamily(deepseek_experts, latent_attention, models=_DEEPSEEK)
 
-FAMILIES: dict[str, Family] = {
-    "llama": Family(attention=_FLAGGED_BIAS),
-    "mistral": Family(attention=_FLAGGED_BIAS._replace(required=_KV), models=_WINDOW, defaults=_MISTRAL_WINDOW),
-    "mixtral": Family(local_experts, attention=AttentionTraits(required=_KV), models=_WINDOW),
-    "qwen2": Family(
+FAMILIES: dict[str, ModelFamily] = {
+    "llama": ModelFamily(attention=_FLAGGED_BIAS),
+    "mistral": ModelFamily(attention=_FLAGGED_BIAS._replace(required=_KV), models=_WINDOW, defaults=_MISTRAL_WINDOW),
+    "mixtral": ModelFamily(local_experts, attention=AttentionTraits(required=_KV), models=_WINDOW),
+    "qwen2": ModelFamily(
         attentions=late_windows, attention=AttentionTraits(qkv_bias=True, required=_KV), models=_LOCAL_AND_GLOBAL
     ),
-    "qwen2_moe": Family(
+    "qwen2_moe": ModelFamily(
         qwen_experts,
         late_windows,
         AttentionTraits(qkv_bias=True, required=_KV),
@@ -97,23 +101,25 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_text": _QWEN3_DENSE,
     "qwen3_vl_moe_text": _QWEN3_MOE,
     "qwen3_next": _QWEN3_HYBRID,
-    "qwen3_5_text": Family(attentions=linear_and_full, attention=_GATED_QWEN, models=_DELTA_NET),
+    "qwen3_5_text": ModelFamily(attentions=linear_and_full, attention=_GATED_QWEN, models=_DELTA_NET),
     "qwen3_5_moe_text": _QWEN3_HYBRID,
-    "phi3": Family(models=_WINDOW),
-    "cohere": Family(
+    "phi3": ModelFamily(models=_WINDOW),
+    "cohere": ModelFamily(
         attention=_FLAGGED_BIAS._replace(qk_norm=QkNorm.PER_HEAD, qk_norm_flag="use_qk_norm"),
         tied=True,
         norm=NormKind.LAYER_WITHOUT_BIAS,
         norms_per_layer=1,
     ),
-    "opt": Family(
+    "opt": ModelFamily(
         opt_layers,
         attention=AttentionTraits(qkv_bias=True, output_bias=True),
         tied=True,
         norm=NormKind.LAYER,
         position_offset=2,
     ),
-    "minimax_m2": Family(corrected_experts, attention=AttentionTraits(qk_norm=QkNorm.PER_HEAD, required=_KV_AND_HEAD)),
+    "minimax_m2": ModelFamily(
+        corrected_experts, attention=AttentionTraits(qk_norm=QkNorm.PER_HEAD, required=_KV_AND_HEAD)
+    ),
     "deepseek_v2": _DEEPSEEK_MOE,
     "deepseek_v3": _DEEPSEEK_MOE,
     "kimi_k2": _DEEPSEEK_MOE,
@@ -123,14 +129,14 @@ FAMILIES: dict[str, Family] = {
     "glm_moe_dsa": _DEEPSEEK_MOE._replace(
         attention=AttentionTraits(index_heads=32), models=_DEEPSEEK | {Feature.SPARSE_INDEX}
     ),
-    "glm4_moe": Family(
+    "glm4_moe": ModelFamily(
         deepseek_experts,
         attention=AttentionTraits(
             qkv_bias="attention_bias", qk_norm=QkNorm.SHARED, qk_norm_flag="use_qk_norm", required=_KV_AND_HEAD
         ),
         models=frozenset({Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
     ),
-    "gemma2": Family(
+    "gemma2": ModelFamily(
         attentions=alternating_windows,
         attention=_FLAGGED_BIAS._replace(required=_KV_AND_HEAD),
         models=_LOCAL_AND_GLOBAL,
@@ -138,7 +144,7 @@ FAMILIES: dict[str, Family] = {
         norms_per_layer=4,
         defaults={"sliding_window": 4096},
     ),
-    "gemma3_text": Family(
+    "gemma3_text": ModelFamily(
         attentions=periodic_windows,
         attention=_FLAGGED_BIAS._replace(qk_norm=QkNorm.SHARED),
         models=_LOCAL_AND_GLOBAL,
@@ -146,27 +152,27 @@ FAMILIES: dict[str, Family] = {
         norms_per_layer=4,
         defaults=_GEMMA_DEFAULTS,
     ),
-    "gpt_oss": Family(
+    "gpt_oss": ModelFamily(
         biased_experts,
         alternating_windows,
         _FLAGGED_BIAS._replace(sinks=True, required=_KV_AND_HEAD),
         _LOCAL_AND_GLOBAL,
         defaults={"sliding_window": 128, "attention_bias": True},
     ),
-    "llama4_text": Family(
+    "llama4_text": ModelFamily(
         interleaved_experts,
         chunked_attention,
         _FLAGGED_BIAS._replace(required=_KV_AND_HEAD),
         frozenset({Feature.CHUNKED, Feature.INTERLEAVED, Feature.HYBRID}),
     ),
-    "nemotron_h": Family(
+    "nemotron_h": ModelFamily(
         nemotron_feed_forwards,
         nemotron_attentions,
         _FLAGGED_BIAS._replace(required=_KV),
         frozenset({Feature.STATE_SPACE, Feature.SHARED_EXPERTS}),
         norms_per_layer=1,
     ),
-    "mimo": Family(attentions=late_windows, attention=AttentionTraits(qkv_bias=True), models=_LOCAL_AND_GLOBAL),
+    "mimo": ModelFamily(attentions=late_windows, attention=AttentionTraits(qkv_bias=True), models=_LOCAL_AND_GLOBAL),
 }
 """Families by ``model_type``. OPT's offset of 2 is ``OPTLearnedPositionalEmbedding`` in ``modeling_opt.py``; the index
 heads of DeepSeek-V3.2 and GLM-5 are ``index_n_heads`` of ``DeepseekV32Config`` and ``GlmMoeDsaConfig``."""
@@ -181,14 +187,14 @@ def with_defaults(fields: ConfigFields) -> ConfigFields:
     return ConfigFields({**family.defaults, **fields.values}, fields.prefix) if family else fields
 
 
-def learned_positions(fields: ConfigFields, family: Family) -> int:
+def learned_positions(fields: ConfigFields, family: ModelFamily) -> int:
     """Rows of the learned position table, 0 for rotary positions. Raises `InputError`."""
     if family.position_offset is None:
         return 0
     return fields.size("max_position_embeddings") + family.position_offset
 
 
-def decoder_layers(fields: ConfigFields, family: Family) -> Layers:
+def decoder_layers(fields: ConfigFields, family: ModelFamily) -> DecoderLayers:
     """The blocks of every decoder layer of a config, in order.
 
     Raises:
@@ -203,15 +209,15 @@ def decoder_layers(fields: ConfigFields, family: Family) -> Layers:
     return list(zip(attentions, family.feed_forwards(fields), strict=True))
 
 
-def layer_groups(layers: Layers) -> tuple[LayerGroup, ...]:
-    """Layers of one shape together, in the order in which shapes first appear. Raises nothing."""
+def layer_groups(layers: DecoderLayers) -> tuple[LayerGroup, ...]:
+    """DecoderLayers of one shape together, in the order in which shapes first appear. Raises nothing."""
     return tuple(
         LayerGroup(count=count, attention=attention, feed_forward=feed_forward)
         for (attention, feed_forward), count in Counter(layers).items()
     )
 
 
-def prediction_layers(fields: ConfigFields, layers: Layers) -> tuple[LayerGroup | None, int]:
+def prediction_layers(fields: ConfigFields, layers: DecoderLayers) -> tuple[LayerGroup | None, int]:
     """Layer and number of the multi-token-prediction modules: ``num_nextn_predict_layers``, ``mtp_num_hidden_layers``.
 
     A module repeats the last decoder layer (DeepSeek-AI 2024, arXiv:2412.19437, sec. 2.2); none for a model whose last

@@ -1,8 +1,8 @@
 """Attention and feed-forward blocks of each decoder layer, read from the fields of a ``config.json``.
 
-One reader per way of arranging blocks; which family reads which is in `planner.llm.hf_families`. Arrangements and class
-defaults are those of ``modeling_<model_type>.py`` and ``configuration_<model_type>.py`` in Hugging Face Transformers.
-A reader returns one entry per layer, in order; layers of one kind share one object.
+One reader for each arrangement of blocks; which family reads which is in `planner.llm.hf_families`. Arrangements and
+class defaults are those of ``modeling_<model_type>.py`` and ``configuration_<model_type>.py`` in Hugging Face
+Transformers. A reader returns one entry per layer, in order; layers of one kind share one object.
 """
 
 from __future__ import annotations
@@ -42,8 +42,15 @@ class QkNorm(StrEnum):
 class AttentionTraits(NamedTuple):
     """What a family fixes about its attention beside the sizes in its config.
 
-    A bias given as text is the name of the flag in the config. `required` names fields whose class default is a number
-    of another model, so that absence is no information. `index_heads` is the class default of a sparse index.
+    Attributes:
+        qkv_bias: of the query, key and value projections; text is the name of the flag in the config.
+        output_bias: of the output projection, likewise.
+        qk_norm: norms on queries and keys.
+        qk_norm_flag: name of the flag in the config that turns them on; None = always on.
+        sinks: a learned logit per head joins the softmax.
+        output_gate: the query projection is doubled by a gate.
+        index_heads: class default of a sparse index; 0 = the family has none.
+        required: fields whose class default is a number of another model, so that their absence says nothing.
     """
 
     qkv_bias: bool | str = False
@@ -90,6 +97,7 @@ def periodic_windows(fields: ConfigFields, traits: AttentionTraits) -> Attention
 
 
 def _local_and_global(fields: ConfigFields, traits: AttentionTraits, local: Callable[[int], bool]) -> Attentions:
+    """``layer_types``, else windowed attention in the layers whose number is `local`."""
     return _by_type(
         fields,
         lambda layer: "sliding_attention" if local(layer) else FULL_ATTENTION,
@@ -181,6 +189,7 @@ def _by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping
 
 
 def _grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 0) -> GroupedQueryAttention:
+    """Grouped-query attention of the sizes in a config."""
     for name in traits.required:
         if name not in fields.values:
             raise InputError(fields.path(name), "(missing)", "this family needs it", "add it from the model's config")
@@ -210,6 +219,7 @@ def _grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 
 
 
 def _bias(fields: ConfigFields, bias: bool | str) -> bool:
+    """Whether there is a bias, looked up where it is named by a flag."""
     return fields.flag(bias, default=False) if isinstance(bias, str) else bias
 
 
@@ -254,7 +264,7 @@ def qwen_experts(fields: ConfigFields) -> FeedForwards:
     shared = fields.count("shared_expert_intermediate_size")
     sparse = [(layer + 1) % step == 0 and layer not in dense_only for layer in range(layers)]
     experts = _experts(fields, "num_experts", "moe_intermediate_size", shared) if any(sparse) else None
-    return _mixed(fields, sparse, experts)
+    return _dense_and_sparse(fields, sparse, experts)
 
 
 def deepseek_experts(fields: ConfigFields) -> FeedForwards:
@@ -268,7 +278,7 @@ def deepseek_experts(fields: ConfigFields) -> FeedForwards:
     experts = _experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
     corrected = fields.text("model_type") != "deepseek_v2"
     experts = experts.model_copy(update={"router_bias": corrected, "shared_gate": False})
-    return _mixed(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
+    return _dense_and_sparse(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
 
 
 def interleaved_experts(fields: ConfigFields) -> FeedForwards:
@@ -279,20 +289,22 @@ def interleaved_experts(fields: ConfigFields) -> FeedForwards:
     experts = _experts(fields, "num_local_experts", "intermediate_size", size)
     experts = experts.model_copy(update={"shared_gate": False})
     sparse = [layer in named if named else (layer + 1) % step == 0 for layer in range(layers)]
-    return _mixed(fields, sparse, experts, dense_key="intermediate_size_mlp")
+    return _dense_and_sparse(fields, sparse, experts, dense_key="intermediate_size_mlp")
 
 
-def _mixed(
+def _dense_and_sparse(
     fields: ConfigFields,
     sparse: Sequence[bool],
     experts: MoeFeedForward | None,
     dense_key: str = "intermediate_size",
 ) -> FeedForwards:
+    """The experts in sparse layers, a dense block in the others."""
     dense = None if all(sparse) else DenseFeedForward(intermediate=fields.size(dense_key))
     return [experts if is_sparse else dense for is_sparse in sparse]
 
 
 def _experts(fields: ConfigFields, count_key: str, size_key: str, shared: int = 0) -> MoeFeedForward:
+    """Gated experts; `shared` is the width of all shared experts together."""
     return MoeFeedForward(
         experts=fields.size(count_key),
         experts_per_token=fields.size("num_experts_per_tok"),
@@ -308,7 +320,7 @@ _BLOCK_LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """Letters of ``hybrid_override_pattern`` for the words of ``layers_block_type``."""
 
 
-def _letters(fields: ConfigFields) -> str:
+def _block_letters(fields: ConfigFields) -> str:
     """One letter per layer of Nemotron-H: M state space, * attention, - dense feed-forward, E experts."""
     words, layers = fields.texts("layers_block_type"), layer_count(fields)
     pattern = fields.text("hybrid_override_pattern") or "".join(_BLOCK_LETTERS.get(word, "?") for word in words)
@@ -323,7 +335,7 @@ def _letters(fields: ConfigFields) -> str:
 
 def nemotron_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
     """State space, attention or neither in each layer of Nemotron-H."""
-    pattern = _letters(fields)
+    pattern = _block_letters(fields)
     kinds: dict[str, Attention] = {}
     if "M" in pattern:
         _refuse_projection_biases(fields)
@@ -343,7 +355,7 @@ def nemotron_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attent
 
 def nemotron_feed_forwards(fields: ConfigFields) -> FeedForwards:
     """Dense feed-forward, experts or neither in each layer of Nemotron-H; never gated (squared ReLU)."""
-    pattern = _letters(fields)
+    pattern = _block_letters(fields)
     kinds: dict[str, FeedForward] = {}
     if "-" in pattern:
         bias = fields.flag("mlp_bias", default=False)
@@ -356,6 +368,7 @@ def nemotron_feed_forwards(fields: ConfigFields) -> FeedForwards:
 
 
 def _refuse_projection_biases(fields: ConfigFields) -> None:
+    """Refuse state-space layers with other biases than Nemotron-H has."""
     for name, usual in (("use_bias", False), ("mamba_proj_bias", False), ("use_conv_bias", True)):
         if fields.flag(name, default=usual) is not usual:
             bound = f"only {json.dumps(usual)} is modelled (model_type nemotron_h)"

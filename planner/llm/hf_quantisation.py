@@ -2,8 +2,8 @@
 
 A method fixes a format for all matrices of the layers and lists modules it leaves alone. The lists are matched with
 the names of the matrices, and the result is told part by part (`planner.llm.layers.Part`): a part is in one format.
-Up to `MOST_STRAY` of the weights of the layers may be in another format than the rest of their part and are counted
-in it; more is refused. The LM head is taken to be in 16 bit, as all these methods leave it by default.
+Up to `MAX_STRAY_SHARE` of the weights of the layers may be in another format than the rest of their part and are
+counted in it; more is refused. The LM head is taken to be in 16 bit, as all these methods leave it by default.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from planner.core import InputError, UnsupportedFeatureError, shorten
 from planner.llm.hf_config import ConfigFields
 from planner.llm.layers import (
     Attention,
+    DecoderLayers,
     FeedForward,
     LinearAttention,
     MoeFeedForward,
@@ -31,20 +32,19 @@ from planner.llm.layers import (
     shared_expert_weights,
 )
 
-MOST_STRAY = 0.02
+MAX_STRAY_SHARE = 0.02
 """Largest share of the weights of the layers whose format may differ from that of the rest of their part."""
 
 Formats = tuple[Dtype, Dtype]
 """Formats of weights and activations."""
-Layers = Sequence[tuple[Attention | None, FeedForward | None]]
 
 _CHECKPOINT_DTYPE = {"float16": Dtype.FP16, "bfloat16": Dtype.BF16, "float32": Dtype.BF16}
 """16-bit format a checkpoint is served in. float32 checkpoints are served in 16 bits by default; BF16 here."""
-_GROUP_VALUES = {Dtype.INT4: 128, Dtype.FP4: 16}
+_VALUES_PER_SCALE = {Dtype.INT4: 128, Dtype.FP4: 16}
 """Weights that share one scale: what `planner.llm.layers.BYTES_PER_VALUE` assumes."""
-_MX_VALUES = 32
+_MX_VALUES_PER_SCALE = 32
 """Weights that share one scale in `Dtype.MXFP4`."""
-_BLOCK = (128, 128)
+_SCALE_BLOCK = (128, 128)
 """Weights that share one scale in `Dtype.FP8_BLOCK`."""
 _TENSOR_DTYPE: dict[tuple[str | None, int], Dtype] = {
     ("float", 8): Dtype.FP8,
@@ -54,7 +54,7 @@ _TENSOR_DTYPE: dict[tuple[str | None, int], Dtype] = {
 }
 _MODELOPT_DTYPE = {"FP8": Dtype.FP8, "NVFP4": Dtype.FP4}
 _UNQUANTISED_LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
-_NO_MATRIX_OF_A_LAYER = re.compile(
+_UNQUANTISED_MODULES = re.compile(
     r"lm_head|embed|norm|router|correction_bias|(^|[.*:])gate\$?\*?$|shared_expert_gate|conv1d|A_log|dt_bias|"
     r"mtp|nextn|eh_proj|shared_head|visi|visual|audio|projector|rotary"
 )
@@ -94,18 +94,18 @@ class _Pattern(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """What a module of a layer may be called in full, each and all in one text."""
+    """What a module of a layer may be called in full: each name, and all of them in one text."""
 
     each: tuple[str, ...]
     joined: str
 
     @classmethod
     def of(cls, layer: int, module: _Module) -> _Names:
-        each = tuple(f"{prefix}.{layer}.{name}" for prefix in _PREFIXES for name in module.names)
+        each = tuple(f"{prefix}.{layer}.{name}" for prefix in _LAYER_PREFIXES for name in module.names)
         return cls(each, "\n".join(each))
 
 
-def native_precision(fields: ConfigFields, layers: Layers, hidden: int) -> Precision:
+def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -> Precision:
     """The formats a checkpoint is stored and served in by default.
 
     Without ``quantization_config`` all are the 16-bit checkpoint type (BF16 when none is named). Known methods:
@@ -127,12 +127,13 @@ def native_precision(fields: ConfigFields, layers: Layers, hidden: int) -> Preci
     quantised = fields.section("quantization_config") or fields.section("compression_config")
     if quantised is None:
         return Precision(weights=base, activations=base, kv_cache=base)
-    scheme = _scheme(quantised, base)
-    tally = _tally(quantised, layers, hidden, scheme, base)
-    return _by_part(quantised, scheme, tally, base)
+    scheme = _read_scheme(quantised, base)
+    tally = _weights_by_format(quantised, layers, hidden, scheme, base)
+    return _precision_by_part(quantised, scheme, tally, base)
 
 
-def _scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
+def _read_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
+    """What a ``quantization_config`` says, by its method. Raises as `native_precision`."""
     method = quantised.text("quant_method")
     match method:
         case "fp8" | "fbgemm_fp8":
@@ -141,23 +142,24 @@ def _scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
         case "mxfp4":
             return _Scheme((_Group((Dtype.MXFP4, base)),), _cache_dtype(quantised, base), Part.EXPERTS)
         case "awq" | "gptq":
-            return _weight_only(quantised, base)
+            return _weight_only_scheme(quantised, base)
         case "modelopt":
-            return _modelopt(quantised.section("quantization") or quantised, base)
+            return _modelopt_scheme(quantised.section("quantization") or quantised, base)
         case "compressed-tensors":
-            return _compressed(quantised, base)
+            return _compressed_scheme(quantised, base)
     known = "fp8, fbgemm_fp8, mxfp4, compressed-tensors, modelopt, awq, gptq"
     raise UnsupportedFeatureError(quantised.path("quant_method"), method, f"is not modelled (known: {known})", _FIX)
 
 
 def _block_dtype(quantised: ConfigFields, block: tuple[int, ...]) -> Dtype:
-    if block not in ((), _BLOCK):
-        bound = f"fp8 is modelled with {_BLOCK[0]} x {_BLOCK[1]} values to a scale"
+    """FP8 with one scale for a tensor, or for each block of values."""
+    if block not in ((), _SCALE_BLOCK):
+        bound = f"fp8 is modelled with {_SCALE_BLOCK[0]} x {_SCALE_BLOCK[1]} values to a scale"
         raise UnsupportedFeatureError(quantised.path("weight_block_size"), list(block), bound, _FIX)
     return Dtype.FP8_BLOCK if block else Dtype.FP8
 
 
-def _weight_only(quantised: ConfigFields, base: Dtype) -> _Scheme:
+def _weight_only_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     """AWQ and GPTQ: 4-bit weights, or 8-bit ones (GPTQ only); ``group_size`` is 128 by default in both."""
     bits = quantised.size("bits")
     dtype = {("awq", 4): Dtype.INT4, ("gptq", 4): Dtype.INT4, ("gptq", 8): Dtype.INT8}.get(
@@ -172,7 +174,8 @@ def _weight_only(quantised: ConfigFields, base: Dtype) -> _Scheme:
     return _Scheme((_Group((dtype, base)),), base)
 
 
-def _modelopt(inner: ConfigFields, base: Dtype) -> _Scheme:
+def _modelopt_scheme(inner: ConfigFields, base: Dtype) -> _Scheme:
+    """ModelOpt: one algorithm for all matrices, and one for the KV cache."""
     algorithm = inner.text("quant_algo")
     dtype = _MODELOPT_DTYPE.get(algorithm or "")
     if dtype is None:
@@ -184,15 +187,16 @@ def _modelopt(inner: ConfigFields, base: Dtype) -> _Scheme:
     return _Scheme((_Group((dtype, dtype)),), _MODELOPT_DTYPE[cache] if cache else _cache_dtype(inner, base))
 
 
-def _compressed(quantised: ConfigFields, base: Dtype) -> _Scheme:
+def _compressed_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
+    """Compressed-tensors: groups of modules, each with its formats."""
     sparsity = quantised.section("sparsity_config")
     if sparsity is not None and sparsity.text("format") not in (None, "dense"):
         raise UnsupportedFeatureError(
             sparsity.path("format"), sparsity.text("format"), "sparse weights are not modelled", _FIX
         )
     section = quantised.section("config_groups")
-    if section is not None and len(section.values) > MOST_GROUPS:
-        bound = f"has more than {MOST_GROUPS} groups"
+    if section is not None and len(section.values) > MAX_FORMAT_GROUPS:
+        bound = f"has more than {MAX_FORMAT_GROUPS} groups"
         raise UnsupportedFeatureError(section.prefix, f"{len(section.values)} groups", bound, _FIX)
     groups = [_compressed_group(section, name, base) for name in section.values] if section is not None else []
     if not groups or (len({group.formats for group in groups}) > 1 and not all(group.targets for group in groups[1:])):
@@ -202,15 +206,16 @@ def _compressed(quantised: ConfigFields, base: Dtype) -> _Scheme:
 
 
 def _compressed_group(groups: ConfigFields, name: str, base: Dtype) -> _Group:
+    """One group of compressed-tensors."""
     group = groups.section(name) or ConfigFields({}, groups.path(name))
     weights = group.section("weights") or ConfigFields({}, group.path("weights"))
     activations = group.section("input_activations")
     targets = [target for target in group.texts("targets") if target != "Linear"]
-    if len(targets) > MOST_TARGETS:
-        bound = f"lists more than {MOST_TARGETS} modules"
+    if len(targets) > MAX_GROUP_TARGETS:
+        bound = f"lists more than {MAX_GROUP_TARGETS} modules"
         raise UnsupportedFeatureError(group.path("targets"), f"{len(targets)} modules", bound, _FIX)
     formats = _tensor_dtype(weights), base if activations is None else _tensor_dtype(activations)
-    return _Group(formats, tuple(_pattern(group, "targets", target) for target in targets))
+    return _Group(formats, tuple(_parsed_pattern(group, "targets", target) for target in targets))
 
 
 def _tensor_dtype(tensor: ConfigFields) -> Dtype:
@@ -222,67 +227,70 @@ def _tensor_dtype(tensor: ConfigFields) -> Dtype:
         raise UnsupportedFeatureError(tensor.path("num_bits"), bits, bound, _FIX)
     if dtype is Dtype.FP8 and tensor.text("strategy") == "block":
         return _block_dtype(tensor, tensor.integers("block_structure"))
-    if dtype is Dtype.FP4 and tensor.values.get("group_size") == _MX_VALUES:
+    if dtype is Dtype.FP4 and tensor.values.get("group_size") == _MX_VALUES_PER_SCALE:
         return Dtype.MXFP4
     _refuse_other_groups(tensor, dtype, tensor.values.get("group_size"))
     return dtype
 
 
 def _refuse_other_groups(tensor: ConfigFields, dtype: Dtype, group: object) -> None:
-    if dtype in _GROUP_VALUES and group != _GROUP_VALUES[dtype]:
-        bound = f"{dtype.value} is modelled with {_GROUP_VALUES[dtype]} values to a scale"
+    """Refuse a number of values to a scale that is not modelled."""
+    if dtype in _VALUES_PER_SCALE and group != _VALUES_PER_SCALE[dtype]:
+        bound = f"{dtype.value} is modelled with {_VALUES_PER_SCALE[dtype]} values to a scale"
         raise UnsupportedFeatureError(tensor.path("group_size"), group, bound, _FIX)
 
 
 def _cache_dtype(quantised: ConfigFields, base: Dtype) -> Dtype:
+    """Number format of the KV cache."""
     scheme = quantised.section("kv_cache_scheme")
     return base if scheme is None else _tensor_dtype(scheme)
 
 
 # ------------------------------------------------------------------------------------------------ lists of modules
 
-_MOST_REPEATS = 4
+_MAX_REPEATS = 4
 """Unbounded repeats in a regular expression of a list; published ones have three. More could take for ever."""
-_ODD = re.compile(r"\)[*+{]|\[\^?\[|--|&&|~~|\|\|")
+_UNSAFE_REGEX = re.compile(r"\)[*+{]|\[\^?\[|--|&&|~~|\|\|")
 """Repeated groups, which can take for ever, and set operations, whose meaning is to change."""
 
 
-MOST_ENTRIES = 5000
+MAX_LISTED_MODULES = 5000
 """Most entries of the lists of modules: the longest published ones name some ten modules of each of 94 layers."""
-MOST_GROUPS, MOST_TARGETS = 20, 500
+MAX_FORMAT_GROUPS, MAX_GROUP_TARGETS = 20, 500
 """Most groups of formats, and most entries of one of them: published ones have up to three of a few patterns."""
-MOST_EFFORT = 40_000
+MAX_MATCHING_WORK = 40_000
 """Most work of matching entries with modules, over all layers; one whole name in one layer counts 1. A list
 of 224 modules of a vision tower, of a model with 94 layers, makes 21,056."""
-_EFFORT = (1, 3, 9, 27)
-"""Work of a pattern with so many repeats; with more of them `_MUCH`."""
-_MUCH = 1000
+_WORK_BY_REPEATS = (1, 3, 9, 27)
+"""Work of a pattern with so many repeats; with more of them `_WORK_BEYOND`."""
+_WORK_BEYOND = 1000
 
 
-def _ignored(quantised: ConfigFields) -> tuple[_Pattern, ...]:
+def _ignored_patterns(quantised: ConfigFields) -> tuple[_Pattern, ...]:
+    """Modules that the method leaves alone."""
     inner = quantised.section("quantization")
     sections = (quantised, inner) if inner is not None else (quantised,)
-    listed = [(part, key, text) for part in sections for key in _UNQUANTISED_LISTS for text in part.texts(key)]
+    listed = [(section, key, text) for section in sections for key in _UNQUANTISED_LISTS for text in section.texts(key)]
     dynamic = quantised.section("dynamic")
-    if len(listed) + len(dynamic.values if dynamic is not None else ()) > MOST_ENTRIES:
-        bound = f"lists more than {MOST_ENTRIES} modules"
+    if len(listed) + len(dynamic.values if dynamic is not None else ()) > MAX_LISTED_MODULES:
+        bound = f"lists more than {MAX_LISTED_MODULES} modules"
         raise UnsupportedFeatureError(quantised.prefix, f"{len(listed)} modules", bound, _FIX)
-    found = [_pattern(*one) for one in listed]
+    patterns = [_parsed_pattern(section, key, text) for section, key, text in listed]
     for text in map(str, dynamic.values) if dynamic is not None else ():
         if not text.startswith("-:"):
             bound = "formats per module are not modelled"
             raise UnsupportedFeatureError(quantised.path("dynamic"), text, bound, _FIX)
-        found.append(_pattern(quantised, "dynamic", "re:" + text.removeprefix("-:")))
-    return tuple(dict.fromkeys(found))
+        patterns.append(_parsed_pattern(quantised, "dynamic", "re:" + text.removeprefix("-:")))
+    return tuple(dict.fromkeys(patterns))
 
 
-def _pattern(quantised: ConfigFields, key: str, text: str) -> _Pattern:
+def _parsed_pattern(quantised: ConfigFields, key: str, text: str) -> _Pattern:
     """A regular expression after ``re:``, a shell pattern if it has a star, else whole components of a dotted name.
 
     The name of a class of attention (``Llama4TextAttention``) is for all attention. Raises as `native_precision`.
     """
     if text.startswith("re:"):
-        return _Pattern(text, _regular(quantised, key, text.removeprefix("re:")))
+        return _Pattern(text, _compiled_regex(quantised, key, text.removeprefix("re:")))
     if re.search(r"experts\.\d", text):
         raise UnsupportedFeatureError(quantised.path(key), text, "single experts are not modelled", _FIX)
     if re.fullmatch(r"[A-Z]\w*Attention", text):
@@ -292,9 +300,10 @@ def _pattern(quantised: ConfigFields, key: str, text: str) -> _Pattern:
     return _Pattern(text, re.compile(rf"(?:^|\.){re.escape(text)}(?:\.|$)").search, whole=True)
 
 
-def _regular(quantised: ConfigFields, key: str, text: str) -> Callable[[str], object]:
-    if len(re.findall(r"[*+}]", text)) > _MOST_REPEATS or _ODD.search(text):
-        bound = f"only plain regular expressions with up to {_MOST_REPEATS} repeats are read"
+def _compiled_regex(quantised: ConfigFields, key: str, text: str) -> Callable[[str], object]:
+    """A regular expression that ends in time. Raises as `native_precision`."""
+    if len(re.findall(r"[*+}]", text)) > _MAX_REPEATS or _UNSAFE_REGEX.search(text):
+        bound = f"only plain regular expressions with up to {_MAX_REPEATS} repeats are read"
         raise UnsupportedFeatureError(quantised.path(key), text, bound, _FIX)
     try:
         return re.compile(text).match
@@ -302,8 +311,8 @@ def _regular(quantised: ConfigFields, key: str, text: str) -> Callable[[str], ob
         raise InputError(quantised.path(key), text, "is no regular expression", "correct or remove it") from None
 
 
-_PREFIXES = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers")
-_MORE_NAMES = {
+_LAYER_PREFIXES = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers")
+_OTHER_NAMES = {
     "q_proj": ("qkv_proj",),
     "k_proj": ("qkv_proj",),
     "v_proj": ("qkv_proj",),
@@ -317,7 +326,7 @@ _MORE_NAMES = {
     "down_proj": ("w2", "fc2"),
 }
 """Other names of a matrix: packed with its neighbours, or those of an older family."""
-_BLOCKS = {
+_BLOCK_NAMES = {
     Part.FEED_FORWARD: ("mlp", "feed_forward", "mixer"),
     Part.EXPERTS: ("mlp.experts.0", "block_sparse_moe.experts.0", "feed_forward.experts", "mixer.experts.0"),
     Part.SHARED_EXPERTS: (
@@ -330,13 +339,13 @@ _BLOCKS = {
 """Names of the block a matrix is in."""
 
 
-def _modules(attention: Attention | None, feed_forward: FeedForward | None, hidden: int) -> Iterator[_Module]:
+def _layer_modules(attention: Attention | None, feed_forward: FeedForward | None, hidden: int) -> Iterator[_Module]:
     """The matrices of one layer with their names after the number of the layer."""
     block: tuple[str, ...] = ("self_attn", "mixer")
     if isinstance(attention, LinearAttention | StateSpace):
         block = ("linear_attn",) if isinstance(attention, LinearAttention) else ("mixer",)
     for name, (inputs, outputs) in attention_matrices(attention, hidden).items():
-        yield _Module(Part.ATTENTION, inputs * outputs, _names(block, name))
+        yield _Module(Part.ATTENTION, inputs * outputs, _module_names(block, name))
     if feed_forward is None:
         return
     names = ("gate_proj", "up_proj", "down_proj") if feed_forward.gated else ("up_proj", "down_proj")
@@ -346,64 +355,73 @@ def _modules(attention: Attention | None, feed_forward: FeedForward | None, hidd
         weights[Part.SHARED_EXPERTS] = shared_expert_weights(feed_forward, hidden)
     for part, total in weights.items():
         for name in names if total else ():
-            yield _Module(part, total // len(names), _names(_BLOCKS[part], name))
+            yield _Module(part, total // len(names), _module_names(_BLOCK_NAMES[part], name))
 
 
-def _names(blocks: Sequence[str], name: str) -> tuple[str, ...]:
-    return tuple(f"{block}.{alias}" for block in blocks for alias in (name, *_MORE_NAMES.get(name, ())))
+def _module_names(blocks: Sequence[str], name: str) -> tuple[str, ...]:
+    """Names of a matrix after the number of its layer, in any of its blocks."""
+    return tuple(f"{block}.{alias}" for block in blocks for alias in (name, *_OTHER_NAMES.get(name, ())))
 
 
 def _matches(pattern: _Pattern, names: _Names) -> bool:
+    """Whether a pattern means the module of these names."""
     return not (pattern.whole and pattern.text not in names.joined) and any(map(pattern.matches, names.each))
 
 
 # ------------------------------------------------------------------------------------------------ formats by part
 
-_Tally = dict[Part, Counter[Formats]]
+_FormatWeights = dict[Part, Counter[Formats]]
 
 
-def _tally(
+def _weights_by_format(
     quantised: ConfigFields,
-    layers: Layers,
+    layers: DecoderLayers,
     hidden: int,
     scheme: _Scheme,
     base: Dtype,
-) -> _Tally:
+) -> _FormatWeights:
     """Weights of each part in each format."""
-    ignored = _ignored(quantised)
+    ignored = _ignored_patterns(quantised)
     targets = tuple(pattern for group in scheme.groups for pattern in group.targets)
-    tally: _Tally = defaultdict(Counter)
+    tally: _FormatWeights = defaultdict(Counter)
     used: set[str] = set()
-    anywhere, by_layer = _by_layer(ignored)
-    effort, always = 0, sum(map(_effort, (*anywhere, *targets)))
-    for layer, (attention, feed_forward), copies in _representatives(layers, (*ignored, *targets)):
-        own = by_layer.get(str(layer), [])
-        effort += always + sum(map(_effort, own))
-        if effort > MOST_EFFORT:
+    anywhere, by_layer = _patterns_by_layer(ignored)
+    work, always = 0, sum(map(_matching_work, (*anywhere, *targets)))
+    for layer in _representatives(layers, (*ignored, *targets)):
+        own = by_layer.get(str(layer.number), [])
+        work += always + sum(map(_matching_work, own))
+        if work > MAX_MATCHING_WORK:
             bound = "names more modules, in more layers, than can be matched in time"
             raise UnsupportedFeatureError(quantised.prefix, f"{len(ignored)} modules", bound, _FIX)
         here = [*anywhere, *own]
-        for module in _modules(attention, feed_forward, hidden):
-            names = _Names.of(layer, module)
-            found = [pattern.text for pattern in here if _matches(pattern, names)]
-            used.update(found)
-            formats = (base, base) if found else _format(scheme, module.part, names, base)
-            tally[module.part][formats] += copies * module.weights
+        for module in _layer_modules(layer.attention, layer.feed_forward, hidden):
+            names = _Names.of(layer.number, module)
+            ignored_by = [pattern.text for pattern in here if _matches(pattern, names)]
+            used.update(ignored_by)
+            formats = (base, base) if ignored_by else _module_formats(scheme, module.part, names, base)
+            tally[module.part][formats] += layer.copies * module.weights
     _refuse_unknown(quantised, ignored, used, len(layers))
-    _refuse_idle(quantised, scheme, tally)
+    _refuse_unused_formats(quantised, scheme, tally)
     return tally
 
 
-def _representatives(
-    layers: Layers, patterns: Sequence[_Pattern]
-) -> list[tuple[int, tuple[Attention | None, FeedForward | None], int]]:
-    """Layers to look at and how many each stands for: every one when a pattern has a number, else one of each shape."""
+class _Representative(NamedTuple):
+    """A layer, by number and blocks, and how many layers it stands for."""
+
+    number: int
+    attention: Attention | None
+    feed_forward: FeedForward | None
+    copies: int
+
+
+def _representatives(layers: DecoderLayers, patterns: Sequence[_Pattern]) -> list[_Representative]:
+    """Layers to look at: every one when a pattern has a number, else one of each shape."""
     if any(re.search(r"\d", pattern.text) for pattern in patterns):
-        return [(layer, shape, 1) for layer, shape in enumerate(layers)]
-    return [(layers.index(shape), shape, count) for shape, count in Counter(layers).items()]
+        return [_Representative(number, *blocks, 1) for number, blocks in enumerate(layers)]
+    return [_Representative(layers.index(blocks), *blocks, count) for blocks, count in Counter(layers).items()]
 
 
-def _by_layer(patterns: Iterable[_Pattern]) -> tuple[list[_Pattern], dict[str, list[_Pattern]]]:
+def _patterns_by_layer(patterns: Iterable[_Pattern]) -> tuple[list[_Pattern], dict[str, list[_Pattern]]]:
     """Patterns that can match in any layer, and those that name one, by its number."""
     anywhere: list[_Pattern] = []
     by_layer: dict[str, list[_Pattern]] = defaultdict(list)
@@ -414,13 +432,14 @@ def _by_layer(patterns: Iterable[_Pattern]) -> tuple[list[_Pattern], dict[str, l
     return anywhere, by_layer
 
 
-def _effort(pattern: _Pattern) -> int:
+def _matching_work(pattern: _Pattern) -> int:
     """About what it takes to match a pattern with the modules of a layer, in units of a whole name."""
     repeats = sum(map(pattern.text.count, "*+}"))
-    return _EFFORT[repeats] if repeats < len(_EFFORT) else _MUCH
+    return _WORK_BY_REPEATS[repeats] if repeats < len(_WORK_BY_REPEATS) else _WORK_BEYOND
 
 
-def _format(scheme: _Scheme, part: Part, names: _Names, base: Dtype) -> Formats:
+def _module_formats(scheme: _Scheme, part: Part, names: _Names, base: Dtype) -> Formats:
+    """Formats of a module that is not left alone."""
     if scheme.only not in (None, part):
         return base, base
     for group in scheme.groups:
@@ -430,15 +449,17 @@ def _format(scheme: _Scheme, part: Part, names: _Names, base: Dtype) -> Formats:
 
 
 def _refuse_unknown(quantised: ConfigFields, ignored: tuple[_Pattern, ...], used: set[str], layers: int) -> None:
+    """Refuse a pattern that matched no module, unless it names a layer beyond the last or what is never quantised."""
     for pattern in ignored:
         named = re.search(r"layers\.(\d{1,9})(?!\d)", pattern.text)
         beyond = named is not None and int(named[1]) >= layers
-        if layers and pattern.text not in used and not beyond and not _NO_MATRIX_OF_A_LAYER.search(pattern.text):
+        if layers and pattern.text not in used and not beyond and not _UNQUANTISED_MODULES.search(pattern.text):
             bound = "is left unquantised but is no module of this model"
             raise UnsupportedFeatureError(quantised.path("ignore"), pattern.text, bound, _FIX)
 
 
-def _refuse_idle(quantised: ConfigFields, scheme: _Scheme, tally: _Tally) -> None:
+def _refuse_unused_formats(quantised: ConfigFields, scheme: _Scheme, tally: _FormatWeights) -> None:
+    """Refuse a group of formats that is for no module."""
     used = {formats for counts in tally.values() for formats in counts}
     for group in scheme.groups:
         if tally and group.formats not in used:
@@ -446,11 +467,11 @@ def _refuse_idle(quantised: ConfigFields, scheme: _Scheme, tally: _Tally) -> Non
             raise UnsupportedFeatureError(quantised.prefix, group.formats[0].value, bound, _FIX)
 
 
-def _by_part(quantised: ConfigFields, scheme: _Scheme, tally: _Tally, base: Dtype) -> Precision:
+def _precision_by_part(quantised: ConfigFields, scheme: _Scheme, tally: _FormatWeights, base: Dtype) -> Precision:
     """The format of each part; the defaults are the scheme's own, 16 bit where it is for one part only."""
     whole = {part: counts.most_common(1)[0][0] for part, counts in tally.items()}
     _refuse_divided(quantised, tally)
-    weights, activations = (base, base) if scheme.only else _default(scheme, tally, base)
+    weights, activations = (base, base) if scheme.only else _commonest_formats(scheme, tally, base)
     exceptions = (
         PartPrecision(part=part, weights=formats[0], activations=formats[1])
         for part, formats in sorted(whole.items())
@@ -459,7 +480,7 @@ def _by_part(quantised: ConfigFields, scheme: _Scheme, tally: _Tally, base: Dtyp
     return Precision(weights=weights, activations=activations, kv_cache=scheme.kv_cache, parts=tuple(exceptions))
 
 
-def _default(scheme: _Scheme, tally: _Tally, base: Dtype) -> Formats:
+def _commonest_formats(scheme: _Scheme, tally: _FormatWeights, base: Dtype) -> Formats:
     """The quantised format of most weights."""
     total: Counter[Formats] = Counter()
     for counts in tally.values():
@@ -468,10 +489,11 @@ def _default(scheme: _Scheme, tally: _Tally, base: Dtype) -> Formats:
     return total.most_common(1)[0][0] if total else scheme.groups[0].formats
 
 
-def _refuse_divided(quantised: ConfigFields, tally: _Tally) -> None:
+def _refuse_divided(quantised: ConfigFields, tally: _FormatWeights) -> None:
+    """Refuse parts whose weights are in several formats, beyond `MAX_STRAY_SHARE`."""
     all_weights = sum(counts.total() for counts in tally.values())
     stray = {part: counts.total() - max(counts.values()) for part, counts in tally.items()}
-    if sum(stray.values()) > MOST_STRAY * all_weights:
+    if sum(stray.values()) > MAX_STRAY_SHARE * all_weights:
         part = max(stray, key=lambda part: stray[part])
         share = stray[part] / tally[part].total()
         bound = (

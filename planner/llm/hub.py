@@ -21,11 +21,12 @@ PREFIX = "hf:"
 DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
 """Where huggingface_hub keeps its files unless told otherwise."""
 MAIN = "main"
+"""Branch that is meant where no revision is named."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
-_LOCAL = f"give the folder of the model, or its {CONFIG_NAME}"
-_GATED = "accept its terms on huggingface.co and log in (hf auth login, or HF_TOKEN)"
-_ONLINE = "connect once"
+_FIX_LOCAL = f"give the folder of the model, or its {CONFIG_NAME}"
+_FIX_GATED = "accept its terms on huggingface.co and log in (hf auth login, or HF_TOKEN)"
+_FIX_OFFLINE = "connect once"
 
 
 def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: bool = False) -> LlmSpec:
@@ -41,17 +42,17 @@ def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: b
             without huggingface_hub, or a ``config.json`` that cannot be read; the fix says what to do.
         UnsupportedFeatureError: as `LlmSpec.from_config`.
     """
-    called = model.removeprefix(PREFIX)
-    if called and _is_folder(called):
-        return LlmSpec.from_config(called)
-    name, _, revision = called.partition("@")
-    if not _NAME.fullmatch(name) or ".." in called or (revision and not _REVISION.fullmatch(revision)):
+    address = model.removeprefix(PREFIX)
+    if address and _is_folder(address):
+        return LlmSpec.from_config(address)
+    name, _, revision = address.partition("@")
+    if not _NAME.fullmatch(name) or ".." in address or (revision and not _REVISION.fullmatch(revision)):
         bound = "is neither a name on the Hugging Face Hub nor a folder"
         raise InputError("llm", model, bound, "write hf:org/name, or hf:org/name@revision")
-    config = _file(name, CONFIG_NAME, revision, cache_dir, offline)
+    config = _fetched_file(name, CONFIG_NAME, revision, cache_dir, offline)
     if config is None:
         raise InputError("llm", model, f"has no {CONFIG_NAME}", "name a model for text, or a config of your own")
-    _file(name, QUANTISATION_NAME, revision, cache_dir, offline)  # beside it; most models have none
+    _fetched_file(name, QUANTISATION_NAME, revision, cache_dir, offline)  # beside it; most models have none
     plain = name.rsplit("/", maxsplit=1)[-1]
     source = f"https://huggingface.co/{name}" + (f"/tree/{revision}" if revision else "")
     return LlmSpec.from_config(config, id=id_of(plain), name=plain, source=source)
@@ -64,44 +65,48 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _file(name: str, file: str, revision: str, cache_dir: str | Path | None, offline: bool) -> Path | None:
+def _fetched_file(name: str, file: str, revision: str, cache_dir: str | Path | None, offline: bool) -> Path | None:
     """Path of a file of a model, fetched if need be; None where the model has no such file. Raises InputError."""
     try:
         import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
     except ImportError:
-        return _cached(name, file, revision, cache_dir)
+        return _cached_file(name, file, revision, cache_dir)
     try:
-        found = huggingface_hub.hf_hub_download(
+        path = huggingface_hub.hf_hub_download(
             name, file, revision=revision or None, cache_dir=cache_dir, local_files_only=offline
         )
     except (OSError, ValueError) as error:  # every error of the library is one of these
-        _check_absent(error, name, file, revision)
+        _raise_unless_absent(error, name, file, revision)
         return None
-    return Path(found)
+    return Path(path)
 
 
-def _check_absent(error: OSError | ValueError, name: str, file: str, revision: str) -> None:
+def _raise_unless_absent(error: OSError | ValueError, name: str, file: str, revision: str) -> None:
     """InputError with what to do, unless the error says only that the model does not have the file."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    shown = f"{name}@{revision}" if revision else name
+    full_name = f"{name}@{revision}" if revision else name
     if "GatedRepoError" in kinds:
-        raise InputError("llm", shown, "may be read only by those who were let in", f"{_GATED}; or {_LOCAL}") from None
+        raise InputError(
+            "llm", full_name, "may be read only by those who were let in", f"{_FIX_GATED}; or {_FIX_LOCAL}"
+        ) from None
     if "RevisionNotFoundError" in kinds:
-        raise InputError("llm", shown, "has no such revision", "name a branch, tag or commit of it") from None
+        raise InputError("llm", full_name, "has no such revision", "name a branch, tag or commit of it") from None
     if "RepositoryNotFoundError" in kinds:
-        fix = f"check the name on huggingface.co, log in if it is private, or {_LOCAL}"
-        raise InputError("llm", shown, "is not on the Hugging Face Hub, or not for you", fix) from None
+        fix = f"check the name on huggingface.co, log in if it is private, or {_FIX_LOCAL}"
+        raise InputError("llm", full_name, "is not on the Hugging Face Hub, or not for you", fix) from None
     if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}:
         if file == QUANTISATION_NAME:
             return
         bound = "is not in the cache, and the Hub cannot be reached"
-        raise InputError("llm", shown, bound, f"{_ONLINE}, or {_LOCAL}") from None
+        raise InputError("llm", full_name, bound, f"{_FIX_OFFLINE}, or {_FIX_LOCAL}") from None
     if "EntryNotFoundError" in kinds:
         return
-    raise InputError("llm", shown, f"cannot be fetched ({type(error).__name__})", f"{_ONLINE}, or {_LOCAL}") from None
+    raise InputError(
+        "llm", full_name, f"cannot be fetched ({type(error).__name__})", f"{_FIX_OFFLINE}, or {_FIX_LOCAL}"
+    ) from None
 
 
-def _cached(name: str, file: str, revision: str, cache_dir: str | Path | None) -> Path | None:
+def _cached_file(name: str, file: str, revision: str, cache_dir: str | Path | None) -> Path | None:
     """A file in the cache, for those without the package. Raises InputError for a model that is not in it."""
     root = Path(cache_dir) if cache_dir is not None else DEFAULT_CACHE
     model = root.expanduser() / f"models--{name.replace('/', '--')}"
@@ -113,5 +118,5 @@ def _cached(name: str, file: str, revision: str, cache_dir: str | Path | None) -
             return snapshot / file if (snapshot / file).is_file() else None
     except (OSError, ValueError):
         pass
-    fix = f"pip install huggingface_hub, or {_LOCAL}"
+    fix = f"pip install huggingface_hub, or {_FIX_LOCAL}"
     raise InputError("llm", name, "cannot be fetched: huggingface_hub is not installed, and it is not cached", fix)

@@ -6,6 +6,7 @@ A layer is one kind of attention (or state space), one kind of feed-forward, or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -232,6 +233,8 @@ class MoeFeedForward(Frozen):
 
 Attention = GroupedQueryAttention | LatentAttention | LinearAttention | StateSpace
 FeedForward = DenseFeedForward | MoeFeedForward
+DecoderLayers = Sequence[tuple[Attention | None, FeedForward | None]]
+"""Attention and feed-forward of each decoder layer, in order."""
 
 
 class NormKind(StrEnum):
@@ -291,6 +294,7 @@ def attention_matrices(attention: Attention | None, hidden: int) -> dict[str, tu
 
 
 def _grouped_query_matrices(attention: GroupedQueryAttention, hidden: int) -> dict[str, tuple[int, int]]:
+    """As `attention_matrices`."""
     queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     return {
         "q_proj": (hidden, queries * (2 if attention.output_gate else 1)),
@@ -301,6 +305,7 @@ def _grouped_query_matrices(attention: GroupedQueryAttention, hidden: int) -> di
 
 
 def _latent_matrices(attention: LatentAttention, hidden: int) -> dict[str, tuple[int, int]]:
+    """As `attention_matrices`."""
     rank, queries = attention.query_rank, attention.heads * (attention.nope_dim + attention.rope_dim)
     shapes = {"q_a_proj": (hidden, rank), "q_b_proj": (rank, queries)} if rank else {"q_proj": (hidden, queries)}
     shapes |= {
@@ -328,43 +333,6 @@ def attention_weights(attention: Attention | None, hidden: int) -> int:
     187105280
     """
     return sum(inputs * outputs for inputs, outputs in attention_matrices(attention, hidden).values())
-
-
-def qkv_weights(group: LayerGroup, hidden: int) -> int:
-    """Weights of the query, key and value projections of one layer with grouped-query attention, biases excluded.
-
-    ``hidden * (heads + 2 kv_heads) * head_dim``, twice the heads with an output gate. `hidden` [channels]. Source:
-    Ainslie et al. 2023, GQA, arXiv:2305.13245, sec. 2.2. Raises `InputError` for another kind of attention.
-
-    >>> llama_3_1_8b = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
-    >>> group = LayerGroup(count=32, attention=llama_3_1_8b, feed_forward=DenseFeedForward(intermediate=14336))
-    >>> qkv_weights(group, 4096)  # 4096 x 4096 + 2 x 4096 x 1024
-    25165824
-    """
-    shapes = _grouped_query_matrices(_grouped_query(group), hidden)
-    return sum(inputs * outputs for name, (inputs, outputs) in shapes.items() if name != "o_proj")
-
-
-def output_weights(group: LayerGroup, hidden: int) -> int:
-    """Weights of the attention output projection of one layer with grouped-query attention, bias excluded.
-
-    ``heads * head_dim * hidden``. `hidden` [channels]. Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2
-    (W^O). Raises `InputError` for another kind of attention.
-
-    >>> llama_3_1_8b = GroupedQueryAttention(heads=32, kv_heads=8, head_dim=128)
-    >>> group = LayerGroup(count=32, attention=llama_3_1_8b, feed_forward=DenseFeedForward(intermediate=14336))
-    >>> output_weights(group, 4096)  # 4096 x 4096
-    16777216
-    """
-    inputs, outputs = _grouped_query_matrices(_grouped_query(group), hidden)["o_proj"]
-    return inputs * outputs
-
-
-def _grouped_query(group: LayerGroup) -> GroupedQueryAttention:
-    if isinstance(group.attention, GroupedQueryAttention):
-        return group.attention
-    kind = type(group.attention).__name__
-    raise InputError("attention", kind, "has no query, key and value heads of its own", "use attention_weights")
 
 
 def feed_forward_weights(feed_forward: FeedForward | None, hidden: int) -> int:
@@ -396,6 +364,7 @@ def shared_expert_weights(feed_forward: FeedForward | None, hidden: int) -> int:
 
 
 def _matrices(feed_forward: FeedForward) -> int:
+    """Matrices of a feed-forward block or of one expert."""
     return 3 if feed_forward.gated else 2
 
 

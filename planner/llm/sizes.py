@@ -1,28 +1,20 @@
-"""Language models: presets and files, parameters, weight bytes, cache and state bytes.
+"""How large a model is: parameters, weight bytes, cache and state bytes.
 
 Answers: how many parameters (total, active per token), how many bytes of weights at a precision, how many bytes
-of KV cache per token, of windows and of constant state. Layers are grouped by shape, whatever their order.
-The record itself is in `planner.llm.spec`, the shapes of one layer and their weights in `planner.llm.layers`; both are
-offered here too.
+of KV cache per token, of windows and of constant state. Layers are grouped by shape, whatever their order. The record
+itself is in `planner.llm.spec`, the shapes of one layer and their weights in `planner.llm.layers`.
 """
 
 from __future__ import annotations
 
-import difflib
-import functools
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 from hardware_db import Dtype
-from planner.core import InputError, UnknownNameError
-from planner.llm.hub import PREFIX, load_from_hub
+from planner.core import InputError
 from planner.llm.layers import (
     BYTES_PER_VALUE,
     Attention,
-    DenseFeedForward,
-    FeedForward,
     GroupedQueryAttention,
     LatentAttention,
     LayerGroup,
@@ -30,120 +22,19 @@ from planner.llm.layers import (
     MoeFeedForward,
     NormKind,
     Part,
-    PartPrecision,
     Precision,
-    SparseIndex,
     StateSpace,
-    attention_matrices,
     attention_weights,
     feed_forward_biases,
     feed_forward_weights,
-    output_weights,
-    qkv_weights,
     router_weights,
     shared_expert_weights,
     small_attention_parameters,
 )
-from planner.llm.spec import LlmSpec, id_of
-from planner.presets import preset
-
-__all__ = [
-    "BYTES_PER_VALUE",
-    "Attention",
-    "DenseFeedForward",
-    "FeedForward",
-    "GroupedQueryAttention",
-    "LatentAttention",
-    "LayerGroup",
-    "LinearAttention",
-    "LlmSpec",
-    "MoeFeedForward",
-    "NormKind",
-    "Part",
-    "PartPrecision",
-    "Precision",
-    "SparseIndex",
-    "StateSpace",
-    "active_parameters",
-    "attention_matrices",
-    "attention_weights",
-    "embedding_parameters",
-    "feed_forward_weights",
-    "index_bytes_per_token",
-    "kv_bytes_per_token",
-    "kv_window_bytes",
-    "linear_parameters",
-    "linear_parameters_by_part",
-    "list_llms",
-    "lm_head_weights",
-    "load_llm",
-    "mtp_parameters",
-    "mtp_weight_bytes",
-    "output_weights",
-    "parameters",
-    "qkv_weights",
-    "router_weights",
-    "shared_expert_weights",
-    "state_bytes",
-    "weight_bytes",
-]
-
-
-def list_llms() -> tuple[str, ...]:
-    """Ids of the presets that ship with the package, sorted.
-
-    >>> "llama-3.3-70b-instruct" in list_llms()
-    True
-    """
-    folder = preset("llms")
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
-
-
-def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
-    """A model by preset id, by path to a ``config.json`` or its folder, by the content of a config, or ``hf:org/name``.
-
-    A name without a path separator that is no file is a preset id; case does not matter. A name on the Hugging Face
-    Hub follows ``hf:``; see `planner.llm.hub.load_from_hub`.
-
-    Raises:
-        UnknownNameError: no preset of that id. InputError, UnsupportedFeatureError: as `LlmSpec.from_config`.
-
-    >>> load_llm("llama-3.1-8b").num_layers
-    32
-    """
-    if not isinstance(llm, str):
-        return LlmSpec.from_config(llm)
-    if llm.startswith(PREFIX):
-        return load_from_hub(llm)
-    presets = list_llms()
-    if llm.lower() in presets:
-        return _preset(llm.lower())
-    if llm.endswith(".json") or any(mark in llm for mark in "/\\~") or llm in (".", "..") or _exists(llm):
-        return _from_path(llm, presets)
-    raise UnknownNameError("llm", llm, [preset for preset in presets if preset.startswith(llm.lower())] or presets)
-
-
-def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
-    near = difflib.get_close_matches(id_of(path), presets, n=1)
-    if near and not _exists(path):
-        raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}")
-    return LlmSpec.from_config(path)
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        return False
-
-
-@functools.cache
-def _preset(id: str) -> LlmSpec:
-    text = preset("llms", f"{id}.json").read_text(encoding="utf-8")
-    return LlmSpec.from_config(json.loads(text), id=id)
-
+from planner.llm.spec import LlmSpec
 
 _UNQUANTISED_BYTES = BYTES_PER_VALUE[Dtype.BF16]
+"""Bytes per value of what checkpoints never quantise."""
 
 
 def lm_head_weights(llm: LlmSpec) -> int:
@@ -151,6 +42,7 @@ def lm_head_weights(llm: LlmSpec) -> int:
 
     ``vocab * hidden``. Source: Press & Wolf 2017, arXiv:1608.05859, sec. 2. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> lm_head_weights(load_llm("llama-3.1-8b"))  # 128256 x 4096
     525336576
     """
@@ -163,6 +55,7 @@ def embedding_parameters(llm: LlmSpec) -> int:
     ``vocab * hidden * (1 if tied else 2) + positions * hidden``. Source: Press & Wolf 2017, arXiv:1608.05859, sec. 2;
     Zhang et al. 2022, OPT, arXiv:2205.01068 (learned positions). Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> embedding_parameters(load_llm("llama-3.1-8b"))  # 2 x 128256 x 4096
     1050673152
     """
@@ -176,6 +69,7 @@ def linear_parameters(llm: LlmSpec) -> int:
     Sum of `linear_parameters_by_part`. Source: the FP8 tensors of
     https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (68 451 041 280 values). Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> linear_parameters(load_llm("llama-3.3-70b-instruct"))
     68451041280
     """
@@ -189,25 +83,26 @@ def linear_parameters_by_part(llm: LlmSpec) -> dict[Part, int]:
     DeepSeek-AI 2024, arXiv:2412.19437, sec. 4.2 (61 layers, the first 3 dense; 256 routed and 1 shared expert of 2048).
     Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> linear_parameters_by_part(load_llm("deepseek-v3"))[Part.EXPERTS]  # 58 x 256 x 3 x 7168 x 2048
     653908770816
     """
-    found: dict[Part, int] = {}
+    total: dict[Part, int] = {}
     for group in llm.layers:
-        for part, weights in _matrices_of(group, llm.hidden_size).items():
-            found[part] = found.get(part, 0) + group.count * weights
-    return {part: weights for part, weights in found.items() if weights}
+        for part, weights in _layer_matrices(group, llm.hidden_size).items():
+            total[part] = total.get(part, 0) + group.count * weights
+    return {part: weights for part, weights in total.items() if weights}
 
 
-def _matrices_of(group: LayerGroup, hidden: int) -> dict[Part, int]:
+def _layer_matrices(group: LayerGroup, hidden: int) -> dict[Part, int]:
     """Weights of the matrices of one layer, by part."""
     feed_forward = group.feed_forward
     weights = feed_forward_weights(feed_forward, hidden)
-    found = {Part.ATTENTION: attention_weights(group.attention, hidden)}
+    attention = {Part.ATTENTION: attention_weights(group.attention, hidden)}
     if isinstance(feed_forward, MoeFeedForward):
         shared = shared_expert_weights(feed_forward, hidden)
-        return found | {Part.EXPERTS: feed_forward.experts * weights, Part.SHARED_EXPERTS: shared}
-    return found | {Part.FEED_FORWARD: weights}
+        return attention | {Part.EXPERTS: feed_forward.experts * weights, Part.SHARED_EXPERTS: shared}
+    return attention | {Part.FEED_FORWARD: weights}
 
 
 def parameters(llm: LlmSpec) -> int:
@@ -217,6 +112,7 @@ def parameters(llm: LlmSpec) -> int:
     `linear_parameters` and, per layer, router, norms and biases, plus the final norm. Source: the total of
     https://huggingface.co/api/models/meta-llama/Llama-3.1-8B, field safetensors.total. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> parameters(load_llm("llama-3.1-8b"))
     8030261248
     """
@@ -230,13 +126,14 @@ def active_parameters(llm: LlmSpec) -> int:
     ``parameters - sum over MoE groups of count * (experts - experts_per_token) * (feed_forward + biases)``. Source:
     Jiang et al. 2024, Mixtral of Experts, arXiv:2401.04088, sec. 1 (13 B of 47 B active). Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> round(active_parameters(load_llm("mixtral-8x7b-v0.1")) / 1e9, 1)
     12.9
     """
-    return parameters(llm) - sum(group.count * _idle_weights(group, llm.hidden_size) for group in llm.layers)
+    return parameters(llm) - sum(group.count * _unvisited_parameters(group, llm.hidden_size) for group in llm.layers)
 
 
-def _idle_weights(group: LayerGroup, hidden: int) -> int:
+def _unvisited_parameters(group: LayerGroup, hidden: int) -> int:
     """Parameters of the experts of one layer that a token does not visit."""
     moe = group.feed_forward
     if not isinstance(moe, MoeFeedForward):
@@ -253,12 +150,13 @@ def mtp_parameters(llm: LlmSpec) -> int:
     DeepSeek-AI 2024, arXiv:2412.19437, eq. 21-23; ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3: 11.5 B
     parameters of its own. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> round(mtp_parameters(load_llm("deepseek-v3")) / 1e9, 1)
     11.6
     """
     if llm.mtp is None:
         return 0
-    layer = sum(_matrices_of(llm.mtp, llm.hidden_size).values()) + _small_parameters(llm, llm.mtp)
+    layer = sum(_layer_matrices(llm.mtp, llm.hidden_size).values()) + _small_parameters(llm, llm.mtp)
     return llm.mtp_layers * (layer + 2 * llm.hidden_size**2 + 3 * _norm_parameters(llm))
 
 
@@ -271,6 +169,7 @@ def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic: 68.451 GB in FP8, 2 x 2.109 GB in BF16; its
     channel scales, 0.02 % of the bytes, are not counted. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> fp8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
     >>> round(weight_bytes(load_llm("llama-3.3-70b-instruct"), fp8) / 1e9, 2)  # 68.451 + 2 x 2.103
     72.66
@@ -278,7 +177,7 @@ def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     parts = linear_parameters_by_part(llm)
     if not llm.tied_embeddings:
         parts[Part.LM_HEAD] = lm_head_weights(llm)
-    return _bytes_of(parts, parameters(llm), precision)
+    return _stored_bytes(parts, parameters(llm), precision)
 
 
 def mtp_weight_bytes(llm: LlmSpec, precision: Precision) -> float:
@@ -287,18 +186,19 @@ def mtp_weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     As `weight_bytes`: matrices of the layer in the formats of their parts, projection, norms and router in 16 bits.
     Source: ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> llm = load_llm("deepseek-v3")
     >>> mtp_weight_bytes(llm, Precision()) == 2 * mtp_parameters(llm)
     True
     """
     if llm.mtp is None:
         return 0.0
-    layer = _matrices_of(llm.mtp, llm.hidden_size)
+    layer = _layer_matrices(llm.mtp, llm.hidden_size)
     parts = {part: llm.mtp_layers * weights for part, weights in layer.items()}
-    return _bytes_of(parts, mtp_parameters(llm), precision)
+    return _stored_bytes(parts, mtp_parameters(llm), precision)
 
 
-def _bytes_of(parts: Mapping[Part, int], total: int, precision: Precision) -> float:
+def _stored_bytes(parts: Mapping[Part, int], total: int, precision: Precision) -> float:
     """Bytes of `total` parameters of which `parts` are in their own formats and the rest in 16 bits."""
     in_parts = sum(weights * BYTES_PER_VALUE[precision.of(part)[0]] for part, weights in parts.items())
     return in_parts + (total - sum(parts.values())) * _UNQUANTISED_BYTES
@@ -313,10 +213,11 @@ def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
     2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16; DeepSeek-AI 2024,
     arXiv:2405.04434, sec. 2.1.4. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> kv_bytes_per_token(load_llm("opt-13b"), Dtype.FP16) / 1024
     800.0
     """
-    values = sum(group.count * _kept_values(group.attention) for group in llm.layers)
+    values = sum(group.count * _cached_values(group.attention) for group in llm.layers)
     return values * BYTES_PER_VALUE[kv_dtype] + index_bytes_per_token(llm)
 
 
@@ -327,6 +228,7 @@ def index_bytes_per_token(llm: LlmSpec) -> float:
     of the KV cache. Source: DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer (k_cache, k_scale_cache); the same
     132 bytes a token and layer in vLLM 0.11, ``DeepseekV32IndexerCache``. Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> index_bytes_per_token(load_llm("deepseek-v3.2")) / 61
     132.0
     """
@@ -346,6 +248,7 @@ def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> flo
     (Llama 4) is counted at its fullest. Source: Beltagy et al. 2020, Longformer, arXiv:2004.05150, sec. 3.1; Jiang et
     al. 2023, Mistral 7B, arXiv:2310.06825, sec. 2 (rolling buffer cache). Raises `InputError` for a negative context.
 
+    >>> from planner.llm import load_llm
     >>> kv_window_bytes(load_llm("mistral-7b-v0.1"), Dtype.BF16, 32_768) / 2**20  # 2 x 32 x 8 x 128 x 4096 x 2 B
     512.0
     """
@@ -372,6 +275,7 @@ def state_bytes(llm: LlmSpec) -> float:
     al. 2024, arXiv:2412.06464, eq. 10; Dao & Gu 2024, arXiv:2405.21060, sec. 7; vLLM 0.11, ``mamba_utils.py``
     (MambaStateShapeCalculator). Raises nothing.
 
+    >>> from planner.llm import load_llm
     >>> state_bytes(load_llm("qwen3-next-80b-a3b-thinking"))  # 36 x (32 x 128 x 128 x 4 + 8192 x 3 x 2)
     77266944.0
     """
@@ -379,6 +283,7 @@ def state_bytes(llm: LlmSpec) -> float:
 
 
 def _state_bytes(attention: Attention | None) -> float:
+    """Bytes of constant state of one sequence in one layer."""
     match attention:
         case LinearAttention():
             state = attention.value_heads * attention.key_dim * attention.value_dim
@@ -389,7 +294,7 @@ def _state_bytes(attention: Attention | None) -> float:
     return state * _STATE_BYTES + attention.conv_channels * (attention.conv_kernel - 1) * _UNQUANTISED_BYTES
 
 
-def _kept_values(attention: Attention | None) -> int:
+def _cached_values(attention: Attention | None) -> int:
     """Values one layer keeps of every token of the context."""
     match attention:
         case GroupedQueryAttention(window=0):
@@ -401,6 +306,7 @@ def _kept_values(attention: Attention | None) -> int:
 
 
 def _values_per_token(attention: GroupedQueryAttention) -> int:
+    """Keys and values of one token in one layer."""
     return 2 * attention.kv_heads * attention.head_dim
 
 

@@ -1,4 +1,4 @@
-"""The integer program that chooses the fleet: units, slices of demand and ways of buying in, whole numbers out.
+"""The integer program that chooses the fleet: units, slices of demand and purchase options in, whole numbers out.
 
 Knows no tokens and no GPUs. A *unit* is a pool of given size with a rate for every *slice* of the demand it can serve;
 units take *resources*, which are bought by *purchases*; demand and fleet move over *periods* that repeat. With n units
@@ -21,10 +21,9 @@ report and in the documentation.
 
 from __future__ import annotations
 
-from planner.optimizer import constraints, covering, highs, relaxation, shortlist, solving
-from planner.optimizer.dominance import dominated
+from planner.optimizer import constraints, covering, highs, knapsack, relaxation, shortlist, solving
 from planner.optimizer.highs import to_pulp
-from planner.optimizer.program import Program, build
+from planner.optimizer.program import Program
 from planner.optimizer.solving import solve
 from planner.optimizer.types import (
     ALWAYS,
@@ -41,8 +40,8 @@ from planner.optimizer.types import (
     Sense,
     Slice,
     SolveStatus,
-    Stage,
     Unit,
+    UnitStage,
 )
 
 __all__ = [
@@ -61,13 +60,12 @@ __all__ = [
     "Sense",
     "Slice",
     "SolveStatus",
-    "Stage",
     "Unit",
-    "build",
+    "UnitStage",
     "constraints",
     "covering",
-    "dominated",
     "highs",
+    "knapsack",
     "relaxation",
     "shortlist",
     "solve",

@@ -1,4 +1,4 @@
-"""What must be true of a problem before it is solved, and two facts that decide how it is."""
+"""What must hold of a problem before it is solved: consistent input, a limit on every unit, a price on what serves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.core import InputError
+from planner.core import BoolArray, FloatArray, InputError
 from planner.optimizer.highs import check_names
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Layout, Mask, label
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, label
 from planner.optimizer.types import FleetProblem, Objective
 
 
-def check(problem: FleetProblem, objective: Objective, time_limit_s: float, relative_gap: float) -> None:
-    """Raises InputError for what `planner.optimizer.solve` lists."""
+def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: float, relative_gap: float) -> None:
+    """Refuse what cannot be solved as it is stated.
+
+    Args:
+        problem: in records.
+        objective: decides whether slices may be without a demand.
+        time_limit_s: must be above 0 [s].
+        relative_gap: must lie in [0, 1).
+
+    Raises:
+        InputError: names that are equal as labels, pinned resources that cannot be bought, demand missing or below the
+            least rate, time or gap out of range.
+    """
     check_names("unit", [unit.name for unit in problem.units])
-    _check_labels("slice", [one.name for one in problem.slices])
+    _check_labels("slice", [slice_.name for slice_ in problem.slices])
     _check_labels("period", [period.name for period in problem.periods])
     _check_labels("resource", [resource.name for resource in problem.resources])
     _check_labels("group", list({resource.group for resource in problem.resources} - {""}))
@@ -39,7 +50,7 @@ def _check_labels(kind: str, names: list[str]) -> None:
 
 
 def _check_demand(problem: FleetProblem, objective: Objective) -> None:
-    open_ended = [one.name for one in problem.slices if one.demand_per_s is None]
+    open_ended = [slice_.name for slice_ in problem.slices if slice_.demand_per_s is None]
     if objective is Objective.MIN_COST:
         if open_ended:
             field = f"slices[{open_ended[0]}].demand_per_s"
@@ -48,21 +59,27 @@ def _check_demand(problem: FleetProblem, objective: Objective) -> None:
     least = problem.min_rate_per_s
     if least is not None and not open_ended:
         hours = [period.hours for period in problem.periods]
-        demand = math.fsum(np.dot(one.demand_per_s or (), hours) / problem.hours for one in problem.slices)
+        demand = math.fsum(np.dot(slice_.demand_per_s or (), hours) / problem.hours for slice_ in problem.slices)
         if least > demand:
             bound = f"must be <= the mean demand = {demand:g}"
             raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
 def unlimited_unit(layout: Layout) -> str | None:
-    """Name of a unit whose number no limit counts and which can serve ever more; None if there is none.
+    """Name of a unit whose number no limit counts and which can serve ever more.
 
     All coefficients are >= 0, so the served rate grows without end exactly when such a unit does a slice without
     demand as a WHOLE, or as a FIRST with a SECOND of the kind that takes what it hands over.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        Its name; None if there is none.
     """
-    grows = _grows(layout)
+    unlimited = _unlimited_units(layout)
     open_ended = np.isnan(layout.demand_per_s[:, 0])
-    chosen = np.flatnonzero(grows[layout.pair_unit] & open_ended[layout.pair_slice])
+    chosen = np.flatnonzero(unlimited[layout.pair_unit] & open_ended[layout.pair_slice])
     stage, channel = layout.stage[layout.pair_unit], layout.channel[layout.pair_unit]
     taken = {(layout.pair_slice[p], channel[p]) for p in chosen if stage[p] == SECOND}
     for p in chosen:
@@ -72,24 +89,31 @@ def unlimited_unit(layout: Layout) -> str | None:
     return None
 
 
-def _grows(layout: Layout) -> Mask:
-    """Units whose number no limit counts."""
+def _unlimited_units(layout: Layout) -> BoolArray:
+    """Units whose number no limit counts; shape (j,)."""
     problem = layout.problem
     free_of_budget = problem.budget_usd_per_hour is None
-    grows: Mask = np.isinf(layout.at_most) & ((layout.usd_per_hour == 0.0) | free_of_budget)
+    unlimited: BoolArray = np.isinf(layout.at_most) & ((layout.usd_per_hour == 0.0) | free_of_budget)
     if problem.max_units is not None:
-        grows = np.zeros_like(grows)
+        unlimited = np.zeros_like(unlimited)
     for index, resource in enumerate(problem.resources):
         endless = [p for p in resource.purchases if p.at_most is None and (free_of_budget or p.usd_per_hour == 0.0)]
         if resource.at_most is not None or (resource.purchases and not endless):
-            grows[layout.take_unit[layout.take_resource == index]] = False
-    return grows
+            unlimited[layout.take_unit[layout.take_resource == index]] = False
+    return unlimited
 
 
 def least_cost_usd_per_hour(layout: Layout) -> float:
-    """No fleet that serves anything costs less [USD/h]: the pinned purchases, or the cheapest unit for one period.
+    """Least cost of any fleet that serves something [USD/h]: the pinned purchases, or the cheapest unit for one period.
 
-    Raises InputError if something is served for nothing: it has no rate per cost.
+    Args:
+        layout: of the problem.
+
+    Returns:
+        A lower bound above 0 [USD/h].
+
+    Raises:
+        InputError: something is served for nothing, so it has no rate per cost.
     """
     pinned = math.fsum(p.at_least * p.usd_per_hour for r in layout.problem.resources for p in r.purchases)
     unit = _least_unit_cost(layout)
@@ -103,7 +127,7 @@ def least_cost_usd_per_hour(layout: Layout) -> float:
     return least
 
 
-def _least_unit_cost(layout: Layout) -> Floats:
+def _least_unit_cost(layout: Layout) -> FloatArray:
     """Of one unit on in the shortest period, its resources at the cheapest price [USD/h over the horizon]."""
     shortest = float(layout.share.min())
     price = np.array([_cheapest_price(layout, r) for r in range(len(layout.resource_group))])

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.optimizer.layout import Floats, Ints, Layout, Mask, label
+from planner.core import BoolArray, FloatArray, IntArray
+from planner.optimizer.layout import Layout, label
 from planner.optimizer.types import Sense
 
 WHOLE_HORIZON = -1
@@ -20,19 +21,19 @@ WHOLE_HORIZON = -1
 class Terms:
     """``value x[column]`` is added to row `row`, for each entry."""
 
-    row: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    column: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    value: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
+    row: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    column: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    value: FloatArray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
-    def of_rows(self, kept: Mask) -> Terms:
-        """Only the terms of the kept rows, which are numbered anew."""
+    def select_rows(self, kept: BoolArray) -> Terms:
+        """The terms of the kept rows, which are numbered anew."""
         number = np.cumsum(kept) - 1
         mine = kept[self.row]
         return Terms(number[self.row[mine]], self.column[mine], self.value[mine])
 
 
 @dataclass(frozen=True)
-class Rows:
+class ConstraintRows:
     """``sum used x  sense  limit + sum supply x``, for each row of one constraint.
 
     Attributes:
@@ -50,10 +51,10 @@ class Rows:
     constraint: str
     sense: Sense
     subjects: Sequence[tuple[str, ...]]
-    subject: Ints
+    subject: IntArray
     field: str
-    periods: Ints
-    limit: Floats
+    periods: IntArray
+    limit: FloatArray
     used: Terms
     supply: Terms = dataclasses.field(default_factory=Terms)
 
@@ -76,28 +77,46 @@ class Rows:
         shown = [periods[t] if t >= 0 and len(periods) > 1 else "" for t in self.periods]
         return [family + period for family, period in zip(self.families(), shown, strict=True)]
 
-    def only(self, kept: Mask) -> Rows:
+    def select(self, kept: BoolArray) -> ConstraintRows:
         """The rows that are kept."""
         return replace(
             self,
             subject=self.subject[kept],
             periods=self.periods[kept],
             limit=self.limit[kept],
-            used=self.used.of_rows(kept),
-            supply=self.supply.of_rows(kept),
+            used=self.used.select_rows(kept),
+            supply=self.supply.select_rows(kept),
         )
 
 
-def no_rows(constraint: str) -> Rows:
-    """A constraint that nothing asks for."""
+def no_rows(constraint: str) -> ConstraintRows:
+    """A constraint that nothing asks for.
+
+    Args:
+        constraint: name of its function.
+
+    Returns:
+        No rows.
+    """
     none = np.zeros(0, dtype=np.int64)
-    return Rows(constraint, Sense.AT_MOST, [], none, "", none, np.zeros(0), Terms())
+    return ConstraintRows(constraint, Sense.AT_MOST, [], none, "", none, np.zeros(0), Terms())
 
 
-def one_row(constraint: str, source: str, sense: Sense, limit: float, used: Terms) -> Rows:
-    """A row over the whole horizon."""
+def one_row(constraint: str, source: str, sense: Sense, limit: float, used: Terms) -> ConstraintRows:
+    """A row over the whole horizon.
+
+    Args:
+        constraint: name of its function.
+        source: the input that sets the limit.
+        sense: at most, or at least.
+        limit: constant limit.
+        used: terms of what is used, all of row 0.
+
+    Returns:
+        The row, about nothing in particular.
+    """
     first = np.zeros(1, dtype=np.int64)
-    return Rows(constraint, sense, [()], first, source, np.array([WHOLE_HORIZON]), np.array([limit]), used)
+    return ConstraintRows(constraint, sense, [()], first, source, np.array([WHOLE_HORIZON]), np.array([limit]), used)
 
 
 def rows_by_period(
@@ -108,9 +127,22 @@ def rows_by_period(
     source: str,
     used: Terms,
     supply: Terms | None = None,
-) -> Rows:
-    """A row for each subject and period, subject by subject, with limit 0."""
-    return Rows(
+) -> ConstraintRows:
+    """A row for each subject and period, subject by subject, with limit 0.
+
+    Args:
+        layout: of the problem.
+        constraint: name of its function.
+        sense: at most, or at least.
+        subjects: what the rows are about.
+        source: the input that sets the limit, with {} for each part of a subject.
+        used: terms of what is used; row = index of the subject x periods + period.
+        supply: terms of what is added to the limit.
+
+    Returns:
+        As many rows as subjects x periods.
+    """
+    return ConstraintRows(
         constraint=constraint,
         sense=sense,
         subjects=subjects,
@@ -123,7 +155,16 @@ def rows_by_period(
     )
 
 
-def limited(rows: Rows, limits: Sequence[float | None], periods: int) -> Rows:
-    """The rows of the subjects that have a limit."""
+def rows_with_limits(rows: ConstraintRows, limits: Sequence[float | None], periods: int) -> ConstraintRows:
+    """The rows of the subjects that have a limit.
+
+    Args:
+        rows: of `rows_by_period`.
+        limits: of each subject; None: unlimited.
+        periods: number of periods.
+
+    Returns:
+        Fewer rows, with their limits.
+    """
     values = np.repeat(np.array([math.nan if limit is None else limit for limit in limits], dtype=float), periods)
-    return replace(rows, limit=values).only(~np.isnan(values))
+    return replace(rows, limit=values).select(~np.isnan(values))

@@ -8,73 +8,79 @@ k[j] its own cost [USD/h] and w[j] that of a start [USD], c[r, p] the price [USD
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from planner.core import InputError
-from planner.optimizer.constraint_rows import WHOLE_HORIZON, Rows, Terms, limited, no_rows, one_row, rows_by_period
-from planner.optimizer.layout import FIRST, SECOND, STAGES, Floats, Ints, Layout, Mask
+from planner.core import BoolArray, FloatArray, InputError, IntArray
+from planner.optimizer.coefficients import mean_cost, mean_rate, most_carried_per_s, smallest_useful_rate
+from planner.optimizer.constraint_rows import (
+    WHOLE_HORIZON,
+    ConstraintRows,
+    Terms,
+    no_rows,
+    one_row,
+    rows_by_period,
+    rows_with_limits,
+)
+from planner.optimizer.layout import FIRST, SECOND, STAGES, Layout
 from planner.optimizer.types import Objective, Sense
 
-Constraint = Callable[[Layout], Rows]
+Constraint = Callable[[Layout], ConstraintRows]
 
 
-def mean_cost(layout: Layout) -> Floats:
-    """Coefficients of the mean cost over the horizon [USD/h], by column.
-
-    ``sum_t h_t/H (sum_j k n + sum_flexible c g b) + sum_committed c g b + sum w z / H``
-    """
-    cost = np.zeros(layout.columns)
-    np.add.at(cost, layout.units_column, layout.usd_per_hour[:, None] * layout.share[None, :])
-    np.add.at(cost, layout.blocks_column, layout.purchase_usd[:, None] * layout.share[None, :])
-    cost[layout.starts_column] = (layout.usd_per_start[layout.start_units] / layout.problem.hours)[:, None]
-    return cost
-
-
-def mean_rate(layout: Layout) -> Floats:
-    """Coefficients of the served rate, mean over the horizon [1/s]: sum_t h_t/H sum_s f of WHOLE and FIRST units."""
-    rate = np.zeros(layout.columns)
-    rate[layout.rate_column[layout.served]] = layout.share[None, :]
-    return rate
-
-
-def smallest_useful_rate(layout: Layout) -> float:
-    """Least mean rate [1/s] that a fleet can serve if it can serve anything: min h_t/H min(r[j, s], d[s, t] > 0).
-
-    For deferrable work d is what may be done in that period if it is all done then. 0 where there is nothing to serve.
-    """
-    ceiling = layout.ceiling_per_s[layout.pair_slice]
-    useful = np.minimum(layout.pair_rate[:, None], ceiling) * layout.share[None, :]
-    return float(useful[ceiling > 0.0].min(initial=math.inf)) if (ceiling > 0.0).any() else 0.0
-
-
-def serve_demand(layout: Layout) -> Rows:
+def serve_demand(layout: Layout) -> ConstraintRows:
     """All that arrives is served: ``sum_j f[j, s, t] >= d[s, t]`` over units of stages WHOLE and FIRST.
 
-    Deferrable: ``sum_t h_t/H sum_j f >= sum_t h_t/H d`` [1/s]. One row for each slice (and period) with a demand.
+    Deferrable: ``sum_t h_t/H sum_j f >= sum_t h_t/H d``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each slice with a demand and each period [1/s]; of a deferrable slice one over the horizon.
     """
     return _rows_of_slices(layout, "serve_demand", Sense.AT_LEAST, np.ones(len(layout.deferrable)), "demand_per_s")
 
 
-def cap_at_demand(layout: Layout) -> Rows:
-    """Nothing is served that does not arrive: ``sum_j f[j, s, t] <= d[s, t]``; deferrable: over the horizon."""
+def cap_at_demand(layout: Layout) -> ConstraintRows:
+    """Nothing is served that does not arrive: ``sum_j f[j, s, t] <= d[s, t]``; deferrable: over the horizon.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        Rows as those of `serve_demand` [1/s].
+    """
     return _rows_of_slices(layout, "cap_at_demand", Sense.AT_MOST, np.ones(len(layout.deferrable)), "demand_per_s")
 
 
-def serve_least_share(layout: Layout) -> Rows:
-    """Of each slice its least share is served: ``sum_j f[j, s, t] >= least_share[s] d[s, t]``."""
-    shares = np.array([one.least_share for one in layout.problem.slices])
+def serve_least_share(layout: Layout) -> ConstraintRows:
+    """Of each slice its least share is served: ``sum_j f[j, s, t] >= least_share[s] d[s, t]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        Rows as those of `serve_demand`, of slices whose least share is above 0 [1/s].
+    """
+    shares = np.array([slice_.least_share for slice_ in layout.problem.slices])
     rows = _rows_of_slices(layout, "serve_least_share", Sense.AT_LEAST, shares, "least_share")
-    return rows.only(shares[rows.subject] > 0.0)
+    return rows.select(shares[rows.subject] > 0.0)
 
 
-def serve_minimum(layout: Layout) -> Rows:
-    """Enough is served: ``sum_t h_t/H sum_s sum_j f >= min_rate_per_s``; by default the least that is not nothing.
+def serve_minimum(layout: Layout) -> ConstraintRows:
+    """Enough is served: ``sum_t h_t/H sum_s sum_j f >= min_rate_per_s``.
 
-    The default (`smallest_useful_rate`) rules out the empty fleet, which answers no request and has no ratio.
+    Without a minimum the least that is not nothing takes its place (`smallest_useful_rate`). That rules out the empty
+    fleet, which answers no request and has no ratio.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row over the horizon [1/s].
     """
     least = layout.problem.min_rate_per_s or smallest_useful_rate(layout)
     rate = mean_rate(layout)
@@ -83,8 +89,15 @@ def serve_minimum(layout: Layout) -> Rows:
     return one_row("serve_minimum", "min_rate_per_s", Sense.AT_LEAST, least, terms)
 
 
-def carry_rate(layout: Layout) -> Rows:
-    """Units are not overloaded: ``sum_s f[j, s, t] / r[j, s] <= n[j, t]``."""
+def carry_rate(layout: Layout) -> ConstraintRows:
+    """Units are not overloaded: ``sum_s f[j, s, t] / r[j, s] <= n[j, t]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each unit and period [units].
+    """
     periods, count = layout.periods, len(layout.usd_per_hour)
     row = layout.pair_unit[:, None] * periods + np.arange(periods)[None, :]
     per_rate = np.repeat(1.0 / layout.pair_rate, periods)
@@ -94,8 +107,15 @@ def carry_rate(layout: Layout) -> Rows:
     return rows_by_period(layout, "carry_rate", Sense.AT_MOST, subjects, "units[{}].rates_per_s", used, units)
 
 
-def hand_over(layout: Layout) -> Rows:
-    """What the first stage hands over is taken: ``sum_FIRST f[j, s, t] <= sum_SECOND f[j, s, t]`` in each channel."""
+def hand_over(layout: Layout) -> ConstraintRows:
+    """What the first stage hands over is taken: ``sum_FIRST f[j, s, t] <= sum_SECOND f[j, s, t]`` in each channel.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each period, slice and channel in which a FIRST unit serves the slice [1/s].
+    """
     stage, channel = layout.stage[layout.pair_unit], layout.channel[layout.pair_unit]
     keys = [(s, c) for s in range(len(layout.deferrable)) for c in range(len(layout.channels))]
     number = {key: index for index, key in enumerate(keys)}
@@ -108,66 +128,118 @@ def hand_over(layout: Layout) -> Rows:
 
     subjects = [(layout.problem.slices[s].name, layout.channels[c]) for s, c in keys]
     rows = rows_by_period(layout, "hand_over", Sense.AT_MOST, subjects, "units.channel", side(FIRST), side(SECOND))
-    handed = np.zeros(len(rows), dtype=bool)
-    handed[rows.used.row] = True
-    return rows.only(handed)
+    is_used = np.zeros(len(rows), dtype=bool)
+    is_used[rows.used.row] = True
+    return rows.select(is_used)
 
 
-def hold_resource(layout: Layout) -> Rows:
+def hold_resource(layout: Layout) -> ConstraintRows:
     """What units take was bought: ``sum_j a[j, r] n[j, t] <= sum_p usable_share[r, p] g[r, p] b[r, p, t]``.
 
-    Only resources that are bought; the others are there.
+    Resources without purchases are there already.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each resource that has purchases and each period [units of the resource].
     """
-    rows = _taken(layout, "hold_resource", "resources[{}].purchases")
-    blocks = _bought(layout, layout.purchase_block * layout.purchase_usable)
+    rows = _rows_of_use(layout, "hold_resource", "resources[{}].purchases")
+    blocks = _terms_of_purchases(layout, layout.purchase_block * layout.purchase_usable)
     is_bought = np.array([bool(resource.purchases) for resource in layout.problem.resources], dtype=bool)
-    return replace(rows, supply=blocks).only(np.repeat(is_bought, layout.periods))
+    return replace(rows, supply=blocks).select(np.repeat(is_bought, layout.periods))
 
 
-def within_resource(layout: Layout) -> Rows:
-    """No resource is overdrawn: ``sum_j a[j, r] n[j, t] <= at_most[r]``."""
+def within_resource(layout: Layout) -> ConstraintRows:
+    """No resource is overdrawn: ``sum_j a[j, r] n[j, t] <= at_most[r]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each limited resource and period [units of the resource].
+    """
     limits = [resource.at_most for resource in layout.problem.resources]
-    rows = _taken(layout, "within_resource", "resources[{}].at_most")
-    return limited(rows, limits, layout.periods)
+    rows = _rows_of_use(layout, "within_resource", "resources[{}].at_most")
+    return rows_with_limits(rows, limits, layout.periods)
 
 
-def pin_resource(layout: Layout) -> Rows:
-    """As much is bought as is pinned: ``sum_p g[r, p] b[r, p, t] >= at_least[r]``."""
+def pin_resource(layout: Layout) -> ConstraintRows:
+    """As much is bought as is pinned: ``sum_p g[r, p] b[r, p, t] >= at_least[r]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each pinned resource and period [units of the resource].
+    """
     resources = layout.problem.resources
     subjects = [(resource.name,) for resource in resources]
-    bought = _bought(layout, layout.purchase_block)
+    bought = _terms_of_purchases(layout, layout.purchase_block)
     rows = rows_by_period(layout, "pin_resource", Sense.AT_LEAST, subjects, "resources[{}].at_least", bought)
-    return limited(rows, [resource.at_least or None for resource in resources], layout.periods)
+    return rows_with_limits(rows, [resource.at_least or None for resource in resources], layout.periods)
 
 
-def within_purchase(layout: Layout) -> Rows:
-    """No way of buying is overdrawn: ``g[r, p] b[r, p, t] <= at_most[r, p]``."""
+def within_purchase(layout: Layout) -> ConstraintRows:
+    """No purchase option is overdrawn: ``g[r, p] b[r, p, t] <= at_most[r, p]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each limited purchase and period [units of the resource].
+    """
     limits = [purchase.at_most for resource in layout.problem.resources for purchase in resource.purchases]
     return _rows_of_purchases(layout, "within_purchase", Sense.AT_MOST, "at_most", limits)
 
 
-def pin_purchase(layout: Layout) -> Rows:
-    """As much is bought in that way as is pinned: ``g[r, p] b[r, p, t] >= at_least[r, p]``."""
+def pin_purchase(layout: Layout) -> ConstraintRows:
+    """As much is bought under each option as is pinned: ``g[r, p] b[r, p, t] >= at_least[r, p]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each pinned purchase and period [units of the resource].
+    """
     limits = [purchase.at_least or None for resource in layout.problem.resources for purchase in resource.purchases]
     return _rows_of_purchases(layout, "pin_purchase", Sense.AT_LEAST, "at_least", limits)
 
 
-def pin_units(layout: Layout) -> Rows:
-    """As many units are on as are pinned: ``n[j, t] >= at_least[j]``."""
+def pin_units(layout: Layout) -> ConstraintRows:
+    """As many units are on as are pinned: ``n[j, t] >= at_least[j]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each pinned unit and period [units].
+    """
     rows = _rows_of_units(layout, "pin_units", Sense.AT_LEAST, "at_least")
-    return limited(rows, [unit.at_least or None for unit in layout.problem.units], layout.periods)
+    return rows_with_limits(rows, [unit.at_least or None for unit in layout.problem.units], layout.periods)
 
 
-def limit_units(layout: Layout) -> Rows:
-    """No more units are on than are allowed: ``n[j, t] <= at_most[j]``."""
+def limit_units(layout: Layout) -> ConstraintRows:
+    """No more units are on than are allowed: ``n[j, t] <= at_most[j]``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each limited unit and period [units].
+    """
     rows = _rows_of_units(layout, "limit_units", Sense.AT_MOST, "at_most")
-    return limited(rows, [unit.at_most for unit in layout.problem.units], layout.periods)
+    return rows_with_limits(rows, [unit.at_most for unit in layout.problem.units], layout.periods)
 
 
-def count_starts(layout: Layout) -> Rows:
+def count_starts(layout: Layout) -> ConstraintRows:
     """Units switched on are counted: ``n[j, t] - n[j, t-1] <= z[j, t]``; the last period comes before the first.
 
-    Only units whose start costs something.
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each unit whose start costs something and each period [units].
     """
     on = layout.units_column[layout.start_units]
     count, row = on.size, np.arange(on.size)
@@ -178,40 +250,82 @@ def count_starts(layout: Layout) -> Rows:
     return rows_by_period(layout, "count_starts", Sense.AT_MOST, subjects, "units.usd_per_start", used, supply)
 
 
-def mark_group(layout: Layout) -> Rows:
+def mark_group(layout: Layout) -> ConstraintRows:
     """A group that carries anything is in use: ``sum_{j in g} f[j, s, t] <= m y[g]``.
 
-    One row for each group, slice and part of the service (SECOND, or not), with m the most that can be carried: the
-    demand, or `most_carried` without one.
+    m is the most that can be carried: the demand, or `most_carried_per_s` where there is none. Units of stage SECOND
+    are counted apart from the others.
 
-    Raises InputError where nothing limits what a group carries.
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each group, slice, part of the service and period [1/s].
+
+    Raises:
+        InputError: nothing limits what a group carries.
     """
     names = [(name,) for name in layout.groups]
-    return _mark(layout, "mark_group", names, _takers_of_groups(layout), layout.groups_column, "max_groups")
+    return _rows_that_mark(layout, "mark_group", names, _units_of_groups(layout), layout.groups_column, "max_groups")
 
 
-def mark_pinned_group(layout: Layout) -> Rows:
-    """A group whose units are pinned is in use: ``y[g] >= 1``, one row for each pinned unit and group."""
+def mark_pinned_group(layout: Layout) -> ConstraintRows:
+    """A group whose units are pinned is in use: ``y[g] >= 1``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each pinned unit and group of resources it takes.
+    """
     names = [(name,) for name in layout.groups]
-    return _mark_pinned(layout, "mark_pinned_group", names, _takers_of_groups(layout), layout.groups_column)
+    return _rows_that_mark_pins(layout, "mark_pinned_group", names, _units_of_groups(layout), layout.groups_column)
 
 
-def mark_kind(layout: Layout) -> Rows:
-    """A kind that carries anything is in use: ``sum_{j of kind k} f[j, s, t] <= m w[k]``, with m as in `mark_group`."""
-    return _mark(layout, "mark_kind", layout.kind_names(), _of_kinds(layout), layout.kinds_column, "units.kind")
+def mark_kind(layout: Layout) -> ConstraintRows:
+    """A kind that carries anything is in use: ``sum_{j of kind k} f[j, s, t] <= m w[k]``, with m as in `mark_group`.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each kind, slice, part of the service and period [1/s].
+
+    Raises:
+        InputError: nothing limits what a kind carries.
+    """
+    return _rows_that_mark(
+        layout, "mark_kind", layout.kind_names(), _units_of_kinds(layout), layout.kinds_column, "units.kind"
+    )
 
 
-def mark_pinned_kind(layout: Layout) -> Rows:
-    """A kind whose units are pinned is in use: ``w[k] >= 1``, one row for each pinned unit."""
-    return _mark_pinned(layout, "mark_pinned_kind", layout.kind_names(), _of_kinds(layout), layout.kinds_column)
+def mark_pinned_kind(layout: Layout) -> ConstraintRows:
+    """A kind whose units are pinned is in use: ``w[k] >= 1``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each pinned unit of a kind.
+    """
+    return _rows_that_mark_pins(
+        layout, "mark_pinned_kind", layout.kind_names(), _units_of_kinds(layout), layout.kinds_column
+    )
 
 
-def keep_one_kind(layout: Layout) -> Rows:
-    """The units of a stage in a channel are of one kind: ``sum_k w[k] <= 1`` over its kinds."""
+def keep_one_kind(layout: Layout) -> ConstraintRows:
+    """The units of a stage in a channel are of one kind: ``sum_k w[k] <= 1`` over its kinds.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each stage and channel with several kinds.
+    """
     places = sorted({key[:2] for key in layout.kinds})
     row = np.array([places.index(key[:2]) for key in layout.kinds], dtype=np.int64)
     count = len(places)
-    return Rows(
+    return ConstraintRows(
         constraint="keep_one_kind",
         sense=Sense.AT_MOST,
         subjects=[(STAGES[stage].value, layout.channels[channel]) for stage, channel in places],
@@ -223,8 +337,15 @@ def keep_one_kind(layout: Layout) -> Rows:
     )
 
 
-def within_groups(layout: Layout) -> Rows:
-    """Not too many groups are in use: ``sum_g y[g] <= max_groups``."""
+def within_groups(layout: Layout) -> ConstraintRows:
+    """Not too many groups are in use: ``sum_g y[g] <= max_groups``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row over the horizon, or none without `max_groups`.
+    """
     most, count = layout.problem.max_groups, len(layout.groups)
     if most is None:
         return no_rows("within_groups")
@@ -232,8 +353,15 @@ def within_groups(layout: Layout) -> Rows:
     return one_row("within_groups", "max_groups", Sense.AT_MOST, float(most), terms)
 
 
-def within_units(layout: Layout) -> Rows:
-    """The fleet is not too large to run: ``sum_j n[j, t] <= max_units``."""
+def within_units(layout: Layout) -> ConstraintRows:
+    """The fleet is not too large to run: ``sum_j n[j, t] <= max_units``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row for each period [units], or none without `max_units`.
+    """
     most = layout.problem.max_units
     if most is None:
         return no_rows("within_units")
@@ -243,8 +371,15 @@ def within_units(layout: Layout) -> Rows:
     return replace(rows, limit=np.full(len(rows), float(most)))
 
 
-def within_budget(layout: Layout) -> Rows:
-    """The fleet is affordable: `mean_cost` ``<= budget_usd_per_hour``."""
+def within_budget(layout: Layout) -> ConstraintRows:
+    """The fleet is affordable: `mean_cost` ``<= budget_usd_per_hour``.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        One row over the horizon [USD/h], or none without a budget.
+    """
     most = layout.problem.budget_usd_per_hour
     if most is None:
         return no_rows("within_budget")
@@ -254,7 +389,7 @@ def within_budget(layout: Layout) -> Rows:
     return one_row("within_budget", "budget_usd_per_hour", Sense.AT_MOST, most, terms)
 
 
-_ALWAYS: tuple[Constraint, ...] = (
+_UNDER_EVERY_OBJECTIVE: tuple[Constraint, ...] = (
     carry_rate,
     hand_over,
     hold_resource,
@@ -274,13 +409,13 @@ _ALWAYS: tuple[Constraint, ...] = (
     count_starts,
     within_budget,
 )
-_OF_A_GREATEST_RATE: tuple[Constraint, ...] = (serve_minimum, serve_least_share, cap_at_demand, *_ALWAYS)
+_OF_GREATEST_RATES: tuple[Constraint, ...] = (serve_minimum, serve_least_share, cap_at_demand, *_UNDER_EVERY_OBJECTIVE)
 CONSTRAINTS: Mapping[Objective, tuple[Constraint, ...]] = {
-    Objective.MIN_COST: (serve_demand, *_ALWAYS),
-    Objective.MAX_RATE: _OF_A_GREATEST_RATE,
-    Objective.MAX_RATE_PER_COST: _OF_A_GREATEST_RATE,
+    Objective.MIN_COST: (serve_demand, *_UNDER_EVERY_OBJECTIVE),
+    Objective.MAX_RATE: _OF_GREATEST_RATES,
+    Objective.MAX_RATE_PER_COST: _OF_GREATEST_RATES,
 }
-"""Which constraints hold under which objective."""
+"""Constraints of each objective, in the order of their rows."""
 
 PIN_MARKS = frozenset({"mark_pinned_group", "mark_pinned_kind"})
 """Constraints that follow from `pin_units`."""
@@ -293,72 +428,43 @@ STRUCTURAL = PIN_MARKS | {
     "mark_kind",
     "keep_one_kind",
 }
-"""Constraints that say what a fleet is, not what it may be: no input limits them, and no report lists them."""
+"""Constraints that define what a fleet is. No input sets their limits, and no report lists them."""
 
 
-def rows_for(objective: Objective, layout: Layout) -> tuple[Rows, ...]:
-    """Every row of a problem, one entry for each constraint that has any."""
-    found = (constraint(layout) for constraint in CONSTRAINTS[objective])
-    return tuple(rows for rows in found if len(rows))
+def build_rows(objective: Objective, layout: Layout) -> tuple[ConstraintRows, ...]:
+    """Every row of a problem, one entry for each constraint that has any.
 
+    Args:
+        objective: decides which constraints hold.
+        layout: of the problem.
 
-def most_carried(layout: Layout, pairs: Mask) -> Floats:
-    """Most that some units can carry of one slice in a period within the limits [1/s]; infinite without limit.
-
-    ``max_j (r_j / a_j) L`` for every limit L of which each of the units takes a_j > 0: a resource, the number of units,
-    the budget; and ``sum_j r_j at_most_j``. Shape (t,).
+    Returns:
+        In the order of `CONSTRAINTS`, which is that of the rows in the program.
     """
-    unit, rate = layout.pair_unit[pairs], layout.pair_rate[pairs]
-    bounds = [float(rate @ layout.at_most[unit])]
-    if layout.problem.max_units is not None:
-        bounds.append(float(rate.max(initial=0.0)) * layout.problem.max_units)
-    usd, budget = layout.usd_per_hour[unit], layout.problem.budget_usd_per_hour
-    if budget is not None and (usd > 0.0).all():
-        bounds.append(float((rate / usd).max(initial=0.0)) * budget / float(layout.share.min()))
-    for index, limit in enumerate(held_at_most(layout)):
-        taken = np.zeros(len(layout.usd_per_hour))
-        mine = layout.take_resource == index
-        taken[layout.take_unit[mine]] = layout.take_amount[mine]
-        if math.isfinite(limit) and (taken[unit] > 0.0).all():
-            bounds.append(float((rate / taken[unit]).max(initial=0.0)) * limit)
-    return np.full(layout.periods, min(bounds))
+    every = (constraint(layout) for constraint in CONSTRAINTS[objective])
+    return tuple(rows for rows in every if len(rows))
 
 
-def held_at_most(layout: Layout) -> Iterator[float]:
-    """Most of each resource that units can ever take: its limit, and what can be bought."""
-    budget = layout.problem.budget_usd_per_hour
-    for resource in layout.problem.resources:
-        most = math.inf if resource.at_most is None else resource.at_most
-        bought = 0.0
-        for purchase in resource.purchases:
-            limits = [math.inf if purchase.at_most is None else purchase.at_most]
-            if budget is not None and purchase.usd_per_hour > 0.0:
-                share = 1.0 if purchase.committed else float(layout.share.min())
-                limits.append(budget / purchase.usd_per_hour / share)
-            bought += purchase.usable_share * min(limits)
-        yield min(most, bought) if resource.purchases else most
-
-
-def _mark(
+def _rows_that_mark(
     layout: Layout,
     constraint: str,
     names: Sequence[tuple[str, ...]],
-    members: Sequence[Mask],
-    columns: Ints,
+    members: Sequence[BoolArray],
+    columns: IntArray,
     source: str,
-) -> Rows:
+) -> ConstraintRows:
     """``sum f <= m column`` over the members of each name, by slice, part of the service and period."""
     subjects: list[tuple[str, ...]] = []
     rates, most, marks = [], [], []
     for name, units, column in zip(names, members, columns, strict=True):
-        for s, one in enumerate(layout.problem.slices):
+        for s, slice_ in enumerate(layout.problem.slices):
             for part, is_served in (("served", True), ("second", False)):
                 pairs = units[layout.pair_unit] & (layout.pair_slice == s) & (layout.served == is_served)
                 if pairs.any():
-                    subjects.append((*name, one.name, part))
+                    subjects.append((*name, slice_.name, part))
                     rates.append(layout.rate_column[pairs])
                     ceiling = layout.ceiling_per_s[s]
-                    most.append(ceiling if np.isfinite(ceiling).all() else most_carried(layout, pairs))
+                    most.append(ceiling if np.isfinite(ceiling).all() else most_carried_per_s(layout, pairs))
                     marks.append(column)
     if not subjects:
         return no_rows(constraint)
@@ -366,24 +472,24 @@ def _mark(
         bound, fix = "needs to know the most that can be carried", "give every slice a demand, or a limit to every unit"
         raise InputError(source, names[0], bound, fix)
     periods = np.arange(layout.periods)
-    row = [np.tile(index * layout.periods + periods, len(found)) for index, found in enumerate(rates)]
+    row = [np.tile(index * layout.periods + periods, len(pairs)) for index, pairs in enumerate(rates)]
     used = Terms(np.concatenate(row), np.concatenate([c.ravel() for c in rates]), np.ones(sum(c.size for c in rates)))
     supply = Terms(np.arange(len(marks) * layout.periods), np.repeat(marks, layout.periods), np.concatenate(most))
     return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used, supply)
 
 
-def _mark_pinned(
-    layout: Layout, constraint: str, names: Sequence[tuple[str, ...]], members: Sequence[Mask], columns: Ints
-) -> Rows:
+def _rows_that_mark_pins(
+    layout: Layout, constraint: str, names: Sequence[tuple[str, ...]], members: Sequence[BoolArray], columns: IntArray
+) -> ConstraintRows:
     """``column >= 1`` for each name and each of its pinned units, which comes first in the subject."""
     pinned = layout.at_least > 0
-    found = [(int(j), index) for index, units in enumerate(members) for j in np.flatnonzero(units & pinned)]
-    count = len(found)
-    marks = np.array([columns[index] for _, index in found], dtype=np.int64)
-    return Rows(
+    pins = [(int(j), index) for index, units in enumerate(members) for j in np.flatnonzero(units & pinned)]
+    count = len(pins)
+    marks = np.array([columns[index] for _, index in pins], dtype=np.int64)
+    return ConstraintRows(
         constraint=constraint,
         sense=Sense.AT_LEAST,
-        subjects=[(layout.problem.units[j].name, *names[index]) for j, index in found],
+        subjects=[(layout.problem.units[j].name, *names[index]) for j, index in pins],
         subject=np.arange(count),
         field="units[{}].at_least",
         periods=np.full(count, WHOLE_HORIZON),
@@ -392,22 +498,22 @@ def _mark_pinned(
     )
 
 
-def _of_kinds(layout: Layout) -> list[Mask]:
-    """Which units are of each kind."""
+def _units_of_kinds(layout: Layout) -> list[BoolArray]:
+    """Which units are of each kind, by kind; each of shape (j,)."""
     return [np.asarray(layout.unit_kind == code) for code in range(len(layout.kinds))]
 
 
-def _takers_of_groups(layout: Layout) -> list[Mask]:
-    """Which units take resources of each group."""
-    found = []
+def _units_of_groups(layout: Layout) -> list[BoolArray]:
+    """Which units take resources of each group, by group; each of shape (j,)."""
+    takers = []
     for group in range(len(layout.groups)):
-        members = np.zeros(len(layout.usd_per_hour), dtype=bool)
-        members[layout.take_unit[layout.resource_group[layout.take_resource] == group]] = True
-        found.append(members)
-    return found
+        takes = np.zeros(len(layout.usd_per_hour), dtype=bool)
+        takes[layout.take_unit[layout.resource_group[layout.take_resource] == group]] = True
+        takers.append(takes)
+    return takers
 
 
-def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Floats, source: str) -> Rows:
+def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: FloatArray, source: str) -> ConstraintRows:
     """``sum_j f`` against a share of the demand: in each period, or over the horizon where it is deferrable."""
     periods = layout.periods
     wanted = ~np.isnan(layout.demand_per_s[:, 0])
@@ -422,10 +528,10 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Float
     waits = layout.deferrable[own][:, None]
     row = first[own][:, None] + np.where(waits, 0, np.arange(periods)[None, :])
     weight = np.where(waits, layout.share[None, :], 1.0)
-    return Rows(
+    return ConstraintRows(
         constraint=constraint,
         sense=sense,
-        subjects=[(one.name,) for one in layout.problem.slices],
+        subjects=[(slice_.name,) for slice_ in layout.problem.slices],
         subject=slices,
         field=f"slices[{{}}].{source}",
         periods=np.where(late, WHOLE_HORIZON, period),
@@ -434,7 +540,7 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Float
     )
 
 
-def _rows_of_units(layout: Layout, constraint: str, sense: Sense, source: str) -> Rows:
+def _rows_of_units(layout: Layout, constraint: str, sense: Sense, source: str) -> ConstraintRows:
     count = layout.units_column.size
     used = Terms(np.arange(count), layout.units_column.ravel(), np.ones(count))
     subjects = [(unit.name,) for unit in layout.problem.units]
@@ -443,15 +549,15 @@ def _rows_of_units(layout: Layout, constraint: str, sense: Sense, source: str) -
 
 def _rows_of_purchases(
     layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
-) -> Rows:
+) -> ConstraintRows:
     count = layout.blocks_column.size
     used = Terms(np.arange(count), layout.blocks_column.ravel(), np.repeat(layout.purchase_block, layout.periods))
     field_of = f"resources[{{}}].purchases[{{}}].{source}"
     rows = rows_by_period(layout, constraint, sense, list(layout.purchase_names()), field_of, used)
-    return limited(rows, limits, layout.periods)
+    return rows_with_limits(rows, limits, layout.periods)
 
 
-def _taken(layout: Layout, constraint: str, source: str) -> Rows:
+def _rows_of_use(layout: Layout, constraint: str, source: str) -> ConstraintRows:
     """``sum_j a[j, r] n[j, t]`` for every resource and period."""
     periods = np.arange(layout.periods)
     row = layout.take_resource[:, None] * layout.periods + periods[None, :]
@@ -461,7 +567,7 @@ def _taken(layout: Layout, constraint: str, source: str) -> Rows:
     return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used)
 
 
-def _bought(layout: Layout, per_block: Floats) -> Terms:
-    """What is bought of every resource in every period, rows in the order of `_taken`."""
+def _terms_of_purchases(layout: Layout, per_block: FloatArray) -> Terms:
+    """What is bought of every resource in every period, rows in the order of `_rows_of_use`."""
     row = layout.purchase_resource[:, None] * layout.periods + np.arange(layout.periods)[None, :]
     return Terms(row.ravel(), layout.blocks_column.ravel(), np.repeat(per_block, layout.periods))

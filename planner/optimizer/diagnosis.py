@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.optimizer.constraint_rows import Rows, Terms
-from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL, mean_cost
-from planner.optimizer.highs import Outcome
-from planner.optimizer.layout import Layout, Mask, label
-from planner.optimizer.program import Program, build
-from planner.optimizer.shortlist import Maker, Solver
+from planner.core import BoolArray
+from planner.optimizer.coefficients import mean_cost
+from planner.optimizer.constraint_rows import ConstraintRows, Terms
+from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL
+from planner.optimizer.highs import SolverOutcome
+from planner.optimizer.layout import Layout, label
+from planner.optimizer.program import Program, build_program
+from planner.optimizer.shortlist import ProgramMaker, ShortlistSolver
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
-DROPPED_FIRST = (
+DROP_ORDER = (
     "limit_units",
     "within_units",
     "within_groups",
@@ -30,13 +32,13 @@ DROPPED_FIRST = (
     "serve_minimum",
     "serve_demand",
 )
-"""Order in which limits are dropped: a conflict with the budget is preferred over one with a resource."""
-_KEPT = STRUCTURAL | {"hold_resource", "cap_at_demand"}
-"""Constraints that are no limits (what is taken must be bought) or conflict with nothing."""
+"""Order in which limits are dropped. A choice of which conflict is reported: with the budget rather than a resource."""
+_NOT_LIMITS = STRUCTURAL | {"hold_resource", "cap_at_demand"}
+"""Constraints that are never dropped: they set no limit (what is taken must be bought) or conflict with nothing."""
 _ANY_GAP = 1e9
-"""Relative gap at which the first solution is good enough."""
-_WHOLE = 1e-9
-"""A limit found this close to a whole number is one."""
+"""Relative gap so wide that the first solution ends the search: only its existence is asked for."""
+_WHOLE_TOLERANCE = 1e-9
+"""A limit found this close to a whole number is reported as that number."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,26 @@ class _Limit:
     largest: float
 
 
-def diagnose(solver: Solver, objective: Objective, layout: Layout) -> Diagnosis:
-    """The conflict of an infeasible problem and the way out of it.
+def diagnose(solver: ShortlistSolver, objective: Objective, layout: Layout) -> Diagnosis:
+    """The conflict of an infeasible problem and the ways out of it.
 
     A *deletion filter* drops one limit after another and keeps out those without which the program stays infeasible;
-    what is left conflicts, and would not without any one of them: J. W. Chinneck and E. W. Dravnieks 1991, "Locating
-    minimal infeasible constraint sets in linear programs", ORSA Journal on Computing 3(2). The periods of a limit are
-    dropped together. Only limits of the conflict can help alone; each is freed in turn and its use made least (what is
-    served: greatest) under all other limits, in all periods in proportion.
+    what is left conflicts, and would not without any one of them. The periods of a limit are dropped together. Only
+    limits of the conflict can help alone; each is freed in turn and its use made least (what is served: greatest) under
+    all other limits, in all periods in proportion.
+
+    Source: J. W. Chinneck and E. W. Dravnieks 1991, "Locating minimal infeasible constraint sets in linear programs",
+    ORSA Journal on Computing 3(2).
 
     Args:
         solver: with the time that is left; when it runs out the result says so (`is_proven`).
         objective: of the problem, proved infeasible.
         layout: of the problem.
+
+    Returns:
+        The conflict, and for each of its limits the nearest value that is feasible.
     """
-    limits = _limits(build(layout, objective))
+    limits = _limits(build_program(layout, objective))
     conflict, is_minimal = _conflict(solver, objective, layout, limits)
     relaxations = tuple(_relaxation(solver, objective, layout, limit) for limit in conflict)
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
@@ -78,104 +85,106 @@ def diagnose(solver: Solver, objective: Objective, layout: Layout) -> Diagnosis:
 
 def _limits(program: Program) -> list[_Limit]:
     """Every limit of a program once, in the order of its rows."""
-    found: dict[str, _Limit] = {}
+    limits: dict[str, _Limit] = {}
     for rows in program.rows:
-        if rows.constraint in _KEPT:
+        if rows.constraint in _NOT_LIMITS:
             continue
         for family, source, value in zip(rows.families(), rows.fields(), rows.limit.tolist(), strict=True):
-            largest = max(value, found[family].largest if family in found else 0.0)
-            found[family] = _Limit(rows.constraint, family, source, rows.sense, largest)
-    return list(found.values())
+            largest = max(value, limits[family].largest if family in limits else 0.0)
+            limits[family] = _Limit(rows.constraint, family, source, rows.sense, largest)
+    return list(limits.values())
 
 
 def _conflict(
-    solver: Solver, objective: Objective, layout: Layout, limits: Sequence[_Limit]
+    solver: ShortlistSolver, objective: Objective, layout: Layout, limits: Sequence[_Limit]
 ) -> tuple[list[_Limit], bool]:
     """A minimal infeasible set of limits, and whether minimality was proved in time."""
     dropped: set[str] = set()
     is_proven = True
 
-    def outcome_without(families: Iterable[str]) -> Outcome:
-        return solver.run(_feasible(objective, dropped | set(families)), layout, relative_gap=_ANY_GAP).outcome
+    def outcome_without(families: Iterable[str]) -> SolverOutcome:
+        return solver.run(_program_without(objective, dropped | set(families)), layout, relative_gap=_ANY_GAP).outcome
 
-    for constraint in DROPPED_FIRST:
+    for constraint in DROP_ORDER:
         families = [limit.family for limit in limits if limit.constraint == constraint]
-        if len(families) > 1 and outcome_without(families) is Outcome.INFEASIBLE:
+        if len(families) > 1 and outcome_without(families) is SolverOutcome.INFEASIBLE:
             dropped |= set(families)
             continue
         for family in families:
             outcome = outcome_without([family])
-            if outcome is Outcome.INFEASIBLE:
+            if outcome is SolverOutcome.INFEASIBLE:
                 dropped.add(family)
-            is_proven &= outcome is not Outcome.UNKNOWN
+            is_proven &= outcome is not SolverOutcome.UNKNOWN
     return [limit for limit in limits if limit.family not in dropped], is_proven
 
 
-def _feasible(objective: Objective, dropped: set[str]) -> Maker:
+def _program_without(objective: Objective, dropped: set[str]) -> ProgramMaker:
     """The program without some limits, and the cost as its goal."""
 
     def make(layout: Layout) -> Program:
-        program = build(layout, objective)
-        parts = (rows.only(~_members(rows, dropped) & ~_follows(rows, dropped)) for rows in program.rows)
-        return replace(program, rows=tuple(r for r in parts if len(r)), goal=mean_cost(layout), maximise=False)
+        program = build_program(layout, objective)
+        kept = (
+            rows.select(~_rows_of_families(rows, dropped) & ~_marks_of_pins(rows, dropped)) for rows in program.rows
+        )
+        return replace(program, rows=tuple(rows for rows in kept if len(rows)), goal=mean_cost(layout), maximise=False)
 
     return make
 
 
-def _members(rows: Rows, families: Iterable[str]) -> Mask:
+def _rows_of_families(rows: ConstraintRows, families: Iterable[str]) -> BoolArray:
     chosen = set(families)
     return np.array([family in chosen for family in rows.families()], dtype=bool)
 
 
-def _follows(rows: Rows, dropped: set[str]) -> Mask:
-    """Marks of units whose pin is dropped."""
+def _marks_of_pins(rows: ConstraintRows, dropped: set[str]) -> BoolArray:
+    """Rows that follow from a pin that is dropped."""
     if rows.constraint not in PIN_MARKS:
         return np.zeros(len(rows), dtype=bool)
     return np.array([f"pin_units__{label(rows.subjects[i][0])}" in dropped for i in rows.subject], dtype=bool)
 
 
-def _freed(objective: Objective, limit: _Limit) -> Maker:
-    """The program whose one limit is v times what it was, v a column of its own; least v, or greatest."""
+def _program_with_limit_freed(objective: Objective, limit: _Limit) -> ProgramMaker:
+    """The program whose one limit is v times what it was, v a column of its own; goal: least v, or greatest."""
 
     def make(layout: Layout) -> Program:
-        program = build(layout, objective)
-        rows: list[Rows] = []
-        for one in program.rows:
-            if one.constraint != limit.constraint:
-                rows.append(one)
+        program = build_program(layout, objective)
+        freed: list[ConstraintRows] = []
+        for rows in program.rows:
+            if rows.constraint != limit.constraint:
+                freed.append(rows)
                 continue
-            mine = _members(one, [limit.family])
-            own, others = one.only(mine), one.only(~mine)
+            mine = _rows_of_families(rows, [limit.family])
+            own, others = rows.select(mine), rows.select(~mine)
             shape = own.limit if limit.largest > 0.0 else np.ones(len(own))
             moved = Terms(np.arange(len(own)), np.full(len(own), layout.columns), shape)
-            rows += [others] if len(others) else []
-            rows.append(replace(own, limit=np.zeros(len(own)), supply=moved))
+            freed += [others] if len(others) else []
+            freed.append(replace(own, limit=np.zeros(len(own)), supply=moved))
         goal = np.append(np.zeros(layout.columns), 1.0)
-        return Program(layout, tuple(rows), goal, limit.sense is Sense.AT_LEAST, extra=1)
+        return Program(layout, tuple(freed), goal, limit.sense is Sense.AT_LEAST, extra_columns=1)
 
     return make
 
 
-def _relaxation(solver: Solver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
+def _relaxation(solver: ShortlistSolver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
     """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods."""
-    make = _freed(objective, limit)
+    make = _program_with_limit_freed(objective, limit)
     answer = solver.run(make, layout)
     needed = None
     if answer.has_values:
-        share = float(solver.polished(make(answer.layout), answer.values)[-1])
-        needed = _tidy(share * (limit.largest or 1.0))
+        share = float(solver.reoptimise_real_columns(make(answer.layout), answer.values)[-1])
+        needed = _rounded_if_whole(share * (limit.largest or 1.0))
     return Relaxation(
         name=limit.family,
         field=limit.field,
         limit=limit.largest,
         needed=needed or None,
-        is_proven=answer.outcome in (Outcome.PROVEN, Outcome.INFEASIBLE),
+        is_proven=answer.outcome in (SolverOutcome.PROVEN, SolverOutcome.INFEASIBLE),
     )
 
 
-def _tidy(value: float) -> float:
+def _rounded_if_whole(value: float) -> float:
     whole = float(round(value))
-    return whole if math.isclose(value, whole, rel_tol=_WHOLE, abs_tol=_WHOLE) else value
+    return whole if math.isclose(value, whole, rel_tol=_WHOLE_TOLERANCE, abs_tol=_WHOLE_TOLERANCE) else value
 
 
 def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven: bool) -> str:
@@ -183,7 +192,7 @@ def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven:
     holds = "cannot hold together" if len(names) > 1 else "cannot hold"
     helpful = [str(relaxation) for relaxation in relaxations if relaxation.needed is not None]
     change = "no change of one of them alone is enough" if len(names) > 1 else "no change of it is enough"
-    way_out = f"enough is any of: {'; '.join(helpful)}" if helpful else change
+    remedy = f"enough is any of: {'; '.join(helpful)}" if helpful else change
     if not is_proven:
-        way_out = f"{way_out if helpful else 'no way out found yet'} (the time ran out: a smaller change may do)"
-    return f"{together} {holds}; {way_out}"
+        remedy = f"{remedy if helpful else 'no way out found yet'} (the time ran out: a smaller change may do)"
+    return f"{together} {holds}; {remedy}"

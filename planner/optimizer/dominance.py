@@ -6,38 +6,52 @@ from collections import defaultdict
 
 import numpy as np
 
-from planner.optimizer.layout import Floats, Ints, Layout, layout_of
+from planner.core import FloatArray, IntArray
+from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.types import FleetProblem
 
 
-def dominated(problem: FleetProblem) -> dict[str, str]:
-    """Name of each dominated unit -> name of one that dominates it and is itself not dominated.
+def dominated_units(problem: FleetProblem) -> dict[str, str]:
+    """Units that another is at least as good as, one for one.
 
     Unit a dominates b of the same stage, channel and kind that takes the same resources, when one of a costs no more
     (nor does its start), takes no more of any resource, carries no less of every slice, is not limited in number, is
     steady only if b is, and b is not pinned. Then replacing each unit of b by one of a keeps every limit and every
     objective as good, whatever the integers. Of equal ones the first stays. Time O(n^2) within a kind, vectorised.
 
+    Args:
+        problem: in records.
+
+    Returns:
+        Name of each dominated unit -> name of one that dominates it and is itself not dominated.
+
     >>> from planner.optimizer.types import Slice, Unit
     >>> make = lambda name, rate, cost: Unit(name=name, rates_per_s={"chat": rate}, usd_per_hour=cost)
     >>> units = (make("slow", 1.0, 2.0), make("fast", 3.0, 2.0), make("dear", 3.0, 4.0), make("small", 0.5, 1.0))
-    >>> dominated(FleetProblem(slices=(Slice(name="chat", demand_per_s=(9.0,)),), units=units))
+    >>> dominated_units(FleetProblem(slices=(Slice(name="chat", demand_per_s=(9.0,)),), units=units))
     {'slow': 'fast', 'dear': 'fast'}
     """
     names = [unit.name for unit in problem.units]
-    return {names[b]: names[a] for b, a in enumerate(dominators(layout_of(problem)).tolist()) if a >= 0}
+    return {names[b]: names[a] for b, a in enumerate(dominators(build_layout(problem)).tolist()) if a >= 0}
 
 
-def dominators(layout: Layout) -> Ints:
-    """For each unit one that dominates it and is itself not dominated; -1 for none. Shape (j,)."""
-    found = np.full(len(layout.usd_per_hour), -1, dtype=np.int64)
+def dominators(layout: Layout) -> IntArray:
+    """For each unit one that dominates it (`dominated_units`) and is itself not dominated.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        Index of a unit, -1 for none; shape (j,).
+    """
+    dominator = np.full(len(layout.usd_per_hour), -1, dtype=np.int64)
     burden = _burden(layout)
-    for members in _kinds(layout):
-        found[members] = _dominators(layout, burden, members)
-    return found
+    for members in _comparable_units(layout):
+        dominator[members] = _dominators_among(layout, burden, members)
+    return dominator
 
 
-def _kinds(layout: Layout) -> list[Ints]:
+def _comparable_units(layout: Layout) -> list[IntArray]:
     """Units of one stage, channel and kind that take the same resources, in their order."""
     taken: list[list[int]] = [[] for _ in layout.usd_per_hour]
     for unit, resource in zip(layout.take_unit.tolist(), layout.take_resource.tolist(), strict=True):
@@ -49,8 +63,8 @@ def _kinds(layout: Layout) -> list[Ints]:
     return [np.array(members) for members in kinds.values() if len(members) > 1]
 
 
-def _burden(layout: Layout) -> Floats:
-    """What is better when less: costs, minus the rates, resources. Shape (j, 2 + slices + resources)."""
+def _burden(layout: Layout) -> FloatArray:
+    """Costs, rates with their sign turned, resources: less is better. Shape (j, 2 + slices + resources)."""
     count = len(layout.usd_per_hour)
     rates = np.zeros((count, len(layout.deferrable)))
     rates[layout.pair_unit, layout.pair_slice] = layout.pair_rate
@@ -59,17 +73,18 @@ def _burden(layout: Layout) -> Floats:
     return np.hstack([np.column_stack([layout.usd_per_hour, layout.usd_per_start]), -rates, takes])
 
 
-def _dominators(layout: Layout, burden: Floats, members: Ints) -> Ints:
+def _dominators_among(layout: Layout, burden: FloatArray, members: IntArray) -> IntArray:
+    """`dominators` within units that can be compared; shape (members,)."""
     own = burden[members]
     own = own[:, (own != own[0]).any(axis=0)]  # what all have alike decides nothing
-    may = np.isinf(layout.at_most[members])
+    unlimited = np.isinf(layout.at_most[members])
     steady = layout.steady[members]
-    free = layout.at_least[members] == 0
+    unpinned = layout.at_least[members] == 0
 
     good = np.ones((len(members), len(members)), dtype=bool)
     for column in own.T:
         good &= column[None, :] <= column[:, None]
-    good &= may[None, :] & free[:, None] & (~steady[None, :] | steady[:, None])
+    good &= unlimited[None, :] & unpinned[:, None] & (~steady[None, :] | steady[:, None])
     strict = good & (~good.T | np.tri(len(members), k=-1, dtype=bool))
     best = ~strict.any(axis=1)
     first = np.argmax(strict & best[None, :], axis=1)

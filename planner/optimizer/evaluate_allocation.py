@@ -8,23 +8,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import PlannerError
-from planner.optimizer.constraint_rows import Rows, Terms
-from planner.optimizer.constraints import STRUCTURAL, mean_cost, mean_rate, rows_for
-from planner.optimizer.layout import Floats, Ints, Layout, Mask
+from planner.core import BoolArray, FloatArray, IntArray, PlannerError
+from planner.optimizer.coefficients import mean_cost, mean_rate
+from planner.optimizer.constraint_rows import ConstraintRows, Terms
+from planner.optimizer.constraints import STRUCTURAL, build_rows
+from planner.optimizer.layout import Layout
 from planner.optimizer.load_split import routed_rates
 from planner.optimizer.program import SPREAD_FIX
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, ConstraintReport, Objective, Sense
 
-_ROUNDING = 1e-9
+_WHOLE_TOLERANCE = 1e-9
 """A sum this share off a whole number is that number; far above float rounding, far below one unit."""
-_IDLE = 1e-7
+_IDLE_SHARE = 1e-7
 """A rate below this share of all there is to carry is none: ten times the solver's tolerance."""
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """What whole units and blocks do.
+class EvaluatedFleet:
+    """Whole units and blocks, with all that follows from them.
 
     Attributes:
         layout: of the units in use.
@@ -36,8 +37,8 @@ class Fleet:
     """
 
     layout: Layout
-    values: Floats
-    rows: tuple[Rows, ...]
+    values: FloatArray
+    rows: tuple[ConstraintRows, ...]
     cost_usd_per_hour: float
     starts_usd_per_hour: float
     rate_per_s: float
@@ -48,7 +49,9 @@ class Fleet:
         return self.rate_per_s / self.cost_usd_per_hour if self.cost_usd_per_hour else math.inf
 
 
-def fleet_of(objective: Objective, layout: Layout, values: Floats, *, is_routed: bool = False) -> Fleet:
+def evaluate_fleet(
+    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False
+) -> EvaluatedFleet:
     """The fleet of a solution, without units and blocks that are not needed.
 
     Args:
@@ -57,30 +60,36 @@ def fleet_of(objective: Objective, layout: Layout, values: Floats, *, is_routed:
         values: by column of that layout, integers rounded.
         is_routed: the rates are kept as they are, instead of being spread evenly.
 
-    Raises PlannerError if the fleet misses a row by more than `FEASIBILITY_TOLERANCE`: the solver was wrong.
+    Returns:
+        The units in use, with all that follows from them.
+
+    Raises:
+        PlannerError: the fleet misses a row by more than `FEASIBILITY_TOLERANCE`, so the solver was wrong.
     """
     counts = _needed_units(layout, values)
-    used: Mask = np.asarray(counts.any(axis=1))
-    own = layout.only(used)
+    used: BoolArray = np.asarray(counts.any(axis=1))
+    own = layout.select(used)
     counts = counts[used]
-    found = np.zeros(own.columns)
-    found[own.units_column] = counts
+    recomputed = np.zeros(own.columns)
+    recomputed[own.units_column] = counts
     kept = values[layout.rate_column[used[layout.pair_unit]]]
-    found[own.rate_column] = kept if is_routed else routed_rates(own, counts, objective)
-    found[own.blocks_column] = _needed_blocks(own, counts, values[layout.blocks_column])
+    recomputed[own.rate_column] = kept if is_routed else routed_rates(own, counts, objective)
+    recomputed[own.blocks_column] = _needed_blocks(own, counts, values[layout.blocks_column])
     on = counts[own.start_units]
-    found[own.starts_column] = np.maximum(on - np.roll(on, 1, axis=1), 0)
-    found[own.groups_column] = _groups_in_use(own)
-    found[own.kinds_column] = np.bincount(own.unit_kind[own.unit_kind >= 0], minlength=len(own.kinds)) > 0
-    rows = rows_for(objective, own)
-    cost = mean_cost(own) * found
+    recomputed[own.starts_column] = np.maximum(on - np.roll(on, 1, axis=1), 0)
+    recomputed[own.groups_column] = _groups_in_use(own)
+    recomputed[own.kinds_column] = np.bincount(own.unit_kind[own.unit_kind >= 0], minlength=len(own.kinds)) > 0
+    rows = build_rows(objective, own)
+    cost = mean_cost(own) * recomputed
     starts = math.fsum(cost[own.starts_column].ravel().tolist())
-    fleet = Fleet(own, found, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * found).tolist()))
-    _check(fleet)
+    fleet = EvaluatedFleet(
+        own, recomputed, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * recomputed).tolist())
+    )
+    _check_limits(fleet)
     return fleet
 
 
-def _needed_units(layout: Layout, values: Floats) -> Ints:
+def _needed_units(layout: Layout, values: FloatArray) -> IntArray:
     """Units on, no more than carry the load they were given, nor fewer than are pinned. Shape (j, t).
 
     Units whose start costs something, and steady ones, are only cut to the most they need in any period.
@@ -88,18 +97,18 @@ def _needed_units(layout: Layout, values: Floats) -> Ints:
     units = values[layout.units_column].round().astype(np.int64)
     rates = values[layout.rate_column]
     ceiling = layout.ceiling_per_s[layout.pair_slice]
-    carries = rates > _IDLE * np.where(np.isfinite(ceiling), ceiling, 0.0)
+    carries = rates > _IDLE_SHARE * np.where(np.isfinite(ceiling), ceiling, 0.0)
     load, is_loaded = np.zeros(units.shape), np.zeros(units.shape, dtype=bool)
     np.add.at(load, layout.pair_unit, np.where(carries, rates, 0.0) / layout.pair_rate[:, None])
     np.logical_or.at(is_loaded, layout.pair_unit, carries)
-    needed = np.maximum(np.ceil(load - _IDLE), is_loaded).astype(np.int64)
+    needed = np.maximum(np.ceil(load - _IDLE_SHARE), is_loaded).astype(np.int64)
     still = layout.steady.copy()
     still[layout.start_units] = True
     needed = np.where(still[:, None], needed.max(axis=1, keepdims=True, initial=0), needed)
     return np.asarray(np.minimum(units, np.maximum(needed, layout.at_least[:, None])))
 
 
-def _needed_blocks(layout: Layout, counts: Ints, blocks: Floats) -> Floats:
+def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> FloatArray:
     """Blocks bought, without those not needed: the dearest per usable unit go first, by period, then committed ones.
 
     Exact where a resource has one purchase that is not committed: it is the ceiling of what is taken.
@@ -111,87 +120,95 @@ def _needed_blocks(layout: Layout, counts: Ints, blocks: Floats) -> Floats:
         mine = np.flatnonzero(layout.purchase_resource == index)
         takes = layout.take_resource == index
         taken = layout.take_amount[takes] @ counts[layout.take_unit[takes]]
-        order = sorted(mine, key=lambda q: (layout.purchase_committed[q], -layout.purchase_usd[q] / usable[q]))
+        order = sorted(mine, key=lambda q: (layout.purchase_committed[q], -layout.purchase_usd_per_hour[q] / usable[q]))
         for q in order:
             over = (usable[mine] @ kept[mine] - taken) / usable[q]
             above_pin = (size[mine] @ kept[mine] - resource.at_least) / size[q]
             spare = np.minimum(np.minimum(over, above_pin), kept[q] - pinned[q] / size[q])
-            spare = np.floor(spare + _ROUNDING * (1.0 + kept[q]))
+            spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
             kept[q] -= np.maximum(spare.min() if layout.purchase_committed[q] else spare, 0.0)
     return np.maximum(kept, 0.0)
 
 
-def _groups_in_use(layout: Layout) -> Floats:
+def _groups_in_use(layout: Layout) -> FloatArray:
     group = layout.resource_group[layout.take_resource]
     in_use = np.zeros(len(layout.groups))
     in_use[group[group >= 0]] = 1.0
     return in_use
 
 
-def _check(fleet: Fleet) -> None:
+def _check_limits(fleet: EvaluatedFleet) -> None:
+    """Raises PlannerError where the fleet misses a row."""
     for rows in fleet.rows:
-        used, limit = sides(rows, fleet.values)
+        used, limit = used_and_limits(rows, fleet.values)
         slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
-        missed = np.flatnonzero(slack < -FEASIBILITY_TOLERANCE * _size(rows, used, limit))
+        missed = np.flatnonzero(slack < -FEASIBILITY_TOLERANCE * _slack_scale(rows, used, limit))
         if len(missed):
             row = int(missed[0])
             bound = f"units miss their limit {rows.sense.value} {limit[row]:g}"
             raise PlannerError(rows.names(fleet.layout)[row], float(used[row]), bound, SPREAD_FIX)
 
 
-def _size(rows: Rows, used: Floats, limit: Floats) -> Floats:
-    """What a row's slack is measured against: its limit, or where that moves with the rates, the largest of them."""
+def _slack_scale(rows: ConstraintRows, used: FloatArray, limit: FloatArray) -> FloatArray:
+    """Size that a slack is measured against: of the limit; where that moves with the rates, of the largest of all."""
     size = np.maximum(np.abs(limit), np.abs(used))
     return np.full_like(size, size.max(initial=0.0)) if rows.constraint == "hand_over" else size
 
 
-def sides(rows: Rows, values: Floats) -> tuple[Floats, Floats]:
-    """What is used, and the limit, of each row."""
+def used_and_limits(rows: ConstraintRows, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What is used, and the limit, of each row.
 
-    def summed(terms: Terms) -> Floats:
+    Args:
+        rows: of one constraint.
+        values: by column.
+
+    Returns:
+        Use and limit, each of shape (rows,), in the unit of the constraint.
+    """
+
+    def summed(terms: Terms) -> FloatArray:
         weights = terms.value * values[terms.column]
         return np.bincount(terms.row, weights=weights, minlength=len(rows)).astype(np.float64)
 
     return summed(rows.used), rows.limit + summed(rows.supply)
 
 
-def reports(fleet: Fleet, duals: Mapping[str, float]) -> tuple[ConstraintReport, ...]:
-    """Each limit once: the period with least slack, the dual summed over periods (`duals` is by family)."""
-    found = []
+def constraint_reports(fleet: EvaluatedFleet, duals: Mapping[str, float]) -> tuple[ConstraintReport, ...]:
+    """Each limit once: the period with least slack.
+
+    Args:
+        fleet: recomputed from whole numbers.
+        duals: by family of rows, summed over periods; empty: none are known.
+
+    Returns:
+        In the order of the program's rows, without those that only say what a fleet is (`STRUCTURAL`).
+    """
+    reports = []
     for rows in fleet.rows:
         if rows.constraint in STRUCTURAL:
             continue
-        used, limit = sides(rows, fleet.values)
+        used, limit = used_and_limits(rows, fleet.values)
+        families, fields = rows.families(), rows.fields()
         slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
-        families = rows.families()
-        found += [_report(rows, families, row, used, limit, slack, duals) for row in _tightest(families, slack)]
-    return tuple(found)
+        reports += [
+            ConstraintReport(
+                name=families[row],
+                field=fields[row],
+                sense=rows.sense,
+                limit=float(limit[row]),
+                used=float(used[row]),
+                slack=float(slack[row]),
+                dual=duals.get(families[row]),
+            )
+            for row in _tightest(families, slack)
+        ]
+    return tuple(reports)
 
 
-def _tightest(families: Sequence[str], slack: Floats) -> list[int]:
+def _tightest(families: Sequence[str], slack: FloatArray) -> list[int]:
     """Of each family the row with least slack, in the order of the families."""
     best: dict[str, int] = {}
     for row, family in enumerate(families):
         if family not in best or slack[row] < slack[best[family]]:
             best[family] = row
     return list(best.values())
-
-
-def _report(
-    rows: Rows,
-    families: Sequence[str],
-    row: int,
-    used: Floats,
-    limit: Floats,
-    slack: Floats,
-    duals: Mapping[str, float],
-) -> ConstraintReport:
-    return ConstraintReport(
-        name=families[row],
-        field=rows.fields()[row],
-        sense=rows.sense,
-        limit=float(limit[row]),
-        used=float(used[row]),
-        slack=float(slack[row]),
-        dual=duals.get(families[row]),
-    )

@@ -17,9 +17,8 @@ import numpy as np
 import pulp
 from scipy import sparse
 
-from planner.core import InputError, PlannerError
-from planner.optimizer.layout import Floats, Ints, Mask
-from planner.optimizer.program import SPREAD_FIX, Program, System
+from planner.core import BoolArray, FloatArray, InputError, IntArray, PlannerError
+from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram
 from planner.optimizer.types import Sense
 
 SOLVER_TOLERANCE = 1e-8
@@ -29,7 +28,7 @@ A hundredth of `FEASIBILITY_TOLERANCE`, so that a solution of the solver passes 
 """
 ROUNDING_TOLERANCE = 1e-4
 """Largest distance of a solver's integer from a whole number; more is no rounding but a failure."""
-_FEASIBLE = 2
+FEASIBLE = 2
 """HiGHS `SolutionStatus::kSolutionStatusFeasible` of `HighsInfo.primal_solution_status`."""
 _NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
 _STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
@@ -37,7 +36,7 @@ _ROW_WISE, _MINIMISE = 2, 1
 """HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
 
 
-class Outcome(Enum):
+class SolverOutcome(Enum):
     """How one run of the solver ended."""
 
     PROVEN = auto()
@@ -51,8 +50,8 @@ class Outcome(Enum):
 
     @property
     def has_solution(self) -> bool:
-        """Whether there is one."""
-        return self in (Outcome.PROVEN, Outcome.FOUND)
+        """Whether a solution was found."""
+        return self in (SolverOutcome.PROVEN, SolverOutcome.FOUND)
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Solution:
     """What one run found, in the units of the system.
 
     Attributes:
-        outcome: see `Outcome`.
+        outcome: see `SolverOutcome`.
         values: of each column; empty without a solution.
         goal: of the values; infinite without.
         bound: no solution has a smaller goal; minus infinity if nothing was proved.
@@ -69,28 +68,43 @@ class Solution:
         seconds: taken by the run.
     """
 
-    outcome: Outcome
-    values: Floats
+    outcome: SolverOutcome
+    values: FloatArray
     goal: float
     bound: float
-    row_duals: Floats
-    reduced_costs: Floats
+    row_duals: FloatArray
+    reduced_costs: FloatArray
     seconds: float
 
 
-def solve_system(
-    system: System,
+def solve_scaled(
+    scaled: ScaledProgram,
     *,
     whole: bool,
     time_limit_s: float = math.inf,
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
-    lower: Floats | None = None,
+    lower: FloatArray | None = None,
 ) -> Solution:
-    """Solve it by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded."""
-    kept = np.flatnonzero(system.upper > 0.0)
-    matrix = system.matrix[:, kept]
-    rows = _rows_that_matter(system, matrix)
+    """Solve a program by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded.
+
+    Args:
+        scaled: what to solve.
+        whole: with whole numbers; else the linear relaxation.
+        time_limit_s: of this run [s].
+        relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
+        absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
+        lower: least value of each column, shape (columns,); default: 0.
+
+    Returns:
+        What was found and proved, in the units of the scaled program.
+
+    Raises:
+        PlannerError: HiGHS neither solved the program nor ran out of time.
+    """
+    kept = np.flatnonzero(scaled.upper > 0.0)
+    matrix = scaled.matrix[:, kept]
+    rows = _rows_that_matter(scaled, matrix)
     matrix = matrix[rows]
     solver = highspy.Highs()
     options: dict[str, Any] = {
@@ -108,73 +122,88 @@ def solve_system(
         solver.setOptionValue(name, value)
     columns = len(kept)
     if not columns:
-        return _without_columns(system)
+        return _without_columns(scaled)
     solver.passModel(
         columns, len(rows), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
-        system.goal[kept], np.zeros(columns) if lower is None else lower[kept], system.upper[kept],
-        system.low[rows], system.high[rows],
+        scaled.goal[kept], np.zeros(columns) if lower is None else lower[kept], scaled.upper[kept],
+        scaled.low[rows], scaled.high[rows],
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
-        (system.integer[kept] & whole).astype(np.int32),
+        (scaled.integer[kept] & whole).astype(np.int32),
     )  # fmt: skip
     solver.run()
-    return _solution(solver, system, kept, rows, whole)
+    return _solution(solver, scaled, kept, rows, whole)
 
 
-def _rows_that_matter(system: System, matrix: sparse.csr_array) -> Ints:
-    """All but the empty rows that hold anyway."""
+def _rows_that_matter(scaled: ScaledProgram, matrix: sparse.csr_array) -> IntArray:
+    """Indices of all rows but the empty ones that hold anyway."""
     is_empty = np.diff(matrix.indptr) == 0
-    holds = (system.low <= 0.0) & (system.high >= 0.0)
+    holds = (scaled.low <= 0.0) & (scaled.high >= 0.0)
     return np.flatnonzero(~(is_empty & holds))
 
 
-def _solution(solver: highspy.Highs, system: System, kept: Ints, rows: Ints, whole: bool) -> Solution:
-    outcome, info, found = outcome_of(solver), solver.getInfo(), solver.getSolution()
+def _solution(solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, rows: IntArray, whole: bool) -> Solution:
+    outcome, info, point = solver_outcome(solver), solver.getInfo(), solver.getSolution()
     values, reduced = np.zeros(0), np.zeros(0)
     row_duals = np.zeros(0)
     if outcome.has_solution:
-        values = np.zeros(len(system.goal))
-        values[kept] = found.col_value
-    if outcome is Outcome.PROVEN and not whole:
-        reduced = np.full(len(system.goal), math.inf)
-        reduced[kept] = found.col_dual
-        row_duals = np.zeros(len(system.low))
-        row_duals[rows] = found.row_dual
-    goal = float(system.goal @ values) if outcome.has_solution else math.inf
-    proved = float(info.mip_dual_bound) if whole else (goal if outcome is Outcome.PROVEN else -math.inf)
+        values = np.zeros(len(scaled.goal))
+        values[kept] = point.col_value
+    if outcome is SolverOutcome.PROVEN and not whole:
+        reduced = np.full(len(scaled.goal), math.inf)
+        reduced[kept] = point.col_dual
+        row_duals = np.zeros(len(scaled.low))
+        row_duals[rows] = point.row_dual
+    goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
+    proved = float(info.mip_dual_bound) if whole else (goal if outcome is SolverOutcome.PROVEN else -math.inf)
     bound = proved if math.isfinite(proved) else -math.inf
     return Solution(outcome, values, goal, bound, row_duals, reduced, solver.getRunTime())
 
 
-def _without_columns(system: System) -> Solution:
+def _without_columns(scaled: ScaledProgram) -> Solution:
     """All columns are 0, which either meets the rows or not."""
-    meets = bool((system.low <= SOLVER_TOLERANCE).all() and (system.high >= -SOLVER_TOLERANCE).all())
-    nothing, columns = np.zeros(0), len(system.goal)
+    meets = bool((scaled.low <= SOLVER_TOLERANCE).all() and (scaled.high >= -SOLVER_TOLERANCE).all())
+    nothing, columns = np.zeros(0), len(scaled.goal)
     if not meets:
-        return Solution(Outcome.INFEASIBLE, nothing, math.inf, -math.inf, nothing, nothing, 0.0)
-    duals, reduced = np.zeros(len(system.low)), np.full(columns, math.inf)
-    return Solution(Outcome.PROVEN, np.zeros(columns), 0.0, 0.0, duals, reduced, 0.0)
+        return Solution(SolverOutcome.INFEASIBLE, nothing, math.inf, -math.inf, nothing, nothing, 0.0)
+    duals, reduced = np.zeros(len(scaled.low)), np.full(columns, math.inf)
+    return Solution(SolverOutcome.PROVEN, np.zeros(columns), 0.0, 0.0, duals, reduced, 0.0)
 
 
-def outcome_of(solver: highspy.Highs) -> Outcome:
+def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
     """How a run of HiGHS ended.
 
-    Raises PlannerError when it neither solved the program nor ran out of time.
+    Args:
+        solver: after its run.
+
+    Returns:
+        One of `SolverOutcome`. A program that is unbounded counts as infeasible, because none of those given is.
+
+    Raises:
+        PlannerError: it neither solved the program nor ran out of time.
     """
     status = solver.getModelStatus().name
     if status == "kOptimal":
-        return Outcome.PROVEN
+        return SolverOutcome.PROVEN
     if status in _NO_SOLUTION:  # no program given here is unbounded, so: infeasible
-        return Outcome.INFEASIBLE
+        return SolverOutcome.INFEASIBLE
     if status in _STOPPED:
-        has_point = solver.getInfo().primal_solution_status == _FEASIBLE
-        return Outcome.FOUND if has_point else Outcome.UNKNOWN
+        has_point = solver.getInfo().primal_solution_status == FEASIBLE
+        return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
 
 
-def whole_numbers(values: Floats, integer: Mask) -> Floats:
+def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
     """The values with integers rounded: `int(value)` would turn 2.9999999 into 2. Others are kept, but not below 0.
 
-    Raises PlannerError when a value is no whole number to `ROUNDING_TOLERANCE`.
+    Args:
+        values: of a solver, by column.
+        integer: which columns hold whole numbers.
+
+    Returns:
+        By column.
+
+    Raises:
+        PlannerError: a value is no whole number to `ROUNDING_TOLERANCE`.
     """
     rounded = np.where(integer, np.round(values), values)
     off = np.flatnonzero(np.abs(rounded - values) > ROUNDING_TOLERANCE)
@@ -187,10 +216,17 @@ def whole_numbers(values: Floats, integer: Mask) -> Floats:
 def to_pulp(program: Program) -> pulp.LpProblem:
     """The program as stated, as a PuLP problem under its own names, e.g. to write an LP file.
 
-    Raises InputError when two names are equal once they are reduced to what an LP file can hold.
+    Args:
+        program: in its own units.
+
+    Returns:
+        The problem, with variables in the order of their names.
+
+    Raises:
+        InputError: two names are equal once they are reduced to what an LP file can hold.
     """
     problem = pulp.LpProblem("fleet", pulp.LpMaximize if program.maximise else pulp.LpMinimize)
-    names = [*program.layout.column_names(), *(f"extra_{index}" for index in range(program.extra))]
+    names = [*program.layout.column_names(), *(f"extra_{index}" for index in range(program.extra_columns))]
     integer, upper = program.integer(), program.upper()
     touched = {int(c) for rows in program.rows for terms in (rows.used, rows.supply) for c in terms.column}
     touched |= set(np.flatnonzero(program.goal).tolist())
@@ -214,9 +250,18 @@ def to_pulp(program: Program) -> pulp.LpProblem:
 
 
 def check_names(kind: str, labels: list[str], names: list[str] | None = None) -> None:
-    """Raises InputError when two labels are equal; `names` are what the labels were made of."""
+    """Refuse names whose labels are equal.
+
+    Args:
+        kind: what they name, for the message.
+        labels: as they stand in a program.
+        names: what the labels were made of; default: the labels.
+
+    Raises:
+        InputError: two labels are equal.
+    """
     by_label = Counter(labels)
-    twice = [name for name, one in zip(names or labels, labels, strict=True) if by_label[one] > 1]
+    twice = [name for name, text in zip(names or labels, labels, strict=True) if by_label[text] > 1]
     if twice:
         bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
         raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")

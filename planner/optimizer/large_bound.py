@@ -10,66 +10,88 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.optimizer.large_tables import NEVER, Floats, Integers, Tables
-from planner.optimizer.types import Stage
+from planner.core import FloatArray, IntArray
+from planner.optimizer.large_tables import SECONDS_UNSERVED, Tables
+from planner.optimizer.types import UnitStage
 
-FREE = 1e-50
-"""Stands for a price of zero, so that a route nobody can take (`NEVER`) is never free."""
+ZERO_PRICE = 1e-50
+"""Stands for a price of zero, so that a request that cannot be served (`SECONDS_UNSERVED`) is never free."""
 NEGLIGIBLE = 1e-6
 """Shortfall, as a share of the demand, that counts as none: `FEASIBILITY_TOLERANCE`."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of what units use. All are >= 0 and are made to prove a bound by `bound_of`.
+    """Prices of what units use. All are >= 0 and are made to prove a bound by `lagrangian_bound`.
 
     Attributes:
         limits: of each limit [L, T].
         starts: of the starts of each period, as a share of their cost [T].
         pins: of each pinned resource [T], by resource index.
-        pools: of a unit whose number is limited, by (unit, period); absent: the price of what it takes.
+        unit_limits: of a unit whose number is limited, by (unit, period); absent: the price of what it takes.
     """
 
-    limits: Floats
-    starts: Floats
-    pins: dict[int, Floats]
-    pools: dict[tuple[int, int], float]
+    limits: FloatArray
+    starts: FloatArray
+    pins: dict[int, FloatArray]
+    unit_limits: dict[tuple[int, int], float]
 
 
 @dataclass(frozen=True)
-class Bound:
+class CheapestRoutes:
+    """Cheapest way to serve one request per second of every slice in every period.
+
+    Attributes:
+        price: of the cheapest route of all [USD/h of horizon mean; S, T].
+        first, second: the units of that route; second is -1 for a whole unit [S, T].
+        section_price: by section, the price of its cheapest unit [S, T].
+    """
+
+    price: FloatArray
+    first: IntArray
+    second: IntArray
+    section_price: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True)
+class LagrangianBound:
     """What prices prove.
 
     Attributes:
         cost: no fleet costs less [USD/h].
         unit_price: of each unit in each period, prices of limits included [USD/h of horizon mean; J, T].
-        route_price: cheapest way to serve one request per second [S, T].
-        first, second: the units of that way; second is -1 for a whole unit [S, T].
-        section_price: by section, the same within it [S, T].
+        routes: cheapest way to serve each slice in each period.
         limits, starts: prices after repair [L, T] and [T].
-        by_period: what of the bound each period proves, given these prices [T]; `rest` is what is proved between them.
-        committed: price of one unit of each purchase in each period, as `Tables.buyings` [USD/h; T].
-        worth: of all of a slice's amount [S, T].
+        by_period: what of the bound each period proves, given these prices [USD/h; T].
+        between_periods: what is proved beside that: of committed purchases and work that may wait [USD/h].
+        purchase_gain: what one unit of each of `Tables.purchases` brings in each period [USD/h; purchases, T].
+        worth: of all of a slice's amount [USD/h; S, T].
         idle: (unit, period) that would pay for being on without serving, to save a start; the bound holds without.
     """
 
     cost: float
-    unit_price: Floats
-    route_price: Floats
-    first: Integers
-    second: Integers
-    section_price: tuple[Floats, ...]
-    limits: Floats
-    starts: Floats
-    by_period: Floats
-    rest: float
-    committed: Floats
-    worth: Floats
+    unit_price: FloatArray
+    routes: CheapestRoutes
+    limits: FloatArray
+    starts: FloatArray
+    by_period: FloatArray
+    between_periods: float
+    purchase_gain: FloatArray
+    worth: FloatArray
     idle: tuple[tuple[int, int], ...]
 
 
-def cheapest(price: Floats, tables: Tables, units: Integers) -> tuple[Floats, Integers]:
-    """Cheapest unit of some for each slice and period, and its price per request per second [S, T]."""
+def cheapest_units(price: FloatArray, tables: Tables, units: IntArray) -> tuple[FloatArray, IntArray]:
+    """Cheapest unit of some for each slice and period.
+
+    Args:
+        price: of each unit in each period [USD/h of horizon mean; J, T].
+        tables: of the problem.
+        units: to choose from [indices].
+
+    Returns:
+        Price of one request per second [USD/h of horizon mean; S, T], and the unit [S, T].
+    """
     seconds = tables.seconds[units]
     best = np.empty((seconds.shape[1], price.shape[1]))
     chosen = np.empty(best.shape, dtype=np.int64)
@@ -82,8 +104,8 @@ def cheapest(price: Floats, tables: Tables, units: Integers) -> tuple[Floats, In
     return best, chosen
 
 
-def bound_of(tables: Tables, prices: Prices, most_worth: float = np.inf) -> Bound:
-    r"""What these prices prove, after the least repair that makes them admissible.
+def lagrangian_bound(tables: Tables, prices: Prices, most_worth: float = np.inf) -> LagrangianBound:
+    r"""What prices prove, after the least repair that makes them admissible.
 
     With price :math:`\pi_l` of limit :math:`l`, a unit costs :math:`c_j = u_j + \sum_l a_{jl} \pi_l`, a slice is worth
     :math:`\lambda_s = \min_j c_j / r_{js}`, and no fleet costs less than
@@ -92,35 +114,72 @@ def bound_of(tables: Tables, prices: Prices, most_worth: float = np.inf) -> Boun
 
     Source: weak duality of the Lagrangian relaxation, A. M. Geoffrion, "Lagrangean relaxation for integer programming",
     Mathematical Programming Study 2 (1974), 82-114. Repair by scaling is A. A. Farley's bound, Operations Research
-    38(5) (1990), 922-923, for one resource at a time. `most_worth` is what serving none of a slice costs, if that may
-    be.
+    38(5) (1990), 922-923, for one resource at a time.
+
+    Args:
+        tables: of the problem.
+        prices: any; converged or not.
+        most_worth: what serving none of a slice costs, if that may be [USD/h of horizon mean].
+
+    Returns:
+        The bound, with the prices that prove it.
     """
-    limits, pins = _affordable(tables, prices)
+    limits, pins = _admissible_prices(tables, prices)
     starts = np.clip(prices.starts, 0.0, 1.0)
-    full, idle = _unit_price(tables, limits, starts)
+    full, idle = _unit_prices(tables, limits, starts)
     own = full.copy()
     limited = np.isfinite(tables.high)
     gains = np.minimum(full[limited], 0.0) * tables.high[limited][:, None]
     by_period = gains.sum(axis=0) - np.where(np.isfinite(tables.caps), tables.caps, 0.0) @ limits
-    for (unit, period), price in prices.pools.items():
+    for (unit, period), price in prices.unit_limits.items():
         used = max(price, 0.0) if np.isfinite(tables.high[unit]) else min(max(price, 0.0), full[unit, period])
         rest = full[unit, period] - used
         by_period[period] += rest * (tables.low[unit] if rest >= 0.0 else tables.high[unit])
         if np.isfinite(tables.high[unit]):
             by_period[period] -= min(full[unit, period], 0.0) * tables.high[unit]
         own[unit, period] = used
-    own = np.maximum(own, FREE)
-    route, first, second, by_section = _routes(tables, own)
-    worth = np.where(tables.amounts > 0.0, np.minimum(tables.amounts * route, most_worth), 0.0)
+    own = np.maximum(own, ZERO_PRICE)
+    routes = _cheapest_routes(tables, own)
+    worth = np.where(tables.amounts > 0.0, np.minimum(tables.amounts * routes.price, most_worth), 0.0)
     by_period += worth[~tables.deferrable].sum(axis=0)
-    bought, between, gain = _purchases(tables, limits, pins)
-    by_period += bought
-    rest = float(worth[tables.deferrable].min(axis=1, initial=np.inf).sum()) + between
-    cost = float(by_period.sum()) + rest
-    return Bound(cost, full, route, first, second, by_section, limits, starts, by_period, rest, gain, worth, idle)
+    purchases = _purchases_bound(tables, limits, pins)
+    by_period += purchases.by_period
+    between = float(worth[tables.deferrable].min(axis=1, initial=np.inf).sum()) + purchases.between_periods
+    return LagrangianBound(
+        cost=float(by_period.sum()) + between,
+        unit_price=full,
+        routes=routes,
+        limits=limits,
+        starts=starts,
+        by_period=by_period,
+        between_periods=between,
+        purchase_gain=purchases.gain,
+        worth=worth,
+        idle=idle,
+    )
 
 
-def _unit_price(tables: Tables, limits: Floats, starts: Floats) -> tuple[Floats, tuple[tuple[int, int], ...]]:
+def proved_gap(cost: float, bound: float) -> float:
+    """Largest share of a cost that could be saved.
+
+    Args:
+        cost: of a fleet [USD/h]; infinite: none was found.
+        bound: no fleet costs less [USD/h].
+
+    Returns:
+        (cost - bound) / cost, at least 0; infinite without a fleet.
+
+    >>> proved_gap(200.0, 199.0)
+    0.005
+    """
+    if not np.isfinite(cost):
+        return np.inf
+    return max(cost - bound, 0.0) / cost if cost > 0.0 else 0.0
+
+
+def _unit_prices(
+    tables: Tables, limits: FloatArray, starts: FloatArray
+) -> tuple[FloatArray, tuple[tuple[int, int], ...]]:
     """Price of a unit on [J, T], and which units would be paid for idling: for those the credit of starts is cut."""
     base = tables.unit_usd[:, None] * tables.weights + tables.takes @ limits
     if not tables.has_starts:
@@ -140,90 +199,109 @@ def _unit_price(tables: Tables, limits: Floats, starts: Floats) -> tuple[Floats,
     return np.where(np.isinf(tables.high)[:, None], np.maximum(kept, 0.0), kept), tuple(sorted(idle))
 
 
-def _affordable(tables: Tables, prices: Prices) -> tuple[Floats, dict[int, Floats]]:
-    """Prices no higher than what unlimited purchases ask, so that buying to sell is no business."""
+def _admissible_prices(tables: Tables, prices: Prices) -> tuple[FloatArray, dict[int, FloatArray]]:
+    """Prices no higher than what unlimited purchases ask, so that nothing is gained by option more than is used."""
     limits = np.maximum(prices.limits, 0.0)
     pins = {resource: np.maximum(price, 0.0) for resource, price in prices.pins.items()}
-    for buying in tables.buyings:
-        if np.isfinite(buying.high):
+    for option in tables.purchases:
+        if np.isfinite(option.high):
             continue
-        pin = pins.get(buying.resource, np.zeros(tables.periods))
-        gain = limits[buying.hold] * buying.purchase.usable_share + pin
-        if buying.purchase.committed:
-            keep = np.full(tables.periods, min(1.0, buying.purchase.usd_per_hour / max(gain.sum(), 1e-300)))
+        pin = pins.get(option.resource, np.zeros(tables.periods))
+        gain = limits[option.limit_index] * option.purchase.usable_share + pin
+        if option.purchase.committed:
+            keep = np.full(tables.periods, min(1.0, option.purchase.usd_per_hour / max(gain.sum(), 1e-300)))
         else:
-            keep = np.minimum(1.0, buying.purchase.usd_per_hour * tables.weights / np.maximum(gain, 1e-300))
-        limits[buying.hold] *= keep
-        if buying.resource in pins:
-            pins[buying.resource] = pins[buying.resource] * keep
+            keep = np.minimum(1.0, option.purchase.usd_per_hour * tables.weights / np.maximum(gain, 1e-300))
+        limits[option.limit_index] *= keep
+        if option.resource in pins:
+            pins[option.resource] = pins[option.resource] * keep
     return limits, pins
 
 
-def _purchases(tables: Tables, limits: Floats, pins: dict[int, Floats]) -> tuple[Floats, float, Floats]:
-    """Least that purchases cost when what they bring is paid at these prices, pinned amounts included.
+@dataclass(frozen=True)
+class _PurchasesBound:
+    """Least that purchases cost when what they bring is paid, pinned amounts included.
 
-    By period [T], for committed purchases together, and what one unit of each purchase brings [buyings, T].
+    Attributes:
+        by_period: of purchases by period and pinned resources [USD/h of horizon mean; T].
+        between_periods: of committed purchases [USD/h].
+        gain: what one unit of each purchase brings in each period [USD/h of horizon mean; purchases, T].
     """
+
+    by_period: FloatArray
+    between_periods: float
+    gain: FloatArray
+
+
+def _purchases_bound(tables: Tables, limits: FloatArray, pins: dict[int, FloatArray]) -> _PurchasesBound:
+    """What purchases cost at the least at these prices of limits [L, T] and pins [T]."""
     by_period = np.zeros(tables.periods)
     between = 0.0
-    gains = np.zeros((len(tables.buyings), tables.periods))
-    for index, buying in enumerate(tables.buyings):
-        gains[index] = limits[buying.hold] * buying.purchase.usable_share + pins.get(buying.resource, 0.0)
-        usd = buying.purchase.usd_per_hour
-        most = buying.high if np.isfinite(buying.high) else 0.0
-        if buying.purchase.committed:
-            net = usd - float(gains[index].sum())
-            between += net * (buying.low if net >= 0.0 else most)
+    gain = np.zeros((len(tables.purchases), tables.periods))
+    for index, option in enumerate(tables.purchases):
+        gain[index] = limits[option.limit_index] * option.purchase.usable_share + pins.get(option.resource, 0.0)
+        usd = option.purchase.usd_per_hour
+        most = option.high if np.isfinite(option.high) else 0.0
+        if option.purchase.committed:
+            net = usd - float(gain[index].sum())
+            between += net * (option.low if net >= 0.0 else most)
         else:
-            nets = usd * tables.weights - gains[index]
-            by_period += nets * np.where(nets >= 0.0, buying.low, most)
+            nets = usd * tables.weights - gain[index]
+            by_period += nets * np.where(nets >= 0.0, option.low, most)
     for resource, price in pins.items():
         by_period += price * tables.pins[resource]
-    return by_period, between, gains
+    return _PurchasesBound(by_period, between, gain)
 
 
-def _routes(tables: Tables, price: Floats) -> tuple[Floats, Integers, Integers, tuple[Floats, ...]]:
-    """Cheapest route of every slice and period over all sections."""
+def _cheapest_routes(tables: Tables, price: FloatArray) -> CheapestRoutes:
+    """Cheapest route of every slice and period over all sections, at these prices of units [J, T]."""
     shape = tables.demand.shape
-    best = np.full(shape, NEVER)
+    best = np.full(shape, SECONDS_UNSERVED)
     first = np.zeros(shape, dtype=np.int64)
     second = np.full(shape, -1, dtype=np.int64)
-    found = [cheapest(price, tables, section.units) for section in tables.sections]
-    seconds = {one.channel: at for at, one in enumerate(tables.sections) if one.stage is Stage.SECOND}
-    for section, (cost, unit) in zip(tables.sections, found, strict=True):
-        if section.stage is Stage.SECOND or (section.stage is Stage.FIRST and section.channel not in seconds):
+    by_section = [cheapest_units(price, tables, section.units) for section in tables.sections]
+    seconds = {section.channel: at for at, section in enumerate(tables.sections) if section.stage is UnitStage.SECOND}
+    for section, (own_price, unit) in zip(tables.sections, by_section, strict=True):
+        if section.stage is UnitStage.SECOND or (section.stage is UnitStage.FIRST and section.channel not in seconds):
             continue
-        partner = np.full(shape, -1, dtype=np.int64)
-        if section.stage is Stage.FIRST:
-            cost, partner = cost + found[seconds[section.channel]][0], found[seconds[section.channel]][1]  # noqa: PLW2901
-        better = cost < best
-        best, first, second = (
-            np.where(better, cost, best),
-            np.where(better, unit, first),
-            np.where(better, partner, second),
-        )
-    return best, first, second, tuple(cost for cost, _ in found)
+        route_price, partner = own_price, np.full(shape, -1, dtype=np.int64)
+        if section.stage is UnitStage.FIRST:
+            partner_price, partner = by_section[seconds[section.channel]]
+            route_price = own_price + partner_price
+        better = route_price < best
+        best = np.where(better, route_price, best)
+        first = np.where(better, unit, first)
+        second = np.where(better, partner, second)
+    return CheapestRoutes(best, first, second, tuple(price for price, _ in by_section))
 
 
-def least_excess(tables: Tables, bound: Bound, period: int) -> Floats:
-    """Least that a fleet with one such unit on in a period costs above the bound [USD/h; J].
+def least_excess(tables: Tables, bound: LagrangianBound, period: int) -> FloatArray:
+    """Least that a fleet with one such unit on in a period costs above the bound.
 
     Its price less the most that one unit can earn: what slices pay it, each at most for all its demand (the fractional
     knapsack of Dantzig 1957, best payer first). Of a pair of stages the second is paid its cheapest unit's price.
+
+    Args:
+        tables: of the problem.
+        bound: with the prices that prove it.
+        period: index.
+
+    Returns:
+        By unit [USD/h; J].
     """
     demand = tables.amounts[:, period]
     earned = np.zeros(len(tables.unit_names))
-    route = np.where(demand > 0.0, bound.route_price[:, period], 0.0)
+    route = np.where(demand > 0.0, bound.routes.price[:, period], 0.0)
     second = {
         section.channel: np.minimum(price[:, period], route)
-        for section, price in zip(tables.sections, bound.section_price, strict=True)
-        if section.stage is Stage.SECOND
+        for section, price in zip(tables.sections, bound.routes.section_price, strict=True)
+        if section.stage is UnitStage.SECOND
     }
     for section in tables.sections:
         paid = route
-        if section.stage is not Stage.WHOLE:
+        if section.stage is not UnitStage.WHOLE:
             later = second.get(section.channel, np.zeros_like(route))
-            paid = later if section.stage is Stage.SECOND else route - later
+            paid = later if section.stage is UnitStage.SECOND else route - later
         seconds = tables.seconds[section.units]
         rate_of_pay = paid / seconds
         order = np.argsort(-rate_of_pay, axis=1)
@@ -233,10 +311,21 @@ def least_excess(tables: Tables, bound: Bound, period: int) -> Floats:
     return bound.unit_price[:, period] - earned
 
 
-def first_prices(tables: Tables) -> Prices:
-    """What the cheapest purchase of each resource asks: exact where nothing is scarce."""
+def cheapest_purchase_prices(tables: Tables) -> Prices:
+    """Prices that the cheapest purchase of each resource asks: exact where nothing is scarce.
+
+    Args:
+        tables: of the problem.
+
+    Returns:
+        Prices of limits; those of starts, pins and limited units are 0.
+    """
     limits = np.zeros((len(tables.caps), tables.periods))
-    for hold in {buying.hold for buying in tables.buyings}:
-        ask = min(one.purchase.usd_per_hour / one.purchase.usable_share for one in tables.buyings if one.hold == hold)
-        limits[hold] = ask * tables.weights
+    for limit_index in {option.limit_index for option in tables.purchases}:
+        asks = [
+            option.purchase.usd_per_hour / option.purchase.usable_share
+            for option in tables.purchases
+            if option.limit_index == limit_index
+        ]
+        limits[limit_index] = min(asks) * tables.weights
     return Prices(limits, np.zeros(tables.periods), {}, {})

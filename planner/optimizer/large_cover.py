@@ -8,183 +8,223 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from planner.core import PlannerError
-from planner.optimizer.large_tables import BEYOND, Buying, Floats, Tables
-from planner.optimizer.types import FEASIBILITY_TOLERANCE, Stage
+from planner.core import FloatArray, PlannerError
+from planner.optimizer.large_tables import UNSERVED_ABOVE, ResourcePurchase, Tables
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, UnitStage
 
-NEEDED_SLACK = 1e-9
-"""Share by which use may exceed what is bought: rounding of sums, far below `FEASIBILITY_TOLERANCE`."""
-COVER_TIME_S = 1.0
-"""Most time for the purchases of one resource [s]; they are a handful of integers."""
+USE_TOLERANCE = 1e-9
+"""Share by which use may exceed what is bought. Covers rounding of sums, far below `FEASIBILITY_TOLERANCE`."""
+PURCHASE_TIME_LIMIT_S = 1.0
+"""Time limit for the purchases of one resource [s]. A choice: they are a handful of integers, solved in far less."""
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """Whole units with what is bought for them.
+class CostedFleet:
+    """Whole units, what is bought for them, and the cost of both.
 
     Attributes:
         units: on [J, T].
-        bought: by index of `Tables.buyings` [units of the resource; T].
+        bought: by index of `Tables.purchases` [units of the resource; T].
         cost: mean over the horizon, starts included [USD/h].
     """
 
-    units: Floats
-    bought: Floats
+    units: FloatArray
+    bought: FloatArray
     cost: float
 
 
-Known = dict[tuple[int, bytes], Floats | None]
-"""Cheapest purchases by resource and use, so that they are not looked for twice."""
+KnownPurchases = dict[tuple[int, bytes], FloatArray | None]
+"""Cheapest purchases by resource and use in every period, so that no program is solved twice."""
 
 
-def fleet_of(tables: Tables, units: Floats, known: Known | None = None) -> Fleet | None:
-    """Buy as cheaply as possible for these units; None: they exceed a limit."""
+def buy_fleet(tables: Tables, units: FloatArray, known: KnownPurchases | None = None) -> CostedFleet | None:
+    """Buy as cheaply as possible for whole units.
+
+    Args:
+        tables: of the problem.
+        units: on in each period [J, T].
+        known: purchases found before; added to.
+
+    Returns:
+        The units with their purchases; None: they exceed a limit.
+    """
     known = {} if known is None else known
     used = tables.takes.T @ units
     if (used > tables.caps[:, None] * (1.0 + FEASIBILITY_TOLERANCE)).any():
         return None
-    bought = np.zeros((len(tables.buyings), tables.periods))
-    for resource in dict.fromkeys(one.resource for one in tables.buyings):
-        indices = [index for index, one in enumerate(tables.buyings) if one.resource == resource]
-        ways = [tables.buyings[index] for index in indices]
-        need = used[ways[0].hold]
+    bought = np.zeros((len(tables.purchases), tables.periods))
+    for resource in dict.fromkeys(option.resource for option in tables.purchases):
+        indices = [index for index, option in enumerate(tables.purchases) if option.resource == resource]
+        options = [tables.purchases[index] for index in indices]
+        need = used[options[0].limit_index]
         key = (resource, need.tobytes())
         if key not in known:
-            known[key] = cheapest_purchases(ways, need, tables.pins.get(resource, 0.0), tables.weights)
+            known[key] = cheapest_purchases(options, need, tables.pins.get(resource, 0.0), tables.weights)
         amounts = known[key]
         if amounts is None:
             return None
         bought[indices] = amounts
-    return Fleet(units, bought, _cost(tables, units, bought))
+    return CostedFleet(units, bought, _cost(tables, units, bought))
 
 
-def _cost(tables: Tables, units: Floats, bought: Floats) -> float:
+def _cost(tables: Tables, units: FloatArray, bought: FloatArray) -> float:
     running = float((tables.unit_usd[:, None] * units * tables.weights).sum())
-    usd = np.array([one.purchase.usd_per_hour for one in tables.buyings])
+    usd = np.array([option.purchase.usd_per_hour for option in tables.purchases])
     purchases = float((usd[:, None] * bought * tables.weights).sum()) if len(usd) else 0.0
     starts = np.maximum(units - np.roll(units, 1, axis=1), 0.0)
     return running + purchases + float((tables.start_usd[:, None] * starts).sum())
 
 
-def cheapest_purchases(ways: list[Buying], used: Floats, pinned: float, weights: Floats) -> Floats | None:
-    """Least cost of holding what is used in every period, in whole blocks [ways, T]; None: it cannot be bought.
+def cheapest_purchases(
+    options: list[ResourcePurchase], used: FloatArray, pinned: float, weights: FloatArray
+) -> FloatArray | None:
+    """Least cost of holding what is used in every period, in whole blocks.
 
-    Integers: blocks of each committed way once, of each other way by period.
+    An integer program: blocks of each committed purchase once, of each other by period.
+
+    Args:
+        options: purchases of one resource.
+        used: of the resource in each period [units of the resource; T].
+        pinned: fewest bought in every period [units of the resource].
+        weights: share of the horizon of each period [T].
+
+    Returns:
+        Amounts held [units of the resource; options, T]; None: it cannot be bought.
     """
     periods = len(weights)
     columns: list[tuple[int, int]] = []
-    for way, buying in enumerate(ways):
-        columns += [(way, -1)] if buying.purchase.committed else [(way, period) for period in range(periods)]
-    cost = np.array([_block_usd(ways[way], 1.0 if period < 0 else float(weights[period])) for way, period in columns])
+    for index, option in enumerate(options):
+        columns += [(index, -1)] if option.purchase.committed else [(index, period) for period in range(periods)]
+    cost = np.array([_block_usd(options[i], 1.0 if period < 0 else float(weights[period])) for i, period in columns])
     rows, places, usable, plain = [], [], [], []
-    for place, (way, period) in enumerate(columns):
+    for place, (index, period) in enumerate(columns):
         for row in range(periods) if period < 0 else [period]:
             rows.append(row)
             places.append(place)
-            usable.append(ways[way].purchase.usable_share * ways[way].purchase.block)
-            plain.append(float(ways[way].purchase.block))
+            usable.append(options[index].purchase.usable_share * options[index].purchase.block)
+            plain.append(float(options[index].purchase.block))
     shape = (periods, len(columns))
-    limits = [LinearConstraint(csr_array((usable, (rows, places)), shape=shape), used * (1.0 - NEEDED_SLACK), np.inf)]
+    limits = [LinearConstraint(csr_array((usable, (rows, places)), shape=shape), used * (1.0 - USE_TOLERANCE), np.inf)]
     if pinned > 0.0:
         limits.append(LinearConstraint(csr_array((plain, (rows, places)), shape=shape), pinned, np.inf))
-    low = np.array([ways[way].low / ways[way].purchase.block for way, _ in columns])
-    high = np.array([ways[way].high / ways[way].purchase.block for way, _ in columns])
-    found = milp(
+    low = np.array([options[index].low / options[index].purchase.block for index, _ in columns])
+    high = np.array([options[index].high / options[index].purchase.block for index, _ in columns])
+    solution = milp(
         cost,
         integrality=np.ones(len(columns), dtype=np.int64),
         bounds=Bounds(low, high),
         constraints=limits,
-        options={"mip_rel_gap": 0.0, "time_limit": COVER_TIME_S},
+        options={"mip_rel_gap": 0.0, "time_limit": PURCHASE_TIME_LIMIT_S},
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    amounts = np.zeros((len(ways), periods))
-    for (way, period), blocks in zip(columns, np.round(found.x), strict=True):
+    amounts = np.zeros((len(options), periods))
+    for (index, period), blocks in zip(columns, np.round(solution.x), strict=True):
         if period < 0:
-            amounts[way, :] = blocks * ways[way].purchase.block
+            amounts[index, :] = blocks * options[index].purchase.block
         else:
-            amounts[way, period] = blocks * ways[way].purchase.block
+            amounts[index, period] = blocks * options[index].purchase.block
     return amounts
 
 
-def _block_usd(buying: Buying, weight: float) -> float:
-    return buying.purchase.usd_per_hour * buying.purchase.block * weight
+def _block_usd(option: ResourcePurchase, weight: float) -> float:
+    return option.purchase.usd_per_hour * option.purchase.block * weight
 
 
-def routed(tables: Tables, demand: Floats, units: Floats) -> dict[str, dict[str, tuple[float, ...]]]:
-    """Rate that every unit carries of every slice in each period [1/s], the fullest group as empty as possible."""
-    rates: dict[int, Floats] = {}
+def even_rates_per_s(tables: Tables, demand: FloatArray, units: FloatArray) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Rate that every unit carries of every slice in each period, with the fullest group as empty as possible.
+
+    Args:
+        tables: of the problem.
+        demand: that each period serves [1/s; S, T].
+        units: on in each period [J, T].
+
+    Returns:
+        By unit and slice, the rate in each period [1/s].
+    """
+    rates: dict[int, FloatArray] = {}
     for period in range(tables.periods):
-        for group, carried in balanced(tables, demand[:, period], units[:, period]).items():
+        for group, carried in balanced_rates_per_s(tables, demand[:, period], units[:, period]).items():
             members = np.flatnonzero((tables.group == group) & (units[:, period] > 0.0))
             capacity = tables.scale[members] * units[members, period]
             for unit, share in zip(members, capacity / capacity.sum(), strict=True):
                 rates.setdefault(int(unit), np.zeros(demand.shape))[:, period] += share * carried
     return {
         tables.unit_names[unit]: {
-            tables.slice_names[index]: tuple(float(one) for one in carried[index])
+            tables.slice_names[index]: tuple(float(rate) for rate in carried[index])
             for index in np.flatnonzero(carried.any(axis=1))
         }
         for unit, carried in sorted(rates.items())
     }
 
 
-def balanced(tables: Tables, demand: Floats, units: Floats) -> dict[int, Floats]:
-    """By group, the rate of each slice [1/s; S] at which the largest utilisation of any group is least.
+def balanced_rates_per_s(tables: Tables, demand: FloatArray, units: FloatArray) -> dict[int, FloatArray]:
+    """Rates of one period at which the largest utilisation of any group is least.
 
     A linear program: min u, sum_s seconds_gs f_gs <= u capacity_g, every slice served, stages balanced.
+
+    Args:
+        tables: of the problem.
+        demand: of each slice [1/s; S].
+        units: on [J].
+
+    Returns:
+        By group, the rate of each slice [1/s; S].
+
+    Raises:
+        PlannerError: the units do not carry the demand.
     """
     capacity = np.zeros(len(tables.group_seconds))
     np.add.at(capacity, tables.group, tables.scale * units)
     asked = [int(index) for index in np.flatnonzero(demand > 0.0)]
     groups = [int(group) for group in np.flatnonzero(capacity > 0.0)]
-    pairs = [(group, int(s)) for group in groups for s in asked if tables.group_seconds[group, s] < BEYOND]
+    pairs = [(group, int(s)) for group in groups for s in asked if tables.group_seconds[group, s] < UNSERVED_ABOVE]
     if not pairs:
         return {}
-    carry, serve = csr_rows(tables, pairs, groups, asked, demand, capacity)
+    carry, serve = _balance_rows(tables, pairs, groups, asked, demand, capacity)
     served = serve.shape[0]
     right = np.concatenate([np.ones(len(asked)), np.zeros(served - len(asked))])
     cost = np.zeros(len(pairs) + 1)
     cost[-1] = 1.0
-    found = milp(
+    solution = milp(
         cost,
         bounds=Bounds(0.0, np.inf),
         constraints=[LinearConstraint(carry, -np.inf, 0.0), LinearConstraint(serve, right, right)],
     )
-    rates: dict[int, Floats] = {}
-    if found.x is None:
+    rates: dict[int, FloatArray] = {}
+    if solution.x is None:
         raise PlannerError("units", float(capacity.sum()), "do not carry what they were chosen for", "report this")
-    for (group, index), share in zip(pairs, found.x[:-1], strict=True):
+    for (group, index), share in zip(pairs, solution.x[:-1], strict=True):
         if share > 0.0:
             rates.setdefault(group, np.zeros(len(demand)))[index] = share * demand[index]
     return rates
 
 
-def csr_rows(
+def _balance_rows(
     tables: Tables,
     pairs: list[tuple[int, int]],
     groups: list[int],
     asked: list[int],
-    demand: Floats,
-    capacity: Floats,
+    demand: FloatArray,
+    capacity: FloatArray,
 ) -> tuple[csr_array, csr_array]:
-    """Rows of that program: utilisation of each group, then each slice served and each stage balanced."""
+    """Rows of that program: utilisation of each group; each slice served, and each stage balanced."""
     row_of = {group: row for row, group in enumerate(groups)}
     serve_of = {int(index): row for row, index in enumerate(asked)}
-    hand_over: dict[tuple[str, int], int] = {}
+    stage_row: dict[tuple[str, int], int] = {}
     used: list[tuple[int, int, float]] = [(row, len(pairs), -1.0) for row in range(len(groups))]
     equal: list[tuple[int, int, float]] = []
     for place, (group, index) in enumerate(pairs):
         section = tables.sections[int(tables.group_section[group])]
         share = float(tables.group_seconds[group, index] * demand[index] / capacity[group])
         used.append((row_of[group], place, share))
-        if section.stage is not Stage.SECOND:
+        if section.stage is not UnitStage.SECOND:
             equal.append((serve_of[index], place, 1.0))
-        if section.stage is not Stage.WHOLE:
-            row = hand_over.setdefault((section.channel, index), len(asked) + len(hand_over))
-            equal.append((row, place, 1.0 if section.stage is Stage.FIRST else -1.0))
+        if section.stage is not UnitStage.WHOLE:
+            row = stage_row.setdefault((section.channel, index), len(asked) + len(stage_row))
+            equal.append((row, place, 1.0 if section.stage is UnitStage.FIRST else -1.0))
     width = len(pairs) + 1
-    return _matrix(used, len(groups), width), _matrix(equal, len(asked) + len(hand_over), width)
+    return _matrix(used, len(groups), width), _matrix(equal, len(asked) + len(stage_row), width)
 
 
 def _matrix(entries: list[tuple[int, int, float]], rows: int, columns: int) -> csr_array:

@@ -13,45 +13,70 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.optimizer.large_bound import FREE, NEGLIGIBLE, Bound, Prices, bound_of, first_prices
-from planner.optimizer.large_tables import BEYOND, Buying, Floats, Tables
+from planner.core import FloatArray
+from planner.optimizer.large_bound import (
+    NEGLIGIBLE,
+    ZERO_PRICE,
+    LagrangianBound,
+    Prices,
+    cheapest_purchase_prices,
+    lagrangian_bound,
+)
+from planner.optimizer.large_tables import UNSERVED_ABOVE, ResourcePurchase, Tables
 
-CONVERGED = 1e-4
-"""Column generation stops when the restricted program is at most this share above the bound, a fiftieth of 0.5 %."""
+CONVERGENCE_GAP = 1e-4
+"""Column generation stops when the restricted program is at most this share above the bound. A choice, a
+fiftieth of the 0.5 % that large fleets are proved to."""
 SHORTFALL_PRICE = 100.0
 """Price of not serving a slice, as a multiple of its cheapest route at the first prices; raised while it is paid."""
-MOST_RAISES = 4
-"""How often that price is raised, a hundredfold each time, before infeasibility is looked into instead."""
+MAX_PRICE_RAISES = 4
+"""Number of times that price is raised, a hundredfold each time, before infeasibility is tested instead."""
+
+
+class Route(NamedTuple):
+    """Indices of a slice, a period and the units that serve it; `second` is -1 for a whole unit."""
+
+    slice_: int
+    period: int
+    first: int
+    second: int
+
+
+class UsedRoute(NamedTuple):
+    """A route, and the share of the slice's amount that takes it."""
+
+    route: Route
+    share: float
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class MasterSolution:
     """The relaxation, solved as far as time allowed.
 
     Attributes:
         bound: the best that was proved.
         cost: of the restricted program [USD/h]; above the bound until converged.
         shortfall: share of some slice that is not served; above zero: the limits may be too tight.
-        routes: those used: slice, period, first unit, second unit (-1: none), share of the amount.
-        bought: by index of `Tables.buyings` [T].
+        routes: those in use.
+        bought: by index of `Tables.purchases` [units of the resource; T].
     """
 
-    bound: Bound
+    bound: LagrangianBound
     cost: float
     shortfall: float
-    routes: tuple[tuple[int, int, int, int, float], ...]
-    bought: Floats
+    routes: tuple[UsedRoute, ...]
+    bought: FloatArray
 
 
-class Master:
-    """The restricted program over the routes found so far, kept in HiGHS between rounds."""
+class RestrictedMaster:
+    """The restricted program over the routes generated so far, kept in HiGHS between rounds."""
 
-    def __init__(self, tables: Tables, shortfall_price: Floats) -> None:
+    def __init__(self, tables: Tables, shortfall_price: FloatArray) -> None:
         """Rows of limits, starts, demand and pins; columns of purchases, starts and shortfall.
 
         Args:
@@ -63,14 +88,14 @@ class Master:
         self.solver.setOptionValue("output_flag", False)
         self.solver.setOptionValue("threads", 1)
         self.columns: list[tuple[float, float, float, list[tuple[int, float]]]] = []
-        self.routes: list[tuple[int, int, int, int]] = []
+        self.routes: list[Route] = []
         self.route_column: list[int] = []
-        self.pool_row: dict[tuple[int, int], int] = {}
-        self.known: set[tuple[int, int, int, int]] = set()
+        self.unit_limit_row: dict[tuple[int, int], int] = {}
+        self.known: set[Route] = set()
         self.idle: set[tuple[int, int]] = set()
         self.count = 0
         self._rows()
-        self.buying_column = [self._buying_columns(buying) for buying in tables.buyings]
+        self.purchase_columns = [self._purchase_columns(option) for option in tables.purchases]
         for period in range(tables.periods if tables.has_starts else 0):
             self._column(1.0, 0.0, np.inf, [(self.start_row[period], -1.0)])
         self.shortfall_column = [
@@ -79,7 +104,7 @@ class Master:
         self._flush()
         for unit in np.flatnonzero(tables.low > 0.0):
             for period in range(tables.periods):
-                self._pool(int(unit), period)
+                self._unit_limit_row(int(unit), period)
 
     def _rows(self) -> None:
         tables = self.tables
@@ -113,30 +138,31 @@ class Master:
         return self.count - 1
 
     def _flush(self) -> None:
-        """Hand the waiting columns to the solver."""
+        """Add the waiting columns to the solver's program."""
         if not self.columns:
             return
         cost, low, high, entries = zip(*self.columns, strict=True)
-        sizes = [len(one) for one in entries]
+        sizes = [len(column) for column in entries]
         begins = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
-        rows = np.array([row for one in entries for row, _ in one], dtype=np.int32)
-        values = np.array([value for one in entries for _, value in one], dtype=float)
+        rows = np.array([row for column in entries for row, _ in column], dtype=np.int32)
+        values = np.array([value for column in entries for _, value in column], dtype=float)
         self.solver.addCols(len(cost), np.array(cost), np.array(low), np.array(high), len(rows), begins, rows, values)
         self.columns = []
 
-    def _buying_columns(self, buying: Buying) -> list[int]:
-        usable, usd = -buying.purchase.usable_share, buying.purchase.usd_per_hour
+    def _purchase_columns(self, option: ResourcePurchase) -> list[int]:
+        usable, usd = -option.purchase.usable_share, option.purchase.usd_per_hour
         periods = range(self.tables.periods)
 
         def entries(period: int) -> list[tuple[int, float]]:
-            pin = [(self.pin_row[buying.resource][period], 1.0)] if buying.resource in self.pin_row else []
-            return [(int(self.limit_row[buying.hold, period]), usable), *pin]
+            pin = [(self.pin_row[option.resource][period], 1.0)] if option.resource in self.pin_row else []
+            return [(int(self.limit_row[option.limit_index, period]), usable), *pin]
 
-        if buying.purchase.committed:
-            once = self._column(usd, buying.low, buying.high, [one for period in periods for one in entries(period)])
+        if option.purchase.committed:
+            every = [entry for period in periods for entry in entries(period)]
+            once = self._column(usd, option.low, option.high, every)
             return [once] * self.tables.periods
         weights = self.tables.weights
-        return [self._column(usd * float(weights[t]), buying.low, buying.high, entries(t)) for t in periods]
+        return [self._column(usd * float(weights[t]), option.low, option.high, entries(t)) for t in periods]
 
     def _use(self, unit: int, period: int) -> tuple[float, list[tuple[int, float]]]:
         """Cost and rows of one unit on for one period."""
@@ -148,24 +174,24 @@ class Master:
             entries += [(self.start_row[period], start), (self.start_row[(period + 1) % tables.periods], -start)]
         return float(tables.unit_usd[unit] * tables.weights[period]), entries
 
-    def _pool(self, unit: int, period: int) -> int:
+    def _unit_limit_row(self, unit: int, period: int) -> int:
         """Row of a unit whose number is limited: what routes take of it is at most the units on."""
-        if (unit, period) not in self.pool_row:
+        if (unit, period) not in self.unit_limit_row:
             none = np.empty(0, dtype=np.int32)
             self.solver.addRow(-np.inf, 0.0, 0, none, np.empty(0))
             row = self.solver.getNumRow() - 1
             cost, entries = self._use(unit, period)
             self._column(cost, float(self.tables.low[unit]), float(self.tables.high[unit]), [*entries, (row, -1.0)])
             self._flush()
-            self.pool_row[unit, period] = row
-        return self.pool_row[unit, period]
+            self.unit_limit_row[unit, period] = row
+        return self.unit_limit_row[unit, period]
 
-    def add(self, keys: Sequence[tuple[int, int, int, int]]) -> int:
-        """Add routes (slice, period, first unit, second unit or -1) that are new; how many were."""
-        fresh = [key for key in dict.fromkeys(keys) if key not in self.known]
-        self.known.update(fresh)
+    def add(self, routes: Sequence[Route]) -> int:
+        """Add routes that are new; returns how many were."""
+        new = [route for route in dict.fromkeys(routes) if route not in self.known]
+        self.known.update(new)
         amounts = self.tables.amounts
-        for index, period, *units in fresh:
+        for index, period, *units in new:
             total = 0.0
             entries = [(self.serve_row[index, period], 1.0)]
             for unit in units:
@@ -173,7 +199,7 @@ class Master:
                     continue
                 share = float(amounts[index, period] * self.tables.seconds[unit, index])
                 if self.tables.low[unit] > 0.0 or np.isfinite(self.tables.high[unit]):
-                    entries.append((self._pool(unit, period), share))
+                    entries.append((self._unit_limit_row(unit, period), share))
                     continue
                 cost, rows = self._use(unit, period)
                 total += share * cost
@@ -182,22 +208,22 @@ class Master:
             for row, value in entries:
                 merged[row] = merged.get(row, 0.0) + value
             self.route_column.append(self._column(total, 0.0, np.inf, list(merged.items())))
-        self.routes += fresh
+        self.routes += new
         self._flush()
-        return len(fresh)
+        return len(new)
 
     def add_idle(self, keys: Sequence[tuple[int, int]]) -> int:
-        """Let units (unit, period) be on without serving; how many are new. A limited unit gets its row."""
-        fresh = [key for key in keys if key not in self.idle]
-        for unit, period in fresh:
+        """Let units (unit, period) be on without serving; returns how many are new. A limited unit gets its row."""
+        new = [key for key in keys if key not in self.idle]
+        for unit, period in new:
             self.idle.add((unit, period))
             if np.isfinite(self.tables.high[unit]):
-                self._pool(unit, period)
+                self._unit_limit_row(unit, period)
                 continue
             cost, rows = self._use(unit, period)
             self._column(cost, 0.0, np.inf, rows)
         self._flush()
-        return len(fresh)
+        return len(new)
 
     def solve(self, time_limit_s: float) -> Prices | None:
         """Prices of the limits at the optimum of the restricted program; None: stopped before."""
@@ -205,16 +231,16 @@ class Master:
         self.solver.run()
         if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        found = self.solver.getSolution()
-        self.dual: NDArray[np.float64] = np.array(found.row_dual)
-        self.primal: NDArray[np.float64] = np.array(found.col_value)
+        point = self.solver.getSolution()
+        self.dual: FloatArray = np.array(point.row_dual)
+        self.primal: FloatArray = np.array(point.col_value)
         starts = -self.dual[self.start_row] if self.start_row else np.zeros(self.tables.periods)
         limits = -self.dual[self.limit_row] if self.limit_row.size else np.zeros((0, self.tables.periods))
         return Prices(
             limits=limits,
             starts=starts,
             pins={resource: self.dual[rows] for resource, rows in self.pin_row.items()},
-            pools={key: -float(self.dual[row]) for key, row in self.pool_row.items()},
+            unit_limits={key: -float(self.dual[row]) for key, row in self.unit_limit_row.items()},
         )
 
     @property
@@ -233,41 +259,51 @@ class Master:
         for column in set(self.shortfall_column):
             self.solver.changeColCost(column, 100.0 * float(costs[column]))
 
-    def relaxed(self, bound: Bound) -> Relaxed:
-        """The solution as it stands."""
-        used = [(key, self.primal[col]) for key, col in zip(self.routes, self.route_column, strict=True)]
-        bought = np.array([self.primal[columns] for columns in self.buying_column]).reshape(-1, self.tables.periods)
-        kept = tuple((*key, float(value)) for key, value in used if value > 1e-9)
-        return Relaxed(bound, self.cost, self.shortfall, kept, bought)
+    def solution(self, bound: LagrangianBound) -> MasterSolution:
+        """The solution as it stands, with the best bound so far."""
+        used = [(route, self.primal[col]) for route, col in zip(self.routes, self.route_column, strict=True)]
+        bought = np.array([self.primal[columns] for columns in self.purchase_columns]).reshape(-1, self.tables.periods)
+        kept = tuple(UsedRoute(route, float(value)) for route, value in used if value > 1e-9)
+        return MasterSolution(bound, self.cost, self.shortfall, kept, bought)
 
 
-def relax(tables: Tables, deadline: float) -> Relaxed | None:
-    """Column generation until converged or the clock passes `deadline` (of `time.monotonic`); None: nothing solved."""
-    best = bound_of(tables, first_prices(tables))
+def run_column_generation(tables: Tables, deadline: float) -> MasterSolution | None:
+    """Solve the relaxation by column generation.
+
+    Args:
+        tables: of the problem.
+        deadline: of `time.monotonic` [s].
+
+    Returns:
+        The solution when converged or when the time is up; None: nothing was solved.
+    """
+    best = lagrangian_bound(tables, cheapest_purchase_prices(tables))
     asked = tables.amounts > 0.0
-    if (best.route_price[asked] > BEYOND).any():
-        return Relaxed(best, np.inf, 1.0, (), np.zeros((len(tables.buyings), tables.periods)))
-    dear = np.maximum(best.route_price, 1e-3 * best.route_price[asked].max(initial=FREE))
-    master = Master(tables, SHORTFALL_PRICE * tables.amounts * dear)
+    if (best.routes.price[asked] > UNSERVED_ABOVE).any():
+        return MasterSolution(best, np.inf, 1.0, (), np.zeros((len(tables.purchases), tables.periods)))
+    dear = np.maximum(best.routes.price, 1e-3 * best.routes.price[asked].max(initial=ZERO_PRICE))
+    master = RestrictedMaster(tables, SHORTFALL_PRICE * tables.amounts * dear)
     newest = best
-    found: Relaxed | None = None
+    solution: MasterSolution | None = None
     raises = 0
     while True:
-        added = master.add(_keys(tables, newest)) + master.add_idle(newest.idle)
-        converged = found is not None and (added == 0 or found.cost - best.cost <= CONVERGED * abs(found.cost))
-        if found is not None and converged:
-            if found.shortfall <= NEGLIGIBLE or raises == MOST_RAISES:
-                return found
+        added = master.add(_cheapest_routes(tables, newest)) + master.add_idle(newest.idle)
+        converged = solution is not None and (
+            added == 0 or solution.cost - best.cost <= CONVERGENCE_GAP * abs(solution.cost)
+        )
+        if solution is not None and converged:
+            if solution.shortfall <= NEGLIGIBLE or raises == MAX_PRICE_RAISES:
+                return solution
             master.raise_shortfall_price()
             raises += 1
         prices = master.solve(deadline - time.monotonic())
         if prices is None:
-            return found
-        newest = bound_of(tables, prices)
+            return solution
+        newest = lagrangian_bound(tables, prices)
         best = newest if newest.cost >= best.cost else best
-        found = master.relaxed(best)
+        solution = master.solution(best)
         if time.monotonic() > deadline:
-            return found
+            return solution
 
 
 def cannot_serve(tables: Tables, deadline: float) -> bool:
@@ -275,31 +311,39 @@ def cannot_serve(tables: Tables, deadline: float) -> bool:
 
     The same relaxation with every cost zero and a price of one for serving none of a slice: a bound above zero is the
     proof (the first phase of the simplex method).
+
+    Args:
+        tables: of the problem.
+        deadline: of `time.monotonic` [s].
+
+    Returns:
+        True: proved. False: it can be served, or the time ran out.
     """
     asked = tables.amounts > 0.0
     free = replace(
         tables,
         unit_usd=np.zeros_like(tables.unit_usd),
         start_usd=np.zeros_like(tables.start_usd),
-        buyings=tuple(
-            replace(one, purchase=one.purchase.model_copy(update={"usd_per_hour": 0.0})) for one in tables.buyings
+        purchases=tuple(
+            replace(option, purchase=option.purchase.model_copy(update={"usd_per_hour": 0.0}))
+            for option in tables.purchases
         ),
     )
-    newest = bound_of(tables, first_prices(tables))
-    if (newest.route_price[asked] > BEYOND).any():
+    newest = lagrangian_bound(tables, cheapest_purchase_prices(tables))
+    if (newest.routes.price[asked] > UNSERVED_ABOVE).any():
         return True
-    master = Master(free, np.ones_like(tables.demand))
-    while master.add(_keys(tables, newest)):
+    master = RestrictedMaster(free, np.ones_like(tables.demand))
+    while master.add(_cheapest_routes(tables, newest)):
         prices = master.solve(deadline - time.monotonic())
         if prices is None or time.monotonic() > deadline:
             return False
-        newest = bound_of(free, prices, most_worth=1.0)
+        newest = lagrangian_bound(free, prices, most_worth=1.0)
         if newest.cost > NEGLIGIBLE:
             return True
     return False
 
 
-def _keys(tables: Tables, bound: Bound) -> list[tuple[int, int, int, int]]:
-    return [
-        (int(s), int(t), int(bound.first[s, t]), int(bound.second[s, t])) for s, t in np.argwhere(tables.amounts > 0.0)
-    ]
+def _cheapest_routes(tables: Tables, bound: LagrangianBound) -> list[Route]:
+    """The cheapest route of every slice and period at the prices of a bound."""
+    first, second = bound.routes.first, bound.routes.second
+    return [Route(int(s), int(t), int(first[s, t]), int(second[s, t])) for s, t in np.argwhere(tables.amounts > 0.0)]

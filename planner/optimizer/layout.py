@@ -14,22 +14,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import InputError
-from planner.optimizer.types import FleetProblem, Stage
+from planner.core import BoolArray, FloatArray, InputError, IntArray
+from planner.optimizer.types import FleetProblem, UnitStage
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
-STAGES = (Stage.WHOLE, Stage.FIRST, Stage.SECOND)
+STAGES = (UnitStage.WHOLE, UnitStage.FIRST, UnitStage.SECOND)
 WHOLE, FIRST, SECOND = range(3)
 """Codes of the stages in `Layout.stage`."""
 
 
 def label(name: str) -> str:
     """A name as it may stand in a program: every run of other characters than letters and digits is one underscore.
+
+    Args:
+        name: of a unit, slice, resource, purchase, period or group.
+
+    Returns:
+        The label; an underscore where nothing is left.
 
     >>> label("h100-sxm | tp=2")
     'h100_sxm_tp_2'
@@ -51,8 +52,8 @@ class Layout:
         usd_per_hour, usd_per_start, at_least, at_most, steady: of each unit; `at_most` is infinite where None.
         pair_unit, pair_slice, pair_rate: of each pair.
         take_unit, take_resource, take_amount: one entry for each resource a unit takes (> 0).
-        purchase_resource, purchase_usd, purchase_block, purchase_usable, purchase_committed: of each purchase;
-            `purchase_usd` is per block and hour.
+        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase;
+            `purchase_usd_per_hour` is per block and hour.
         groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
         units_column: shape (j, t). rate_column: shape (p, t). blocks_column: shape (q, t).
         start_units: units whose starts cost something; starts_column has shape (their number, t).
@@ -63,59 +64,63 @@ class Layout:
     """
 
     problem: FleetProblem
-    share: Floats
-    demand_per_s: Floats
-    deferrable: Mask
-    ceiling_per_s: Floats
-    stage: Ints
-    channel: Ints
+    share: FloatArray
+    demand_per_s: FloatArray
+    deferrable: BoolArray
+    ceiling_per_s: FloatArray
+    stage: IntArray
+    channel: IntArray
     channels: tuple[str, ...]
-    usd_per_hour: Floats
-    usd_per_start: Floats
-    at_least: Ints
-    at_most: Floats
-    steady: Mask
-    pair_unit: Ints
-    pair_slice: Ints
-    pair_rate: Floats
-    take_unit: Ints
-    take_resource: Ints
-    take_amount: Floats
-    purchase_resource: Ints
-    purchase_usd: Floats
-    purchase_block: Floats
-    purchase_usable: Floats
-    purchase_committed: Mask
+    usd_per_hour: FloatArray
+    usd_per_start: FloatArray
+    at_least: IntArray
+    at_most: FloatArray
+    steady: BoolArray
+    pair_unit: IntArray
+    pair_slice: IntArray
+    pair_rate: FloatArray
+    take_unit: IntArray
+    take_resource: IntArray
+    take_amount: FloatArray
+    purchase_resource: IntArray
+    purchase_usd_per_hour: FloatArray
+    purchase_block: FloatArray
+    purchase_usable: FloatArray
+    purchase_committed: BoolArray
     groups: tuple[str, ...]
-    resource_group: Ints
+    resource_group: IntArray
     kinds: tuple[tuple[int, int, str], ...]
-    unit_kind: Ints
-    units_column: Ints
-    rate_column: Ints
-    blocks_column: Ints
-    start_units: Ints
-    starts_column: Ints
-    groups_column: Ints
-    kinds_column: Ints
+    unit_kind: IntArray
+    units_column: IntArray
+    rate_column: IntArray
+    blocks_column: IntArray
+    start_units: IntArray
+    starts_column: IntArray
+    groups_column: IntArray
+    kinds_column: IntArray
     columns: int
 
     @property
     def periods(self) -> int:
-        """How many there are."""
+        """Number of periods."""
         return len(self.share)
 
     @property
-    def served(self) -> Mask:
+    def served(self) -> BoolArray:
         """Pairs whose rate counts as served: of the stages WHOLE and FIRST."""
         return np.asarray(self.stage[self.pair_unit] != SECOND)
 
     @property
-    def mean_demand_per_s(self) -> Floats:
+    def mean_demand_per_s(self) -> FloatArray:
         """Of each slice over the horizon; NaN where as much as can be served."""
         return np.asarray(self.demand_per_s @ self.share)
 
-    def only(self, kept: Mask) -> Layout:
-        """The layout of the problem with fewer units."""
+    def select(self, kept: BoolArray) -> Layout:
+        """The layout of the problem with fewer units.
+
+        Args:
+            kept: which units stay; shape (j,).
+        """
         number = np.cumsum(kept) - 1
         chosen = np.flatnonzero(kept)
         units = tuple(self.problem.units[j] for j in chosen)
@@ -140,7 +145,7 @@ class Layout:
         )
         return _numbered(fewer)
 
-    def integer(self) -> Mask:
+    def integer(self) -> BoolArray:
         """Which columns hold whole numbers: units, blocks, groups and kinds."""
         whole = np.zeros(self.columns, dtype=bool)
         for columns in (self.units_column, self.blocks_column, self.groups_column, self.kinds_column):
@@ -154,11 +159,11 @@ class Layout:
     def column_names(self) -> list[str]:
         """One for each column, e.g. ``rate__<unit>__<slice>__<period>``; without the period where it stands still."""
         problem = self.problem
-        units, slices = [label(unit.name) for unit in problem.units], [label(one.name) for one in problem.slices]
+        units, slices = [label(unit.name) for unit in problem.units], [label(slice_.name) for slice_ in problem.slices]
         periods = [f"__{label(period.name)}" for period in problem.periods]
         names = [""] * self.columns
 
-        def fill(columns: Ints, stems: Sequence[str]) -> None:
+        def fill(columns: IntArray, stems: Sequence[str]) -> None:
             for row, stem in zip(columns, stems, strict=True):
                 moves = len(set(row.tolist())) > 1
                 for column, period in zip(row, periods, strict=True):
@@ -176,12 +181,18 @@ class Layout:
         return names
 
     def kind_names(self) -> list[tuple[str, str, str]]:
-        """Stage, channel and name of each kind."""
+        """UnitStage, channel and name of each kind."""
         return [(STAGES[stage].value, self.channels[channel], name) for stage, channel, name in self.kinds]
 
 
-def layout_of(problem: FleetProblem) -> Layout:
+def build_layout(problem: FleetProblem) -> Layout:
     """The arrays and columns of a problem.
+
+    Args:
+        problem: in records.
+
+    Returns:
+        The same in arrays, with its columns numbered.
 
     Raises:
         InputError: a unit serves a slice or takes a resource that the problem does not have.
@@ -189,8 +200,8 @@ def layout_of(problem: FleetProblem) -> Layout:
     units, periods = problem.units, len(problem.periods)
     share = np.array([period.hours for period in problem.periods]) / problem.hours
     demand = np.array([s.demand_per_s or (math.nan,) * periods for s in problem.slices])
-    deferrable = np.array([one.deferrable for one in problem.slices])
-    channels = tuple(sorted({unit.channel for unit in units if unit.stage is not Stage.WHOLE}))
+    deferrable = np.array([slice_.deferrable for slice_ in problem.slices])
+    channels = tuple(sorted({unit.channel for unit in units if unit.stage is not UnitStage.WHOLE}))
     channel_code = {name: code for code, name in enumerate(channels)}
     pair_unit, pair_slice, pair_rate = _pairs(problem)
     take_unit, take_resource, take_amount = _takes(problem)
@@ -209,7 +220,9 @@ def layout_of(problem: FleetProblem) -> Layout:
         deferrable=deferrable,
         ceiling_per_s=_ceiling_per_s(demand, share, deferrable),
         stage=np.array([STAGES.index(unit.stage) for unit in units], dtype=np.int64),
-        channel=np.array([channel_code.get(u.channel, -1) if u.stage is not Stage.WHOLE else -1 for u in units], int),
+        channel=np.array(
+            [channel_code.get(u.channel, -1) if u.stage is not UnitStage.WHOLE else -1 for u in units], int
+        ),
         channels=channels,
         usd_per_hour=np.array([unit.usd_per_hour for unit in units], dtype=float),
         usd_per_start=np.array([unit.usd_per_start for unit in units], dtype=float),
@@ -223,7 +236,7 @@ def layout_of(problem: FleetProblem) -> Layout:
         take_resource=take_resource,
         take_amount=take_amount,
         purchase_resource=np.array([index for index, _ in purchases], dtype=np.int64),
-        purchase_usd=np.array([p.usd_per_hour * p.block for _, p in purchases], dtype=float),
+        purchase_usd_per_hour=np.array([p.usd_per_hour * p.block for _, p in purchases], dtype=float),
         purchase_block=np.array([p.block for _, p in purchases], dtype=float),
         purchase_usable=np.array([p.usable_share for _, p in purchases], dtype=float),
         purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),
@@ -244,8 +257,8 @@ def layout_of(problem: FleetProblem) -> Layout:
 
 
 def _numbered(layout: Layout) -> Layout:
-    """With the columns numbered."""
-    periods, counter = layout.periods, _Columns()
+    """The layout with its columns numbered."""
+    periods, counter = layout.periods, _ColumnCounter()
     starts = (layout.usd_per_start > 0.0) & ~layout.steady & (periods > 1)
     moves = np.zeros(max(len(layout.pair_unit), len(starts)), dtype=bool)
     return replace(
@@ -261,13 +274,13 @@ def _numbered(layout: Layout) -> Layout:
     )
 
 
-class _Columns:
-    """Hands out column numbers."""
+class _ColumnCounter:
+    """Numbers columns one after the other."""
 
     def __init__(self) -> None:
         self.used = 0
 
-    def columns(self, still: Mask, periods: int) -> Ints:
+    def columns(self, still: BoolArray, periods: int) -> IntArray:
         """One column for what stands still, else one for each period. Shape (things, periods)."""
         width = np.where(still, 1, periods)
         first = self.used + np.cumsum(width) - width
@@ -282,36 +295,38 @@ def _kinds(keys: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], 
     return tuple(sorted(key for key in named if count[key[:2]] > 1))
 
 
-def _pairs(problem: FleetProblem) -> tuple[Ints, Ints, Floats]:
-    code = {one.name: index for index, one in enumerate(problem.slices)}
-    unit, slices, rates = [], [], []
-    for index, one in enumerate(problem.units):
-        for name, rate in one.rates_per_s.items():
+def _pairs(problem: FleetProblem) -> tuple[IntArray, IntArray, FloatArray]:
+    """Unit, slice and rate [1/s] of every pair of a unit and a slice it serves."""
+    code = {slice_.name: index for index, slice_ in enumerate(problem.slices)}
+    pair_unit, pair_slice, rates = [], [], []
+    for index, unit in enumerate(problem.units):
+        for name, rate in unit.rates_per_s.items():
             if name not in code:
                 fix = "add the slice to the problem, or leave its rate out"
-                raise InputError(f"units[{one.name}].rates_per_s", name, "must be the name of a slice", fix)
-            unit.append(index)
-            slices.append(code[name])
+                raise InputError(f"units[{unit.name}].rates_per_s", name, "must be the name of a slice", fix)
+            pair_unit.append(index)
+            pair_slice.append(code[name])
             rates.append(rate)
-    return np.array(unit, dtype=np.int64), np.array(slices, dtype=np.int64), np.array(rates, dtype=float)
+    return np.array(pair_unit, dtype=np.int64), np.array(pair_slice, dtype=np.int64), np.array(rates, dtype=float)
 
 
-def _takes(problem: FleetProblem) -> tuple[Ints, Ints, Floats]:
-    code = {one.name: index for index, one in enumerate(problem.resources)}
-    unit, resources, amounts = [], [], []
-    for index, one in enumerate(problem.units):
-        for name, amount in one.takes.items():
+def _takes(problem: FleetProblem) -> tuple[IntArray, IntArray, FloatArray]:
+    """Unit, resource and amount of every resource that a unit takes."""
+    code = {resource.name: index for index, resource in enumerate(problem.resources)}
+    take_unit, take_resource, amounts = [], [], []
+    for index, unit in enumerate(problem.units):
+        for name, amount in unit.takes.items():
             if name not in code:
                 fix = "add the resource to the problem; without purchases and limit it is free"
-                raise InputError(f"units[{one.name}].takes", name, "must be the name of a resource", fix)
+                raise InputError(f"units[{unit.name}].takes", name, "must be the name of a resource", fix)
             if amount > 0.0:
-                unit.append(index)
-                resources.append(code[name])
+                take_unit.append(index)
+                take_resource.append(code[name])
                 amounts.append(amount)
-    return np.array(unit, dtype=np.int64), np.array(resources, dtype=np.int64), np.array(amounts, dtype=float)
+    return np.array(take_unit, dtype=np.int64), np.array(take_resource, dtype=np.int64), np.array(amounts, dtype=float)
 
 
-def _ceiling_per_s(demand: Floats, share: Floats, deferrable: Mask) -> Floats:
+def _ceiling_per_s(demand: FloatArray, share: FloatArray, deferrable: BoolArray) -> FloatArray:
     """Deferrable work may all be done in one period: ceiling[s, t] = sum_u share_u demand[s, u] / share_t."""
     at_once = (demand @ share)[:, None] / share[None, :]
     most = np.where(deferrable[:, None], at_once, demand)

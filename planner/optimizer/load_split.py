@@ -8,29 +8,23 @@ from dataclasses import replace
 import numpy as np
 from scipy import sparse
 
-from planner.core import PlannerError
+from planner.core import BoolArray, FloatArray, IntArray, PlannerError
+from planner.optimizer.coefficients import mean_rate
 from planner.optimizer.constraint_rows import Terms
-from planner.optimizer.constraints import (
-    cap_at_demand,
-    carry_rate,
-    hand_over,
-    mean_rate,
-    serve_demand,
-    serve_least_share,
-)
-from planner.optimizer.highs import Outcome, solve_system
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, Floats, Ints, Layout, Mask
-from planner.optimizer.program import SPREAD_FIX, Program, System, system_of
-from planner.optimizer.tightening import tamed
+from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand, serve_least_share
+from planner.optimizer.highs import SolverOutcome, solve_scaled
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
+from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, scale_program
+from planner.optimizer.tightening import cap_rates
 from planner.optimizer.types import Objective
 
-BALANCING_ROUNDS = 16
-"""Most levels of load that are told apart; the units still free after them share the last one's bound."""
-_LOADED = 1e-9
+MAX_LOAD_LEVELS = 16
+"""Most levels of load that are told apart; units still free after them share that of the last. A choice of accuracy."""
+_LOAD_TOLERANCE = 1e-9
 """A dual above this says that a unit's load holds the level up; a level or a share of a slice below it is none."""
 
 
-def routed_rates(layout: Layout, units: Ints, objective: Objective) -> Floats:
+def routed_rates(layout: Layout, units: IntArray, objective: Objective) -> FloatArray:
     """Rate of every pair in every period [1/s], as evenly spread as the units allow. Shape (p, t).
 
     What is served: the demand where all of it must be, else as much as the units can. Of one slice, every unit of a
@@ -42,15 +36,18 @@ def routed_rates(layout: Layout, units: Ints, objective: Objective) -> Floats:
         layout: of the units in use.
         units: how many are on, shape (j, t).
         objective: `min_cost` serves all the demand, the others as much as they can.
+
+    Raises:
+        PlannerError: the units cannot carry what they were chosen for.
     """
     if len(layout.deferrable) == 1 and not layout.deferrable[0]:
-        return np.column_stack([_one_slice(layout, units[:, t], t) for t in range(layout.periods)])
+        return np.column_stack([_proportional_rates(layout, units[:, t], t) for t in range(layout.periods)])
     served = _served_per_s(layout, units, objective)
-    return np.column_stack([_level(layout, units[:, t], served[:, t]) for t in range(layout.periods)])
+    return np.column_stack([_max_min_rates(layout, units[:, t], served[:, t]) for t in range(layout.periods)])
 
 
-def _one_slice(layout: Layout, units: Ints, period: int) -> Floats:
-    """In proportion to capacity; a channel is as wide as the narrower of its two stages."""
+def _proportional_rates(layout: Layout, units: IntArray, period: int) -> FloatArray:
+    """Rates of one slice in a period, in proportion to capacity; a channel is as wide as its narrower stage."""
     unit = layout.pair_unit
     capacity = layout.pair_rate * units[unit]
     stage, channel = layout.stage[unit], layout.channel[unit]
@@ -66,7 +63,7 @@ def _one_slice(layout: Layout, units: Ints, period: int) -> Floats:
     return np.asarray(width * (served / total if total > 0.0 else 0.0))
 
 
-def _served_per_s(layout: Layout, units: Ints, objective: Objective) -> Floats:
+def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> FloatArray:
     """Of each slice in each period [1/s], shape (s, t).
 
     Deferrable work is put where it makes the largest load of any period least.
@@ -80,15 +77,15 @@ def _served_per_s(layout: Layout, units: Ints, objective: Objective) -> Floats:
     loaded = replace(carry, supply=Terms(np.arange(units.size), level, units.ravel().astype(float)))
     limits = (serve_demand(layout),) if least else (serve_least_share(layout), cap_at_demand(layout))
     goal = np.append(np.zeros(layout.columns) if least else mean_rate(layout), 1.0 if least else 0.0)
-    rows = tuple(one for one in (loaded, hand_over(layout), *limits) if len(one))
-    system = system_of(tamed(Program(layout, rows, goal, maximise=not least, extra=1)))
+    rows = tuple(rows for rows in (loaded, hand_over(layout), *limits) if len(rows))
+    scaled = scale_program(cap_rates(Program(layout, rows, goal, maximise=not least, extra_columns=1)))
     if not least:
-        system.upper[-1] = 1.0
-    system.upper[layout.units_column.ravel()] = 0.0
-    found = solve_system(system, whole=False)
-    if found.outcome is not Outcome.PROVEN:
+        scaled.upper[-1] = 1.0
+    scaled.upper[layout.units_column.ravel()] = 0.0
+    solution = solve_scaled(scaled, whole=False)
+    if solution.outcome is not SolverOutcome.PROVEN:
         raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
-    rates = (found.values * system.column_unit)[layout.rate_column]
+    rates = (solution.values * scaled.column_unit)[layout.rate_column]
     served = np.zeros_like(demand)
     np.add.at(served, layout.pair_slice[layout.served], rates[layout.served])
     exact = ~np.isnan(layout.mean_demand_per_s) & layout.deferrable & least
@@ -98,7 +95,7 @@ def _served_per_s(layout: Layout, units: Ints, objective: Objective) -> Floats:
     return np.where(layout.deferrable[:, None] | ~least, np.minimum(served, layout.ceiling_per_s), demand)
 
 
-def _level(layout: Layout, units: Ints, served: Floats) -> Floats:
+def _max_min_rates(layout: Layout, units: IntArray, served: FloatArray) -> FloatArray:
     """Rates of one period with the largest load least, then the next largest, and so on."""
     active = np.flatnonzero((units[layout.pair_unit] > 0) & (served[layout.pair_slice] > 0.0))
     rates = np.zeros(len(layout.pair_unit))
@@ -108,39 +105,41 @@ def _level(layout: Layout, units: Ints, served: Floats) -> Floats:
     members, unit_row = np.unique(layout.pair_unit[active], return_inverse=True)
     fixed = np.full(len(members), math.nan)
     shares = np.zeros(len(active))
-    balance, wanted = _balance(layout, active, served)
-    for _ in range(BALANCING_ROUNDS):
-        found = solve_system(_level_system(loads, unit_row, fixed, balance, wanted), whole=False)
-        if found.outcome is not Outcome.PROVEN:
+    balance, wanted = _balance_rows(layout, active, served)
+    for _ in range(MAX_LOAD_LEVELS):
+        solution = solve_scaled(_level_program(loads, unit_row, fixed, balance, wanted), whole=False)
+        if solution.outcome is not SolverOutcome.PROVEN:
             if np.isnan(fixed).all():
                 raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
             break
-        shares = found.values[:-1]
-        level = float(found.values[-1])
-        holds = np.isnan(fixed) & (np.abs(found.row_duals[: len(members)]) > _LOADED)
+        shares = solution.values[:-1]
+        level = float(solution.values[-1])
+        holds = np.isnan(fixed) & (np.abs(solution.row_duals[: len(members)]) > _LOAD_TOLERANCE)
         fixed[holds] = level
-        if level <= _LOADED or not holds.any() or not np.isnan(fixed).any():
+        if level <= _LOAD_TOLERANCE or not holds.any() or not np.isnan(fixed).any():
             break
-    rates[active] = np.where(shares > _LOADED, shares, 0.0) * served[layout.pair_slice[active]]
+    rates[active] = np.where(shares > _LOAD_TOLERANCE, shares, 0.0) * served[layout.pair_slice[active]]
     return rates
 
 
-def _balance(layout: Layout, active: Ints, served: Floats) -> tuple[sparse.csr_array, Floats]:
+def _balance_rows(layout: Layout, active: IntArray, served: FloatArray) -> tuple[sparse.csr_array, FloatArray]:
     """Rows over shares of a slice: all of it is served, and what is handed over is taken."""
     unit, own = layout.pair_unit[active], layout.pair_slice[active]
     stage, channel = layout.stage[unit], layout.channel[unit]
     count, width = len(served), len(layout.channels)
     column = np.arange(len(active))
-    first: Mask = stage != SECOND
-    handed: Mask = stage != WHOLE
-    row = np.concatenate([own[first], count + own[handed] * width + channel[handed]])
-    value = np.concatenate([np.ones(first.sum()), np.where(stage[handed] == FIRST, 1.0, -1.0)])
-    where = (row, np.concatenate([column[first], column[handed]]))
+    first: BoolArray = stage != SECOND
+    staged: BoolArray = stage != WHOLE
+    row = np.concatenate([own[first], count + own[staged] * width + channel[staged]])
+    value = np.concatenate([np.ones(first.sum()), np.where(stage[staged] == FIRST, 1.0, -1.0)])
+    where = (row, np.concatenate([column[first], column[staged]]))
     matrix = sparse.csr_array((value, where), shape=(count * (1 + width), len(active)))
     return matrix, np.concatenate([(served > 0.0).astype(float), np.zeros(count * width)])
 
 
-def _level_system(loads: Floats, unit_row: Ints, fixed: Floats, balance: sparse.csr_array, wanted: Floats) -> System:
+def _level_program(
+    loads: FloatArray, unit_row: IntArray, fixed: FloatArray, balance: sparse.csr_array, wanted: FloatArray
+) -> ScaledProgram:
     """Least u with sum of loads <= u on every free unit and <= its own level on the others."""
     columns, members = len(loads), len(fixed)
     free = np.isnan(fixed)
@@ -148,7 +147,7 @@ def _level_system(loads: Floats, unit_row: Ints, fixed: Floats, balance: sparse.
     level = sparse.csr_array(np.append(np.where(free, -1.0, 0.0), np.zeros(len(wanted)))[:, None])
     matrix = sparse.csr_array(sparse.hstack([sparse.vstack([carry, balance]), level]))
     none = np.full(columns + 1, -1, dtype=np.int64)
-    return System(
+    return ScaledProgram(
         matrix=matrix,
         low=np.concatenate([np.full(members, -math.inf), wanted]),
         high=np.concatenate([np.where(free, 0.0, fixed), wanted]),

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from planner.core import InputError
-from planner.optimizer.constraint_rows import Rows
-from planner.optimizer.constraints import mean_cost, mean_rate, rows_for
-from planner.optimizer.layout import Floats, Ints, Layout, Mask, layout_of
+from planner.core import BoolArray, FloatArray, InputError, IntArray
+from planner.optimizer.coefficients import mean_cost, mean_rate
+from planner.optimizer.constraint_rows import ConstraintRows
+from planner.optimizer.constraints import build_rows
+from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, FleetProblem, Objective, Sense
 
 LARGEST_LIMIT = 2.0**20
@@ -32,65 +33,71 @@ class Program:
         rows: the constraints.
         goal: coefficient by column of what is minimised or maximised.
         maximise: direction.
-        extra: further real columns after those of the layout.
-        gone: columns that are 0.
-        implied: whole columns that come out whole by themselves.
+        extra_columns: further real columns after those of the layout.
+        fixed_at_zero: columns that stay 0.
+        implied_integer: columns of whole numbers that come out whole without being asked to.
     """
 
     layout: Layout
-    rows: tuple[Rows, ...]
-    goal: Floats
+    rows: tuple[ConstraintRows, ...]
+    goal: FloatArray
     maximise: bool
-    extra: int = 0
-    gone: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    implied: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    extra_columns: int = 0
+    fixed_at_zero: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    implied_integer: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def columns(self) -> int:
-        """How many there are."""
-        return self.layout.columns + self.extra
+        """Number of columns."""
+        return self.layout.columns + self.extra_columns
 
-    def integer(self) -> Mask:
+    def integer(self) -> BoolArray:
         """Which columns hold whole numbers."""
-        whole = np.concatenate([self.layout.integer(), np.zeros(self.extra, dtype=bool)])
-        whole[self.implied] = False
+        whole = np.concatenate([self.layout.integer(), np.zeros(self.extra_columns, dtype=bool)])
+        whole[self.implied_integer] = False
         return whole
 
-    def upper(self) -> Floats:
+    def upper(self) -> FloatArray:
         """Largest value of each column: 1 for a group or kind in use, 0 for a rate of which there is none to carry."""
         most = np.full(self.columns, math.inf)
         most[self.layout.groups_column] = 1.0
         most[self.layout.kinds_column] = 1.0
         idle = self.layout.ceiling_per_s[self.layout.pair_slice] == 0.0
         most[self.layout.rate_column[idle]] = 0.0
-        most[self.gone] = 0.0
+        most[self.fixed_at_zero] = 0.0
         return most
 
     def names(self) -> list[str]:
-        """Of all rows."""
+        """Names of all rows."""
         return [name for rows in self.rows for name in rows.names(self.layout)]
 
 
-def build(problem: FleetProblem | Layout, objective: Objective, ratio: float = 0.0) -> Program:
+def build_program(problem: FleetProblem | Layout, objective: Objective, ratio: float = 0.0) -> Program:
     """The program of a problem: its rows, and the goal.
 
     Args:
         problem: see `FleetProblem`; or its layout, where that is known already.
         objective: see `Objective`.
         ratio: for `max_rate_per_cost`, the ratio q [1/s per USD/h] of the parametric goal ``rate - q cost``.
+
+    Returns:
+        The program in its own units.
+
+    Raises:
+        InputError: a name that the problem does not have, or nothing that limits what a group carries.
     """
-    layout = problem if isinstance(problem, Layout) else layout_of(problem)
+    layout = problem if isinstance(problem, Layout) else build_layout(problem)
     cost, rate = mean_cost(layout), mean_rate(layout)
-    goals: Mapping[Objective, Floats] = {
+    goals: Mapping[Objective, FloatArray] = {
         Objective.MIN_COST: cost,
         Objective.MAX_RATE: rate,
         Objective.MAX_RATE_PER_COST: rate - ratio * cost,
     }
-    return Program(layout, rows_for(objective, layout), goals[objective], objective is not Objective.MIN_COST)
+    return Program(layout, build_rows(objective, layout), goals[objective], objective is not Objective.MIN_COST)
 
 
 @dataclass(frozen=True)
-class System:
+class ScaledProgram:
     """``low <= matrix x <= high``, ``0 <= x <= upper``, some x whole, goal least: what a solver takes.
 
     Attributes:
@@ -98,33 +105,39 @@ class System:
         low, high: of each row.
         goal: to be minimised, by column.
         upper: of each column.
-        integer: of each column.
-        carry_row: for the column of units of which only the carried rate asks for more, its row of `carry_rate`;
-            -1 for all other columns.
+        integer: which columns hold whole numbers.
+        carry_row: by column. For units that only `carry_rate` asks for, the number of that row; -1 for all others.
         column_unit: size of a scaled column in the program's unit.
-        row_unit: size of a scaled row.
+        row_unit: size of a scaled row in the program's unit.
         goal_unit: program's goal = this x goal; negative where it is maximised.
     """
 
     matrix: Any
-    low: Floats
-    high: Floats
-    goal: Floats
-    upper: Floats
-    integer: Mask
-    carry_row: Ints
-    column_unit: Floats
-    row_unit: Floats
+    low: FloatArray
+    high: FloatArray
+    goal: FloatArray
+    upper: FloatArray
+    integer: BoolArray
+    carry_row: IntArray
+    column_unit: FloatArray
+    row_unit: FloatArray
     goal_unit: float
 
 
-def system_of(program: Program) -> System:
+def scale_program(program: Program) -> ScaledProgram:
     """The rows of a program below one another, in units that suit its size.
 
-    Rates are counted in powers of two of their slice's demand, rows and goal divided by powers of two, so that no
-    coefficient is rounded and all are about 1, because a solver's tolerances are absolute.
+    Rates are counted in powers of two of their slice's demand, rows and goal divided by powers of two: no coefficient
+    is rounded and all are about 1, because a solver's tolerances are absolute.
 
-    Raises InputError when the sizes within one row are too far apart for a solver to see the smallest.
+    Args:
+        program: in its own units.
+
+    Returns:
+        The same program for a solver.
+
+    Raises:
+        InputError: sizes within one row are too far apart for a solver to see the smallest.
     """
     count = sum(len(rows) for rows in program.rows)
     row, column, value = _entries(program.rows)
@@ -144,8 +157,8 @@ def system_of(program: Program) -> System:
     goal_unit = float(powers_of_two(np.abs(goal).max(initial=0.0, keepdims=True))[0])
     upper = program.upper() / column_unit
     integer = program.integer()
-    upper[_never(matrix, limit, is_most, integer)] = 0.0
-    return System(
+    upper[_columns_always_zero(matrix, limit, is_most, integer)] = 0.0
+    return ScaledProgram(
         matrix=matrix,
         low=np.where(is_most, -math.inf, limit),
         high=np.where(is_most, limit, math.inf),
@@ -159,7 +172,7 @@ def system_of(program: Program) -> System:
     )
 
 
-def _entries(rows: Iterable[Rows]) -> tuple[Ints, Ints, Floats]:
+def _entries(rows: Iterable[ConstraintRows]) -> tuple[IntArray, IntArray, FloatArray]:
     """Row, column and value of ``used - supply``, numbered through."""
     row, column, value, start = [np.zeros(0, int)], [np.zeros(0, int)], [np.zeros(0)], 0
     for block in rows:
@@ -171,7 +184,7 @@ def _entries(rows: Iterable[Rows]) -> tuple[Ints, Ints, Floats]:
     return np.concatenate(row), np.concatenate(column), np.concatenate(value)
 
 
-def _column_unit(program: Program) -> Floats:
+def _column_unit(program: Program) -> FloatArray:
     """Rates in powers of two of the largest demand of their slice; without demand, of the largest rate."""
     layout = program.layout
     unit = np.ones(program.columns)
@@ -183,10 +196,10 @@ def _column_unit(program: Program) -> Floats:
     return unit
 
 
-def _carry_row(program: Program) -> Ints:
-    """See `System.carry_row`: not steady, free to start, and neither pinned nor limited by itself."""
+def _carry_row(program: Program) -> IntArray:
+    """See `ScaledProgram.carry_row`: not steady, free to start, and neither pinned nor limited by itself."""
     layout = program.layout
-    found = np.full(program.columns, -1, dtype=np.int64)
+    carry_row = np.full(program.columns, -1, dtype=np.int64)
     start = 0
     for rows in program.rows:
         if rows.constraint == "carry_rate":
@@ -194,12 +207,14 @@ def _carry_row(program: Program) -> Ints:
             free = moves & (layout.at_least == 0) & np.isinf(layout.at_most)
             free[layout.start_units] = False
             number = start + np.arange(layout.units_column.size).reshape(layout.units_column.shape)
-            found[layout.units_column[free]] = number[free]
+            carry_row[layout.units_column[free]] = number[free]
         start += len(rows)
-    return found
+    return carry_row
 
 
-def _never(matrix: sparse.csr_array, limit: Floats, is_most: Mask, integer: Mask) -> Ints:
+def _columns_always_zero(
+    matrix: sparse.csr_array, limit: FloatArray, is_most: BoolArray, integer: BoolArray
+) -> IntArray:
     """Whole columns of which already one exceeds a limit that nothing adds to."""
     entries = matrix.tocoo()
     row, column = entries.coords
@@ -210,7 +225,7 @@ def _never(matrix: sparse.csr_array, limit: Floats, is_most: Mask, integer: Mask
     return np.unique(column[over])
 
 
-def _check_spread(program: Program, row: Ints, value: Floats) -> None:
+def _check_spread(program: Program, row: IntArray, value: FloatArray) -> None:
     size = np.abs(value)
     wrong = np.flatnonzero((size > 0.0) & ~((size > SMALLEST_COEFFICIENT) & (size < LARGEST_COEFFICIENT)))
     if len(wrong):
@@ -218,8 +233,14 @@ def _check_spread(program: Program, row: Ints, value: Floats) -> None:
         raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
 
 
-def powers_of_two(values: Floats) -> Floats:
+def powers_of_two(values: FloatArray) -> FloatArray:
     """The power of two just below the size of each value; 1 for 0.
+
+    Args:
+        values: of any sign and shape.
+
+    Returns:
+        Of the same shape.
 
     >>> powers_of_two(np.array([0.3, -5.0, 0.0])).tolist()
     [0.25, 4.0, 1.0]

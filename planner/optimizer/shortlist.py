@@ -1,4 +1,8 @@
-"""The integer program solved in tiers: relaxation, a shortlist of units, and proof that the others cannot do better."""
+"""The integer program solved over a shortlist of units, with proof that the others cannot do better.
+
+The relaxation gives a bound and a penalty for each unit; branch and bound runs over the units of least penalty; units
+whose penalty could still pay are added until none is left.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +12,52 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.optimizer.highs import ROUNDING_TOLERANCE, Outcome, solve_system, whole_numbers
-from planner.optimizer.layout import Floats, Layout, Mask
-from planner.optimizer.program import Program, System, system_of
-from planner.optimizer.relaxation import Relaxed, relax, strengthen, unit_penalties
-from planner.optimizer.tightening import pooled, spread, tightened, with_carry_most
+from planner.core import BoolArray, FloatArray
+from planner.optimizer.highs import ROUNDING_TOLERANCE, SolverOutcome, round_integers, solve_scaled
+from planner.optimizer.layout import Layout
+from planner.optimizer.program import Program, ScaledProgram, scale_program
+from planner.optimizer.relaxation import RelaxedSolution, solve_relaxation, strengthen, unit_penalties
+from planner.optimizer.tightening import add_carry_most_rows, pool_rates, tighten_rates, unpool_rates
 
-FEW_UNITS = 96
-"""Problems of at most this many units go to branch and bound as they are; so many are in the first shortlist."""
-GROWTH = 2
-"""A shortlist grows at most by this factor at a time."""
+SHORTLIST_UNITS = 96
+"""Units of the first shortlist; problems of no more go to branch and bound as they are.
 
-_ROUNDING = 1e-9
-"""Share of a goal that floating-point sums may be off; far below `FEASIBILITY_TOLERANCE`."""
+A choice: affects speed, not what is proved.
+"""
+SHORTLIST_GROWTH = 2
+"""Largest factor by which a shortlist grows at a time. A choice: affects speed, not what is proved."""
+_GOAL_ROUNDING = 1e-9
+"""Share of a goal by which floating-point sums may be off; far below `FEASIBILITY_TOLERANCE`."""
 
-Maker = Callable[[Layout], Program]
+ProgramMaker = Callable[[Layout], Program]
 """States the same question over fewer units."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchAnswer:
     """What one search found.
 
     Attributes:
-        outcome: see `Outcome`.
+        outcome: see `SolverOutcome`.
         layout: of the units that were searched last; those left out are proved to be no better.
         values: by column of that layout, integers rounded; empty without a solution.
         bound: no solution has a better goal than this; None if nothing was proved.
     """
 
-    outcome: Outcome
+    outcome: SolverOutcome
     layout: Layout
-    values: Floats
+    values: FloatArray
     bound: float | None
 
     @property
     def has_values(self) -> bool:
         """Whether there is a solution."""
         return self.outcome.has_solution
+
+    @staticmethod
+    def without_values(outcome: SolverOutcome, layout: Layout) -> SearchAnswer:
+        """Nothing found and nothing proved but the outcome."""
+        return SearchAnswer(outcome, layout, np.zeros(0), None)
 
 
 @dataclass(frozen=True)
@@ -59,27 +71,27 @@ class _Penalties:
     """
 
     bound: float
-    penalty: Floats
+    penalty: FloatArray
     worse: float
 
     @staticmethod
-    def of(layout: Layout, system: System, relaxed: Relaxed) -> _Penalties:
+    def from_relaxation(layout: Layout, scaled: ScaledProgram, relaxed: RelaxedSolution) -> _Penalties:
         """From the relaxation in the units of its system."""
-        penalty = unit_penalties(layout, relaxed.penalty) * abs(system.goal_unit)
-        return _Penalties(relaxed.bound * system.goal_unit, penalty, math.copysign(1.0, system.goal_unit))
+        penalty = unit_penalties(layout, relaxed.penalty) * abs(scaled.goal_unit)
+        return _Penalties(relaxed.bound * scaled.goal_unit, penalty, math.copysign(1.0, scaled.goal_unit))
 
-    def least(self, count: int) -> Mask:
-        """The units of least penalty, so many of them."""
+    def least(self, count: int) -> BoolArray:
+        """The given number of units of least penalty; shape (j,)."""
         chosen = np.zeros(len(self.penalty), dtype=bool)
         chosen[np.argsort(self.penalty, kind="stable")[:count]] = True
         return chosen
 
-    def can_beat(self, goal: float) -> Mask:
+    def can_beat(self, goal: float) -> BoolArray:
         """Units that a better solution than one of this goal may hold; rounding is given the benefit of the doubt."""
-        reach = self.worse * (goal - self.bound) + _ROUNDING * abs(goal)
+        reach = self.worse * (goal - self.bound) + _GOAL_ROUNDING * abs(goal)
         return np.asarray(self.penalty <= reach)
 
-    def bound_without(self, kept: Mask, bound: float | None) -> float:
+    def bound_without(self, kept: BoolArray, bound: float | None) -> float:
         """Bound over all solutions, from one over those of the kept units only; never worse than the relaxation's."""
         left_out = self.bound + self.worse * float(self.penalty[~kept].min(initial=math.inf))
         loosest = self.bound if bound is None else bound
@@ -87,8 +99,8 @@ class _Penalties:
         return max(loosest, self.bound) if self.worse > 0.0 else min(loosest, self.bound)
 
 
-class Solver:
-    """HiGHS with a time budget that all runs share.
+class ShortlistSolver:
+    """Solves integer programs by HiGHS, with one time limit for all of them.
 
     Args:
         time_limit_s: for all runs of the solver together [s]; building comes on top.
@@ -99,7 +111,9 @@ class Solver:
         self.time_left_s = time_limit_s
         self.relative_gap = relative_gap
 
-    def run(self, make: Maker, layout: Layout, absolute_gap: float = 0.0, relative_gap: float | None = None) -> Answer:
+    def run(
+        self, make: ProgramMaker, layout: Layout, absolute_gap: float = 0.0, relative_gap: float | None = None
+    ) -> SearchAnswer:
         """Solve the integer program ``make(layout)``. It must not be unbounded.
 
         Args:
@@ -107,96 +121,109 @@ class Solver:
             layout: of all units.
             absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
             relative_gap: instead of the solver's.
+
+        Returns:
+            The best solution over all units of the layout, with what is proved.
         """
         gap = self.relative_gap if relative_gap is None else relative_gap
-        if len(layout.usd_per_hour) <= FEW_UNITS:
+        if len(layout.usd_per_hour) <= SHORTLIST_UNITS:
             return self._search(make(layout), gap, absolute_gap)
         if self.time_left_s <= 0.0:
-            return Answer(Outcome.UNKNOWN, layout, np.zeros(0), None)
-        tight = tightened(make(layout))
-        system = system_of(tight)
-        relaxed = relax(system, self.time_left_s)
+            return SearchAnswer.without_values(SolverOutcome.UNKNOWN, layout)
+        tight = tighten_rates(make(layout))
+        scaled = scale_program(tight)
+        relaxed = solve_relaxation(scaled, self.time_left_s)
         self.time_left_s -= relaxed.seconds
-        if relaxed.outcome is not Outcome.PROVEN:
-            return Answer(relaxed.outcome, layout, np.zeros(0), None)
-        above = _Penalties.of(layout, system, relaxed)
-        return self._shortlist(make, tight, above, gap, absolute_gap)
+        if relaxed.outcome is not SolverOutcome.PROVEN:
+            return SearchAnswer.without_values(relaxed.outcome, layout)
+        penalties = _Penalties.from_relaxation(layout, scaled, relaxed)
+        return self._shortlist(make, tight, penalties, gap, absolute_gap)
 
-    def _stronger(self, strong: Program, above: _Penalties) -> _Penalties:
-        """With the rows that tighten units of several slices, if that is solved in time."""
-        system = system_of(strong)
-        kept = above.least(FEW_UNITS) | (strong.layout.at_least > 0)
-        relaxed = strengthen(strong, system, kept, self.time_left_s)
+    def _tighter_penalties(self, strong: Program, penalties: _Penalties) -> _Penalties:
+        """Penalties of the relaxation with the rows `carry_most`, if that is solved in time; else those given."""
+        scaled = scale_program(strong)
+        kept = penalties.least(SHORTLIST_UNITS) | (strong.layout.at_least > 0)
+        relaxed = strengthen(strong, scaled, kept, self.time_left_s)
         if relaxed is None:
-            return above
+            return penalties
         self.time_left_s -= relaxed.seconds
-        return _Penalties.of(strong.layout, system, relaxed)
+        return _Penalties.from_relaxation(strong.layout, scaled, relaxed)
 
-    def _shortlist(self, make: Maker, tight: Program, above: _Penalties, gap: float, absolute_gap: float) -> Answer:
+    def _shortlist(
+        self, make: ProgramMaker, tight: Program, penalties: _Penalties, gap: float, absolute_gap: float
+    ) -> SearchAnswer:
         """Solve over the units of least penalty; add those that could still be in a better solution; repeat.
 
         The costlier relaxation is only solved where the first answer is not yet proved by the plain one.
         """
-        layout, strong = tight.layout, with_carry_most(tight)
-        kept = above.least(FEW_UNITS) | (layout.at_least > 0)
-        best, goal = Answer(Outcome.UNKNOWN, layout, np.zeros(0), None), above.worse * math.inf
+        layout, strong = tight.layout, add_carry_most_rows(tight)
+        kept = penalties.least(SHORTLIST_UNITS) | (layout.at_least > 0)
+        best, goal = SearchAnswer.without_values(SolverOutcome.UNKNOWN, layout), penalties.worse * math.inf
         while True:
-            fewer = layout.only(kept)
+            fewer = layout.select(kept)
             program = make(fewer)
             answer = self._search(program, gap, absolute_gap)
             if answer.has_values:
-                found = float(program.goal @ answer.values)
-                if above.worse * (found - goal) <= 0.0:
-                    best, goal = answer, found
-            bound = above.bound_without(kept, answer.bound)
+                newest = float(program.goal @ answer.values)
+                if penalties.worse * (newest - goal) <= 0.0:
+                    best, goal = answer, newest
+            bound = penalties.bound_without(kept, answer.bound)
             best = replace(best, bound=bound)
-            if answer.outcome in (Outcome.FOUND, Outcome.UNKNOWN):
-                return replace(best, outcome=Outcome.FOUND if best.has_values else Outcome.UNKNOWN)
+            if answer.outcome in (SolverOutcome.FOUND, SolverOutcome.UNKNOWN):
+                return replace(best, outcome=SolverOutcome.FOUND if best.has_values else SolverOutcome.UNKNOWN)
             if kept.all():
                 return best if best.has_values else answer
             if not best.has_values:
-                kept |= above.least(GROWTH * int(kept.sum()))
+                kept |= penalties.least(SHORTLIST_GROWTH * int(kept.sum()))
                 continue
-            missing = ~kept & above.can_beat(goal)
+            missing = ~kept & penalties.can_beat(goal)
             if not missing.any() or abs(goal - bound) <= max(absolute_gap, gap * abs(goal)):
                 return best
             if strong is not tight:
-                above = self._stronger(strong, above)
+                penalties = self._tighter_penalties(strong, penalties)
                 strong = tight
-                bound = above.bound_without(kept, answer.bound)
+                bound = penalties.bound_without(kept, answer.bound)
                 best = replace(best, bound=bound)
                 if abs(goal - bound) <= max(absolute_gap, gap * abs(goal)):
                     return best
-                missing = ~kept & above.can_beat(goal)
-            kept |= missing & above.least(GROWTH * int(kept.sum()))
+                missing = ~kept & penalties.can_beat(goal)
+            kept |= missing & penalties.least(SHORTLIST_GROWTH * int(kept.sum()))
 
-    def _search(self, program: Program, gap: float, absolute_gap: float) -> Answer:
+    def _search(self, program: Program, gap: float, absolute_gap: float) -> SearchAnswer:
         """Branch and bound over one program."""
         layout = program.layout
         if self.time_left_s <= 0.0:
-            return Answer(Outcome.UNKNOWN, layout, np.zeros(0), None)
-        stated = pooled(with_carry_most(tightened(program)))
-        system = system_of(stated)
-        found = solve_system(
-            system,
+            return SearchAnswer.without_values(SolverOutcome.UNKNOWN, layout)
+        stated = pool_rates(add_carry_most_rows(tighten_rates(program)))
+        scaled = scale_program(stated)
+        solution = solve_scaled(
+            scaled,
             whole=True,
             time_limit_s=self.time_left_s,
             relative_gap=gap,
-            absolute_gap=absolute_gap / abs(system.goal_unit),
+            absolute_gap=absolute_gap / abs(scaled.goal_unit),
         )
-        self.time_left_s -= found.seconds
-        if not found.outcome.has_solution:
-            return Answer(found.outcome, layout, np.zeros(0), None)
-        values = whole_numbers(found.values, system.integer) * system.column_unit
-        values[stated.implied] = np.ceil(values[stated.implied] - ROUNDING_TOLERANCE)
-        values[: layout.columns] = spread(layout, values[: layout.columns])
-        bound = found.bound * system.goal_unit if math.isfinite(found.bound) else None
-        return Answer(found.outcome, layout, values, bound)
+        self.time_left_s -= solution.seconds
+        if not solution.outcome.has_solution:
+            return SearchAnswer.without_values(solution.outcome, layout)
+        values = round_integers(solution.values, scaled.integer) * scaled.column_unit
+        values[stated.implied_integer] = np.ceil(values[stated.implied_integer] - ROUNDING_TOLERANCE)
+        values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
+        bound = solution.bound * scaled.goal_unit if math.isfinite(solution.bound) else None
+        return SearchAnswer(solution.outcome, layout, values, bound)
 
-    def polished(self, program: Program, values: Floats) -> Floats:
-        """The best real columns for the whole numbers found, to the precision of a linear program."""
-        system = system_of(tightened(program))
-        fixed = np.where(system.integer, values, 0.0)
-        upper = np.where(system.integer, np.maximum(fixed, 0.0), system.upper)
-        found = solve_system(replace(system, upper=upper), whole=False, lower=fixed)
-        return found.values * system.column_unit if found.outcome is Outcome.PROVEN else values
+    def reoptimise_real_columns(self, program: Program, values: FloatArray) -> FloatArray:
+        """The best real columns for the whole numbers found, to the precision of a linear program.
+
+        Args:
+            program: whose solution.
+            values: of a solution, by column.
+
+        Returns:
+            By column; the values given where the linear program was not solved.
+        """
+        scaled = scale_program(tighten_rates(program))
+        fixed = np.where(scaled.integer, values, 0.0)
+        upper = np.where(scaled.integer, np.maximum(fixed, 0.0), scaled.upper)
+        solution = solve_scaled(replace(scaled, upper=upper), whole=False, lower=fixed)
+        return solution.values * scaled.column_unit if solution.outcome is SolverOutcome.PROVEN else values

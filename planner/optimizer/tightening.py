@@ -8,59 +8,88 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.optimizer.constraint_rows import Rows, Terms
-from planner.optimizer.layout import Floats, Ints, Layout
+from planner.core import FloatArray, IntArray
+from planner.optimizer.constraint_rows import ConstraintRows, Terms
+from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program
 from planner.optimizer.types import Sense
 
-_MOST_TIMES_THE_CEILING = 1e8
-"""A unit that could carry more than this many times all there is is rated at that: it shifts less than 1e-8 of it."""
+_MAX_RATE_OVER_CEILING = 1e8
+"""A unit is rated at no more than this many times all there is to carry. A choice that keeps coefficients in the
+solver's range: it shifts results by less than 1e-8 of that."""
 
 
-def tightened(program: Program) -> Program:
+def tighten_rates(program: Program) -> Program:
     """The same whole solutions with a tighter relaxation and rates of one size.
 
     If one unit has the share L = sum_s d_s / r_s < 1 of itself to give at most (d_s all there is to carry), then
     ``sum_s f_s / r_s <= n`` may be ``<= L n`` for whole n: no more than L is ever used, and none without a unit. For a
     single slice that is r = min(r, d), and it keeps r x (a count that is 1e-8 off zero) from serving anything.
-    Coefficient tightening: M. W. P. Savelsbergh 1994, "Preprocessing and probing techniques for mixed integer
+
+    Source: coefficient tightening, M. W. P. Savelsbergh 1994, "Preprocessing and probing techniques for mixed integer
     programming problems", ORSA Journal on Computing 6(4).
+
+    Args:
+        program: as stated.
+
+    Returns:
+        The program with other coefficients in its rows `carry_rate`.
     """
-    return _with_rates(program, tight_rates_per_s(program.layout))
+    return _with_unit_rates(program, tight_rates_per_s(program.layout))
 
 
-def tight_rates_per_s(layout: Layout) -> Floats:
-    """Rates times min(1, sum_s d_s / r_s), see `tightened`; none out of all proportion to d. Shape (p, t)."""
+def tight_rates_per_s(layout: Layout) -> FloatArray:
+    """Rates of units as `tighten_rates` states them [1/s]: r min(1, sum_s d_s / r_s).
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        By pair and period, none out of all proportion to the demand; shape (p, t).
+    """
     load = layout.ceiling_per_s[layout.pair_slice] / layout.pair_rate[:, None]
     share = np.zeros((len(layout.usd_per_hour), layout.periods))
     np.add.at(share, layout.pair_unit, load)
     useful = np.where(share > 0.0, np.minimum(share, 1.0), 1.0)
-    return np.minimum(layout.pair_rate[:, None] * useful[layout.pair_unit], _most_per_s(layout))
+    return np.minimum(layout.pair_rate[:, None] * useful[layout.pair_unit], _rate_cap_per_s(layout))
 
 
-def tamed(program: Program) -> Program:
-    """The program with its own relaxation: only rates out of all proportion to the demand are cut."""
+def cap_rates(program: Program) -> Program:
+    """The program with its own relaxation: only rates out of all proportion to the demand are cut.
+
+    Args:
+        program: as stated.
+
+    Returns:
+        The program with other coefficients in its rows `carry_rate`.
+    """
     layout = program.layout
-    return _with_rates(program, np.minimum(layout.pair_rate[:, None], _most_per_s(layout)))
+    return _with_unit_rates(program, np.minimum(layout.pair_rate[:, None], _rate_cap_per_s(layout)))
 
 
-def _most_per_s(layout: Layout) -> Floats:
-    """Rate of a pair in all proportion to what there is to carry."""
+def _rate_cap_per_s(layout: Layout) -> FloatArray:
+    """Largest rate of a pair in a period: `_MAX_RATE_OVER_CEILING` times all there is to carry [1/s]. Shape (p, t)."""
     ceiling = layout.ceiling_per_s[layout.pair_slice]
-    return np.where(ceiling > 0.0, ceiling * _MOST_TIMES_THE_CEILING, math.inf)
+    return np.where(ceiling > 0.0, ceiling * _MAX_RATE_OVER_CEILING, math.inf)
 
 
-def _with_rates(program: Program, rate_per_s: Floats) -> Program:
-    def cut(rows: Rows) -> Rows:
+def _with_unit_rates(program: Program, rate_per_s: FloatArray) -> Program:
+    def cut(rows: ConstraintRows) -> ConstraintRows:
         return replace(rows, used=replace(rows.used, value=1.0 / rate_per_s.ravel()))
 
     return replace(program, rows=tuple(cut(r) if r.constraint == "carry_rate" else r for r in program.rows))
 
 
-def with_carry_most(program: Program) -> Program:
+def add_carry_most_rows(program: Program) -> Program:
     """With a row ``f[j, s, t] <= d[s, t] n[j, t]`` for units of several slices that could carry more than there is.
 
     Implied by whole numbers of units, not by fractions of them.
+
+    Args:
+        program: of any rows.
+
+    Returns:
+        The program with rows `carry_most`; the same object where there are none.
     """
     layout = program.layout
     ceiling = layout.ceiling_per_s[layout.pair_slice]
@@ -69,7 +98,7 @@ def with_carry_most(program: Program) -> Program:
     if not len(pair):
         return program
     number = np.arange(len(pair))
-    rows = Rows(
+    rows = ConstraintRows(
         constraint="carry_most",
         sense=Sense.AT_MOST,
         subjects=[(unit.name,) for unit in layout.problem.units],
@@ -83,29 +112,35 @@ def with_carry_most(program: Program) -> Program:
     return replace(program, rows=(*program.rows, rows))
 
 
-def pooled(program: Program) -> Program:
+def pool_rates(program: Program) -> Program:
     """With one rate for all units of a stage and channel that serve a single slice, the same for all of them.
 
     ``f_j <= r_j n_j`` for each of them is ``sum_j f_j <= sum_j r_j n_j`` once only the sum matters. The sum stands in
-    the column of the first of them; `spread` gives it back to all. Of the ways of buying, those that come out whole by
-    themselves need not be asked to (`_implied`).
+    the column of the first of them; `unpool_rates` gives it back to all. Of the purchases, those that come out whole by
+    themselves need not be asked to (`_implied_integers`).
+
+    Args:
+        program: with the rates of `tighten_rates`.
+
+    Returns:
+        The program with rows `carry_together` and fewer columns.
     """
     layout = program.layout
-    pools = _pools(layout)
+    pools = _poolable_pairs(layout)
     rates = tight_rates_per_s(layout)
     alone = np.zeros(len(layout.usd_per_hour), dtype=bool)
-    used, supply, gone = [], [], []
+    used, supply, fixed_at_zero = [], [], []
     periods = np.arange(layout.periods)
     for index, pairs in enumerate(pools):
         row = index * layout.periods + periods
         units = layout.pair_unit[pairs]
         alone[units] = True
-        gone.append(layout.rate_column[pairs[1:]].ravel())
+        fixed_at_zero.append(layout.rate_column[pairs[1:]].ravel())
         used.append(Terms(row, layout.rate_column[pairs[0]], np.ones(layout.periods)))
         supply.append(Terms(np.tile(row, len(pairs)), layout.units_column[units].ravel(), rates[pairs].ravel()))
     if not pools:
-        return replace(program, implied=_implied(layout))
-    together = Rows(
+        return replace(program, implied_integer=_implied_integers(layout))
+    together = ConstraintRows(
         constraint="carry_together",
         sense=Sense.AT_MOST,
         subjects=[(str(index),) for index in range(len(pools))],
@@ -113,27 +148,37 @@ def pooled(program: Program) -> Program:
         field="",
         periods=np.tile(periods, len(pools)),
         limit=np.zeros(len(pools) * layout.periods),
-        used=_joined(used),
-        supply=_joined(supply),
+        used=_concatenated(used),
+        supply=_concatenated(supply),
     )
-    others = [r.only(~alone[r.subject]) if r.constraint == "carry_rate" else r for r in program.rows]
-    rows = (*(one for one in others if len(one)), together)
-    return replace(program, rows=rows, gone=np.concatenate(gone), implied=_implied(layout))
+    others = [rows.select(~alone[rows.subject]) if rows.constraint == "carry_rate" else rows for rows in program.rows]
+    stated = (*(rows for rows in others if len(rows)), together)
+    return replace(
+        program, rows=stated, fixed_at_zero=np.concatenate(fixed_at_zero), implied_integer=_implied_integers(layout)
+    )
 
 
-def spread(layout: Layout, values: Floats) -> Floats:
-    """Values of `pooled` by unit: filled one after the other, so that what is not needed carries nothing."""
-    found = values.copy()
+def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
+    """Values of `pool_rates` by unit: filled one after the other, so that what is not needed carries nothing.
+
+    Args:
+        layout: of the program.
+        values: by column of the layout, pooled.
+
+    Returns:
+        By column, with a rate for every pair [1/s].
+    """
+    by_unit = values.copy()
     rates = tight_rates_per_s(layout)
-    for pairs in _pools(layout):
+    for pairs in _poolable_pairs(layout):
         left = values[layout.rate_column[pairs[0]]]
         could = rates[pairs] * values[layout.units_column[layout.pair_unit[pairs]]]
         before = np.cumsum(could, axis=0) - could
-        found[layout.rate_column[pairs]] = np.clip(left[None, :] - before, 0.0, could)
-    return found
+        by_unit[layout.rate_column[pairs]] = np.clip(left[None, :] - before, 0.0, could)
+    return by_unit
 
 
-def _pools(layout: Layout) -> list[Ints]:
+def _poolable_pairs(layout: Layout) -> list[IntArray]:
     """Pairs of units of one slice, by kind, stage, channel, slice and groups."""
     serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_hour))
     groups = defaultdict(set)
@@ -154,12 +199,13 @@ def _pools(layout: Layout) -> list[Ints]:
     return [np.array(pairs) for pairs in pools.values()]
 
 
-def _implied(layout: Layout) -> Ints:
-    """Of each resource one purchase by the piece, if all that is taken or bought otherwise is whole.
+def _implied_integers(layout: Layout) -> IntArray:
+    """Columns of one purchase of each resource that come out whole, where all that is taken or bought otherwise is.
 
-    It fills up what the others leave, a whole number; what is bought beyond that is dropped afterwards.
+    It is bought by the piece and fills up what the others leave, a whole number; what is bought beyond that is dropped
+    afterwards.
     """
-    found = []
+    columns = []
     whole = layout.purchase_block * layout.purchase_usable
     for index, resource in enumerate(layout.problem.resources):
         mine = np.flatnonzero(layout.purchase_resource == index)
@@ -172,18 +218,18 @@ def _implied(layout: Layout) -> Ints:
             *(p.at_most or 0.0 for p in resource.purchases),
         ]
         takes = layout.take_amount[layout.take_resource == index]
-        if single and all(_is_whole(np.asarray(one, dtype=float)) for one in (takes, whole[mine], limits)):
-            found.append(layout.blocks_column[single[0]])
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+        if single and all(_is_whole(np.asarray(amounts, dtype=float)) for amounts in (takes, whole[mine], limits)):
+            columns.append(layout.blocks_column[single[0]])
+    return np.unique(np.concatenate(columns)) if columns else np.zeros(0, dtype=np.int64)
 
 
-def _is_whole(values: Floats) -> bool:
+def _is_whole(values: FloatArray) -> bool:
     return bool((values == np.round(values)).all())
 
 
-def _joined(terms: list[Terms]) -> Terms:
+def _concatenated(terms: list[Terms]) -> Terms:
     return Terms(
-        np.concatenate([one.row for one in terms]),
-        np.concatenate([one.column for one in terms]),
-        np.concatenate([one.value for one in terms]),
+        np.concatenate([part.row for part in terms]),
+        np.concatenate([part.column for part in terms]),
+        np.concatenate([part.value for part in terms]),
     )

@@ -89,15 +89,15 @@ class Slice(Frozen):
     least_share: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
-class Stage(StrEnum):
+class UnitStage(StrEnum):
     """Which part of the service a unit does."""
 
     WHOLE = "whole"
     """All of it."""
     FIRST = "first"
-    """The first half; what it hands over must be taken by units of the second half."""
+    """The first half; its requests pass to units of the second half."""
     SECOND = "second"
-    """The second half, of what units of the first half hand over."""
+    """The second half of the requests that units of the first half pass on."""
 
 
 class Unit(Frozen):
@@ -110,7 +110,7 @@ class Unit(Frozen):
     Attributes:
         name: unique.
         stage: part of the service.
-        channel: units of stages FIRST and SECOND only hand over within one channel (e.g. a format of KV caches).
+        channel: requests pass from FIRST to SECOND within one channel only (e.g. a format of KV caches).
         kind: in each channel all units of stage FIRST that are on in any period are of one kind, and all of stage
             SECOND; an empty one goes with every other. (Pools that share partners are set up alike.)
         rates_per_s: by slice, what one unit carries if it serves that slice alone [1/s]; absent: it cannot serve it.
@@ -122,7 +122,7 @@ class Unit(Frozen):
     """
 
     name: str = Field(min_length=1)
-    stage: Stage = Stage.WHOLE
+    stage: UnitStage = UnitStage.WHOLE
     channel: str = ""
     kind: str = ""
     rates_per_s: Mapping[str, AboveZero] = Field(min_length=1)
@@ -135,7 +135,7 @@ class Unit(Frozen):
 
 
 class Purchase(Frozen):
-    """One way of getting a resource.
+    """One purchase option of a resource.
 
     Attributes:
         name: unique within the resource, e.g. ``reserved_1yr``.
@@ -160,7 +160,7 @@ class Resource(Frozen):
 
     Attributes:
         name: unique.
-        purchases: ways to get it; what units take must have been bought.
+        purchases: options to get it; what units take must have been bought.
         at_most: most in use in any period.
         at_least: fewest bought in every period (pinned).
         group: what counts as one for `FleetProblem.max_groups`, e.g. the SKU; empty: nothing.
@@ -188,10 +188,10 @@ class FleetProblem(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         count = len(self.periods)
-        for one in self.slices:
-            if one.demand_per_s is not None and len(one.demand_per_s) != count:
+        for slice_ in self.slices:
+            if slice_.demand_per_s is not None and len(slice_.demand_per_s) != count:
                 bound = f"needs one value for each of {count} periods"
-                raise InputError(f"slice {one.name!r} demand_per_s", len(one.demand_per_s), bound)
+                raise InputError(f"slice {slice_.name!r} demand_per_s", len(slice_.demand_per_s), bound)
         return self
 
     @property

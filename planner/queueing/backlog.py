@@ -16,17 +16,20 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.queueing.lattice import descent_filter, lattice_probabilities, poisson_sum
-from planner.queueing.steps import step_duration_s, step_durations_s
-from planner.queueing.types import BatchServer, ComplexArray, FloatArray
+from planner.core import FloatArray
+from planner.queueing.lattice import ComplexArray, descent_filter, lattice_probabilities, poisson_sum_transform
+from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 
 FINE_CELLS = 2**13
-"""Lattice cells below the chunk times cells in all, for a latency."""
+"""Lattice cells below the chunk times cells in all, for a latency. A choice: resolution against time."""
 COARSE_CELLS = 2**11
 """The same where only a mean step time is wanted."""
 CELLS_PER_PROMPT = 20.0
+"""Cells in a mean prompt, beyond which the lattice is not made finer. A choice: resolution against time."""
 CELLS_PER_CHUNK = 12.0
+"""The same for cells in a chunk."""
 LARGEST_SIZE = 2**13
+"""Most lattice cells from 0 to the reach of the backlog. Affects time and resolution."""
 REACH_POINTS = 32
 """Backlogs tried for one that is practically never exceeded."""
 TAIL_SCALES = 9.0
@@ -92,6 +95,16 @@ def token_arrivals(
     Above 1, prompts come in geometric batches of mean (dispersion + 1) / 2, whose index is E[N^2]/E[N]. Below 1, no
     batches do it; prompts are shrunk and come more often, by the factor that gives the token count the variance
     rate * (Var L + dispersion E[L]^2) that it should have.
+
+    Args:
+        rate_per_s: prompts [1/s].
+        sizes: prompt lengths [tokens], shape (P,).
+        weights: their probabilities, shape (P,).
+        second_moment: E[L^2] [tokens^2].
+        dispersion: index of dispersion of the prompt counts, >= 0.
+
+    Returns:
+        The stream of prompt tokens.
     """
     if dispersion >= 1.0:
         b = (dispersion + 1.0) / 2.0
@@ -154,7 +167,7 @@ class Backlog:
 
     @cached_property
     def step_probabilities(self) -> FloatArray:
-        """Distribution of the start of a real step over the points below the chunk, and a full step last, shape (m + 1,)."""
+        """Probability of each point below the chunk at the start of a real step; a full step last, shape (m + 1,)."""
         mass = np.append(self.distribution[: self.below], self.distribution[self.below :].sum())
         mass[0] *= 1.0 - self.regime.idle
         return np.asarray(mass / mass.sum())
@@ -181,13 +194,17 @@ class Backlog:
 
 
 def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, cells: int = FINE_CELLS) -> Backlog:
-    """Stationary distribution of the backlog. The caller makes sure that a full step serves more than arrives meanwhile.
+    """Stationary distribution of the backlog.
 
     Args:
-        server: budget and step times.
-        regime: running number, chunk and idleness.
-        arrivals: the token stream.
-        cells: resolution.
+        server: chunk budget and step times.
+        regime: running number, chunk and idleness; the caller makes sure that a full step serves more than arrives
+            meanwhile.
+        arrivals: the stream of prompt tokens.
+        cells: resolution, `FINE_CELLS` or `COARSE_CELLS`.
+
+    Returns:
+        The backlog [tokens] at the starts of steps, with the durations of the steps [s].
 
     Raises InputError when a step time is not finite and positive.
     Source: a bulk-service queue with state-dependent service, Asmussen, Applied Probability and Queues (2003), chapters
@@ -222,16 +239,20 @@ def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s:
     walk = max(walk, regime.chunk + 1.5 * longest)
     tokens = np.geomspace(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
-    settled = np.flatnonzero(_upper_bound(arrivals, durations, longest) <= tokens)
-    return float(min(walk, tokens[settled[0]])) if settled.size and tokens[settled[0]] < regime.chunk else float(walk)
+    outpaced = np.flatnonzero(_most_arriving(arrivals, durations, longest) <= tokens)
+    if outpaced.size and tokens[outpaced[0]] < regime.chunk:
+        return float(min(walk, tokens[outpaced[0]]))
+    return float(walk)
 
 
-def _upper_bound(arrivals: TokenArrivals, durations: FloatArray, longest: float) -> FloatArray:
+def _most_arriving(arrivals: TokenArrivals, durations: FloatArray, longest: float) -> FloatArray:
+    """Tokens that practically never are exceeded by those arriving in steps of given durations [s]."""
     mean = arrivals.tokens_per_s * durations
     return np.asarray(mean + 8.0 * np.sqrt(arrivals.variance_per_s * durations) + 2.0 * longest)
 
 
 def _lattice_size(chunk: float, reach: float, arrivals: TokenArrivals, cells: int) -> tuple[int, int]:
+    """Lattice points below the chunk, and in all (a power of two)."""
     prompt = float(arrivals.sizes @ arrivals.weights)
     cell = max(np.sqrt(chunk * reach / cells), min(prompt / CELLS_PER_PROMPT, chunk / CELLS_PER_CHUNK))
     cell = max(cell, reach / LARGEST_SIZE)
@@ -254,7 +275,7 @@ def _stationary(
 ) -> FloatArray:
     """Stationary distribution on the lattice, shape of `jump`."""
     below, size = durations.size, jump.size
-    arriving = np.fft.irfft(poisson_sum(rate_per_s * durations, batch), size)
+    arriving = np.fft.irfft(poisson_sum_transform(rate_per_s * durations, batch), size)
     mean_arriving = rate_per_s * durations * float(jump @ np.arange(size))
     arriving[0] = (1.0 - idle) * arriving[0] + idle * jump
     mean_arriving[0] = (1.0 - idle) * mean_arriving[0] + idle * float(jump @ np.arange(size))
@@ -262,7 +283,7 @@ def _stationary(
     moves[np.arange(below), np.arange(below)] -= 1.0
     bottom = _bottom_distribution(moves, descent_filter(jump, rate_per_s * full_s, below, size))
     turn = 2j * np.pi * np.arange(size // 2 + 1) / size
-    remaining = 1.0 - np.exp(turn * below) * poisson_sum(np.array([rate_per_s * full_s]), batch)[0]
+    remaining = 1.0 - np.exp(turn * below) * poisson_sum_transform(np.array([rate_per_s * full_s]), batch)[0]
     remaining[0] = 1.0
     above = np.fft.rfft(bottom @ moves) / remaining
     drift = below - rate_per_s * full_s * float(jump @ np.arange(size))

@@ -1,4 +1,4 @@
-"""How many sequences run: a birth-death distribution whose death rate is set by the step time; and the wait for a slot."""
+"""How many sequences run: a birth-death process whose death rate follows the step time; and the wait for a slot."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.queueing.types import FloatArray
+from planner.core import FloatArray
 
 LEAST_SPARE = 1e-9
 """Share of its largest rate that a server is taken to have left when it is offered all of it."""
 SMALLEST_DISPERSION = 0.02
+"""Arrivals more regular than this are taken as this regular: births must stay positive. A choice."""
 SMALLEST_CHANCE = 1e-6
 """A smaller chance of finding no slot is lost in rounding."""
 BISECTIONS = 50
+"""Halvings of [0, 1] to the root of the GI/M/m equation: to rounding."""
 LEAST_WAIT = 0.25
-"""A blocked request waits for a good part of a completion whatever the approximations say."""
+"""Least mean wait of a blocked request [mean completions], whatever the approximations say. A choice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +69,20 @@ def running_distribution(
     ones turn it into pi(n) / pi(n - 1) = (lambda E[K] T(n) + (z - 1)(n - 1)) / (z n): a negative binomial (z > 1) or
     binomial (z < 1) distribution where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z.
 
-    `blocked` is what an arrival sees. For z = 1 that is the mass of the last state (Erlang's C); for other z it changes
-    by the factor by which `_hayward` does.
-
     Beyond the last slot requests wait. The mass of those states follows from what flows in and out: tokens are made
     at rate n / T(n) with n < N running, and at the largest rate with all slots taken; the mean is lambda E[K]. For
-    M/M/c this is Erlang's formula.
+    M/M/c this is Erlang's formula. `blocked` is what an arrival sees: for z = 1 the mass of the last state (Erlang's
+    C), for other z that changed by the factor by which `_hayward_blocking` changes.
 
     Args:
         counts: numbers running 0, d, 2 d, ..., N d, shape (N + 1,); d < 1 where slots also hold prompts.
         step_means_s: T at each of them [s], shape (N + 1,); entry 0 is not used.
         token_rate_per_s: lambda E[K], decode tokens offered [1/s].
         dispersion: z, > 0.
-        largest_token_rate_per_s: of a server with all N slots taken; None where there are more slots than N.
+        largest_token_rate_per_s: of a server with all N slots taken [1/s]; None where there are more slots than N.
+
+    Returns:
+        Probabilities of the numbers running, and the probability that an arrival finds no slot.
 
     Source: Kelly, Reversibility and Stochastic Networks (1979), chapter 3 (symmetric queues); z: Eckberg,
     "Generalized peakedness of teletraffic processes", ITC 10 (1983).
@@ -108,13 +111,13 @@ def running_distribution(
     load = min(token_rate_per_s / largest_token_rate_per_s, 1.0 - LEAST_SPARE)
     plain = running_distribution(counts, step_means_s, token_rate_per_s, 1.0, largest_token_rate_per_s).blocked
     weights = np.concatenate([[0.0], np.cumsum(np.log(token_rate_per_s * step_means_s[1:] / here))])
-    same = _hayward(weights, 1.0, load)
+    same = _hayward_blocking(weights, 1.0, load)
     exact = plain / same if same > SMALLEST_CHANCE else 1.0
-    seen = min(exact * _hayward(weights, z, load), 1.0)
+    seen = min(exact * _hayward_blocking(weights, z, load), 1.0)
     return RunningDistribution(counts=counts, probabilities=distribution, blocked=seen)
 
 
-def _hayward(weights: FloatArray, dispersion: float, load: float) -> float:
+def _hayward_blocking(weights: FloatArray, dispersion: float, load: float) -> float:
     """Probability that an arrival of a stream z times as variable as Poisson finds all slots taken.
 
     Erlang's formula with slots and load divided by z: requests count in bundles of z. The product form becomes
@@ -137,6 +140,14 @@ def idle_share_at_arrivals(load: float, arrival_scv: float) -> float:
     """1 - s in GI/M/m with Gamma gaps: s is the ratio of successive numbers waiting that an arrival sees.
 
     s = E exp(-m mu (1 - s) gap) = (1 + SCV (1 - s) / load)^(-1/SCV); 1 - load for Poisson arrivals.
+
+    Args:
+        load: offered over largest rate, in (0, 1).
+        arrival_scv: squared coefficient of variation of the gaps.
+
+    Returns:
+        1 - s, in (0, 1).
+
     Source: Kleinrock, Queueing Systems I (1975), section 6.4.
 
     >>> round(idle_share_at_arrivals(0.8, 1.0), 9)
@@ -176,11 +187,17 @@ def mean_wait_when_blocked_s(rate_per_s: float, largest_rate_per_s: float, arriv
     is longer by d; of m the first to end decides, hence d / m. In the queue behind, variability of the holding times
     tells only as far as the queue's memory, (arrival SCV + holding SCV) / 2 / (1 - load)^2 completions, outlasts a
     holding time: the m slots together complete like a Poisson process at first. With y the ratio of that memory to the
-    mean residual holding time, the share g = 1 - (1 - exp(-y)) / y of the dispersion is felt where d > 0, and the share
+    mean residual holding time, the share g = 1 - (1 - exp(-y)) / y of the dispersion counts where d > 0, and the share
     load where d < 0. Exact for M/M/m and, all together, for M/G/1 in heavy traffic.
 
+    Args:
+        rate_per_s: arrivals at the server [1/s].
+        largest_rate_per_s: its largest stable rate, with all slots taken [1/s].
+        arrival_scv: squared coefficient of variation of the gaps between arrivals.
+        work: number of slots, and how variable their completions are.
+
     Source: Whitt, "Approximations for the GI/G/m queue", Production and Operations Management 2 (1993) 114-161; share
-    felt: dispersion over the time scale of a queue, Whitt and You, Operations Research 66(1) (2018); load where d < 0:
+    g: dispersion over the time scale of a queue, Whitt and You, Operations Research 66(1) (2018); load where d < 0:
     agrees with Cosmetatos, INFOR 13 (1975) 328-331, and simulation.
 
     >>> round(mean_wait_when_blocked_s(8.0, 10.0, 1.0, SlotWork(4, 1.0)), 9)  # M/M/c: 1 / (c mu - lambda)
@@ -190,7 +207,7 @@ def mean_wait_when_blocked_s(rate_per_s: float, largest_rate_per_s: float, arriv
     excess = (work.holding_scv - 1.0) / 2.0
     memory = (arrival_scv + work.holding_scv) / 2.0 / (1.0 - load) ** 2
     y = max(memory / (work.slots * (1.0 + work.holding_scv) / 2.0), 1e-6)
-    felt = 1.0 + math.expm1(-y) / y if excess > 0.0 else load
+    share = 1.0 + math.expm1(-y) / y if excess > 0.0 else load
     waits = 1.0 / idle_share_at_arrivals(load, arrival_scv) + excess / work.slots
-    waits += (excess * felt + work.shared_scv / 2.0) / (1.0 - load)
+    waits += (excess * share + work.shared_scv / 2.0) / (1.0 - load)
     return max(waits, LEAST_WAIT) / largest_rate_per_s

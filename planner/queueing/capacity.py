@@ -8,14 +8,15 @@ from functools import lru_cache
 import numpy as np
 
 from planner.queueing.lattice import lattice_probabilities
-from planner.queueing.lengths import LengthDistribution, length_distribution
-from planner.queueing.steps import require_usable, step_duration_s, step_durations_s
-from planner.queueing.types import BatchServer
-from planner.workload import TokenLengths
+from planner.queueing.server import BatchServer, require_usable, step_duration_s, step_durations_s
+from planner.workload import CondensedLengths, TokenLengths, condensed_lengths
 
 PROMPTS = "prompts"
+"""The chunk budget gives out first."""
 RUNNING = "running"
+"""The slots of running sequences give out first."""
 LATTICE_POINTS = 1024
+"""Resolution of the prompt tokens of a step. A choice: resolution against time."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ def largest_mixed_rate(server: BatchServer, lengths: TokenLengths) -> float:
     x (E[L] + E[O-1]) <= C, and each holds a slot for its decode steps and its prefill steps, x (E[O-1] + s) <= B. The
     smaller x binds; the rate is x over the duration of such a step.
 
+    Args:
+        server: one server.
+        lengths: joint input and output tokens.
+
     Raises InputError when the server cannot work.
 
     >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, max_batched_tokens=400, max_running=1000)
@@ -51,11 +56,15 @@ def largest_mixed_rate(server: BatchServer, lengths: TokenLengths) -> float:
     100.0
     """
     require_usable(server, replicas=1)
-    return mixed_limit(server, length_distribution(lengths)).rate_per_s
+    return mixed_limit(server, condensed_lengths(lengths)).rate_per_s
 
 
 def largest_prefill_rate(server: BatchServer, lengths: TokenLengths) -> float:
     """Largest stable rate [requests/s] of one server that serves prompts only: full steps, C / E[L] prompts each.
+
+    Args:
+        server: one server.
+        lengths: joint input and output tokens; outputs are ignored.
 
     Raises InputError when the server cannot work.
 
@@ -64,11 +73,15 @@ def largest_prefill_rate(server: BatchServer, lengths: TokenLengths) -> float:
     20.0
     """
     require_usable(server, replicas=1)
-    return mixed_limit(server, length_distribution(lengths).prompts_only()).rate_per_s
+    return mixed_limit(server, condensed_lengths(lengths).prompts_only()).rate_per_s
 
 
 def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:
     """Largest stable rate [requests/s] of one server that decodes only: B / (E[O-1] tau(B)).
+
+    Args:
+        server: one server.
+        lengths: joint input and output tokens; inputs are ignored.
 
     Infinite when no request decodes. Raises InputError when the server cannot work.
 
@@ -77,12 +90,20 @@ def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:
     64.0
     """
     require_usable(server, replicas=1)
-    return decode_limit(server, length_distribution(lengths)).rate_per_s
+    return decode_limit(server, condensed_lengths(lengths)).rate_per_s
 
 
 @lru_cache(maxsize=64)
-def decode_limit(server: BatchServer, lengths: LengthDistribution) -> FluidLimit:
-    """All slots decode."""
+def decode_limit(server: BatchServer, lengths: CondensedLengths) -> FluidLimit:
+    """A server that decodes only, at its largest stable rate: all slots decode.
+
+    Args:
+        server: one server; its chunk budget caps the slots.
+        lengths: of the requests.
+
+    Returns:
+        Rate [requests/s], step [s] and running sequences there; the rate is infinite when no request decodes.
+    """
     slots = min(float(server.max_running), float(server.max_batched_tokens))
     step_s = step_duration_s(server, slots, 0.0)
     rate = slots / (lengths.mean_gaps * step_s) if lengths.mean_gaps > 0.0 else float("inf")
@@ -90,22 +111,32 @@ def decode_limit(server: BatchServer, lengths: LengthDistribution) -> FluidLimit
 
 
 @lru_cache(maxsize=64)
-def mixed_limit(server: BatchServer, lengths: LengthDistribution) -> FluidLimit:
-    """Either every step is full, or every slot is taken."""
-    budget, slots, gaps = float(server.max_batched_tokens), float(server.max_running), lengths.mean_gaps
-    by_tokens = budget / (lengths.mean_prompt + gaps)
-    running = min(by_tokens * gaps, slots, budget - 1.0)
-    prefill_steps = float(np.maximum(lengths.prompts / (budget - running), 1.0) @ lengths.prompt_weights)
+def mixed_limit(server: BatchServer, lengths: CondensedLengths) -> FluidLimit:
+    """A server that serves prompts and decodes, at its largest stable rate: every step is full, or every slot taken.
+
+    Args:
+        server: one server.
+        lengths: of the requests.
+
+    Returns:
+        Rate [requests/s], step [s] and running sequences there, and which of the two limits binds.
+
+    Source: mass balance of a saturated server, see `largest_mixed_rate`.
+    """
+    max_batched_tokens, slots, gaps = float(server.max_batched_tokens), float(server.max_running), lengths.mean_gaps
+    by_tokens = max_batched_tokens / (lengths.mean_prompt + gaps)
+    running = min(by_tokens * gaps, slots, max_batched_tokens - 1.0)
+    prefill_steps = float(np.maximum(lengths.prompts / (max_batched_tokens - running), 1.0) @ lengths.prompt_weights)
     by_slots = slots / (gaps + prefill_steps)
     if by_tokens <= by_slots:
-        step_s = step_duration_s(server, by_tokens * gaps, budget - by_tokens * gaps)
+        step_s = step_duration_s(server, by_tokens * gaps, max_batched_tokens - by_tokens * gaps)
         return FluidLimit(by_tokens / step_s, PROMPTS, by_tokens * gaps, step_s, prefill_steps)
     step_s = _step_with_all_slots_taken_s(server, lengths, by_slots)
     return FluidLimit(by_slots / step_s, RUNNING, by_slots * gaps, step_s, prefill_steps)
 
 
-def _step_with_all_slots_taken_s(server: BatchServer, lengths: LengthDistribution, per_step: float) -> float:
-    """Mean duration [s] of a step when each of the B slots is handed to a new prompt with the same probability.
+def _step_with_all_slots_taken_s(server: BatchServer, lengths: CondensedLengths, per_step: float) -> float:
+    """Mean duration [s] of a step in which each of the B slots gets a new prompt with the same probability.
 
     The prompts of a step are a binomial number; tokens beyond a full step are carried over at the full step's cost.
     """

@@ -1,9 +1,10 @@
-"""Pools that only decode: requests bring their KV cache, take a slot, and advance one token per step."""
+"""Pools that only decode: requests bring their KV cache, take a slot, and advance by one token per step."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from planner.core import FloatArray
 from planner.queueing.batch_occupancy import (
     RunningDistribution,
     SlotWork,
@@ -14,24 +15,25 @@ from planner.queueing.capacity import decode_limit
 from planner.queueing.latencies import (
     FIRST_EDGES,
     Blocking,
-    condensed,
+    QueueLatency,
+    condensed_sample,
     decode_latencies,
-    delayed,
     gap_distribution,
-    unstable,
+    unstable_latency,
+    with_slot_wait,
 )
-from planner.queueing.lengths import LengthDistribution, length_distribution
 from planner.queueing.quantisation import slice_means, sorted_slice_means
-from planner.queueing.renewal import per_server
-from planner.queueing.steps import require_usable, step_durations_s
+from planner.queueing.renewal import round_robin_share
+from planner.queueing.server import BatchServer, require_usable, step_durations_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
-from planner.queueing.types import BatchServer, FloatArray, QueueLatency
-from planner.workload import ArrivalProcess, TokenLengths
+from planner.workload import ArrivalProcess, CondensedLengths, TokenLengths, condensed_lengths
 
 SLOW_EDGES = np.linspace(0.0, 1.0, 17)
+"""Slices of the number running told apart in a TPOT. A choice of resolution."""
 BOUNDARY_POINTS = (np.arange(8) + 0.5) / 8.0
 """Where in the step in progress an arrival falls."""
 SEARCH_POINTS = 64
+"""Numbers running tried for the one that the load settles at. Affects speed only."""
 
 
 def decode_pool(
@@ -43,43 +45,44 @@ def decode_pool(
     step boundary), `tpot` its mean step from then on, `e2e` the wait and its O - 1 steps.
 
     Args:
-        server: one server; its token budget caps the slots.
+        server: one server; its chunk budget caps the slots.
         arrivals: of the pool; each server sees every `replicas`-th arrival (rate / c, SCV / c).
         lengths: joint input and output tokens.
         replicas: servers.
 
-    Raises InputError when the server cannot work or its step times are not finite and positive. Overload is an answer
-    (`stable` False), not an error.
+    Returns:
+        Latency distributions [s]; overload is an answer (`stable` False), not an error.
+
+    Raises InputError when the server cannot work or its step times are not finite and positive.
     """
     require_usable(server, replicas)
-    distribution, one = length_distribution(lengths), per_server(arrivals, replicas)
-    limit = decode_limit(server, distribution)
-    utilisation = one.rate_per_s / limit.rate_per_s
+    requests, share = condensed_lengths(lengths), round_robin_share(arrivals, replicas)
+    limit = decode_limit(server, requests)
+    utilisation = share.rate_per_s / limit.rate_per_s
     if utilisation >= 1.0:
-        return unstable(limit, utilisation)
-    step_means_s, running = _running(server, one, distribution, utilisation)
-    wait_s = _wait(step_means_s, running, limit.rate_per_s, one, distribution)
-    first_s = np.broadcast_to(wait_s, (distribution.groups.size, wait_s.size))
-    tpot, e2e, joint = decode_latencies(
-        distribution, first_s, *_gap_times_s(step_means_s, running, one.rate_per_s, distribution)
-    )
+        return unstable_latency(limit, utilisation)
+    step_means_s, running = _steps_and_running(server, share, requests)
+    wait_s = _wait_s(step_means_s, running, limit.rate_per_s, share, requests)
+    first_s = np.broadcast_to(wait_s, (requests.groups.size, wait_s.size))
+    gap_times_s = _gap_times_s(step_means_s, running, share.rate_per_s, requests)
+    latencies = decode_latencies(requests, first_s, gap_times_s, np.diff(SLOW_EDGES))
     busy = running.probabilities[1:]
     return QueueLatency(
         stable=True,
-        ttft=condensed(wait_s, np.diff(FIRST_EDGES)),
-        tpot=tpot,
-        e2e=e2e,
+        ttft=condensed_sample(wait_s, np.diff(FIRST_EDGES)),
+        tpot=latencies.tpot,
+        e2e=latencies.e2e,
         itl=gap_distribution(step_means_s[1:], busy * running.counts[1:]),
         mean_running=running.mean,
         mean_step_s=float(busy.sum() / max((busy / step_means_s[1:]).sum(), np.finfo(float).tiny)),
         utilisation=utilisation,
         limit=limit.limit,
-        joint=joint,
+        joint=latencies.joint,
     )
 
 
-def _running(
-    server: BatchServer, arrivals: ArrivalProcess, lengths: LengthDistribution, utilisation: float
+def _steps_and_running(
+    server: BatchServer, arrivals: ArrivalProcess, lengths: CondensedLengths
 ) -> tuple[FloatArray, RunningDistribution]:
     """Step times tau(0), tau(1), ..., tau(N) [s] and the distribution of the number running."""
     slots = max(1, round(min(float(server.max_running), float(server.max_batched_tokens))))
@@ -87,20 +90,20 @@ def _running(
     z = 1.0 + (arrivals.scv - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)
     grid = np.unique(np.round(np.geomspace(1.0, slots, SEARCH_POINTS)))
     growing = grid[token_rate * step_durations_s(server, grid, 0.0) >= grid]
-    settled = float(growing[-1]) if growing.size else 1.0
-    last = int(min(slots, 1.5 * settled + 12.0 * np.sqrt(max(z, 1.0) * settled) + 20.0))
+    middle = float(growing[-1]) if growing.size else 1.0
+    last = int(min(slots, 1.5 * middle + 12.0 * np.sqrt(max(z, 1.0) * middle) + 20.0))
     counts = np.arange(last + 1.0)
     step_means_s = step_durations_s(server, np.maximum(counts, 1.0), 0.0)
     largest = slots / float(step_means_s[-1]) if last == slots else None
     return step_means_s, running_distribution(counts, step_means_s, token_rate, z, largest)
 
 
-def _wait(
+def _wait_s(
     step_means_s: FloatArray,
     running: RunningDistribution,
     largest_rate_per_s: float,
     arrivals: ArrivalProcess,
-    lengths: LengthDistribution,
+    lengths: CondensedLengths,
 ) -> FloatArray:
     """Wait [s] until a request joins, in slices FIRST_EDGES: for a slot, then for the end of the step in progress."""
     empty = running.empty
@@ -110,13 +113,13 @@ def _wait(
     work = SlotWork(float(running.counts[-1]), lengths.gaps_scv)
     mean = mean_wait_when_blocked_s(arrivals.rate_per_s, largest_rate_per_s, arrivals.scv, work)
     boundary = slice_means(rest, weights, FIRST_EDGES)
-    return np.asarray(delayed(boundary[None, :], Blocking(running.blocked, mean))[0])
+    return np.asarray(with_slot_wait(boundary[None, :], Blocking(running.blocked, mean))[0])
 
 
 def _gap_times_s(
-    step_means_s: FloatArray, running: RunningDistribution, rate_per_s: float, lengths: LengthDistribution
-) -> tuple[FloatArray, FloatArray]:
-    """Times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points), and the points' masses.
+    step_means_s: FloatArray, running: RunningDistribution, rate_per_s: float, lengths: CondensedLengths
+) -> FloatArray:
+    """Times per output token [s] for each entry of `lengths.gaps`, in slices SLOW_EDGES, shape (gaps, slices).
 
     A request sees the number running at a random instant, and itself on top (PASTA).
     """
@@ -125,4 +128,4 @@ def _gap_times_s(
     at = int(min(round(running.mean), step_means_s.size - 2))
     feedback = rate_per_s * lengths.mean_gaps * float(step_means_s[at + 1] - step_means_s[at])
     memory = lengths.residual_gaps / (1.0 - min(max(feedback, 0.0), LARGEST_FEEDBACK))
-    return slowly_varying_times(lengths.gaps, slow, memory), np.diff(SLOW_EDGES)
+    return slowly_varying_times(lengths.gaps, slow, memory)

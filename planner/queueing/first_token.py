@@ -17,29 +17,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.core import FloatArray, IntArray
 from planner.queueing.backlog import Backlog
-from planner.queueing.lattice import lattice_probabilities, poisson_sum, shifted_down
-from planner.queueing.lengths import LengthDistribution
-from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
-from planner.queueing.renewal import companions, count_moments, nobody_before
-from planner.queueing.steps import step_duration_s, step_durations_s
-from planner.queueing.types import BatchServer, ComplexArray, FloatArray, IntArray
+from planner.queueing.lattice import ComplexArray, lattice_probabilities, poisson_sum_transform, shift_down
+from planner.queueing.quantisation import slice_means, sorted_slice_means
+from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
+from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
+from planner.workload import CondensedLengths, tail_edges
 
 GROUPS_BELOW = 4
-"""Groups of steps with less than a full chunk, told apart by their duration."""
+"""Groups of steps with less than a full chunk, told apart by their duration. A choice of resolution."""
 AHEAD_EDGES = tail_edges(14)
+"""Slices of the tokens ahead of a request, finer towards the many. A choice of resolution."""
 BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
 """Slices of the tokens behind a request where there are any."""
 ARRIVAL_POINTS = ((0.5 - np.sqrt(1.0 / 12.0), 0.125, 0.375), (0.5 + np.sqrt(1.0 / 12.0), 0.625, 0.875))
 """When in a step a request comes: two-point Gauss-Legendre for the tokens before it, four even points for the rest."""
 SMALLEST_WEIGHT = 1e-9
-COARSE = 6
+"""Situations less likely than this share of all are left out."""
+COARSE_CHUNK_CELLS = 6
 """Fewer lattice cells than this in a chunk come from a common measure of chunk and prompts, not from resolution."""
 TABLE_POINTS = 48
+"""Prompt tokens at which the duration of the last step is tabulated, on each of two grids. A choice of resolution."""
 
 
 @dataclass(frozen=True)
-class Sight:
+class ArrivalView:
     """How an arriving request's view differs from the view at a random instant (which a Poisson arrival has).
 
     Attributes:
@@ -58,7 +61,7 @@ class Sight:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _Situations:
     """Situations an arrival may meet: weight, duration of the step in progress [s], transform of tokens left over."""
 
     weight: FloatArray
@@ -67,21 +70,28 @@ class _Rows:
 
 
 def first_token_times(
-    server: BatchServer, backlog: Backlog, lengths: LengthDistribution, sight: Sight
+    server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView
 ) -> tuple[FloatArray, FloatArray]:
-    """Distribution of the TTFT [s] for each prompt group: times and weights, both of shape (groups, points).
+    """Distribution of the TTFT [s] for each prompt group, as points and their weights.
 
-    Weights of a group sum to 1.
+    Args:
+        server: one server.
+        backlog: that a request meets, solved for this server.
+        lengths: of the requests; `groups` are the prompts told apart.
+        view: how the backlog at an arrival differs from that at a random instant.
+
+    Returns:
+        Times [s] and weights, both of shape (groups, points); the weights of a group sum to 1.
     """
-    rows = _situations(backlog, sight)
+    rows = _situations(backlog, view)
     behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
     behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
-    table = _table(server, backlog, lengths)
+    table = _step_table(server, backlog, lengths)
     times, weights = [], []
     for before, *rests in ARRIVAL_POINTS:
-        ahead, chance = _ahead(backlog, rows, before, sight, lengths)
+        ahead, chance = _tokens_ahead(backlog, rows, before, view, lengths)
         left_s = rows.duration_s * (1.0 - before)
-        last, share = _served(backlog, lengths, ahead, _Behind(sight, left_s, behind), table)
+        last, share = _times_to_first_token(backlog, lengths, ahead, _PromptsBehind(view, left_s, behind), table)
         rest = rows.duration_s[:, None] * (1.0 - np.array(rests))
         total = last[..., None] + rest[:, None, None, None, :]
         mass = (rows.weight[:, None] * chance / len(rests))[:, None, :, None, None] * share[..., None]
@@ -92,16 +102,16 @@ def first_token_times(
 
 
 @dataclass(frozen=True, eq=False)
-class _Behind:
+class _PromptsBehind:
     """Who comes behind a request and is there when its last step begins.
 
     Attributes:
-        sight: how requests come.
+        view: how requests come.
         left_s: time left of the step in progress [s], shape (rows,).
         sizes: tokens of a prompt in slices BEHIND_EDGES.
     """
 
-    sight: Sight
+    view: ArrivalView
     left_s: FloatArray
     sizes: FloatArray
 
@@ -111,9 +121,9 @@ class _Behind:
         Given that somebody came, the distribution is that of one prompt stretched to the mean number.
         """
         counts = np.arange(float(whole.max()) + 1.0)
-        windows = self.sight.rate_per_s * (self.left_s[:, None] + counts * full_s)
-        nobody = nobody_before(windows, self.sight.scv)
-        mean = windows + companions(windows, self.sight.scv)
+        windows = self.view.rate_per_s * (self.left_s[:, None] + counts * full_s)
+        nobody = empty_window_probability(windows, self.view.scv)
+        mean = windows + excess_arrivals(windows, self.view.scv)
         number = mean / np.maximum(1.0 - nobody, np.finfo(float).tiny)
         at = (np.arange(self.left_s.size)[:, None, None], whole.astype(np.int64))
         tokens = number[at][..., None] * np.append(0.0, self.sizes)
@@ -122,13 +132,20 @@ class _Behind:
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
-    """Duration [s] of the steps a prompt needs when it is alone, shape of `prompts`."""
+    """Duration [s] of the steps a prompt needs when it is alone, shape of `prompts`.
+
+    Args:
+        server: one server.
+        running: sequences that decode beside it.
+        chunk: prompt tokens of a full step.
+        prompts: prompt lengths [tokens], any shape.
+    """
     whole = np.ceil(prompts / chunk) - 1.0
     last = step_durations_s(server, running, prompts - whole * chunk)
     return np.asarray(whole * step_duration_s(server, running, chunk) + last)
 
 
-def _situations(backlog: Backlog, sight: Sight) -> _Rows:
+def _situations(backlog: Backlog, view: ArrivalView) -> _Situations:
     """Time-weighted states of the server, those with prompts thinned to what an arrival meets."""
     below, size, idle = backlog.below, backlog.distribution.size, backlog.regime.idle
     spent = backlog.distribution[:below] * backlog.duration_s
@@ -136,41 +153,42 @@ def _situations(backlog: Backlog, sight: Sight) -> _Rows:
     full = float(above.sum()) * backlog.full_s
     empty = float(spent[0]) * (1.0 - idle)
     waiting = float(backlog.distribution[0]) * idle / backlog.arrivals.rate_per_s
-    freed = (1.0 - sight.thinning) * float(spent[1:].sum()) + (1.0 - sight.full_thinning) * full
+    freed = (1.0 - view.thinning) * float(spent[1:].sum()) + (1.0 - view.full_thinning) * full
     weight, duration = [waiting, empty], [0.0, float(backlog.duration_s[0])]
     scale = 1.0 + freed / max(waiting + empty, np.finfo(float).tiny)
     weight = [w * scale for w in weight]
-    for part in _parts(below):
-        mass = float(spent[part].sum())
+    for points in _duration_groups(below):
+        mass = float(spent[points].sum())
         if mass > SMALLEST_WEIGHT * spent.sum():
-            weight.append(mass * sight.thinning)
-            duration.append(float(spent[part] @ backlog.duration_s[part]) / mass)
+            weight.append(mass * view.thinning)
+            duration.append(float(spent[points] @ backlog.duration_s[points]) / mass)
     carried = np.ones((len(weight) + 1, size // 2 + 1), dtype=np.complex128)
-    weight.append(full * sight.full_thinning)
+    weight.append(full * view.full_thinning)
     duration.append(backlog.full_s)
     if full > 0.0:
         over = np.zeros(size)
         over[: size - below] = above / above.sum()
         carried[-1] = np.fft.rfft(over)
     kept = np.array(weight) > SMALLEST_WEIGHT * sum(weight)
-    return _Rows(np.array(weight)[kept], np.array(duration)[kept], carried[kept])
+    return _Situations(np.array(weight)[kept], np.array(duration)[kept], carried[kept])
 
 
-def _parts(below: int) -> Iterator[IntArray]:
-    yield from (np.asarray(part) for part in np.array_split(np.arange(1, below), GROUPS_BELOW) if part.size)
+def _duration_groups(below: int) -> Iterator[IntArray]:
+    """Lattice points from 1 to the chunk in groups of about one step duration."""
+    yield from (np.asarray(group) for group in np.array_split(np.arange(1, below), GROUPS_BELOW) if group.size)
 
 
-def _ahead(
-    backlog: Backlog, rows: _Rows, before: float, sight: Sight, lengths: LengthDistribution
+def _tokens_ahead(
+    backlog: Backlog, rows: _Situations, before: float, view: ArrivalView, lengths: CondensedLengths
 ) -> tuple[FloatArray, FloatArray]:
     """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
 
     Returns points and masses, both of shape (rows, points). Where prompts and chunks have a coarse common measure, the
     points are its multiples: between them, tokens would take a step too many.
     """
-    ahead = _arrived(backlog, rows.duration_s * before, sight, lengths, rows.carried)
+    ahead = _arrived_and_carried(backlog, rows.duration_s * before, view, lengths, rows.carried)
     mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
-    if backlog.below >= COARSE:
+    if backlog.below >= COARSE_CHUNK_CELLS:
         return ahead, mass
     low = np.floor(ahead / backlog.cell + 1e-9)
     high_share = np.clip(ahead / backlog.cell - low, 0.0, 1.0)
@@ -178,8 +196,8 @@ def _ahead(
     return points, np.concatenate([mass * (1.0 - high_share), mass * high_share], axis=1)
 
 
-def _arrived(
-    backlog: Backlog, times_s: FloatArray, sight: Sight, lengths: LengthDistribution, carried: ComplexArray
+def _arrived_and_carried(
+    backlog: Backlog, times_s: FloatArray, view: ArrivalView, lengths: CondensedLengths, carried: ComplexArray
 ) -> FloatArray:
     """Tokens that arrived within the times [s] and those carried over, in slices AHEAD_EDGES, shape (times, 14).
 
@@ -188,22 +206,22 @@ def _arrived(
     """
     size, arrivals = backlog.distribution.size, backlog.arrivals
     tokens = np.arange(float(size)) * backlog.cell
-    if sight.scv >= 1.0:
+    if view.scv >= 1.0:
         prompt = backlog.prompt_transform
-        transform = poisson_sum(arrivals.rate_per_s * times_s, arrivals.batch_transform(prompt))
+        transform = poisson_sum_transform(arrivals.rate_per_s * times_s, arrivals.batch_transform(prompt))
         transform *= arrivals.companions_transform(prompt) * carried
         return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
-    windows = sight.rate_per_s * times_s
-    lacking = companions(windows, sight.scv)
+    windows = view.rate_per_s * times_s
+    lacking = excess_arrivals(windows, view.scv)
     left = np.fft.irfft(carried, size)
-    missing = np.maximum(sight.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
-    rows = [shifted_down(row[None, :], cells)[0] for row, cells in zip(left, missing.tolist(), strict=True)]
+    missing = np.maximum(view.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
+    rows = [shift_down(row[None, :], cells)[0] for row, cells in zip(left, missing.tolist(), strict=True)]
     prompt = np.fft.rfft(lattice_probabilities(lengths.prompts, lengths.prompt_weights, backlog.cell, size))
-    transform = np.fft.rfft(np.array(rows)) * _renewal_count(windows, sight.scv, prompt)
+    transform = np.fft.rfft(np.array(rows)) * _renewal_transform(windows, view.scv, prompt)
     return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
 
 
-def _renewal_count(windows: FloatArray, scv: float, prompt: ComplexArray) -> ComplexArray:
+def _renewal_transform(windows: FloatArray, scv: float, prompt: ComplexArray) -> ComplexArray:
     """Transforms of the tokens of the prompts in windows before an arrival, shape (windows, *prompt.shape).
 
     Their number is binomial with the renewal process's mean and (to whole trials) variance.
@@ -214,24 +232,32 @@ def _renewal_count(windows: FloatArray, scv: float, prompt: ComplexArray) -> Com
     return np.asarray((1.0 - chance + chance * prompt[None, :]) ** trials[:, None])
 
 
-def _served(
+def _times_to_first_token(
     backlog: Backlog,
-    lengths: LengthDistribution,
+    lengths: CondensedLengths,
     ahead: FloatArray,
-    behind: _Behind,
-    table: tuple[FloatArray, FloatArray],
+    behind: _PromptsBehind,
+    table: _StepTable,
 ) -> tuple[FloatArray, FloatArray]:
     """Time [s] from the next step boundary to the first token, and its weights; (rows, groups, ahead, behind)."""
-    chunk, full_s = backlog.regime.chunk, float(table[1][-1])
+    chunk, full_s = backlog.regime.chunk, float(table.duration_s[-1])
     tokens = ahead[:, None, :] + lengths.groups[None, :, None]
     whole = np.maximum(np.ceil(tokens / chunk - 1e-9) - 1.0, 0.0)
     more, share = behind.points(whole, full_s)
     last = np.minimum((tokens - whole * chunk)[..., None] + more, chunk)
-    return (whole * full_s)[..., None] + np.interp(last, *table), share
+    return (whole * full_s)[..., None] + np.interp(last, table.tokens, table.duration_s), share
 
 
-def _table(server: BatchServer, backlog: Backlog, lengths: LengthDistribution) -> tuple[FloatArray, FloatArray]:
-    """Prompt tokens and durations [s] of steps up to the full one; the last steps of lone prompts are among them."""
+@dataclass(frozen=True, eq=False)
+class _StepTable:
+    """Durations [s] of steps by their prompt tokens, up to the full step; both of shape (n,)."""
+
+    tokens: FloatArray
+    duration_s: FloatArray
+
+
+def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths) -> _StepTable:
+    """The table at enough points to interpolate; the last steps of lone prompts are among them."""
     chunk = backlog.regime.chunk
     top = min(backlog.below * backlog.cell, chunk)
     alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
@@ -239,4 +265,4 @@ def _table(server: BatchServer, backlog: Backlog, lengths: LengthDistribution) -
     tokens = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
     tokens = np.append(tokens[tokens < chunk], chunk)
     running = np.append(np.full(tokens.size - 1, backlog.regime.running), backlog.regime.full_running)
-    return tokens, step_durations_s(server, running, tokens)
+    return _StepTable(tokens, step_durations_s(server, running, tokens))

@@ -1,4 +1,4 @@
-"""The number running and the step time, made to agree: each depends on the other.
+"""The number running and the step time as the fixed point of each other.
 
 The number running changes slowly (over hundreds of steps), the backlog of prompt tokens quickly (over a few). So the
 backlog is solved at a fixed number running, which gives the mean step T(n), and T(n) gives the distribution of the
@@ -11,25 +11,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.capacity import RUNNING
-from planner.queueing.offered_load import Burstiness, Offered, burstiness
+from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
-from planner.queueing.types import FloatArray
 
 CLOSEST_TO_CRITICAL = 0.985
-"""The backlog is not solved nearer than this to the number running at which full steps only just keep up."""
-UPWARD = 1.2
-"""The step curve is anchored at the mean number running and this many standard deviations above."""
-NEAR = 0.3
-"""No new anchor within this many standard deviations of an old one."""
+"""Share of the number running at which full steps only just keep up, up to which the backlog is solved. Chosen because
+it agrees with simulation."""
+UPPER_ANCHOR_STDS = 1.2
+"""The step curve is anchored at the mean number running and this many standard deviations above. A choice."""
+ANCHOR_SPACING_STDS = 0.3
+"""No new anchor within this many standard deviations of an old one. A choice: time against accuracy."""
 REFINEMENTS = 3
+"""Most rounds in which anchors are added. A choice as above."""
 SMALLEST_STD = 0.5
+"""Least standard deviation [sequences] by which the first upper anchor stands apart."""
 EXPONENTIAL_POINTS = np.array([2.0 - np.sqrt(2.0), 2.0 + np.sqrt(2.0)])
+"""Nodes of the two-point Gauss-Laguerre rule: an exponential variable of mean 1."""
 EXPONENTIAL_WEIGHTS = np.array([2.0 + np.sqrt(2.0), 2.0 - np.sqrt(2.0)]) / 4.0
-"""Two-point Gauss-Laguerre rule: an exponential variable of mean 1."""
-LEAST_STEP = 0.5
+"""Its weights."""
+LEAST_STEP_SHARE = 0.5
 """An extrapolated mean step is not below this share of the lowest solved one."""
 
 
@@ -40,57 +44,78 @@ class RunningState:
     Attributes:
         distribution: of the number running.
         step_means_s: T at each of the numbers running of `distribution` [s].
-        spread: burstiness.
+        burstiness: of the arrivals, at this number running.
         noise: fluctuation of the steps near the mean number running.
         slope: lambda E[K] dT/dn, the feedback of the number running on itself, in [0, 0.9].
     """
 
     distribution: RunningDistribution
     step_means_s: FloatArray
-    spread: Burstiness
+    burstiness: Burstiness
     noise: GapNoise
     slope: float
 
 
-def running_state(offered: Offered) -> RunningState:
-    """The number running, from a fluid estimate; once more where the burstiness depends on what came out."""
+def running_state(offered: OfferedLoad) -> RunningState:
+    """The number running and its steps, from a fluid estimate; once more where the burstiness depends on the answer.
+
+    Args:
+        offered: the server and what is offered to it, less than its largest stable rate.
+
+    Returns:
+        Distribution of the number running, mean step T(n) [s] at each number, and how single steps fluctuate.
+    """
     running, step_s = offered.fluid
-    spread = burstiness(offered, running, step_s)
-    starts = (running + 1.0, 1.2 * running + 2.0)
+    bursts = burstiness(offered, running, step_s)
+    anchors = (running + 1.0, 1.2 * running + 2.0)
     if offered.arrivals.scv != 1.0:
-        rough = _agreed(offered, spread, starts, refinements=0)
-        distribution, means = rough.distribution, rough.step_means_s
-        spread = burstiness(
-            offered, distribution.mean, float(np.interp(distribution.mean + 1.0, offered.counts, means))
-        )
-        starts = (distribution.mean + 1.0, distribution.mean + 1.0 + UPWARD * max(distribution.std, SMALLEST_STD))
-    return _agreed(offered, spread, starts, REFINEMENTS)
+        rough = _consistent_state(offered, bursts, anchors, refinements=0)
+        mean, std = rough.distribution.mean, max(rough.distribution.std, SMALLEST_STD)
+        bursts = burstiness(offered, mean, float(np.interp(mean + 1.0, offered.counts, rough.step_means_s)))
+        anchors = (mean + 1.0, mean + 1.0 + UPPER_ANCHOR_STDS * std)
+    return _consistent_state(offered, bursts, anchors, REFINEMENTS)
 
 
-def _agreed(offered: Offered, spread: Burstiness, starts: tuple[float, float], refinements: int) -> RunningState:
-    """The step curve T(n) and the distribution of n, made to agree: T is solved where the distribution has its mass."""
-    stream = offered.tokens(spread.in_step)
-    solved = [_decoding_backlog(offered, n, stream) for n in starts]
+def _consistent_state(
+    offered: OfferedLoad, bursts: Burstiness, anchors: tuple[float, float], refinements: int
+) -> RunningState:
+    """The step curve T(n) and the distribution of n, consistent: T is solved where the distribution has its mass."""
+    stream = offered.tokens(bursts.in_step)
+    solved = [_decoding_backlog(offered, n, stream) for n in anchors]
     for _ in range(refinements):
-        distribution = _distribution_from(offered, solved, spread)[0]
-        wanted = (distribution.mean + 1.0, distribution.mean + 1.0 + UPWARD * distribution.std)
-        new = [n for n in wanted if all(abs(n - b.regime.running) > NEAR * max(distribution.std, 1.0) for b in solved)]
+        distribution = _estimate(offered, solved, bursts).distribution
+        wanted = (distribution.mean + 1.0, distribution.mean + 1.0 + UPPER_ANCHOR_STDS * distribution.std)
+        spacing = ANCHOR_SPACING_STDS * max(distribution.std, 1.0)
+        new = [n for n in wanted if all(abs(n - backlog.regime.running) > spacing for backlog in solved)]
         if not new:
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
-    distribution, means, nearest = _distribution_from(offered, solved, spread)
-    noise = _noise(offered, nearest, spread).damped(_open(distribution))
-    rise = np.interp(
-        [distribution.mean + 1.0, distribution.mean + 1.0 + max(distribution.std, 1.0)], offered.counts, means
-    )
-    slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / max(distribution.std, 1.0)
-    return RunningState(distribution, means, spread, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
+    estimate = _estimate(offered, solved, bursts)
+    distribution, means = estimate.distribution, estimate.step_means_s
+    noise = _step_noise(offered, estimate.nearest, bursts).damped(_memory_share(distribution))
+    span = max(distribution.std, 1.0)
+    rise = np.interp([distribution.mean + 1.0, distribution.mean + 1.0 + span], offered.counts, means)
+    slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / span
+    return RunningState(distribution, means, bursts, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
 
 
-def _distribution_from(
-    offered: Offered, solved: list[Backlog], spread: Burstiness
-) -> tuple[RunningDistribution, FloatArray, Backlog]:
-    """Distribution of n from solved points of T(n), the curve through them [s], and the point nearest to the mean."""
+@dataclass(frozen=True, eq=False)
+class _RunningEstimate:
+    """The number running n, from some solved points of T(n).
+
+    Attributes:
+        distribution: of n.
+        step_means_s: the curve T(n) through the points [s].
+        nearest: the point nearest to the mean of n.
+    """
+
+    distribution: RunningDistribution
+    step_means_s: FloatArray
+    nearest: Backlog
+
+
+def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -> _RunningEstimate:
+    """The number running from solved points of T(n)."""
     means = _step_curve(offered, solved)
     gaps = np.array([max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)])
     largest = None
@@ -99,27 +124,28 @@ def _distribution_from(
     guess = running_distribution(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
-    noise = _noise(offered, nearest, spread)
-    stay = means + float(noise.start_excess_s(gaps)[0]) * _open(guess)
-    return running_distribution(offered.counts, stay, offered.gap_rate_per_s, z, largest), means, nearest
+    noise = _step_noise(offered, nearest, bursts)
+    stay = means + float(noise.start_excess_s(gaps)[0]) * _memory_share(guess)
+    distribution = running_distribution(offered.counts, stay, offered.gap_rate_per_s, z, largest)
+    return _RunningEstimate(distribution, means, nearest)
 
 
-def _noise(offered: Offered, backlog: Backlog, spread: Burstiness) -> GapNoise:
+def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> GapNoise:
     """Fluctuation of the steps at one number running.
 
     Until its first token a request waits half a step, for the tokens ahead (Little: the backlog over the token rate,
     less the step that serves them) and for its own steps.
     """
-    distribution = offered.lengths
+    lengths = offered.lengths
     ahead_s = max(backlog.mean_tokens / offered.token_rate_per_s - backlog.mean_step_s, 0.0)
     first_s = backlog.mean_step_s / 2.0 + np.add.outer(ahead_s * EXPONENTIAL_POINTS, offered.own_s)
-    weights = np.outer(EXPONENTIAL_WEIGHTS, distribution.group_weights)
-    batched = max(spread.in_step - 1.0, 0.0) / 2.0
+    weights = np.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
+    batched = max(bursts.in_step - 1.0, 0.0) / 2.0
     followers = Followers(offered.rate_per_s, offered.arrivals.scv, first_s.ravel(), weights.ravel(), batched)
-    return gap_noise(backlog, offered.token_variance_per_s, distribution.mean_prompt, followers)
+    return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers)
 
 
-def _open(distribution: RunningDistribution) -> float:
+def _memory_share(distribution: RunningDistribution) -> float:
     """Share of the backlog's memory that is left where slots are short: few slots let in few prompts at once.
 
     That a request and one behind it both find a slot, (1 - blocked)^2; chosen because it agrees with simulation.
@@ -127,13 +153,13 @@ def _open(distribution: RunningDistribution) -> float:
     return (1.0 - distribution.blocked) ** 2
 
 
-def _decoding_backlog(offered: Offered, running: float, stream: TokenArrivals) -> Backlog:
+def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrivals) -> Backlog:
     """Backlog beside `running` sequences that never run out, at the resolution for mean step times."""
     n = min(running, CLOSEST_TO_CRITICAL * offered.critical)
     return solve_backlog(offered.server, offered.regime(n, n), stream, COARSE_CELLS)
 
 
-def _running_dispersion(offered: Offered, backlog: Backlog) -> float:
+def _running_dispersion(offered: OfferedLoad, backlog: Backlog) -> float:
     """Peakedness z of the decodes: how much more variable their number is than for Poisson arrivals.
 
     Per step, counts fluctuate by (1 + e) times the arrivals' own noise and e times that of the prompt lengths (e: the
@@ -147,7 +173,7 @@ def _running_dispersion(offered: Offered, backlog: Backlog) -> float:
     return 1.0 + (per_step - 1.0) * offered.lengths.overlap * kept
 
 
-def _step_curve(offered: Offered, solved: list[Backlog]) -> FloatArray:
+def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
     """T(n) [s] at each of `counts`: linear through the solved points, full steps beyond the critical number."""
     points = sorted({b.regime.running: b.mean_step_s for b in solved}.items())
     n, t = np.array([p[0] for p in points]), np.array([p[1] for p in points])
@@ -158,4 +184,4 @@ def _step_curve(offered: Offered, solved: list[Backlog]) -> FloatArray:
         slopes = np.maximum(np.diff(t) / np.diff(n), 0.0)
         curve = np.interp(counts, n, t)
         curve += slopes[-1] * np.maximum(counts - n[-1], 0.0) - slopes[0] * np.maximum(n[0] - counts, 0.0)
-    return np.where(counts >= offered.critical, full, np.clip(curve, LEAST_STEP * t[0], full))
+    return np.where(counts >= offered.critical, full, np.clip(curve, LEAST_STEP_SHARE * t[0], full))

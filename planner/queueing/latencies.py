@@ -1,4 +1,4 @@
-"""Points and weights put together into the three latency distributions."""
+"""What a queue answers, and how points and weights become its latency distributions."""
 
 from __future__ import annotations
 
@@ -6,24 +6,54 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.core import FloatArray
 from planner.queueing.capacity import FluidLimit
-from planner.queueing.lengths import LengthDistribution
-from planner.queueing.quantisation import slice_means, sorted_slice_means, tail_edges
-from planner.queueing.types import FloatArray, QueueLatency
-from planner.workload import JointDistribution, LatencyDistribution
+from planner.queueing.quantisation import slice_means, sorted_slice_means
+from planner.workload import CondensedLengths, JointDistribution, LatencyDistribution, tail_edges
 
-POINTS = 512
-"""Support points of a returned distribution, finer towards the tail."""
+POINT_EDGES = tail_edges(512)
+"""Slices of a returned distribution, one support point each, finer towards the tail. A choice of resolution."""
 FIRST_EDGES = tail_edges(40)
 """Slices of the TTFT of a prompt group."""
 START_EDGES = tail_edges(10)
-"""Slices of the same within an E2E."""
+"""Slices of the TTFT of the requests of one output length within an E2E."""
 TOKEN_EDGES = tail_edges(24)
 """Slices of the TPOT of requests of one output length."""
 GAP_TIME_EDGES = tail_edges(10)
 """Slices of the TPOT within an E2E."""
 WAIT_EDGES = tail_edges(12)
+"""Slices of the wait for a slot."""
 NEGLIGIBLE = 1e-5
+"""Probability of waiting for a slot below which nobody does."""
+
+
+@dataclass(frozen=True)
+class QueueLatency:
+    """Stationary latencies of one server (or pool) at one rate.
+
+    Attributes:
+        stable: False when the offered load exceeds capacity; the distributions are then unbounded.
+        ttft: arrival to first token [s].
+        tpot: (E2E - TTFT) / (output tokens - 1) of a request [s]; 0 for one-token outputs.
+        e2e: arrival to last token [s].
+        itl: one gap between two tokens [s], over all gaps of all requests; 0 where none decodes.
+        mean_running: time-average number of running (decoding) sequences.
+        mean_step_s: mean duration of a busy step [s].
+        utilisation: offered rate / largest stable rate; >= 1 when unstable.
+        limit: what gives out first as the rate grows: "prompts" (chunk budget), "running" (sequence limit).
+        joint: TTFT and TPOT together (of a decode pool: its `ttft`), by prompt and by output length.
+    """
+
+    stable: bool
+    ttft: LatencyDistribution
+    tpot: LatencyDistribution
+    e2e: LatencyDistribution
+    itl: LatencyDistribution
+    mean_running: float
+    mean_step_s: float
+    utilisation: float
+    limit: str
+    joint: JointDistribution | None = None
 
 
 @dataclass(frozen=True)
@@ -47,27 +77,47 @@ class Blocking:
 
 
 def gap_distribution(steps_s: FloatArray, tokens: FloatArray) -> LatencyDistribution:
-    """Distribution of a single gap between tokens from the step durations at some states [s] and the time spent there times the
-    number running (shape of both (states,)): a state sees tokens at n / T(n), a gap falls there in that proportion.
+    """Distribution of a single gap between two tokens [s], over all gaps of all requests.
+
+    A state with n running and steps of T(n) sees tokens at the rate n / T(n); a gap falls there in that proportion.
+
+    Args:
+        steps_s: step durations at some states [s], shape (states,).
+        tokens: time spent in each state times the number running, any scale, shape (states,).
     """
     weights = tokens / steps_s
     if not weights.sum() > 0.0:
         return LatencyDistribution.constant(0.0)
-    return condensed(steps_s, weights)
+    return condensed_sample(steps_s, weights)
 
 
-def condensed(times: FloatArray, weights: FloatArray) -> LatencyDistribution:
-    """A weighted sample as a distribution of at most POINTS points that keeps the mean; any one shape."""
+def condensed_sample(times: FloatArray, weights: FloatArray) -> LatencyDistribution:
+    """A weighted sample as a latency distribution of at most 512 points that keeps the mean.
+
+    Args:
+        times: [s], any one shape.
+        weights: >= 0, broadcastable to `times`.
+
+    Returns:
+        Distribution [s], finer towards the tail.
+    """
     values, mass = times.ravel(), np.broadcast_to(weights, times.shape).ravel()
-    if values.size <= POINTS:
+    if values.size < POINT_EDGES.size:
         return LatencyDistribution.from_samples(values, mass)
-    edges = tail_edges(POINTS)
-    means = slice_means(values, mass, edges)
-    return LatencyDistribution.from_samples(np.maximum.accumulate(means), np.diff(edges))
+    means = slice_means(values, mass, POINT_EDGES)
+    return LatencyDistribution.from_samples(np.maximum.accumulate(means), np.diff(POINT_EDGES))
 
 
-def delayed(first_s: FloatArray, blocking: Blocking) -> FloatArray:
-    """Add the wait for a slot (independent) to times given by slices FIRST_EDGES; shape (groups, slices) kept."""
+def with_slot_wait(first_s: FloatArray, blocking: Blocking) -> FloatArray:
+    """Add the wait for a slot (independent) to times given by slices FIRST_EDGES.
+
+    Args:
+        first_s: times without that wait [s], shape (groups, slices).
+        blocking: the wait for a slot.
+
+    Returns:
+        Times [s] with the wait, in slices FIRST_EDGES, shape (groups, slices).
+    """
     waits, chance = blocking.points()
     if waits.size == 1:
         return first_s
@@ -77,9 +127,24 @@ def delayed(first_s: FloatArray, blocking: Blocking) -> FloatArray:
     return slice_means(total.reshape(rows), share.reshape(rows), FIRST_EDGES)
 
 
+@dataclass(frozen=True, eq=False)
+class DecodeLatencies:
+    """Latencies of requests that decode.
+
+    Attributes:
+        tpot: (E2E - TTFT) / (output tokens - 1) of a request [s].
+        e2e: arrival to last token [s].
+        joint: TTFT and TPOT together.
+    """
+
+    tpot: LatencyDistribution
+    e2e: LatencyDistribution
+    joint: JointDistribution
+
+
 def decode_latencies(
-    lengths: LengthDistribution, first_s: FloatArray, gap_times_s: FloatArray, mass: FloatArray
-) -> tuple[LatencyDistribution, LatencyDistribution, JointDistribution]:
+    lengths: CondensedLengths, first_s: FloatArray, gap_times_s: FloatArray, mass: FloatArray
+) -> DecodeLatencies:
     """Distributions of TPOT, of E2E = TTFT + (O - 1) TPOT, and of TTFT and TPOT together.
 
     Args:
@@ -87,6 +152,9 @@ def decode_latencies(
         first_s: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices).
         gap_times_s: times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points).
         mass: of these points, shape (points,) or (gaps, points).
+
+    Returns:
+        The three distributions [s]; a request of one output token has a TPOT of 0.
     """
     token_s = slice_means(gap_times_s, mass, TOKEN_EDGES)
     tokens = np.append(token_s.ravel(), 0.0)
@@ -113,15 +181,24 @@ def decode_latencies(
         prompts=lengths.groups,
         gaps=np.append(lengths.gaps, 0.0),
     )
-    return condensed(tokens, shares), condensed(all_ends, all_weights), joint
+    return DecodeLatencies(condensed_sample(tokens, shares), condensed_sample(all_ends, all_weights), joint)
 
 
-def first_token_distribution(lengths: LengthDistribution, first_s: FloatArray) -> JointDistribution:
-    """Requests of one output token: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices)."""
-    nothing, all_of_it = np.zeros(1), np.ones(1)
-    weights = lengths.group_weights[None, :]
+def first_token_distribution(lengths: CondensedLengths, first_s: FloatArray) -> JointDistribution:
+    """TTFT and TPOT [s] together where every request has one output token, so that TPOT is 0.
+
+    Args:
+        lengths: of the requests.
+        first_s: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices).
+    """
     return JointDistribution(
-        first_s, np.diff(FIRST_EDGES), nothing[None, :], all_of_it, weights, lengths.groups, nothing
+        first_s=first_s,
+        first_mass=np.diff(FIRST_EDGES),
+        token_s=np.zeros((1, 1)),
+        token_mass=np.ones(1),
+        weights=lengths.group_weights[None, :],
+        prompts=lengths.groups,
+        gaps=np.zeros(1),
     )
 
 
@@ -130,8 +207,16 @@ def _coarser(means: FloatArray, edges: FloatArray, to: FloatArray) -> FloatArray
     return sorted_slice_means(means, np.broadcast_to(np.diff(edges), means.shape), to)
 
 
-def unstable(limit: FluidLimit, utilisation: float) -> QueueLatency:
-    """The answer to an overload."""
+def unstable_latency(limit: FluidLimit, utilisation: float) -> QueueLatency:
+    """The answer to an overload: unbounded latencies.
+
+    Args:
+        limit: the server at its largest stable rate.
+        utilisation: offered rate over that rate, >= 1.
+
+    Returns:
+        Latencies with `stable` False, and the number running and the mean step of the saturated server.
+    """
     never = LatencyDistribution.unbounded()
     return QueueLatency(
         stable=False,

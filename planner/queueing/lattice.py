@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.queueing.types import ComplexArray, FloatArray
+from planner.core import FloatArray
 
-ENOUGH = 4096
-"""Length of a transform from which on wrapping around is negligible whatever the load."""
+ComplexArray = NDArray[np.complex128]
+"""A discrete Fourier transform, any shape."""
+
+LONG_TRANSFORM = 4096
+"""Length of a transform [cells] from which on wrapping around is negligible whatever the load."""
 NEGLIGIBLE_MASS = 1e-15
 """Rounding noise of a transform; it must not be tilted."""
-LARGEST_GROWTH = 18.0
+LARGEST_LOG_GROWTH = 18.0
 """Logarithm of the largest factor by which undoing the tilt magnifies rounding errors (1e-16)."""
 TILTS = 24
 """Exponents tried for the exponential tilt; any inside the strip of convergence gives the same factor."""
@@ -19,7 +23,14 @@ TILTS = 24
 def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, size: int) -> FloatArray:
     """Spread a distribution over 0, cell, 2 cell, ...: each point goes to its two neighbours, so that the mean is kept.
 
-    Returns shape (size,); what lies beyond the end is put on the last cell.
+    Args:
+        points: >= 0, shape (n,), e.g. [tokens] or [s].
+        weights: their probabilities, shape (n,).
+        cell: lattice spacing, in the unit of `points`.
+        size: lattice points.
+
+    Returns:
+        Probability of each lattice point, shape (size,); what lies beyond the end is put on the last one.
     """
     position = points / cell
     low = np.floor(position).astype(np.int64)
@@ -28,8 +39,16 @@ def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, 
     return np.asarray(distribution + np.bincount(np.minimum(low + 1, size - 1), weights * high_share, size))
 
 
-def shifted_down(distribution: FloatArray, cells: float) -> FloatArray:
-    """Distribution of max(X - cells, 0) for each row of masses on 0, 1, 2, ..., shape kept."""
+def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
+    """Distribution of max(X - cells, 0) for each row of masses on 0, 1, 2, ...
+
+    Args:
+        distribution: probability of 0, 1, 2, ... cells, shape (rows, size).
+        cells: >= 0; a fraction is shared between the two neighbours.
+
+    Returns:
+        Probabilities, shape (rows, size).
+    """
     whole = int(cells)
     share = cells - whole
     near, far = _shifted_whole(distribution, whole), _shifted_whole(distribution, whole + 1)
@@ -60,13 +79,15 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
         down: cells served per step, >= 1; must exceed rate * mean batch.
         size: coefficients wanted.
 
-    Returns coefficients of 1, 1/z, 1/z^2, ..., shape (size,).
+    Returns:
+        Coefficients of 1, 1/z, 1/z^2, ..., shape (size,).
+
     Source: Ackroyd, "Computing the waiting time distribution for the G/G/1 queue by signal processing methods", IEEE
     Trans. Communications 28 (1980) 52-58; Asmussen, Applied Probability and Queues (2003), chapter VIII.
     """
-    length = max(2 * size, min(8 * size, ENOUGH))
+    length = max(2 * size, min(8 * size, LONG_TRANSFORM))
     jump = np.where(jump > NEGLIGIBLE_MASS, jump, 0.0)
-    tilt = min(_saddle_point(jump, rate, down) / 2.0, LARGEST_GROWTH / size)
+    tilt = min(_saddle_point(jump, rate, down) / 2.0, LARGEST_LOG_GROWTH / size)
     reach = int(np.flatnonzero(jump)[-1]) + 1
     tilted = np.fft.rfft(jump[:reach] * np.exp(tilt * np.arange(reach)), length)
     turn = 2j * np.pi * np.arange(length // 2 + 1) / length - tilt
@@ -92,8 +113,15 @@ def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
     return float(tilts[best]) if exponent[best] < 0.0 else 0.0
 
 
-def poisson_sum(rates: FloatArray, transform: ComplexArray) -> ComplexArray:
-    """Transforms of Poisson sums: exp(rate (transform - 1)) for each mean count, shape (len(rates), len(transform)).
+def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> ComplexArray:
+    """Transforms of sums of a Poisson number of terms: exp(rate (transform - 1)).
+
+    Args:
+        rates: mean number of terms of each sum, shape (sums,).
+        transform: of one term, shape (n,).
+
+    Returns:
+        Shape (sums, n).
 
     Source: Feller, An Introduction to Probability Theory I (1968), chapter XII (compound Poisson).
     """

@@ -13,7 +13,7 @@ with service T + R for its sender, and R for its receiver. For one sender that i
 Where layers are sent while the next are computed, what remains after the last step is at least one layer's share and
 at least what that step did not cover: max(transfer / layers, transfer - step).
 
-Sources: Pollaczek-Khinchine, as `planner.queueing.classic.mg1_wait_distribution`; for the overlap of layers Patel et
+Sources: Pollaczek-Khinchine, as `planner.queueing.mg1.mg1_wait_distribution`; for the overlap of layers Patel et
 al., "Splitwise", ISCA 2024, section 4.3 (layer-wise transfer).
 
 Units: seconds and requests per second.
@@ -26,14 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.core import InputError
-from planner.queueing.classic import mg1_wait_distribution
-from planner.queueing.distributions import summed
-from planner.queueing.types import FloatArray
+from planner.core import FloatArray, InputError
+from planner.queueing.distributions import sum_of_independent
+from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution
 
-ROUNDS = 2
-"""Of the two waits at the far ends; agrees with simulation to a load of about a third per link."""
+BLOCKING_ROUNDS = 2
+"""Rounds of the two waits at the far ends. Chosen because it agrees with simulation to a load of a third per link."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,6 @@ class LinkWait:
     Attributes:
         wait: from the moment the cache is ready to the start of the transfer [s].
         utilisation: share of the time that the busier link is held, blocked or sending; 1 and above is unstable.
-        stable: whether the links keep up.
     """
 
     wait: LatencyDistribution
@@ -58,7 +56,7 @@ class LinkWait:
 def link_wait(
     rate_per_s: float, transfer: LatencyDistribution, senders: int = 1, receivers: int = 1, dispersion: float = 1.0
 ) -> LinkWait:
-    """Wait of a KV transfer for its sender's and its receiver's link, by the equations above.
+    """Wait of a KV transfer for its sender's and its receiver's link, by the equations of this module.
 
     Args:
         rate_per_s: transfers between the pools [1/s].
@@ -67,10 +65,14 @@ def link_wait(
         receivers: y, replicas that receive.
         dispersion: index of dispersion of the transfers that become ready at one sender; 1 is Poisson.
 
-    Overload is an answer (`stable` False, an unbounded wait). Raises InputError when a number is out of range.
+    Returns:
+        Distribution of the wait [s]; overload is an answer (`stable` False, an unbounded wait).
 
-    >>> one = link_wait(0.5, LatencyDistribution.constant(1.0))  # one link: M/D/1
-    >>> round(one.wait.mean_s, 3), one.utilisation
+    Raises:
+        InputError: when a number is out of range.
+
+    >>> link = link_wait(0.5, LatencyDistribution.constant(1.0))  # one link: M/D/1
+    >>> round(link.wait.mean_s, 3), link.utilisation
     (0.5, 0.5)
     """
     if senders < 1 or receivers < 1:
@@ -80,19 +82,19 @@ def link_wait(
     at_receiver = at_sender = LatencyDistribution.constant(0.0)
     receiving = rate_per_s / receivers * (1.0 - 1.0 / senders)
     sending = rate_per_s / senders * (1.0 - 1.0 / receivers)
-    for _ in range(ROUNDS):
-        held_below, held_above = summed(transfer, at_sender), summed(transfer, at_receiver)
+    for _ in range(BLOCKING_ROUNDS):
+        held_below, held_above = sum_of_independent(transfer, at_sender), sum_of_independent(transfer, at_receiver)
         at_receiver, at_sender = _wait(receiving, held_below), _wait(sending, held_above)
-    held = summed(transfer, at_receiver)
+    held = sum_of_independent(transfer, at_receiver)
     alone = rate_per_s * transfer.mean_s / receivers
     utilisation = max(rate_per_s / senders * held.mean_s, alone)
     if utilisation >= 1.0:
         return LinkWait(LatencyDistribution.unbounded(), utilisation)
-    return LinkWait(summed(_wait(rate_per_s / senders, held, dispersion), at_receiver), utilisation)
+    return LinkWait(sum_of_independent(_wait(rate_per_s / senders, held, dispersion), at_receiver), utilisation)
 
 
 def _wait(rate_per_s: float, service: LatencyDistribution, dispersion: float = 1.0) -> LatencyDistribution:
-    """M/G/1, or an unbounded wait."""
+    """Wait in M/G/1 [s], unbounded where the load is 1 or more."""
     if rate_per_s == 0.0:
         return LatencyDistribution.constant(0.0)
     if not rate_per_s * service.mean_s < 1.0:
@@ -110,7 +112,10 @@ def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> Flo
         layers: of the model.
         last_step_s: duration of the step that ends the prompt, same shape or a number [s].
 
-    Raises InputError when there is no layer. Source: Patel et al. (2024), section 4.3.
+    Raises:
+        InputError: when there is no layer.
+
+    Source: Patel et al. (2024), section 4.3.
 
     >>> exposed_s([0.08, 0.8], 80, 0.1).round(3).tolist()
     [0.001, 0.7]
@@ -119,19 +124,3 @@ def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> Flo
         raise InputError("layers", layers, "must be >= 1", "give the layers of the model")
     times = np.asarray(transfer_s, dtype=np.float64)
     return np.asarray(np.maximum(times / layers, times - np.asarray(last_step_s, dtype=np.float64)))
-
-
-def exposed_distribution(
-    transfer: LatencyDistribution, layers: int, last_step: LatencyDistribution
-) -> LatencyDistribution:
-    """Distribution of `exposed_s` where step and transfer are independent, both of many points.
-
-    Raises InputError when there is no layer.
-
-    >>> one, step = LatencyDistribution.constant(0.8), LatencyDistribution.constant(0.1)
-    >>> round(exposed_distribution(one, 80, step).mean_s, 3)
-    0.7
-    """
-    few, steps = transfer.condensed(256), last_step.condensed(64)
-    left = exposed_s(few.support_s[:, None], layers, steps.support_s[None, :])
-    return LatencyDistribution.from_samples(left, np.multiply.outer(few.weights, steps.weights))

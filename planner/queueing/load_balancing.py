@@ -1,4 +1,4 @@
-"""What a router makes of c servers: the wait in front of each, by how the router picks one.
+"""The wait in front of each of c servers, by how the router picks one.
 
 Work arrives at a pool of c first-come-first-served servers, each used for a share rho of the time. Behind a router that
 looks at nothing a server is an M/G/1 queue. One that looks sends a request to a server with fewer requests, so that it
@@ -13,8 +13,7 @@ that met i, so the share of servers with i + 1 or more is s(i+1) = rho a(i).
 Sources: Mitzenmacher, "The power of two choices in randomized load balancing", IEEE Trans. Parallel and Distributed
 Systems 12 (2001) 1094-1104, and Vvedenskaya, Dobrushin and Karpelevich, Problems of Information Transmission 32 (1996)
 15-27 (two choices); Kingman, "Two similar queues in parallel", Annals of Mathematical Statistics 32 (1961) 1314-1323
-(rho^c); Nelson and Philips, Performance Evaluation 17 (1993) 123-139 (that mean waits scale with (1 + SCV) / 2); Whitt,
-Production and Operations Management 2 (1993) 114-161 (one queue for all).
+(rho^c); Nelson and Philips, Performance Evaluation 17 (1993) 123-139 (that mean waits scale with (1 + SCV) / 2).
 
 Units: seconds; a load is a share.
 """
@@ -27,48 +26,56 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import brentq
 
-from planner.core import InputError
-from planner.queueing.classic import (
-    erlang_c,
+from planner.core import FloatArray, InputError
+from planner.queueing.lattice import ComplexArray
+from planner.queueing.mg1 import (
     lattice_wait,
     mean_cells,
     mg1_wait_distribution,
     residual_transform,
-    whitt_wait_s,
 )
-from planner.queueing.distributions import gamma_wait, transported
-from planner.queueing.types import ComplexArray, FloatArray
 from planner.workload import ArrivalProcess, LatencyDistribution
 
-CONCENTRATION = 0.65
+QUEUE_CONCENTRATION = 0.65
 """Where join-the-shortest-queue leaves longer queues: with k servers busy, in proportion to (k / c)^(c^0.65). Agrees
 with simulation of exponential services (c = 2 to 16); 0 would spread them evenly, infinity gives Erlang's C."""
-FADING = 1.2
+TWO_CHOICES_FADING = 1.2
 """The chance that both of two choices are busy differs among c servers from that among very many as (2 / c)^1.2 (agrees
 with simulation)."""
 BURST_SERVERS = 3.2
 """Bursts reach a server behind two choices by this over c, at most whole: among many servers they spread (agrees with
 simulation of SCV 4 at loads of 0.7 to 0.95)."""
-AVOIDED = {"one of two": (0.15, 0.25), "shortest": (0.15, 0.15)}
+TWO_CHOICES_AVOIDANCE = (0.15, 0.25)
+"""u and v behind two choices, see below."""
+SHORTEST_QUEUE_AVOIDANCE = (0.15, 0.15)
 """Where services vary much, a server held up by a long one has a long queue and is avoided: waits are shorter by the
-share (u + v (1 - 2 / c)) (1 - 2 / (1 + SCV)), SCV > 1 (agrees with simulation at SCV 4 and loads of 0.5 to 0.95)."""
+share (u + v (1 - 2 / c)) (1 - 2 / (1 + SCV)), SCV > 1, with these u and v (agree with simulation at SCV 4 and loads of
+0.5 to 0.95)."""
 MOST_SERVERS = 1024
 """A larger pool is taken as this many: the chance that all are busy is nil."""
 MOST_AHEAD = 12
 """Terms of two choices before their ratio is taken as constant."""
 LEAST_CHANCE = 1e-12
+"""Probability of waiting below which nobody does; also guards a division by the variability of arrivals and work."""
 
 
 def random_share(arrivals: ArrivalProcess, replicas: int) -> ArrivalProcess:
     """What one of `replicas` servers sees when each request goes to any of them: rate / c, SCV 1 + (SCV - 1) / c.
 
+    Args:
+        arrivals: at the router.
+        replicas: servers, c.
+
+    Returns:
+        Arrivals at one server.
+
     Source: as `ArrivalProcess.split`.
 
-    >>> one = random_share(ArrivalProcess(rate_per_s=8.0, scv=5.0), 4)
-    >>> one.rate_per_s, one.scv
+    >>> share = random_share(ArrivalProcess(rate_per_s=8.0, scv=5.0), 4)
+    >>> share.rate_per_s, share.scv
     (2.0, 2.0)
     """
-    return arrivals.split(1.0 / _servers(replicas))
+    return arrivals.split(1.0 / _checked_servers(replicas))
 
 
 def all_busy_chance(load: float, replicas: int) -> float:
@@ -78,16 +85,23 @@ def all_busy_chance(load: float, replicas: int) -> float:
     busy servers with two or more requests. r_k = r (k / c)^m with m = c^0.65, and r such that servers have two or more
     as often as arrivals find all busy: sum pi(k) k r_k = c rho pi(c). With m infinite this is Erlang's C.
 
+    Args:
+        load: of a server, in [0, 1).
+        replicas: servers, c.
+
+    Returns:
+        Probability, in [0, 1).
+
     Raises InputError when the load is not in [0, 1).
 
     >>> round(all_busy_chance(0.75, 1), 6)  # one server: the load
     0.75
     """
-    load, servers = _stable(load), _modelled(replicas)
+    load, servers = _stable_load(load), _modelled_servers(replicas)
     if load == 0.0 or servers == 1:
         return load
     busy = np.arange(1.0, servers + 1.0)
-    near = (busy / servers) ** (servers**CONCENTRATION)
+    near = (busy / servers) ** (servers**QUEUE_CONCENTRATION)
 
     def distribution(longer: float) -> FloatArray:
         logs = np.append(0.0, np.cumsum(np.log(servers * load / (busy * (1.0 - longer * near)))))
@@ -99,20 +113,28 @@ def all_busy_chance(load: float, replicas: int) -> float:
         return float(mass[1:] @ (busy * near)) * longer - servers * load * float(mass[-1])
 
     # All queues longer (r = 1) is too many, none (r = 0) too few.
-    found = brentq(excess, 0.0, 1.0 - 1e-12, xtol=1e-12)
-    return float(distribution(found)[-1])
+    longer = brentq(excess, 0.0, 1.0 - 1e-12, xtol=1e-12)
+    return float(distribution(longer)[-1])
 
 
 def shortest_queue_ahead(load: float, replicas: int) -> tuple[float, float]:
     """Join the shortest queue: the chance a(1) that somebody is ahead, and a(i+1) / a(i) = rho^c.
 
+    Args:
+        load: of a server, in [0, 1).
+        replicas: servers, c.
+
+    Returns:
+        a(1) and the ratio.
+
+    Raises InputError when the load is not in [0, 1).
     Source: the ratio is that of Kingman (1961) for two servers, of c equal ones in the limit of many ahead.
 
     >>> chance, ratio = shortest_queue_ahead(0.8, 4)
     >>> round(ratio, 4)
     0.4096
     """
-    return all_busy_chance(load, replicas), float(_stable(load) ** _modelled(replicas))
+    return all_busy_chance(load, replicas), float(_stable_load(load) ** _modelled_servers(replicas))
 
 
 def two_choices_ahead(load: float, replicas: int) -> FloatArray:
@@ -123,15 +145,24 @@ def two_choices_ahead(load: float, replicas: int) -> FloatArray:
 
         a(i+1) / a(i) = rho^e_i,   1 / e_i = 1 / 2^(i+1) + (1 - 1 / 2^i) / c
 
-    and a(1) lies between rho^2 and that of two servers, (2 / c)^1.2 of the way.
+    and a(1) lies between rho^2 and that of two servers, (2 / c)^1.2 of the distance.
+
+    Args:
+        load: of a server, in [0, 1).
+        replicas: servers, c.
+
+    Returns:
+        Probabilities, shape (12,).
+
+    Raises InputError when the load is not in [0, 1).
     Source: Mitzenmacher (2001), section 2.3, d = 2, for c infinite; the interpolation is ours.
 
     >>> two_choices_ahead(0.5, 10**9)[:3].round(3).tolist()  # 2^-2, 2^-6, 2^-14
     [0.25, 0.016, 0.0]
     """
-    servers = max(_servers(replicas), 2)
-    first = _stable(load) ** 2
-    first += (all_busy_chance(load, 2) - first) * (2.0 / servers) ** FADING
+    servers = max(_checked_servers(replicas), 2)
+    first = _stable_load(load) ** 2
+    first += (all_busy_chance(load, 2) - first) * (2.0 / servers) ** TWO_CHOICES_FADING
     level = np.arange(1.0, MOST_AHEAD)
     exponent = 1.0 / (0.5 ** (level + 1.0) + (1.0 - 0.5**level) / servers)
     return np.asarray(first * np.append(1.0, np.cumprod(load**exponent)))
@@ -145,23 +176,39 @@ def random_wait_distribution(
     Args:
         work: distribution of a request's work [s].
         load: of a server, in [0, 1).
-        replicas: servers.
+        replicas: servers, c.
         arrival_scv: index of dispersion of the arrivals at the pool.
+
+    Returns:
+        Distribution of the wait [s].
+
+    Raises InputError when the load is not in [0, 1) or there is no server.
     """
-    dispersion = 1.0 + (arrival_scv - 1.0) / _servers(replicas)
-    return mg1_wait_distribution(_stable(load) / work.mean_s, work, dispersion)
+    dispersion = 1.0 + (arrival_scv - 1.0) / _checked_servers(replicas)
+    return mg1_wait_distribution(_stable_load(load) / work.mean_s, work, dispersion)
 
 
 def round_robin_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
-    """Wait behind a router that takes servers in turn: dispersion I = SCV / c at each. Arguments as `random_wait_distribution`.
+    """Wait behind a router that takes servers in turn: dispersion I = SCV / c at each.
 
     Regular arrivals wait less often than those of M/G/1: where I < 1 the chance of waiting is cut by
     exp(-2 (1 - rho) (1 - I)^2 / (3 rho (I + service SCV))).
+
+    Args:
+        work: distribution of a request's work [s].
+        load: of a server, in [0, 1).
+        replicas: servers, c.
+        arrival_scv: index of dispersion of the arrivals at the pool.
+
+    Returns:
+        Distribution of the wait [s].
+
+    Raises InputError when the load is not in [0, 1) or there is no server.
     Source: Kraemer and Langenbach-Belz, 8th International Teletraffic Congress (1976), 235/1-8.
     """
-    load, dispersion = _stable(load), arrival_scv / _servers(replicas)
+    load, dispersion = _stable_load(load), arrival_scv / _checked_servers(replicas)
     distribution = mg1_wait_distribution(load / work.mean_s, work, dispersion)
     if dispersion >= 1.0 or load == 0.0:
         return distribution
@@ -173,61 +220,56 @@ def round_robin_wait_distribution(
 def shortest_queue_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
-    """Wait where each request goes to a server with the fewest requests. Arguments as `random_wait_distribution`.
+    """Wait where each request goes to a server with the fewest requests.
 
     a(i) = P(all busy) rho^(c (i - 1)); bursty arrivals stretch it by (arrival SCV + service SCV) / (1 + service SCV),
-    and `AVOIDED` shortens it. One server is M/G/1.
+    and `SHORTEST_QUEUE_AVOIDANCE` shortens it. One server is M/G/1.
+
+    Args:
+        work: distribution of a request's work [s].
+        load: of a server, in [0, 1).
+        replicas: servers, c.
+        arrival_scv: index of dispersion of the arrivals at the pool.
+
+    Returns:
+        Distribution of the wait [s].
+
+    Raises InputError when the load is not in [0, 1) or there is no server.
     """
-    load, servers = _stable(load), _modelled(replicas)
+    load, servers = _stable_load(load), _modelled_servers(replicas)
     if servers == 1:
         return random_wait_distribution(work, load, 1, arrival_scv)
     chance, ratio = shortest_queue_ahead(load, servers)
     distribution = _wait_distribution(work, np.zeros(0), chance, ratio)
-    return _stretched(distribution, _factor(work, servers, arrival_scv, AVOIDED["shortest"]))
+    return _stretched(distribution, _variability_factor(work, servers, arrival_scv, SHORTEST_QUEUE_AVOIDANCE))
 
 
 def two_choices_wait_distribution(
     work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
 ) -> LatencyDistribution:
-    """Wait where each request goes to the less loaded of two random servers. Arguments as `random_wait_distribution`.
+    """Wait where each request goes to the less loaded of two random servers.
 
     a(i) as `two_choices_ahead`; bursty arrivals stretch it by (I + service SCV) / (1 + service SCV), I = 1 + (arrival
-    SCV - 1) min(1, 3.2 / c), and `AVOIDED` shortens it.
+    SCV - 1) min(1, 3.2 / c), and `TWO_CHOICES_AVOIDANCE` shortens it.
+
+    Args:
+        work: distribution of a request's work [s].
+        load: of a server, in [0, 1).
+        replicas: servers, c.
+        arrival_scv: index of dispersion of the arrivals at the pool.
+
+    Returns:
+        Distribution of the wait [s].
+
+    Raises InputError when the load is not in [0, 1) or there is no server.
     """
-    load, servers = _stable(load), _modelled(replicas)
+    load, servers = _stable_load(load), _modelled_servers(replicas)
     if servers == 1:
         return random_wait_distribution(work, load, 1, arrival_scv)
     ahead, ratio = two_choices_ahead(load, servers), load**servers
     dispersion = 1.0 + (arrival_scv - 1.0) * min(1.0, BURST_SERVERS / servers)
     distribution = _wait_distribution(work, ahead[:-1], float(ahead[-1]), ratio)
-    return _stretched(distribution, _factor(work, servers, dispersion, AVOIDED["one of two"]))
-
-
-def pooled_wait_distribution(
-    work: LatencyDistribution, load: float, replicas: int, arrival_scv: float = 1.0
-) -> LatencyDistribution:
-    """Wait in one queue for all servers, the ideal no router beats: mean by Whitt, exponential where one waits.
-
-    The chance of waiting is Erlang's C. Arguments as `random_wait_distribution`. Source: Whitt (1993).
-    """
-    load, servers = _stable(load), _modelled(replicas)
-    chance = erlang_c(servers, load)
-    if chance < LEAST_CHANCE:
-        return LatencyDistribution.constant(0.0)
-    scv = (work.std_s / work.mean_s) ** 2
-    mean_s = whitt_wait_s(servers * load / work.mean_s, work.mean_s, servers, arrival_scv, scv)
-    return gamma_wait(mean_s, 2.0 * mean_s**2 / chance, chance)
-
-
-def routed_wait(
-    wait_one: LatencyDistribution, random: LatencyDistribution, routed: LatencyDistribution
-) -> LatencyDistribution:
-    """The wait of a real server behind a router, from its wait behind a random one.
-
-    `random` and `routed` are distributions of the abstract pool (`random_wait_distribution` and one of the others, same
-    arguments): each percentile of `wait_one` changes as theirs do.
-    """
-    return transported(wait_one, random, routed)
+    return _stretched(distribution, _variability_factor(work, servers, dispersion, TWO_CHOICES_AVOIDANCE))
 
 
 def _wait_distribution(
@@ -241,20 +283,22 @@ def _wait_distribution(
     residual_s = float(work.support_s**2 @ work.weights) / (2.0 * work.mean_s)
     waiting_s = residual_s * (float(ahead.sum()) + chance / (1.0 - ratio)) / total
 
-    def wait(one: ComplexArray, turn: ComplexArray) -> ComplexArray:
-        residual = residual_transform(one, turn, mean_cells(one))
-        found = np.full_like(residual, 1.0 - total)
+    def wait_transform(service: ComplexArray, turn: ComplexArray) -> ComplexArray:
+        residual = residual_transform(service, turn, mean_cells(service))
+        wait = np.full_like(residual, 1.0 - total)
         power = residual.copy()
         for here, above in pairwise(levels):
-            found += (here - above) * power
+            wait += (here - above) * power
             power *= residual
-        return np.asarray(found + chance * (1.0 - ratio) * power / (1.0 - ratio * residual))
+        return np.asarray(wait + chance * (1.0 - ratio) * power / (1.0 - ratio * residual))
 
-    return lattice_wait(work.support_s, work.weights, waiting_s, wait)
+    return lattice_wait(work.support_s, work.weights, waiting_s, wait_transform)
 
 
-def _factor(work: LatencyDistribution, servers: int, arrival_scv: float, avoided: tuple[float, float]) -> float:
-    """What bursty arrivals and very variable services do to a wait derived for Poisson and exponential ones."""
+def _variability_factor(
+    work: LatencyDistribution, servers: int, arrival_scv: float, avoided: tuple[float, float]
+) -> float:
+    """Factor of bursty arrivals and variable services on a wait derived for Poisson and exponential ones."""
     scv = (work.std_s / work.mean_s) ** 2
     few, many = avoided
     shorter = (few + many * (1.0 - 2.0 / servers)) * max(1.0 - 2.0 / (1.0 + scv), 0.0)
@@ -265,17 +309,18 @@ def _stretched(distribution: LatencyDistribution, factor: float) -> LatencyDistr
     return LatencyDistribution(distribution.support_s * factor, distribution.weights)
 
 
-def _stable(load: float) -> float:
+def _stable_load(load: float) -> float:
     if not 0.0 <= load < 1.0:
         raise InputError("load", load, "must lie in [0, 1)", "lower the rate or add replicas")
     return load
 
 
-def _servers(replicas: int) -> int:
+def _checked_servers(replicas: int) -> int:
     if replicas < 1:
         raise InputError("replicas", replicas, "must be >= 1", "a pool has at least one server")
     return replicas
 
 
-def _modelled(replicas: int) -> int:
-    return min(_servers(replicas), MOST_SERVERS)
+def _modelled_servers(replicas: int) -> int:
+    """Servers of the pool, at most `MOST_SERVERS`."""
+    return min(_checked_servers(replicas), MOST_SERVERS)

@@ -5,8 +5,11 @@ Latencies of a request that meets a given number running are averaged over the d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.capacity import RUNNING, mixed_limit
@@ -16,33 +19,35 @@ from planner.queueing.latencies import (
     FIRST_EDGES,
     NEGLIGIBLE,
     Blocking,
-    condensed,
+    QueueLatency,
+    condensed_sample,
     decode_latencies,
-    delayed,
     first_token_distribution,
-    unstable,
+    unstable_latency,
+    with_slot_wait,
 )
-from planner.queueing.lengths import length_distribution
-from planner.queueing.offered_load import Offered, burstiness
+from planner.queueing.offered_load import OfferedLoad, burstiness
 from planner.queueing.quantisation import binned_slice_means, sorted_slice_means
-from planner.queueing.renewal import per_server
-from planner.queueing.steps import require_usable, step_duration_s
+from planner.queueing.renewal import round_robin_share
+from planner.queueing.server import BatchServer, require_usable, step_duration_s
 from planner.queueing.token_gap import GapNoise, token_gap_times
-from planner.queueing.types import BatchServer, FloatArray, QueueLatency
-from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths
+from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths
 
-TINY = 1e-9
+SMALLEST_SHARE = 1e-9
+"""Guards divisions by the share of the time in which something decodes."""
 LARGEST_SOLVED = 0.985
 """Utilisation up to which the backlog is solved; above, waits grow as 1 / (1 - utilisation) (heavy traffic)."""
 SMALLEST_SOLVED = 1e-6
 """A server less used than this is solved as if it were used this much."""
 SLOW_EDGES = np.linspace(0.0, 1.0, 9)
+"""Slices of the number running told apart in a TPOT. A choice of resolution."""
 OFTEN_EMPTY = 1e-3
 """Above this probability that nothing decodes, steps with nothing but prompts count in the mean step."""
-TOWARDS_SATURATION = 0.5
-"""Share of the way to its saturated value that the number running goes while a long backlog lasts; agrees with
-simulation."""
+SATURATION_WEIGHT = 0.5
+"""Share of the distance to its saturated value by which the number running moves while a long backlog lasts. Chosen
+because it agrees with simulation."""
 NEGLIGIBLE_SPREAD = 0.02
+"""Spread of the number running, relative to its mean, below which its mean alone stands for it. Affects speed."""
 
 
 def mixed_pool(server: BatchServer, arrivals: ArrivalProcess, lengths: TokenLengths, replicas: int = 1) -> QueueLatency:
@@ -54,12 +59,14 @@ def mixed_pool(server: BatchServer, arrivals: ArrivalProcess, lengths: TokenLeng
         lengths: joint input and output tokens.
         replicas: servers.
 
-    Raises InputError when the server cannot work or its step times are not finite and positive. Overload is an answer
-    (`stable` False), not an error.
+    Returns:
+        Latency distributions [s]; overload is an answer (`stable` False), not an error.
+
+    Raises InputError when the server cannot work or its step times are not finite and positive.
     """
     require_usable(server, replicas)
-    limit = mixed_limit(server, length_distribution(lengths))
-    offered = Offered(server, per_server(arrivals, replicas), length_distribution(lengths), limit)
+    limit = mixed_limit(server, condensed_lengths(lengths))
+    offered = OfferedLoad(server, round_robin_share(arrivals, replicas), condensed_lengths(lengths), limit)
     return _prompts_alone(offered) if offered.lengths.mean_gaps == 0.0 else _prompts_and_decodes(offered)
 
 
@@ -68,32 +75,49 @@ def prefill_pool(
 ) -> QueueLatency:
     """Latencies of identical servers that serve prompts only: every request has one output token, E2E is TTFT.
 
-    Arguments, result and errors as `mixed_pool`.
+    Args:
+        server: one server.
+        arrivals: of the pool; each server sees every `replicas`-th arrival (rate / c, SCV / c).
+        lengths: joint input and output tokens; outputs are ignored.
+        replicas: servers.
+
+    Returns:
+        Latency distributions [s]; overload is an answer (`stable` False), not an error.
+
+    Raises InputError when the server cannot work or its step times are not finite and positive.
     """
     require_usable(server, replicas)
-    prompts = length_distribution(lengths).prompts_only()
-    return _prompts_alone(Offered(server, per_server(arrivals, replicas), prompts, mixed_limit(server, prompts)))
+    prompts = condensed_lengths(lengths).prompts_only()
+    return _prompts_alone(
+        OfferedLoad(server, round_robin_share(arrivals, replicas), prompts, mixed_limit(server, prompts))
+    )
 
 
-def _solvable(offered: Offered) -> tuple[Offered, float, float]:
-    """The load to solve, its true utilisation, and the factor by which waits are larger than there."""
-    utilisation = offered.rate_per_s / offered.limit.rate_per_s
-    rate = min(max(utilisation, SMALLEST_SOLVED), LARGEST_SOLVED) * offered.limit.rate_per_s
-    solved = Offered(offered.server, offered.arrivals.at_rate(rate), offered.lengths, offered.limit)
-    return solved, utilisation, max(1.0, (1.0 - LARGEST_SOLVED) / max(1.0 - utilisation, np.finfo(float).tiny))
+def _solvable_load(offered: OfferedLoad) -> OfferedLoad:
+    """The same load at the nearest utilisation that is solved."""
+    utilisation = min(max(offered.utilisation, SMALLEST_SOLVED), LARGEST_SOLVED)
+    arrivals = offered.arrivals.at_rate(utilisation * offered.limit.rate_per_s)
+    return replace(offered, arrivals=arrivals)
 
 
-def _prompts_alone(offered: Offered) -> QueueLatency:
-    solved, utilisation, stretch = _solvable(offered)
+def _wait_stretch(utilisation: float) -> float:
+    """Factor by which waits are longer than at the utilisation that is solved."""
+    return max(1.0, (1.0 - LARGEST_SOLVED) / max(1.0 - utilisation, np.finfo(float).tiny))
+
+
+def _prompts_alone(offered: OfferedLoad) -> QueueLatency:
+    """Latencies where no request decodes."""
+    utilisation = offered.utilisation
     if utilisation >= 1.0:
-        return unstable(offered.limit, utilisation)
-    spread = burstiness(solved, 0.0, solved.fluid[1])
+        return unstable_latency(offered.limit, utilisation)
+    solved = _solvable_load(offered)
+    bursts = burstiness(solved, 0.0, solved.fluid[1])
     alone = solved.regime(0.0, 0.0, idle=1.0)
-    backlog = solve_backlog(solved.server, alone, solved.tokens(spread.in_queue))
-    busy = solve_backlog(solved.server, alone, solved.tokens(spread.in_step), COARSE_CELLS)
-    times, weights = first_token_times(solved.server, backlog, solved.lengths, spread.sight)
-    first_s = binned_slice_means(times, weights, FIRST_EDGES) * stretch
-    ttft = condensed(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
+    backlog = solve_backlog(solved.server, alone, solved.tokens(bursts.in_queue))
+    busy = solve_backlog(solved.server, alone, solved.tokens(bursts.in_step), COARSE_CELLS)
+    times, weights = first_token_times(solved.server, backlog, solved.lengths, bursts.view)
+    first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
+    ttft = condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
     return QueueLatency(
         stable=True,
         ttft=ttft,
@@ -108,33 +132,36 @@ def _prompts_alone(offered: Offered) -> QueueLatency:
     )
 
 
-def _prompts_and_decodes(offered: Offered) -> QueueLatency:
-    solved, utilisation, stretch = _solvable(offered)
+def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
+    """Latencies where requests decode beside the prompts of others."""
+    utilisation = offered.utilisation
     if utilisation >= 1.0:
-        return unstable(offered.limit, utilisation)
+        return unstable_latency(offered.limit, utilisation)
+    solved = _solvable_load(offered)
     state = running_state(solved)
-    backlogs = _backlogs_met(solved, state)
-    parts = [first_token_times(solved.server, b, solved.lengths, state.spread.sight) for b in backlogs]
-    times, weights = (np.concatenate(pieces, axis=1) for pieces in zip(*parts, strict=True))
-    first_s = delayed(binned_slice_means(times, weights, FIRST_EDGES) * stretch, _blocking(solved, state, utilisation))
+    backlogs = _backlogs_at_batches(solved, state)
+    met = [first_token_times(solved.server, backlog, solved.lengths, state.burstiness.view) for backlog in backlogs]
+    times, weights = (np.concatenate(pieces, axis=1) for pieces in zip(*met, strict=True))
+    first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
+    first_s = with_slot_wait(first_s, _blocking(solved, state, utilisation))
     gaps = solved.lengths.gaps
-    tpot, e2e, joint = decode_latencies(solved.lengths, first_s, *_gap_times_s(solved, state, state.noise, gaps))
-    one_gap_s, gap_mass = _gap_times_s(solved, state, state.noise.anywhere(), np.ones(1))
+    latencies = decode_latencies(solved.lengths, first_s, *_gap_times_s(solved, state, state.noise, gaps))
+    single_gap_s, gap_mass = _gap_times_s(solved, state, state.noise.anywhere(), np.ones(1))
     return QueueLatency(
         stable=True,
-        ttft=condensed(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
-        tpot=tpot,
-        e2e=e2e,
-        itl=condensed(one_gap_s, gap_mass),
+        ttft=condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
+        tpot=latencies.tpot,
+        e2e=latencies.e2e,
+        itl=condensed_sample(single_gap_s, gap_mass),
         mean_running=state.distribution.mean,
         mean_step_s=_mean_step_s(state, backlogs),
         utilisation=utilisation,
         limit=offered.limit.limit,
-        joint=joint,
+        joint=latencies.joint,
     )
 
 
-def _backlogs_met(offered: Offered, state: RunningState) -> list[Backlog]:
+def _backlogs_at_batches(offered: OfferedLoad, state: RunningState) -> list[Backlog]:
     """Backlogs at two numbers running, one below and one above the mean, that stand for its distribution.
 
     While a long backlog lasts, the number running moves: the two are drawn together, and full steps are taken part of
@@ -145,40 +172,58 @@ def _backlogs_met(offered: Offered, state: RunningState) -> list[Backlog]:
     mean = min(distribution.mean, top)
     slow = offered.relaxation_steps(mean)
     spread = min(distribution.std * np.sqrt(memory / (memory + slow)), mean, top - mean)
-    stream = offered.tokens(state.spread.in_queue)
-    saturating = TOWARDS_SATURATION * slow / (slow + memory)
+    stream = offered.tokens(state.burstiness.in_queue)
+    saturation = SATURATION_WEIGHT * slow / (slow + memory)
     nodes = [mean - spread, mean + spread] if spread > NEGLIGIBLE_SPREAD * mean else [mean]
-    return [_met_backlog(offered, n, distribution.empty, saturating, stream) for n in nodes]
+    return [backlog_at_batch(offered, n, distribution.empty, saturation, stream) for n in nodes]
 
 
-def _met_backlog(offered: Offered, running: float, empty: float, saturating: float, stream: TokenArrivals) -> Backlog:
-    """Backlog at one number running; nothing decodes for the share `empty` of the time."""
-    full_running = running + max(offered.limit.running - running, 0.0) * saturating
-    if not offered.keeps_up(full_running):
-        full_running = running
-    idle, decoding = 0.0, running
-    if empty > 0.0:
-        decoding = max(running / max(1.0 - empty, TINY), TINY)
-        pause_s = 1.0 / stream.rate_per_s
-        odds = step_duration_s(offered.server, decoding, 0.0) / pause_s * empty / max(1.0 - empty, TINY)
-        idle = odds / (1.0 + odds)
-    return solve_backlog(offered.server, offered.regime(running, full_running, decoding, idle), stream, FINE_CELLS)
+def backlog_at_batch(
+    load: OfferedLoad, batch: float, p_no_decode: float, saturation: float, prompts: TokenArrivals
+) -> Backlog:
+    """Stationary prompt backlog while `batch` sequences decode.
+
+    Given that something decodes the batch is n / (1 - p0). An empty server waits for an arrival with odds
+    (step / mean gap) * p0 / (1 - p0).
+
+    Args:
+        load: the server and what is offered to it.
+        batch: mean number of decoding sequences, n.
+        p_no_decode: probability p0 that nothing decodes, in [0, 1).
+        saturation: s in [0, 1]; a full step runs n + s (n_sat - n) sequences, n_sat those at the largest stable rate
+            (n alone where full steps would not keep up otherwise).
+        prompts: the stream of prompt tokens.
+
+    Returns:
+        The backlog [tokens] at the starts of steps, at the resolution for latencies.
+    """
+    full_batch = batch + max(load.limit.running - batch, 0.0) * saturation
+    if not load.keeps_up(full_batch):
+        full_batch = batch
+    p_idle, decoding = 0.0, batch
+    if p_no_decode > 0.0:
+        p_decode = max(1.0 - p_no_decode, SMALLEST_SHARE)
+        decoding = max(batch / p_decode, SMALLEST_SHARE)
+        mean_gap_s = 1.0 / prompts.rate_per_s
+        odds = step_duration_s(load.server, decoding, 0.0) / mean_gap_s * p_no_decode / p_decode
+        p_idle = odds / (1.0 + odds)
+    return solve_backlog(load.server, load.regime(batch, full_batch, decoding, p_idle), prompts, FINE_CELLS)
 
 
-def _slot_work(offered: Offered) -> SlotWork:
+def _slot_work(offered: OfferedLoad) -> SlotWork:
     """Variability of the completions of a server whose slots are all taken.
 
     They fluctuate as the slots' own cycles (SCV of the gaps) and as the prompts that lengthen the steps (SCV of the
     prompts), each in proportion to its share of the step time, squared.
     """
-    distribution, limit = offered.lengths, offered.limit
+    lengths, limit = offered.lengths, offered.limit
     decoding = step_duration_s(offered.server, limit.running, 0.0) / limit.step_s
-    cycle = distribution.mean_gaps / (distribution.mean_gaps + limit.prefill_steps)
-    shared = distribution.prompt_scv * (1.0 - decoding) ** 2
-    return SlotWork(offered.server.max_running, distribution.gaps_scv * (cycle * decoding) ** 2, shared)
+    cycle = lengths.mean_gaps / (lengths.mean_gaps + limit.prefill_steps)
+    shared = lengths.prompt_scv * (1.0 - decoding) ** 2
+    return SlotWork(offered.server.max_running, lengths.gaps_scv * (cycle * decoding) ** 2, shared)
 
 
-def _blocking(offered: Offered, state: RunningState, utilisation: float) -> Blocking:
+def _blocking(offered: OfferedLoad, state: RunningState, utilisation: float) -> Blocking:
     """Wait for a slot where slots give out first."""
     if state.distribution.blocked < NEGLIGIBLE or offered.limit.limit != RUNNING:
         return Blocking(0.0, 0.0)
@@ -188,13 +233,13 @@ def _blocking(offered: Offered, state: RunningState, utilisation: float) -> Bloc
 
 
 def _gap_times_s(
-    offered: Offered, state: RunningState, noise: GapNoise, gaps: FloatArray
+    offered: OfferedLoad, state: RunningState, noise: GapNoise, gaps: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points)."""
     counts, distribution = offered.counts, state.distribution
     seen = np.interp(counts + 1.0, counts, state.step_means_s)
     alone = np.minimum(offered.decode_steps_s, seen)
-    slow, floor = (sorted_slice_means(one, distribution.probabilities, SLOW_EDGES) for one in (seen, alone))
+    slow, floor = (sorted_slice_means(curve, distribution.probabilities, SLOW_EDGES) for curve in (seen, alone))
     longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
     return token_gap_times(gaps, noise, slow, floor, memory, longest)
@@ -203,6 +248,6 @@ def _gap_times_s(
 def _mean_step_s(state: RunningState, backlogs: list[Backlog]) -> float:
     """Mean duration of a busy step [s]; where the server is often empty, steps with nothing but prompts count too."""
     if state.distribution.empty > OFTEN_EMPTY:
-        return float(np.mean([b.mean_step_s for b in backlogs]))
+        return float(np.mean([backlog.mean_step_s for backlog in backlogs]))
     running = state.distribution.probabilities[1:]
     return float(running.sum() / (running / state.step_means_s[1:]).sum())

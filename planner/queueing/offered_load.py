@@ -1,4 +1,4 @@
-"""One server and the load offered to it: the scales every part of the theory needs."""
+"""One server and the load offered to it: the scales that every part of the theory needs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from functools import cached_property
 
 import numpy as np
 
+from planner.core import FloatArray
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import RUNNING, FluidLimit
-from planner.queueing.first_token import Sight, own_steps_s
-from planner.queueing.lengths import LengthDistribution
-from planner.queueing.renewal import companions, index_of_dispersion
-from planner.queueing.steps import step_duration_s, step_durations_s
-from planner.queueing.types import BatchServer, FloatArray
-from planner.workload import ArrivalProcess
+from planner.queueing.first_token import ArrivalView, own_steps_s
+from planner.queueing.renewal import excess_arrivals, index_of_dispersion
+from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
+from planner.workload import ArrivalProcess, CondensedLengths
 
 FLUID_POINTS = 64
+"""Step times tried for the fluid estimate. A choice: resolution against time."""
+FLUID_CEILING = 0.98
+"""Share of the number running at the largest stable rate that the fluid estimate may reach. A choice."""
 SEARCH_MARGIN = 1.6
-"""The number running is followed up to this multiple of its value at the largest stable rate."""
+"""The number running is followed up to this multiple of its value at the largest stable rate. A choice."""
+EXTRA_COUNTS = 20.0
+"""Numbers running followed beyond that, for servers of few slots. A choice."""
 
 
 @dataclass(frozen=True)
-class Offered:
+class OfferedLoad:
     """One server at one stable rate.
 
     Attributes:
@@ -34,13 +38,18 @@ class Offered:
 
     server: BatchServer
     arrivals: ArrivalProcess
-    lengths: LengthDistribution
+    lengths: CondensedLengths
     limit: FluidLimit
 
     @property
     def rate_per_s(self) -> float:
         """Requests [1/s]."""
         return self.arrivals.rate_per_s
+
+    @property
+    def utilisation(self) -> float:
+        """Offered over largest stable rate."""
+        return self.rate_per_s / self.limit.rate_per_s
 
     @property
     def token_rate_per_s(self) -> float:
@@ -71,7 +80,7 @@ class Offered:
 
         Where slots give out first, state i has i slots taken, of which the share d decodes; elsewhere d = 1.
         """
-        most = SEARCH_MARGIN * self.limit.running + 20.0
+        most = SEARCH_MARGIN * self.limit.running + EXTRA_COUNTS
         if self.limit.limit != RUNNING:
             return np.arange(float(int(min(self.slots, most)) + 1))
         taken = max(1, int(min(self.server.max_running, self.server.max_batched_tokens - 1.0)))
@@ -90,7 +99,7 @@ class Offered:
     @property
     def _chunks(self) -> FloatArray:
         few = max(self.server.max_running * self.lengths.mean_prompt, 1.0)
-        return np.clip(self.budget - self.counts, 1.0, few)
+        return np.clip(self.max_batched_tokens - self.counts, 1.0, few)
 
     @cached_property
     def critical(self) -> float:
@@ -101,13 +110,13 @@ class Offered:
         return float(np.interp(0.0, -spare, self.counts))
 
     @property
-    def budget(self) -> float:
+    def max_batched_tokens(self) -> float:
         """Tokens of a full step."""
         return float(self.server.max_batched_tokens)
 
     def chunk(self, running: float) -> float:
         """Prompt tokens of a full step beside `running` decodes; few slots let in few prompts at once."""
-        return max(min(self.budget - running, self.server.max_running * self.lengths.mean_prompt), 1.0)
+        return max(min(self.max_batched_tokens - running, self.server.max_running * self.lengths.mean_prompt), 1.0)
 
     @cached_property
     def own_s(self) -> FloatArray:
@@ -122,13 +131,13 @@ class Offered:
         A lower bound: step times are convex in the prompt tokens.
         """
         times = np.geomspace(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
-        running = np.minimum(self.gap_rate_per_s * times, 0.98 * self.limit.running)
-        tokens = np.minimum(self.token_rate_per_s * times, self.budget - running)
+        running = np.minimum(self.gap_rate_per_s * times, FLUID_CEILING * self.limit.running)
+        tokens = np.minimum(self.token_rate_per_s * times, self.max_batched_tokens - running)
         excess = step_durations_s(self.server, running, tokens) - times
         above = int(np.flatnonzero(excess <= 0.0)[0]) if excess[-1] <= 0.0 else times.size - 1
         low = max(above - 1, 0)
         step_s = float(np.interp(0.0, -excess[[low, above]], times[[low, above]]))
-        return min(self.gap_rate_per_s * step_s, 0.98 * self.limit.running), step_s
+        return min(self.gap_rate_per_s * step_s, FLUID_CEILING * self.limit.running), step_s
 
     def relaxation_steps(self, running: float) -> float:
         """Steps in which a backlog is forgotten, variance per step / drift^2 of the walk of full steps."""
@@ -170,44 +179,60 @@ class Burstiness:
     Attributes:
         in_step: index of dispersion for step times.
         in_queue: index of dispersion for waiting.
-        sight: how an arrival's view differs from a random instant's.
+        view: how an arrival's view differs from a random instant's.
     """
 
     in_step: float
     in_queue: float
-    sight: Sight
+    view: ArrivalView
 
 
-def burstiness(offered: Offered, running: float, step_s: float) -> Burstiness:
-    """Burstiness of an offered load at a number running and a step time [s].
+def burstiness(offered: OfferedLoad, running: float, step_s: float) -> Burstiness:
+    """Dispersion of the arrival counts at the time scales of steps and of waiting, and what an arrival sees.
 
-    A queue feels the dispersion over the time it remembers; a single step that over one step, or over the queue's
-    memory where that is larger. A regular stream (SCV < 1) keeps its distance: a request finds fewer others than a
-    random instant has.
+    What counts for waiting is the dispersion over the time that the queue remembers; for a single step, that over one
+    step, or over the queue's memory where that is larger. A regular stream (SCV < 1) keeps its distance: a request
+    finds fewer others than there are at a random instant.
+
+    Args:
+        offered: the server and what is offered to it.
+        running: number running.
+        step_s: mean step [s].
+
+    Returns:
+        Indices of dispersion [-] and the view of an arriving request.
+
+    Source: time scale of a queue in heavy traffic, as in Whitt and You, Operations Research 66(1) (2018).
     """
     scv = offered.arrivals.scv
     window = offered.window(running, step_s)
     in_queue = index_of_dispersion(window, scv)
     in_step = max(in_queue, index_of_dispersion(offered.rate_per_s * step_s, scv))
     if scv >= 1.0:
-        return Burstiness(in_step, in_queue, Sight(offered.rate_per_s, scv))
-    short, full = _thinning(offered, running, step_s)
-    return Burstiness(in_step, in_queue, Sight(offered.rate_per_s, scv, short, full, (1.0 - in_queue) / 2.0))
+        return Burstiness(in_step, in_queue, ArrivalView(offered.rate_per_s, scv))
+    view = ArrivalView(
+        offered.rate_per_s,
+        scv,
+        thinning=_thinning(offered, running, step_s, long=False),
+        full_thinning=_thinning(offered, running, step_s, long=True),
+        missing_prompts=(1.0 - in_queue) / 2.0,
+    )
+    return Burstiness(in_step, in_queue, view)
 
 
-def _thinning(offered: Offered, running: float, step_s: float) -> tuple[float, float]:
-    """Share of the steps with prompts, not full and full, that is left when a request of a regular stream arrives.
+def _thinning(offered: OfferedLoad, running: float, step_s: float, *, long: bool) -> float:
+    """Share of steps with prompts that is left when a request of a regular stream arrives: of full steps, or of others.
 
     While a prompt is around for x mean gaps, M(x) arrive instead of x. Steps that are not full belong to prompts of
-    one step, full ones to longer prompts, each for as long as it is around.
+    one step, full ones to `long` prompts, each for as long as it is around. Where there are no prompts of the kind,
+    those of the other kind stand for them.
     """
-    chunk, own_s = offered.chunk(running), offered.own_s
+    own_s = offered.own_s
     windows = offered.rate_per_s * (step_s + own_s) * (1.0 + offered.relaxation_steps(running))
-    kept = np.clip(1.0 + companions(windows, offered.arrivals.scv) / windows, 0.0, 1.0)
+    kept = np.clip(1.0 + excess_arrivals(windows, offered.arrivals.scv) / windows, 0.0, 1.0)
     spent = offered.lengths.group_weights * own_s
-    long = offered.lengths.groups > chunk
-    shares = [float(kept[part] @ spent[part] / spent[part].sum()) if part.any() else None for part in (~long, long)]
-    short = shares[0] if shares[0] is not None else shares[1]
-    full = shares[1] if shares[1] is not None else short
-    assert short is not None and full is not None
-    return short, full
+    fills_steps = offered.lengths.groups > offered.chunk(running)
+    prompts = fills_steps if long else ~fills_steps
+    if not prompts.any():
+        prompts = ~prompts
+    return float(kept[prompts] @ spent[prompts] / spent[prompts].sum())

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from planner.core import InputError
-from planner.queueing.types import FloatArray
-from planner.workload import SharedPrefixes, TokenLengths
+from planner.core import FloatArray, InputError
+from planner.workload import TokenLengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +47,21 @@ def lru_hits(
 ) -> PrefixHits:
     """Hits of one least-recently-used cache by Che's approximation.
 
+    Where everything fits the only misses are first requests, which a stationary distribution does not see: all hit.
+
     Args:
         rates_per_s: requests of each group [1/s], Poisson, shape (groups,).
         blocks: of each group's prefix, shape (groups,) or one number for all.
         capacity_blocks: of the cache; 0 or less hits nothing.
         passing_blocks_per_s: blocks written to the same cache that are never asked for again [1/s].
 
-    Where everything fits the only misses are first requests, which a stationary distribution does not see: all hit.
-    Raises InputError when a rate or a size is negative.
+    Returns:
+        Hit probability of each group, of a random request, and the lifetime T [s].
+
+    Raises:
+        InputError: when a rate or a size is negative.
+
+    Source: Che, Tung and Wang (2002), eqs. 3-4.
 
     >>> lru_hits([1.0, 1.0], 10, 10).by_group.round(4).tolist()  # 1 - exp(-T) = 1/2 by symmetry
     [0.5, 0.5]
@@ -86,42 +92,6 @@ def lru_hits(
     return PrefixHits(hits, float(hits @ rates / rates.sum()), lifetime_s)
 
 
-def prefix_hits(
-    prefixes: SharedPrefixes,
-    rate_per_s: float,
-    capacity_blocks: float,
-    block_tokens: int,
-    replicas: int = 1,
-    affinity: bool = False,
-    passing_blocks_per_s: float = 0.0,
-) -> PrefixHits:
-    """Hits of the prefixes of one request class in the caches of a pool.
-
-    Without affinity every replica sees every group, at 1 / replicas of its rate, and keeps copies of the same prefixes.
-    With it a group goes to one replica (group k to replica k mod c), so that the pool's cache is as large as all
-    together.
-
-    Args:
-        prefixes: their length, number and popularity.
-        rate_per_s: requests of the class at the pool [1/s].
-        capacity_blocks: of the cache of one replica that is free for prefixes.
-        block_tokens: of a KV block; only whole blocks are shared.
-        replicas: of the pool.
-        affinity: each prefix has its replica.
-        passing_blocks_per_s: at the pool, blocks written that are never asked for again [1/s].
-
-    `by_group` is in the order of popularity. Raises InputError when a number is out of range.
-
-    >>> many = SharedPrefixes(tokens=1600, groups=4)
-    >>> [round(prefix_hits(many, 1.0, 100, 16, replicas=4, affinity=a).overall, 2) for a in (False, True)]
-    [0.25, 1.0]
-    """
-    if replicas < 1 or block_tokens < 1 or not rate_per_s > 0.0:
-        raise InputError("replicas, block_tokens, rate_per_s", (replicas, block_tokens, rate_per_s), "must be > 0")
-    rates, blocks = prefixes.popularity * rate_per_s, float(prefixes.tokens // block_tokens)
-    return pool_hits(rates, np.full(rates.size, blocks), capacity_blocks, replicas, affinity, passing_blocks_per_s)
-
-
 def pool_hits(
     rates_per_s: FloatArray,
     blocks: FloatArray,
@@ -130,28 +100,55 @@ def pool_hits(
     affinity: bool = False,
     passing_blocks_per_s: float = 0.0,
 ) -> PrefixHits:
-    """Hits of prefixes of any rates [1/s] and sizes [blocks], each shape (groups,), in the caches of a pool.
+    """Hits of prefixes of any rates and sizes in the caches of a pool.
 
-    The other arguments, and the result, are those of `prefix_hits`.
+    Without affinity every replica sees every group, at 1 / replicas of its rate, and keeps copies of the same prefixes.
+    With it a group goes to one replica (group k to replica k mod c), so that the pool's cache is as large as all
+    together.
+
+    Args:
+        rates_per_s: requests of each group at the pool [1/s], Poisson, shape (groups,).
+        blocks: of each group's prefix, shape (groups,).
+        capacity_blocks: of the cache of one replica that is free for prefixes.
+        replicas: of the pool.
+        affinity: each prefix has its replica.
+        passing_blocks_per_s: at the pool, blocks written that are never asked for again [1/s].
+
+    Returns:
+        Hit probability of each group, of a random request, and the shortest lifetime T [s].
+
+    >>> rates, blocks = np.full(4, 0.25), np.full(4, 100.0)
+    >>> [round(pool_hits(rates, blocks, 100, replicas=4, affinity=a).overall, 2) for a in (False, True)]
+    [0.25, 1.0]
     """
     if not affinity or replicas == 1:
         return lru_hits(rates_per_s / replicas, blocks, capacity_blocks, passing_blocks_per_s / replicas)
-    found, times, total = np.zeros(rates_per_s.size), [], float(rates_per_s.sum())
+    by_group, lifetimes_s, total = np.zeros(rates_per_s.size), [], float(rates_per_s.sum())
     for replica in range(min(replicas, rates_per_s.size)):
         mine = slice(replica, None, replicas)
         passing = passing_blocks_per_s * float(rates_per_s[mine].sum()) / total
-        here = lru_hits(rates_per_s[mine], blocks[mine], capacity_blocks, passing)
-        found[mine] = here.by_group
-        times.append(here.lifetime_s)
-    return PrefixHits(found, float(found @ rates_per_s) / total, float(min(times)))
+        hits = lru_hits(rates_per_s[mine], blocks[mine], capacity_blocks, passing)
+        by_group[mine] = hits.by_group
+        lifetimes_s.append(hits.lifetime_s)
+    return PrefixHits(by_group, float(by_group @ rates_per_s) / total, float(min(lifetimes_s)))
 
 
 def cached_tokens(input_tokens: ArrayLike, prefix_tokens: int, block_tokens: int) -> FloatArray:
     """Tokens of a prompt found in the cache on a hit: whole blocks of the prefix, and never the whole prompt.
 
     min(floor(min(input, prefix) / block), floor((input - 1) / block)) * block: the last token is always computed, as
-    its output is what comes next. Source: vLLM, docs/design/prefix_caching (only full blocks are cached; the last token
-    is recomputed when all of a prompt hits).
+    its output is what comes next.
+
+    Args:
+        input_tokens: of each prompt, any shape [tokens].
+        prefix_tokens: of the shared prefix [tokens].
+        block_tokens: of a KV block [tokens].
+
+    Returns:
+        Shape of `input_tokens` [tokens].
+
+    Source: vLLM, docs/design/prefix_caching (only full blocks are cached; the last token is recomputed when all of a
+    prompt hits).
 
     >>> cached_tokens([100, 32, 40], 32, 16).tolist()
     [32.0, 16.0, 32.0]
@@ -161,7 +158,9 @@ def cached_tokens(input_tokens: ArrayLike, prefix_tokens: int, block_tokens: int
     return np.asarray(np.minimum(shared, np.floor((tokens - 1.0) / block_tokens)) * block_tokens)
 
 
-def uncached(lengths: TokenLengths, prefix_tokens: int, hit_probability: float, block_tokens: int) -> TokenLengths:
+def uncached_lengths(
+    lengths: TokenLengths, prefix_tokens: int, hit_probability: float, block_tokens: int
+) -> TokenLengths:
     """Lengths with the prompt tokens that are left to compute: each cell splits into hits and misses.
 
     Outputs and their correlation with inputs are kept, and so is the number of output tokens. What attention reads is
@@ -169,11 +168,17 @@ def uncached(lengths: TokenLengths, prefix_tokens: int, hit_probability: float, 
 
     Args:
         lengths: joint input and output tokens.
-        prefix_tokens: shared at the start of each prompt.
+        prefix_tokens: shared at the start of each prompt [tokens].
         hit_probability: that a request finds them, in [0, 1].
-        block_tokens: of a KV block.
+        block_tokens: of a KV block [tokens].
 
-    >>> half = uncached(TokenLengths.constant(100, 10), 32, 0.5, 16)
+    Returns:
+        Joint distribution of the tokens to compute and the output tokens.
+
+    Raises:
+        InputError: when `hit_probability` is not in [0, 1].
+
+    >>> half = uncached_lengths(TokenLengths.constant(100, 10), 32, 0.5, 16)
     >>> half.input_tokens, half.mean_input, half.mean_output
     ((100, 68), 84.0, 10.0)
     """
@@ -191,13 +196,3 @@ def uncached(lengths: TokenLengths, prefix_tokens: int, hit_probability: float, 
         np.concatenate([mass * (1.0 - hit_probability), mass * hit_probability]),
         source=lengths.source,
     )
-
-
-def token_hit_share(lengths: TokenLengths, prefix_tokens: int, hit_probability: float, block_tokens: int) -> float:
-    """Share of all input tokens that is found in the cache: hit probability * E[cached] / E[input].
-
-    >>> token_hit_share(TokenLengths.constant(100, 10), 32, 0.5, 16)
-    0.16
-    """
-    cached = cached_tokens(lengths.inputs, prefix_tokens, block_tokens)
-    return hit_probability * float(cached @ lengths.probabilities) / lengths.mean_input

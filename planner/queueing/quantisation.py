@@ -1,30 +1,22 @@
-"""Weighted samples summed up by the means of their probability slices: the common currency of the queueing theory."""
+"""Weighted samples condensed to the means of probability slices: how the theory passes distributions on."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from planner.queueing.types import FloatArray
-
-
-def tail_edges(slices: int) -> FloatArray:
-    """Edges of `slices` probability slices that get finer towards 1, shape (slices + 1,).
-
-    >>> tail_edges(2).tolist()
-    [0.0, 0.75, 1.0]
-    """
-    return np.asarray(1.0 - np.linspace(1.0, 0.0, slices + 1) ** 2)
+from planner.core import FloatArray
 
 
 def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
     """Mean of each probability slice of weighted samples along the last axis.
 
     Args:
-        values: shape (..., n).
+        values: the samples, shape (..., n).
         weights: >= 0, broadcastable to `values`, with a positive sum.
-        edges: slice edges in [0, 1], shape (slices + 1,).
+        edges: cumulative probabilities at which the slices begin and end, from 0 to 1, shape (slices + 1,).
 
-    Returns shape (..., slices). The means weighted with the slices' masses give the mean of the sample.
+    Returns:
+        Shape (..., slices), in the unit of `values`. Weighted with the slices' masses they give the mean of the sample.
 
     >>> slice_means(np.array([3.0, 1.0, 2.0, 4.0]), np.ones(4), np.array([0.0, 0.5, 1.0])).tolist()
     [1.5, 3.5]
@@ -35,9 +27,17 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> F
 
 
 def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
-    """`slice_means` of samples already sorted along the last axis; `values` broadcasts to `weights`.
+    """`slice_means` of samples already sorted along the last axis.
 
     All rows are laid end to end, each of mass 1, so that one running sum and one interpolation serve them all.
+
+    Args:
+        values: rising along the last axis, broadcastable to `weights`.
+        weights: >= 0, with a positive sum in every row, shape (..., n).
+        edges: of the slices, from 0 to 1, shape (slices + 1,).
+
+    Returns:
+        Shape (..., slices), in the unit of `values`.
     """
     rows = weights.reshape(-1, weights.shape[-1])
     mass = rows / rows.sum(axis=1, keepdims=True)
@@ -52,9 +52,18 @@ def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
 
 
 def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, bins: int = 512) -> FloatArray:
-    """`slice_means` of many positive samples, shape (rows, n), after sorting them into bins of constant ratio.
+    """`slice_means` of many positive samples, after sorting them into bins of constant ratio.
 
     A bin is known by its mean, so that means are exact and slices are off by less than a bin.
+
+    Args:
+        values: > 0, shape (rows, n).
+        weights: >= 0, shape (rows, n).
+        edges: of the slices, from 0 to 1, shape (slices + 1,).
+        bins: between the smallest and the largest value.
+
+    Returns:
+        Shape (rows, slices), in the unit of `values`.
     """
     size = values.shape[0]
     low, high = float(values.min()), float(values.max())

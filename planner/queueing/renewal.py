@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammainc, gammaincc
 
-from planner.queueing.types import FloatArray
+from planner.core import FloatArray
 from planner.workload import ArrivalProcess
 
 SMALLEST_SCV = 0.02
-"""Counts of a process more regular than this oscillate with the window; they are replaced by those of this SCV."""
+"""Counts of more regular processes oscillate with the window; those of this SCV are taken instead. A choice."""
 LARGEST_WINDOW = 30.0
 """Mean arrivals in a window from which on the asymptotic forms hold."""
 QUADRATURE_POINTS = 480
+"""Windows at which the renewal function is tabulated."""
 
 
-def per_server(arrivals: ArrivalProcess, replicas: int) -> ArrivalProcess:
+def round_robin_share(arrivals: ArrivalProcess, replicas: int) -> ArrivalProcess:
     """What one of `replicas` servers sees behind a round-robin router: every c-th arrival.
 
     The gap is a sum of c independent gaps: rate / c and SCV / c. Exact; a Gamma gap stays a Gamma gap.
 
-    >>> one = per_server(ArrivalProcess(rate_per_s=8.0, scv=1.0), 4)
-    >>> one.rate_per_s, one.scv
+    Args:
+        arrivals: at the router.
+        replicas: servers, c.
+
+    Returns:
+        Arrivals at one server.
+
+    >>> share = round_robin_share(ArrivalProcess(rate_per_s=8.0, scv=1.0), 4)
+    >>> share.rate_per_s, share.scv
     (2.0, 0.25)
     """
     return ArrivalProcess(rate_per_s=arrivals.rate_per_s / replicas, scv=arrivals.scv / replicas)
 
 
-def arrivals_before(window: float, scv: float) -> float:
-    """Mean number of arrivals within the window [mean gaps] just before an arrival (the renewal function).
-
-    M(x) = sum_j P(j, x / scv; Gamma(j / scv)); equals x for a Poisson process, less for a regular one, more for a
-    bursty one; tends to x + (scv - 1) / 2. Source: Cox, Renewal Theory (1962), chapter 4.
-
-    >>> arrivals_before(3.0, 1.0)
-    3.0
-    >>> round(arrivals_before(2.0, 0.5), 4)  # Erlang-2: x - 1/4 + exp(-4 x) / 4
-    1.7501
-    """
-    return window + float(companions(np.array([window]), scv)[0])
-
-
-def nobody_before(windows: FloatArray, scv: float) -> FloatArray:
-    """Probability that the window [mean gaps] before (or after) an arrival holds no other, shape of `windows`.
+def empty_window_probability(windows: FloatArray, scv: float) -> FloatArray:
+    """Probability that the window before (or after) an arrival holds no other.
 
     That a gap is longer: P(Gamma(1/scv) > x/scv).
 
-    >>> round(float(nobody_before(np.array([2.0]), 1.0)[0]), 6)  # exp(-2)
+    Args:
+        windows: x [mean gaps], any shape.
+        scv: of the gaps.
+
+    Returns:
+        Probabilities, shape of `windows`.
+
+    >>> round(float(empty_window_probability(np.array([2.0]), 1.0)[0]), 6)  # exp(-2)
     0.135335
     """
     scv = max(scv, SMALLEST_SCV)
@@ -56,9 +58,16 @@ def nobody_before(windows: FloatArray, scv: float) -> FloatArray:
 
 
 def count_moments(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of the arrivals within windows [mean gaps] before an arrival, each of the windows' shape.
+    """Mean and variance of the arrivals within windows before an arrival.
 
     P(N >= k) = P(Gamma(k/scv) <= x/scv), summed over k and over (2 k - 1).
+
+    Args:
+        windows: x [mean gaps], shape (n,).
+        scv: of the gaps.
+
+    Returns:
+        Mean and variance, each shape (n,).
 
     >>> mean, variance = count_moments(np.array([2.0]), 1.0)
     >>> round(float(mean[0]), 6), round(float(variance[0]), 6)  # Poisson
@@ -71,21 +80,44 @@ def count_moments(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArr
     return mean, np.maximum((2.0 * counts - 1.0) @ reached - mean**2, 0.0)
 
 
-def companions(windows: FloatArray, scv: float) -> FloatArray:
-    """Arrivals by which a window [mean gaps] that begins (or ends) with an arrival has more than one at random.
+def excess_arrivals(windows: FloatArray, scv: float) -> FloatArray:
+    """Arrivals by which a window that begins (or ends) with an arrival has more than one at random: M(x) - x.
 
-    M(x) - x, shape of `windows`; 0 for Poisson, negative for regular arrivals, tends to (scv - 1) / 2.
+    0 for Poisson, negative for regular arrivals, tends to (scv - 1) / 2. The renewal function is
+    M(x) = sum_j P(Gamma(j/scv) <= x/scv).
+
+    Args:
+        windows: x [mean gaps], any shape.
+        scv: of the gaps.
+
+    Returns:
+        Shape of `windows`.
+
+    Source: Cox, Renewal Theory (1962), chapter 4.
+
+    >>> round(float(excess_arrivals(np.array([2.0]), 0.5)[0]), 4)  # Erlang-2: -1/4 + exp(-4 x) / 4
+    -0.2499
     """
     if scv == 1.0:
         return np.zeros_like(windows)
-    points, excess, _ = _excess(max(scv, SMALLEST_SCV))
-    return np.interp(windows, points, excess, right=(max(scv, SMALLEST_SCV) - 1.0) / 2.0)
+    scv = max(scv, SMALLEST_SCV)
+    table = _renewal_table(scv)
+    return np.asarray(np.interp(windows, table.windows, table.excess, right=(scv - 1.0) / 2.0))
 
 
 def index_of_dispersion(window: float, scv: float) -> float:
-    """Variance over mean of the arrivals in a window [mean gaps] placed at random: 1 for Poisson, tends to the SCV.
+    """Variance over mean of the arrivals in a window placed at random: 1 for Poisson, tends to the SCV.
 
-    Var N(x) = x + 2 int_0^x (M(s) - s) ds with the renewal function M. Source: Cox, Renewal Theory (1962), chapter 4.
+    Var N(x) = x + 2 int_0^x (M(s) - s) ds with the renewal function M.
+
+    Args:
+        window: x [mean gaps].
+        scv: of the gaps.
+
+    Returns:
+        The index; 1 for an empty window.
+
+    Source: Cox, Renewal Theory (1962), chapter 4.
 
     >>> index_of_dispersion(5.0, 1.0)
     1.0
@@ -95,17 +127,31 @@ def index_of_dispersion(window: float, scv: float) -> float:
     if scv == 1.0 or window <= 0.0:
         return 1.0
     scv = max(scv, SMALLEST_SCV)
-    points, _, integral = _excess(scv)
+    table = _renewal_table(scv)
     beyond = max(window - LARGEST_WINDOW, 0.0) * (scv - 1.0) / 2.0
-    return 1.0 + 2.0 * (float(np.interp(window, points, integral)) + beyond) / window
+    return 1.0 + 2.0 * (float(np.interp(window, table.windows, table.integral)) + beyond) / window
+
+
+@dataclass(frozen=True, eq=False)
+class _RenewalTable:
+    """The renewal function M of one SCV; all of shape (QUADRATURE_POINTS + 1,).
+
+    Attributes:
+        windows: x [mean gaps].
+        excess: M(x) - x.
+        integral: of the excess from 0 to x.
+    """
+
+    windows: FloatArray
+    excess: FloatArray
+    integral: FloatArray
 
 
 @lru_cache(maxsize=256)
-def _excess(scv: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Windows x, M(x) - x and its integral from 0 to x, each shape (QUADRATURE_POINTS + 1,)."""
+def _renewal_table(scv: float) -> _RenewalTable:
     points = LARGEST_WINDOW * np.linspace(0.0, 1.0, QUADRATURE_POINTS + 1) ** 3
     last = LARGEST_WINDOW + 12.0 * np.sqrt(max(LARGEST_WINDOW * scv, 1.0)) + 12.0 * max(scv, 1.0)
     shapes = np.arange(1, int(last) + 1) / scv
     excess = gammainc(shapes[:, None], points[None, :] / scv).sum(axis=0) - points
     steps = np.diff(points) * (excess[1:] + excess[:-1]) / 2.0
-    return points, excess, np.concatenate([[0.0], np.cumsum(steps)])
+    return _RenewalTable(points, excess, np.concatenate([[0.0], np.cumsum(steps)]))

@@ -11,22 +11,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtri
 
+from planner.core import FloatArray
 from planner.queueing.backlog import Backlog
-from planner.queueing.quantisation import sorted_slice_means, tail_edges
-from planner.queueing.renewal import companions
-from planner.queueing.types import FloatArray
+from planner.queueing.quantisation import sorted_slice_means
+from planner.queueing.renewal import excess_arrivals
+from planner.workload import tail_edges
 
 NOISE_EDGES = tail_edges(16)
+"""Slices of the fast fluctuation of a mean of steps: the noise points. A choice of resolution."""
 LEVELS = 5
 """Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own distribution."""
 SHAPE_CELLS = 256
+"""Lattice cells of the distribution of a mean of steps. A choice of resolution."""
 LEAST_SHARE = 1e-6
+"""Guards divisions: least prompt time as a share of the step, least relative variance of what prompts add."""
 SHORTEST_S = 1e-15
 """Guards a division by a time of 0 [s]."""
 LARGEST_SKEWNESS = 2.0
-"""Above it the gamma approximation of a mean is worse than the distribution of a mean of 16."""
+"""Above it the gamma approximation of a mean is worse than the distribution of a mean of 16. A choice."""
 LARGEST_FEEDBACK = 0.9
-"""Bound on lambda E[K] dT/dn, by which the memory of the number running is lengthened."""
+"""Bound on lambda E[K] dT/dn, the feedback that lengthens the memory of the number running. A choice."""
+
+LARGEST_PROMPT_LOAD = 0.98
+"""Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Followers:
         if self.scv >= 1.0:
             return 1.0
         windows = self.rate_per_s * self.first_s
-        lacking = float(self.weights @ companions(windows, self.scv)) / float(self.weights @ windows)
+        lacking = float(self.weights @ excess_arrivals(windows, self.scv)) / float(self.weights @ windows)
         return min(1.0, 1.0 + lacking)
 
     def surplus(self, spans_s: FloatArray) -> FloatArray:
@@ -62,7 +69,7 @@ class Followers:
             return np.zeros_like(spans_s)
         first = self.rate_per_s * self.first_s
         ends = first + self.rate_per_s * np.append(spans_s, 0.0)[:, None]
-        more = companions(ends, self.scv) @ self.weights
+        more = excess_arrivals(ends, self.scv) @ self.weights
         known = float(more[-1]) if self.scv < 1.0 else max(float(more[-1]), self.batched)
         return np.asarray(more[:-1] - known)
 
@@ -124,6 +131,12 @@ def token_elasticity(backlog: Backlog) -> float:
 
     With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
     dlnT / dln rate = rate f / (1 - rate f).
+
+    Args:
+        backlog: solved for the server at that number running.
+
+    Returns:
+        The elasticity, >= 0.
     """
     tokens = np.append(np.arange(backlog.below) * backlog.cell, backlog.below * backlog.cell)
     durations = backlog.step_durations_s
@@ -131,7 +144,7 @@ def token_elasticity(backlog: Backlog) -> float:
     slope[0], slope[-1] = 0.0, (durations[-1] - durations[0]) / tokens[-1]
     served = backlog.step_probabilities * tokens
     mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
-    load = min(backlog.arrivals.tokens_per_s * mean_slope, 0.98)
+    load = min(backlog.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
     return load / (1.0 - load)
 
 
@@ -146,6 +159,9 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
         token_variance_per_s: long-run variance of the tokens arriving, rate * (Var L + SCV E[L]^2) [tokens^2/s].
         mean_prompt: E[L] [tokens].
         followers: what arrives while a request decodes.
+
+    Returns:
+        Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
     """
     variance, mean = backlog.step_variance, backlog.mean_step_s
     per_token_s = token_elasticity(backlog) / backlog.arrivals.tokens_per_s
@@ -191,6 +207,9 @@ def token_gap_times(
         floor_s: step without prompts at these [s], shape (S,).
         memory_steps: steps over which the number running is remembered.
         longest_s: no step is longer [s].
+
+    Returns:
+        Times [s] and weights, each shape (gaps, points).
     """
     slow = slowly_varying_times(gaps, slow_s, memory_steps)
     floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)[:, :, None]
@@ -198,7 +217,7 @@ def token_gap_times(
     above = np.maximum(slow[:, :, None] + fast[:, None, :] - floor, 0.0)
     prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
     grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)[:, None, None]
-    above, share = with_companions(above, np.diff(NOISE_EDGES), grown)
+    above, share = size_biased_mixture(above, np.diff(NOISE_EDGES), grown)
     times = np.concatenate([floor + above, floor], axis=2)
     weights = np.concatenate(
         [share * np.minimum(grown, 1.0), np.broadcast_to(np.maximum(1.0 - grown, 0.0), floor.shape)], axis=2
@@ -206,11 +225,19 @@ def token_gap_times(
     return np.minimum(times, np.maximum(floor, longest_s)).reshape(gaps.size, -1), weights.reshape(gaps.size, -1)
 
 
-def with_companions(above: FloatArray, mass: FloatArray, grown: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What prompts add and its weights once its mean has grown by a factor above 1 because more prompts came.
+def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What prompts add to the steps, once its mean has grown by a factor above 1 because more prompts came.
 
     One more prompt (or cluster) than usual makes a Poisson sum X size-biased: weights X / E[X], mean E[X^2] / E[X]. A
     mixture with that distribution has the mean wanted; what it cannot reach is made up by stretching.
+
+    Args:
+        above: what prompts add [s], shape (gaps, slow points, noise points).
+        mass: of the noise points, shape (noise points,).
+        grown: factor on the mean, shape (gaps, 1, 1); 1 and less change nothing.
+
+    Returns:
+        What prompts add [s] and its weights, both of the shape of `above`.
     """
     relative = above / np.maximum(above @ mass, SHORTEST_S)[:, :, None]
     spread = np.maximum(relative**2 @ mass - 1.0, LEAST_SHARE)[:, :, None]
@@ -224,6 +251,11 @@ def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: flo
     """Mean step [s] over `gaps` steps where only the number running moves, shape (gaps, slow points).
 
     The deviations from the mean shrink as the mean of an exponentially forgetting process over that span does.
+
+    Args:
+        gaps: numbers of steps, shape (G,).
+        slow_s: mean step at equally likely numbers running [s], shape (S,).
+        memory_steps: steps over which the number running is remembered.
     """
     lasting = np.sqrt(_kept_variance(gaps / memory_steps))
     return np.asarray(slow_s.mean() + (slow_s - slow_s.mean())[None, :] * lasting[:, None])
@@ -296,6 +328,7 @@ def _shapes_of_means(durations: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def _standardised(shapes: FloatArray) -> FloatArray:
+    """Shifted and scaled to mean 0 and variance 1, row by row."""
     mass = np.diff(NOISE_EDGES)
     centred = shapes - (shapes @ mass)[:, None]
     return np.asarray(centred / np.sqrt(np.maximum(centred**2 @ mass, np.finfo(float).tiny))[:, None])

@@ -3,21 +3,41 @@
 `records` names every field of a plan once; the other modules turn records into what a person or a program reads.
 """
 
-from planner.report import comparison, explanation, glossary, html_page, json_documents, plan, terminal, what_if
+from planner.report import (
+    comparison,
+    explanation,
+    glossary,
+    html_page,
+    json_documents,
+    plan,
+    purchase_tables,
+    terminal,
+    what_if,
+)
 from planner.report.data_frames import frame, frames
 from planner.report.explanation import quantity
 from planner.report.html_page import csv_text, html, html_table
-from planner.report.json_documents import json_text, plain, plan_to_dict, require_writable, write_text
-from planner.report.performance import class_table, confidence_table
+from planner.report.json_documents import (
+    evaluation_to_dict,
+    json_text,
+    plain,
+    plan_to_dict,
+    require_writable,
+    write_text,
+)
+from planner.report.layout import Report
+from planner.report.performance import class_table, confidence_table, performance_report
 from planner.report.plan import ROUNDING, diagnosis, headline, markdown, planner_version, tables, token_distributions
 
 __all__ = [
     "ROUNDING",
+    "Report",
     "class_table",
     "comparison",
     "confidence_table",
     "csv_text",
     "diagnosis",
+    "evaluation_to_dict",
     "explanation",
     "frame",
     "frames",
@@ -29,10 +49,12 @@ __all__ = [
     "json_documents",
     "json_text",
     "markdown",
+    "performance_report",
     "plain",
     "plan",
     "plan_to_dict",
     "planner_version",
+    "purchase_tables",
     "quantity",
     "require_writable",
     "tables",

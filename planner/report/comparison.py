@@ -1,4 +1,4 @@
-"""A comparison of serving systems in words, tables, CSV and JSON records. Nothing is computed here."""
+"""A comparison of serving systems in words, tables, CSV and JSON records."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ import csv
 import dataclasses
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.core import Metric, Table, counted, duration, money, percent, significant, unit
+from planner.core import Metric, Table, duration, money, number_of, percent, significant, unit
+from planner.report.layout import Report
+from planner.report.performance import CLASS_COLUMNS, class_cells, interval_cell
 from planner.report.plan import planner_version
 from planner.report.records import (
     SCHEMA_VERSION,
     EvaluationDocument,
     PerformanceSummary,
     evaluation_document,
+    filled,
     performance_summary,
 )
 from planner.serving import Performance
-from planner.systems import SYSTEMS, Comparison, RatePoint, Row
+from planner.systems import SYSTEMS, Comparison, RatePoint, SystemRow, Variant
 from planner.workload import LatencyTarget, Slo
 
 PERCENTILES = (0.5, 0.9, 0.99)
+"""Columns of the latency tables and of the CSV, for each source."""
 SOURCES = ("predicted", "simulated")
+"""Attributes of a compared row that hold a performance, in the order they are shown."""
 
 
 @dataclass(frozen=True)
@@ -84,29 +90,26 @@ def comparison_document(comparison: Comparison) -> ComparisonDocument:
     )
 
 
-def _row_document(row: Row, comparison: Comparison) -> RowDocument:
-    slo, variant = comparison.slo, row.variant
+def _row_document(row: SystemRow, comparison: Comparison) -> RowDocument:
+    slo, system, variant = comparison.slo, row.system, row.variant
     sustained = row.sustained_per_s or 0.0
 
     def summary(performance: Performance | None) -> PerformanceSummary | None:
         return None if performance is None else performance_summary(performance, slo)
 
-    return RowDocument(
-        name=row.system.name,
-        citation=row.system.citation,
-        summary=row.system.summary,
-        theory=row.system.theory,
-        reason=row.reason,
+    return filled(
+        RowDocument,
+        row,
+        name=system.name,
+        citation=system.citation,
+        summary=system.summary,
+        theory=system.theory,
         note=variant.note if variant else "",
         deployment=variant.deployment.summary if variant else "",
         useful_share=variant.useful_share if variant else 0.0,
         predicted=summary(row.predicted),
         simulated=summary(row.simulated),
         goodput_per_s=None if slo is None or row.performance is None else row.goodput_per_s(slo),
-        requests_per_s=row.requests_per_s,
-        sustained_per_s=row.sustained_per_s,
-        attainments=row.attainments,
-        usd_per_hour=row.usd_per_hour,
         usd_per_million_output_tokens=row.usd_per_million_output_tokens(),
         usd_per_million_tokens=row.usd_per_million_tokens(),
         sustained_usd_per_million_output_tokens=row.usd_per_million_output_tokens(sustained),
@@ -117,43 +120,69 @@ def _row_document(row: Row, comparison: Comparison) -> RowDocument:
 # --- words and tables -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Served:
+    """A system that could be compared: its row, with what it made of the deployment, and how that performs."""
+
+    row: SystemRow
+    variant: Variant
+    performance: Performance
+
+    @property
+    def name(self) -> str:
+        return self.row.system.name
+
+
+def _served_systems(comparison: Comparison) -> list[_Served]:
+    return [
+        _Served(row, row.variant, row.performance)
+        for row in comparison.compared
+        if row.variant is not None and row.performance is not None
+    ]
+
+
+def report(comparison: Comparison) -> Report:
+    """A comparison as a terminal shows it."""
+    lists = {"Not compared": left_out(comparison), "Assumed": comparison.assumptions}
+    return Report(headline(comparison), tables(comparison), lists)
+
+
 def headline(comparison: Comparison) -> str:
     """What was compared, and which system does best: most goodput with targets, else the shortest mean E2E."""
     deployment, workload = comparison.deployment, comparison.workload
     offered = "a closed loop" if workload.is_closed else f"{significant(workload.rate_per_s)} requests/s"
-    subject = f"{counted(len(comparison.compared), 'system')} on {deployment.summary} under {offered}"
-    rows = [row for row in comparison.compared if row.performance is not None and row.performance.stable]
-    if not rows:
+    subject = f"{number_of(len(comparison.compared), 'system')} on {deployment.summary} under {offered}"
+    stable = [served for served in _served_systems(comparison) if served.performance.stable]
+    if not stable:
         return f"{subject}: none keeps up."
     slo = comparison.slo
     if slo is None:
-        best = min(rows, key=lambda row: _of(row).e2e.mean_s)
-        return f"{subject}: {best.system.name} has the shortest mean E2E, {significant(_of(best).e2e.mean_s)} s."
-    best = max(rows, key=lambda row: (row.goodput_per_s(slo), -_of(row).e2e.mean_s))
-    good = significant(best.goodput_per_s(slo))
-    return f"{subject}: {best.system.name} has the most goodput, {good} requests/s within all targets."
-
-
-def _of(row: Row) -> Performance:
-    assert row.performance is not None
-    return row.performance
+        best = min(stable, key=lambda served: served.performance.e2e.mean_s)
+        return f"{subject}: {best.name} has the shortest mean E2E, {significant(best.performance.e2e.mean_s)} s."
+    best = max(stable, key=lambda served: (served.row.goodput_per_s(slo), -served.performance.e2e.mean_s))
+    goodput = significant(best.row.goodput_per_s(slo))
+    return f"{subject}: {best.name} has the most goodput, {goodput} requests/s within all targets."
 
 
 def tables(comparison: Comparison) -> tuple[Table, ...]:
     """Systems, percentiles of each metric, what comes out, cost, memory, classes; attainment by rate if asked for."""
-    if not comparison.compared:
-        return (_systems(comparison),)
-    shown = [_systems(comparison), *(_latency(comparison, metric) for metric in Metric)]
-    shown += [_outcome(comparison), _cost(comparison), _memory(comparison)]
-    shown += _classes(comparison)
-    if any(row.attainments for row in comparison.compared):
-        shown.append(_attainment(comparison))
-    return tuple(shown)
+    served = _served_systems(comparison)
+    if not served:
+        return (_compared_table(comparison),)
+    return (
+        _compared_table(comparison),
+        *(_latency_table(comparison, metric) for metric in Metric),
+        _outcome_table(comparison, served),
+        _cost_table(comparison),
+        _memory_table(served),
+        *_class_tables(comparison, served),
+        *_attainment_tables(comparison),
+    )
 
 
 def system_table() -> Table:
     """Every system there is, and how the theory stands to it."""
-    rows = tuple((one.name, one.summary, one.citation, one.theory) for one in SYSTEMS.values())
+    rows = tuple((system.name, system.summary, system.citation, system.theory) for system in SYSTEMS.values())
     return Table("Systems", ("system", "what it is", "described by", "theory"), rows)
 
 
@@ -162,15 +191,15 @@ def left_out(comparison: Comparison) -> tuple[str, ...]:
     return tuple(f"{row.system.name}: {row.reason}" for row in comparison.rows if row.performance is None)
 
 
-def _systems(comparison: Comparison) -> Table:
+def _compared_table(comparison: Comparison) -> Table:
     rows = tuple((row.system.name, row.system.summary, row.system.citation) for row in comparison.rows)
     return Table("Systems", ("system", "what it is", "described by"), rows)
 
 
-def _latency(comparison: Comparison, metric: Metric) -> Table:
+def _latency_table(comparison: Comparison, metric: Metric) -> Table:
     """Percentiles of one metric: predicted, then simulated with the sampling error of the last where it is known."""
     sources = SOURCES if comparison.requests else SOURCES[:1]
-    intervals = [_interval(row.simulated, metric) for row in comparison.compared]
+    intervals = [interval_cell(row.simulated, metric, PERCENTILES[-1]) for row in comparison.compared]
     has_intervals = any(interval != "-" for interval in intervals)
     rows = []
     for row, interval in zip(comparison.compared, intervals, strict=True):
@@ -191,35 +220,28 @@ def _percentile_cells(performance: Performance | None, metric: Metric) -> list[s
     return [duration(performance.distribution(metric).quantile_s(p), metric) for p in PERCENTILES]
 
 
-def _interval(performance: Performance | None, metric: Metric) -> str:
-    found = None if performance is None else performance.confidence_s(metric, PERCENTILES[-1])
-    return "-" if found is None else " to ".join(duration(end, metric) for end in found)
-
-
-def _outcome(comparison: Comparison) -> Table:
+def _outcome_table(comparison: Comparison, served: Sequence[_Served]) -> Table:
     slo = comparison.slo
     rows = []
-    for row in comparison.compared:
-        cells = [row.system.name]
+    for system in served:
+        row, cells = system.row, [system.name]
         if slo is not None:
-            cells += ["-" if one is None else percent(one.attainment(slo)) for one in (row.predicted, row.simulated)]
+            performances = (row.predicted, row.simulated)
+            cells += [
+                "-" if performance is None else percent(performance.attainment(slo)) for performance in performances
+            ]
             cells.append(significant(row.goodput_per_s(slo)))
-        outputs = _variant_lengths(row)
-        cells += [significant(row.requests_per_s), significant(row.requests_per_s * outputs)]
+        output_tokens = system.variant.workload.lengths.mean_output
+        cells += [significant(row.requests_per_s), significant(row.requests_per_s * output_tokens)]
         cells.append("-" if row.sustained_per_s is None else significant(row.sustained_per_s))
-        rows.append((*cells, "yes" if _of(row).stable else "NO"))
+        rows.append((*cells, "yes" if system.performance.stable else "NO"))
     targets = ("within targets, predicted", "within targets, simulated", "goodput [1/s]") if slo else ()
     columns = ("system", *targets, "requests/s", "output tokens/s", "sustains [1/s]", "keeps up")
     note = "Requests/s: useful answers. Goodput: those within all targets. Sustains: largest rate that holds them."
     return Table("What comes out", columns, tuple(rows), note)
 
 
-def _variant_lengths(row: Row) -> float:
-    assert row.variant is not None
-    return row.variant.workload.lengths.mean_output
-
-
-def _cost(comparison: Comparison) -> Table:
+def _cost_table(comparison: Comparison) -> Table:
     is_sustained = any(row.sustained_per_s is not None for row in comparison.compared)
     rows = []
     for row in comparison.compared:
@@ -232,7 +254,7 @@ def _cost(comparison: Comparison) -> Table:
     return Table("Cost", tuple(columns), tuple(rows), f"Price: {comparison.price}.")
 
 
-def _cost_cells(row: Row, rate: float | None) -> tuple[str, str]:
+def _cost_cells(row: SystemRow, rate: float | None) -> tuple[str, str]:
     return _usd(row.usd_per_million_output_tokens(rate)), _usd(row.usd_per_million_tokens(rate))
 
 
@@ -240,14 +262,14 @@ def _usd(usd: float) -> str:
     return money(usd) if math.isfinite(usd) else "-"
 
 
-def _memory(comparison: Comparison) -> Table:
+def _memory_table(served: Sequence[_Served]) -> Table:
     rows = []
-    for row in comparison.compared:
-        pools = _of(row).pools
+    for system in served:
+        pools = system.performance.pools
         busiest = max(pools, key=lambda pool: pool.kv_occupancy)
         rows.append(
             (
-                row.system.name,
+                system.name,
                 significant(sum(pool.mean_running for pool in pools)),
                 percent(busiest.kv_occupancy),
                 percent(max(pool.kv_waste for pool in pools)),
@@ -263,36 +285,37 @@ def _memory(comparison: Comparison) -> Table:
     return Table("Memory", columns, tuple(rows), note)
 
 
-def _classes(comparison: Comparison) -> list[Table]:
+def _class_tables(comparison: Comparison, served: Sequence[_Served]) -> list[Table]:
     """Of every class of requests, what each system does to it: simulated where it was. None with one class."""
     names = [kind.name for kind in comparison.workload.classes]
-    return [_class(comparison, name) for name in names] if len(names) > 1 else []
-
-
-def _class(comparison: Comparison, name: str) -> Table:
-    metrics = (Metric.TTFT, Metric.TPOT, Metric.E2E)
-    rows = []
-    for row in comparison.compared:
-        for one in _of(row).classes:
-            if one.name == name:
-                distributions = {Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}
-                cells = (
-                    duration(distributions[metric].quantile_s(p), metric) for metric in metrics for p in (0.5, 0.99)
-                )
-                attained = "-" if one.attainment is None else percent(one.attainment)
-                rows.append((row.system.name, *cells, attained))
-    columns = (f"{metric.upper()} p{p} [{unit(metric)}]" for metric in metrics for p in (50, 99))
     source = "Simulated." if comparison.requests else "From theory."
-    return Table(f"Class {name}", ("system", *columns, "own targets met"), tuple(rows), source)
+    columns = ("system", *CLASS_COLUMNS)
+    return [
+        Table(
+            f"Class {name}",
+            columns,
+            tuple(
+                (system.name, *class_cells(kind))
+                for system in served
+                for kind in system.performance.classes
+                if kind.name == name
+            ),
+            source,
+        )
+        for name in names
+        if len(names) > 1
+    ]
 
 
-def _attainment(comparison: Comparison) -> Table:
-    points = next(row.attainments for row in comparison.compared if row.attainments)
+def _attainment_tables(comparison: Comparison) -> list[Table]:
+    points = next((row.attainments for row in comparison.compared if row.attainments), ())
+    if not points:
+        return []
     rows = tuple(
         (row.system.name, *(percent(point.attainment) for point in row.attainments)) for row in comparison.compared
     )
     columns = ("system", *(f"{significant(point.rate_per_s)}/s" for point in points))
-    return Table("Requests within all targets, by arrival rate", columns, rows)
+    return [Table("Requests within all targets, by arrival rate", columns, rows)]
 
 
 # --- CSV ------------------------------------------------------------------------------------------------------------
@@ -309,30 +332,32 @@ def csv_text(comparison: Comparison) -> str:
     return text.getvalue()
 
 
-def _csv_row(row: Row, source: str, comparison: Comparison) -> dict[str, object]:
-    found: Performance | None = getattr(row, source)
+def _csv_row(row: SystemRow, source: str, comparison: Comparison) -> dict[str, object]:
+    performance: Performance | None = getattr(row, source)
     slo = comparison.slo
     line: dict[str, object] = {"system": row.system.name, "from": source}
     for metric in Metric:
         for p in PERCENTILES:
-            line[f"p{100 * p:g}_{metric}_s"] = "" if found is None else found.distribution(metric).quantile_s(p)
-    pools = found.pools if found else ()
+            line[f"p{100 * p:g}_{metric}_s"] = (
+                "" if performance is None else performance.distribution(metric).quantile_s(p)
+            )
+    pools = performance.pools if performance else ()
     line |= {
-        "stable": "" if found is None else found.stable,
-        "attainment": "" if found is None or slo is None else found.attainment(slo),
-        "goodput_per_s": "" if found is None or slo is None else _goodput_per_s(row, found, slo),
+        "stable": "" if performance is None else performance.stable,
+        "attainment": "" if performance is None or slo is None else performance.attainment(slo),
+        "goodput_per_s": "" if performance is None or slo is None else _goodput_per_s(row, performance, slo),
         "kv_waste": max((pool.kv_waste for pool in pools), default=""),
         "preempted": sum(pool.preempted for pool in pools) if pools else "",
         "prefix_hits": max((pool.prefix_hits for pool in pools), default=""),
         "sustained_per_s": "" if row.sustained_per_s is None else row.sustained_per_s,
-        "usd_per_million_output_tokens": _finite(row.usd_per_million_output_tokens()) if found else "",
-        "usd_per_million_tokens": _finite(row.usd_per_million_tokens()) if found else "",
+        "usd_per_million_output_tokens": _finite(row.usd_per_million_output_tokens()) if performance else "",
+        "usd_per_million_tokens": _finite(row.usd_per_million_tokens()) if performance else "",
         "reason": row.reason if source == SOURCES[0] else "",
     }
     return line
 
 
-def _goodput_per_s(row: Row, performance: Performance, slo: Slo) -> float:
+def _goodput_per_s(row: SystemRow, performance: Performance, slo: Slo) -> float:
     return dataclasses.replace(row, simulated=None, predicted=performance).goodput_per_s(slo)
 
 

@@ -1,4 +1,4 @@
-"""Explanations in sentences and tables, as Markdown and as JSON. Shows only, computes nothing."""
+"""An explanation in sentences and tables, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from planner.analysis import (
     Explanation,
     KeptFleet,
     Marginal,
-    Measure,
-    Outcome,
     Pareto,
-    Question,
+    PlanMeasure,
+    PlanOutcome,
     RequirementCost,
     Robust,
     RunnerUp,
     Sensitivity,
     SmallestRelaxation,
 )
-from planner.core import Table, counted, markdown_table, money, percent, significant
+from planner.core import Table, markdown_table, money, number_of, percent, significant
 from planner.report.json_documents import plain
+from planner.report.layout import Report, markdown_list, markdown_page
 from planner.report.plan import planner_version
 
 SCHEMA_VERSION = 1
 """Of the JSON documents; raised when a field changes its meaning or goes."""
 NEGLIGIBLE = 1e-6
-"""Relative size of a gain below which it is none: that to which plans count as equal."""
+"""Relative size of a gain below which it counts as none. A choice: that to which costs of plans count as equal."""
 
 
 # --- sentences ------------------------------------------------------------------------------------------------------
@@ -37,8 +37,8 @@ NEGLIGIBLE = 1e-6
 
 def headline(explanation: Explanation) -> str:
     """What is explained, and how much work it took."""
-    effort = f"{counted(explanation.solves, 'plan')} made in {significant(explanation.elapsed_s)} s"
-    return f"{explanation.name}: {in_short(explanation.outcome)} ({effort}, by theory)."
+    effort = f"{number_of(explanation.solves, 'plan')} made in {significant(explanation.elapsed_s)} s"
+    return f"{explanation.name}: {outcome_words(explanation.outcome)} ({effort}, by theory)."
 
 
 def sentences(explanation: Explanation) -> tuple[str, ...]:
@@ -47,12 +47,12 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
     lines = [
         *_binding_lines(explanation.outcome),
         *_marginal_lines(explanation.marginals, measure),
-        *(_marginal_line(one, measure) for one in explanation.steps if matters(one.gain, one.outcome)),
+        *(_marginal_line(step, measure) for step in explanation.steps if matters(step.gain, step.outcome)),
         *_requirement_lines(explanation.requirements, measure),
         *_tornado_lines(explanation.tornado),
         *map(_price_line, explanation.prices),
         *map(_api_line, explanation.api),
-        *(_runner_up_line(one, measure) for one in explanation.runners_up),
+        *(_runner_up_line(runner_up, measure) for runner_up in explanation.runners_up),
         *_relaxation_lines(explanation),
         *map(_robust_line, explanation.robust),
     ]
@@ -60,44 +60,45 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _binding_lines(outcome: Outcome) -> list[str]:
+def _binding_lines(outcome: PlanOutcome) -> list[str]:
     held = [f"binding limits: {', '.join(outcome.binding)}"] if outcome.binding else []
-    held += [why_held(outcome)] if why_held(outcome) else []
+    held += [held_back_by(outcome)] if held_back_by(outcome) else []
     return [f"Held back by: {'; '.join(held)}."] if held else []
 
 
-def matters(better: float | None, outcome: Outcome) -> bool:
+def matters(gain: float | None, outcome: PlanOutcome) -> bool:
     """Whether a gain is one, or feasibility itself changes (None)."""
     scale = outcome.usd_per_hour if outcome.feasible else 1.0
-    return better is None or abs(better) > NEGLIGIBLE * max(1.0, scale)
+    return gain is None or abs(gain) > NEGLIGIBLE * max(1.0, scale)
 
 
-def _marginal_lines(marginals: Sequence[Marginal], measure: Measure) -> list[str]:
-    telling = [one for one in marginals if matters(one.gain, one.outcome)]
-    telling.sort(key=lambda one: -math.inf if one.gain is None else -abs(one.gain))
-    lines = [_marginal_line(one, measure) for one in telling]
-    idle = dict.fromkeys(one.name for one in marginals if one.name not in {other.name for other in telling})
+def _marginal_lines(marginals: Sequence[Marginal], measure: PlanMeasure) -> list[str]:
+    material = [marginal for marginal in marginals if matters(marginal.gain, marginal.outcome)]
+    material.sort(key=lambda marginal: -math.inf if marginal.gain is None else -abs(marginal.gain))
+    lines = [_marginal_line(marginal, measure) for marginal in material]
+    names = {marginal.name for marginal in material}
+    idle = dict.fromkeys(marginal.name for marginal in marginals if marginal.name not in names)
     if idle:
         lines.append(f"One step either way changes nothing: {', '.join(idle)}.")
     return lines
 
 
-def _marginal_line(one: Marginal, measure: Measure) -> str:
-    change = f"{_step(one)}"
-    if one.gain is None:
-        return f"{change}: {in_short(one.outcome)}."
-    return f"{change} {gained(one.gain, measure)}: {one.outcome.fleet}."
+def _marginal_line(marginal: Marginal, measure: PlanMeasure) -> str:
+    change = _step_words(marginal)
+    if marginal.gain is None:
+        return f"{change}: {outcome_words(marginal.outcome)}."
+    return f"{change} {gain_words(marginal.gain, measure)}: {marginal.outcome.fleet}."
 
 
-def _step(one: Marginal) -> str:
+def _step_words(marginal: Marginal) -> str:
     """E.g. ``10 ms more p95 TTFT``, ``1 more h200-sxm``, ``spare replicas 1 -> 0``."""
-    size = abs(one.after - one.before)
-    sign = one.after > one.before
-    if one.key.startswith(_GPU_LIMIT):
-        return f"{significant(size)} {'more' if sign else 'fewer'} {one.key.removeprefix(_GPU_LIMIT)}"
-    if one.unit in _PIECES:
-        return f"{one.name} {significant(one.before)} -> {significant(one.after)}"
-    return f"{quantity(size, one.unit)} {'more' if sign else 'less'} {one.name}"
+    size = abs(marginal.after - marginal.before)
+    grows = marginal.after > marginal.before
+    if marginal.key.startswith(_GPU_LIMIT):
+        return f"{significant(size)} {'more' if grows else 'fewer'} {marginal.key.removeprefix(_GPU_LIMIT)}"
+    if marginal.unit in _PIECES:
+        return f"{marginal.name} {significant(marginal.before)} -> {significant(marginal.after)}"
+    return f"{quantity(size, marginal.unit)} {'more' if grows else 'less'} {marginal.name}"
 
 
 _GPU_LIMIT = "limits.gpus."
@@ -105,30 +106,32 @@ _PIECES = frozenset({"GPUs", "replicas", "SKUs"})
 """Units that are counted in pieces."""
 
 
-def gained(better: float, measure: Measure) -> str:
+def gain_words(gain: float, measure: PlanMeasure) -> str:
     """E.g. ``saves 41.00 USD/h``, ``costs 3.00 USD/h more``, ``loses 2.5 requests/s``."""
-    if measure is Measure.COST:
-        price = f"{money(abs(better))} USD/h"
-        return f"saves {price}" if better >= 0.0 else f"costs {price} more"
-    return f"{'wins' if better >= 0.0 else 'loses'} {significant(abs(better))} {measure.value}"
+    amount = _amount_words(abs(gain), measure)
+    if measure is PlanMeasure.COST:
+        return f"saves {amount}" if gain >= 0.0 else f"costs {amount} more"
+    return f"{'wins' if gain >= 0.0 else 'loses'} {amount}"
 
 
-def _requirement_lines(costs: Sequence[RequirementCost], measure: Measure) -> list[str]:
-    telling = [one for one in costs if matters(one.cost, one.without)]
-    telling.sort(key=lambda one: -math.inf if one.cost is None else -one.cost)
+def _requirement_lines(requirements: Sequence[RequirementCost], measure: PlanMeasure) -> list[str]:
+    material = [requirement for requirement in requirements if matters(requirement.cost, requirement.without)]
+    material.sort(key=lambda requirement: -math.inf if requirement.cost is None else -requirement.cost)
     lines = []
-    for one in telling:
-        if one.cost is None:
-            lines.append(f"Without {one.name}: {in_short(one.without)}.")
+    for requirement in material:
+        if requirement.cost is None:
+            lines.append(f"Without {requirement.name}: {outcome_words(requirement.without)}.")
         else:
-            price = (
-                f"{money(one.cost)} USD/h" if measure is Measure.COST else f"{significant(one.cost)} {measure.value}"
-            )
-            lines.append(f"{one.name} costs {price}: without it {one.without.fleet}.")
-    free = [one.name for one in costs if one not in telling]
+            cost = _amount_words(requirement.cost, measure)
+            lines.append(f"{requirement.name} costs {cost}: without it {requirement.without.fleet}.")
+    free = [requirement.name for requirement in requirements if requirement not in material]
     if free:
         lines.append(f"Cost nothing by themselves: {', '.join(free)}.")
     return lines
+
+
+def _amount_words(amount: float, measure: PlanMeasure) -> str:
+    return f"{money(amount)} USD/h" if measure is PlanMeasure.COST else f"{significant(amount)} {measure.value}"
 
 
 def _tornado_lines(bars: Sequence[Sensitivity]) -> list[str]:
@@ -139,89 +142,89 @@ def _tornado_lines(bars: Sequence[Sensitivity]) -> list[str]:
         f"Most depends on {most.name}: {_end_cost(most.low.remade)} USD/h at {most.low.label}, "
         f"{_end_cost(most.high.remade)} at {most.high.label}."
     ]
-    broken = [
+    violating = [
         f"{bar.name} {end.label}"
         for bar in bars
         for end in (bar.low, bar.high)
         if end.kept is not None and not end.kept.holds
     ]
-    if broken:
-        lines.append(f"The fleet as it is would miss a target at: {', '.join(broken)}.")
+    if violating:
+        lines.append(f"The fleet as it is would miss a target at: {', '.join(violating)}.")
     else:
         lines.append("The fleet as it is would hold its targets at every end.")
     return lines
 
 
-def _end_cost(outcome: Outcome) -> str:
+def _end_cost(outcome: PlanOutcome) -> str:
     return money(outcome.usd_per_hour) if outcome.feasible else "no fleet"
 
 
-def _price_line(one: BreakEvenPrice) -> str:
-    now = f"{money(one.usd_per_gpu_hour)} USD/GPU-h"
-    if one.changes_at is None or one.becomes is None:
-        side = "up to" if one.gpus else "down to"
-        return f"{one.sku} at {now}: the plan stays as it is {side} {money(one.up_to)}."
-    verb = "takes fewer from" if one.gpus else "takes it below"
-    return f"{one.sku} at {now}: the plan {verb} {money(one.changes_at)} ({one.becomes.fleet})."
+def _price_line(price: BreakEvenPrice) -> str:
+    now = f"{money(price.usd_per_gpu_hour)} USD/GPU-h"
+    if price.changes_at is None or price.becomes is None:
+        side = "up to" if price.gpus else "down to"
+        return f"{price.sku} at {now}: the plan stays as it is {side} {money(price.up_to)}."
+    verb = "takes fewer from" if price.gpus else "takes it below"
+    return f"{price.sku} at {now}: the plan {verb} {money(price.changes_at)} ({price.becomes.fleet})."
 
 
-def _api_line(one: ApiBreakEven) -> str:
-    who = f"{one.price.provider} ({one.price.served_as}, read {one.price.read_on.isoformat()}, {one.price.source_url})"
-    verdict = "self-hosting is cheaper" if one.self_hosting_wins else "the API is cheaper"
+def _api_line(api: ApiBreakEven) -> str:
+    who = f"{api.price.provider} ({api.price.served_as}, read {api.price.read_on.isoformat()}, {api.price.source_url})"
+    verdict = "self-hosting is cheaper" if api.self_hosting_wins else "the API is cheaper"
     line = (
-        f"{who} asks {money(one.api_usd_per_hour)} USD/h for this traffic, the fleet costs "
-        f"{money(one.self_usd_per_hour)}: {verdict}; the fleet pays from {significant(one.fleet_break_even_per_s)} "
-        f"requests/s on ({percent(one.utilisation)} of the load planned)"
+        f"{who} asks {money(api.api_usd_per_hour)} USD/h for this traffic, the fleet costs "
+        f"{money(api.self_usd_per_hour)}: {verdict}; the fleet pays from {significant(api.fleet_break_even_per_s)} "
+        f"requests/s on ({percent(api.utilisation)} of the load planned)"
     )
-    if one.smallest_break_even_per_s is not None:
-        line += f", fleets planned anew from {significant(one.smallest_break_even_per_s)} on"
+    if api.smallest_break_even_per_s is not None:
+        line += f", fleets planned anew from {significant(api.smallest_break_even_per_s)} on"
     return f"{line}."
 
 
-def _runner_up_line(one: RunnerUp, measure: Measure) -> str:
-    lost = (
-        f"{money(one.loss)} USD/h dearer"
-        if measure is Measure.COST
-        else f"{significant(one.loss)} {measure.value} less"
-    )
-    return f"Runner-up, without {', '.join(one.without)}: {one.outcome.fleet}; {lost}; {why_held(one.outcome)}."
+def _runner_up_line(runner_up: RunnerUp, measure: PlanMeasure) -> str:
+    amount = _amount_words(runner_up.loss, measure)
+    lost = f"{amount} dearer" if measure is PlanMeasure.COST else f"{amount} less"
+    fleet, why = runner_up.outcome.fleet, held_back_by(runner_up.outcome)
+    return f"Runner-up, without {', '.join(runner_up.without)}: {fleet}; {lost}; {why}."
 
 
-def why_held(outcome: Outcome) -> str:
-    """What holds a fleet back, e.g. ``p95 TPOT at 90 % of its threshold, mixed compute``."""
-    parts = [f"{outcome.tightest} at {percent(outcome.tightest_ratio)} of its threshold"] if outcome.tightest else []
-    return ", ".join([*parts, f"most step time: {outcome.bound}"]) if outcome.bound else ", ".join(parts)
+def held_back_by(outcome: PlanOutcome) -> str:
+    """What holds a fleet back, e.g. ``p95 TPOT at 90 % of its threshold, mixed compute``, or empty."""
+    reasons = [f"{outcome.tightest} at {percent(outcome.tightest_ratio)} of its threshold"] if outcome.tightest else []
+    reasons += [f"most step time: {outcome.bound}"] if outcome.bound else []
+    return ", ".join(reasons)
 
 
 def _relaxation_lines(explanation: Explanation) -> list[str]:
     lines = list(map(_relaxation_line, explanation.relaxations))
-    if lines and not any(one.outcome for one in explanation.relaxations):
+    if lines and not any(relaxation.outcome for relaxation in explanation.relaxations):
         lines += ["No single change is enough. What the program says:", *explanation.outcome.diagnosis]
     return lines
 
 
-def _relaxation_line(one: SmallestRelaxation) -> str:
-    if one.outcome is None:
-        return f"No change of {one.name} alone makes it feasible."
-    if one.needed is None:
-        return f"Without {one.name} it is feasible: {in_short(one.outcome)}."
-    before = quantity(one.before or 0.0, one.unit)
-    return f"{one.name} {before} -> {quantity(one.needed, one.unit)} makes it feasible: {in_short(one.outcome)}."
+def _relaxation_line(relaxation: SmallestRelaxation) -> str:
+    if relaxation.outcome is None:
+        return f"No change of {relaxation.name} alone makes it feasible."
+    if relaxation.needed is None:
+        return f"Without {relaxation.name} it is feasible: {outcome_words(relaxation.outcome)}."
+    before = quantity(relaxation.before or 0.0, relaxation.unit)
+    needed = quantity(relaxation.needed, relaxation.unit)
+    return f"{relaxation.name} {before} -> {needed} makes it feasible: {outcome_words(relaxation.outcome)}."
 
 
-def _robust_line(one: Robust) -> str:
-    if not one.calibrated:
+def _robust_line(robust: Robust) -> str:
+    if not robust.calibrated:
         return "No SKU of the plan is calibrated, so how far step times may be off is not known."
-    probability = percent(one.probability)
-    kept = (
-        "" if one.kept is None else " (the fleet as it is holds)" if one.kept.holds else " (the fleet as it is misses)"
-    )
-    extra = one.after.usd_per_hour - one.before.usd_per_hour
+    kept = ""
+    if robust.kept is not None:
+        kept = f" (the fleet as it is {'holds' if robust.kept.holds else 'misses'})"
+    extra = robust.after.usd_per_hour - robust.before.usd_per_hour
     cost = f", {money(extra)} USD/h more" if math.isfinite(extra) else ""
-    return f"With {probability} confidence in the kernels' times: {in_short(one.after)}{cost}{kept}."
+    confidence = percent(robust.probability)
+    return f"With {confidence} confidence in the kernels' times: {outcome_words(robust.after)}{cost}{kept}."
 
 
-def in_short(outcome: Outcome) -> str:
+def outcome_words(outcome: PlanOutcome) -> str:
     """A fleet with its cost, or why there is none."""
     if not outcome.feasible:
         return f"no fleet ({outcome.fleet.removeprefix('none: ')})"
@@ -261,49 +264,55 @@ def tables(explanation: Explanation) -> tuple[Table, ...]:
     return tuple(table for table in shown if table.rows)
 
 
-def cost_cell(outcome: Outcome) -> str:
+def cost_cell(outcome: PlanOutcome) -> str:
     """Cost [USD/h], - where there is no fleet."""
     return money(outcome.usd_per_hour) if outcome.feasible else "-"
 
 
-def signed(better: float | None, measure: Measure) -> str:
+def gain_cell(gain: float | None, measure: PlanMeasure) -> str:
     """A gain as a cell: negative where it is a loss, - where there is none."""
-    if better is None:
+    if gain is None:
         return "-"
-    shown = money(abs(better)) if measure is Measure.COST else significant(abs(better))
-    return f"{'-' if better < 0.0 else ''}{shown}"
+    amount = money(abs(gain)) if measure is PlanMeasure.COST else significant(abs(gain))
+    return f"{'-' if gain < 0.0 else ''}{amount}"
 
 
-def _fleet(outcome: Outcome, base: Outcome) -> str:
+def _fleet_cell(outcome: PlanOutcome, base: PlanOutcome) -> str:
     return "the same" if outcome.fleet == base.fleet else outcome.fleet
 
 
-def _marginal_table(title: str, marginals: Iterable[Marginal], measure: Measure, base: Outcome) -> Table:
+def _marginal_table(title: str, marginals: Iterable[Marginal], measure: PlanMeasure, base: PlanOutcome) -> Table:
     rows = tuple(
         (
-            one.name,
-            quantity(one.before, one.unit),
-            quantity(one.after, one.unit),
-            signed(one.gain, measure),
-            _fleet(one.outcome, base),
+            marginal.name,
+            quantity(marginal.before, marginal.unit),
+            quantity(marginal.after, marginal.unit),
+            gain_cell(marginal.gain, measure),
+            _fleet_cell(marginal.outcome, base),
         )
-        for one in marginals
+        for marginal in marginals
     )
     columns = ("what", "asked", "instead", f"gain [{measure.value}]", "fleet")
     return Table(title, columns, rows, "Gain: better by, negative: worse by, -: no fleet.")
 
 
-def _requirement_table(costs: Iterable[RequirementCost], measure: Measure, base: Outcome) -> Table:
+def _requirement_table(requirements: Iterable[RequirementCost], measure: PlanMeasure, base: PlanOutcome) -> Table:
     rows = tuple(
-        (one.name, signed(one.cost, measure), cost_cell(one.without), _fleet(one.without, base)) for one in costs
+        (
+            requirement.name,
+            gain_cell(requirement.cost, measure),
+            cost_cell(requirement.without),
+            _fleet_cell(requirement.without, base),
+        )
+        for requirement in requirements
     )
     columns = ("requirement", f"costs [{measure.value}]", "without it [USD/h]", "fleet without it")
     return Table("What each requirement costs", columns, rows, "Dropped one at a time; together they may cost more.")
 
 
-def _tornado_table(bars: Iterable[Sensitivity], base: Outcome) -> Table:
+def _tornado_table(bars: Iterable[Sensitivity], base: PlanOutcome) -> Table:
     rows = tuple(
-        (bar.name, end.label, cost_cell(end.remade), _fleet(end.remade, base), *_kept_cells(end.kept))
+        (bar.name, end.label, cost_cell(end.remade), _fleet_cell(end.remade, base), *_kept_cells(end.kept))
         for bar in bars
         for end in (bar.low, bar.high)
     )
@@ -315,20 +324,20 @@ def _tornado_table(bars: Iterable[Sensitivity], base: Outcome) -> Table:
 def _kept_cells(kept: KeptFleet | None) -> tuple[str, str, str]:
     if kept is None:
         return ("-", "-", "-")
-    why = "yes" if kept.holds else f"no: {kept.tightest} at {percent(kept.tightest_ratio)}"
-    return (why, money(kept.usd_per_hour), significant(kept.rate_per_s))
+    holds = "yes" if kept.holds else f"no: {kept.tightest} at {percent(kept.tightest_ratio)}"
+    return (holds, money(kept.usd_per_hour), significant(kept.rate_per_s))
 
 
 def _price_table(prices: Iterable[BreakEvenPrice]) -> Table:
     rows = tuple(
         (
-            one.sku,
-            str(one.gpus),
-            money(one.usd_per_gpu_hour),
-            "-" if one.changes_at is None else money(one.changes_at),
-            "the same" if one.becomes is None else one.becomes.fleet,
+            price.sku,
+            str(price.gpus),
+            money(price.usd_per_gpu_hour),
+            "-" if price.changes_at is None else money(price.changes_at),
+            "the same" if price.becomes is None else price.becomes.fleet,
         )
-        for one in prices
+        for price in prices
     )
     columns = ("SKU", "GPUs now", "price [USD/GPU-h]", "plan changes at", "becomes")
     return Table(
@@ -336,22 +345,22 @@ def _price_table(prices: Iterable[BreakEvenPrice]) -> Table:
     )
 
 
-def _api_table(rows: Iterable[ApiBreakEven]) -> Table:
-    cells = tuple(
+def _api_table(apis: Iterable[ApiBreakEven]) -> Table:
+    rows = tuple(
         (
-            one.price.provider,
+            api.price.provider,
             _per_million(
-                one.price.usd_per_million_input_tokens,
-                one.price.usd_per_million_cached_tokens,
-                one.price.usd_per_million_output_tokens,
+                api.price.usd_per_million_input_tokens,
+                api.price.usd_per_million_cached_tokens,
+                api.price.usd_per_million_output_tokens,
             ),
-            _per_million(one.self_usd_per_million_input_tokens, one.self_usd_per_million_output_tokens),
-            money(one.api_usd_per_hour),
-            money(one.self_usd_per_hour),
-            significant(one.fleet_break_even_per_s),
-            percent(one.utilisation),
+            _per_million(api.self_usd_per_million_input_tokens, api.self_usd_per_million_output_tokens),
+            money(api.api_usd_per_hour),
+            money(api.self_usd_per_hour),
+            significant(api.fleet_break_even_per_s),
+            percent(api.utilisation),
         )
-        for one in rows
+        for api in apis
     )
     columns = (
         "API",
@@ -365,23 +374,23 @@ def _api_table(rows: Iterable[ApiBreakEven]) -> Table:
     note = (
         "Prices per million tokens in USD; own: this fleet at its load. Load: of what is planned, where it breaks even."
     )
-    return Table("Against hosted APIs", columns, cells, note)
+    return Table("Against hosted APIs", columns, rows, note)
 
 
 def _per_million(*usd: float) -> str:
     return ", ".join(map(significant, usd))
 
 
-def _runner_up_table(explanation: Explanation, measure: Measure) -> Table:
+def _runner_up_table(explanation: Explanation, measure: PlanMeasure) -> Table:
     rows = tuple(
         (
-            one.outcome.fleet,
-            ", ".join(one.without),
-            cost_cell(one.outcome),
-            signed(-one.loss, measure),
-            why_held(one.outcome),
+            runner_up.outcome.fleet,
+            ", ".join(runner_up.without),
+            cost_cell(runner_up.outcome),
+            gain_cell(-runner_up.loss, measure),
+            held_back_by(runner_up.outcome),
         )
-        for one in explanation.runners_up
+        for runner_up in explanation.runners_up
     )
     columns = ("fleet", "without", "cost [USD/h]", f"against the plan [{measure.value}]", "held back by")
     return Table("Runners-up", columns, rows, "")
@@ -390,38 +399,38 @@ def _runner_up_table(explanation: Explanation, measure: Measure) -> Table:
 def _relaxation_table(relaxations: Iterable[SmallestRelaxation]) -> Table:
     rows = tuple(
         (
-            one.name,
-            "-" if one.before is None else quantity(one.before, one.unit),
-            _needed(one),
-            "none" if one.outcome is None else one.outcome.fleet,
-            "-" if one.outcome is None else cost_cell(one.outcome),
+            relaxation.name,
+            "-" if relaxation.before is None else quantity(relaxation.before, relaxation.unit),
+            _needed_cell(relaxation),
+            "none" if relaxation.outcome is None else relaxation.outcome.fleet,
+            "-" if relaxation.outcome is None else cost_cell(relaxation.outcome),
         )
-        for one in relaxations
+        for relaxation in relaxations
     )
     columns = ("requirement", "asked", "feasible from", "fleet", "cost [USD/h]")
     return Table("Smallest single relaxations", columns, rows, "Each alone, all others kept.")
 
 
-def _needed(one: SmallestRelaxation) -> str:
-    if one.outcome is None:
+def _needed_cell(relaxation: SmallestRelaxation) -> str:
+    if relaxation.outcome is None:
         return "no change helps"
-    return "dropped" if one.needed is None else quantity(one.needed, one.unit)
+    return "dropped" if relaxation.needed is None else quantity(relaxation.needed, relaxation.unit)
 
 
 def _front_table(front: Pareto) -> Table:
     rows = tuple(
         (quantity(point.asked, front.unit), cost_cell(point.outcome), point.outcome.fleet) for point in front.points
     )
-    note = f"{counted(front.tried, 'point')} tried; those that another beats are left out."
+    note = f"{number_of(front.tried, 'point')} tried; those that another beats are left out."
     return Table(f"Cost against {front.name}", (front.name, "cost [USD/h]", "fleet"), rows, note)
 
 
-def _robust_table(robust: Iterable[Robust]) -> Table:
+def _robust_table(robusts: Iterable[Robust]) -> Table:
     rows: list[tuple[str, ...]] = []
-    for one in robust:
-        if one.calibrated:
-            rows.append(("as calibrated", cost_cell(one.before), one.before.fleet))
-            rows.append((f"slow end, {percent(one.probability)}", cost_cell(one.after), one.after.fleet))
+    for robust in robusts:
+        if robust.calibrated:
+            rows.append(("as calibrated", cost_cell(robust.before), robust.before.fleet))
+            rows.append((f"slow end, {percent(robust.probability)}", cost_cell(robust.after), robust.after.fleet))
     return Table("With slow kernels", ("step times", "cost [USD/h]", "fleet"), tuple(rows), "")
 
 
@@ -438,16 +447,18 @@ def document(name: str, record: object) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "planner_version": planner_version(), name: plain(record)}
 
 
+def report(explanation: Explanation, notes: Sequence[str] = ()) -> Report:
+    """An explanation as a terminal shows it, with notes of the caller's."""
+    lists = {"Note": notes, "In words": sentences(explanation)}
+    return Report(headline(explanation), tables(explanation), lists)
+
+
 def markdown(explanation: Explanation) -> str:
     """An explanation as GitHub Markdown: answers in words, then the tables."""
-    parts = [f"# Why this plan: {explanation.name}", f"**{headline(explanation)}**"]
-    parts.append("\n".join(f"- {line}" for line in sentences(explanation)) or "Nothing was asked.")
-    parts += map(markdown_table, tables(explanation))
     asked = ", ".join(question.value for question in explanation.answered)
-    parts.append(f"Asked: {asked or 'nothing'}. Every figure comes from making the plan again, by theory alone.")
-    return "\n\n".join(parts) + "\n"
-
-
-def questions_text() -> str:
-    """Names of all questions, with commas between."""
-    return ", ".join(question.value for question in Question)
+    sections = [
+        markdown_list(sentences(explanation)) or "Nothing was asked.",
+        *map(markdown_table, tables(explanation)),
+        f"Asked: {asked or 'nothing'}. Every figure comes from making the plan again, by theory alone.",
+    ]
+    return markdown_page(f"Why this plan: {explanation.name}", headline(explanation), sections)

@@ -6,7 +6,6 @@ A *term* is looked up by the heading of a column, the name of a row or the label
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -144,7 +143,7 @@ _SEARCH = (
     Term("planned in", "s", "Wall time of planning.", "measured"),
 )
 _PROGRAM = (
-    Term("constraint", "", "A limit of the integer program, by its name in docs/science-optimizer.md.", "name"),
+    Term("constraint", "", "A limit of the integer program, by its name in docs/explanation/optimizer.md.", "name"),
     Term("of", "", "What the limit is on.", "name"),
     Term("used and limit", "as the limit", "What the plan uses of the limit, and the limit.", "integer program"),
     Term("slack", "as the limit", "What is left of the limit.", "integer program"),
@@ -217,7 +216,7 @@ _COMPARE = (
     Term("system", "", "A way of serving, as a paper or an engine describes it.", "see described by"),
     Term("what it is", "", "The system in a sentence.", "its description"),
     Term("described by", "", "Where the system is described.", "cited"),
-    Term("theory", "", "Whether theory covers the system, or simulation alone.", "docs/systems.md"),
+    Term("theory", "", "Whether theory covers the system, or simulation alone.", "docs/how-to/compare-systems.md"),
     Term("within targets, predicted", "%", "Share of requests within all targets at once.", "predicted"),
     Term("within targets, simulated", "%", "The same, counted.", "simulated"),
     Term("output tokens/s", "1/s", "Output tokens made each second.", "simulated, or predicted"),
@@ -268,7 +267,7 @@ _FAMILIES: tuple[tuple[str, Term], ...] = (
 
 @cache
 def _by_name() -> dict[str, Term]:
-    return {_plain(found.name): found for found in TERMS}
+    return {_plain(term.name): term for term in TERMS}
 
 
 def _plain(label: str) -> str:
@@ -286,17 +285,12 @@ def term(label: str) -> Term | None:
     name = _plain(label)
     if name in _by_name():
         return _by_name()[name]
-    found = (family for pattern, family in _FAMILIES if re.fullmatch(pattern, name))
-    family = next(found, None)
+    families = (family for pattern, family in _FAMILIES if re.fullmatch(pattern, name))
+    family = next(families, None)
     return None if family is None else replace(family, name=label)
 
 
 def hint(label: str) -> str:
     """What a hover says about a heading, row or label; empty where nothing is known."""
-    found = term(label)
-    return found.hint if found else ""
-
-
-def unknown(labels: Iterable[str]) -> list[str]:
-    """Labels that have no term."""
-    return [label for label in labels if term(label) is None]
+    known = term(label)
+    return known.hint if known else ""

@@ -1,8 +1,7 @@
 """A plan as files to send on: one HTML page that stands alone, and each of its tables as CSV.
 
 The page loads nothing and runs nothing: no script, no font, no picture from elsewhere. It follows the reader's light or
-dark setting, and prints. The CSV files are safe to open in a spreadsheet. Both say what `planner.report.plan` says of
-the plan; nothing is computed here.
+dark setting, and prints. The CSV files are safe to open in a spreadsheet. Both show what `planner.report.plan` says.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from dataclasses import replace
 from datetime import date
 from html import escape
 
-from planner.analysis import CostRange, Headroom, headline
-from planner.core import Table, change, counted, significant
+from planner.analysis import CostRange, Headroom, headline, is_calibrated
+from planner.core import Table, change, number_of, significant
 from planner.fleet import CostBreakdown, Plan
 from planner.report import glossary
 from planner.report import plan as report
 
 _ADDRESS = re.compile(r"(https?://[^\s\"'<>]*[^\s\"'<>.,;:)])")
 SHORT_CELL = 24
-"""Most characters of a cell that stays on one line."""
+"""Most characters of a cell that stays on one line. A choice."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?[%x])?|-", re.IGNORECASE)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters that make a spreadsheet read a formula, full-width forms included (OWASP, CSV injection)."""
@@ -98,18 +97,18 @@ def html(
         plan: feasible or not; one by theory alone says so, and shows no simulated number.
         day: the date on the page; today if not given.
         costs: interval of the cost, if it was found (see `planner.analysis.headline.cost_range`).
-        headroom: of the fleet, if it was found (see `planner.analysis.headline.headroom`).
+        headroom: of the fleet, if it was found (see `planner.analysis.fleet_capacity.headroom`).
     """
-    tables = _tables(plan)
+    tables = _shown_tables(plan)
     name = escape(plan.request.name)
-    written = (day or date.today()).isoformat()
+    today = (day or date.today()).isoformat()
     version = f"{report.DISTRIBUTION_NAME} {report.planner_version()}"
     body = [
-        f'<header><h1>Capacity plan: {name}</h1><p class="soft">{escape(written)} · {escape(version)} · '
-        f"{escape(_status(plan))}</p></header>",
+        f'<header><h1>Capacity plan: {name}</h1><p class="soft">{escape(today)} · {escape(version)} · '
+        f"{escape(_status_words(plan))}</p></header>",
         f'<p class="answer"><strong>{_linked(report.headline(plan))}</strong></p>',
         *([f'<p class="notice">{escape(_NOT_SIMULATED)}</p>'] if plan.feasible and not plan.simulated else []),
-        _figures(plan, costs, headroom),
+        _metric_boxes(plan, costs, headroom),
         _list("Why it is infeasible, and what would help", report.diagnosis(plan)),
         _list("Warnings", plan.warnings),
         *(_section(table) for table in tables),
@@ -118,31 +117,31 @@ def html(
         _list("Method", report.METHOD),
         _terms(tables),
         f"<footer>Planned by {escape(version)} in {significant(plan.elapsed_s)} s, seed {plan.request.seed}; written "
-        f"on {escape(written)}.</footer>",
+        f"on {escape(today)}.</footer>",
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Capacity plan: {name}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in body if part)
+        + "\n".join(section for section in body if section)
         + "\n</body>\n</html>\n"
     )
 
 
-def _status(plan: Plan) -> str:
+def _status_words(plan: Plan) -> str:
     if not plan.feasible:
         return "No fleet"
     return headline.status_words(plan) if plan.simulated else "By theory, not simulated"
 
 
-def _tables(plan: Plan) -> tuple[Table, ...]:
+def _shown_tables(plan: Plan) -> tuple[Table, ...]:
     """The tables of a plan that have rows; of one that was not simulated, without what they call simulated."""
-    shown = report.tables(plan) if plan.simulated else (_predicted_only(table) for table in report.tables(plan))
-    return tuple(table for table in shown if table.rows)
+    tables = report.tables(plan) if plan.simulated else map(_without_simulation, report.tables(plan))
+    return tuple(table for table in tables if table.rows)
 
 
-def _predicted_only(table: Table) -> Table:
+def _without_simulation(table: Table) -> Table:
     """A table without simulated rows, and with a dash for every simulated cell."""
     source = table.columns.index("from") if "from" in table.columns else None
     hidden = [name.startswith("simulated") for name in table.columns]
@@ -154,38 +153,37 @@ def _predicted_only(table: Table) -> Table:
     return replace(table, rows=rows)
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- metrics ----------------------------------------------------------------------------------------------------------
 
 
-def _figures(plan: Plan, costs: CostRange | None, headroom: Headroom | None) -> str:
+def _metric_boxes(plan: Plan, costs: CostRange | None, headroom: Headroom | None) -> str:
     """The main numbers, each with its interval; nothing without a fleet."""
     if plan.cost is None:
         return ""
     cost = plan.cost
-    shown = [
-        ("Fleet", counted(sum(plan.gpus.values()), "GPU"), headline.fleet_words(plan)),
-        ("Per month", headline.dollars(cost.usd_per_month), _range(plan, cost, costs, "usd_per_month")),
+    metrics = [
+        ("Fleet", number_of(sum(plan.gpus.values()), "GPU"), headline.fleet_words(plan)),
+        ("Per month", headline.dollars(cost.usd_per_month), _range_words(plan, cost, costs, "usd_per_month")),
         (
             "Per million output tokens",
             headline.dollars(cost.usd_per_million_output_tokens),
-            _range(plan, cost, costs, "usd_per_million_output_tokens"),
+            _range_words(plan, cost, costs, "usd_per_million_output_tokens"),
         ),
     ]
     if headroom is not None:
-        share = change(headroom.share)
-        shown.append(("Headroom", share, headline.headroom_words(headroom)))
+        metrics.append(("Headroom", change(headroom.share), headline.headroom_words(headroom)))
     boxes = (
         f"<div><dt{_title(glossary.hint(label))}>{escape(label)}</dt>"
         f'<dd><div class="value">{escape(value)}</div><div class="interval">{escape(interval)}</div></dd></div>'
-        for label, value, interval in shown
+        for label, value, interval in metrics
     )
     return f'<dl class="figures">{"".join(boxes)}</dl>'
 
 
-def _range(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field: str) -> str:
+def _range_words(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field: str) -> str:
     """The interval of a figure of the cost in words, or why there is none."""
     if costs is None:
-        return "interval not computed" if headline.is_calibrated(plan) else "no interval: not calibrated"
+        return "interval not computed" if is_calibrated(plan) else "no interval: not calibrated"
     low, high = (None if end is None else float(getattr(end, field)) for end in (costs.low, costs.high))
     return headline.range_words(low, float(getattr(cost, field)), high)
 
@@ -193,31 +191,31 @@ def _range(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field: str)
 # --- tables and lists -------------------------------------------------------------------------------------------------
 
 
-def html_table(shown: Table, hints: Mapping[str, str] | None = None) -> str:
+def html_table(table: Table, hints: Mapping[str, str] | None = None) -> str:
     """A table as HTML; a cell's hover is the definition of its row, else of its column.
 
     Args:
-        shown: what to show; every text in it is escaped.
+        table: what to show; every text in it is escaped.
         hints: definitions by heading or by name of a row, before those of the glossary.
     """
     own = hints or {}
-    columns = [own.get(name) or glossary.hint(name) for name in shown.columns]
+    columns = [own.get(name) or glossary.hint(name) for name in table.columns]
     head = "".join(
         f'<th scope="col"{_class("number" if numeric else "")}{_title(hint)}>{escape(name)}</th>'
-        for name, numeric, hint in zip(shown.columns, shown.numeric, columns, strict=True)
+        for name, numeric, hint in zip(table.columns, table.numeric, columns, strict=True)
     )
     body = ""
-    for row in shown.rows:
-        of_row = (own.get(row[0]) or glossary.hint(row[0])) if row else ""
-        cells = zip(row, shown.numeric, columns, strict=True)
-        body += "<tr>" + "".join(_td(cell, numeric, of_row or hint) for cell, numeric, hint in cells) + "</tr>"
+    for row in table.rows:
+        row_hint = (own.get(row[0]) or glossary.hint(row[0])) if row else ""
+        cells = zip(row, table.numeric, columns, strict=True)
+        body += "<tr>" + "".join(_td(cell, numeric, row_hint or hint) for cell, numeric, hint in cells) + "</tr>"
     return f'<div class="planner-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _td(cell: str, numeric: bool, hint: str) -> str:
     """One cell; a short one (a date, a name, a number) stays on one line, however long its neighbours are."""
-    kind = "number" if numeric else "short" if len(cell) <= SHORT_CELL else ""
-    return f"<td{_class(kind)}{_title(hint)}>{_cell(cell)}</td>"
+    style = "number" if numeric else "short" if len(cell) <= SHORT_CELL else ""
+    return f"<td{_class(style)}{_title(hint)}>{_cell_text(cell)}</td>"
 
 
 def _class(name: str) -> str:
@@ -228,7 +226,7 @@ def _title(hint: str) -> str:
     return f' title="{escape(hint)}"' if hint else ""
 
 
-def _cell(text: str) -> str:
+def _cell_text(text: str) -> str:
     """A cell's text; an address becomes a link that shows its host."""
     return _link(text, text.split("/")[2]) if _ADDRESS.fullmatch(text) else escape(text)
 
@@ -240,7 +238,7 @@ def _link(address: str, words: str) -> str:
 def _linked(text: str) -> str:
     """Text with every address in it a link; the address itself is shown, so that it is there on paper too."""
     return "".join(
-        _link(part, part) if number % 2 else escape(part) for number, part in enumerate(_ADDRESS.split(text))
+        _link(piece, piece) if number % 2 else escape(piece) for number, piece in enumerate(_ADDRESS.split(text))
     )
 
 
@@ -257,13 +255,13 @@ def _list(title: str, lines: Iterable[str]) -> str:
 def _terms(tables: Sequence[Table]) -> str:
     """What headings and rows mean, for paper, where nothing hovers."""
     labels = [name for table in tables for name in (*table.columns, *(row[0] for row in table.rows))]
-    found = {term.name: term for label in labels if (term := glossary.term(label)) is not None}
-    if not found:
+    terms = {term.name: term for label in labels if (term := glossary.term(label)) is not None}
+    if not terms:
         return ""
     items = "".join(
         f"<div><dt>{escape(name)}{escape(f' [{term.unit}]') if term.unit else ''}</dt>"
         f"<dd>{escape(term.meaning)} ({escape(term.origin)})</dd></div>"
-        for name, term in sorted(found.items(), key=lambda item: item[0].lower())
+        for name, term in sorted(terms.items(), key=lambda item: item[0].lower())
     )
     return f'<section><h2>What the words mean</h2><dl class="terms">{items}</dl></section>'
 
@@ -275,7 +273,7 @@ def csv_tables(plan: Plan) -> dict[str, str]:
     """Each table of a plan as CSV, by file name, numbered in the order of the report: ``01-request.csv``."""
     return {
         f"{number:02d}-{_slug(table.title)}.csv": csv_text(table.columns, table.rows)
-        for number, table in enumerate(_tables(plan), start=1)
+        for number, table in enumerate(_shown_tables(plan), start=1)
     }
 
 
@@ -291,12 +289,12 @@ def csv_text(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_harmless(name) for name in columns])
-    writer.writerows([[_harmless(cell) for cell in row] for row in rows])
+    writer.writerow([_safe_cell(name) for name in columns])
+    writer.writerows([[_safe_cell(cell) for cell in row] for row in rows])
     return out.getvalue()
 
 
-def _harmless(cell: object) -> object:
+def _safe_cell(cell: object) -> object:
     """A cell as it is, unless it is text that starts like a formula and is no number.
 
     A bare carriage return, which some readers take for the end of a row and `csv` may leave unquoted, becomes a line

@@ -18,32 +18,23 @@ from typing import Any
 
 from planner.core import Frozen, InputError
 from planner.fleet import Plan
-from planner.report.records import PlanDocument, evaluation_document, performance_summary, plan_document
+from planner.report.records import PlanDocument, evaluation_document, plan_document
 from planner.serving import Deployment, Performance
 from planner.workload import Slo, Workload
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Everything a plan says, as plain JSON data (see `planner.report.records.PlanDocument`)."""
-    return _object(plan_document(plan))
-
-
-def performance_to_dict(performance: Performance, slo: Slo | None = None) -> dict[str, Any]:
-    """A performance as plain JSON data (see `planner.report.records.PerformanceSummary`); goodput only with an Slo."""
-    return _object(performance_summary(performance, slo))
+    document: dict[str, Any] = plain(plan_document(plan))
+    return document
 
 
 def evaluation_to_dict(
     deployment: Deployment, workload: Workload, performance: Performance, slo: Slo | None = None
 ) -> dict[str, Any]:
     """A given deployment, its workload and its performance (see `planner.report.records.EvaluationDocument`)."""
-    return _object(evaluation_document(deployment, workload, performance, slo))
-
-
-def _object(record: object) -> dict[str, Any]:
-    data = plain(record)
-    assert isinstance(data, dict)
-    return data
+    document: dict[str, Any] = plain(evaluation_document(deployment, workload, performance, slo))
+    return document
 
 
 def plain(value: object) -> Any:  # noqa: ANN401
@@ -127,11 +118,6 @@ def _record_schema(record: Any, definitions: dict[str, Any]) -> dict[str, Any]: 
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
-
-
-def write_json(path: str | Path, data: Mapping[str, Any] | list[Any]) -> None:
-    """Write JSON data to a file. Raises InputError when it cannot be written, naming why."""
-    write_text(path, json_text(data))
 
 
 def json_text(data: Mapping[str, Any] | list[Any]) -> str:

@@ -1,35 +1,162 @@
-"""Tables of one performance beside its latencies: its classes of requests, and how sure simulated percentiles are."""
+"""One performance of a deployment in words and tables, predicted or simulated."""
 
 from __future__ import annotations
 
-from planner.core import Metric, Table, duration, percent, significant, unit
-from planner.serving import Performance
+from collections.abc import Iterable
 
+from planner.core import Metric, Table, duration, number_of, percent, significant, unit, with_unit
+from planner.report.layout import Report
+from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolPerformance
+from planner.workload import LatencyDistribution, Slo
+
+LATENCY_PERCENTILES = (0.5, 0.95, 0.99, 0.999)
+"""Columns of the latency table: median and the tails that service levels name."""
+_CLASS_METRICS = (Metric.TTFT, Metric.TPOT, Metric.E2E)
 CLASS_PERCENTILES = (0.5, 0.99)
+"""Columns of the table of request classes, for each metric of a request."""
 CONFIDENCE_PERCENTILES = (0.5, 0.9, 0.95, 0.99)
+"""Columns of the table of sampling errors."""
+
+POOL_COLUMNS = ("pool", "SKU", "TP", "replicas", "GPUs")
+ENGINE_COLUMNS = ("max running requests", "chunk budget [tokens]")
+LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
+LOAD_NOTE = (
+    "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
+    "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved."
+)
+
+
+def performance_report(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> Report:
+    """A given deployment and how it performs."""
+    return Report(
+        performance_headline(deployment, performance),
+        performance_tables(deployment, performance, slo),
+        {"Assumed": performance.assumptions},
+    )
+
+
+def performance_headline(deployment: Deployment, performance: Performance) -> str:
+    """How a given deployment performs, in one sentence."""
+    pools = " and ".join(
+        f"{number_of(pool.replicas, 'replica')} of {pool.config.label} ({pool.role})" for pool in deployment.pools
+    )
+    llm, rate = deployment.pools[0].config.llm.id, significant(performance.rate_per_s)
+    subject = f"{pools} under {rate} requests/s of {llm}"
+    if not performance.stable:
+        return f"Overloaded: {subject}; the queue grows without bound."
+    latencies = ", ".join(
+        f"p99 {metric.upper()} {with_unit(performance.distribution(metric).quantile_s(0.99), metric)}"
+        for metric in Metric
+    )
+    return f"{subject}: {latencies}."
+
+
+def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:
+    """A given deployment and how it performs: pools, targets if any, latencies, load."""
+    pools = tuple((str(pool.role), *pool_cells(pool), *engine_cells(pool)) for pool in deployment.pools)
+    source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
+    loads = tuple((str(pool.role), source, *load_cells(pool)) for pool in performance.pools)
+    latencies = ((metric, source, performance.distribution(metric)) for metric in Metric)
+    return (
+        Table("Deployment", (*POOL_COLUMNS, *ENGINE_COLUMNS), pools),
+        *([_target_table(performance, slo, source)] if slo else []),
+        latency_table(latencies, interval_note(performance)),
+        *confidence_table(performance),
+        *class_table(performance),
+        Table("Load of each pool", LOAD_COLUMNS, loads, LOAD_NOTE),
+    )
+
+
+def _target_table(performance: Performance, slo: Slo, source: str) -> Table:
+    rows = tuple(
+        (
+            f"{target.name} [{unit(target.metric)}]",
+            duration(target.threshold_s, target.metric),
+            duration(performance.latency_s(target), target.metric),
+            "yes" if performance.latency_s(target) <= target.threshold_s else "NO",
+        )
+        for target in slo.targets
+    )
+    note = f"Goodput: {significant(performance.goodput_per_s(slo))} requests/s meet every target."
+    return Table("Targets", ("target", "at most", source, "met"), rows, note)
+
+
+# --- parts that a plan shows too ------------------------------------------------------------------------------------
+
+
+def pool_cells(pool: Pool) -> tuple[str, ...]:
+    """Cells under `POOL_COLUMNS`, without the name of the pool."""
+    return (pool.config.sku.id, str(pool.config.parallelism.tp), f"{pool.replicas:,}", f"{pool.gpus:,}")
+
+
+def engine_cells(pool: Pool) -> tuple[str, ...]:
+    """Cells under `ENGINE_COLUMNS`."""
+    return (f"{pool.config.max_running_requests:,}", f"{pool.config.max_batched_tokens:,}")
+
+
+def load_cells(pool: PoolPerformance) -> tuple[str, ...]:
+    """Cells under `LOAD_COLUMNS`, without the name of the pool and where the numbers are from."""
+    return (
+        percent(pool.utilisation),
+        pool.limit.replace("_", " "),
+        str(pool.bound),
+        significant(pool.mean_running),
+        significant(1e3 * pool.mean_step_s),
+        percent(pool.kv_occupancy),
+    )
+
+
+def latency_table(distributions: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:
+    """Mean and percentiles of latencies, each given as (metric, where it is from, distribution)."""
+    rows = tuple(
+        (
+            f"{metric.upper()} [{unit(metric)}]",
+            source,
+            duration(distribution.mean_s, metric),
+            *(duration(distribution.quantile_s(p), metric) for p in LATENCY_PERCENTILES),
+        )
+        for metric, source, distribution in distributions
+    )
+    columns = ("metric", "from", "mean", *(f"p{100 * p:g}" for p in LATENCY_PERCENTILES))
+    return Table("Latency", columns, rows, note)
+
+
+def interval_note(performance: Performance) -> str:
+    """Means with the interval that the calibration leaves; empty without one."""
+    if not performance.interval:
+        return ""
+    means = ", ".join(performance.summary(metric) for metric in performance.interval)
+    return f"Predicted means with the 90 % interval of the kernel fits: {means}."
 
 
 def class_table(performance: Performance) -> tuple[Table, ...]:
     """Latencies of each class of requests; no table where there is one class or none are told apart."""
     if len(performance.classes) < 2:
         return ()
-    metrics = (Metric.TTFT, Metric.TPOT, Metric.E2E)
-    rows = []
-    for one in performance.classes:
-        distributions = {Metric.TTFT: one.ttft, Metric.TPOT: one.tpot, Metric.E2E: one.e2e}
-        cells = (duration(distributions[metric].quantile_s(p), metric) for metric in metrics for p in CLASS_PERCENTILES)
-        attained = "-" if one.attainment is None else percent(one.attainment)
-        rows.append((one.name, significant(one.rate_per_s), *cells, attained))
-    names = (f"{metric.upper()} p{100 * p:g} [{unit(metric)}]" for metric in metrics for p in CLASS_PERCENTILES)
-    columns = ("class", "requests/s", *names, "own targets met")
-    return (Table("Classes of requests", columns, tuple(rows)),)
+    rows = tuple((kind.name, significant(kind.rate_per_s), *class_cells(kind)) for kind in performance.classes)
+    return (Table("Classes of requests", ("class", "requests/s", *CLASS_COLUMNS), rows),)
+
+
+CLASS_COLUMNS = (
+    *(f"{metric.upper()} p{100 * p:g} [{unit(metric)}]" for metric in _CLASS_METRICS for p in CLASS_PERCENTILES),
+    "own targets met",
+)
+
+
+def class_cells(kind: ClassPerformance) -> tuple[str, ...]:
+    """Cells under `CLASS_COLUMNS`."""
+    distributions = {Metric.TTFT: kind.ttft, Metric.TPOT: kind.tpot, Metric.E2E: kind.e2e}
+    latencies = (
+        duration(distributions[metric].quantile_s(p), metric) for metric in _CLASS_METRICS for p in CLASS_PERCENTILES
+    )
+    return (*latencies, "-" if kind.attainment is None else percent(kind.attainment))
 
 
 def confidence_table(performance: Performance) -> tuple[Table, ...]:
     """95 % intervals of simulated percentiles; no table for theory or where the run is too short for any."""
     rows = []
     for metric in performance.samples_s:
-        cells = tuple(_interval(performance, metric, percentile) for percentile in CONFIDENCE_PERCENTILES)
+        cells = tuple(interval_cell(performance, metric, percentile) for percentile in CONFIDENCE_PERCENTILES)
         if set(cells) != {"-"}:
             rows.append((f"{metric.upper()} [{unit(metric)}]", *cells))
     if not rows:
@@ -39,6 +166,7 @@ def confidence_table(performance: Performance) -> tuple[Table, ...]:
     return (Table("Sampling error of the simulated percentiles", columns, tuple(rows), note),)
 
 
-def _interval(performance: Performance, metric: Metric, percentile: float) -> str:
-    found = performance.confidence_s(metric, percentile)
-    return "-" if found is None else " to ".join(duration(end, metric) for end in found)
+def interval_cell(performance: Performance | None, metric: Metric, percentile: float) -> str:
+    """The 95 % interval of a simulated percentile; - where there is none."""
+    interval = None if performance is None else performance.confidence_s(metric, percentile)
+    return "-" if interval is None else " to ".join(duration(end, metric) for end in interval)

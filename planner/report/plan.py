@@ -1,25 +1,24 @@
-"""A plan in words and tables.
+"""A plan in words and tables: `headline(plan)`, `tables(plan)` and, as a page to send on, `markdown(plan)`.
 
-`tables(plan)` is plain data that the command line, the Markdown report and the web app all show, so they cannot
-disagree; `headline(plan)` is the answer in one sentence; `markdown(plan)` is a report to send on. Nothing is computed
-here that the plan does not hold.
+The command line, the Markdown report, the HTML page and the web app all show these tables, so they cannot disagree.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planner.core import (
     Metric,
     Table,
-    counted,
     duration,
     markdown_table,
     markdown_text,
     money,
+    number_of,
     percent,
     significant,
     unit,
@@ -27,32 +26,26 @@ from planner.core import (
 )
 from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest
 from planner.llm import parameters
-from planner.report.performance import class_table, confidence_table
-from planner.serving import Deployment, Method, Performance, Pool, PoolPerformance
+from planner.optimizer import Allocation
+from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.performance import (
+    ENGINE_COLUMNS,
+    LOAD_COLUMNS,
+    LOAD_NOTE,
+    POOL_COLUMNS,
+    engine_cells,
+    interval_note,
+    latency_table,
+    load_cells,
+    pool_cells,
+)
+from planner.serving import Pool
 from planner.traffic import Service
 from planner.workload import LatencyDistribution, Slo, TokenLengths
 
-__all__ = [
-    "METHOD",
-    "Table",
-    "assumed",
-    "diagnosis",
-    "headline",
-    "markdown",
-    "money",
-    "performance_headline",
-    "performance_tables",
-    "planner_version",
-    "significant",
-    "tables",
-    "token_distributions",
-]
-
 DISTRIBUTION_NAME = "llm-capacity-planner"
-PERCENTILES = (0.5, 0.95, 0.99, 0.999)
-"""Columns of the latency table: median and the tails that service levels name."""
 ROUNDING = 1e-5
-"""Share of a limit below which a slack is shown as 0: ten solver tolerances."""
+"""Share of a limit below which a slack is shown as 0. A choice: ten times the tolerance of the solver."""
 
 METHOD = (
     "Step times: a roofline of every operator (compute, HBM, links), summed over one step of the engine.",
@@ -69,7 +62,7 @@ METHOD = (
 
 
 def token_distributions(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
-    """Input and output tokens of a request as weighted empirical distributions [tokens], the type latencies have too."""
+    """Input and output tokens of a request as empirical distributions [tokens], in the type that latencies have."""
     distribution = LatencyDistribution.from_samples
     return distribution(lengths.inputs, lengths.probabilities), distribution(lengths.outputs, lengths.probabilities)
 
@@ -94,15 +87,15 @@ def headline(plan: Plan) -> str:
     served = sum(planned.workload.rate_per_s for planned in plan.deployments)
     if served < (1.0 - 1e-6) * asked and plan.escalated is None:
         rate = f"{significant(served)} of {rate}"
-    fleet = " + ".join(_in_words(planned) for planned in plan.deployments)
-    reached = ", ".join(
+    fleet = " + ".join(_pool_words(planned) for planned in plan.deployments)
+    latencies = ", ".join(
         f"{check.target.name} {with_unit(check.predicted_s, check.target.metric)}" for check in plan.targets
     )
     how = "in simulation" if plan.simulated else "in theory"
     held = f"all targets held {how}" if all(check.met for check in plan.targets) else "NOT all targets held"
     return (
         f"Serve {models} at {rate} requests/s on {fleet}: {money(plan.cost.usd_per_hour)} USD/hour; "
-        f"{reached}; {held}; {_calibration(plan)}."
+        f"{latencies}; {held}; {_calibration_words(plan)}."
     )
 
 
@@ -117,16 +110,16 @@ def _asked_per_s(request: PlanRequest) -> float:
     return request.growth * factor * sum(service.workload.rate_per_s for service in request.all_services)
 
 
-def _in_words(planned: PlannedDeployment) -> str:
+def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
-        f"{pool.gpus} x {pool.config.sku.id} ({counted(pool.replicas, 'replica')} of TP{pool.config.parallelism.tp}, "
+        f"{pool.gpus} x {pool.config.sku.id} ({number_of(pool.replicas, 'replica')} of TP{pool.config.parallelism.tp}, "
         f"{pool.role})"
         for pool in pools
     )
 
 
-def _calibration(plan: Plan) -> str:
+def _calibration_words(plan: Plan) -> str:
     configs = [pool.config for planned in plan.deployments for pool in planned.deployment.pools]
     fitted = [config for config in configs if config.calibration is not None]
     if not fitted:
@@ -140,28 +133,34 @@ def _calibration(plan: Plan) -> str:
     return how if len(fitted) == len(configs) else f"partly {how}"
 
 
-# --- tables of a plan -----------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------------------------
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
     """Everything a plan says in numbers. An infeasible one has its request, its limits and what was rejected."""
-    shown = [_request(plan)]
+    shown = [_request_table(plan)]
     if plan.cost is not None:
-        shown += [_fleet(plan), _cost(plan, plan.cost), _targets(plan), _latency(plan), _load(plan)]
-        shown += _routing(plan) + _schedule(plan, plan.cost)
-        shown += [_alternatives(plan, plan.cost), *([_agreement(plan)] if plan.agreement else [])]
+        shown += [
+            _fleet_table(plan),
+            _cost_table(plan, plan.cost),
+            _target_table(plan),
+            _plan_latency_table(plan),
+            _load_table(plan),
+        ]
+        shown += _routing_tables(plan) + _schedule_tables(plan, plan.cost)
+        shown += [_alternative_table(plan, plan.cost), *([_agreement_table(plan)] if plan.agreement else [])]
     if plan.allocation is not None and plan.allocation.constraints:
-        shown.append(_constraints(plan))
+        shown.append(_constraint_table(plan, plan.allocation))
     if plan.cost is not None:
-        shown.append(_prices(plan))
+        shown.append(_price_table(plan))
     if plan.rejections:
-        shown.append(_rejections(plan))
+        shown.append(_rejection_table(plan))
     return tuple(shown)
 
 
 def assumed(plan: Plan) -> tuple[str, ...]:
     """What the numbers take for granted, without the prices, which have a table of their own."""
-    sources = {one.price.source_url for one in plan.bought if one.price is not None}
+    sources = {bought.price.source_url for bought in plan.bought if bought.price is not None}
     return tuple(note for note in plan.assumptions if not any(source in note for source in sources))
 
 
@@ -171,10 +170,10 @@ def diagnosis(plan: Plan) -> tuple[str, ...]:
     return tuple(line for line in plan.diagnosis if not line.endswith(reasons))
 
 
-def _request(plan: Plan) -> Table:
+def _request_table(plan: Plan) -> Table:
     request, search = plan.request, plan.request.search
     precision, arrivals = request.precision, request.workload.arrivals
-    considered = counted(plan.considered, "configuration")
+    considered = number_of(plan.considered, "configuration")
     rows = [
         ("model", f"{request.llm.id}, {significant(parameters(request.llm) / 1e9)} B parameters"),
         ("precision", f"weights {precision.weights}, activations {precision.activations}, KV {precision.kv_cache}"),
@@ -182,17 +181,17 @@ def _request(plan: Plan) -> Table:
             "traffic",
             f"{significant(arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)} ({arrivals.source})",
         ),
-        ("lengths", _lengths(request.workload.lengths)),
-        ("targets", _slo(request.slo)),
+        ("lengths", _length_words(request.workload.lengths)),
+        ("targets", _target_words(request.slo)),
         ("objective", request.objective.replace("_", " ")),
-        ("limits", _limits(plan)),
+        ("limits", _limit_words(plan)),
         ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
         ("planned in", f"{significant(plan.elapsed_s)} s"),
     ]
     return Table("Request", ("what", "value"), tuple(rows))
 
 
-def _lengths(lengths: TokenLengths) -> str:
+def _length_words(lengths: TokenLengths) -> str:
     sides = (
         f"mean {distribution.mean_s:,.0f}, p99 {distribution.quantile_s(0.99):,.0f}"
         for distribution in token_distributions(lengths)
@@ -200,16 +199,16 @@ def _lengths(lengths: TokenLengths) -> str:
     return "input {}; output {} tokens ({})".format(*sides, lengths.source)
 
 
-def _slo(slo: Slo) -> str:
-    return "; ".join(f"{t.name} <= {with_unit(t.threshold_s, t.metric)}" for t in slo.targets)
+def _target_words(slo: Slo) -> str:
+    return "; ".join(f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in slo.targets)
 
 
-def _limits(plan: Plan) -> str:
+def _limit_words(plan: Plan) -> str:
     limits = plan.request.limits
-    said: dict[str, Callable[[Any], str]] = {
+    words_by_field: dict[str, Callable[[Any], str]] = {
         "budget_usd_per_hour": lambda usd: f"budget {money(usd)} USD/hour",
         "gpus": lambda counts: "; ".join(f"at most {count:,} x {sku}" for sku, count in counts.items()),
-        "quotas": lambda quotas: "; ".join(f"at most {one.gpus:,} x {one.sku} by quota" for one in quotas),
+        "quotas": lambda quotas: "; ".join(f"at most {quota.gpus:,} x {quota.sku} by quota" for quota in quotas),
         "power_kw": lambda kw: f"at most {significant(kw)} kW",
         "co2_kg_per_hour": lambda kg: f"at most {significant(kg)} kg CO2 an hour",
         "skus_at_most": lambda count: f"at most {count} SKUs",
@@ -217,59 +216,64 @@ def _limits(plan: Plan) -> str:
         "forbidden": lambda names: f"not {', '.join(names)}",
         "existing": lambda counts: "; ".join(f"{count:,} x {sku} there already" for sku, count in counts.items()),
         "replicas_at_least": lambda count: f"at least {count} replicas in every pool",
-        "spare_replicas": lambda count: f"{counted(count, 'replica')} of every pool may fail",
+        "spare_replicas": lambda count: f"{number_of(count, 'replica')} of every pool may fail",
         "survives_node_loss": lambda _: "any one server may fail",
     }
     default = type(limits)()
-    parts = [
-        words(getattr(limits, name)) for name, words in said.items() if getattr(limits, name) != getattr(default, name)
+    given = [
+        words(getattr(limits, name))
+        for name, words in words_by_field.items()
+        if getattr(limits, name) != getattr(default, name)
     ]
-    return "; ".join(parts) or "none"
+    return "; ".join(given) or "none"
 
 
-def _pool_names(plan: Plan) -> list[tuple[str, PlannedDeployment, int]]:
-    """Each pool as (name, its deployment, its index); numbered by deployment when there are several."""
+@dataclass(frozen=True)
+class _NamedPool:
+    """One pool of a plan: its name in the tables, and its place in the deployment it belongs to."""
+
+    name: str
+    planned: PlannedDeployment
+    index: int
+
+    @property
+    def pool(self) -> Pool:
+        return self.planned.deployment.pools[self.index]
+
+
+def _named_pools(plan: Plan) -> list[_NamedPool]:
+    """All pools; their names have the number of the deployment where there are several."""
     several = len(plan.deployments) > 1
     return [
-        (f"{number} {pool.role}" if several else str(pool.role), planned, index)
+        _NamedPool(f"{number} {pool.role}" if several else str(pool.role), planned, index)
         for number, planned in enumerate(plan.deployments, start=1)
         for index, pool in enumerate(planned.deployment.pools)
     ]
 
 
-_POOL_COLUMNS = ("pool", "SKU", "TP", "replicas", "GPUs")
-_ENGINE_COLUMNS = ("max running requests", "chunk budget [tokens]")
-
-
-def _pool_cells(pool: Pool) -> tuple[str, ...]:
-    return (pool.config.sku.id, str(pool.config.parallelism.tp), f"{pool.replicas:,}", f"{pool.gpus:,}")
-
-
-def _engine_cells(pool: Pool) -> tuple[str, ...]:
-    return (f"{pool.config.max_running_requests:,}", f"{pool.config.max_batched_tokens:,}")
-
-
-def _fleet(plan: Plan) -> Table:
-    rows = []
-    for name, planned, index in _pool_names(plan):
-        pool = planned.deployment.pools[index]
-        rate, cost = planned.workload.rate_per_s, planned.pool_usd_per_hour[index]
-        engine = _engine_cells(pool)
-        rows.append((name, *_pool_cells(pool), f"{planned.nodes[index]:,}", *engine, significant(rate), money(cost)))
-    columns = (*_POOL_COLUMNS, "servers", *_ENGINE_COLUMNS, "requests/s", "USD/hour")
-    engines = sorted({f"{p.config.engine.name} {p.config.engine.version}" for p in _pools(plan)})
+def _fleet_table(plan: Plan) -> Table:
+    pools = _named_pools(plan)
+    rows = tuple(
+        (
+            named.name,
+            *pool_cells(named.pool),
+            f"{named.planned.nodes[named.index]:,}",
+            *engine_cells(named.pool),
+            significant(named.planned.workload.rate_per_s),
+            money(named.planned.pool_usd_per_hour[named.index]),
+        )
+        for named in pools
+    )
+    columns = (*POOL_COLUMNS, "servers", *ENGINE_COLUMNS, "requests/s", "USD/hour")
+    engines = sorted({f"{named.pool.config.engine.name} {named.pool.config.engine.version}" for named in pools})
     note = (
         f"Engine {', '.join(engines)}: max running requests is its max_num_seqs, chunk budget its "
         "max_num_batched_tokens. TP: GPUs per replica. No replica straddles two servers."
     )
-    return Table("Fleet", columns, tuple(rows), note)
+    return Table("Fleet", columns, rows, note)
 
 
-def _pools(plan: Plan) -> Iterable[Pool]:
-    return (pool for planned in plan.deployments for pool in planned.deployment.pools)
-
-
-def _cost(plan: Plan, cost: CostBreakdown) -> Table:
+def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
     nodes = sum(sum(planned.nodes) for planned in plan.deployments)
     rows = (
         ("GPUs", " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())),
@@ -285,7 +289,7 @@ def _cost(plan: Plan, cost: CostBreakdown) -> Table:
     return Table("Cost", ("what", "value"), rows, f"A month has {cost.usd_per_month / cost.usd_per_hour:.0f} hours.")
 
 
-def _targets(plan: Plan) -> Table:
+def _target_table(plan: Plan) -> Table:
     rows = []
     for check in plan.targets:
         target, metric = check.target, check.target.metric
@@ -298,7 +302,7 @@ def _targets(plan: Plan) -> Table:
     return Table("Targets", columns, tuple(rows), note)
 
 
-def _latency(plan: Plan) -> Table:
+def _plan_latency_table(plan: Plan) -> Table:
     distributions = [
         (metric, source, plan.latency(metric, simulated=source == "simulated"))
         for metric in Metric
@@ -307,60 +311,20 @@ def _latency(plan: Plan) -> Table:
     transfers = [planned.predicted.kv_transfer_s for planned in plan.deployments if planned.predicted.kv_transfer_s]
     sent = " and ".join(f"{significant(1e3 * seconds)} ms" for seconds in transfers)
     notes = [f"E2E and TPOT include the KV transfer between pools, {sent} on average."] if sent else []
-    notes += [note for planned in plan.deployments if (note := _intervals(planned.predicted))]
-    return _latency_table(distributions, " ".join(dict.fromkeys(notes)))
+    notes += [note for planned in plan.deployments if (note := interval_note(planned.predicted))]
+    return latency_table(distributions, " ".join(dict.fromkeys(notes)))
 
 
-def _intervals(performance: Performance) -> str:
-    """Means with the interval that the calibration leaves, or nothing without one."""
-    if not performance.interval:
-        return ""
-    shown = ", ".join(performance.summary(metric) for metric in performance.interval)
-    return f"Predicted means with the 90 % interval of the kernel fits: {shown}."
-
-
-def _latency_table(distributions: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:
-    rows = tuple(
-        (
-            f"{metric.upper()} [{unit(metric)}]",
-            source,
-            duration(distribution.mean_s, metric),
-            *(duration(distribution.quantile_s(p), metric) for p in PERCENTILES),
-        )
-        for metric, source, distribution in distributions
-    )
-    columns = ("metric", "from", "mean", *(f"p{100 * p:g}" for p in PERCENTILES))
-    return Table("Latency", columns, rows, note)
-
-
-_LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
-_LOAD_NOTE = (
-    "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
-    "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved."
-)
-
-
-def _load_cells(pool: PoolPerformance) -> tuple[str, ...]:
-    return (
-        percent(pool.utilisation),
-        pool.limit.replace("_", " "),
-        str(pool.bound),
-        significant(pool.mean_running),
-        significant(1e3 * pool.mean_step_s),
-        percent(pool.kv_occupancy),
-    )
-
-
-def _load(plan: Plan) -> Table:
+def _load_table(plan: Plan) -> Table:
     rows = [
-        (name, source, *_load_cells(performance.pools[index]))
-        for name, planned, index in _pool_names(plan)
-        for source, performance in (("predicted", planned.predicted), ("simulated", planned.simulated))
+        (named.name, source, *load_cells(performance.pools[named.index]))
+        for named in _named_pools(plan)
+        for source, performance in (("predicted", named.planned.predicted), ("simulated", named.planned.simulated))
     ]
-    return Table("Load of each pool", _LOAD_COLUMNS, tuple(rows), _LOAD_NOTE)
+    return Table("Load of each pool", LOAD_COLUMNS, tuple(rows), LOAD_NOTE)
 
 
-def _alternatives(plan: Plan, cost: CostBreakdown) -> Table:
+def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
     order = sorted(
         plan.alternatives, key=lambda a: (a.kind != "sku", math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
@@ -387,7 +351,7 @@ def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[s
     return (alternative.restriction, alternative.summary, rate, usd, *differences)
 
 
-def _agreement(plan: Plan) -> Table:
+def _agreement_table(plan: Plan) -> Table:
     rows = []
     for pair in plan.agreement:
         means = (duration(s, pair.metric) for s in (pair.predicted_mean_s, pair.simulated_mean_s))
@@ -399,20 +363,19 @@ def _agreement(plan: Plan) -> Table:
     return Table("Theory against simulation", columns, tuple(rows), note)
 
 
-def _constraints(plan: Plan) -> Table:
-    assert plan.allocation is not None
+def _constraint_table(plan: Plan, allocation: Allocation) -> Table:
     rows = tuple(
         (
             row.name.partition("__")[0],
             row.field.removeprefix("pool "),
-            f"{_four(row.used)} {row.sense} {_four(row.limit)}",
-            _four(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
-            "-" if row.dual is None else _four(row.dual),
+            f"{_four_digits(row.used)} {row.sense} {_four_digits(row.limit)}",
+            _four_digits(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
+            "-" if row.dual is None else _four_digits(row.dual),
             "yes" if row.is_tight else "no",
         )
-        for row in plan.allocation.constraints
+        for row in allocation.constraints
     )
-    gap = plan.allocation.gap
+    gap = allocation.gap
     note = (
         f"Integer program: {plan.status.replace('_', ' ')}{'' if gap is None else f', gap {percent(gap)}'}. Dual: "
         "change of the objective per unit of the limit in the linear relaxation."
@@ -420,27 +383,27 @@ def _constraints(plan: Plan) -> Table:
     return Table("Constraints", ("constraint", "of", "used and limit", "slack", "dual", "binding"), rows, note)
 
 
-def _four(value: float) -> str:
+def _four_digits(value: float) -> str:
     return significant(float(f"{value:.4g}"), 4)
 
 
-def _prices(plan: Plan) -> Table:
+def _price_table(plan: Plan) -> Table:
     rows = []
-    for one in plan.bought:
-        counts = sorted({round(count) for count in one.gpus})
+    for bought in plan.bought:
+        counts = sorted({round(count) for count in bought.gpus})
         gpus = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         cited = ("own", "-", "-", "-")
-        if one.price is not None:
-            price = one.price
+        if bought.price is not None:
+            price = bought.price
             cited = (price.provider, price.region, price.retrieved_on.isoformat(), str(price.confidence))
-        way = one.purchase.replace("_", " ")
-        rows.append((one.sku, way, gpus, money(one.usd_per_gpu_hour), money(one.usd_per_hour), *cited))
+        usd = (money(bought.usd_per_gpu_hour), money(bought.usd_per_hour))
+        rows.append((bought.sku, bought.purchase.replace("_", " "), gpus, *usd, *cited))
     columns = ("SKU", "bought", "GPUs", "USD/GPU-hour", "USD/hour", "provider", "region", "read on", "confidence")
-    cites = dict.fromkeys(f"{one.sku}: {one.price.source_url}" for one in plan.bought if one.price is not None)
+    cites = dict.fromkeys(f"{bought.sku}: {bought.price.source_url}" for bought in plan.bought if bought.price)
     return Table("Prices", columns, tuple(rows), "Sources: " + "; ".join(cites) if cites else "")
 
 
-def _routing(plan: Plan) -> list[Table]:
+def _routing_tables(plan: Plan) -> list[Table]:
     """Which part of the traffic goes where; nothing where there is only one part."""
     if len({name for planned in plan.deployments for name in planned.slices}) < 2:
         return []
@@ -453,7 +416,7 @@ def _routing(plan: Plan) -> list[Table]:
     return [Table("Routing", ("part of the traffic", "goes to", "requests/s"), rows, note)]
 
 
-def _schedule(plan: Plan, cost: CostBreakdown) -> list[Table]:
+def _schedule_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
     """The fleet over the day or week; nothing where the demand stands still."""
     if not plan.schedule:
         return []
@@ -477,84 +440,42 @@ def _schedule(plan: Plan, cost: CostBreakdown) -> list[Table]:
     return [Table("Schedule", columns, rows, note + ".")]
 
 
-def _rejections(plan: Plan) -> Table:
+def _rejection_table(plan: Plan) -> Table:
     rows = tuple(
-        (rejection.sku, str(rejection.mode), rejection.reason, _relaxation(rejection.ratio))
+        (rejection.sku, str(rejection.mode), rejection.reason, _relaxation_cell(rejection.ratio))
         for rejection in plan.rejections
     )
     columns = ("SKU", "mode", "why nothing is offered", "relax by")
     return Table("Rejected", columns, rows, "Relax by: factor on that target that would help; - where none does.")
 
 
-def _relaxation(ratio: float) -> str:
+def _relaxation_cell(ratio: float) -> str:
     return f"{significant(ratio)} x" if math.isfinite(ratio) else "-"
 
 
-# --- tables of one performance --------------------------------------------------------------------------------------
+# --- the whole report -----------------------------------------------------------------------------------------------
 
 
-def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:
-    """A given deployment and how it performs: pools, targets if any, latencies, load."""
-    pools = tuple((str(pool.role), *_pool_cells(pool), *_engine_cells(pool)) for pool in deployment.pools)
-    source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
-    loads = tuple((str(pool.role), source, *_load_cells(pool)) for pool in performance.pools)
-    return (
-        Table("Deployment", (*_POOL_COLUMNS, *_ENGINE_COLUMNS), pools),
-        *([_reached(performance, slo, source)] if slo else []),
-        _latency_table(
-            ((metric, source, performance.distribution(metric)) for metric in Metric), _intervals(performance)
-        ),
-        *confidence_table(performance),
-        *class_table(performance),
-        Table("Load of each pool", _LOAD_COLUMNS, loads, _LOAD_NOTE),
-    )
-
-
-def _reached(performance: Performance, slo: Slo, source: str) -> Table:
-    rows = tuple(
-        (
-            f"{target.name} [{unit(target.metric)}]",
-            duration(target.threshold_s, target.metric),
-            duration(performance.latency_s(target), target.metric),
-            "yes" if performance.latency_s(target) <= target.threshold_s else "NO",
-        )
-        for target in slo.targets
-    )
-    note = f"Goodput: {significant(performance.goodput_per_s(slo))} requests/s meet every target."
-    return Table("Targets", ("target", "at most", source, "met"), rows, note)
-
-
-def performance_headline(deployment: Deployment, performance: Performance) -> str:
-    """How a given deployment performs, in one sentence."""
-    pools = " and ".join(
-        f"{counted(pool.replicas, 'replica')} of {pool.config.label} ({pool.role})" for pool in deployment.pools
-    )
-    llm, rate = deployment.pools[0].config.llm.id, significant(performance.rate_per_s)
-    subject = f"{pools} under {rate} requests/s of {llm}"
-    if not performance.stable:
-        return f"Overloaded: {subject}; the queue grows without bound."
-    reached = ", ".join(
-        f"p99 {metric.upper()} {with_unit(performance.distribution(metric).quantile_s(0.99), metric)}"
-        for metric in Metric
-    )
-    return f"{subject}: {reached}."
-
-
-# --- Markdown -------------------------------------------------------------------------------------------------------
+def report(plan: Plan) -> Report:
+    """The plan as a terminal shows it."""
+    lists = {"Why, and what would help": diagnosis(plan), "Warnings": plan.warnings, "Assumed": assumed(plan)}
+    return Report(headline(plan), tables(plan), lists)
 
 
 def markdown(plan: Plan) -> str:
     """The plan as a report in GitHub Markdown: answer, tables, warnings, assumptions, method, version."""
-    parts = [f"# Capacity plan: {markdown_text(plan.request.name)}", f"**{markdown_text(headline(plan))}**"]
-    parts += _bullets("Why it is infeasible, and what would help", diagnosis(plan))
-    parts += _bullets("Warnings", plan.warnings)
-    parts += [markdown_table(table) for table in tables(plan)]
-    parts += _bullets("What is assumed", assumed(plan))
-    parts += _bullets("Method", METHOD)
     version, elapsed = planner_version(), significant(plan.elapsed_s)
-    parts.append(f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.")
-    return "\n\n".join(parts) + "\n"
+    sections = [
+        *_section("Why it is infeasible, and what would help", diagnosis(plan)),
+        *_section("Warnings", plan.warnings),
+        *map(markdown_table, tables(plan)),
+        *_section("What is assumed", assumed(plan)),
+        *_section("Method", METHOD),
+        f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.",
+    ]
+    title = f"Capacity plan: {markdown_text(plan.request.name)}"
+    return markdown_page(title, markdown_text(headline(plan)), sections)
 
 
-def _bullets(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"## {title}", "\n".join(f"- {markdown_text(line)}" for line in lines)] if lines else []
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", markdown_list(map(markdown_text, lines))] if lines else []

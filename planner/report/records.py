@@ -1,7 +1,7 @@
-"""What is written of a plan and of an evaluation: the records of the JSON documents, and how they are filled.
+"""The records of the JSON documents of a plan and of an evaluation, and how they are filled.
 
-Units stand in the names. `planner.report.json_documents` turns records into JSON and into its schema, so a field is
-named only here.
+Units stand in the names. `planner.report.json_documents` turns the records into JSON and into its schema,
+`planner.report.data_frames` into frames, so a field is named only here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hardware_db import Price
 from planner.core import PLAN, Metric
@@ -58,6 +58,7 @@ SCHEMA_VERSION = PLAN.current
 """Of every document here; `planner.core.versions` says when it is raised, and reads plans of older versions."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 """Fields of a `LatencySummary` after the mean, in order."""
+Filled = TypeVar("Filled")
 
 
 @dataclass(frozen=True)
@@ -339,43 +340,33 @@ class EvaluationDocument:
 # --- filling the records --------------------------------------------------------------------------------------------
 
 
+def filled(record: type[Filled], source: object, /, **own: Any) -> Filled:  # noqa: ANN401
+    """A record with the fields given; those that are not, and have no default, are the attributes of the source.
+
+    >>> filled(IntervalSummary, None, low=1.0, high=2.0)
+    IntervalSummary(low=1.0, high=2.0)
+    """
+    fields = dataclasses.fields(record)  # type: ignore[arg-type]
+    required = (field.name for field in fields if field.default is dataclasses.MISSING)
+    return record(**{name: getattr(source, name) for name in required if name not in own}, **own)
+
+
 def plan_document(plan: Plan) -> PlanDocument:
     """Everything a plan says."""
-    prices = dict.fromkeys(one.price for one in plan.bought if one.price is not None)
-    return PlanDocument(
+    return filled(
+        PlanDocument,
+        plan,
         schema_version=SCHEMA_VERSION,
         planner_version=planner_version(),
         headline=headline(plan),
-        status=plan.status,
-        feasible=plan.feasible,
-        request=_request(plan.request),
-        deployments=tuple(_planned(planned, planned.slo) for planned in plan.deployments),
-        gpus=plan.gpus,
-        cost=plan.cost,
-        predicted=_metrics(plan, simulated=False) if plan.feasible else None,
-        simulated=_metrics(plan, simulated=True) if plan.feasible else None,
-        targets=plan.targets,
-        agreement=tuple(
-            AgreementSummary(a.metric, a.predicted_mean_s, a.simulated_mean_s, a.relative_difference, a.holds)
-            for a in plan.agreement
-        ),
-        alternatives=plan.alternatives,
-        rejections=plan.rejections,
-        prices=tuple(prices),
-        bought=plan.bought,
-        schedule=plan.schedule,
-        flat_usd_per_hour=plan.flat_usd_per_hour,
-        escalated=plan.escalated,
+        request=_request_summary(plan.request),
+        deployments=tuple(_planned_summary(planned, planned.slo) for planned in plan.deployments),
+        predicted=_metric_summary(plan, simulated=False) if plan.feasible else None,
+        simulated=_metric_summary(plan, simulated=True) if plan.feasible else None,
+        agreement=tuple(filled(AgreementSummary, agreement) for agreement in plan.agreement),
+        prices=tuple(dict.fromkeys(bought.price for bought in plan.bought if bought.price is not None)),
         dominated=len(plan.dominated),
-        allocation=plan.allocation,
         binding=tuple(row.name for row in plan.allocation.binding) if plan.allocation else (),
-        diagnosis=plan.diagnosis,
-        assumptions=plan.assumptions,
-        warnings=plan.warnings,
-        considered=plan.considered,
-        elapsed_s=plan.elapsed_s,
-        scenario=plan.scenario,
-        scenario_folder=plan.scenario_folder,
     )
 
 
@@ -387,45 +378,36 @@ def evaluation_document(
     return EvaluationDocument(
         schema_version=SCHEMA_VERSION,
         planner_version=planner_version(),
-        llm=_llm(config.llm, config.precision),
-        workload=_workload(workload),
-        deployment=_deployment(deployment, tuple(_pool(pool) for pool in deployment.pools)),
+        llm=_llm_summary(config.llm, config.precision),
+        workload=_workload_summary(workload),
+        deployment=_deployment_summary(deployment, tuple(_pool_summary(pool) for pool in deployment.pools)),
         performance=performance_summary(performance, slo),
     )
 
 
-def _request(request: PlanRequest) -> RequestSummary:
-    return RequestSummary(
-        name=request.name,
-        llm=_llm(request.llm, request.precision),
-        precision=request.precision,
-        workload=_workload(request.workload),
+def _request_summary(request: PlanRequest) -> RequestSummary:
+    small = (request.cascade.small,) if request.cascade else ()
+    return filled(
+        RequestSummary,
+        request,
+        llm=_llm_summary(request.llm, request.precision),
+        workload=_workload_summary(request.workload),
         slo=request.slo.targets,
-        search=request.search,
-        prices=request.prices,
-        limits=request.limits,
-        objective=request.objective,
-        seed=request.seed,
-        simulated_requests=request.simulated_requests,
-        services=tuple(map(_service, ((request.cascade.small,) if request.cascade else ()) + request.services)),
-        split=request.split,
-        profile=request.profile,
-        growth=request.growth,
-        pessimism=request.pessimism,
+        services=tuple(map(_service_summary, small + request.services)),
     )
 
 
-def _service(service: Service) -> ServiceSummary:
-    return ServiceSummary(
-        name=service.name,
-        llm=_llm(service.llm, service.precision),
-        precision=service.precision,
-        workload=_workload(service.workload),
+def _service_summary(service: Service) -> ServiceSummary:
+    return filled(
+        ServiceSummary,
+        service,
+        llm=_llm_summary(service.llm, service.precision),
+        workload=_workload_summary(service.workload),
         slo=service.slo.targets,
     )
 
 
-def _llm(llm: LlmSpec, precision: Precision) -> LlmSummary:
+def _llm_summary(llm: LlmSpec, precision: Precision) -> LlmSummary:
     return LlmSummary(
         id=llm.id,
         name=llm.name,
@@ -438,10 +420,10 @@ def _llm(llm: LlmSpec, precision: Precision) -> LlmSummary:
     )
 
 
-def _workload(workload: Workload) -> WorkloadSummary:
+def _workload_summary(workload: Workload) -> WorkloadSummary:
     arrivals = workload.arrivals
     distribution = None if isinstance(arrivals, ClosedLoop) else workload.open_arrivals
-    inputs, outputs = map(_tokens, token_distributions(workload.lengths))
+    inputs, outputs = map(_token_summary, token_distributions(workload.lengths))
     return WorkloadSummary(
         rate_per_s=math.nan if distribution is None else distribution.rate_per_s,
         scv=math.nan if distribution is None else distribution.scv,
@@ -451,35 +433,30 @@ def _workload(workload: Workload) -> WorkloadSummary:
         source=arrivals.source,
         input_tokens=inputs,
         output_tokens=outputs,
-        classes=tuple(map(_kind, workload.classes)),
+        classes=tuple(map(_class_summary, workload.classes)),
     )
 
 
-def _kind(kind: RequestClass) -> ClassSummary:
-    inputs, outputs = map(_tokens, token_distributions(kind.lengths))
-    return ClassSummary(
-        name=kind.name,
-        share=kind.share,
+def _class_summary(kind: RequestClass) -> ClassSummary:
+    inputs, outputs = map(_token_summary, token_distributions(kind.lengths))
+    return filled(
+        ClassSummary,
+        kind,
         source=kind.lengths.source,
         input_tokens=inputs,
         output_tokens=outputs,
-        priority=kind.priority,
-        weight=kind.weight,
         slo=kind.slo.targets if kind.slo else (),
-        prefixes=kind.prefixes,
     )
 
 
-def _tokens(distribution: LatencyDistribution) -> TokenSummary:
-    return TokenSummary(
-        distribution.mean_s, distribution.quantile_s(0.5), distribution.quantile_s(0.99), distribution.quantile_s(1.0)
-    )
+def _token_summary(distribution: LatencyDistribution) -> TokenSummary:
+    return TokenSummary(distribution.mean_s, *(distribution.quantile_s(p) for p in (0.5, 0.99, 1.0)))
 
 
-def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
+def _planned_summary(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
     pools = tuple(
         dataclasses.replace(
-            _pool(pool),
+            _pool_summary(pool),
             nodes=nodes,
             usd_per_hour=usd,
             sustained_rate_per_replica_s=planned.sustained_per_s / pool.replicas,
@@ -492,83 +469,71 @@ def _planned(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
         rate_per_s=planned.workload.arrivals.rate_per_s,
         slices=planned.slices,
         usd_per_hour=planned.usd_per_hour,
-        deployment=_deployment(planned.deployment, pools),
+        deployment=_deployment_summary(planned.deployment, pools),
         predicted=performance_summary(planned.predicted, slo),
         simulated=performance_summary(planned.simulated, slo),
     )
 
 
-def _deployment(deployment: Deployment, pools: tuple[PoolSummary, ...]) -> DeploymentSummary:
+def _deployment_summary(deployment: Deployment, pools: tuple[PoolSummary, ...]) -> DeploymentSummary:
     mode = Mode.DISAGGREGATED if deployment.is_disaggregated else Mode.MIXED
     return DeploymentSummary(mode, deployment.gpus, deployment.kv_link_bytes_per_s, deployment.transfer, pools)
 
 
-def _pool(pool: Pool) -> PoolSummary:
-    config = pool.config
-    return PoolSummary(
+def _pool_summary(pool: Pool) -> PoolSummary:
+    config, engine = pool.config, pool.config.engine
+    return filled(
+        PoolSummary,
+        config,
         role=pool.role,
         sku=config.sku.id,
         tp=config.parallelism.tp,
-        parallelism=config.parallelism,
         replicas=pool.replicas,
         gpus=pool.gpus,
-        max_running_requests=config.max_running_requests,
-        max_batched_tokens=config.max_batched_tokens,
-        precision=config.precision,
-        engine=config.engine.id,
-        engine_version=config.engine.version,
-        kv_block_tokens=config.engine.kv_block_tokens,
-        memory_fraction=config.memory_fraction or config.engine.memory_fraction,
+        engine=engine.id,
+        engine_version=engine.version,
+        kv_block_tokens=engine.kv_block_tokens,
+        memory_fraction=config.memory_fraction or engine.memory_fraction,
         calibration=config.calibration.stack if config.calibration else None,
         memory=memory_footprint(config),
         router=pool.router,
-        schedule=config.schedule,
-        speculation=config.speculation,
-        lora=config.lora,
-        expert_skew=config.expert_skew,
-        mask_s=config.mask_s,
     )
 
 
 def performance_summary(performance: Performance, slo: Slo | None = None) -> PerformanceSummary:
     """One performance; goodput only with an Slo."""
-    return PerformanceSummary(
-        method=performance.method,
-        rate_per_s=performance.rate_per_s,
-        stable=performance.stable,
+    return filled(
+        PerformanceSummary,
+        performance,
         goodput_per_s=None if slo is None else performance.goodput_per_s(slo),
-        ttft_s=_latency(performance.ttft),
-        tpot_s=_latency(performance.tpot),
-        e2e_s=_latency(performance.e2e),
-        itl_s=_latency(performance.itl),
-        confidence_s=_confidence(performance),
-        kv_transfer_s=performance.kv_transfer_s,
-        requests=performance.requests,
-        output_tokens_per_s=performance.output_tokens_per_s,
-        pools=performance.pools,
-        classes=tuple(_class(one) for one in performance.classes),
-        assumptions=performance.assumptions,
+        **{f"{metric}_s": _latency_summary(performance.distribution(metric)) for metric in Metric},
+        confidence_s=_confidence_intervals(performance),
+        classes=tuple(map(_class_performance_summary, performance.classes)),
     )
 
 
-def _confidence(performance: Performance) -> dict[str, dict[str, IntervalSummary]]:
-    found: dict[str, dict[str, IntervalSummary]] = {}
+def _confidence_intervals(performance: Performance) -> dict[str, dict[str, IntervalSummary]]:
+    intervals: dict[str, dict[str, IntervalSummary]] = {}
     for metric in performance.samples_s:
         for name, percentile in PERCENTILES.items():
             interval = performance.confidence_s(metric, percentile)
             if interval is not None:
-                found.setdefault(f"{metric}_s", {})[name] = IntervalSummary(*interval)
-    return found
+                intervals.setdefault(f"{metric}_s", {})[name] = IntervalSummary(*interval)
+    return intervals
 
 
-def _class(one: ClassPerformance) -> ClassPerformanceSummary:
-    ttft_s, tpot_s, e2e_s = (_latency(distribution) for distribution in (one.ttft, one.tpot, one.e2e))
-    return ClassPerformanceSummary(one.name, one.rate_per_s, ttft_s, tpot_s, e2e_s, one.attainment)
+def _class_performance_summary(kind: ClassPerformance) -> ClassPerformanceSummary:
+    latencies = {"ttft_s": kind.ttft, "tpot_s": kind.tpot, "e2e_s": kind.e2e}
+    return filled(
+        ClassPerformanceSummary, kind, **{name: _latency_summary(latency) for name, latency in latencies.items()}
+    )
 
 
-def _metrics(plan: Plan, *, simulated: bool) -> MetricSummary:
-    return MetricSummary(**{f"{metric}_s": _latency(plan.latency(metric, simulated=simulated)) for metric in Metric})
+def _metric_summary(plan: Plan, *, simulated: bool) -> MetricSummary:
+    return MetricSummary(
+        **{f"{metric}_s": _latency_summary(plan.latency(metric, simulated=simulated)) for metric in Metric}
+    )
 
 
-def _latency(distribution: LatencyDistribution) -> LatencySummary:
+def _latency_summary(distribution: LatencyDistribution) -> LatencySummary:
     return LatencySummary(distribution.mean_s, *(distribution.quantile_s(p) for p in PERCENTILES.values()))

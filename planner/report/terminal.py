@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 from rich import box
 from rich.console import Console
@@ -14,26 +14,27 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from planner.core import Table
+from planner.report.layout import Report
 
 WIDTH = 100
-"""Columns that output is laid out for in a pipe, and the fewest on a terminal."""
+"""Characters of a line in a pipe, and the fewest on a terminal. A choice."""
 GAP = 2
-"""Blanks between columns."""
+"""Blanks between columns of a table. A choice."""
 
 
-def show(headline: str, tables: Iterable[Table], lists: Mapping[str, Sequence[str]] | None = None) -> None:
-    """Print a sentence, tables and titled lists as they are, without blanks at the ends of lines."""
+def show(report: Report) -> None:
+    """Print a report as it is, without blanks at the ends of lines."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(WIDTH, console.width) if console.is_terminal else WIDTH
     with console.capture() as captured:
-        if headline:
-            console.print(Text(headline, style="bold"))
-        for table in tables:
+        if report.headline:
+            console.print(Text(report.headline, style="bold"))
+        for table in report.tables:
             console.print(Text(f"\n{table.title}", style="bold"))
             console.print(_grid(table, console.width), crop=False)
             if table.note:
                 console.print(Text(table.note, style="dim"))
-        for title, lines in (lists or {}).items():
+        for title, lines in report.lists.items():
             if lines:
                 console.print(Text(f"\n{title}", style="bold"))
             for line in lines:
@@ -76,15 +77,15 @@ def bar(what: str) -> Iterator[Callable[[float], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    parts = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*parts, console=console, transient=True) as shown:
-        task = shown.add_task(what, total=1.0)
-        yield lambda share: shown.update(task, completed=share)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as live:
+        task = live.add_task(what, total=1.0)
+        yield lambda share: live.update(task, completed=share)
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Says what is being done, on a terminal only."""
+    """A function that shows what is being done, on a terminal only."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda stage: None

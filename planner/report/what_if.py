@@ -1,49 +1,50 @@
-"""Before and after in a sentence and tables, as Markdown and as JSON. Shows only, computes nothing."""
+"""A what-if, before and after, in a sentence and tables, as Markdown and as JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from planner.analysis import Change, Measure, Side, WhatIf
+from planner.analysis import Change, PlanMeasure, WhatIf, WhatIfSide
 from planner.core import Table, markdown_table, money, significant
 from planner.fleet import TargetCheck
 from planner.report.explanation import (
     cost_cell,
     document,
-    gained,
-    in_short,
+    gain_cell,
+    gain_words,
+    held_back_by,
     matters,
+    outcome_words,
     quantity,
-    signed,
-    why_held,
 )
+from planner.report.layout import Report, markdown_page
 
 
-def headline(found: WhatIf) -> str:
+def headline(what_if: WhatIf) -> str:
     """What the changes come to, in one sentence."""
-    before, after = found.before.outcome, found.after.outcome
+    before, after = what_if.before.outcome, what_if.after.outcome
     if not after.feasible:
-        return f"{found.name}: {in_short(after)}."
+        return f"{what_if.name}: {outcome_words(after)}."
     if not before.feasible:
-        return f"{found.name}: becomes feasible: {in_short(after)}."
-    assert found.gain is not None
-    if before.fleet == after.fleet and not matters(found.gain, after):
-        return f"{found.name}: nothing changes: {in_short(after)}."
-    return f"{found.name}: {gained(found.gain, found.measure)}: {in_short(after)}, before {in_short(before)}."
+        return f"{what_if.name}: becomes feasible: {outcome_words(after)}."
+    if what_if.gain is None or (before.fleet == after.fleet and not matters(what_if.gain, after)):
+        return f"{what_if.name}: nothing changes: {outcome_words(after)}."
+    gain = gain_words(what_if.gain, what_if.measure)
+    return f"{what_if.name}: {gain}: {outcome_words(after)}, before {outcome_words(before)}."
 
 
-def tables(found: WhatIf) -> tuple[Table, ...]:
+def tables(what_if: WhatIf) -> tuple[Table, ...]:
     """Before and after, and each change by itself."""
     rows = [
         (name, *cells)
-        for name, *cells in zip(_SIDE_ROWS, _side_cells(found.before), _side_cells(found.after), strict=True)
+        for name, *cells in zip(_SIDE_ROWS, _side_cells(what_if.before), _side_cells(what_if.after), strict=True)
     ]
-    before = {check.target.name: check for check in found.before.targets}
-    after = {check.target.name: check for check in found.after.targets}
+    before = {check.target.name: check for check in what_if.before.targets}
+    after = {check.target.name: check for check in what_if.after.targets}
     for name in dict.fromkeys((*before, *after)):
         rows.append((name, *(_target_cell(side.get(name)) for side in (before, after))))
-    changes = tuple(_change_cells(change, found.measure) for change in found.changes)
-    columns = ("setting", f"gain [{found.measure.value}]", "cost [USD/h]", "fleet", "held back by")
+    changes = tuple(_change_cells(change, what_if.measure) for change in what_if.changes)
+    columns = ("setting", f"gain [{what_if.measure.value}]", "cost [USD/h]", "fleet", "held back by")
     return (
         Table("Before and after", ("what", "before", "after"), tuple(rows), "Predicted by theory."),
         Table("What each change brings", columns, changes, "In the order given, each on top of those before it."),
@@ -63,21 +64,19 @@ _SIDE_ROWS = (
 )
 
 
-def _side_cells(side: Side) -> tuple[str, ...]:
+def _side_cells(side: WhatIfSide) -> tuple[str, ...]:
     outcome, cost = side.outcome, side.cost
     gpus = ", ".join(f"{count} x {sku}" for sku, count in outcome.gpus.items())
-    money_cells = (
-        ("-",) * 4
-        if cost is None
-        else (
+    costs: tuple[str, ...] = ("-",) * 4
+    if cost is not None:
+        costs = (
             money(cost.usd_per_hour),
             money(cost.usd_per_month),
             money(cost.usd_per_million_input_tokens),
             money(cost.usd_per_million_output_tokens),
         )
-    )
     served = significant(outcome.rate_per_s) if outcome.feasible else "-"
-    return (outcome.fleet, gpus or "-", *money_cells, served, ", ".join(outcome.binding) or "-", outcome.bound or "-")
+    return (outcome.fleet, gpus or "-", *costs, served, ", ".join(outcome.binding) or "-", outcome.bound or "-")
 
 
 def _target_cell(check: TargetCheck | None) -> str:
@@ -86,17 +85,22 @@ def _target_cell(check: TargetCheck | None) -> str:
     return f"{quantity(check.predicted_s, 's')} of {quantity(check.target.threshold_s, 's')}"
 
 
-def _change_cells(change: Change, measure: Measure) -> tuple[str, ...]:
+def _change_cells(change: Change, measure: PlanMeasure) -> tuple[str, ...]:
     outcome = change.outcome
-    return (change.setting, signed(change.gain, measure), cost_cell(outcome), outcome.fleet, why_held(outcome) or "-")
+    costs = (gain_cell(change.gain, measure), cost_cell(outcome))
+    return (change.setting, *costs, outcome.fleet, held_back_by(outcome) or "-")
 
 
-def what_if_document(found: WhatIf) -> dict[str, Any]:
-    """A comparison as plain JSON data; null is infinite or absent."""
-    return document("what_if", found)
+def report(what_if: WhatIf) -> Report:
+    """Before and after as a terminal shows them."""
+    return Report(headline(what_if), tables(what_if))
 
 
-def markdown(found: WhatIf) -> str:
-    """A comparison as GitHub Markdown."""
-    parts = [f"# What if: {found.name}", f"**{headline(found)}**", *map(markdown_table, tables(found))]
-    return "\n\n".join(parts) + "\n"
+def what_if_document(what_if: WhatIf) -> dict[str, Any]:
+    """Before and after as plain JSON data; null is infinite or absent."""
+    return document("what_if", what_if)
+
+
+def markdown(what_if: WhatIf) -> str:
+    """Before and after as GitHub Markdown."""
+    return markdown_page(f"What if: {what_if.name}", headline(what_if), map(markdown_table, tables(what_if)))

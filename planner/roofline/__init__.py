@@ -1,43 +1,28 @@
 """Operator work and operator time of one transformer step on one GPU of a replica.
 
-Answers: how many FLOPs, HBM bytes and link bytes each operator of a step costs, and how long it takes. `shape` says
-what is in a step and how a replica is split, `operators` holds one formula per kind of operator, `step` composes a
-model of them, `machine` is the GPU they run on, `kernel_forms` and `kernels` are the fitted times of single kernels,
-`expert_load` how tokens fall on experts, `single` is prompt attention for one step in plain floats.
+Answers: how many FLOPs, HBM bytes and link bytes each operator of a step costs, and how long it takes.
+
+- `shape`: what is in a step, how a replica is split, and what of the step one GPU sees;
+- `operators`, `attention_operators`: one formula per kind of operator; `step`: a model made of them;
+- `gpu`: the GPU they run on, with its calibration;
+- `kernel_forms`: coefficients of fitted kernels; `kernels`, `attention_kernels`: the equations that use them;
+- `expert_load`: how tokens fall on experts;
+- `scalar`: prompt attention and table look-up for one step in plain floats.
 """
 
-from planner.roofline.expert_load import routed_load
-from planner.roofline.kernel_forms import (
-    WEIGHT_FORMATS,
-    Bend,
-    CollectiveForm,
-    DecodeForm,
-    ElementwiseForm,
-    ExpertsForm,
-    Form,
-    GemmForm,
-    LatentDecodeForm,
-    LatentPrefillForm,
-    Machine,
-    PrefillForm,
-    WeightFormat,
-    place,
-)
-from planner.roofline.kernels import (
-    at_least,
+from planner.roofline.arithmetic import Number, at_least
+from planner.roofline.attention_kernels import (
+    AttentionHeads,
     attended_pairs,
-    collective_s,
     decode_attention_s,
-    elementwise_s,
-    exchanged_bytes,
-    experts_s,
-    gemm_s,
     latent_decode_s,
     latent_prefill_s,
     prefill_attention_s,
 )
-from planner.roofline.machine import (
-    Silicon,
+from planner.roofline.attention_operators import LatentDecode
+from planner.roofline.expert_load import routed_load
+from planner.roofline.gpu import (
+    CalibratedGpu,
     all_reduce_link_bytes,
     compute_bound_tokens,
     compute_dtype,
@@ -46,67 +31,88 @@ from planner.roofline.machine import (
     link_bandwidth_bytes_per_s,
     ridge_point_flops_per_byte,
 )
+from planner.roofline.kernel_forms import (
+    WEIGHT_FORMATS,
+    CollectiveForm,
+    DecodeForm,
+    ElementwiseForm,
+    ExpertsForm,
+    Form,
+    GemmForm,
+    GpuPeaks,
+    LatentDecodeForm,
+    LatentPrefillForm,
+    PrefillForm,
+    SizeCorrection,
+    WeightFormat,
+    check_kernel_fit,
+    knot_position,
+)
+from planner.roofline.kernels import ExpertShape, collective_s, elementwise_s, exchanged_bytes, experts_s, gemm_s
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     Driver,
-    LatentDecode,
     Operator,
     OperatorWork,
-    driven,
+    driving_tokens,
     operator_seconds,
 )
-from planner.roofline.shape import Bound, Family, Load, Parallelism, StepShape
-from planner.roofline.single import Plane, prompts_of
+from planner.roofline.scalar import BilinearTable, prompt_attention
+from planner.roofline.shape import Bound, Load, OperatorFamily, Parallelism, StepShape
 from planner.roofline.step import draft_operators, step_operators
 
 __all__ = [
     "ACTIVATION_BYTES",
     "WEIGHT_FORMATS",
-    "Bend",
+    "AttentionHeads",
+    "BilinearTable",
     "Bound",
+    "CalibratedGpu",
     "CollectiveForm",
     "DecodeForm",
     "Driver",
     "ElementwiseForm",
+    "ExpertShape",
     "ExpertsForm",
-    "Family",
     "Form",
     "GemmForm",
+    "GpuPeaks",
     "LatentDecode",
     "LatentDecodeForm",
     "LatentPrefillForm",
     "Load",
-    "Machine",
+    "Number",
     "Operator",
+    "OperatorFamily",
     "OperatorWork",
     "Parallelism",
-    "Plane",
     "PrefillForm",
-    "Silicon",
+    "SizeCorrection",
     "StepShape",
     "WeightFormat",
     "all_reduce_link_bytes",
     "at_least",
     "attended_pairs",
+    "check_kernel_fit",
     "collective_s",
     "compute_bound_tokens",
     "compute_dtype",
     "decode_attention_s",
     "draft_operators",
-    "driven",
+    "driving_tokens",
     "elementwise_s",
     "exchanged_bytes",
     "experts_s",
     "gemm_s",
     "half_precision",
+    "knot_position",
     "kv_heads_per_gpu",
     "latent_decode_s",
     "latent_prefill_s",
     "link_bandwidth_bytes_per_s",
     "operator_seconds",
-    "place",
     "prefill_attention_s",
-    "prompts_of",
+    "prompt_attention",
     "ridge_point_flops_per_byte",
     "routed_load",
     "step_operators",

@@ -6,29 +6,44 @@ a power law the GPU asked for is the one with the most pairs, since the others w
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import InputError
-
-FloatArray = NDArray[np.float64]
+from planner.core import FloatArray, InputError
 
 DRAWS = 32
 """Popularities drawn and averaged per number of tokens: the mean of the busiest GPU's pairs is then known to 5 %."""
-GRID_STEPS = 2
-"""Grid points per doubling of the number of tokens; between them loads are interpolated."""
-LARGEST_TOKENS = 2.0**20
+POINTS_PER_DOUBLING = 2
+"""Grid points per doubling of the number of tokens, between which loads are interpolated. A choice: affects results."""
+MOST_TOKENS = 2.0**20
 """Largest number of tokens simulated; beyond it pairs grow in proportion."""
 SEED = 20_260_821
 """Seed of the draws, fixed so that equal questions get equal answers."""
+UNIT_SKEW = 1e-6
+"""Distance of the skew from 1 within which the power law's inverse distribution function is taken in its limit."""
+
+
+@dataclass(frozen=True)
+class _SimulatedLoad:
+    """The busiest GPU's load over a grid of token counts, shapes (points,).
+
+    Attributes:
+        tokens_log2: log2 of the tokens of the step.
+        pair_share: its share of all (token, expert) pairs.
+        active: its experts that get at least one pair.
+    """
+
+    tokens_log2: FloatArray
+    pair_share: FloatArray
+    active: FloatArray
 
 
 def routed_load(
     tokens: FloatArray, experts: int, experts_per_token: int, expert_parallel: int = 1, skew: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
-    """Pairs on one GPU, and its experts that get at least one, for each number of tokens; shapes of `tokens`.
+    """(token, expert) pairs on one GPU, and its experts that get at least one, for each number of tokens.
 
     With skew 0 every token picks its experts evenly at random, and both are expectations:
 
@@ -39,12 +54,15 @@ def routed_load(
     that random order, and the GPU with the most pairs is returned, averaged over draws.
 
     Args:
-        tokens: tokens of the step over all GPUs of the expert-parallel group [tokens].
+        tokens: tokens of the step over all GPUs of the expert-parallel group, any shape [tokens].
         experts: routed experts of the layer.
         experts_per_token: k, experts each token uses.
         expert_parallel: ep, GPUs the experts are spread over.
         skew: exponent of the power law; 0 = uniform. Measured popularities lie between; 1.01 and 1.2 are the ones
             that published kernel tables use (NVIDIA AIConfigurator, collector of MoE kernels).
+
+    Returns:
+        Pairs and active experts of one GPU, both of the shape of `tokens`.
 
     Raises:
         InputError: a count is not positive, `experts_per_token` exceeds `experts`, or `expert_parallel` does not
@@ -54,18 +72,18 @@ def routed_load(
     >>> pairs.tolist(), active.round(3).tolist()  # one token: 8 experts, one of them here on average
     ([1.0, 1000.0], [1.0, 32.0])
     """
-    _check(experts, experts_per_token, expert_parallel, skew)
+    _check_group(experts, experts_per_token, expert_parallel, skew)
     tokens = np.asarray(tokens, dtype=np.float64)
     if not skew:
-        missed = (1.0 - experts_per_token / experts) ** tokens
-        return tokens * (experts_per_token / expert_parallel), experts / expert_parallel * (1.0 - missed)
-    grid, share, active = _simulated(experts, experts_per_token, expert_parallel, float(skew))
-    at = np.log2(np.maximum(tokens, 1.0))
-    pairs = np.interp(at, grid, share) * tokens * experts_per_token
-    return pairs, np.interp(at, grid, active) * np.minimum(tokens, 1.0)
+        p_unvisited = (1.0 - experts_per_token / experts) ** tokens
+        return tokens * (experts_per_token / expert_parallel), experts / expert_parallel * (1.0 - p_unvisited)
+    load = _simulated_load(experts, experts_per_token, expert_parallel, float(skew))
+    tokens_log2 = np.log2(np.maximum(tokens, 1.0))
+    pairs = np.interp(tokens_log2, load.tokens_log2, load.pair_share) * tokens * experts_per_token
+    return pairs, np.interp(tokens_log2, load.tokens_log2, load.active) * np.minimum(tokens, 1.0)
 
 
-def _check(experts: int, experts_per_token: int, expert_parallel: int, skew: float) -> None:
+def _check_group(experts: int, experts_per_token: int, expert_parallel: int, skew: float) -> None:
     if experts < 1 or not 1 <= experts_per_token <= experts:
         raise InputError("experts_per_token", experts_per_token, f"must lie in [1, experts = {experts}]", "lower it")
     if expert_parallel < 1 or experts % expert_parallel:
@@ -75,27 +93,25 @@ def _check(experts: int, experts_per_token: int, expert_parallel: int, skew: flo
 
 
 @lru_cache(maxsize=1024)
-def _simulated(experts: int, k: int, ranks: int, skew: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Per point of a grid of log2(tokens): busiest GPU's share of all pairs, and its active experts."""
+def _simulated_load(experts: int, k: int, ranks: int, skew: float) -> _SimulatedLoad:
+    """Popularities drawn for every point of a grid of token counts, and the busiest of `ranks` GPUs looked at."""
     random = np.random.default_rng(SEED)
-    grid = np.arange(0.0, np.log2(LARGEST_TOKENS) + 0.1, 1.0 / GRID_STEPS)
+    grid = np.arange(0.0, np.log2(MOST_TOKENS) + 0.1, 1.0 / POINTS_PER_DOUBLING)
     shares, actives = np.empty_like(grid), np.empty_like(grid)
     uniform = random.random((DRAWS, experts))
     for i, tokens in enumerate(np.round(2.0**grid)):
         low, high = (1.0, 0.8 * tokens) if tokens * k > experts else (0.01, 2.0)
-        counts = power_law_counts(uniform, tokens * k, tokens, skew, low, max(high, 1.01 * low))
+        counts = _skewed_counts(uniform, tokens * k, tokens, skew, low, max(high, 1.01 * low))
         by_rank = counts.reshape(DRAWS, ranks, experts // ranks)
         pairs = by_rank.sum(axis=2)
         busiest = pairs.argmax(axis=1)
         chosen = np.arange(DRAWS)
         shares[i] = pairs[chosen, busiest].mean() / (tokens * k)
         actives[i] = (by_rank[chosen, busiest] > 0).sum(axis=1).mean()
-    return grid, shares, actives
+    return _SimulatedLoad(grid, shares, actives)
 
 
-def power_law_counts(
-    uniform: FloatArray, total: float, most: float, skew: float, low: float, high: float
-) -> FloatArray:
+def _skewed_counts(uniform: FloatArray, total: float, most: float, skew: float, low: float, high: float) -> FloatArray:
     """Whole pairs per expert, shape (draws, experts), rows summing to `total`: bounded power law, then rounded.
 
     `uniform` are uniform random numbers; the inverse distribution function is
@@ -103,7 +119,7 @@ def power_law_counts(
     leaves over goes to the most popular experts, what it lacks comes from the least popular, and what exceeds `most`
     on one expert goes to the next popular ones.
     """
-    if abs(skew - 1.0) < 1e-6:
+    if abs(skew - 1.0) < UNIT_SKEW:
         x = low * (high / low) ** uniform
     else:
         power = 1.0 - skew
@@ -123,10 +139,10 @@ def power_law_counts(
 
 def _capped(counts: FloatArray, most: float) -> FloatArray:
     """The same totals with no entry above `most`; what is cut off goes to the following entries."""
-    over = np.zeros(counts.shape[0])
+    excess = np.zeros(counts.shape[0])
     capped = np.empty_like(counts)
     for i in range(counts.shape[1]):
-        carried = counts[:, i] + over
-        capped[:, i] = np.minimum(carried, most)
-        over = carried - capped[:, i]
+        wanted = counts[:, i] + excess
+        capped[:, i] = np.minimum(wanted, most)
+        excess = wanted - capped[:, i]
     return capped

@@ -1,8 +1,8 @@
 """The coefficients of kernel forms, as a calibration holds them, and what a form must know of GPU and number format.
 
-The equations that use them are in `planner.roofline.kernels`. Coefficients whose name contains ``efficiency`` are
-achieved / peak and lie in (0, 1], so that no form is faster than its roofline. Times are seconds, the rest pure
-numbers.
+The equations that use them are in `planner.roofline.kernels` and `planner.roofline.attention_kernels`. Coefficients
+whose name contains ``efficiency`` are achieved / peak and lie in (0, 1], so that no form is faster than its roofline.
+Times are seconds, the rest pure numbers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_db import Correction, Dtype, KernelFit
+from planner.core import FloatArray, InputError, UnknownNameError
+from planner.roofline.arithmetic import PLAIN_NUMBERS, Value
 
-FloatArray = NDArray[np.float64]
+SMALLEST_SIZE = 1e-9
+"""Sizes are taken for at least this before their logarithm; a size of 0 lies left of every knot."""
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuPeaks:
     """What a form needs to know of a GPU.
 
     Attributes:
@@ -72,7 +75,7 @@ quantises; int8_wo, int4 and mxfp4 multiply 16-bit values after unpacking the we
 
 
 @dataclass(frozen=True)
-class Bend:
+class SizeCorrection:
     """What a form misses, as measured: a factor on its time, tabulated over two sizes (`hardware_db` Correction).
 
     Attributes:
@@ -86,11 +89,11 @@ class Bend:
     log_factor: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def of(cls, correction: Correction | None) -> Bend | None:
-        """From a calibration's record."""
-        if correction is None:
+    def of(cls, record: Correction | None) -> SizeCorrection | None:
+        """From a calibration's record, None where there is none."""
+        if record is None:
             return None
-        return cls(correction.first_log2, correction.second_log2, correction.log_factor)
+        return cls(record.first_log2, record.second_log2, record.log_factor)
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -99,26 +102,55 @@ class Bend:
     def factor(self, first: float | FloatArray, second: float | FloatArray) -> FloatArray:
         """Factor on the form's time at two sizes (shapes that broadcast), log-linear between knots, constant beyond.
 
-        >>> bend = Bend((0.0, 2.0), (0.0,), ((0.0,), (float(np.log(4.0)),)))
-        >>> bend.factor(np.array([1.0, 2.0, 64.0]), 7.0).round(6).tolist()
+        >>> correction = SizeCorrection((0.0, 2.0), (0.0,), ((0.0,), (float(np.log(4.0)),)))
+        >>> correction.factor(np.array([1.0, 2.0, 64.0]), 7.0).round(6).tolist()
         [1.0, 2.0, 4.0]
         """
         rows, columns, table = self._arrays
-        i, up = place(rows, first)
-        j, right = place(columns, second)
+        i, up = knot_position(rows, first)
+        j, right = knot_position(columns, second)
         above, beside = np.minimum(i + 1, len(rows) - 1), np.minimum(j + 1, len(columns) - 1)
         low = table[i, j] * (1.0 - right) + table[i, beside] * right
         high = table[above, j] * (1.0 - right) + table[above, beside] * right
         return np.asarray(np.exp(low * (1.0 - up) + high * up))
 
 
-def place(knots: FloatArray, size: float | FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
-    """Knot at or below log2(size), and the share of the way to the next one, in [0, 1]."""
-    at = np.log2(np.maximum(size, 1e-9))
-    i = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, max(len(knots) - 2, 0))
-    if len(knots) == 1:
-        return i, np.zeros(np.shape(at))
-    return i, np.clip((at - knots[i]) / (knots[i + 1] - knots[i]), 0.0, 1.0)
+def knot_position(knots_log2: FloatArray, size: float | FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+    """Where log2 of a size lies among knots.
+
+    Args:
+        knots_log2: rising knots, shape (knots,) [log2].
+        size: sizes > 0, any shape.
+
+    Returns:
+        Index of the knot at or below (the last but one at most), and the share of the distance to the next one, in
+        [0, 1]; both of the shape of `size`.
+    """
+    log2 = np.log2(np.maximum(size, SMALLEST_SIZE))
+    i = np.clip(np.searchsorted(knots_log2, log2, side="right") - 1, 0, max(len(knots_log2) - 2, 0))
+    if len(knots_log2) == 1:
+        return i, np.zeros(np.shape(log2))
+    return i, np.clip((log2 - knots_log2[i]) / (knots_log2[i + 1] - knots_log2[i]), 0.0, 1.0)
+
+
+def corrected_s(
+    time_s: Value, ideal_s: Value, correction: SizeCorrection | None, first: Value | float, second: Value | float
+) -> Value:
+    """A form's time with its correction, but never below the ideal roofline time [s].
+
+    Args:
+        time_s: of the form, any shape [s].
+        ideal_s: on the roofline, shape of `time_s` [s].
+        correction: of the form; without one the time stays as it is.
+        first: first size the correction is tabulated over.
+        second: second size.
+    """
+    if correction is None:
+        return time_s
+    factor = correction.factor(first, second)
+    if isinstance(time_s, PLAIN_NUMBERS):
+        return max(time_s * float(factor), ideal_s)
+    return np.maximum(time_s * factor, ideal_s)
 
 
 @dataclass(frozen=True)
@@ -126,21 +158,22 @@ class Form:
     """Coefficients of a kernel form, read from a calibration.
 
     Attributes:
-        bend: correction of the form's time, if any; its two sizes are named in the form's equation.
+        correction: of the form's time, if any; its two sizes are named in the form's equation.
     """
 
-    bend: Bend | None = field(default=None, kw_only=True)
+    correction: SizeCorrection | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, fit: KernelFit) -> Self:
         """From a calibration's record. Coefficients that only describe how it was measured are left out."""
-        return cls.from_values({name: c.value for name, c in fit.parameters.items()}, Bend.of(fit.correction))
+        values = {name: coefficient.value for name, coefficient in fit.parameters.items()}
+        return cls.from_values(values, SizeCorrection.of(fit.correction))
 
     @classmethod
-    def from_values(cls, values: Mapping[str, float], bend: Bend | None = None) -> Self:
+    def from_values(cls, values: Mapping[str, float], correction: SizeCorrection | None = None) -> Self:
         """From plain numbers by name; those that are no coefficients of this form are left out."""
-        known = {one.name for one in fields(cls)} - {"bend"}
-        return cls(**{name: value for name, value in values.items() if name in known}, bend=bend)
+        known = {attribute.name for attribute in fields(cls)} - {"correction"}
+        return cls(**{name: value for name, value in values.items() if name in known}, correction=correction)
 
 
 @dataclass(frozen=True)
@@ -168,6 +201,16 @@ class GemmForm(Form):
     split_s: float
     quantise_efficiency: float = 1.0
     quantise_row: float = 0.0
+
+
+HEAD_DIMS = (64, 128, 256, 512)
+"""Head dimensions that attention is measured at; each stands for those up to it and above the one before."""
+
+
+def _at_head_dim(form: Form, coefficient: str, head_dim: float) -> float:
+    """A coefficient at a head dimension; that of 128 where this one was not measured."""
+    measured = next((dim for dim in HEAD_DIMS if head_dim <= dim), HEAD_DIMS[-1])
+    return float(getattr(form, f"{coefficient}_{measured}") or getattr(form, f"{coefficient}_128"))
 
 
 @dataclass(frozen=True)
@@ -200,10 +243,7 @@ class PrefillForm(Form):
 
     def compute_efficiency(self, head_dim: float) -> float:
         """Share of peak at a head dimension; that of 128 where this one was not measured."""
-        for dim in (64, 128, 256, 512):
-            if head_dim <= dim:
-                return float(getattr(self, f"compute_efficiency_{dim}")) or self.compute_efficiency_128
-        return self.compute_efficiency_512 or self.compute_efficiency_128
+        return _at_head_dim(self, "compute_efficiency", head_dim)
 
 
 @dataclass(frozen=True)
@@ -222,7 +262,7 @@ class DecodeForm(Form):
         memory_efficiency_64: at 64 and below; 0 = not measured, as at 128 (so for the others).
         memory_efficiency_256: at 129 to 256.
         memory_efficiency_512: above.
-        ungrouped_efficiency: share of it that layers with a KV head for every query head reach.
+        ungrouped_efficiency: share of that efficiency that layers with a KV head for every query head reach.
         group_growth: power of the query heads per KV head in the block floor of layers without a window.
         window_growth: power of the query heads per KV head in the block floor of windowed layers.
     """
@@ -244,10 +284,7 @@ class DecodeForm(Form):
 
     def memory_efficiency(self, head_dim: float) -> float:
         """Share of bandwidth at a head dimension; that of 128 where this one was not measured."""
-        for dim in (64, 128, 256, 512):
-            if head_dim <= dim:
-                return float(getattr(self, f"memory_efficiency_{dim}")) or self.memory_efficiency_128
-        return self.memory_efficiency_512 or self.memory_efficiency_128
+        return _at_head_dim(self, "memory_efficiency", head_dim)
 
 
 @dataclass(frozen=True)
@@ -327,3 +364,48 @@ class ElementwiseForm(Form):
 
     start_s: float
     memory_efficiency: float
+
+
+FORMS: dict[str, type[Form]] = {
+    "gemm": GemmForm,
+    "attention_prefill": PrefillForm,
+    "attention_decode": DecodeForm,
+    "latent_prefill": LatentPrefillForm,
+    "latent_decode": LatentDecodeForm,
+    "experts": ExpertsForm,
+    "all_reduce": CollectiveForm,
+    "all_gather": CollectiveForm,
+    "reduce_scatter": CollectiveForm,
+    "all_to_all": CollectiveForm,
+    "expert_dispatch": CollectiveForm,
+    "expert_combine": CollectiveForm,
+    "elementwise": ElementwiseForm,
+}
+"""Form of a kernel by the first part of its key in a calibration (``gemm/fp8``)."""
+
+
+def check_kernel_fit(key: str, fit: KernelFit) -> None:
+    """Refuse a fit that cannot time its kernel.
+
+    Args:
+        key: of the kernel in a calibration, e.g. ``gemm/fp8``.
+        fit: its coefficients.
+
+    Raises:
+        UnknownNameError: no form belongs to the key.
+        InputError: a coefficient of the form is missing, or a time is negative.
+    """
+    form = FORMS.get(key.split("/", maxsplit=1)[0])
+    if form is None:
+        raise UnknownNameError("kernels", key, FORMS)
+    try:
+        form.of(fit)
+    except TypeError as error:
+        missing = str(error).partition("missing ")[2] or str(error)
+        raise InputError(
+            f"kernels.{key}.parameters", list(fit.parameters), f"lacks {missing}", "fit it again"
+        ) from None
+    for name, coefficient in fit.parameters.items():
+        if name.endswith("_s") and coefficient.value < 0.0:
+            bound = "a time cannot be negative"
+            raise InputError(f"kernels.{key}.parameters.{name}", coefficient.value, bound, "fit it again")

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError
-from planner.roofline.kernels import at_least, at_most
+from planner.roofline.arithmetic import Number, at_least, at_most
 
-FloatArray = NDArray[np.float64]
-Number = FloatArray | float
+TINY_COUNT = 1e-12
+"""Counts in a denominator are taken for at least this: means over nothing become finite. A guard, not a choice."""
 
 
-class Family(StrEnum):
+class OperatorFamily(StrEnum):
     """Operator families: the granularity of step-time items."""
 
     EMBEDDING = "embedding"
@@ -85,9 +83,9 @@ class Parallelism(Frozen):
 
     @property
     def label(self) -> str:
-        """E.g. ``TP4`` or ``TP2 DP4 EP8``; degrees of 1 are left out, but TP is always said."""
-        named = [("TP", self.tp)] + [(n, d) for n, d in (("PP", self.pp), ("DP", self.dp), ("EP", self.ep)) if d > 1]
-        return " ".join(f"{name}{degree}" for name, degree in named)
+        """E.g. ``TP4`` or ``TP2 DP4 EP8``; degrees of 1 are left out, except that of TP."""
+        degrees = {"TP": self.tp, "PP": self.pp, "DP": self.dp, "EP": self.ep}
+        return " ".join(f"{name}{degree}" for name, degree in degrees.items() if name == "TP" or degree > 1)
 
 
 @dataclass(frozen=True)
@@ -144,13 +142,13 @@ class Load:
         Decodes are spread evenly over the attention ranks and the pipeline's micro-batches; prompt chunks stay whole,
         so that fewer chunks than ranks leave ranks idle: the busiest rank is meant.
         """
-        dp, ways = float(parallelism.dp), float(parallelism.dp * parallelism.pp)
-        busy = at_least(at_most(shape.chunks, ways), 1.0)
+        dp, shares = float(parallelism.dp), float(parallelism.dp * parallelism.pp)
+        busy = at_least(at_most(shape.chunks, shares), 1.0)
         chunks = shape.chunks / busy
-        some = at_least(shape.chunks, 1e-12)
-        new = at_least(shape.chunk_tokens / some, 1.0)
-        past = at_least((shape.chunk_pairs / some) / new - (new + 1.0) / 2.0, 0.0)
-        decodes = shape.decodes / ways
+        divisor = at_least(shape.chunks, TINY_COUNT)
+        new = at_least(shape.chunk_tokens / divisor, 1.0)
+        past = at_least((shape.chunk_pairs / divisor) / new - (new + 1.0) / 2.0, 0.0)
+        decodes = shape.decodes / shares
         prompt = shape.chunk_tokens / busy
         # Chunks of all ranks meet at the experts: dp ranks of one micro-batch, as many as are busy.
         ranks = at_most(busy, dp)
@@ -159,10 +157,10 @@ class Load:
             group_tokens=decodes * dp * queries + prompt * ranks,
             rows=decodes * queries + chunks,
             decodes=decodes,
-            context=at_least(shape.decode_context / at_least(shape.decodes, 1e-12), 1.0),
+            context=at_least(shape.decode_context / at_least(shape.decodes, TINY_COUNT), 1.0),
             chunks=chunks,
             new=new,
             past=past,
-            cached=at_least(shape.chunk_context / some - new, 0.0),
+            cached=at_least(shape.chunk_context / divisor - new, 0.0),
             queries=queries,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hardware_db import Dtype, GpuSku
 from planner.llm import (
+    Attention,
     DenseFeedForward,
     GroupedQueryAttention,
     LatentAttention,
@@ -15,7 +16,15 @@ from planner.llm import (
     Precision,
     StateSpace,
 )
-from planner.roofline.machine import (
+from planner.roofline.attention_operators import (
+    GroupedDecode,
+    GroupedPrefill,
+    IndexScores,
+    LatentDecode,
+    LatentPrefill,
+    Recurrence,
+)
+from planner.roofline.gpu import (
     all_reduce_link_bytes,
     compute_dtype,
     half_precision,
@@ -29,29 +38,34 @@ from planner.roofline.operators import (
     Driver,
     Elementwise,
     Experts,
-    GroupedDecode,
-    GroupedPrefill,
-    IndexScores,
-    LatentDecode,
-    LatentPrefill,
     MatrixProduct,
     Operator,
-    Recurrence,
 )
-from planner.roofline.shape import Family, Parallelism
+from planner.roofline.shape import OperatorFamily, Parallelism
 
 DISPATCH_BYTES = 1.0
 """Bytes per value of tokens sent to their experts in an all-to-all: 8 bit (DeepSeek-AI 2024, arXiv:2412.19437, 3.2)."""
-GATHERED_GPUS = 8
-"""Up to so many GPUs tokens reach the experts by all-gather and reduce-scatter, beyond by all-to-all."""
+MOST_GATHERING_GPUS = 8
+"""Most GPUs among which tokens reach the experts by all-gather and reduce-scatter; among more by all-to-all."""
 
 
 def step_operators(
     llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
 ) -> tuple[Operator, ...]:
-    """All operators of one step on one GPU. `skew`: exponent of the experts' popularity, 0 = all alike.
+    """All operators of one step on one GPU.
 
-    Raises InputError when heads do not split over tp, or tp is larger than one fast domain.
+    Args:
+        llm: model.
+        sku: GPU.
+        precision: number formats.
+        parallelism: how the replica is split.
+        skew: exponent of the experts' popularity, 0 = all alike.
+
+    Returns:
+        Operators in the order of the model: embedding, every group of layers, head.
+
+    Raises:
+        InputError: heads do not split over tp, or tp is larger than one fast domain.
     """
     require_tp_in_one_domain(sku, parallelism.tp)
     builder = _Builder(llm, sku, precision, parallelism, skew)
@@ -66,12 +80,20 @@ def draft_operators(
 ) -> tuple[Operator, ...]:
     """Operators that draft one token with the model's own multi-token-prediction layer, its head included.
 
-    Empty for a model without one.
+    Args:
+        llm: model.
+        sku: GPU.
+        precision: number formats.
+        parallelism: how the replica is split.
+        skew: exponent of the experts' popularity, 0 = all alike.
+
+    Returns:
+        Operators of one draft; empty for a model without such a layer.
     """
     if llm.mtp is None:
         return ()
     builder = _Builder(llm, sku, precision, parallelism, skew)
-    joined = builder.matrix(Family.FEED_FORWARD, Part.FEED_FORWARD, 1.0, llm.hidden_size, 2.0 * llm.hidden_size)
+    joined = builder.matrix(OperatorFamily.FEED_FORWARD, Part.FEED_FORWARD, 1.0, llm.hidden_size, 2.0 * llm.hidden_size)
     return (builder.embedding(), joined, *builder.layer(llm.mtp), *builder.head())
 
 
@@ -85,33 +107,33 @@ class _Builder:
         self.hidden = float(llm.hidden_size)
 
     def matrix(
-        self, family: Family, part: Part, count: float, n: float, k: float, driver: Driver = Driver.TOKENS
+        self, family: OperatorFamily, part: Part, count: float, n: float, k: float, driver: Driver = Driver.TOKENS
     ) -> MatrixProduct:
         """A matrix product in the formats of a part of the model."""
         weights, activations = self.precision.of(part)
         dtype = compute_dtype(activations, self.sku)
         return MatrixProduct(family, dtype, count, driver, float(n), float(k), weights, activations)
 
-    def plain(self, family: Family, count: float, n: float, k: float) -> MatrixProduct:
+    def plain(self, family: OperatorFamily, count: float, n: float, k: float) -> MatrixProduct:
         """A matrix product in 16 bit."""
         return MatrixProduct(family, self.half, count, Driver.TOKENS, float(n), float(k), Dtype.BF16, Dtype.BF16)
 
-    def elementwise(self, family: Family, count: float, values: float, kernels: float) -> Elementwise:
+    def elementwise(self, family: OperatorFamily, count: float, values: float, kernels: float) -> Elementwise:
         """Passes over activations."""
         return Elementwise(family, self.half, count, Driver.TOKENS, float(values), kernels)
 
     def embedding(self) -> Operator:
         """One row of the embedding table read and one hidden state written per token."""
-        return self.elementwise(Family.EMBEDDING, 1.0, 2.0 * self.hidden, 1.0)
+        return self.elementwise(OperatorFamily.EMBEDDING, 1.0, 2.0 * self.hidden, 1.0)
 
     def layer(self, group: LayerGroup) -> list[Operator]:
         """All operators of `group.count` layers."""
         norms = float(self.llm.norms_per_layer)
         operators: list[Operator] = [
-            self.elementwise(Family.NORM, float(group.count), norms * 4.0 * self.hidden, norms)
+            self.elementwise(OperatorFamily.NORM, float(group.count), norms * 4.0 * self.hidden, norms)
         ]
         if group.attention is not None:
-            operators += self.attention(group)
+            operators += self.attention(group.attention, float(group.count))
             operators += self.all_reduce(group.count)
         if isinstance(group.feed_forward, MoeFeedForward):
             operators += self.experts(group, group.feed_forward)
@@ -120,14 +142,12 @@ class _Builder:
             operators += self.all_reduce(group.count)
         return operators
 
-    def attention(self, group: LayerGroup) -> list[Operator]:
+    def attention(self, kind: Attention, count: float) -> list[Operator]:
         """The attention block by its kind."""
-        kind, count = group.attention, float(group.count)
         if isinstance(kind, GroupedQueryAttention):
             return self.grouped(kind, count)
         if isinstance(kind, LatentAttention):
             return self.latent(kind, count)
-        assert isinstance(kind, LinearAttention | StateSpace)
         return self.recurrent(kind, count)
 
     def grouped(self, kind: GroupedQueryAttention, count: float) -> list[Operator]:
@@ -137,74 +157,71 @@ class _Builder:
         cache, half = self.precision.kv_cache, self.half
         window = kind.window / 2.0 if kind.chunked else float(kind.window)
         queries = heads * (2.0 if kind.output_gate else 1.0)
+        shape = (half, count, Driver.SHAPE, heads, kv_heads, d, cache, window)
         return [
             *self.query_norms(kind, count, (heads + kv_heads) * d),
-            self.matrix(Family.QKV, Part.ATTENTION, count, (queries + 2.0 * kv_heads) * d, self.hidden),
-            self.elementwise(Family.QKV, count, 2.0 * (heads + kv_heads) * d, 1.0),
-            GroupedPrefill(Family.ATTENTION_PREFILL, half, count, Driver.SHAPE, heads, kv_heads, d, cache, window),
-            GroupedDecode(Family.ATTENTION_DECODE, half, count, Driver.SHAPE, heads, kv_heads, d, cache, window),
-            self.matrix(Family.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * d),
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, (queries + 2.0 * kv_heads) * d, self.hidden),
+            self.elementwise(OperatorFamily.QKV, count, 2.0 * (heads + kv_heads) * d, 1.0),
+            GroupedPrefill(OperatorFamily.ATTENTION_PREFILL, *shape),
+            GroupedDecode(OperatorFamily.ATTENTION_DECODE, *shape),
+            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * d),
         ]
 
     def query_norms(self, kind: GroupedQueryAttention, count: float, values: float) -> list[Operator]:
         """Norms on queries and keys, and the gate of the output. A norm over all heads sums over the shards."""
         operators: list[Operator] = []
         if kind.output_gate:
-            operators.append(self.elementwise(Family.NORM, count, 3.0 * values, 1.0))
+            operators.append(self.elementwise(OperatorFamily.NORM, count, 3.0 * values, 1.0))
         if not kind.qk_norm_values:
             return operators
         if kind.qk_norm_values <= 2 * kind.head_dim or self.tp == 1:
-            return [*operators, self.elementwise(Family.NORM, count, 2.0 * values, 2.0)]
+            return [*operators, self.elementwise(OperatorFamily.NORM, count, 2.0 * values, 2.0)]
         share = all_reduce_link_bytes(1.0, self.tp)
-        sums = self.collective(Family.ALL_REDUCE, "all_reduce", self.tp, count, Driver.TOKENS, 2.0, share, 4.0)
-        return [*operators, self.elementwise(Family.NORM, count, 6.0 * values, 8.0), sums]
+        sums = self.collective(OperatorFamily.ALL_REDUCE, "all_reduce", self.tp, count, Driver.TOKENS, 2.0, share, 4.0)
+        return [*operators, self.elementwise(OperatorFamily.NORM, count, 6.0 * values, 8.0), sums]
 
     def latent(self, kind: LatentAttention, count: float) -> list[Operator]:
         """Compressed projections (repeated on every GPU), expansions and attention (split over heads)."""
         heads, query = kind.heads / self.tp, float(kind.nope_dim + kind.rope_dim)
         row = float(kind.kv_rank + kind.rope_dim)
-        cache, half = self.precision.kv_cache, self.half
+        cache, layers = self.precision.kv_cache, (self.half, count, Driver.SHAPE)
         top_k = float(kind.index.top_k) if kind.index else 0.0
         rank = float(kind.query_rank)
         expand = heads * (kind.nope_dim + kind.value_dim)
         operators: list[Operator] = [
-            self.matrix(Family.QKV, Part.ATTENTION, count, rank + row, self.hidden),
-            self.matrix(Family.QKV, Part.ATTENTION, count, heads * query, rank or self.hidden),
-            self.elementwise(Family.QKV, count, 2.0 * (rank + row) + 2.0 * heads * kind.rope_dim, 5.0),
-            self.matrix(Family.QKV, Part.ATTENTION, count, expand, float(kind.kv_rank)),
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, rank + row, self.hidden),
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, heads * query, rank or self.hidden),
+            self.elementwise(OperatorFamily.QKV, count, 2.0 * (rank + row) + 2.0 * heads * kind.rope_dim, 5.0),
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, expand, float(kind.kv_rank)),
             LatentPrefill(
-                Family.ATTENTION_PREFILL,
-                half,
-                count,
-                Driver.SHAPE,
-                heads,
-                query,
-                float(kind.value_dim),
-                float(kind.kv_rank),
-                float(kind.rope_dim),
-                cache,
-                top_k,
+                OperatorFamily.ATTENTION_PREFILL,
+                *layers,
+                heads=heads,
+                key_dim=query,
+                value_dim=float(kind.value_dim),
+                kv_rank=float(kind.kv_rank),
+                rope_dim=float(kind.rope_dim),
+                kv_cache=cache,
+                top_k=top_k,
             ),
             LatentDecode(
-                Family.ATTENTION_DECODE,
-                half,
-                count,
-                Driver.SHAPE,
-                heads,
-                float(kind.kv_rank),
-                float(kind.rope_dim),
-                cache,
-                top_k,
+                OperatorFamily.ATTENTION_DECODE,
+                *layers,
+                heads=heads,
+                kv_rank=float(kind.kv_rank),
+                rope_dim=float(kind.rope_dim),
+                kv_cache=cache,
+                top_k=top_k,
             ),
-            self.matrix(Family.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * kind.value_dim),
+            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * kind.value_dim),
         ]
         if kind.index is not None:
             index = kind.index
             operators += [
-                self.matrix(Family.INDEX, Part.ATTENTION, count, float(index.heads * index.head_dim), rank),
-                self.plain(Family.INDEX, count, float(index.head_dim + index.heads), self.hidden),
+                self.matrix(OperatorFamily.INDEX, Part.ATTENTION, count, float(index.heads * index.head_dim), rank),
+                self.plain(OperatorFamily.INDEX, count, float(index.head_dim + index.heads), self.hidden),
                 IndexScores(
-                    Family.INDEX,
+                    OperatorFamily.INDEX,
                     compute_dtype(Dtype.FP8, self.sku),
                     count,
                     Driver.SHAPE,
@@ -225,19 +242,20 @@ class _Builder:
             into = (2.0 * kind.inner + 2.0 * kind.groups * kind.state_size + kind.heads) / self.tp
             out = kind.inner / self.tp
         return [
-            self.matrix(Family.QKV, Part.ATTENTION, count, into, self.hidden),
-            self.elementwise(Family.RECURRENCE, count, 4.0 * kind.conv_channels / self.tp + 4.0 * out, 6.0),
-            Recurrence(Family.RECURRENCE, self.half, count, Driver.SHAPE, heads, float(key), float(value)),
-            self.matrix(Family.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, out),
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, into, self.hidden),
+            self.elementwise(OperatorFamily.RECURRENCE, count, 4.0 * kind.conv_channels / self.tp + 4.0 * out, 6.0),
+            Recurrence(OperatorFamily.RECURRENCE, self.half, count, Driver.SHAPE, heads, float(key), float(value)),
+            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, out),
         ]
 
     def dense(self, group: LayerGroup, block: DenseFeedForward) -> list[Operator]:
         """Gate and up, activation, down."""
-        return self.feed_forward(
-            Family.FEED_FORWARD, Part.FEED_FORWARD, float(group.count), block.intermediate / self.tp, block.gated
-        )
+        family, part = OperatorFamily.FEED_FORWARD, Part.FEED_FORWARD
+        return self.feed_forward(family, part, float(group.count), block.intermediate / self.tp, block.gated)
 
-    def feed_forward(self, family: Family, part: Part, count: float, width: float, gated: bool) -> list[Operator]:
+    def feed_forward(
+        self, family: OperatorFamily, part: Part, count: float, width: float, gated: bool
+    ) -> list[Operator]:
         """Two matrix products around an activation."""
         matrices = 2.0 if gated else 1.0
         return [
@@ -250,14 +268,14 @@ class _Builder:
         """Router, shared experts, routed experts, and the exchange of tokens around them."""
         count, split = float(group.count), self.parallelism
         weights, activations = self.precision.of(Part.EXPERTS)
-        operators: list[Operator] = [self.plain(Family.ROUTER, count, float(moe.experts), self.hidden)]
+        operators: list[Operator] = [self.plain(OperatorFamily.ROUTER, count, float(moe.experts), self.hidden)]
         if moe.shared_intermediate:
             operators += self.feed_forward(
-                Family.SHARED_EXPERTS, Part.SHARED_EXPERTS, count, moe.shared_intermediate / self.tp, moe.gated
+                OperatorFamily.SHARED_EXPERTS, Part.SHARED_EXPERTS, count, moe.shared_intermediate / self.tp, moe.gated
             )
         operators.append(
             Experts(
-                Family.EXPERTS,
+                OperatorFamily.EXPERTS,
                 compute_dtype(activations, self.sku),
                 count,
                 Driver.GROUP_TOKENS,
@@ -277,16 +295,16 @@ class _Builder:
     def exchange(self, count: float, moe: MoeFeedForward) -> list[Operator]:
         """Tokens of all attention ranks to the experts and back."""
         gpus = self.parallelism.stage_gpus
-        if gpus <= GATHERED_GPUS:
-            share = (gpus - 1) / gpus
+        if gpus <= MOST_GATHERING_GPUS:
+            sizes = (gpus, count, Driver.GROUP_TOKENS, self.hidden, (gpus - 1) / gpus)
             return [
-                self.collective(Family.EXPERT_EXCHANGE, operation, gpus, count, Driver.GROUP_TOKENS, self.hidden, share)
+                self.collective(OperatorFamily.EXPERT_EXCHANGE, operation, *sizes)
                 for operation in ("all_gather", "reduce_scatter")
             ]
         copies = float(min(moe.experts_per_token, gpus))
         return [
             self.collective(
-                Family.EXPERT_EXCHANGE,
+                OperatorFamily.EXPERT_EXCHANGE,
                 "all_to_all",
                 gpus,
                 count,
@@ -302,14 +320,12 @@ class _Builder:
         """The sum over tensor-parallel shards after a block."""
         if self.tp == 1:
             return []
-        share = all_reduce_link_bytes(1.0, self.tp)
-        return [
-            self.collective(Family.ALL_REDUCE, "all_reduce", self.tp, float(layers), Driver.TOKENS, self.hidden, share)
-        ]
+        sizes = (self.tp, float(layers), Driver.TOKENS, self.hidden, all_reduce_link_bytes(1.0, self.tp))
+        return [self.collective(OperatorFamily.ALL_REDUCE, "all_reduce", *sizes)]
 
     def collective(
         self,
-        family: Family,
+        family: OperatorFamily,
         operation: str,
         gpus: int,
         count: float,
@@ -323,22 +339,18 @@ class _Builder:
         return Collective(family, self.half, count, driver, operation, gpus, values, bytes_per_value, share, link)
 
     def head(self) -> list[Operator]:
-        """Logits of the sampled positions, gathered; the embedding's all-reduce; hand-over between stages."""
+        """Logits of the sampled positions, gathered; the embedding's all-reduce; transfers between stages."""
         vocabulary = self.llm.vocab_size / self.tp
         operators: list[Operator] = [
-            self.matrix(Family.LM_HEAD, Part.LM_HEAD, 1.0, vocabulary, self.hidden, Driver.ROWS)
+            self.matrix(OperatorFamily.LM_HEAD, Part.LM_HEAD, 1.0, vocabulary, self.hidden, Driver.ROWS)
         ]
         if self.tp > 1:
             operators += self.all_reduce(1)
-            share = (self.tp - 1) / self.tp
-            operators.append(
-                self.collective(
-                    Family.ALL_GATHER, "all_gather", self.tp, 1.0, Driver.ROWS, float(self.llm.vocab_size), share
-                )
-            )
+            sizes = (self.tp, 1.0, Driver.ROWS, float(self.llm.vocab_size), (self.tp - 1) / self.tp)
+            operators.append(self.collective(OperatorFamily.ALL_GATHER, "all_gather", *sizes))
         if self.parallelism.pp > 1:
             hops = float(self.parallelism.pp - 1)
             operators.append(
-                self.collective(Family.STAGE_TRANSFER, "all_gather", 2, hops, Driver.TOKENS, self.hidden, 1.0)
+                self.collective(OperatorFamily.STAGE_TRANSFER, "all_gather", 2, hops, Driver.TOKENS, self.hidden, 1.0)
             )
         return operators

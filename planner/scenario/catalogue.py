@@ -1,24 +1,36 @@
-"""What there is to choose from: GPUs, models and scenarios, as tables to read and as plain data."""
+"""What there is to choose from: GPUs, models and scenarios, as tables to read and as plain data; targets by use."""
 
 from __future__ import annotations
 
+import csv
 from datetime import timedelta
+from functools import cache
+from itertools import groupby
 from typing import Any
 
+from pydantic import Field
+
 from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_price
-from planner.core import Table, money, significant, with_unit
+from planner.core import Frozen, Table, money, significant, with_unit
 from planner.llm import LlmSpec, active_parameters, kv_bytes_per_token, list_llms, load_llm, parameters
-from planner.scenario.read import Scenario, list_scenarios, read_scenario
+from planner.presets import preset
+from planner.scenario.files import list_scenarios
+from planner.scenario.read import read_scenario
+from planner.scenario.types import Scenario
 from planner.supply import STALE_PRICE_DAYS, PricePolicy
+from planner.workload import LatencyTarget
 
 _PEAKS = ("bf16", "fp8")
 """Compute formats that get a column."""
 
 
+# --- SKUs -----------------------------------------------------------------------------------------------------------
+
+
 def sku_table(hardware: HardwareDb | None = None) -> Table:
     """Memory, dense peaks, scale-up link and cheapest on-demand price of every SKU."""
     hardware = hardware or load_hardware()
-    rows = tuple(_sku_cells(sku, _price(hardware, name)) for name, sku in hardware.skus.items())
+    rows = tuple(_sku_cells(sku, _default_price(hardware, name)) for name, sku in hardware.skus.items())
     columns = ("SKU", "HBM GiB", "HBM TB/s", *_PEAKS, "link GB/s x GPUs", "USD per hour", "provider", "read on")
     note = (
         "Peaks: dense TFLOP/s. Link: per GPU and direction, and the GPUs it joins. USD per hour: cheapest on-demand "
@@ -27,7 +39,7 @@ def sku_table(hardware: HardwareDb | None = None) -> Table:
     return Table("GPUs", columns, rows, note)
 
 
-def _price(hardware: HardwareDb, sku: str) -> Price | None:
+def _default_price(hardware: HardwareDb, sku: str) -> Price | None:
     """The price a plan would use by default: not a stale one if there is another."""
     policy = PricePolicy()
     fresh = select_price(hardware, sku, not_before=policy.day - timedelta(days=STALE_PRICE_DAYS))
@@ -51,11 +63,14 @@ def _sku_cells(sku: GpuSku, price: Price | None) -> tuple[str, ...]:
 def sku_list(hardware: HardwareDb | None = None) -> list[dict[str, Any]]:
     """Every SKU with all facts and sources, and its cheapest on-demand price or None, as plain data."""
     hardware = hardware or load_hardware()
-    priced = ((sku, _price(hardware, name)) for name, sku in hardware.skus.items())
+    priced = ((sku, _default_price(hardware, name)) for name, sku in hardware.skus.items())
     return [
         {**sku.model_dump(mode="json"), "price": price.model_dump(mode="json") if price else None}
         for sku, price in priced
     ]
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
 
 
 def llm_table() -> Table:
@@ -80,33 +95,78 @@ def _llm_cells(llm: LlmSpec) -> tuple[str, ...]:
 
 def llm_list() -> list[dict[str, Any]]:
     """Every packaged model as plain data."""
-    listed = []
+    models = []
     for llm in map(load_llm, list_llms()):
         counts = {"parameters": parameters(llm), "active_parameters": active_parameters(llm)}
         kv = {"kv_bytes_per_token": kv_bytes_per_token(llm, llm.native_precision.kv_cache)}
-        listed.append({**llm.model_dump(mode="json"), **counts, **kv})
-    return listed
+        models.append({**llm.model_dump(mode="json"), **counts, **kv})
+    return models
+
+
+# --- scenarios ------------------------------------------------------------------------------------------------------
 
 
 def scenario_table() -> Table:
-    """What every packaged scenario serves, and what it promises."""
+    """What every packaged scenario serves, and its targets."""
     rows = []
     for name in list_scenarios():
         scenario = read_scenario(name)[0]
         rate = "-" if scenario.workload.rate_per_s is None else significant(scenario.workload.rate_per_s)
-        rows.append((name, scenario.description, _served(scenario), rate, _promised(scenario)))
+        rows.append((name, scenario.description, _model_name(scenario), rate, _targets_text(scenario)))
     columns = ("scenario", "description", "model", "requests/s", "targets")
     return Table("Scenarios", columns, tuple(rows), "planner plan NAME plans one; planner schema prints every field.")
 
 
-def _served(scenario: Scenario) -> str:
+def _model_name(scenario: Scenario) -> str:
     return scenario.llm if isinstance(scenario.llm, str) else str(scenario.llm.get("_name", "given"))
 
 
-def _promised(scenario: Scenario) -> str:
+def _targets_text(scenario: Scenario) -> str:
     return "; ".join(f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in scenario.slo)
 
 
 def scenario_list() -> list[dict[str, Any]]:
     """Every packaged scenario with all its fields as plain data."""
     return [{**read_scenario(name)[0].model_dump(mode="json"), "name": name} for name in list_scenarios()]
+
+
+# --- targets by use -------------------------------------------------------------------------------------------------
+
+
+class SloPreset(Frozen):
+    """Targets that somebody published for a use.
+
+    A threshold of the table is in seconds; the source names the benchmark or paper and its workload.
+    """
+
+    name: str = Field(description="e.g. chat")
+    title: str = Field(description="for people")
+    targets: tuple[LatencyTarget, ...] = Field(min_length=1)
+    source: str = Field(min_length=8)
+    source_url: str = Field(min_length=8)
+
+
+@cache
+def slo_presets() -> tuple[SloPreset, ...]:
+    """Every preset, in the order of the table.
+
+    >>> slo_presets()[0].name, [f"{target.name}: {target.threshold_s:g} s" for target in slo_presets()[0].targets]
+    ('chat', ['p99 TTFT: 0.45 s', 'p99 TPOT: 0.04 s'])
+    """
+    text = preset("slos.csv").read_text(encoding="utf-8")
+    presets = []
+    for name, group in groupby(csv.DictReader(text.splitlines()), key=lambda row: row["name"]):
+        rows = list(group)
+        presets.append(
+            SloPreset(
+                name=name,
+                title=rows[0]["title"],
+                targets=tuple(
+                    LatencyTarget.model_validate({key: row[key] for key in ("metric", "percentile", "threshold_s")})
+                    for row in rows
+                ),
+                source=rows[0]["source"],
+                source_url=rows[0]["source_url"],
+            )
+        )
+    return tuple(presets)

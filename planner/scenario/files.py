@@ -38,8 +38,8 @@ def check_depth(content: object) -> None:
     """
     level: list[object] = [content]
     for _ in range(MAX_DEPTH):
-        holders = [one for one in level if isinstance(one, Mapping | list | tuple)]
-        level = [item for one in holders for item in (one.values() if isinstance(one, Mapping) else one)]
+        holders = [item for item in level if isinstance(item, Mapping | list | tuple)]
+        level = [item for holder in holders for item in (holder.values() if isinstance(holder, Mapping) else holder)]
         if not level:
             return
     raise InputError("scenario", "(nested)", f"has more than {MAX_DEPTH} levels", "flatten it")
@@ -58,20 +58,20 @@ def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> di
     """
     changed = copy.deepcopy(dict(content))
     for assignment in assignments:
-        key, equals, text = (part.strip() for part in assignment.partition("="))
+        key, equals, text = (side.strip() for side in assignment.partition("="))
         if not (equals and key):
             raise InputError("--set", assignment, "must read key=value", "write e.g. workload.rate_per_s=80")
-        *way, last = key.split(".")
+        *holders, last = key.split(".")
         place: Any = changed
-        for depth, name in enumerate(way):
+        for depth, name in enumerate(holders):
             if isinstance(place, dict):
                 place.setdefault(name, {})
-            place = place[_place(place, name, ".".join(way[:depth]))]
-        place[_place(place, last, ".".join(way))] = _yaml(text, key)
+            place = place[_key_in(place, name, ".".join(holders[:depth]))]
+        place[_key_in(place, last, ".".join(holders))] = _parse_yaml(text, key)
     return changed
 
 
-def _place(holder: object, name: str, key: str) -> str | int:
+def _key_in(holder: object, name: str, key: str) -> str | int:
     """How `name` is looked up in a mapping or list that stands at `key`."""
     if isinstance(holder, dict):
         return name
@@ -95,10 +95,10 @@ def scenario_content(scenario: str | Path | Mapping[str, Any]) -> tuple[dict[str
         return dict(scenario), Path()
     if str(scenario) in list_scenarios():
         text = preset("scenarios", f"{scenario}.yaml").read_text(encoding="utf-8")
-        return parsed(text), Path()
+        return parse_fields(text), Path()
     path = Path(scenario)
     try:
-        return parsed(_read(path)), path.parent
+        return parse_fields(_read(path)), path.parent
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -156,7 +156,7 @@ def _whole_number(loader: _PlainLoader, node: yaml.ScalarNode) -> int:
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
-def _yaml(text: str, field: str) -> Any:  # noqa: ANN401
+def _parse_yaml(text: str, field: str) -> Any:  # noqa: ANN401
     """Plain YAML as Python values. A tag or number that PyYAML fails on is malformed input like any other."""
     try:
         return yaml.load(text, Loader=_PlainLoader)
@@ -169,9 +169,9 @@ def _yaml(text: str, field: str) -> Any:  # noqa: ANN401
         raise InputError(field, text[:40], "is nested too deeply", "flatten it") from None
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse_fields(text: str) -> dict[str, Any]:
     """The fields of a YAML text. Raises InputError: not plain YAML, or no mapping."""
-    content = _yaml(text, "scenario")
+    content = _parse_yaml(text, "scenario")
     if not isinstance(content, dict):
         raise InputError("scenario", content, "must be a mapping of fields", "start from a packaged scenario")
     return content

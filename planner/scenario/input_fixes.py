@@ -1,6 +1,6 @@
-"""The way out of input that cannot be planned with: changes of the scenario that mend the common mistakes.
+"""Changes of a scenario that correct common mistakes in its input.
 
-Beside `planner.scenario.request_fixes`, which is for requests that are well formed and cannot be met.
+For requests that are well formed and cannot be met see `planner.scenario.request_fixes`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,36 @@ from planner.search import SearchSpace
 from planner.supply import offered_prices
 from planner.traffic import load_lengths
 
-__all__ = ["fixes_for_error"]
-
 START = "chat-llama-70b"
 """Packaged scenario whose targets stand in where a scenario has none."""
-NEAR = 3
+MAX_NAMES = 3
 """Most names offered in place of an unknown one."""
-MODELS = 2
+MAX_MODELS = 2
 """Most models offered in place of one whose context is too short."""
 
 Content = Mapping[str, Any]
 
 
 def fixes_for_error(error: PlannerError, content: Content) -> tuple[Fix, ...]:
-    """Changes of a scenario that mend what an error complains of; none where nothing is known to.
+    """Changes of a scenario that correct what an error is about; none where no correction is known.
 
     Args:
         error: as `planner.scenario.read.load_scenario` or `planner.fleet.planning.plan` raised it.
         content: the scenario as plain data.
     """
     path = re.sub(r"\[(\d+)\]", r".\1", error.field)
-    return tuple(fix for mend in _MENDS for fix in mend(error, path, content))
+    return tuple(fix for finder in _FINDERS for fix in finder(error, path, content))
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------------------------
 
 
-def _near_names(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
+def _similar_names(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """One of the names that the error finds close."""
     if not error.bound.startswith("unknown name") or "close to it of: " not in error.fix:
         return
     wrong = str(error.value)
-    for name in error.fix.partition("close to it of: ")[2].split(", ")[:NEAR]:
+    for name in error.fix.partition("close to it of: ")[2].split(", ")[:MAX_NAMES]:
         written = value_at(content, path)
         if isinstance(written, list):
             replaced = list(dict.fromkeys(name if item == wrong else item for item in written))
@@ -65,10 +63,10 @@ def _near_names(error: PlannerError, path: str, content: Content) -> Iterator[Fi
             yield Fix(f"Use {name}", {path: name})
 
 
-# --- nothing chosen ---------------------------------------------------------------------------------------------------
+# --- nothing chosen -------------------------------------------------------------------------------------------------
 
 
-def _nothing_chosen(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
+def _defaults_for_empty_lists(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """Something where a list is empty."""
     if value_at(content, path) not in ([], ()):
         return
@@ -83,9 +81,11 @@ def _nothing_chosen(error: PlannerError, path: str, content: Content) -> Iterato
             yield Fix(f"Try {', '.join(map(str, default))}", {path: list(default)})
     elif path == "slo":
         targets = packaged_content(START)["slo"]
-        named = [f"p{100 * one['percentile']:g} {one['metric'].upper()}" for one in targets]
-        said = ", ".join(f"{name} {one['threshold_s']:g} s" for name, one in zip(named, targets, strict=True))
-        yield Fix(f"Ask for {said}", {path: targets})
+        texts = [
+            f"p{100 * target['percentile']:g} {target['metric'].upper()} {target['threshold_s']:g} s"
+            for target in targets
+        ]
+        yield Fix(f"Ask for {', '.join(texts)}", {path: targets})
     elif path == "prices.commitments":
         yield Fix("Buy on demand", {path: ["on_demand"]})
 
@@ -95,9 +95,12 @@ def _skus(content: Content) -> Iterator[Fix]:
     hardware = load_hardware()
     priced = [sku for sku in hardware.skus if _has_price(sku, content, hardware)]
     measured = {calibration.sku for calibration in hardware.calibrations}
-    best = [sku for sku in priced if sku in measured]
-    if best:
-        yield Fix(f"Look at the SKUs with measured kernels: {', '.join(best)}", {"search.skus": best})
+    priced_and_measured = [sku for sku in priced if sku in measured]
+    if priced_and_measured:
+        yield Fix(
+            f"Look at the SKUs with measured kernels: {', '.join(priced_and_measured)}",
+            {"search.skus": priced_and_measured},
+        )
     if priced:
         yield Fix(f"Look at all {len(priced)} SKUs with a price", {"search.skus": priced})
 
@@ -109,31 +112,34 @@ def _has_price(sku: str, content: Content, hardware: HardwareDb) -> bool:
         return False
 
 
-# --- lengths ----------------------------------------------------------------------------------------------------------
+# --- lengths --------------------------------------------------------------------------------------------------------
 
 
-def _too_long(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
+def _shorter_requests(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """Shorter requests, or a model of a longer context."""
-    found = re.match(r"longer than the (\d+) tokens of context of", error.bound)
-    if not found or not isinstance(error.value, int):
+    match = re.match(r"longer than the (\d+) tokens of context of", error.bound)
+    if not match or not isinstance(error.value, int):
         return
-    context = int(found[1])
+    context = int(match[1])
     share = 0.999 * context / error.value
-    shorter = _shortened(value_at(content, "workload.lengths"), share)
+    shorter = _scaled_lengths(value_at(content, "workload.lengths"), share)
     if shorter is not None:
         text = f"Make requests {significant(100.0 * share)} % as long, so that the longest fits"
         yield Fix(text, {"workload.lengths": shorter})
     yield from _longer_models(error.value, content)
 
 
-def _shortened(lengths: Any, share: float) -> Any:  # noqa: ANN401
+def _scaled_lengths(lengths: Any, share: float) -> Any:  # noqa: ANN401
     """Lengths of a scenario times a share, in the form they have; None where they stand in a file."""
     if isinstance(lengths, str):
         lengths = {"preset": lengths}
     if not isinstance(lengths, Mapping):
         return None
     if "cells" in lengths:
-        cells = [[max(1, int(a * share)), max(1, int(b * share)), weight] for a, b, weight in lengths["cells"]]
+        cells = [
+            [max(1, int(inputs * share)), max(1, int(outputs * share)), weight]
+            for inputs, outputs, weight in lengths["cells"]
+        ]
         return {**lengths, "cells": cells}
     if "preset" in lengths:
         distribution = load_lengths(lengths["preset"])
@@ -153,20 +159,20 @@ def _longer_models(tokens: int, content: Content) -> Iterator[Fix]:
         llm = load_llm(name)
         if llm.max_context_tokens >= tokens:
             fitting.append((abs(parameters(llm) - own), name, llm.max_context_tokens))
-    for _, name, context in sorted(fitting)[:MODELS]:
+    for _, name, context in sorted(fitting)[:MAX_MODELS]:
         yield Fix(f"Serve {name} ({context:,} tokens of context)", {"llm": name, "precision": None})
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------------------------
 
 
-def _precision(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
+def _native_precision(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """The number formats of the checkpoint."""
     if path.startswith("precision") and content.get("precision") is not None:
         yield Fix("Use the checkpoint's own number formats", {"precision": None})
 
 
-def _contradictions(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
+def _without_contradiction(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """One of two settings that do not go together, taken out."""
     limits, prices = content.get("limits") or {}, content.get("prices") or {}
     if path.startswith("limits.pinned."):
@@ -183,5 +189,12 @@ def _contradictions(error: PlannerError, path: str, content: Content) -> Iterato
         yield Fix("Buy no spot capacity", {"prices.commitments": others or ["on_demand"]})
 
 
-Mend = Callable[[PlannerError, str, Content], Iterator[Fix]]
-_MENDS: tuple[Mend, ...] = (_near_names, _nothing_chosen, _too_long, _precision, _contradictions)
+FixFinder = Callable[[PlannerError, str, Content], Iterator[Fix]]
+"""From an error, the dotted path of its field and the scenario to fixes."""
+_FINDERS: tuple[FixFinder, ...] = (
+    _similar_names,
+    _defaults_for_empty_lists,
+    _shorter_requests,
+    _native_precision,
+    _without_contradiction,
+)

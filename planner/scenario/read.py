@@ -1,4 +1,4 @@
-"""Scenarios: the YAML (or dict) a person writes, read into a `PlanRequest`.
+"""A `PlanRequest` from what a person has: the name of a scenario, a YAML file, a dict, or a plan written as JSON.
 
 A scenario names presets where a request holds data: a model id, a length histogram, an arrival pattern. The same file
 works for the command line, the Python API and the web app; `planner schema` prints its JSON Schema.
@@ -7,6 +7,7 @@ works for the command line, the Python API and the web app; `planner schema` pri
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,13 @@ import yaml
 from pydantic import ValidationError
 
 from hardware_db import OwnHardware
-from planner.analysis import scaled_lengths
-from planner.core import CALIBRATION, SCENARIO, VERSION_KEY, InputError, from_validation_error
+from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, list_llms, load_llm
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
     check_depth,
-    list_scenarios,
-    parsed,
+    parse_fields,
     scenario_content,
     with_overrides,
 )
@@ -54,19 +53,15 @@ from planner.traffic import (
 )
 from planner.workload import MAX_TOKENS, ArrivalProcess, ClosedLoop, RequestClass, Slo, TokenLengths, Workload
 
-__all__ = [
-    "MAX_SCENARIO_BYTES",
-    "Scenario",
-    "build_request",
-    "file_references",
-    "lengths_of",
-    "list_scenarios",
-    "load_scenario",
-    "read_scenario",
-    "scenario_of_text",
-    "scenario_text",
-    "with_overrides",
-]
+MAX_PLAN_BYTES = 50_000_000
+"""Largest plan document that is read; those of the packaged scenarios are below 1 MB."""
+SCENARIO_KEY = "scenario"
+"""Where a plan document keeps the scenario it answers, overrides included."""
+FOLDER_KEY = "scenario_folder"
+"""Where it keeps the folder from which the scenario's relative paths start; absent: that of the document."""
+
+
+# --- scenarios ------------------------------------------------------------------------------------------------------
 
 
 def load_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlanRequest:
@@ -87,48 +82,48 @@ def load_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[
 def read_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, Path]:
     """The validated scenario, and the folder its relative paths start from."""
     content, folder = scenario_content(scenario)
-    return _validated(with_overrides(_current(content), overrides)), folder
+    return _validate(with_overrides(_in_current_version(content), overrides)), folder
 
 
-def _current(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content as of the current versions of scenarios and of the calibrations in it."""
+def _in_current_version(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content in the current versions of scenarios and of the calibrations in it."""
     check_depth(content)
-    found = SCENARIO.brought_up(content)
-    own = found.get("own_hardware")
+    current = SCENARIO.upgrade(content)
+    own = current.get("own_hardware")
     if isinstance(own, Mapping) and isinstance(own.get("calibrations"), list):
-        with _at("own_hardware.calibrations"):
-            fits = [CALIBRATION.brought_up(fit) if isinstance(fit, Mapping) else fit for fit in own["calibrations"]]
-        found["own_hardware"] = {**own, "calibrations": fits}
-    return found
+        with _naming_field("own_hardware.calibrations"):
+            fits = [CALIBRATION.upgrade(fit) if isinstance(fit, Mapping) else fit for fit in own["calibrations"]]
+        current["own_hardware"] = {**own, "calibrations": fits}
+    return current
 
 
-def _validated(content: dict[str, Any]) -> Scenario:
+def _validate(content: dict[str, Any]) -> Scenario:
     check_depth(content)
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
         raise from_validation_error(error) from None
     except TypeError:  # records take their fields by name
-        named = next(_no_text(content), content)
+        name = next(_nontext_keys(content), content)
         bound = "has fields whose names are no text"
-        raise InputError("scenario", named, bound, "correct the name, or put it in quotes") from None
+        raise InputError("scenario", name, bound, "correct the name, or put it in quotes") from None
 
 
-def _no_text(content: object) -> Iterator[object]:
+def _nontext_keys(content: object) -> Iterator[object]:
     """Keys of a scenario's mappings that are no text: YAML reads ``1``, ``on`` and ``~`` as something else."""
     if isinstance(content, Mapping):
         yield from (name for name in content if not isinstance(name, str))
         content = list(content.values())
     if isinstance(content, list | tuple):
         for item in content:
-            yield from _no_text(item)
+            yield from _nontext_keys(item)
 
 
 def scenario_of_text(text: str) -> Scenario:
     """The scenario of a YAML text (which JSON is too). Raises InputError."""
     if len(text.encode()) > MAX_SCENARIO_BYTES:
         raise InputError("scenario", f"{len(text)} characters", "is too long", "give a scenario file")
-    return _validated(_current(parsed(text)))
+    return _validate(_in_current_version(parse_fields(text)))
 
 
 def scenario_text(content: Mapping[str, Any]) -> str:
@@ -139,7 +134,7 @@ def scenario_text(content: Mapping[str, Any]) -> str:
     >>> print(scenario_text(read_scenario("chat-llama-70b")[0].model_dump(mode="json")).splitlines()[4])
     llm: llama-3.3-70b-instruct
     """
-    written = _validated(_current(content)).model_dump(mode="json", exclude_defaults=True)
+    written = _validate(_in_current_version(content)).model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump({VERSION_KEY: SCENARIO.current, **written}, sort_keys=False, width=120)
 
 
@@ -149,18 +144,71 @@ def file_references(content: object, path: str = "") -> Iterator[str]:
     >>> list(file_references({"llm": "../secret", "workload": {"lengths": {"trace": "a.csv"}}}))
     ['llm', 'workload.lengths.trace']
     """
-    parts: Iterable[tuple[str, object]] = ()
+    items: Iterable[tuple[str, object]] = ()
     if isinstance(content, Mapping):
-        parts = ((str(name), item) for name, item in content.items())
+        items = ((str(name), item) for name, item in content.items())
     elif isinstance(content, list | tuple):
-        parts = ((str(place), item) for place, item in enumerate(content))
-    for name, item in parts:
+        items = ((str(place), item) for place, item in enumerate(content))
+    for name, item in items:
         here = f"{path}.{name}" if path else name
         if isinstance(item, str):
             if name in ("trace", "replay", "file") or (name == "llm" and item not in list_llms()):
                 yield here
         elif name != "llm":  # the content of a config.json names no files that anybody opens
             yield from file_references(item, here)
+
+
+# --- plan documents -------------------------------------------------------------------------------------------------
+
+
+def load_request(subject: str | Path, overrides: Sequence[str] = ()) -> PlanRequest:
+    """The request of a scenario (by name or path) or of a plan document (``plan.json``), with overrides.
+
+    Raises InputError as `load_scenario`, and for a plan document that does not hold its scenario.
+    """
+    document = plan_document_at(subject)
+    if document is None:
+        return load_scenario(subject, overrides)
+    content = document.get(SCENARIO_KEY)
+    if not isinstance(content, Mapping):
+        bound = f"this plan does not hold its {SCENARIO_KEY}, which an older version left out"
+        raise InputError("plan", str(subject), bound, "give the scenario, or plan it again with --json")
+    folder = document.get(FOLDER_KEY) or str(Path(subject).parent)
+    if not isinstance(folder, str):
+        raise InputError(f"plan.{FOLDER_KEY}", folder, "must be a folder as text", "leave it out, or plan again")
+    scenario, _ = read_scenario(content, overrides)
+    return build_request(scenario, Path(folder))
+
+
+def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
+    """The plan document in a JSON file, as of the current version; None where `subject` is something else.
+
+    Raises InputError: no readable JSON, or a document of a newer version (see `planner.core.versions`).
+    """
+    path = Path(subject)
+    try:
+        if path.suffix != ".json" or not path.is_file():
+            return None
+        if path.stat().st_size > MAX_PLAN_BYTES:
+            bound = f"is larger than {MAX_PLAN_BYTES / 1e6:g} MB"
+            raise InputError("plan", str(subject), bound, "give a file of --json")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError("plan", str(subject), f"is not readable JSON: {error}", "give a file of --json") from None
+    is_plan = isinstance(content, dict) and "schema_version" in content and "deployments" in content
+    return PLAN.upgrade(content) if is_plan else None
+
+
+def recorded_usd_per_hour(subject: str | Path) -> float | None:
+    """The cost that a plan document states [USD/h]; None where `subject` is none or its plan is infeasible."""
+    cost = (plan_document_at(subject) or {}).get("cost")
+    usd = cost.get("usd_per_hour") if isinstance(cost, Mapping) else None
+    return float(usd) if isinstance(usd, int | float) else None
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
 
 
 def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
@@ -196,13 +244,13 @@ def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
     policy, own = scenario.prices, scenario.own_hardware
     if policy.file is None:
         return own
-    with _at("prices.file"):
-        found = read_prices(folder / policy.file, provider=policy.file_provider, retrieved_on=policy.day)
-    return own.model_copy(update={"prices": (*own.prices, *found.prices)})
+    with _naming_field("prices.file"):
+        listed = read_prices(folder / policy.file, provider=policy.file_provider, retrieved_on=policy.day)
+    return own.model_copy(update={"prices": (*own.prices, *listed.prices)})
 
 
 def _service(item: ScenarioService, index: int, folder: Path) -> Service:
-    with _at(f"services[{index}]"):
+    with _naming_field(f"services[{index}]"):
         llm = _llm(item.llm, folder)
         return Service(
             name=item.name,
@@ -216,11 +264,11 @@ def _service(item: ScenarioService, index: int, folder: Path) -> Service:
 def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path) -> DemandProfile | None:
     if profile is None or isinstance(profile, DemandProfile):
         return profile
-    with _at("profile"):
+    with _naming_field("profile"):
         if isinstance(profile, str):
             return load_profile(profile)
-        found = profile_from_trace(read_trace(folder / profile.trace), day=not profile.week)
-        return found.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
+        measured = profile_from_trace(read_trace(folder / profile.trace), day=not profile.week)
+        return measured.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
 
 
 def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | None:
@@ -228,7 +276,7 @@ def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | 
     item = scenario.cascade
     if item is None:
         return None
-    with _at("cascade"):
+    with _naming_field("cascade"):
         llm = _llm(item.llm, folder)
         small = Service(
             name=llm.id,
@@ -246,12 +294,12 @@ def _offline(item: ScenarioOffline, index: int, folder: Path) -> OfflineWork:
 
 
 def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:
-    if isinstance(llm, str) and _is_there(folder / llm):
+    if isinstance(llm, str) and _exists(folder / llm):
         return load_llm(folder / llm)
     return load_llm(llm)
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that is too long, or has a null character in it
@@ -260,7 +308,7 @@ def _is_there(path: Path) -> bool:
 
 def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
     if workload.replay is not None:
-        return _replayed(workload, folder)
+        return _replay_workload(workload, folder)
     arrivals = _arrivals(workload)
     if (workload.lengths is None) == (not workload.classes):
         given = "both" if workload.classes else "neither"
@@ -282,33 +330,33 @@ def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
         )
         for index, item in enumerate(workload.classes)
     )
-    with _at("workload"):
+    with _naming_field("workload"):
         return Workload(arrivals=arrivals, classes=classes)
 
 
 def _arrivals(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop:
     """A distribution of arrivals at the rate, or a closed loop, which has none."""
     if workload.concurrency is not None:
-        _alone("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean"))
+        _refuse_beside("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean"))
         return ClosedLoop(concurrency=workload.concurrency)
     if workload.rate_per_s is None:
         raise InputError("workload.rate_per_s", "(missing)", "required field is missing", "add rate_per_s")
-    with _at("workload.scv"):
+    with _naming_field("workload.scv"):
         scv = preset_scv(workload.scv) if isinstance(workload.scv, str) else workload.scv
     source = workload.scv if isinstance(workload.scv, str) else "given"
     return ArrivalProcess(rate_per_s=workload.rate_per_s, scv=scv, source=source, batch_mean=workload.batch_mean)
 
 
-def _replayed(workload: ScenarioWorkload, folder: Path) -> Workload:
+def _replay_workload(workload: ScenarioWorkload, folder: Path) -> Workload:
     """The requests of a trace as they came, rescaled to the rate if there is one."""
-    _alone("workload.replay", workload, ("lengths", "classes", "scv", "batch_mean", "concurrency"))
-    with _at("workload.replay"):
-        found = read_trace(folder / str(workload.replay)).workload(workload.rate_per_s)
-    (alone,) = found.classes
-    return Workload(arrivals=found.arrivals, classes=(alone.model_copy(update={"prefixes": workload.prefixes}),))
+    _refuse_beside("workload.replay", workload, ("lengths", "classes", "scv", "batch_mean", "concurrency"))
+    with _naming_field("workload.replay"):
+        replay = read_trace(folder / str(workload.replay)).workload(workload.rate_per_s)
+    (only,) = replay.classes
+    return Workload(arrivals=replay.arrivals, classes=(only.model_copy(update={"prefixes": workload.prefixes}),))
 
 
-def _alone(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> None:
+def _refuse_beside(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> None:
     """Refuse fields that `field` leaves no room for."""
     for other in others:
         if getattr(workload, other) != type(workload).model_fields[other].default:
@@ -316,7 +364,7 @@ def _alone(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> Non
 
 
 def lengths_of(form: object) -> TokenLengths:
-    """The distribution of lengths that a form of a scenario stands for: a preset's name, or a mapping. Raises InputError.
+    """The lengths that a form of a scenario stands for: a preset's name, or a mapping. Raises InputError.
 
     >>> round(lengths_of({"preset": "azure-2023-conv", "mean_output_tokens": 400.0}).mean_output)
     400
@@ -325,7 +373,7 @@ def lengths_of(form: object) -> TokenLengths:
 
 
 def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
-    with _at(field):
+    with _naming_field(field):
         if isinstance(lengths, ConstantLengths):
             return TokenLengths.constant(lengths.input_tokens, lengths.output_tokens)
         if isinstance(lengths, TraceLengths):
@@ -343,12 +391,12 @@ def _scaled(lengths: ScaledLengths) -> TokenLengths:
     distribution = load_lengths(lengths.preset)
     inputs = (lengths.mean_input_tokens or distribution.mean_input) / distribution.mean_input
     outputs = (lengths.mean_output_tokens or distribution.mean_output) / distribution.mean_output
-    return scaled_lengths(distribution, inputs, outputs, MAX_TOKENS)
+    return distribution.scaled(inputs, outputs, MAX_TOKENS)
 
 
 @contextlib.contextmanager
-def _at(field: str) -> Iterator[None]:
-    """Names the scenario's field in an error that only knows its own."""
+def _naming_field(field: str) -> Iterator[None]:
+    """Errors inside name the field of the scenario, not only their own."""
     try:
         yield
     except InputError as error:

@@ -1,7 +1,7 @@
-"""The way out of a plan that has no fleet: why there is none, in a sentence, and changes of the scenario that help.
+"""Why a plan has no fleet, in a sentence, and changes of the scenario that help.
 
 `fixes` reads proposals off what the plan says (what came nearest, which limits conflict, what has no price) without
-solving; `worked_out` follows one until there is a fleet, so that what is offered is known to help and what it costs.
+solving; `complete_fix` follows one until there is a fleet, so that what is offered is known to help and what it costs.
 Changes are values by dotted path of the scenario, as ``--set`` and the web app take them.
 """
 
@@ -15,26 +15,24 @@ from typing import Any
 
 from hardware_db import Dtype, HardwareDb, load_hardware
 from planner.analysis import SmallestRelaxation
-from planner.core import InputError, counted, significant, with_unit
+from planner.core import InputError, number_of, significant, with_unit
 from planner.fleet import Plan, PlanRequest
-from planner.optimizer import Relaxation
+from planner.optimizer import Diagnosis, Relaxation
 from planner.report import diagnosis, quantity
 from planner.search import Mode, Rejection
 from planner.supply import offered_prices
 from planner.workload import LatencyTarget
 
-__all__ = ["Fix", "Solve", "WorkedOut", "fixes", "limit_in_words", "of_relaxation", "reason", "worked_out"]
-
-ROOM = (1.1, 1.5)
+QUEUEING_ROOM = (1.1, 1.5)
 """Factors on the latency of an idle replica: little room to queue (many replicas), and some. A choice; both are
 offered, with what they cost."""
-STEPS = 4
-"""Most changes that are joined into one fix."""
-DEGREES = (1, 2, 4, 8)
+MAX_JOINED_FIXES = 4
+"""Most changes that are joined into one fix. A choice."""
+TP_DEGREES = (1, 2, 4, 8)
 """Tensor-parallel degrees that are worth a try: those within a server of eight GPUs."""
-MORE_SKUS = 3
+MAX_MORE_SKUS = 3
 """SKUs that are proposed together, those of the greatest memory bandwidth."""
-RULES_OFF: Mapping[str, Any] = {
+VALUE_WITHOUT_RULE: Mapping[str, Any] = {
     "limits.survives_node_loss": False,
     "limits.forbidden": [],
     "prices.granularity": "gpu",
@@ -42,7 +40,7 @@ RULES_OFF: Mapping[str, Any] = {
     "prices.region": None,
 }
 """What a scenario says where a rule does not hold."""
-PIECES = frozenset({"GPUs", "replicas", "SKUs"})
+COUNTED_UNITS = frozenset({"GPUs", "replicas", "SKUs"})
 """Units that are counted in pieces."""
 
 
@@ -60,7 +58,7 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class WorkedOut:
+class CompletedFix:
     """A fix that helps, and the plan with it (by theory)."""
 
     fix: Fix
@@ -71,13 +69,13 @@ Solve = Callable[[Mapping[str, Any]], Plan]
 """From changes to the plan with them. May raise InputError."""
 
 
-# --- what may help ----------------------------------------------------------------------------------------------------
+# --- what may help --------------------------------------------------------------------------------------------------
 
 
 def fixes(plan: Plan, hardware: HardwareDb | None = None) -> tuple[Fix, ...]:
     """Changes that may make an infeasible plan feasible, nearest first. Solves nothing; none of a feasible plan.
 
-    A proposal is a first step: where two things stand in the way, each alone is not enough (see `worked_out`).
+    A proposal is a first step: where two things stand in the way, each alone is not enough (see `complete_fix`).
 
     Args:
         plan: without a fleet.
@@ -86,58 +84,58 @@ def fixes(plan: Plan, hardware: HardwareDb | None = None) -> tuple[Fix, ...]:
     if plan.feasible:
         return ()
     known = hardware or load_hardware()
-    found = [*_limit_fixes(plan), *_supply_fixes(plan, known), *_latency_fixes(plan), *_search_fixes(plan, known)]
-    unique = {repr(sorted(fix.changes.items())): fix for fix in reversed(found)}
-    return tuple(fix for fix in found if unique[repr(sorted(fix.changes.items()))] is fix)
+    proposals = [*_limit_fixes(plan), *_supply_fixes(plan, known), *_latency_fixes(plan), *_search_fixes(plan, known)]
+    unique = {repr(sorted(fix.changes.items())): fix for fix in reversed(proposals)}
+    return tuple(fix for fix in proposals if unique[repr(sorted(fix.changes.items()))] is fix)
 
 
-def worked_out(fix: Fix, solve: Solve, hardware: HardwareDb | None = None) -> WorkedOut | None:
-    """A fix with whatever else is needed, and the plan it leads to; None where `STEPS` changes are not enough.
+def complete_fix(fix: Fix, solve: Solve, hardware: HardwareDb | None = None) -> CompletedFix | None:
+    """A fix with whatever else is needed, and the plan it leads to; None where `MAX_JOINED_FIXES` are not enough.
 
     A limit of GPUs that was dropped comes back as what the plan found uses.
     """
-    parts = [fix]
-    for _ in range(STEPS):
+    applied = [fix]
+    for _ in range(MAX_JOINED_FIXES):
         try:
-            plan = solve(_joined(parts))
+            plan = solve(_joint_changes(applied))
         except InputError:
             return None
         if plan.feasible:
-            parts = [_as_used(part, plan) for part in parts]
-            return WorkedOut(Fix("; ".join(part.text for part in parts), _joined(parts)), plan)
-        further = _further(fixes(plan, hardware), parts)
+            applied = [_with_used_gpus(step, plan) for step in applied]
+            return CompletedFix(Fix("; ".join(step.text for step in applied), _joint_changes(applied)), plan)
+        further = _next_fix(fixes(plan, hardware), applied)
         if further is None:
             return None
-        parts = [part for part in parts if not set(part.changes) <= set(further.changes)] + [further]
+        applied = [step for step in applied if not set(step.changes) <= set(further.changes)] + [further]
     return None
 
 
-def _joined(parts: Sequence[Fix]) -> dict[str, Any]:
-    return {path: value for part in parts for path, value in part.changes.items()}
+def _joint_changes(applied: Sequence[Fix]) -> dict[str, Any]:
+    return {path: value for fix in applied for path, value in fix.changes.items()}
 
 
-def _further(proposed: Sequence[Fix], parts: Sequence[Fix]) -> Fix | None:
+def _next_fix(proposals: Sequence[Fix], applied: Sequence[Fix]) -> Fix | None:
     """The first proposal that changes something else than what is changed already."""
-    done = _joined(parts)
-    return next((fix for fix in proposed if any(done.get(path) != new for path, new in fix.changes.items())), None)
+    done = _joint_changes(applied)
+    return next((fix for fix in proposals if any(done.get(path) != new for path, new in fix.changes.items())), None)
 
 
 _GPUS = "limits.gpus"
 
 
-def _as_used(part: Fix, plan: Plan) -> Fix:
+def _with_used_gpus(fix: Fix, plan: Plan) -> Fix:
     """A dropped limit of GPUs as the number that is used instead."""
-    if set(part.changes) != {_GPUS}:
-        return part
-    limits = dict(part.changes[_GPUS])
-    held = {sku: count for sku, count in plan.gpus.items() if sku not in limits and f" {sku} " in f"{part.text} "}
-    if not held:
-        return part
-    allowed = " and ".join(f"{count:,} x {sku}" for sku, count in held.items())
-    return Fix(f"Allow {allowed}", {_GPUS: {**limits, **held}})
+    if set(fix.changes) != {_GPUS}:
+        return fix
+    limits = dict(fix.changes[_GPUS])
+    used = {sku: count for sku, count in plan.gpus.items() if sku not in limits and f" {sku} " in f"{fix.text} "}
+    if not used:
+        return fix
+    allowed = " and ".join(f"{count:,} x {sku}" for sku, count in used.items())
+    return Fix(f"Allow {allowed}", {_GPUS: {**limits, **used}})
 
 
-# --- limits that conflict ---------------------------------------------------------------------------------------------
+# --- limits that conflict -------------------------------------------------------------------------------------------
 
 
 def _limit_fixes(plan: Plan) -> Iterator[Fix]:
@@ -145,11 +143,11 @@ def _limit_fixes(plan: Plan) -> Iterator[Fix]:
     if plan.allocation is None or plan.allocation.diagnosis is None:
         return
     relaxations = plan.allocation.diagnosis.relaxations
-    for relaxation in sorted(relaxations, key=lambda one: one.needed is None):
+    for relaxation in sorted(relaxations, key=lambda relaxation: relaxation.needed is None):
         if relaxation.needed is not None:
-            yield from _moved(relaxation, relaxation.needed, plan.request)
+            yield from _raise_limit(relaxation, relaxation.needed, plan.request)
         else:
-            yield from _dropped(relaxation, plan.request)
+            yield from _drop_limit(relaxation, plan.request)
 
 
 _SIMPLE = {
@@ -163,17 +161,17 @@ _RESOURCE = re.compile(r"resources\[([^\]]+)\]\.(?:purchases\[[^\]]+\]\.)?at_mos
 _PIN = re.compile(r"resources\[([^\]]+)\]\.at_least")
 
 
-def _moved(relaxation: Relaxation, needed: float, request: PlanRequest) -> Iterator[Fix]:
+def _raise_limit(relaxation: Relaxation, needed: float, request: PlanRequest) -> Iterator[Fix]:
     if relaxation.field in _SIMPLE:
         path, name, unit = _SIMPLE[relaxation.field]
-        value = math.ceil(needed) if unit in PIECES else rounded_up(needed, 3)
+        value = math.ceil(needed) if unit in COUNTED_UNITS else rounded_up(needed, 3)
         yield Fix(f"Raise {name} to {quantity(value, unit)} (now {quantity(relaxation.limit, unit)})", {path: value})
     elif pin := _PIN.fullmatch(relaxation.field):
         pinned = {**request.limits.pinned, pin[1]: math.floor(needed)}
         text = f"Insist on {math.floor(needed):,} x {pin[1]} only (now {relaxation.limit:,.0f})"
         yield Fix(text, {"limits.pinned": pinned})
     elif limited := _RESOURCE.fullmatch(relaxation.field):
-        yield from _more_gpus(limited[1], math.ceil(needed - 1e-9), relaxation.limit, request)
+        yield from _allow_gpus(limited[1], math.ceil(needed - 1e-9), relaxation.limit, request)
     elif relaxation.field.startswith("slices[") and _is_one_demand(request):
         rate = -rounded_up(-needed, 3)
         yield Fix(f"Serve {significant(rate)} requests/s at most", _rate(rate))
@@ -185,11 +183,11 @@ def _rate(rate_per_s: float) -> dict[str, Any]:
 
 def _is_one_demand(request: PlanRequest) -> bool:
     """Whether the demand of the program is the rate of the scenario."""
-    alone = len(request.all_services) == 1 and request.cascade is None and request.split is None
-    return alone and not request.by_class and request.profile is None and request.growth == 1.0
+    one_service = len(request.all_services) == 1 and request.cascade is None and request.split is None
+    return one_service and not request.by_class and request.profile is None and request.growth == 1.0
 
 
-def _more_gpus(sku: str, needed: int, limit: float, request: PlanRequest) -> Iterator[Fix]:
+def _allow_gpus(sku: str, needed: int, limit: float, request: PlanRequest) -> Iterator[Fix]:
     limits, quotas = request.limits.gpus, request.limits.quotas
     if sku in limits and limits[sku] < needed:
         yield Fix(f"Allow {needed:,} x {sku} (now {limit:,.0f})", {_GPUS: {**limits, sku: needed}})
@@ -201,7 +199,7 @@ def _more_gpus(sku: str, needed: int, limit: float, request: PlanRequest) -> Ite
         yield Fix(f"Raise the quota of {sku} to {needed:,} GPUs (now {limit:,.0f})", {"limits.quotas": grown})
 
 
-def _dropped(relaxation: Relaxation, request: PlanRequest) -> Iterator[Fix]:
+def _drop_limit(relaxation: Relaxation, request: PlanRequest) -> Iterator[Fix]:
     if relaxation.field in _SIMPLE:
         path, name, unit = _SIMPLE[relaxation.field]
         yield Fix(f"Lift {name} of {quantity(relaxation.limit, unit)}", {path: None})
@@ -209,10 +207,10 @@ def _dropped(relaxation: Relaxation, request: PlanRequest) -> Iterator[Fix]:
         kept = {sku: count for sku, count in request.limits.pinned.items() if sku != pin[1]}
         yield Fix(f"Do not insist on {relaxation.limit:,.0f} x {pin[1]}", {"limits.pinned": kept})
     elif limited := _RESOURCE.fullmatch(relaxation.field):
-        yield from _unlimited(limited[1], request)
+        yield from _lift_gpu_limits(limited[1], request)
 
 
-def _unlimited(sku: str, request: PlanRequest) -> Iterator[Fix]:
+def _lift_gpu_limits(sku: str, request: PlanRequest) -> Iterator[Fix]:
     """Without limits and quotas of a SKU."""
     if sku in request.limits.gpus:
         kept = {name: count for name, count in request.limits.gpus.items() if name != sku}
@@ -222,24 +220,24 @@ def _unlimited(sku: str, request: PlanRequest) -> Iterator[Fix]:
         yield Fix(f"Lift the quota of {sku}", {"limits.quotas": others})
 
 
-# --- what cannot be bought --------------------------------------------------------------------------------------------
+# --- what cannot be bought ------------------------------------------------------------------------------------------
 
 
 def _supply_fixes(plan: Plan, hardware: HardwareDb) -> Iterator[Fix]:
     """Of SKUs that are ruled out or have no price: what rules them out, lifted."""
     request = plan.request
-    reasons = {one.sku: one.reason for one in plan.rejections if not math.isfinite(one.ratio)}
+    reasons = {rejection.sku: rejection.reason for rejection in plan.rejections if not math.isfinite(rejection.ratio)}
     forbidden = [sku for sku in reasons if sku in request.limits.forbidden]
     if forbidden:
         kept = [sku for sku in request.limits.forbidden if sku not in forbidden]
         yield Fix(f"Allow {', '.join(forbidden)} (forbidden now)", {"limits.forbidden": kept})
     for sku in reasons:
         if request.limits.gpus.get(sku) == 0:
-            yield from _unlimited(sku, request)
+            yield from _lift_gpu_limits(sku, request)
     unpriced = [sku for sku, why in reasons.items() if "price that may be used" in why]
     if unpriced:
         yield from _price_fixes(unpriced, request, hardware)
-        yield from (fix for sku in unpriced for fix in _unlimited(sku, request))
+        yield from (fix for sku in unpriced for fix in _lift_gpu_limits(sku, request))
 
 
 def _price_fixes(skus: Sequence[str], request: PlanRequest, hardware: HardwareDb) -> Iterator[Fix]:
@@ -273,56 +271,76 @@ def _has_price(sku: str, policy: Any, hardware: HardwareDb) -> bool:  # noqa: AN
         return False
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------------------------------------
 
 
 def _latency_fixes(plan: Plan) -> Iterator[Fix]:
     """The target that came nearest to being met, loosened to what an idle replica takes and some room to queue."""
-    nearest: dict[str, tuple[float, LatencyTarget, str]] = {}
+    nearest: dict[_ScenarioTarget, float] = {}
     for rejection in plan.rejections:
-        missed = _missed(rejection, plan.request)
-        if missed is not None:
-            path, target, of = missed
-            if path not in nearest or rejection.ratio < nearest[path][0]:
-                nearest[path] = (rejection.ratio, target, of)
+        place = _violated_target(rejection, plan.request)
+        if place is not None and rejection.ratio < nearest.get(place, math.inf):
+            nearest[place] = rejection.ratio
     if not nearest and not (plan.allocation and plan.allocation.diagnosis) and not plan.rejections:
-        nearest = {path: (1.0, target, of) for path, target, of in _targets(plan.request)}
-    for path, (ratio, target, of) in sorted(nearest.items(), key=lambda item: item[1][0]):
-        for room in ROOM:
+        nearest = dict.fromkeys(_targets(plan.request), 1.0)
+    for place, ratio in sorted(nearest.items(), key=lambda item: item[1]):
+        target = place.target
+        for room in QUEUEING_ROOM:
             loosened = rounded_up(room * ratio * target.threshold_s, 2)
             now = with_unit(target.threshold_s, target.metric)
-            text = f"Allow {of}{target.name} up to {with_unit(loosened, target.metric)} (now {now})"
-            yield Fix(text, {path: loosened})
+            text = f"Allow {place.owner}{target.name} up to {with_unit(loosened, target.metric)} (now {now})"
+            yield Fix(text, {place.path: loosened})
 
 
-def _targets(request: PlanRequest) -> Iterator[tuple[str, LatencyTarget, str]]:
-    """Every target of a request: path of its threshold in the scenario, the target, and whose it is."""
+@dataclass(frozen=True)
+class _ScenarioTarget:
+    """A latency target and where the scenario says it.
+
+    Attributes:
+        path: dotted, of its threshold.
+        target: the target.
+        owner: the class or service it is for, such as ``chat: ``; empty where the scenario has it for all.
+    """
+
+    path: str
+    target: LatencyTarget
+    owner: str
+
+
+def _targets(request: PlanRequest) -> Iterator[_ScenarioTarget]:
+    """Every target of a request."""
     slos = [("slo", request.slo, "")]
     slos += [
         (f"workload.classes.{place}.slo", kind.slo, f"{kind.name}: ")
         for place, kind in enumerate(request.workload.classes)
         if kind.slo is not None
     ]
-    slos += [(f"services.{place}.slo", one.slo, f"{one.name}: ") for place, one in enumerate(request.services)]
-    for path, slo, of in slos:
+    slos += [
+        (f"services.{place}.slo", service.slo, f"{service.name}: ") for place, service in enumerate(request.services)
+    ]
+    for path, slo, owner in slos:
         for place, target in enumerate(slo.targets):
-            yield f"{path}.{place}.threshold_s", target, of
+            yield _ScenarioTarget(f"{path}.{place}.threshold_s", target, owner)
 
 
-def _missed(rejection: Rejection, request: PlanRequest) -> tuple[str, LatencyTarget, str] | None:
+def _violated_target(rejection: Rejection, request: PlanRequest) -> _ScenarioTarget | None:
     """The target that a rejection names; of several alike, the one whose owner it names."""
     if not math.isfinite(rejection.ratio):
         return None
     named = [
-        found
-        for found in _targets(request)
-        if f": {found[1].name} " in rejection.reason
-        and f"> {with_unit(found[1].threshold_s, found[1].metric)} " in rejection.reason
+        place
+        for place in _targets(request)
+        if f": {place.target.name} " in rejection.reason
+        and f"> {with_unit(place.target.threshold_s, place.target.metric)} " in rejection.reason
     ]
-    return max(named, key=lambda found: found[2].removesuffix(": ") in rejection.reason and len(found[2]), default=None)
+    return max(
+        named,
+        key=lambda place: place.owner.removesuffix(": ") in rejection.reason and len(place.owner),
+        default=None,
+    )
 
 
-# --- more to choose from ----------------------------------------------------------------------------------------------
+# --- more to choose from --------------------------------------------------------------------------------------------
 
 
 def _search_fixes(plan: Plan, hardware: HardwareDb) -> Iterator[Fix]:
@@ -333,14 +351,14 @@ def _search_fixes(plan: Plan, hardware: HardwareDb) -> Iterator[Fix]:
     more = _faster_skus(request, hardware)
     if more:
         yield Fix(f"Look at {', '.join(more)} too", {"search.skus": [*search.skus, *more]})
-    degrees = sorted({*search.tp, *DEGREES})
+    degrees = sorted({*search.tp, *TP_DEGREES})
     if degrees != sorted(set(search.tp)):
         added = ", ".join(f"TP{degree}" for degree in degrees if degree not in search.tp)
         yield Fix(f"Try {added} too", {"search.tp": degrees})
     for mode in Mode:
         if mode not in search.modes:
             yield Fix(
-                f"Try {mode.value} pools too", {"search.modes": [*(one.value for one in search.modes), mode.value]}
+                f"Try {mode.value} pools too", {"search.modes": [*(known.value for known in search.modes), mode.value]}
             )
     if request.precision.weights in (Dtype.BF16, Dtype.FP16):
         formats = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
@@ -352,27 +370,27 @@ def _faster_skus(request: PlanRequest, hardware: HardwareDb) -> list[str]:
     taken = {*request.search.skus, *request.limits.forbidden}
     fastest = sorted(hardware.skus.values(), key=lambda gpu: -gpu.hbm_bandwidth_bytes_per_s.value)
     priced = (gpu.id for gpu in fastest if gpu.id not in taken and _has_price(gpu.id, request.prices, hardware))
-    return [sku for sku, _ in zip(priced, range(MORE_SKUS), strict=False)]
+    return [sku for sku, _ in zip(priced, range(MAX_MORE_SKUS), strict=False)]
 
 
-# --- smallest relaxations ---------------------------------------------------------------------------------------------
+# --- smallest relaxations -------------------------------------------------------------------------------------------
 
 
-def of_relaxation(found: SmallestRelaxation) -> Fix | None:
+def fix_from_relaxation(relaxation: SmallestRelaxation) -> Fix | None:
     """The change that a smallest relaxation says is enough, its value rounded to the looser side; None: none is."""
-    if found.outcome is None:
+    key, name = relaxation.key, relaxation.name
+    if relaxation.outcome is None:
         return None
-    if found.before is None or found.needed is None:
-        off = RULES_OFF.get(found.key)
-        return Fix(f"Without {found.name}", {found.key: off}) if found.key in RULES_OFF else None
-    value = _looser(found.before, found.needed, found.unit)
-    text = f"{found.name}: {quantity(found.before, found.unit)} to {quantity(value, found.unit)}"
-    return Fix(text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].islower() else text, {found.key: value})
+    if relaxation.before is None or relaxation.needed is None:
+        return Fix(f"Without {name}", {key: VALUE_WITHOUT_RULE[key]}) if key in VALUE_WITHOUT_RULE else None
+    value = _rounded_looser(relaxation.before, relaxation.needed, relaxation.unit)
+    text = f"{name}: {quantity(relaxation.before, relaxation.unit)} to {quantity(value, relaxation.unit)}"
+    return Fix(text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].islower() else text, {key: value})
 
 
-def _looser(before: float, needed: float, unit: str) -> float | int:
+def _rounded_looser(before: float, needed: float, unit: str) -> float | int:
     up = needed > before
-    if unit in PIECES:
+    if unit in COUNTED_UNITS:
         return math.ceil(needed - 1e-9) if up else math.floor(needed + 1e-9)
     return rounded_up(needed, 3) if up else -rounded_up(-needed, 3)
 
@@ -390,42 +408,40 @@ def rounded_up(value: float, digits: int) -> float:
     return float(f"{scaled / 10.0**place:.{digits + 1}g}")
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- in words -------------------------------------------------------------------------------------------------------
 
 
-def reason(plan: Plan) -> str:
-    """Why there is no fleet, in one sentence a reader of no program understands; empty of a feasible plan."""
+def infeasibility_reason(plan: Plan) -> str:
+    """Why there is no fleet, in one plain sentence; empty for a feasible plan."""
     if plan.feasible:
         return ""
     if plan.allocation is not None and plan.allocation.diagnosis is not None:
-        return _conflict(plan)
-    reachable = [one for one in plan.rejections if math.isfinite(one.ratio)]
+        return _conflict_text(plan.allocation.diagnosis, plan.request)
+    reachable = [rejection for rejection in plan.rejections if math.isfinite(rejection.ratio)]
     if reachable:
-        nearest = min(reachable, key=lambda one: one.ratio)
-        said = f"Nearest: {nearest.reason}."
-        if (missed := _missed(nearest, plan.request)) is not None:
-            _, target, of = missed
-            asked = with_unit(target.threshold_s, target.metric)
+        nearest = min(reachable, key=lambda rejection: rejection.ratio)
+        text = f"Nearest: {nearest.reason}."
+        if (place := _violated_target(nearest, plan.request)) is not None:
+            target, owner = place.target, place.owner
+            threshold = with_unit(target.threshold_s, target.metric)
             reached = with_unit(nearest.ratio * target.threshold_s, target.metric)
-            label = nearest.reason.partition(f": {target.name} ")[0].removeprefix(of)
-            said = f"Nearest comes {label} with {of}{target.name} {reached}, where {asked} are asked."
-        return f"No configuration meets the targets, even with no other request in the system. {said}"
+            label = nearest.reason.partition(f": {target.name} ")[0].removeprefix(owner)
+            text = f"Nearest comes {label} with {owner}{target.name} {reached}, where {threshold} are asked."
+        return f"No configuration meets the targets, even with no other request in the system. {text}"
     if plan.rejections:
-        causes = dict.fromkeys(one.reason for one in plan.rejections)
+        causes = dict.fromkeys(rejection.reason for rejection in plan.rejections)
         return f"Nothing that was looked at can serve the model: {'; '.join(list(causes)[:3])}."
     lines = diagnosis(plan)
     return f"{lines[0]}." if lines else "Within the targets no configuration carries any load to speak of."
 
 
-def _conflict(plan: Plan) -> str:
-    assert plan.allocation is not None and plan.allocation.diagnosis is not None
-    relaxations = plan.allocation.diagnosis.relaxations
-    held = list(dict.fromkeys(limit_in_words(one.field, one.limit, plan.request) for one in relaxations))
-    if not held:
-        return f"{plan.allocation.diagnosis.summary}."
-    if len(held) == 1:
-        return f"Nothing meets {held[0]}."
-    return f"These cannot hold together: {', '.join(held[:-1])} and {held[-1]}."
+def _conflict_text(conflict: Diagnosis, request: PlanRequest) -> str:
+    limits = list(dict.fromkeys(limit_in_words(item.field, item.limit, request) for item in conflict.relaxations))
+    if not limits:
+        return f"{conflict.summary}."
+    if len(limits) == 1:
+        return f"Nothing meets {limits[0]}."
+    return f"These cannot hold together: {', '.join(limits[:-1])} and {limits[-1]}."
 
 
 def limit_in_words(field: str, limit: float, request: PlanRequest) -> str:
@@ -438,7 +454,7 @@ def limit_in_words(field: str, limit: float, request: PlanRequest) -> str:
     """
     if field in _SIMPLE:
         _, name, unit = _SIMPLE[field]
-        return f"at most {counted(round(limit), 'SKU')}" if unit == "SKUs" else f"{name} of {quantity(limit, unit)}"
+        return f"at most {number_of(round(limit), 'SKU')}" if unit == "SKUs" else f"{name} of {quantity(limit, unit)}"
     if pin := _PIN.fullmatch(field):
         return f"at least {limit:,.0f} x {pin[1]}"
     if limited := _RESOURCE.fullmatch(field):

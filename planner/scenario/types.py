@@ -18,7 +18,7 @@ from planner.optimizer import Objective
 from planner.search import SearchSpace
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import CascadePoint, DemandProfile, LengthSplit
-from planner.workload import MAX_BATCH, MAX_SCV, LatencyTarget, SharedPrefixes
+from planner.workload import MAX_ARRIVAL_BATCH, MAX_SCV, LatencyTarget, SharedPrefixes
 
 
 class ConstantLengths(Frozen):
@@ -119,7 +119,9 @@ class ScenarioWorkload(Frozen):
 
     rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals [1/s]; a trace is rescaled to it")
     scv: Scv = Field(default=1.0, description="squared coefficient of variation of gaps, or a preset's name")
-    batch_mean: float = Field(default=1.0, ge=1, le=MAX_BATCH, description="mean requests of a batch of arrivals")
+    batch_mean: float = Field(
+        default=1.0, ge=1, le=MAX_ARRIVAL_BATCH, description="mean requests of a batch of arrivals"
+    )
     replay: str | None = Field(default=None, min_length=1, description="trace (CSV) whose requests are replayed")
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000, description="users of a closed loop: no rate")
     lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
@@ -138,7 +140,7 @@ class ScenarioService(Frozen):
 
 
 class ScenarioCascade(Frozen):
-    """A small model in front of the scenario's own; see `planner.fleet.slices.Cascade`."""
+    """A small model in front of the scenario's own; see `planner.traffic.Cascade`."""
 
     llm: Llm = Field(description="the small model")
     precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
@@ -158,7 +160,7 @@ class TraceProfile(Frozen):
 
 
 class ScenarioOffline(Frozen):
-    """Work for the scenario's model that may wait; see `planner.fleet.slices.OfflineWork`."""
+    """Work for the scenario's model that may wait; see `planner.traffic.OfflineWork`."""
 
     name: str = Field(min_length=1, max_length=200)
     lengths: Lengths

@@ -21,7 +21,9 @@ from typing import Any
 import yaml
 
 from planner.core import InputError
-from planner.scenario.read import MAX_SCENARIO_BYTES, Scenario, list_scenarios, read_scenario
+from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios
+from planner.scenario.read import read_scenario
+from planner.scenario.types import Scenario
 
 _UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 
@@ -44,7 +46,7 @@ def full_content(scenario: Scenario) -> Content:
 
 
 @cache
-def _packaged(name: str) -> str:
+def _packaged_json(name: str) -> str:
     return json.dumps(full_content(read_scenario(name)[0]))
 
 
@@ -54,7 +56,7 @@ def packaged_content(name: str) -> Content:
     >>> packaged_content("chat-llama-70b")["workload"]["rate_per_s"]
     40.0
     """
-    return dict(json.loads(_packaged(name)))
+    return dict(json.loads(_packaged_json(name)))
 
 
 def query_of(content: Mapping[str, Any], base: str) -> dict[str, str]:
@@ -65,7 +67,7 @@ def query_of(content: Mapping[str, Any], base: str) -> dict[str, str]:
     >>> query_of(content, "chat-llama-70b")
     {'base': 'chat-llama-70b', 'workload.rate_per_s': '60.0'}
     """
-    return {BASE: base, **{path: _text(value) for path, value in differences(packaged_content(base), content)}}
+    return {BASE: base, **{path: _value_text(value) for path, value in differences(packaged_content(base), content)}}
 
 
 def content_of(query: Mapping[str, str], default: str) -> Content:
@@ -76,17 +78,17 @@ def content_of(query: Mapping[str, str], default: str) -> Content:
     name = query.get(BASE, default)
     if name not in list_scenarios():
         raise InputError(BASE, name, "no such packaged scenario", f"use one of {', '.join(list_scenarios())}")
-    assignments = [f"{path}={_unpacked(path, text)}" for path, text in query.items() if path != BASE]
+    assignments = [f"{path}={_decompressed(path, text)}" for path, text in query.items() if path != BASE]
     return full_content(read_scenario(packaged_content(name), assignments)[0])
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Dotted paths at which two contents differ, with the later value; as deep as both have the same shape."""
     for name in [*before, *(name for name in after if name not in before)]:
-        yield from _differences(name, before.get(name), after.get(name))
+        yield from _differences_at(name, before.get(name), after.get(name))
 
 
-def _differences(path: str, before: object, after: object) -> Iterator[tuple[str, Any]]:
+def _differences_at(path: str, before: object, after: object) -> Iterator[tuple[str, Any]]:
     if before == after:
         return
     pairs: list[tuple[str, object, object]] = []
@@ -98,10 +100,10 @@ def _differences(path: str, before: object, after: object) -> Iterator[tuple[str
     if not pairs:
         yield path, after
     for name, old, new in pairs:
-        yield from _differences(f"{path}.{name}", old, new)
+        yield from _differences_at(f"{path}.{name}", old, new)
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
     """A value as YAML on one line, compressed where it is long."""
     text = value if isinstance(value, str) and len(value) <= MAX_READABLE and _is_plain(value) else _json(value)
     if len(text) <= MAX_READABLE:
@@ -120,10 +122,10 @@ def _is_plain(text: str) -> bool:
 def _json(value: object) -> str:
     """JSON that YAML reads alike: characters that YAML does not print are escaped, pairs of surrogates are not."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _unpacked(path: str, text: str) -> str:
+def _decompressed(path: str, text: str) -> str:
     if not text.startswith(PACKED):
         return text
     packed = text.removeprefix(PACKED)

@@ -13,19 +13,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from hardware_db import Calibration, Fact, GpuSku, HardwareDb, KernelFit, Kind, load_hardware, read_sku
+from hardware_db import Calibration, Fact, GpuSku, HardwareDb, Kind, load_hardware, read_sku
 from planner.core import CALIBRATION, InputError, UnknownNameError, significant
-from planner.roofline import (
-    CollectiveForm,
-    DecodeForm,
-    ElementwiseForm,
-    ExpertsForm,
-    Form,
-    GemmForm,
-    LatentDecodeForm,
-    LatentPrefillForm,
-    PrefillForm,
-)
+from planner.roofline import check_kernel_fit
 from planner.scenario.url import Content
 
 ENTERED = "entered in the web app"
@@ -36,32 +26,15 @@ MAX_CALIBRATION_BYTES = 5_000_000
 """Largest calibration that is read; those packaged are below 100 kB."""
 MAX_ID = 100
 """Most characters of an id that are shown in errors about the file."""
-SAME = 1e-6
+UNCHANGED_TOLERANCE = 1e-6
 """Relative difference below which an entered value is the one that was there: it was only shown in another unit."""
 
-FORMS: dict[str, type[Form]] = {
-    "gemm": GemmForm,
-    "attention_prefill": PrefillForm,
-    "attention_decode": DecodeForm,
-    "latent_prefill": LatentPrefillForm,
-    "latent_decode": LatentDecodeForm,
-    "experts": ExpertsForm,
-    "all_reduce": CollectiveForm,
-    "all_gather": CollectiveForm,
-    "reduce_scatter": CollectiveForm,
-    "all_to_all": CollectiveForm,
-    "expert_dispatch": CollectiveForm,
-    "expert_combine": CollectiveForm,
-    "elementwise": ElementwiseForm,
-}
-"""Form of a kernel by the first part of its key in a calibration (`hardware_db.schema.Calibration`)."""
 
-
-# --- facts of a SKU ---------------------------------------------------------------------------------------------------
+# --- facts of a SKU -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Quantity:
+class SkuQuantity:
     """A fact of a SKU as people write it.
 
     Attributes:
@@ -88,7 +61,7 @@ class Quantity:
     def text(self, value: float) -> str:
         """A value in SI units as people write it, without the unit.
 
-        >>> QUANTITIES[1].text(3.35e12), Quantity("l2_bytes", "Cache", "MB", 1e6, "").text(50e6)
+        >>> QUANTITIES[1].text(3.35e12), SkuQuantity("l2_bytes", "Cache", "MB", 1e6, "").text(50e6)
         ('3.35', '50')
         """
         shown = value / self.si
@@ -97,32 +70,33 @@ class Quantity:
 
 GIB = 2.0**30
 _PEAK = "Dense matrix peak in this format; half of a figure that counts structured sparsity."
-QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("hbm_capacity_bytes", "HBM capacity", "GiB", GIB, "Memory of one GPU before the driver's reserve."),
-    Quantity("hbm_bandwidth_bytes_per_s", "HBM bandwidth", "TB/s", 1e12, "Peak, 1 TB = 1e12 bytes."),
-    Quantity(
+QUANTITIES: tuple[SkuQuantity, ...] = (
+    SkuQuantity("hbm_capacity_bytes", "HBM capacity", "GiB", GIB, "Memory of one GPU before the driver's reserve."),
+    SkuQuantity("hbm_bandwidth_bytes_per_s", "HBM bandwidth", "TB/s", 1e12, "Peak, 1 TB = 1e12 bytes."),
+    SkuQuantity(
         "scale_up.bandwidth_bytes_per_s",
         "Scale-up link",
         "GB/s",
         1e9,
         "Of the fast link between GPUs, per GPU and per direction; half of a figure that counts both directions.",
     ),
-    Quantity(
+    SkuQuantity(
         "scale_up.domain_gpus", "GPUs joined by the link", "", 1, "Largest scale-up domain; 1 means no link.", False
     ),
-    Quantity("node.gpus", "GPUs per server", "", 1, "In a typical server.", False),
-    Quantity("node.nic_bytes_per_s_per_gpu", "Network", "GB/s per GPU", 1e9, "Scale-out, per GPU and direction."),
-    Quantity("node.pcie_bytes_per_s", "Host link", "GB/s", 1e9, "PCIe of one GPU, per direction."),
-    Quantity("tdp_watts", "Board power", "W", 1, "Maximum; what a GPU of one's own is charged for."),
-    Quantity("l2_bytes", "Last-level cache", "MB", 1e6, "On the die."),
+    SkuQuantity("node.gpus", "GPUs per server", "", 1, "In a typical server.", False),
+    SkuQuantity("node.nic_bytes_per_s_per_gpu", "Network", "GB/s per GPU", 1e9, "Scale-out, per GPU and direction."),
+    SkuQuantity("node.pcie_bytes_per_s", "Host link", "GB/s", 1e9, "PCIe of one GPU, per direction."),
+    SkuQuantity("tdp_watts", "Board power", "W", 1, "Maximum; what a GPU of one's own is charged for."),
+    SkuQuantity("l2_bytes", "Last-level cache", "MB", 1e6, "On the die."),
 )
 """Everything there is to say about a GPU in numbers, besides its peaks."""
 
 
-def peak_quantities(sku: GpuSku) -> tuple[Quantity, ...]:
+def peak_quantities(sku: GpuSku) -> tuple[SkuQuantity, ...]:
     """One for each format the SKU's matrix units multiply."""
     return tuple(
-        Quantity(f"peak_flops_per_s.{dtype}", f"Peak {dtype}", "TFLOP/s", 1e12, _PEAK) for dtype in sku.peak_flops_per_s
+        SkuQuantity(f"peak_flops_per_s.{dtype}", f"Peak {dtype}", "TFLOP/s", 1e12, _PEAK)
+        for dtype in sku.peak_flops_per_s
     )
 
 
@@ -135,43 +109,43 @@ def fact_at(sku: GpuSku, path: str) -> Fact | int | None:
     place: Any = sku
     for name in path.split("."):
         place = place.get(name) if isinstance(place, Mapping) else getattr(place, name)
-    found: Fact | int | None = place
-    return found
+    fact: Fact | int | None = place
+    return fact
 
 
-def shown_value(sku: GpuSku, quantity: Quantity) -> float | None:
+def shown_value(sku: GpuSku, quantity: SkuQuantity) -> float | None:
     """A fact in the unit of its quantity, None where the SKU has none.
 
     >>> shown_value(load_hardware().skus["h100-sxm"], QUANTITIES[1])
     3.35
     """
-    found = fact_at(sku, quantity.path)
-    if found is None:
+    fact = fact_at(sku, quantity.path)
+    if fact is None:
         return None
-    value = found.value if isinstance(found, Fact) else float(found)
+    value = fact.value if isinstance(fact, Fact) else float(fact)
     return round(value / quantity.si, 9)
 
 
-def facts_of(sku: GpuSku) -> list[tuple[Quantity, Fact | int]]:
+def facts_of(sku: GpuSku) -> list[tuple[SkuQuantity, Fact | int]]:
     """Every number of a SKU with what it is: peaks, memory, links, server, power."""
     pairs = [(quantity, fact_at(sku, quantity.path)) for quantity in (*peak_quantities(sku), *QUANTITIES)]
     return [(quantity, fact) for quantity, fact in pairs if fact is not None]
 
 
-def edited(sku: GpuSku, sku_id: str, name: str, shown: Mapping[str, float], day: date) -> GpuSku:
+def edited_sku(sku: GpuSku, sku_id: str, name: str, shown: Mapping[str, float], day: date) -> GpuSku:
     """A SKU with other numbers, each marked as assumed and entered on `day`; what is as before keeps its source.
 
     Args:
         sku: to start from.
         sku_id: of the new one; with that of a packaged SKU it stands in its place.
         name: of the new one, in words.
-        shown: values by path of a `Quantity`, in its unit.
+        shown: values by path of a `SkuQuantity`, in its unit.
         day: on which it was entered.
 
     Raises InputError naming the field: an id that is no id, a value out of range.
 
     >>> h100 = load_hardware().skus["h100-sxm"]
-    >>> mine = edited(h100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0}, date(2026, 11, 22))
+    >>> mine = edited_sku(h100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0}, date(2026, 11, 22))
     >>> mine.hbm_bandwidth_bytes_per_s.value, str(mine.hbm_bandwidth_bytes_per_s.kind), mine.tdp_watts == h100.tdp_watts
     (4000000000000.0, 'assumed', True)
     """
@@ -183,17 +157,17 @@ def edited(sku: GpuSku, sku_id: str, name: str, shown: Mapping[str, float], day:
         if path not in by_path:
             raise UnknownNameError("field", path, by_path)
         before = shown_value(sku, by_path[path])
-        if before is None or not math.isclose(value, before, rel_tol=SAME):
-            _put(fields, by_path[path], value, before, day)
+        if before is None or not math.isclose(value, before, rel_tol=UNCHANGED_TOLERANCE):
+            _set_quantity(fields, by_path[path], value, before, day)
     return GpuSku(**fields)
 
 
-def _put(fields: dict[str, Any], quantity: Quantity, value: float, before: float | None, day: date) -> None:
+def _set_quantity(fields: dict[str, Any], quantity: SkuQuantity, value: float, before: float | None, day: date) -> None:
     if not (math.isfinite(value) and value > 0.0):
         raise InputError(quantity.label, value, "must be finite and > 0", "give a number from the datasheet")
-    *way, last = quantity.path.split(".")
+    *holders, last = quantity.path.split(".")
     place = fields
-    for name in way:
+    for name in holders:
         place = place[name]
     if not quantity.is_fact:
         place[last] = int(value)
@@ -208,7 +182,7 @@ def _put(fields: dict[str, Any], quantity: Quantity, value: float, before: float
     }
 
 
-# --- reading what is uploaded -----------------------------------------------------------------------------------------
+# --- reading what is uploaded ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -229,12 +203,12 @@ def sku_of_toml(content: bytes, name: str = "the file") -> GpuSku:
 
     Raises InputError naming the field: too large, no UTF-8, no TOML, no SKU, a fact without its source.
     """
-    text = _text(content, name, MAX_SKU_BYTES)
-    stem = _stem(text)
-    return read_sku(_TextFile(f"{stem}.toml" if stem else name, text))  # type: ignore[arg-type]
+    text = _decoded_text(content, name, MAX_SKU_BYTES)
+    sku_id = _id_in_file(text)
+    return read_sku(_TextFile(f"{sku_id}.toml" if sku_id else name, text))  # type: ignore[arg-type]
 
 
-def _stem(text: str) -> str:
+def _id_in_file(text: str) -> str:
     """The id a SKU file gives itself: an upload may have any file name."""
     for line in text.splitlines():
         key, equals, value = line.partition("=")
@@ -249,7 +223,7 @@ def calibration_of_json(content: bytes, name: str = "the file") -> Calibration:
     Raises InputError: too large, no UTF-8, no JSON, no calibration, an efficiency above 1 (no GPU beats its peak), a
     kernel nobody knows or one that lacks a coefficient of its form.
     """
-    text = _text(content, name, MAX_CALIBRATION_BYTES)
+    text = _decoded_text(content, name, MAX_CALIBRATION_BYTES)
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -258,34 +232,17 @@ def calibration_of_json(content: bytes, name: str = "the file") -> Calibration:
     if not isinstance(fields, dict):
         raise InputError(name, text[:40], "must be one JSON object", "give one calibration a file")
     try:
-        calibration = Calibration(**CALIBRATION.brought_up(fields))
+        calibration = Calibration(**CALIBRATION.upgrade(fields))
     except RecursionError:  # a value that can be read and not be shown
         raise InputError(name, text[:40], "is nested too deeply", "give a file of python -m calibration") from None
     if not calibration.kernels:
         raise InputError("kernels", {}, "has no kernel", "give a calibration with at least one")
     for key, fit in calibration.kernels.items():
-        _check_kernel(key, fit)
+        check_kernel_fit(key, fit)
     return calibration
 
 
-def _check_kernel(key: str, fit: KernelFit) -> None:
-    form = FORMS.get(key.split("/", maxsplit=1)[0])
-    if form is None:
-        raise UnknownNameError("kernels", key, FORMS)
-    try:
-        form.of(fit)
-    except TypeError as error:
-        missing = str(error).partition("missing ")[2] or str(error)
-        raise InputError(
-            f"kernels.{key}.parameters", list(fit.parameters), f"lacks {missing}", "fit it again"
-        ) from None
-    for name, coefficient in fit.parameters.items():
-        if name.endswith("_s") and coefficient.value < 0.0:
-            bound = "a time cannot be negative"
-            raise InputError(f"kernels.{key}.parameters.{name}", coefficient.value, bound, "fit it again")
-
-
-def _text(content: bytes, name: str, most_bytes: int) -> str:
+def _decoded_text(content: bytes, name: str, most_bytes: int) -> str:
     if len(content) > most_bytes:
         bound = f"larger than {most_bytes:,} bytes"
         raise InputError(name, f"{len(content):,} bytes", bound, "give one record a file")
@@ -295,7 +252,7 @@ def _text(content: bytes, name: str, most_bytes: int) -> str:
         raise InputError(name, content[:20], "is not UTF-8 text", "save it as UTF-8") from None
 
 
-# --- what a scenario does with it -------------------------------------------------------------------------------------
+# --- what a scenario does with it -----------------------------------------------------------------------------------
 
 Changes = dict[str, Any]
 """New values of a scenario by dotted path."""
@@ -310,10 +267,10 @@ def changes_with_sku(content: Content, sku: GpuSku, usd_per_gpu_hour: float | No
         usd_per_gpu_hour: its own price; None: it has none, so that listed prices apply.
         searched: plans may use it.
     """
-    others = [one for one in _own(content, "skus") if one["id"] != sku.id]
+    others = [own for own in _own(content, "skus") if own["id"] != sku.id]
     changes: Changes = {"own_hardware.skus": [*others, sku.model_dump(mode="json")]}
-    own = {} if usd_per_gpu_hour is None else {sku.id: float(usd_per_gpu_hour)}
-    changes["prices.usd_per_gpu_hour"] = {**_without(content["prices"]["usd_per_gpu_hour"], sku.id), **own}
+    price = {} if usd_per_gpu_hour is None else {sku.id: float(usd_per_gpu_hour)}
+    changes["prices.usd_per_gpu_hour"] = {**_without_sku(content["prices"]["usd_per_gpu_hour"], sku.id), **price}
     names = content["search"]["skus"]
     if searched and sku.id not in names:
         changes["search.skus"] = [*names, sku.id]
@@ -322,13 +279,13 @@ def changes_with_sku(content: Content, sku: GpuSku, usd_per_gpu_hour: float | No
 
 def changes_with_calibration(content: Content, calibration: Calibration) -> Changes:
     """What changes in a scenario that takes in a calibration; it stands in place of all others of its SKU."""
-    others = [one for one in _own(content, "calibrations") if one["sku"] != calibration.sku]
+    others = [own for own in _own(content, "calibrations") if own["sku"] != calibration.sku]
     return {"own_hardware.calibrations": [*others, calibration.model_dump(mode="json")]}
 
 
 def changes_without_calibration(content: Content, sku: str) -> Changes:
     """What changes in a scenario that gives up its calibration of a SKU."""
-    return {"own_hardware.calibrations": [one for one in _own(content, "calibrations") if one["sku"] != sku]}
+    return {"own_hardware.calibrations": [own for own in _own(content, "calibrations") if own["sku"] != sku]}
 
 
 def changes_without_sku(content: Content, sku: str, hardware: HardwareDb | None = None) -> Changes:
@@ -339,39 +296,39 @@ def changes_without_sku(content: Content, sku: str, hardware: HardwareDb | None 
     searched, the packaged SKU that is most like it takes its place.
     """
     packaged = hardware or load_hardware()
-    gone = next((one for one in _own(content, "skus") if one["id"] == sku), None)
-    changes: Changes = {"own_hardware.skus": [one for one in _own(content, "skus") if one["id"] != sku]}
-    changes["prices.usd_per_gpu_hour"] = _without(content["prices"]["usd_per_gpu_hour"], sku)
-    if gone is None or sku in packaged.skus:
+    removed = next((own for own in _own(content, "skus") if own["id"] == sku), None)
+    changes: Changes = {"own_hardware.skus": [own for own in _own(content, "skus") if own["id"] != sku]}
+    changes["prices.usd_per_gpu_hour"] = _without_sku(content["prices"]["usd_per_gpu_hour"], sku)
+    if removed is None or sku in packaged.skus:
         return changes
     changes |= changes_without_calibration(content, sku)
     left = [name for name in content["search"]["skus"] if name != sku]
-    changes["search.skus"] = left or [nearest(GpuSku(**gone), packaged).id]
+    changes["search.skus"] = left or [most_similar_sku(GpuSku(**removed), packaged).id]
     for section, value in (("prices", content["prices"]), ("limits", content.get("limits", {}))):
-        for field, held in value.items():
-            if field != "usd_per_gpu_hour" and (kept := _without(held, sku)) != held:
+        for field, entry in value.items():
+            if field != "usd_per_gpu_hour" and (kept := _without_sku(entry, sku)) != entry:
                 changes[f"{section}.{field}"] = kept
     return changes
 
 
-def _without(held: Any, sku: str) -> Any:  # noqa: ANN401
+def _without_sku(held: Any, sku: str) -> Any:  # noqa: ANN401
     """A field of a scenario without what it says of a SKU: in a mapping by SKU, a list of SKUs or of their records."""
     if isinstance(held, Mapping):
         return {name: value for name, value in held.items() if name != sku}
     if isinstance(held, list):
-        return [one for one in held if one != sku and not (isinstance(one, Mapping) and one.get("sku") == sku)]
+        return [item for item in held if item != sku and not (isinstance(item, Mapping) and item.get("sku") == sku)]
     return held
 
 
-def nearest(sku: GpuSku, hardware: HardwareDb) -> GpuSku:
+def most_similar_sku(sku: GpuSku, hardware: HardwareDb) -> GpuSku:
     """The SKU of a database that is most like another: of its architecture if there is one, nearest in bandwidth."""
     bandwidth = sku.hbm_bandwidth_bytes_per_s.value
 
-    def far(other: GpuSku) -> tuple[bool, float]:
+    def distance(other: GpuSku) -> tuple[bool, float]:
         ratio = math.log(other.hbm_bandwidth_bytes_per_s.value / bandwidth)
         return other.architecture != sku.architecture, abs(ratio)
 
-    return min(hardware.skus.values(), key=far)
+    return min(hardware.skus.values(), key=distance)
 
 
 def free_id(sku: str, taken: Sequence[str]) -> str:
@@ -382,11 +339,11 @@ def free_id(sku: str, taken: Sequence[str]) -> str:
     """
     wanted = f"{sku}-own"
     number = 2
-    found = wanted
-    while found in taken:
-        found = f"{wanted}-{number}"
+    candidate = wanted
+    while candidate in taken:
+        candidate = f"{wanted}-{number}"
         number += 1
-    return found
+    return candidate
 
 
 def _own(content: Content, kind: str) -> list[dict[str, Any]]:

@@ -1,20 +1,20 @@
 """Configurations of replicas, and the rate each sustains under the latency targets.
 
 `enumerate` spans the grid of SKU, parallelism, batch limit, chunk budget, precision and role; `bounds` says
-optimistically what each could sustain, for whole grids at once; `capacity` finds the true rate of those the program
-chooses.
+optimistically what each could sustain, for whole grids at once (`prompt_times`, `step_time_groups`); `capacity` finds
+the true rate of those that the program chooses, evaluating as few `candidates` as it can against their targets
+(`slo_margin`). What was found is kept for the process under `cache_keys`.
 """
 
-from planner.search import bounds_prompts
-from planner.search.cache_keys import Bounded
+from planner.search.cache_keys import BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
 from planner.search.enumerate import FamilySet, find_families
 from planner.search.swap_sku import PoolOnSku, on_sku
 from planner.search.types import (
+    ConfigurationFamily,
     Demand,
     DeploymentOption,
     Dominated,
-    Family,
     Mode,
     Offer,
     PoolOption,
@@ -23,12 +23,12 @@ from planner.search.types import (
 )
 
 __all__ = [
-    "Bounded",
+    "BoundedCache",
     "Capacity",
+    "ConfigurationFamily",
     "Demand",
     "DeploymentOption",
     "Dominated",
-    "Family",
     "FamilySet",
     "Mode",
     "Offer",
@@ -36,7 +36,6 @@ __all__ = [
     "PoolOption",
     "Rejection",
     "SearchSpace",
-    "bounds_prompts",
     "find_families",
     "on_sku",
     "worth_sizes",

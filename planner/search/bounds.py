@@ -1,7 +1,7 @@
 """Screening: bounds on what every configuration can sustain, many configurations at once, optimistic by construction.
 
-Configurations that differ only in chunk budget and batch limit share a *machine* (SKU, split, formats, engine): one
-step-time function. `screen` evaluates it once over running sequences x prompt tokens and reads all of them off that.
+Configurations that differ only in chunk budget and batch limit share one step-time function (same SKU, split, formats,
+engine). `screen` evaluates it once over running sequences x prompt tokens and reads all of them off that.
 
 With n sequences running and d(n) the step without prompts, a prompt adds at least X(n) [s]: its own chunks, alone in
 their steps, on a convex function below the step time. Convexity makes any other packing of prompts into steps take
@@ -30,57 +30,67 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaincc
 
-from planner.core import Metric
-from planner.engine import ReplicaConfig, StepTimer, memory_footprint, step_timer
-from planner.queueing import grouped
+from planner.core import BoolArray, FloatArray, IntArray, Metric
+from planner.engine import ReplicaConfig, memory_footprint
 from planner.roofline import StepShape
-from planner.search.bounds_prompts import (
+from planner.search.prompt_times import (
     SHORTEST_S,
     PromptSteps,
-    added_s,
-    alone_s,
-    convex_below,
-    handed_bytes,
-    in_steps,
-    own_steps_s,
-    prompt_means_s,
+    PromptTimes,
+    no_prompt_times,
     prompt_steps,
+    prompt_times,
+    transferred_bytes,
 )
 from planner.search.types import Demand
-from planner.serving import Pool, Role, Router, decoding_only, has_prefixes, with_cache
-from planner.workload import ArrivalProcess, LatencyTarget, Slo, TokenLengths, Workload
+from planner.serving import (
+    Pool,
+    Role,
+    Router,
+    behind_cache,
+    decoding_only,
+    has_prefixes,
+    lengths_in_steps,
+    tokens_per_step,
+)
+from planner.workload import ArrivalProcess, LatencyTarget, Slo, TokenLengths, Workload, probability_slices
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-LOADS, DECODE_LOADS = 34, 256
-"""Numbers running at which a machine is looked at, with prompts and without."""
+RUNNING_POINTS, DECODE_RUNNING_POINTS = 34, 256
+"""Numbers running at which step times are looked up, with prompts and without. A choice."""
 ROW_TILES = np.array([64.0, 128.0, 192.0, 256.0, 384.0, 512.0])
-"""Rows on one GPU from which on a matrix product takes a tile more; looked at on both sides."""
+"""Rows on one GPU from which on a matrix product takes a tile more; looked up on both sides. A choice."""
 FEWEST_RUNNING = 0.05
+"""Mean number running that stands for hardly any. A choice."""
 POOL_SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
 """Pool sizes that bounds are worked out for; others take that of the next larger one, larger ones that of any size."""
-SMALLEST_SPREAD = 1e-6
+LEAST_SPREAD = 1e-6
 """Relative variance that keeps the gamma distribution of a constant finite."""
-FELT = 0.8
-"""Share of the mean wait of GI/G/1, and of the chance of a step in progress, that is counted on."""
-READ = 1.02
-"""Rates read between the tabulated numbers running, step contents and lengths are taken to be larger by this."""
-EXACTLY = 1.002
-"""A share this close to the one allowed is that: percentiles of a few lengths fall on an edge."""
-NEVER = -30.0
+COUNTED_SHARE = 0.8
+"""Share of the mean wait of GI/G/1, and of the chance of a step in progress, that is counted on. A choice: it keeps
+bounds optimistic."""
+INTERPOLATION_MARGIN = 1.02
+"""Factor on rates read between the tabulated numbers running, step contents and lengths. A choice: it keeps bounds
+optimistic."""
+SHARE_TOLERANCE = 1.002
+"""A share this close to the one allowed is that: percentiles of a few lengths fall on an edge. A choice."""
+LEAST_LOG_SHARE = -30.0
 """Logarithm of a share that stands for nothing."""
-HANDED_SLICES = 32
-"""Half as many as `planner.serving.kv_transfer` tells apart."""
-POINTS: FloatArray = (np.arange(4.0) + 0.5) / 4.0
-"""Middles of equally likely slices."""
+TRANSFER_SLICES = 32
+"""Slices of the decode steps beside a KV transfer: half as many as `planner.serving.kv_transfer` tells apart."""
+SLICE_MIDDLES: FloatArray = (np.arange(4.0) + 0.5) / 4.0
+"""Middles of four equally likely slices."""
 
 
 def pool_class(replicas: int) -> int:
     """Place of the bounds that a pool size has: pools of one class have the same per replica.
+
+    Args:
+        replicas: of the pool.
+
+    Returns:
+        Index into `POOL_SIZES` [-], one more for larger pools.
 
     >>> pool_class(5) == pool_class(6), pool_class(1000)
     (True, 8)
@@ -90,83 +100,77 @@ def pool_class(replicas: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Screen:
-    """Bounds of one machine in one role, for several chunk budgets at once.
+    """Bounds of one step-time group in one role, for several chunk budgets at once.
 
     Attributes:
         role: of the pool.
         steps: of its prompts.
+        prompts: what they take.
         running: numbers running, rising, shape (N,); where nothing decodes, shares of the largest rate.
         decode_s: d, step without prompts at each of them [s], shape (N,).
-        prompt_s: X, mean time a prompt adds [s], shape (B, N).
-        group_s: the same of each prompt group, shape (B, N, G).
-        full_s: what the prompts of a full step add to it [s], shape (B, N).
-        own_s: a prompt's way to its first token beside others, without the step in progress [s], shape (B, N, G).
-        idle_own_s: the same where nobody else is, shape (B, G).
         idle_gap_s: time per output token of a request alone [s].
         tokens_per_step: output tokens a sequence gains per step (speculation).
-        prefill_per_s: most prompts a replica can serve where nothing decodes [1/s], shape (B,).
         link_per_s: most KV caches one replica can send or receive [1/s].
-        handed_s: time on the link of prompts, in equally likely slices [s], shape (4,).
+        transfer_s: time on the link of prompts, in equally likely slices [s], shape (4,).
         decoding: share of the requests that decode.
         scv: of the arrivals at the pool.
-        misses: share of requests that may miss, by target.
-        felt: share of the wait for other prompts that is counted on: none behind routers that look at the replicas.
+        allowed_misses: share of requests that may miss, by target.
+        counted_wait: share of the wait for other prompts that is counted on: none behind routers that look at the
+            replicas.
         most_running: most sequences at once that were asked for.
     """
 
     role: Role
     steps: PromptSteps
+    prompts: PromptTimes
     running: FloatArray
     decode_s: FloatArray
-    prompt_s: FloatArray
-    group_s: FloatArray
-    full_s: FloatArray
-    own_s: FloatArray
-    idle_own_s: FloatArray
     idle_gap_s: float
     tokens_per_step: float
-    prefill_per_s: FloatArray
     link_per_s: float
-    handed_s: FloatArray
+    transfer_s: FloatArray
     decoding: float
     scv: float
-    misses: tuple[tuple[LatencyTarget, float], ...]
-    felt: float
+    allowed_misses: tuple[tuple[LatencyTarget, float], ...]
+    counted_wait: float
     most_running: float
 
-    def bound_per_s(self, replicas: int, budget: int, slots: float) -> float:
+    def bound_per_s(self, replicas: int, max_batched_tokens: int, slots: float) -> float:
         """No pool of so many replicas (or fewer) sustains more [requests/s].
 
         Args:
             replicas: of the pool.
-            budget: chunk budget, one of `steps.budgets`.
+            max_batched_tokens: chunk budget, one of `steps.max_batched_tokens`.
             slots: most sequences at once on one replica.
         """
-        return float(self.bounds_per_s(replicas, np.array([budget]), np.array([slots]))[0])
+        return float(self.bounds_per_s(replicas, np.array([max_batched_tokens]), np.array([slots]))[0])
 
-    def bounds_per_s(self, replicas: int, budgets: FloatArray | IntArray, slots: FloatArray) -> FloatArray:
-        """`bound_per_s` of several configurations of the machine, all of shape (members,)."""
-        b, r = np.searchsorted(self.steps.budgets, budgets), pool_class(replicas)
-        found = self._limits_per_s[r, b]
+    def bounds_per_s(self, replicas: int, max_batched_tokens: FloatArray | IntArray, slots: FloatArray) -> FloatArray:
+        """`bound_per_s` of several configurations of the group, all of shape (members,)."""
+        b, r = np.searchsorted(self.steps.max_batched_tokens, max_batched_tokens), pool_class(replicas)
+        per_replica = self._limits_per_s[r, b]
         if not self._only_prompts:
             most = self._decoding_slots(b, slots)
             rates = [np.interp(n, self.running, self._rates_per_s[r, i]) for n, i in zip(most, b, strict=True)]
-            found = np.minimum(found, np.array(rates))
-        return np.asarray(replicas * np.minimum(READ * found, self.link_per_s))
+            per_replica = np.minimum(per_replica, np.array(rates))
+        return np.asarray(replicas * np.minimum(INTERPOLATION_MARGIN * per_replica, self.link_per_s))
 
     def _decoding_slots(self, b: IntArray, slots: FloatArray) -> FloatArray:
         """Most sequences that decode, when prompts hold slots for as many steps as they have chunks."""
         if self.role is Role.DECODE:
             return slots
         gaps = self.steps.distribution.mean_gaps
-        return np.minimum(slots * gaps / (gaps + self._chunks[b]), self.steps.budgets[b])
+        return np.minimum(slots * gaps / (gaps + self._chunks[b]), self.steps.max_batched_tokens[b])
 
     @cached_property
     def _chunks(self) -> FloatArray:
         """Steps a prompt needs on average, shape (B,)."""
         distribution = self.steps.distribution
         return np.array(
-            [np.maximum(distribution.prompts / one, 1.0) @ distribution.prompt_weights for one in self.steps.budgets]
+            [
+                np.maximum(distribution.prompts / budget, 1.0) @ distribution.prompt_weights
+                for budget in self.steps.max_batched_tokens
+            ]
         )
 
     @cached_property
@@ -183,9 +187,9 @@ class Screen:
         """Rate at each number running [1/s], rising, shape (R, B, N)."""
         distribution = self.steps.distribution
         if self._only_prompts:
-            return np.tile(self.prefill_per_s[:, None] * self.running, (len(POOL_SIZES) + 1, 1, 1))
+            return np.tile(self.prompts.prefill_per_s[:, None] * self.running, (len(POOL_SIZES) + 1, 1, 1))
         met = np.maximum(self.running - self._late[:, None, None] * distribution.decoding, 0.0)
-        lasts_s = distribution.mean_gaps * self.decode_s + met * self.prompt_s
+        lasts_s = distribution.mean_gaps * self.decode_s + met * self.prompts.mean_s
         return np.maximum.accumulate(self.running / lasts_s / self.decoding, axis=-1)
 
     @property
@@ -201,39 +205,39 @@ class Screen:
         """
         rates = self._rates_per_s
         low, high = np.zeros(rates.shape[:2], dtype=np.int64), np.full(rates.shape[:2], self.running.size - 1)
-        at_low, at_high = self._over(low), self._over(high)
-        over = at_high
+        at_low, at_high = self._log_excess(low), self._log_excess(high)
+        at_most = at_high
         for _ in range(math.ceil(math.log2(self.running.size))):
             middle = (low + high) // 2
-            at = self._over(middle)
+            at = self._log_excess(middle)
             low, at_low = np.where(at > 0.0, low, middle), np.where(at > 0.0, at_low, at)
             high, at_high = np.where(at > 0.0, middle, high), np.where(at > 0.0, at, at_high)
         share = np.clip(-at_low / np.maximum(at_high - at_low, 1e-12), 0.0, 1.0)
         first, last = (np.take_along_axis(rates, i[..., None], axis=-1)[..., 0] for i in (low, high))
-        found = first * (last / first) ** share
-        found = np.where(over <= 0.0, rates[..., -1], np.where(at_low > 0.0, first, found))
-        return np.asarray(np.where(self._idle_misses, 0.0, found))
+        crossing = first * (last / first) ** share
+        limits = np.where(at_most <= 0.0, rates[..., -1], np.where(at_low > 0.0, first, crossing))
+        return np.asarray(np.where(self._idle_misses, 0.0, limits))
 
     @cached_property
-    def _idle_misses(self) -> NDArray[np.bool_]:
-        """Whether requests that meet nobody miss a target, for each budget, shape (B,)."""
+    def _idle_misses(self) -> BoolArray:
+        """Whether requests that meet nobody miss a target, for each chunk budget, shape (B,)."""
         missed = [reached_s > target.threshold_s for target, reached_s in self.idle_s.items()]
-        return np.any(missed, axis=0) if missed else np.zeros(self.steps.budgets.size, dtype=np.bool_)
+        return np.any(missed, axis=0) if missed else np.zeros(self.steps.max_batched_tokens.size, dtype=np.bool_)
 
-    def _over(self, places: IntArray) -> FloatArray:
+    def _log_excess(self, places: IntArray) -> FloatArray:
         """Log of the share that misses over the share that may, of the worst target, at numbers running, (R, B)."""
-        worst = np.full(places.shape, NEVER)
-        for target, allowed in self.misses:
-            share = np.maximum(self._missing(target, places), math.exp(NEVER))
-            worst = np.maximum(worst, np.log(share) - math.log(EXACTLY * allowed))
+        worst = np.full(places.shape, LEAST_LOG_SHARE)
+        for target, allowed in self.allowed_misses:
+            share = np.maximum(self._missing_share(target, places), math.exp(LEAST_LOG_SHARE))
+            worst = np.maximum(worst, np.log(share) - math.log(SHARE_TOLERANCE * allowed))
         return worst
 
-    def _missing(self, target: LatencyTarget, places: IntArray) -> FloatArray:
+    def _missing_share(self, target: LatencyTarget, places: IntArray) -> FloatArray:
         """Share of requests that miss a target at least, shape (R, B)."""
         decode_s = self.decode_s[places]
         if self.role is Role.DECODE:
             return self._slow_after_transfer(target, decode_s)
-        own_s = self.own_s[np.arange(places.shape[1]), places]
+        own_s = self.prompts.own_s[np.arange(places.shape[1]), places]
         if target.metric is Metric.TTFT or self._only_prompts:
             return self._late_first_tokens(places, target.threshold_s - own_s)
         room_s = self.steps.gaps * (target.threshold_s * self.tokens_per_step - decode_s[..., None])
@@ -250,19 +254,19 @@ class Screen:
         is in progress unless nothing runs, whose chance is that of a Poisson number. `room_s` has shape (R, B, G).
         """
         at, r = (np.arange(places.shape[1]), places), np.arange(places.shape[0])[:, None]
-        mean_s, scv, dispersion = self.prompt_s[at], self._prompt_scv[at], self._dispersion[:, None]
+        mean_s, scv, dispersion = self.prompts.mean_s[at], self._prompt_scv[at], self._dispersion[:, None]
         load = self._rates_per_s[r, at[0], places] * self.decoding * mean_s
         busy = np.clip(load, 1e-9, 1.0 - 1e-9)
         regular = -2.0 / 3.0 * (1.0 - busy) / busy * (1.0 - dispersion) ** 2 / np.maximum(dispersion + scv, 1e-9)
-        tail_s = mean_s / (1.0 - busy) * (dispersion + scv) / 2.0 * np.exp(regular) * self.felt
-        left_s = room_s[..., None] - self.decode_s[places][..., None, None] * np.append(0.0, POINTS)
+        tail_s = mean_s / (1.0 - busy) * (dispersion + scv) / 2.0 * np.exp(regular) * self.counted_wait
+        left_s = room_s[..., None] - self.decode_s[places][..., None, None] * np.append(0.0, SLICE_MIDDLES)
         late = busy[..., None, None] * np.exp(
             -np.maximum(left_s, 0.0) / np.maximum(tail_s, SHORTEST_S)[..., None, None]
         )
         late = np.where(left_s < 0.0, 1.0, late)
-        some = 0.0 if self._only_prompts else -FELT * np.expm1(-self.running[places])[..., None]
+        in_step = 0.0 if self._only_prompts else -COUNTED_SHARE * np.expm1(-self.running[places])[..., None]
         late = (
-            (1.0 - some) * late[..., 0] + some * late[..., 1:].mean(axis=-1)
+            (1.0 - in_step) * late[..., 0] + in_step * late[..., 1:].mean(axis=-1)
         ) @ self.steps.distribution.group_weights
         return np.asarray(np.where(load >= 1.0, 1.0, late))
 
@@ -270,8 +274,9 @@ class Screen:
     def _prompt_scv(self) -> FloatArray:
         """Squared coefficient of variation of what a prompt adds, shape (B, N)."""
         weights = self.steps.distribution.group_weights
-        square = self.group_s**2 @ weights - (self.group_s @ weights) ** 2
-        return np.asarray(np.maximum(square, 0.0) / self.prompt_s**2)
+        group_s = self.prompts.group_s
+        square = group_s**2 @ weights - (group_s @ weights) ** 2
+        return np.asarray(np.maximum(square, 0.0) / self.prompts.mean_s**2)
 
     def _slow_decodes(self, places: IntArray, room_s: FloatArray) -> FloatArray:
         """Share of requests whose decodes are held up by prompts for longer than `room_s` [s], shape (R, B).
@@ -284,18 +289,18 @@ class Screen:
         """
         steps, at = self.steps, (np.arange(places.shape[1]), places)
         running, weights = self.running[places][..., None], steps.distribution.group_weights
-        most_s = steps.gaps * self.full_s[at][..., None]
-        of_group_s = np.minimum(self.group_s[at][..., None, :], most_s[..., None])
+        most_s = steps.gaps * self.prompts.full_s[at][..., None]
+        of_group_s = np.minimum(self.prompts.group_s[at][..., None, :], most_s[..., None])
         mean_s = np.maximum(of_group_s @ weights, SHORTEST_S)
         scv = np.maximum(of_group_s**2 @ weights / mean_s**2 - 1.0, 0.0)
         met = np.maximum(steps.gaps * running / steps.distribution.mean_gaps - self._late[:, None, None], 0.0)
-        part = met - np.floor(met)
-        spread = np.maximum(met * self._dispersion[:, None, None], part * (1.0 - part)) + met * scv
-        cluster = 1.0 + running * self.prompt_s[at][..., None] / (
+        fraction = met - np.floor(met)
+        spread = np.maximum(met * self._dispersion[:, None, None], fraction * (1.0 - fraction)) + met * scv
+        cluster = 1.0 + running * self.prompts.mean_s[at][..., None] / (
             steps.distribution.mean_gaps * self.decode_s[places][..., None]
         )
         spread = spread * (1.0 + (cluster**2 - 1.0) * met / (met + cluster))
-        spread = np.maximum(spread, np.maximum(SMALLEST_SPREAD * met**2, SHORTEST_S))
+        spread = np.maximum(spread, np.maximum(LEAST_SPREAD * met**2, SHORTEST_S))
         slow = gammaincc(np.maximum(met**2 / spread, SHORTEST_S), np.maximum(room_s, 0.0) / mean_s * met / spread)
         slow = np.where(met > 0.0, np.minimum(slow, met), 0.0)
         slow = np.where(room_s < 0.0, 1.0, np.where(most_s <= room_s, 0.0, slow))
@@ -306,33 +311,33 @@ class Screen:
         gaps, weights = self._even_gaps
         room_s = gaps * (target.threshold_s * self.tokens_per_step - decode_s[..., None])
         wait_s = np.add.outer(decode_s, np.zeros(gaps.size))
-        late = [np.clip((wait_s + handed - room_s) / wait_s, 0.0, 1.0) for handed in self.handed_s.tolist()]
+        late = [np.clip((wait_s + link_s - room_s) / wait_s, 0.0, 1.0) for link_s in self.transfer_s.tolist()]
         return np.asarray(np.mean(late, axis=0) @ weights * self.decoding)
 
     @cached_property
     def _even_gaps(self) -> tuple[FloatArray, FloatArray]:
-        """Decode steps in equally likely slices, no finer than those of a hand-over, and their probabilities."""
+        """Decode steps in equally likely slices, no finer than those of a KV transfer, and their probabilities."""
         distribution = self.steps.distribution
-        gaps, weights, _ = grouped(
-            distribution.gaps, distribution.gap_weights, np.linspace(0.0, 1.0, HANDED_SLICES + 1)
+        slices = probability_slices(
+            distribution.gaps, distribution.gap_weights, np.linspace(0.0, 1.0, TRANSFER_SLICES + 1)
         )
-        return gaps, weights
+        return slices.means, slices.weights
 
     @cached_property
     def idle_s(self) -> dict[LatencyTarget, FloatArray]:
-        """Latency [s] of requests that meet nobody at each target, for each budget, shape (B,)."""
-        return {target: self._idle_s(target, allowed) for target, allowed in self.misses}
+        """Latency [s] of requests that meet nobody at each target, for each chunk budget, shape (B,)."""
+        return {target: self._idle_latency_s(target, allowed) for target, allowed in self.allowed_misses}
 
-    def _idle_s(self, target: LatencyTarget, allowed: float) -> FloatArray:
-        """Latency [s] that a share `allowed` of requests that meet nobody exceeds, for each budget, shape (B,)."""
-        distribution, prompts = self.steps.distribution, self.idle_own_s
-        size = self.steps.budgets.size
+    def _idle_latency_s(self, target: LatencyTarget, allowed: float) -> FloatArray:
+        """Latency [s] that a share `allowed` of requests that meet nobody exceeds, for each chunk budget, (B,)."""
+        distribution, prompt_s = self.steps.distribution, self.prompts.idle_own_s
+        size = self.steps.max_batched_tokens.size
         if target.metric is Metric.TTFT or self._only_prompts:
-            return np.array([_quantile(row, distribution.group_weights, 1.0 - allowed) for row in prompts])
+            return np.array([_quantile(row, distribution.group_weights, 1.0 - allowed) for row in prompt_s])
         gaps = distribution.gaps * self.tokens_per_step
         ends = np.tile(np.append(np.full(gaps.size, self.idle_gap_s), 0.0), (size, 1))
         if target.metric is Metric.E2E:
-            ends = prompts.min(axis=1)[:, None] + np.append(gaps * self.idle_gap_s, 0.0)
+            ends = prompt_s.min(axis=1)[:, None] + np.append(gaps * self.idle_gap_s, 0.0)
         share = self.decoding if self.role is Role.DECODE else distribution.decoding
         mass = np.append(distribution.gap_weights * share, 1.0 - share)
         return np.array([_quantile(row, mass, 1.0 - allowed) for row in ends])
@@ -348,58 +353,59 @@ def screen(
     base: ReplicaConfig,
     role: Role,
     demand: Demand,
-    budgets: Sequence[int],
+    max_batched_tokens: Sequence[int],
     most_running: float,
     router: Router = Router.ROUND_ROBIN,
 ) -> Screen:
-    """Bounds of one machine in one role.
+    """Bounds of one step-time group in one role.
 
     Args:
-        base: any configuration of the machine; its own budget and batch limit do not matter.
+        base: any configuration of the group; its own chunk budget and batch limit do not matter.
         role: of the pool.
         demand: lengths, shape of the arrivals and targets; its rate does not matter.
-        budgets: chunk budgets, rising.
+        max_batched_tokens: chunk budgets, rising.
         most_running: largest number of sequences at once that is asked for.
         router: of the pool.
 
-    Raises InputError where nothing decodes in a decode pool.
+    Returns:
+        Bounds [requests/s] for every budget, pool size and number of slots.
+
+    Raises:
+        InputError: nothing decodes in a decode pool.
     """
-    timer, gain = step_timer(base), base.speculation.tokens_per_step if base.speculation else 1.0
+    timer, gain = base.timer, tokens_per_step(base)
     share: float = 1.0
     past: FloatArray | None = None
     if role is Role.DECODE:
         lengths, share = decoding_only(demand.workload.lengths)
     else:
         lengths, past = _uncached(base, role, demand.workload)
-    steps = prompt_steps(in_steps(lengths, gain), tuple(budgets), past)
-    running = _numbers_running(base, most_running, DECODE_LOADS if role is Role.DECODE else LOADS)
+    steps = prompt_steps(lengths_in_steps(lengths, gain), tuple(max_batched_tokens), past)
+    some_decode = steps.distribution.mean_gaps > 0.0
+    points = DECODE_RUNNING_POINTS if role is Role.DECODE else RUNNING_POINTS
+    running = _numbers_running(base, most_running, points)
     decode_s: FloatArray | None = None
-    if role is Role.DECODE or (role is Role.MIXED and steps.distribution.mean_gaps > 0.0):
+    if role is Role.DECODE or (role is Role.MIXED and some_decode):
         decode_s = timer.times_s(StepShape(running, running * steps.decode_context))
     else:
-        running = np.append(1.0 - np.geomspace(0.99, 0.002, LOADS - 1), 1.0)
-    seen = _no_prompts(steps, running.size) if role is Role.DECODE else _prompts(timer, base, steps, running, decode_s)
-    link = base.sku.node.nic_bytes_per_s_per_gpu.value * base.parallelism.gpus
-    handed_s = handed_bytes(base, demand.workload.lengths, POINTS) / link
+        running = np.append(1.0 - np.geomspace(0.99, 0.002, RUNNING_POINTS - 1), 1.0)
+    link_bytes_per_s = base.sku.node.nic_bytes_per_s_per_gpu.value * base.parallelism.gpus
+    transfer_s = transferred_bytes(base, demand.workload.lengths, SLICE_MIDDLES) / link_bytes_per_s
+    no_prompts = role is Role.DECODE
     return Screen(
         role=role,
         steps=steps,
+        prompts=no_prompt_times(steps, running) if no_prompts else prompt_times(base, steps, running, decode_s),
         running=running,
         decode_s=np.zeros(running.size) if decode_s is None else decode_s,
-        prompt_s=seen.prompt_s,
-        group_s=seen.group_s,
-        full_s=seen.full_s,
-        own_s=seen.own_s,
-        idle_own_s=seen.idle_own_s,
         idle_gap_s=float(timer.decode_s(1.0, steps.decode_context)) / gain,
         tokens_per_step=gain,
-        prefill_per_s=seen.prefill_per_s,
-        link_per_s=_link_per_s(role, demand.workload.lengths, handed_s),
-        handed_s=handed_s,
+        link_per_s=_link_per_s(role, demand.workload.lengths, transfer_s),
+        transfer_s=transfer_s,
         decoding=share,
-        scv=_regular_scv(demand.workload.open_arrivals),
-        misses=_allowed_misses(demand.slo, role, steps.distribution.mean_gaps > 0.0),
-        felt=FELT if router in (Router.ROUND_ROBIN, Router.RANDOM) else 0.0,
+        scv=_least_scv(demand.workload.open_arrivals),
+        allowed_misses=_allowed_misses(demand.slo, role, some_decode),
+        counted_wait=COUNTED_SHARE if router in (Router.ROUND_ROBIN, Router.RANDOM) else 0.0,
         most_running=most_running,
     )
 
@@ -412,54 +418,6 @@ def _numbers_running(base: ReplicaConfig, most: float, count: int) -> FloatArray
     return np.unique(np.concatenate([np.geomspace(FEWEST_RUNNING, most, count), sides[sides < most]]))
 
 
-@dataclass(frozen=True, eq=False)
-class _Prompts:
-    """What prompts take, as `Screen` says; nothing in a decode pool."""
-
-    prompt_s: FloatArray
-    group_s: FloatArray
-    full_s: FloatArray
-    own_s: FloatArray
-    idle_own_s: FloatArray
-    prefill_per_s: FloatArray
-
-
-def _no_prompts(steps: PromptSteps, loads: int) -> _Prompts:
-    nothing = np.zeros((steps.budgets.size, loads))
-    endless = np.full(steps.budgets.size, math.inf)
-    each = nothing[:, :, None]
-    return _Prompts(nothing, each, nothing, each, nothing[:, :1], endless)
-
-
-def _prompts(
-    timer: StepTimer, base: ReplicaConfig, steps: PromptSteps, running: FloatArray, decode_s: FloatArray | None
-) -> _Prompts:
-    """Of prompts beside so many decodes; `decode_s` None: nothing decodes."""
-    mixed_steps, groups = base.schedule.mixed_steps, steps.groups.transpose(0, 2, 1)
-    added, whole_s, beyond_s = alone_s(timer, steps, mixed_steps)
-    own_share = 0.0 if steps.cached else base.costs.prompt_stretch
-    late_s = base.costs.request_s + own_share * beyond_s[:, None, :]
-    prefill_per_s = (steps.tokens[:, 1:] / added[:, 0, 1:]).max(axis=1) / steps.distribution.mean_prompt
-    first_s = np.matmul(added, groups) + late_s
-    idle_own_s = whole_s + late_s[:, 0]
-    if decode_s is not None:
-        idle_own_s = np.maximum(idle_own_s + min(float(_as_served_s(base, running, decode_s)[0]), 0.0), SHORTEST_S)
-        added = added_s(timer, mixed_steps, steps, running, decode_s)
-        first_s = own_steps_s(added, steps, running, decode_s) + late_s + _as_served_s(base, running, decode_s)[:, None]
-    shape = (steps.budgets.size, running.size)
-    least = convex_below(added, steps.tokens)
-    mean_s, group_s = prompt_means_s(least, steps)
-    room = 1.0 if decode_s is None else np.maximum(1.0 - running / steps.budgets[:, None], 0.0)
-    return _Prompts(
-        prompt_s=np.broadcast_to(mean_s, shape),
-        group_s=np.broadcast_to(group_s, (*shape, group_s.shape[-1])),
-        full_s=np.broadcast_to(added[..., -1] * room, shape),
-        own_s=np.broadcast_to(first_s, (*shape, first_s.shape[-1])),
-        idle_own_s=idle_own_s,
-        prefill_per_s=prefill_per_s,
-    )
-
-
 def _uncached(base: ReplicaConfig, role: Role, workload: Workload) -> tuple[TokenLengths, FloatArray | None]:
     """Lengths without what a prefix cache holds at best, and that, for each cell; at best: each prefix once in a pool
     whose memory is free for it.
@@ -468,27 +426,20 @@ def _uncached(base: ReplicaConfig, role: Role, workload: Workload) -> tuple[Toke
     if not has_prefixes(pool, workload):
         return workload.lengths, None
     capacity = float(memory_footprint(base).kv_capacity_tokens)
-    cached = with_cache(pool, workload, capacity, 0.0)
+    cached = behind_cache(pool, workload, capacity, 0.0)
     return cached.workload.lengths, cached.past
 
 
-def _as_served_s(base: ReplicaConfig, running: FloatArray, decode_s: FloatArray) -> FloatArray:
-    """What the engine adds before a first token, or takes off it where prompts go before decodes [s], shape (N,)."""
-    steps = base.costs.lag_steps + (base.schedule.receive_interval_steps - 1) / 2.0
-    late_s = steps * np.minimum(running, 1.0) * decode_s
-    return late_s if base.schedule.mixed_steps else late_s - decode_s
-
-
-def _link_per_s(role: Role, lengths: TokenLengths, handed_s: FloatArray) -> float:
+def _link_per_s(role: Role, lengths: TokenLengths, transfer_s: FloatArray) -> float:
     """Most requests of which one replica can send or receive the KV caches [1/s]."""
     if role is Role.MIXED:
         return math.inf
     share = float(lengths.probabilities[lengths.outputs > 1].sum())
-    busy_s = share * float(handed_s.mean())
+    busy_s = share * float(transfer_s.mean())
     return 1.0 / busy_s if busy_s > 0.0 else math.inf
 
 
-def _regular_scv(arrivals: ArrivalProcess) -> float:
+def _least_scv(arrivals: ArrivalProcess) -> float:
     """SCV of the gaps, or the least dispersion that was measured."""
     if arrivals.dispersion:
         return min(index for _, index in arrivals.dispersion)

@@ -18,49 +18,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import Metric
+from planner.core import FloatArray, IntArray
 from planner.search.bounds import pool_class
-from planner.search.cache_keys import Bounded, Machine, config_key, demand_key, machine, parts
-from planner.search.cache_keys import forget as forget_machines
-from planner.search.slo_margin import NOTHING, Judgement, judge
-from planner.search.types import Demand, Dominated, Family, PoolOption
-from planner.serving import CLOSEST, Pool, Role, pool_limit_per_s
+from planner.search.cache_keys import BoundedCache, config_key, demand_key, shared_settings
+from planner.search.candidates import (
+    DEFAULT_LATENCY_ELASTICITY,
+    RATE_TOLERANCE,
+    CandidateState,
+    PoolEvaluations,
+)
+from planner.search.slo_margin import SloMargin, pool_slo_margin
+from planner.search.step_time_groups import StepTimeGroup, forget_groups, step_time_group
+from planner.search.types import ConfigurationFamily, Demand, Dominated, PoolOption
+from planner.serving import MOST_STABLE_SHARE, Pool, Role, pool_limit_per_s
 
-FloatArray = NDArray[np.float64]
-
-RATE_TOLERANCE = 0.015
-"""Relative tolerance of a sustainable rate; it is always rounded down, never up."""
-GROWTH = 0.01
-"""The rate per replica of a smaller pool may exceed that of a larger one by this share: the theory's own roughness."""
-UNKNOWN = 0.98
-"""A configuration about which nothing is known yet is tried after those that are known to be as good."""
-LIKELY = 0.85
-"""Of its bound, what a configuration is first tried at."""
-SLOPE = 1.5
-"""Of the logarithm of a latency over that of the rate, where only one point is known."""
-BEHIND, NEARBY = 0.03, 1.35
-"""A configuration whose rate is behind the best one's by this share stays behind in pools of up to so many times or of
-so many times fewer replicas."""
-NEARLY_IDLE = 1e-3
+UNTRIED_DISCOUNT = 0.98
+"""Factor on what configurations never evaluated are expected to sustain, so that evaluated ones are tried first where
+both are as good. A choice: it decides ties."""
+FIRST_TRIAL_SHARE = 0.85
+"""Share of its bound at which a configuration is first evaluated. Affects speed, and the result within
+`RATE_TOLERANCE`."""
+NEARLY_IDLE_SHARE = 1e-3
 """Share of the largest stable rate that is as good as none (`planner.serving.rates.IDLE_SHARE`)."""
-MOST_EVALUATIONS, FEW = 40, 5
-"""After a few, rates are halved: a percentile on the edge between two lengths stands still and then leaps."""
-AMPLE = 6.0
-"""Standard deviations of the number running above its mean that are never reached."""
-SMALL = 8
-"""Up to this size every pool size is worth a column; above, sizes grow by a quarter."""
-MOST_JUDGED = 100_000
-"""Evaluations remembered."""
+MOST_EVALUATIONS = 40
+"""Evaluations after which the search for a sustainable rate ends: a guard."""
+EVERY_SIZE_UP_TO = 8
+"""Up to this pool size every size is worth a column; above, sizes grow by a quarter. A choice."""
+MOST_REMEMBERED = 100_000
+"""Evaluations kept in memory. A choice: affects speed only."""
 
 
 @dataclass(frozen=True)
-class Best:
+class BestConfig:
     """The configuration of a family that sustains most with so many replicas.
 
     Attributes:
@@ -74,86 +68,17 @@ class Best:
     dominated: tuple[Dominated, ...] = ()
 
 
-@dataclass(eq=False)
-class _Seen:
-    """What is known of one configuration at one pool size.
-
-    Attributes:
-        pool: the replicas.
-        top_per_s: no larger rate is tried [1/s].
-        holds_per_s: largest rate seen to meet the targets [1/s].
-        misses_per_s: smallest rate seen to miss one [1/s].
-        at: by rate, how far the worst target is from its threshold (log of the ratio).
-        running: by rate, mean number running.
-        missed: the target missed at `misses_per_s`.
-    """
-
-    pool: Pool
-    top_per_s: float
-    holds_per_s: float = 0.0
-    misses_per_s: float = math.inf
-    at: dict[float, float] = field(default_factory=dict)
-    running: float = math.inf
-    missed: Metric | None = None
-
-    def estimate_per_s(self) -> float | None:
-        """Where the worst target is probably met exactly [1/s]; None where nothing is known."""
-        if self.holds_per_s > 0.0 and self.misses_per_s < math.inf:
-            return self.holds_per_s
-        if self.misses_per_s == math.inf:
-            return None
-        over = self.at.get(self.misses_per_s, math.inf)
-        return self.misses_per_s * math.exp(-min(over / SLOPE, 1.0))
-
-
-@dataclass(eq=False)
-class _Track:
-    """One configuration before one shape of demand: its machine, its slots and what is known by pool size."""
-
-    option: PoolOption
-    machine: Machine
-    slots: float
-    key: tuple[Hashable, ...]
-    seen: dict[int, _Seen] = field(default_factory=dict)
-
-    def learned_per_s(self, replicas: int) -> float:
-        """What evaluations of pools at least as large leave possible [1/s]."""
-        found = math.inf
-        for size, seen in self.seen.items():
-            if size >= replicas:
-                grown = 1.0 if size == replicas else 1.0 + GROWTH
-                found = min(found, grown * min(seen.misses_per_s, seen.top_per_s) * replicas / size)
-        return found
-
-    def estimate_per_s(self, replicas: int) -> float | None:
-        """What it probably sustains [1/s], by the nearest pool size known; None where none is."""
-        known = {size: found for size, seen in self.seen.items() if (found := seen.estimate_per_s()) is not None}
-        if not known:
-            return None
-        near = min(known, key=lambda size: abs(math.log(size / replicas)))
-        grown = self.screened_per_s(replicas) / self.screened_per_s(near)
-        return min(known[near] * grown, self.bound_per_s(replicas))
-
-    def screened_per_s(self, replicas: int) -> float:
-        """Optimistic bound by the screen alone [1/s]."""
-        return self.machine.screen.bound_per_s(replicas, self.option.config.max_batched_tokens, self.slots)
-
-    def bound_per_s(self, replicas: int) -> float:
-        """Optimistic bound [1/s]."""
-        return min(self.screened_per_s(replicas), self.learned_per_s(replicas))
-
-
-_JUDGED: Bounded[Judgement] = Bounded(MOST_JUDGED)
+_MARGINS: BoundedCache[SloMargin] = BoundedCache(MOST_REMEMBERED)
 """Latencies evaluated in this process, by configuration, shape of demand, replicas and rate."""
-_LIMITS: Bounded[float] = Bounded(MOST_JUDGED)
+_TOP_RATES: BoundedCache[float] = BoundedCache(MOST_REMEMBERED)
 """Largest rates tried, by configuration, shape of demand and replicas."""
 
 
 def forget_all() -> None:
-    """Forget every latency and every machine found in this process."""
-    _JUDGED.clear()
-    _LIMITS.clear()
-    forget_machines()
+    """Forget every latency and every step-time group found in this process."""
+    _MARGINS.clear()
+    _TOP_RATES.clear()
+    forget_groups()
 
 
 class Capacity:
@@ -162,343 +87,287 @@ class Capacity:
     def __init__(self, demand: Demand) -> None:
         self._demand = demand
         self._key = demand_key(demand)
-        self._families: dict[int, _Members] = {}
-        self._known: dict[Hashable, _Track] = {}
-        self._likely = dict.fromkeys(Role, LIKELY)
-        self._slopes = dict.fromkeys(Role, SLOPE)
+        self._families: dict[int, _FamilyState] = {}
+        self._candidates: dict[Hashable, CandidateState] = {}
+        self._first_trial_share = dict.fromkeys(Role, FIRST_TRIAL_SHARE)
+        self._elasticity = dict.fromkeys(Role, DEFAULT_LATENCY_ELASTICITY)
         self.evaluations = 0
 
-    def bound_per_s(self, family: Family, replicas: int) -> float:
+    def bound_per_s(self, family: ConfigurationFamily, replicas: int) -> float:
         """Optimistic bound [1/s]: no member sustains more with so many replicas, as far as is known by now."""
-        found = self._members(family)
-        known = found.best.get(replicas)
-        if known is not None and known.rate_per_s < found.asked[replicas]:
+        state = self._family(family)
+        known = state.best.get(replicas)
+        if known is not None and known.rate_per_s < state.asked_per_s[replicas]:
             return known.rate_per_s
-        return float(found.bounds_per_s(replicas).max(initial=0.0))
+        return float(state.bounds_per_s(replicas).max(initial=0.0))
 
-    def is_exact(self, family: Family, replicas: int) -> bool:
+    def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
         """Whether `best` was found already for this pool size."""
-        return replicas in self._members(family).best
+        return replicas in self._family(family).best
 
-    def best(self, family: Family, replicas: int, at_most_per_s: float = math.inf) -> Best:
+    def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
         """The member that sustains most, to `RATE_TOLERANCE`; rates above `at_most_per_s` do not matter."""
-        members = self._members(family)
-        known = members.best.get(replicas)
+        state = self._family(family)
+        known = state.best.get(replicas)
         if known is not None:
-            asked = members.asked[replicas]
+            asked = state.asked_per_s[replicas]
             if known.rate_per_s < asked or at_most_per_s <= asked:
-                return Best(known.member, min(known.rate_per_s, at_most_per_s), known.dominated)
-        found = self._search(members, replicas, at_most_per_s)
-        members.best[replicas], members.asked[replicas] = found, at_most_per_s
-        return found
+                return BestConfig(known.member, min(known.rate_per_s, at_most_per_s), known.dominated)
+        best = self._search(state, replicas, at_most_per_s)
+        state.best[replicas], state.asked_per_s[replicas] = best, at_most_per_s
+        return best
 
     def rate_per_s(self, member: PoolOption, replicas: int, at_most_per_s: float = math.inf) -> float:
         """Largest rate [1/s] at which the member meets the targets, rounded down by `RATE_TOLERANCE`; 0 when none."""
-        return self._rate_per_s(self._track(member), replicas, at_most_per_s)
+        return self._rate_per_s(self._candidate(member), replicas, at_most_per_s)
 
     def holds(self, member: PoolOption, replicas: int, rate_per_s: float) -> bool:
         """Whether the member meets the targets at a rate [1/s]."""
-        track = self._track(member)
-        return self._holds(track, self._seen(track, replicas), rate_per_s)
+        candidate = self._candidate(member)
+        return self._holds(candidate, self._evaluations(candidate, replicas), rate_per_s)
 
     # What is known of members
 
-    def _members(self, family: Family) -> _Members:
-        found = self._families.get(id(family))
-        if found is None or found.family is not family:
-            found = _Members(family, self._tracks(family))
-            self._families[id(family)] = found
-        return found
+    def _family(self, family: ConfigurationFamily) -> _FamilyState:
+        state = self._families.get(id(family))
+        if state is None or state.family is not family:
+            state = _FamilyState(family, self._members(family))
+            self._families[id(family)] = state
+        return state
 
-    def _tracks(self, family: Family) -> tuple[_Track, ...]:
-        """Of all members; each machine among them is looked up once."""
+    def _members(self, family: ConfigurationFamily) -> tuple[CandidateState, ...]:
+        """All members; each step-time group among them is looked up once."""
         budgets = {member.config.max_batched_tokens for member in family.members}
-        most = max(member.config.max_running_requests for member in family.members)
-        machines: dict[tuple[int, ...], Machine] = {}
-        tracks = []
+        most_running = max(member.config.max_running_requests for member in family.members)
+        groups: dict[tuple[int, ...], StepTimeGroup] = {}
+        candidates = []
         for member in family.members:
-            found = self._known.get(config_key(member))
-            if found is None:
-                same = tuple(id(part) for part in parts(member.config))
-                if same not in machines:
-                    machines[same] = machine(
-                        member.config, member.role, self._demand, self._key, budgets, most, member.router
-                    )
-                found = self._new_track(member, machines[same])
-            tracks.append(found)
-        return tuple(tracks)
+            candidate = self._candidates.get(config_key(member))
+            if candidate is None:
+                same = tuple(id(setting) for setting in shared_settings(member.config))
+                if same not in groups:
+                    groups[same] = self._group(member, budgets, most_running)
+                candidate = self._new_candidate(member, groups[same])
+            candidates.append(candidate)
+        return tuple(candidates)
 
-    def _track(self, member: PoolOption) -> _Track:
-        found = self._known.get(config_key(member))
-        if found is None:
+    def _candidate(self, member: PoolOption) -> CandidateState:
+        candidate = self._candidates.get(config_key(member))
+        if candidate is None:
             config = member.config
-            budget, limit = config.max_batched_tokens, config.max_running_requests
-            at = machine(config, member.role, self._demand, self._key, {budget}, limit, member.router)
-            found = self._new_track(member, at)
-        return found
+            group = self._group(member, {config.max_batched_tokens}, config.max_running_requests)
+            candidate = self._new_candidate(member, group)
+        return candidate
 
-    def _new_track(self, member: PoolOption, at: Machine) -> _Track:
-        slots = at.slots(member.config.max_batched_tokens, member.config.max_running_requests)
+    def _group(self, member: PoolOption, max_batched_tokens: set[int], most_running: int) -> StepTimeGroup:
+        return step_time_group(
+            member.config, member.role, self._demand, self._key, max_batched_tokens, most_running, member.router
+        )
+
+    def _new_candidate(self, member: PoolOption, group: StepTimeGroup) -> CandidateState:
+        slots = group.slots(member.config.max_batched_tokens, member.config.max_running_requests)
         key = config_key(member)
-        found = self._known[key] = _Track(member, at, slots, (key, self._key))
-        return found
+        candidate = self._candidates[key] = CandidateState(member, group, slots, (key, self._key))
+        return candidate
 
-    def _seen(self, track: _Track, replicas: int) -> _Seen:
-        found = track.seen.get(replicas)
-        if found is None:
-            pool = track.option.pool(replicas)
-            top = 0.0
-            if track.slots > 0.0:
-                top = self._top_per_s(track, pool)
-            found = track.seen[replicas] = _Seen(pool, top)
-        return found
-
-    def _top_per_s(self, track: _Track, pool: Pool) -> float:
-        """Largest rate [1/s] that is ever tried: what is stable, and what the link carries."""
-        key = (*track.key, pool.replicas)
-        known = _LIMITS.get(key)
+    def _evaluations(self, candidate: CandidateState, replicas: int) -> PoolEvaluations:
+        known = candidate.evaluations.get(replicas)
         if known is None:
-            link = track.machine.screen.link_per_s * pool.replicas
-            known = _LIMITS.put(key, CLOSEST * min(pool_limit_per_s(pool, self._demand.workload), link))
+            pool = candidate.option.pool(replicas)
+            top_per_s = self._top_per_s(candidate, pool) if candidate.slots > 0.0 else 0.0
+            known = candidate.evaluations[replicas] = PoolEvaluations(pool, top_per_s)
+        return known
+
+    def _top_per_s(self, candidate: CandidateState, pool: Pool) -> float:
+        """Largest rate [1/s] that is ever tried: what is stable, and what the link carries."""
+        key = (*candidate.key, pool.replicas)
+        known = _TOP_RATES.get(key)
+        if known is None:
+            link = candidate.group.screen.link_per_s * pool.replicas
+            stable = pool_limit_per_s(pool, self._demand.workload)
+            known = _TOP_RATES.put(key, MOST_STABLE_SHARE * min(stable, link))
         return known
 
     # Evaluating
 
-    def _holds(self, track: _Track, seen: _Seen, rate_per_s: float) -> bool:
-        if rate_per_s <= seen.holds_per_s:
+    def _holds(self, candidate: CandidateState, known: PoolEvaluations, rate_per_s: float) -> bool:
+        if rate_per_s <= known.holds_per_s:
             return True
-        if rate_per_s >= seen.misses_per_s or rate_per_s > seen.top_per_s:
+        if rate_per_s >= known.misses_per_s or rate_per_s > known.top_per_s:
             return False
-        over, missed, running = self._judged(track, seen.pool, rate_per_s)
-        seen.at[rate_per_s] = over
-        if over <= 0.0:
-            seen.holds_per_s = rate_per_s
+        margin = self._slo_margin(candidate, known.pool, rate_per_s)
+        known.log_excess[rate_per_s] = margin.log_excess
+        if margin.log_excess <= 0.0:
+            known.holds_per_s = rate_per_s
         else:
-            seen.misses_per_s, seen.missed = rate_per_s, missed
-        seen.running = running
-        return over <= 0.0
+            known.misses_per_s, known.violated_metric = rate_per_s, margin.worst
+        known.running = margin.running
+        return margin.log_excess <= 0.0
 
-    def _judged(self, track: _Track, pool: Pool, rate_per_s: float) -> Judgement:
-        key = (*track.key, pool.replicas, rate_per_s)
-        known = _JUDGED.get(key)
+    def _slo_margin(self, candidate: CandidateState, pool: Pool, rate_per_s: float) -> SloMargin:
+        key = (*candidate.key, pool.replicas, rate_per_s)
+        known = _MARGINS.get(key)
         if known is None:
             self.evaluations += 1
-            known = _JUDGED.put(key, judge(pool, self._demand, rate_per_s))
+            known = _MARGINS.put(key, pool_slo_margin(pool, self._demand, rate_per_s))
         return known
 
-    def _rate_per_s(self, track: _Track, replicas: int, at_most_per_s: float) -> float:
-        seen = self._seen(track, replicas)
-        top = min(at_most_per_s, seen.top_per_s)
-        role, bound = track.option.role, track.bound_per_s(replicas)
-        if min(track.slots, top, bound) <= 0.0:
+    def _rate_per_s(self, candidate: CandidateState, replicas: int, at_most_per_s: float) -> float:
+        known = self._evaluations(candidate, replicas)
+        top = min(at_most_per_s, known.top_per_s)
+        role, bound = candidate.option.role, candidate.bound_per_s(replicas)
+        if min(candidate.slots, top, bound) <= 0.0:
             return 0.0
-        guess = track.estimate_per_s(replicas) or self._likely[role] * bound
+        guess = candidate.estimate_per_s(replicas) or self._first_trial_share[role] * bound
         for _ in range(MOST_EVALUATIONS):
-            high = min(seen.misses_per_s, seen.top_per_s * (1.0 + 1e-9))
-            if seen.holds_per_s >= top:
-                return min(seen.holds_per_s, at_most_per_s)
-            if high - seen.holds_per_s <= RATE_TOLERANCE * high or high <= NEARLY_IDLE * seen.top_per_s:
+            high = min(known.misses_per_s, known.top_per_s * (1.0 + 1e-9))
+            if known.holds_per_s >= top:
+                return min(known.holds_per_s, at_most_per_s)
+            if high - known.holds_per_s <= RATE_TOLERANCE * high or high <= NEARLY_IDLE_SHARE * known.top_per_s:
                 break
-            rate = min(_next_rate(seen, guess, self._slopes[role]), top)
-            self._holds(track, seen, rate)
-        if 0.0 < seen.holds_per_s < top:
-            self._likely[role] = min(max(seen.holds_per_s / bound, LIKELY / 2.0), 1.0)
-            self._slopes[role] = _slope(seen, self._slopes[role])
-        return min(seen.holds_per_s, at_most_per_s)
+            rate = min(known.next_rate_per_s(guess, self._elasticity[role]), top)
+            self._holds(candidate, known, rate)
+        if 0.0 < known.holds_per_s < top:
+            self._first_trial_share[role] = min(max(known.holds_per_s / bound, FIRST_TRIAL_SHARE / 2.0), 1.0)
+            self._elasticity[role] = known.elasticity(self._elasticity[role])
+        return min(known.holds_per_s, at_most_per_s)
 
     # Searching a family
 
-    def _search(self, members: _Members, replicas: int, at_most_per_s: float) -> Best:
-        tracks = members.in_order(replicas, self._likely[members.family.role])
-        leader, rate, others = None, 0.0, []
-        for track in tracks:
-            bound = track.bound_per_s(replicas)
-            wanted = rate / (1.0 - RATE_TOLERANCE)
-            if leader is not None and rate >= at_most_per_s:
-                others.append((track, "more than the whole demand is not needed"))
-                continue
-            if leader is not None and bound < wanted:
-                others.append((track, f"at most {bound:.4g}/s"))
-                continue
+    def _search(self, state: _FamilyState, replicas: int, at_most_per_s: float) -> BestConfig:
+        candidates = state.most_promising_first(replicas, self._first_trial_share[state.family.role])
+        leader, rate = None, 0.0
+        others: list[tuple[CandidateState, str]] = []
+        for candidate in candidates:
             if leader is not None:
-                reason = self._refuted(track, leader, tracks, replicas, min(wanted, at_most_per_s))
+                reason = self._dominated_because(candidate, leader, rate, candidates, replicas, at_most_per_s)
                 if reason:
-                    others.append((track, reason))
+                    others.append((candidate, reason))
                     continue
-            found = self._rate_per_s(track, replicas, at_most_per_s)
-            if found > rate:
+            sustained = self._rate_per_s(candidate, replicas, at_most_per_s)
+            if sustained > rate:
                 if leader is not None:
                     others.append((leader, f"{rate:.4g}/s"))
-                leader, rate = track, found
+                leader, rate = candidate, sustained
             else:
-                others.append((track, f"{found:.4g}/s"))
+                others.append((candidate, f"{sustained:.4g}/s"))
         if leader is None:
-            return Best(None, 0.0)
+            return BestConfig(None, 0.0)
         name = leader.option.name
         dominated = (
-            Dominated(track.option.name, name, f"{reason} x{replicas} against {rate:.4g}/s") for track, reason in others
+            Dominated(other.option.name, name, f"{reason} x{replicas} against {rate:.4g}/s") for other, reason in others
         )
-        return Best(leader.option, rate, tuple(dominated))
+        return BestConfig(leader.option, rate, tuple(dominated))
 
-    def _refuted(self, track: _Track, leader: _Track, tracks: list[_Track], replicas: int, rate_per_s: float) -> str:
+    def _dominated_because(
+        self,
+        candidate: CandidateState,
+        leader: CandidateState,
+        rate_per_s: float,
+        candidates: list[CandidateState],
+        replicas: int,
+        at_most_per_s: float,
+    ) -> str:
+        """Why a configuration cannot do better than the leader's rate [1/s]; empty when it can."""
+        if rate_per_s >= at_most_per_s:
+            return "more than the whole demand is not needed"
+        wanted, bound = rate_per_s / (1.0 - RATE_TOLERANCE), candidate.bound_per_s(replicas)
+        if bound < wanted:
+            return f"at most {bound:.4g}/s"
+        return self._refuted(candidate, leader, candidates, replicas, min(wanted, at_most_per_s))
+
+    def _refuted(
+        self,
+        candidate: CandidateState,
+        leader: CandidateState,
+        candidates: list[CandidateState],
+        replicas: int,
+        rate_per_s: float,
+    ) -> str:
         """Why a configuration does not sustain a rate; empty when it does."""
-        for other in tracks:
-            reason = _like(track, other, replicas, rate_per_s)
+        for other in candidates:
+            reason = candidate.falls_short_as(other, replicas, rate_per_s)
             if reason:
                 return reason
-        seen = self._seen(track, replicas)
-        alike = (other for other in tracks if _same_queue(track, other))
-        if seen.misses_per_s > rate_per_s and any(_far_behind(one, leader, replicas) for one in alike):
+        known = self._evaluations(candidate, replicas)
+        alike = (other for other in candidates if candidate.is_same_queue(other))
+        if known.misses_per_s > rate_per_s and any(other.is_far_behind(leader, replicas) for other in alike):
             return "far behind in pools of nearly the same size"
-        if self._holds(track, seen, rate_per_s):
+        if self._holds(candidate, known, rate_per_s):
             return ""
-        missed = f" for {seen.missed.value.upper()}" if seen.missed is not None else ""
+        missed = f" for {known.violated_metric.value.upper()}" if known.violated_metric is not None else ""
         return f"less than {rate_per_s:.4g}/s{missed}"
 
 
-def _like(track: _Track, other: _Track, replicas: int, rate_per_s: float) -> str:
-    """Why a configuration that differs from another only in its batch limit does not sustain a rate the other misses.
+class _FamilyState:
+    """A family's candidates, with what is needed to bound all of them at once, and what was found."""
 
-    Where the other one's requests never run short of slots, nor do they with as many: both are the same queue. Fewer
-    slots never bring a first token forward, and more of them never shorten a decode step.
-    """
-    seen = other.seen.get(replicas)
-    same = track.machine is other.machine and track.option is not other.option
-    if seen is None or not same or rate_per_s < seen.misses_per_s:
-        return ""
-    if track.option.config.max_batched_tokens != other.option.config.max_batched_tokens:
-        return ""
-    if track.slots == other.slots or min(track.slots, other.slots) >= _ample(seen.running):
-        return f"as {other.option.name}"
-    if track.slots < other.slots and seen.missed is Metric.TTFT:
-        return f"fewer slots than {other.option.name}, which misses TTFT"
-    if track.slots > other.slots and seen.missed is Metric.TPOT:
-        return f"more slots than {other.option.name}, which misses TPOT"
-    return ""
-
-
-def _same_queue(track: _Track, other: _Track) -> bool:
-    """Whether two configurations differ at most in slots of which neither has ever been short."""
-    if track is other:
-        return True
-    if track.machine is not other.machine:
-        return False
-    if track.option.config.max_batched_tokens != other.option.config.max_batched_tokens:
-        return False
-    running = max((seen.running for seen in other.seen.values()), default=math.inf)
-    return min(track.slots, other.slots) >= _ample(running)
-
-
-def _far_behind(track: _Track, leader: _Track, replicas: int) -> bool:
-    """Whether a configuration fell short of another's rate by more than `BEHIND` in a pool of nearly this size.
-
-    How far follows from how far it missed its target there, with twice the slope of the other's latency: rates per
-    replica move with the pool, but two configurations' move together.
-    """
-    for size, seen in track.seen.items():
-        near = leader.seen.get(size)
-        if near is None or size == replicas or not 1.0 / NEARBY <= size / replicas <= NEARBY:
-            continue
-        over = seen.at.get(seen.misses_per_s, 0.0)
-        held = near.holds_per_s > 0.0 and seen.misses_per_s <= near.holds_per_s / (1.0 - RATE_TOLERANCE) ** 2
-        if held and math.isfinite(over) and over > 2.0 * _slope(near, SLOPE) * BEHIND:
-            return True
-    return False
-
-
-def _ample(running: float) -> float:
-    """Slots that are never short beside so many running on average."""
-    return running + AMPLE * math.sqrt(max(running, 1.0)) + AMPLE
-
-
-class _Members:
-    """A family's tracks, with what is needed to bound all of them at once, and what was found."""
-
-    def __init__(self, family: Family, tracks: tuple[_Track, ...]) -> None:
+    def __init__(self, family: ConfigurationFamily, candidates: tuple[CandidateState, ...]) -> None:
         self.family = family
-        self.tracks = tracks
-        self.best: dict[int, Best] = {}
-        self.asked: dict[int, float] = {}
+        self.candidates = candidates
+        self.best: dict[int, BestConfig] = {}
+        self.asked_per_s: dict[int, float] = {}
         self._screened: dict[int, FloatArray] = {}
 
     @cached_property
-    def _machines(self) -> list[tuple[Machine, NDArray[np.int64]]]:
-        """Each machine and the places of its members."""
+    def _groups(self) -> list[tuple[StepTimeGroup, IntArray]]:
+        """Each step-time group and the places of its members."""
         places: dict[int, list[int]] = {}
-        for place, track in enumerate(self.tracks):
-            places.setdefault(id(track.machine), []).append(place)
-        return [(self.tracks[found[0]].machine, np.array(found)) for found in places.values()]
+        for place, candidate in enumerate(self.candidates):
+            places.setdefault(id(candidate.group), []).append(place)
+        return [(self.candidates[members[0]].group, np.array(members)) for members in places.values()]
 
     @cached_property
-    def _budgets(self) -> FloatArray:
-        return np.array([float(track.option.config.max_batched_tokens) for track in self.tracks])
+    def _max_batched_tokens(self) -> FloatArray:
+        return np.array([float(candidate.option.config.max_batched_tokens) for candidate in self.candidates])
 
     @cached_property
     def _slots(self) -> FloatArray:
-        return np.array([track.slots for track in self.tracks])
+        return np.array([candidate.slots for candidate in self.candidates])
 
     def bounds_per_s(self, replicas: int) -> FloatArray:
         """Optimistic bounds of all members [1/s], shape (members,)."""
-        screened = self._screened.get(pool_class(replicas))
-        if screened is None:
-            screened = np.zeros(len(self.tracks))
-            for at, places in self._machines:
-                found = at.screen.bounds_per_s(replicas, self._budgets[places], self._slots[places])
-                screened[places] = found / replicas
-            screened[self._slots <= 0.0] = 0.0
-            self._screened[pool_class(replicas)] = screened
-        screened = np.asarray(replicas * screened)
-        if not any(track.seen for track in self.tracks):
+        per_replica = self._screened.get(pool_class(replicas))
+        if per_replica is None:
+            per_replica = np.zeros(len(self.candidates))
+            for group, places in self._groups:
+                budgets, slots = self._max_batched_tokens[places], self._slots[places]
+                per_replica[places] = group.screen.bounds_per_s(replicas, budgets, slots) / replicas
+            per_replica[self._slots <= 0.0] = 0.0
+            self._screened[pool_class(replicas)] = per_replica
+        screened = np.asarray(replicas * per_replica)
+        if not any(candidate.evaluations for candidate in self.candidates):
             return screened
-        learned = [track.learned_per_s(replicas) if track.seen else math.inf for track in self.tracks]
+        learned = [
+            candidate.learned_per_s(replicas) if candidate.evaluations else math.inf for candidate in self.candidates
+        ]
         return np.asarray(np.minimum(screened, np.array(learned)))
 
-    def in_order(self, replicas: int, likely: float) -> list[_Track]:
-        """Members, the most promising first: by what they probably sustain, of equal ones the most slots."""
+    def most_promising_first(self, replicas: int, first_trial_share: float) -> list[CandidateState]:
+        """Members by what they probably sustain, of equal ones the most slots first."""
         bounds = self.bounds_per_s(replicas).tolist()
         guesses = [
-            (track.estimate_per_s(replicas) if track.seen else None) or UNKNOWN * likely * bound
-            for track, bound in zip(self.tracks, bounds, strict=True)
+            (candidate.estimate_per_s(replicas) if candidate.evaluations else None)
+            or UNTRIED_DISCOUNT * first_trial_share * bound
+            for candidate, bound in zip(self.candidates, bounds, strict=True)
         ]
-        order = sorted(range(len(self.tracks)), key=lambda i: (-guesses[i], -self.tracks[i].slots))
-        return [self.tracks[i] for i in order]
+        order = sorted(range(len(self.candidates)), key=lambda i: (-guesses[i], -self.candidates[i].slots))
+        return [self.candidates[i] for i in order]
 
 
-def _next_rate(seen: _Seen, guess: float, usual_slope: float) -> float:
-    """Where to look next [1/s]: the guess, then where the latencies seen so far would meet the threshold."""
-    low, high = seen.holds_per_s, seen.misses_per_s
-    if low == 0.0 and high == math.inf:
-        return guess
-    slope = _slope(seen, usual_slope)
-    if low == 0.0:
-        over = seen.at.get(high, 1.0)
-        return high * math.exp(-min(max(over / slope, 0.02) * 1.1, 2.0) if math.isfinite(over) else -0.7)
-    if high == math.inf:
-        return low * math.exp(min(max(-seen.at[low] / slope, RATE_TOLERANCE), 0.7))
-    at_low, at_high = seen.at[low], seen.at.get(high, math.inf)
-    if not math.isfinite(at_high) or at_low <= NOTHING or len(seen.at) > FEW:
-        return math.sqrt(low * high)
-    cross = low * (high / low) ** (at_low / (at_low - at_high))
-    if cross <= low * (1.0 + RATE_TOLERANCE):
-        return min(low * (1.0 + RATE_TOLERANCE), math.sqrt(low * high))
-    return float(max(cross * (1.0 - RATE_TOLERANCE / 2.0), low * (1.0 + RATE_TOLERANCE / 2.0)))
-
-
-def _slope(seen: _Seen, usual: float) -> float:
-    """Growth of log latency with log rate, by the two points nearest to the threshold; as usual where there is one."""
-    finite = sorted((rate, over) for rate, over in seen.at.items() if NOTHING < over < math.inf)
-    if len(finite) < 2:
-        return usual
-    (low, at_low), (high, at_high) = sorted(finite, key=lambda point: abs(point[1]))[:2]
-    if high == low:
-        return usual
-    return min(max((at_high - at_low) / math.log(high / low), 0.3), 10.0)
-
-
-def worth_sizes(family: Family, capacity: Capacity, demand_per_s: float) -> tuple[int, ...]:
+def worth_sizes(family: ConfigurationFamily, capacity: Capacity, demand_per_s: float) -> tuple[int, ...]:
     """Pool sizes worth a column: up to a little more than the whole demand needs by the bound.
 
-    All sizes up to `SMALL`, then growing by a quarter, and those around the one that carries the whole demand.
+    All sizes up to `EVERY_SIZE_UP_TO`, then growing by a quarter, and those around the one that carries the whole
+    demand.
+
+    Args:
+        family: the configurations.
+        capacity: bounds on them.
+        demand_per_s: the whole demand [requests/s].
+
+    Returns:
+        Replicas [-], rising; none where no pool carries anything.
     """
     if capacity.bound_per_s(family, 1) <= 0.0 and capacity.bound_per_s(family, 1 << 20) <= 0.0:
         return ()
@@ -508,20 +377,20 @@ def worth_sizes(family: Family, capacity: Capacity, demand_per_s: float) -> tupl
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if capacity.bound_per_s(family, middle) >= demand_per_s else (middle, high)
-    return _sizes(high)
+    return _sizes_up_to(high)
 
 
-def _sizes(largest: int) -> tuple[int, ...]:
+def _sizes_up_to(largest: int) -> tuple[int, ...]:
     """Pool sizes worth a column, when by the bound `largest` carries the whole demand.
 
     The true pool is larger than that, by up to a half where targets are tight.
 
-    >>> _sizes(2)
+    >>> _sizes_up_to(2)
     (1, 2, 3, 4)
     """
     most = max(largest + 2, -(-largest * 3 // 2))
-    sizes = set(range(1, min(SMALL, most) + 1)) | set(range(largest, min(largest + 3, most + 1))) | {most}
-    size = SMALL
+    sizes = set(range(1, min(EVERY_SIZE_UP_TO, most) + 1)) | set(range(largest, min(largest + 3, most + 1))) | {most}
+    size = EVERY_SIZE_UP_TO
     while size < most:
         sizes.add(size)
         size = -(-size * 5 // 4)

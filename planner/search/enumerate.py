@@ -15,16 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hardware_db import Dtype, EngineProfile
-from planner.core import Metric, PlannerError, with_unit
+from planner.core import PlannerError, with_unit
 from planner.engine import LoraAdapters, ReplicaConfig, Speculation
 from planner.llm import Precision
 from planner.roofline import Parallelism
-from planner.search.cache_keys import Machine, demand_key, machine, with_limits
-from planner.search.types import Demand, Family, Mode, Offer, PoolOption, Rejection, SearchSpace
+from planner.search.cache_keys import demand_key
+from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
+from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolOption, Rejection, SearchSpace
 from planner.serving import Role
 from planner.workload import LatencyTarget
 
-SMALLEST_BUDGET, LARGEST_BUDGET, LARGEST_BATCH = 16, 1_048_576, 65_536
+LEAST_BATCHED_TOKENS, MOST_BATCHED_TOKENS, MOST_RUNNING_REQUESTS = 16, 1_048_576, 65_536
 """What `ReplicaConfig` allows."""
 ROLES = {Mode.MIXED: (Role.MIXED,), Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE)}
 
@@ -40,7 +41,7 @@ class FamilySet:
         left_out: how many configurations were dropped, by reason, the most frequent first.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[ConfigurationFamily, ...]
     rejections: tuple[Rejection, ...]
     considered: int
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -56,13 +57,16 @@ def find_families(
         search: the grid.
         offers: SKUs that can be had; those that are not in `search.skus` are passed over.
         engines: profiles by id, those of `search.engines` among them.
+
+    Returns:
+        Families, and why the rest was left out (configurations [-] by reason).
     """
     tally = _Tally()
     for offer in offers:
         if offer.sku.id in search.skus:
             for mode in dict.fromkeys(search.modes):
-                _look_at(demand, search, offer, mode, engines, tally)
-    families = tuple(Family(role, tuple(members)) for (role, *_), members in tally.members.items())
+                _add_families(demand, search, offer, mode, engines, tally)
+    families = tuple(ConfigurationFamily(role, tuple(members)) for (role, *_), members in tally.members.items())
     rejections = tuple(Rejection(sku, mode, miss.reason, miss.ratio) for (sku, mode), miss in tally.misses.items())
     left_out = dict(sorted(tally.left_out.items(), key=lambda item: -item[1]))
     return FamilySet(families, rejections, tally.considered, left_out)
@@ -76,11 +80,13 @@ class _Miss:
     ratio: float = math.inf
 
 
-NOTHING = _Miss("nothing in the search space")
+NOTHING_OFFERED = _Miss("nothing in the search space")
 
 
 @dataclass
 class _Tally:
+    """What was found and dropped so far."""
+
     members: dict[tuple[Role, str, Parallelism, Dtype], list[PoolOption]] = field(default_factory=dict)
     misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -92,7 +98,7 @@ class _Tally:
             self.left_out[why] = self.left_out.get(why, 0) + count
 
 
-def _look_at(
+def _add_families(
     demand: Demand,
     search: SearchSpace,
     offer: Offer,
@@ -104,29 +110,29 @@ def _look_at(
     if mode is Mode.DISAGGREGATED and demand.workload.lengths.outputs.max() <= 1:
         tally.misses[offer.sku.id, mode] = _Miss("every request has one output token: nothing to decode")
         return
-    some = True
+    every_role = True
     for role in ROLES[mode]:
-        found, nearest = False, NOTHING
+        any_members, nearest = False, NOTHING_OFFERED
         for variant in _variants(demand, search, offer, engines):
             members, miss = _members(variant, role, demand, search, tally)
-            found = found or bool(members)
+            any_members = any_members or bool(members)
             if members:
                 config = members[0].config
                 key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache)
                 tally.members.setdefault(key, []).extend(members)
             elif miss.ratio <= nearest.ratio:
                 nearest = miss
-        if not found and (offer.sku.id, mode) not in tally.misses:
+        if not any_members and (offer.sku.id, mode) not in tally.misses:
             tally.misses[offer.sku.id, mode] = nearest
-        some = some and found
-    if not some and not search.pair_skus:
+        every_role = every_role and any_members
+    if not every_role and not search.pair_skus:
         for key in [key for key in tally.members if key[0] in ROLES[mode] and key[1] == offer.sku.id]:
             del tally.members[key]
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """One machine of the search space before it is built."""
+    """One step-time group of the search space before it is built."""
 
     offer: Offer
     engine: EngineProfile
@@ -141,23 +147,23 @@ class _Variant:
 def _variants(
     demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile]
 ) -> Iterator[_Variant]:
-    """Every machine of a SKU: split x formats x engine x prefix cache x speculation."""
+    """Every step-time group of a SKU: split x formats x engine x prefix cache x speculation."""
     tp, pp, dp, ep = (sorted(set(values)) for values in (search.tp, search.pp, search.dp, search.ep))
     splits = itertools.product(tp, pp, dp, ep)
     formats = tuple(dict.fromkeys((demand.precision, *search.precisions)))
     caches, drafts = tuple(dict.fromkeys(search.prefix_cache)), tuple(dict.fromkeys(search.speculation))
-    for split, precision, name, cached, draft in itertools.product(splits, formats, search.engines, caches, drafts):
+    for split, precision, engine, cached, draft in itertools.product(splits, formats, search.engines, caches, drafts):
         notes = [
-            name if name != search.engine else "",
-            _formats(precision) if precision != demand.precision else "",
+            engine if engine != search.engine else "",
+            _format_tag(precision) if precision != demand.precision else "",
             "prefix cache" if cached else "",
             f"draft {draft.draft_tokens}" if draft else "",
         ]
         tag = " ".join(note for note in notes if note)
-        yield _Variant(offer, engines[name], precision, split, cached, draft, search.lora, tag)
+        yield _Variant(offer, engines[engine], precision, split, cached, draft, search.lora, tag)
 
 
-def _formats(precision: Precision) -> str:
+def _format_tag(precision: Precision) -> str:
     """E.g. ``w fp8 a bf16`` (the KV format is the family's)."""
     return f"w {precision.weights} a {precision.activations}"
 
@@ -165,9 +171,9 @@ def _formats(precision: Precision) -> str:
 def _members(
     variant: _Variant, role: Role, demand: Demand, search: SearchSpace, tally: _Tally
 ) -> tuple[list[PoolOption], _Miss]:
-    """The members of one machine in one role, or why there are none."""
-    budgets = sorted({one for one in search.max_batched_tokens if SMALLEST_BUDGET <= one <= LARGEST_BUDGET})
-    limits = sorted({one for one in search.max_running_requests if one <= LARGEST_BATCH})
+    """The members of one step-time group in one role, or why there are none."""
+    budgets = sorted({n for n in search.max_batched_tokens if LEAST_BATCHED_TOKENS <= n <= MOST_BATCHED_TOKENS})
+    limits = sorted({n for n in search.max_running_requests if n <= MOST_RUNNING_REQUESTS})
     count = len(set(search.max_batched_tokens)) * len(set(search.max_running_requests))
     tally.considered += count
     tally.drop("a chunk budget or batch limit out of range", count - len(budgets) * len(limits))
@@ -182,23 +188,23 @@ def _members(
         )
     try:
         base = _base(variant, demand, budgets[0], limits[0])
-        at = machine(base, role, demand, demand_key(demand), budgets, limits[-1], search.router)
+        group = step_time_group(base, role, demand, demand_key(demand), budgets, limits[-1], search.router)
     except PlannerError as error:
-        tally.drop(_short(error), len(grid))
+        tally.drop(_refusal(error), len(grid))
         return [], _Miss(error.bound)
-    return _fitting(at, grid, variant.tag, search, tally)
+    return _fitting(group, grid, variant.tag, search, tally)
 
 
 def _idle_knob(role: Role) -> str:
     return "the batch limit" if role is Role.PREFILL else "the chunk budget"
 
 
-def _short(error: PlannerError) -> str:
+def _refusal(error: PlannerError) -> str:
     return f"refused: {getattr(error, 'field', type(error).__name__)}"
 
 
-def _base(variant: _Variant, demand: Demand, budget: int, limit: int) -> ReplicaConfig:
-    """A configuration of the machine. Raises PlannerError where it makes no replica."""
+def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_running_requests: int) -> ReplicaConfig:
+    """A configuration of the group. Raises PlannerError where it makes no replica."""
     tp, pp, dp, ep = variant.split
     config = ReplicaConfig(
         llm=demand.llm,
@@ -206,8 +212,8 @@ def _base(variant: _Variant, demand: Demand, budget: int, limit: int) -> Replica
         engine=variant.engine,
         precision=variant.precision,
         parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep),
-        max_running_requests=limit,
-        max_batched_tokens=budget,
+        max_running_requests=max_running_requests,
+        max_batched_tokens=max_batched_tokens,
         calibration=variant.offer.calibrations.get(variant.engine.id),
         speculation=variant.speculation,
         lora=variant.lora,
@@ -220,36 +226,28 @@ def _base(variant: _Variant, demand: Demand, budget: int, limit: int) -> Replica
 
 
 def _fitting(
-    at: Machine, grid: Sequence[tuple[int, int]], tag: str, search: SearchSpace, tally: _Tally
+    group: StepTimeGroup, grid: Sequence[tuple[int, int]], tag: str, search: SearchSpace, tally: _Tally
 ) -> tuple[list[PoolOption], _Miss]:
-    """Configurations of a machine that fit and meet the targets when idle, or why there are none."""
-    idle = at.screen.idle_s
-    places = {int(budget): place for place, budget in enumerate(at.screen.steps.budgets)}
+    """Configurations of a group that fit and meet the targets when idle, or why there are none."""
+    idle_s = group.screen.idle_s
+    places = {int(budget): place for place, budget in enumerate(group.screen.steps.max_batched_tokens)}
     members: list[PoolOption] = []
     misses: list[_Miss] = []
-    fit = [knobs for knobs in grid if at.slots(*knobs) > 0.0]
+    fit = [limits for limits in grid if group.slots(*limits) > 0.0]
     tally.drop("does not fit in memory", len(grid) - len(fit))
     for budget, limit in fit:
-        reached = {target: float(idle[target][places[budget]]) for target in idle}
-        if all(reached_s <= target.threshold_s for target, reached_s in reached.items()):
-            members.append(PoolOption(at.role, with_limits(at.base, budget, limit), search.router, tag))
+        reached_s = {target: float(idle_s[target][places[budget]]) for target in idle_s}
+        if all(latency_s <= target.threshold_s for target, latency_s in reached_s.items()):
+            members.append(PoolOption(group.role, with_limits(group.base, budget, limit), search.router, tag))
         else:
-            misses.append(_worst(at.base.label, reached))
-            tally.drop(f"misses {_metric(reached)} even when idle", 1)
+            worst = max(reached_s, key=lambda target: reached_s[target] / target.threshold_s)
+            misses.append(_idle_miss(group.base.label, worst, reached_s[worst]))
+            tally.drop(f"misses {worst.metric.value.upper()} even when idle", 1)
     if not fit:
-        misses.append(_Miss(at.shortfall(*grid[0])))
-    return members, min(misses, key=lambda miss: miss.ratio, default=NOTHING)
+        misses.append(_Miss(group.shortfall(*grid[0])))
+    return members, min(misses, key=lambda miss: miss.ratio, default=NOTHING_OFFERED)
 
 
-def _worst(label: str, reached: Mapping[LatencyTarget, float]) -> _Miss:
-    target = max(reached, key=lambda one: reached[one] / one.threshold_s)
-    latency_s = reached[target]
-    reached_text, asked = with_unit(latency_s, target.metric), with_unit(target.threshold_s, target.metric)
-    reason = f"{label}: {target.name} {reached_text} > {asked} even when idle"
-    return _Miss(reason, latency_s / target.threshold_s)
-
-
-def _metric(reached: Mapping[LatencyTarget, float]) -> str:
-    target = max(reached, key=lambda one: reached[one] / one.threshold_s)
-    metric: Metric = target.metric
-    return metric.value.upper()
+def _idle_miss(label: str, target: LatencyTarget, latency_s: float) -> _Miss:
+    reached, asked = with_unit(latency_s, target.metric), with_unit(target.threshold_s, target.metric)
+    return _Miss(f"{label}: {target.name} {reached} > {asked} even when idle", latency_s / target.threshold_s)

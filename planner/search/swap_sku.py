@@ -39,7 +39,11 @@ def on_sku(pool: Pool, lengths: TokenLengths, sku: str, hardware: HardwareDb, ca
         hardware: where the SKU and its calibration (or a relative's) are.
         calibrated: False for datasheet rooflines.
 
-    Raises UnknownNameError for a SKU that the database has not. What does not fit there is an answer with a reason.
+    Returns:
+        The pool there. What does not fit is an answer with a reason.
+
+    Raises:
+        UnknownNameError: the database has no such SKU.
     """
     if sku not in hardware.skus:
         raise UnknownNameError("sku", sku, sorted(hardware.skus))
@@ -51,13 +55,13 @@ def on_sku(pool: Pool, lengths: TokenLengths, sku: str, hardware: HardwareDb, ca
             pool = rebuilt(pool, config=config)
         step_operators(config.llm, config.sku, config.precision, config.parallelism)
     except PlannerError as error:
-        return PoolOnSku(sku, None, None, _why(error))
+        return PoolOnSku(sku, None, None, _reason(error))
     try:
         served = decoding_only(lengths)[0] if pool.role is Role.DECODE else lengths
         return PoolOnSku(sku, config, pool_model(pool, served))
     except PlannerError as error:
-        return PoolOnSku(sku, config, None, _why(error))
+        return PoolOnSku(sku, config, None, _reason(error))
 
 
-def _why(error: PlannerError) -> str:
+def _reason(error: PlannerError) -> str:
     return error.bound if isinstance(error, InputError) else str(error)

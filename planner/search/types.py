@@ -22,6 +22,7 @@ from planner.serving import Deployment, Pool, Role, Router
 from planner.workload import LatencyTarget, Slo, Workload
 
 MAX_GRID = 200_000
+"""Most configurations of a search space, roles not counted. A choice."""
 
 
 class Mode(StrEnum):
@@ -135,7 +136,7 @@ class PoolOption:
 
 
 @dataclass(frozen=True)
-class Family:
+class ConfigurationFamily:
     """Configurations in one role that buy the same: one SKU, one parallelism, one KV format. How it is set up is free.
 
     Attributes:
@@ -158,7 +159,7 @@ class Family:
 
     @property
     def kv_cache(self) -> str:
-        """KV format: pools hand over to pools of the same one."""
+        """KV format: caches are sent between pools of the same one."""
         return self.members[0].config.precision.kv_cache.value
 
     @cached_property

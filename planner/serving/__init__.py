@@ -1,26 +1,34 @@
 """Pools under load, from theory: step times meet queues.
 
-`evaluate` answers a deployment (`types`) under a workload with the distributions of TTFT, TPOT and E2E: each pool is
-solved on its own (`pool`, `stage`), its router, prefix cache and request classes are put around it, and a prefill and a
-decode pool become one tandem with the KV transfer between them. `sustainable_rate_per_s` and `rate_sweep` ask it at
-many rates. The same question request by request is `planner.simulator`'s.
+`evaluate` answers a deployment (`types`) under a workload with the distributions of TTFT, TPOT and E2E. `pool` says
+what the mean steps of a pool hold, `pool_load` puts its queue behind `router` and `prefix_cache`, `request_classes`
+tells apart what classes see, and `performance` joins a prefill and a decode pool by the `kv_transfer` between them.
+Closed loops (`closed_loop`) and static batches (`static_batching`) have models of their own. `rates` asks `evaluate` at
+many rates. The same question request by request is answered by `planner.simulator`.
 """
 
 from planner.serving.kv_transfer import tandem_itl, tandem_tpot, transfer_distribution
-from planner.serving.long_prompt import chunks_of, longest_prompt_tokens, prompt_gaps
+from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
-from planner.serving.pool import FloatArray, PoolModel, TokenCosts, pool_model, step_shapes, token_costs
-from planner.serving.prefix_cache import has_prefixes, with_cache
-from planner.serving.rates import CLOSEST, RateSweep, excess, rate_sweep, sustainable_rate_per_s
-from planner.serving.stage import (
-    decode_stage,
+from planner.serving.pool import (
+    PoolModel,
+    TokenCosts,
+    lengths_in_steps,
+    pool_model,
+    remaining_output_tokens,
+    step_shapes,
+    token_costs,
+    tokens_per_step,
+)
+from planner.serving.pool_load import (
     decoding_only,
     largest_stable_rate_per_s,
-    mixed_stage,
     pool_limit_per_s,
-    prefill_stage,
+    pool_under_load,
     prompt_time_share,
 )
+from planner.serving.prefix_cache import behind_cache, has_prefixes
+from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
 from planner.serving.types import (
     ClassPerformance,
     Deployment,
@@ -36,11 +44,10 @@ from planner.serving.types import (
 from planner.serving.uncertainty import NORMAL_95, latency_intervals, step_spread
 
 __all__ = [
-    "CLOSEST",
+    "MOST_STABLE_SHARE",
     "NORMAL_95",
     "ClassPerformance",
     "Deployment",
-    "FloatArray",
     "KvTransfer",
     "Method",
     "Performance",
@@ -52,28 +59,29 @@ __all__ = [
     "Role",
     "Router",
     "TokenCosts",
-    "chunks_of",
-    "decode_stage",
+    "behind_cache",
+    "chunk_count",
     "decoding_only",
     "evaluate",
-    "excess",
     "has_prefixes",
     "largest_stable_rate_per_s",
     "latency_intervals",
+    "lengths_in_steps",
+    "log_excess",
     "longest_prompt_tokens",
-    "mixed_stage",
     "pool_limit_per_s",
     "pool_model",
-    "prefill_stage",
+    "pool_under_load",
     "prompt_gaps",
     "prompt_time_share",
     "rate_sweep",
+    "remaining_output_tokens",
     "step_shapes",
     "step_spread",
     "sustainable_rate_per_s",
     "tandem_itl",
     "tandem_tpot",
     "token_costs",
+    "tokens_per_step",
     "transfer_distribution",
-    "with_cache",
 ]

@@ -10,7 +10,7 @@ from planner.engine import ReplicaConfig, memory_footprint, step_time
 
 
 @dataclass(frozen=True)
-class Gap:
+class TokenGap:
     """The time between two tokens of every running answer: one step.
 
     Attributes:
@@ -31,13 +31,21 @@ class Gap:
         return self.start_s + self.gap_s
 
 
-def chunks_of(prompt_tokens: int, chunk_tokens: int, running: int) -> int:
+def chunk_count(prompt_tokens: int, chunk_tokens: int, running: int) -> int:
     """Steps [-] that a prompt takes in chunks: prompt / (chunk budget - running answers), rounded up.
 
     Every running answer takes one token of the budget of a step (Agrawal et al. 2024, Sarathi-Serve,
     arXiv:2403.02310, sec. 4.2).
 
-    >>> chunks_of(prompt_tokens=8_000, chunk_tokens=512, running=32)
+    Args:
+        prompt_tokens: of the prompt.
+        chunk_tokens: most tokens of a step, running answers included.
+        running: answers that decode.
+
+    Raises:
+        InputError: a chunk has no room beside the answers.
+
+    >>> chunk_count(prompt_tokens=8_000, chunk_tokens=512, running=32)
     17
     """
     return math.ceil(prompt_tokens / _room(chunk_tokens, running))
@@ -63,23 +71,27 @@ def prompt_gaps(
     context_tokens: int,
     tokens: int,
     arrives: int,
-) -> tuple[Gap, ...]:
+) -> tuple[TokenGap, ...]:
     """Gaps between the tokens of running answers while a prompt is processed beside them, step by step.
 
     The prompt comes with the end of a step. It joins the next step whole, as in Orca (Yu et al. 2022, OSDI) and vLLM's
-    first scheduler, or fills steps up to their token budget, as in Sarathi-Serve (Agrawal et al. 2024,
+    first scheduler, or fills steps up to their chunk budget, as in Sarathi-Serve (Agrawal et al. 2024,
     arXiv:2403.02310, sec. 4). From the step after its last piece it decodes with the others. Nobody else comes.
 
     Args:
         config: the replica.
         prompt_tokens: of the prompt.
-        chunk_tokens: token budget of a step, running answers included; None: the prompt is taken whole.
+        chunk_tokens: most tokens of a step, running answers included; None: the prompt is taken whole.
         running: answers that decode.
         context_tokens: that each of them attends to before its first token here.
         tokens: of each answer to play.
         arrives: token whose step is the first with the prompt in it, from 1.
 
-    Raises InputError when a chunk has no room beside the answers, or the prompt would come after the last token.
+    Returns:
+        One gap for each token [s].
+
+    Raises:
+        InputError: a chunk has no room beside the answers, or the prompt would come after the last token.
     """
     if not 1 <= arrives < tokens:
         raise InputError("arrives", arrives, f"must be from 1 to {tokens - 1}", "let the prompt come earlier")
@@ -92,11 +104,11 @@ def prompt_gaps(
         steps.append((step_time(config, contexts, [(piece, done)] if piece else []).total_s, piece))
         done += piece
     start_s = -math.fsum(gap_s for gap_s, _ in steps[: arrives - 1])
-    found = []
+    gaps = []
     for token, (gap_s, piece) in enumerate(steps, start=1):
-        found.append(Gap(token, start_s, gap_s, piece))
+        gaps.append(TokenGap(token, start_s, gap_s, piece))
         start_s += gap_s
-    return tuple(found)
+    return tuple(gaps)
 
 
 def _room(chunk_tokens: int, running: int) -> int:

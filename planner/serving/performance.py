@@ -1,48 +1,50 @@
 """`evaluate`: the one place where step times meet queues.
 
-Each pool is solved on its own (`planner.serving.stage`); here a prefill pool, the hand-over and a decode pool become
-one tandem, and the request classes of a workload are told apart (`planner.serving.request_classes`). Closed loops are
-the matter of `planner.serving.closed_loop`, static batches of `planner.serving.static_batching`.
+Each pool is solved on its own (`planner.serving.pool_load`); here a prefill pool, the KV transfer and a decode pool
+become one tandem, and the request classes of a workload are told apart (`planner.serving.request_classes`). Closed
+loops are in `planner.serving.closed_loop`, static batches in `planner.serving.static_batching`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.core import Metric
+from planner.core import FloatArray, Metric
 from planner.engine import Batching, Order
-from planner.queueing import LinkWait, QueueLatency, summed, transient_wait_distribution, work_variance_per_s
-from planner.serving.closed_loop import closed_performance
-from planner.serving.closed_loop_disaggregated import tandem_performance
+from planner.queueing import (
+    LinkWait,
+    QueueLatency,
+    sum_of_independent,
+    transient_wait_distribution,
+    work_variance_per_s,
+)
+from planner.serving.closed_loop import closed_loop_performance
 from planner.serving.kv_transfer import (
-    FloatArray,
     kv_transfer_times_s,
     tandem_itl,
     tandem_tpot,
     transfer_distribution,
     waiting_for_link,
 )
+from planner.serving.pool_load import (
+    PoolUnderLoad,
+    decoding_only,
+    largest_stable_rate_per_s,
+    pool_limit_per_s,
+    pool_under_load,
+)
 from planner.serving.request_classes import (
     class_performance,
     class_performances,
-    kinds_of,
     mixed_distribution,
     ordered_distributions,
+    waiting_groups,
 )
 from planner.serving.router import with_joint
-from planner.serving.stage import (
-    Stage,
-    decode_stage,
-    decoding_only,
-    largest_stable_rate_per_s,
-    mixed_stage,
-    pool_limit_per_s,
-    prefill_stage,
-)
-from planner.serving.static_batching import NOTES, static_queue
+from planner.serving.static_batching import STATIC_ASSUMPTIONS, static_queue
 from planner.serving.types import (
     ClassPerformance,
     Deployment,
@@ -57,13 +59,12 @@ from planner.serving.types import (
 from planner.serving.uncertainty import latency_intervals
 from planner.workload import ClosedLoop, JointDistribution, LatencyDistribution, TokenLengths, Workload
 
-__all__ = ["evaluate"]
-
 CALM_LOAD, FULL_LOAD = 0.5, 0.98
-"""Shares of the largest stable rate that stand for a first token without a queue and for decodes of a full pool."""
+"""Shares of the largest stable rate that stand, in an overload, for a first token without a queue and for decodes of a
+full pool. A choice."""
 DECODE_POINTS = 64
-"""Points of TPOT and of output lengths that are multiplied."""
-TINY_S = 1e-30
+"""Points that TPOT and output lengths are condensed to before they are multiplied. A choice."""
+LEAST_LATENCY_S = 1e-30
 """Guards a division by a latency of 0 [s]."""
 
 
@@ -76,60 +77,65 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
         horizon_s: an overloaded deployment is answered over so much time after an empty start [s], `stable` being False
             all the same. None: its latencies are unbounded, as they are in the long run.
 
-    Raises InputError when the model, its KV cache or the longest request does not fit. An overloaded deployment is
-    not an error.
+    Returns:
+        Latencies [s], figures of the pools, and what the numbers take for granted. An overloaded deployment is not an
+        error.
+
+    Raises:
+        InputError: the model, its KV cache or the longest request does not fit.
     """
     if isinstance(workload.arrivals, ClosedLoop) and not _is_static(deployment):
-        play = tandem_performance if deployment.is_disaggregated else closed_performance
-        notes = _assumptions(deployment) + _closed_assumptions(deployment)
-        found = play(deployment, workload.arrivals, workload.lengths, notes)
-        return _with_interval(deployment, workload.lengths, found)
-    found = _steady(deployment, workload)
-    if horizon_s is not None and not found.stable:
-        found = _overloaded(deployment, workload, horizon_s, found)
-    return _with_interval(deployment, workload.lengths, found)
+        assumptions = _assumptions(deployment) + _closed_loop_assumptions(deployment)
+        closed = closed_loop_performance(deployment, workload.arrivals, workload.lengths, assumptions)
+        return _with_intervals(deployment, workload.lengths, closed)
+    performance = _long_run(deployment, workload)
+    if horizon_s is not None and not performance.stable:
+        performance = _overloaded(deployment, workload, horizon_s, performance)
+    return _with_intervals(deployment, workload.lengths, performance)
 
 
 def _is_static(deployment: Deployment) -> bool:
     return deployment.pools[0].config.schedule.batching is Batching.STATIC
 
 
-def _steady(deployment: Deployment, workload: Workload) -> Performance:
-    """In the long run, under open arrivals."""
+def _long_run(deployment: Deployment, workload: Workload) -> Performance:
+    """Under open arrivals, in the long run."""
     if _is_static(deployment):
-        return _evaluate_static(deployment, workload)
-    return (_evaluate_disaggregated if deployment.is_disaggregated else _evaluate_mixed)(deployment, workload)
+        return _static(deployment, workload)
+    return _disaggregated(deployment, workload) if deployment.is_disaggregated else _mixed(deployment, workload)
 
 
-def _with_interval(deployment: Deployment, lengths: TokenLengths, found: Performance) -> Performance:
+def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: Performance) -> Performance:
     """The same with the intervals of its means; its steady part has the same spread."""
-    means = {metric: found.distribution(metric).mean_s for metric in Metric}
-    running = [pool.mean_running for pool in found.pools]
-    intervals = latency_intervals(deployment, lengths.mean_input, lengths.mean_output, running, means)
-    steady = found.steady
+    means_s = {metric: performance.distribution(metric).mean_s for metric in Metric}
+    running = [pool.mean_running for pool in performance.pools]
+    intervals = latency_intervals(deployment, lengths.mean_input, lengths.mean_output, running, means_s)
+    steady = performance.steady
     if steady is not None and intervals:
-        scale = {metric: steady.distribution(metric).mean_s / max(means[metric], TINY_S) for metric in Metric}
+        scale = {
+            metric: steady.distribution(metric).mean_s / max(means_s[metric], LEAST_LATENCY_S) for metric in Metric
+        }
         bounds = {metric: (low * scale[metric], high * scale[metric]) for metric, (low, high) in intervals.items()}
         steady = replace(steady, interval=bounds)
-    return replace(found, interval=intervals, steady=steady)
+    return replace(performance, interval=intervals, steady=steady)
 
 
-def _evaluate_static(deployment: Deployment, workload: Workload) -> Performance:
-    queue, figures = static_queue(deployment.pools[0], workload)
-    return _of_one_pool(workload, queue, figures, _assumptions(deployment) + NOTES)
+def _static(deployment: Deployment, workload: Workload) -> Performance:
+    queue, pool = static_queue(deployment.pools[0], workload)
+    return _of_one_pool(workload, queue, pool, _assumptions(deployment) + STATIC_ASSUMPTIONS)
 
 
-def _evaluate_mixed(deployment: Deployment, workload: Workload) -> Performance:
-    stage = mixed_stage(deployment.pools[0], workload)
-    queue, classes = _in_order(stage)
-    notes = _assumptions(deployment) + _queueing_assumptions(deployment)
-    return _of_one_pool(workload, queue, stage.performance(), notes, classes)
+def _mixed(deployment: Deployment, workload: Workload) -> Performance:
+    loaded = pool_under_load(deployment.pools[0], workload)
+    queue, classes = _in_order(loaded)
+    assumptions = _assumptions(deployment) + _queueing_assumptions(deployment)
+    return _of_one_pool(workload, queue, loaded.performance(), assumptions, classes)
 
 
 def _of_one_pool(
     workload: Workload,
     queue: QueueLatency,
-    figures: PoolPerformance,
+    pool: PoolPerformance,
     assumptions: tuple[str, ...],
     classes: tuple[ClassPerformance, ...] = (),
 ) -> Performance:
@@ -142,7 +148,7 @@ def _of_one_pool(
         tpot=queue.tpot,
         e2e=queue.e2e,
         itl=queue.itl,
-        pools=(figures,),
+        pools=(pool,),
         kv_transfer_s=0.0,
         requests=0,
         assumptions=assumptions,
@@ -152,54 +158,70 @@ def _of_one_pool(
     )
 
 
-def _in_order(stage: Stage) -> tuple[QueueLatency, tuple[ClassPerformance, ...]]:
+def _in_order(loaded: PoolUnderLoad) -> tuple[QueueLatency, tuple[ClassPerformance, ...]]:
     """A pool's queue under its order of admission, and what each class sees where there are several."""
-    queue, schedule, workload = stage.queue, stage.model.pool.config.schedule, stage.workload
-    kinds = kinds_of(workload, schedule.order)
-    reordered = len({kind.place for kind in kinds}) > 1
+    queue, schedule, workload = loaded.queue, loaded.model.pool.config.schedule, loaded.workload
+    groups = waiting_groups(workload, schedule.order)
+    reordered = len({group.place for group in groups}) > 1
     if not queue.stable or queue.joint is None or not (reordered or len(workload.classes) > 1):
         return queue, ()
-    distributions = ordered_distributions(queue, kinds, schedule)
-    classes = class_performances(workload, distributions, kinds) if len(workload.classes) > 1 else ()
-    return (with_joint(queue, mixed_distribution(distributions, kinds)) if reordered else queue), classes
+    distributions = ordered_distributions(queue, queue.joint, groups, schedule)
+    classes = class_performances(workload, distributions, groups) if len(workload.classes) > 1 else ()
+    return (with_joint(queue, mixed_distribution(distributions, groups)) if reordered else queue), classes
 
 
-def _evaluate_disaggregated(deployment: Deployment, workload: Workload) -> Performance:
-    first = prefill_stage(deployment.pools[0], workload)
-    second = decode_stage(deployment.pools[1], workload)
-    share = second.rate_per_s / first.rate_per_s
-    link = waiting_for_link(deployment, second.lengths, second.rate_per_s)
-    stable = first.queue.stable and second.queue.stable and (link.stable or not deployment.transfer.shared)
-    prompts, classes = _in_order(first)
-    ttft = tpot = e2e = itl = LatencyDistribution.unbounded()
-    transfer_s = float(kv_transfer_times_s(deployment, second.lengths) @ second.lengths.probabilities)
+@dataclass(frozen=True)
+class _TandemLatencies:
+    """Distributions [s] of requests that a prefill and a decode pool serve one after the other."""
+
+    ttft: LatencyDistribution
+    tpot: LatencyDistribution
+    itl: LatencyDistribution
+    e2e: LatencyDistribution
+
+    def with_prefill_only(self, prompt: LatencyDistribution, decoding_share: float) -> _TandemLatencies:
+        """With those of requests of one output token among them, which end with their prompt."""
+        rest, none = 1.0 - decoding_share, LatencyDistribution.constant(0.0)
+        return _TandemLatencies(
+            ttft=LatencyDistribution.mixture([(self.ttft, decoding_share), (prompt, rest)]),
+            tpot=LatencyDistribution.mixture([(self.tpot, decoding_share), (none, rest)]),
+            itl=self.itl,
+            e2e=LatencyDistribution.mixture([(self.e2e, decoding_share), (prompt, rest)]),
+        )
+
+
+def _disaggregated(deployment: Deployment, workload: Workload) -> Performance:
+    prefill, decode = (pool_under_load(pool, workload) for pool in deployment.pools)
+    share = decode.rate_per_s / prefill.rate_per_s
+    link = waiting_for_link(deployment, decode.lengths, decode.rate_per_s)
+    stable = prefill.queue.stable and decode.queue.stable and (link.stable or not deployment.transfer.shared)
+    prompts, classes = _in_order(prefill)
+    transfer_s = float(kv_transfer_times_s(deployment, decode.lengths) @ decode.lengths.probabilities)
+    unbounded = LatencyDistribution.unbounded()
+    seen = _TandemLatencies(unbounded, unbounded, unbounded, unbounded)
     if stable:
-        distribution = transfer_distribution(deployment, second.lengths, link, _last_step(first))
-        ttft, tpot, itl, e2e = _handed_over(deployment, prompts.ttft, distribution, second)
-        nothing = LatencyDistribution.constant(0.0)
-        tpot = LatencyDistribution.mixture([(tpot, share), (nothing, 1.0 - share)])
-        e2e = LatencyDistribution.mixture([(e2e, share), (prompts.ttft, 1.0 - share)])
-        ttft = LatencyDistribution.mixture([(ttft, share), (prompts.ttft, 1.0 - share)])
+        transfer = transfer_distribution(deployment, decode.lengths, link, _last_step(prefill))
+        seen = _tandem(deployment, prompts.ttft, transfer, decode).with_prefill_only(prompts.ttft, share)
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
         stable=stable,
-        ttft=ttft,
-        tpot=tpot,
-        e2e=e2e,
-        itl=itl,
-        pools=(first.performance(), second.performance()),
+        ttft=seen.ttft,
+        tpot=seen.tpot,
+        e2e=seen.e2e,
+        itl=seen.itl,
+        pools=(prefill.performance(), decode.performance()),
         kv_transfer_s=transfer_s,
         requests=0,
         assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         samples_s={},
-        joint=JointDistribution.independent(ttft, tpot) if stable else None,
-        classes=_classes_handed_over(deployment, workload, link, classes, first, second) if stable else (),
+        joint=JointDistribution.independent(seen.ttft, seen.tpot) if stable else None,
+        classes=_tandem_classes(deployment, workload, link, classes, prefill, decode) if stable else (),
         link_utilisation=link.utilisation,
     )
 
 
-def _last_step(prefill: Stage) -> Callable[[FloatArray], FloatArray]:
+def _last_step(prefill: PoolUnderLoad) -> Callable[[FloatArray], FloatArray]:
     """Duration [s] of the step that ends a prompt alone on its replica, from the prompt's tokens."""
     server = prefill.model.server
 
@@ -210,50 +232,47 @@ def _last_step(prefill: Stage) -> Callable[[FloatArray], FloatArray]:
     return last_step_s
 
 
-def _handed_over(
-    deployment: Deployment, prompt: LatencyDistribution, transfer: LatencyDistribution, decode: Stage
-) -> tuple[LatencyDistribution, LatencyDistribution, LatencyDistribution, LatencyDistribution]:
-    """TTFT, TPOT, ITL and E2E of requests that decode, from the distribution of their prompts and of the hand-over.
+def _tandem(
+    deployment: Deployment, prompt: LatencyDistribution, transfer: LatencyDistribution, decode: PoolUnderLoad
+) -> _TandemLatencies:
+    """Latencies of requests that decode, from the distributions of their prompts and of the KV transfer [s].
 
     A first token from the decode pool takes a step there before the O - 1 that follow it.
     """
-    queue = decode.queue
-    e2e = summed(prompt, transfer, queue.e2e)
+    queue, lengths = decode.queue, decode.lengths
+    e2e = sum_of_independent(prompt, transfer, queue.e2e)
     if not deployment.transfer.first_token_from_decode:
-        return prompt, tandem_tpot(queue, decode.lengths, transfer), tandem_itl(queue, decode.lengths, transfer), e2e
-    ttft = summed(prompt, transfer, queue.ttft, queue.itl)
-    return ttft, queue.tpot, queue.itl, summed(e2e, queue.itl)
+        tpot, itl = tandem_tpot(queue, lengths, transfer), tandem_itl(queue, lengths, transfer)
+        return _TandemLatencies(prompt, tpot, itl, e2e)
+    ttft = sum_of_independent(prompt, transfer, queue.ttft, queue.itl)
+    return _TandemLatencies(ttft, queue.tpot, queue.itl, sum_of_independent(e2e, queue.itl))
 
 
-def _classes_handed_over(
+def _tandem_classes(
     deployment: Deployment,
     workload: Workload,
     link: LinkWait,
     classes: tuple[ClassPerformance, ...],
-    first: Stage,
-    decode: Stage,
+    prefill: PoolUnderLoad,
+    decode: PoolUnderLoad,
 ) -> tuple[ClassPerformance, ...]:
     """What each class sees of the whole tandem, from what it sees of the prefill pool."""
-    joint, found = decode.queue.joint, []
-    for seen, one in zip(classes, workload.classes if classes else (), strict=True):
-        assert joint is not None
-        decoding, share = decoding_only(one.lengths)
-        distribution = joint.of_lengths(decoding.inputs, decoding.outputs - 1.0, decoding.probabilities)
-        queue = replace(
-            decode.queue, ttft=distribution.ttft, tpot=distribution.tpot, e2e=distribution.e2e, joint=distribution
-        )
-        transfer = transfer_distribution(deployment, decoding, link, _last_step(first))
-        distributions = _handed_over(deployment, seen.ttft, transfer, replace(decode, queue=queue, lengths=decoding))
-        ttft, tpot, _, e2e = distributions
-        latencies = {
-            Metric.TTFT: LatencyDistribution.mixture([(ttft, share), (seen.ttft, 1.0 - share)]),
-            Metric.TPOT: LatencyDistribution.mixture([(tpot, share), (LatencyDistribution.constant(0.0), 1.0 - share)]),
-            Metric.E2E: LatencyDistribution.mixture([(e2e, share), (seen.ttft, 1.0 - share)]),
-        }
-        together = JointDistribution.independent(latencies[Metric.TTFT], latencies[Metric.TPOT])
-        reached = None if one.slo is None else predicted_attainment(one.slo, latencies, together)
-        found.append(class_performance(one.name, seen.rate_per_s, latencies, reached))
-    return tuple(found)
+    joint = decode.queue.joint
+    if joint is None or not classes:
+        return ()
+    performances = []
+    for seen, requests in zip(classes, workload.classes, strict=True):
+        decoding, share = decoding_only(requests.lengths)
+        own = joint.of_lengths(decoding.inputs, decoding.outputs - 1.0, decoding.probabilities)
+        queue = replace(decode.queue, ttft=own.ttft, tpot=own.tpot, e2e=own.e2e, joint=own)
+        transfer = transfer_distribution(deployment, decoding, link, _last_step(prefill))
+        tandem = _tandem(deployment, seen.ttft, transfer, replace(decode, queue=queue, lengths=decoding))
+        whole = tandem.with_prefill_only(seen.ttft, share)
+        latencies = {Metric.TTFT: whole.ttft, Metric.TPOT: whole.tpot, Metric.E2E: whole.e2e}
+        together = JointDistribution.independent(whole.ttft, whole.tpot)
+        attainment = None if requests.slo is None else predicted_attainment(requests.slo, latencies, together)
+        performances.append(class_performance(requests.name, seen.rate_per_s, latencies, attainment))
+    return tuple(performances)
 
 
 def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, unbounded: Performance) -> Performance:
@@ -264,16 +283,20 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
     """
     limit = largest_stable_rate_per_s(deployment, workload)
     calm, full = (evaluate(deployment, workload.at_rate(share * limit)) for share in (CALM_LOAD, FULL_LOAD))
-    wait = _transient_wait(deployment, workload, limit, horizon_s)
+    pool = min(deployment.pools, key=lambda pool: pool_limit_per_s(pool, workload))
+    wait = _transient_wait(pool, workload, limit, horizon_s)
     lengths, first, tpot, itl = workload.lengths, calm.ttft, full.tpot, full.itl
-    ttft = summed(wait, first)
-    e2e = summed(ttft, _decode_times(lengths, tpot))
-    if _least(deployment, workload).role is Role.DECODE:
+    ttft = sum_of_independent(wait, first)
+    e2e = sum_of_independent(ttft, _decode_times(lengths, tpot))
+    if pool.role is Role.DECODE:
         decoding, share = decoding_only(lengths)
-        slow, free = (decode_stage(deployment.pools[1], workload.at_rate(s * limit)) for s in (FULL_LOAD, CALM_LOAD))
-        queue = replace(slow.queue, ttft=free.queue.ttft)
+        slow, free = (
+            pool_under_load(deployment.pools[1], workload.at_rate(load * limit)).queue
+            for load in (FULL_LOAD, CALM_LOAD)
+        )
+        queue = replace(slow, ttft=free.ttft)
         late = tandem_tpot(queue, decoding, wait)
-        e2e = summed(first, wait, _decode_times(lengths, queue.tpot))
+        e2e = sum_of_independent(first, wait, _decode_times(lengths, queue.tpot))
         tpot = LatencyDistribution.mixture([(late, share), (LatencyDistribution.constant(0.0), 1.0 - share)])
         ttft, itl = first, tandem_itl(queue, decoding, wait)
     return replace(
@@ -300,16 +323,9 @@ def _decode_times(lengths: TokenLengths, tpot: LatencyDistribution) -> LatencyDi
     )
 
 
-def _least(deployment: Deployment, workload: Workload) -> Pool:
-    """The pool that gives out first."""
-    return min(deployment.pools, key=lambda pool: pool_limit_per_s(pool, workload))
-
-
-def _transient_wait(
-    deployment: Deployment, workload: Workload, limit_per_s: float, horizon_s: float
-) -> LatencyDistribution:
-    """Wait for the pool that gives out first [s], a replica of it taken as a server of its largest stable rate."""
-    pool, arrivals, lengths = _least(deployment, workload), workload.open_arrivals, workload.lengths
+def _transient_wait(pool: Pool, workload: Workload, limit_per_s: float, horizon_s: float) -> LatencyDistribution:
+    """Wait for an overloaded pool [s], a replica of it taken as a server of its largest stable rate."""
+    arrivals, lengths = workload.open_arrivals, workload.lengths
     tokens = lengths.outputs if pool.role is Role.DECODE else lengths.inputs
     mean = float(tokens @ lengths.probabilities)
     scv = float((tokens / mean - 1.0) ** 2 @ lengths.probabilities)
@@ -325,19 +341,20 @@ def _assumptions(deployment: Deployment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _closed_assumptions(deployment: Deployment) -> tuple[str, ...]:
+def _closed_loop_assumptions(deployment: Deployment) -> tuple[str, ...]:
     """What the theory of closed loops leaves out."""
     notes = ["theory: percentiles are those of means over the run, without the chance of single steps"]
     if not all(pool.config.schedule.reserve_outputs for pool in deployment.pools):
         notes.append("theory: KV cache holds inputs and half the outputs, and nothing is preempted")
     if any(pool.config.schedule.whole_prompts for pool in deployment.pools):
         notes.append("theory: whole prompts all have the mean length where they are fitted into steps")
-    if any(_not_in_closed_loops(pool) for pool in deployment.pools):
+    if any(_is_beyond_closed_loops(pool) for pool in deployment.pools):
         notes.append("theory: closed loops are first come, first served, round robin, without prefix cache or adapters")
     return tuple(notes)
 
 
-def _not_in_closed_loops(pool: Pool) -> bool:
+def _is_beyond_closed_loops(pool: Pool) -> bool:
+    """Whether a pool has features that the theory of closed loops passes over."""
     config, schedule = pool.config, pool.config.schedule
     special = schedule.order is not Order.FCFS or schedule.prefix_cache or pool.router is not Router.ROUND_ROBIN
     return special or config.lora is not None or config.mask_s > 0.0

@@ -12,30 +12,31 @@ Approximations made here:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import InputError
+from planner.core import FloatArray, InputError
 from planner.engine import (
     AdapterWork,
     KvAllocation,
     MemoryFootprint,
     ReplicaConfig,
+    StepTimer,
+    adapter_popularity,
     expected_distinct,
-    popularity,
     require_room,
-    step_timer,
 )
 from planner.queueing import BatchServer
 from planner.roofline import StepShape
 from planner.serving.types import Pool, Role
 from planner.workload import TokenLengths
 
-FloatArray = NDArray[np.float64]
+ATTENTION_POINTS = 120
+"""Numbers of prompt tokens at which their attention is tabulated. A choice: read linearly in between."""
+DISTINCT_POINTS = 32
+"""Numbers of requests at which the expected distinct adapters among them are worked out. A choice."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ def token_costs(
         max_batched_tokens: C.
         role: of the pool.
         past: P, tokens of each cell's prompt found in the prefix cache, shape (cells,).
+
+    Returns:
+        Means per running sequence and prompt token [tokens, query-key pairs].
     """
     p, inputs, outputs = lengths.probabilities, lengths.inputs, lengths.outputs
     past = np.broadcast_to(np.asarray(past, dtype=np.float64), inputs.shape)
@@ -90,7 +94,16 @@ def token_costs(
 
 
 def step_shapes(running: FloatArray, prompt_tokens: FloatArray, costs: TokenCosts) -> StepShape:
-    """Shapes of steps with `running` mean decodes and `prompt_tokens` mean prompt tokens (broadcast together)."""
+    """Shapes of steps from their mean content.
+
+    Args:
+        running: mean decodes.
+        prompt_tokens: mean prompt tokens; broadcast together with `running`.
+        costs: per running sequence and prompt token.
+
+    Returns:
+        One shape for every pair [sequences, tokens, query-key pairs].
+    """
     running, prompt_tokens = np.broadcast_arrays(running, prompt_tokens)
     return StepShape(
         decodes=running,
@@ -102,109 +115,222 @@ def step_shapes(running: FloatArray, prompt_tokens: FloatArray, costs: TokenCost
     )
 
 
-PROMPT_POINTS = 120
-"""Numbers of prompt tokens at which their attention is tabulated."""
-DISTINCT_POINTS = 32
-"""Numbers of requests at which the distinct adapters among them are worked out."""
+def tokens_per_step(config: ReplicaConfig) -> float:
+    """Output tokens that a decoding sequence gains in a step on average [tokens]; 1 without speculation.
+
+    Args:
+        config: of the replica.
+    """
+    return config.speculation.tokens_per_step if config.speculation else 1.0
+
+
+def decode_steps(output_tokens: FloatArray, gain: float) -> FloatArray:
+    """Steps in which a sequence decodes: ceil((O - 1) / gain), since its first token ends the prompt.
+
+    Args:
+        output_tokens: O, shape (cells,).
+        gain: `tokens_per_step`.
+
+    Returns:
+        Steps [-], shape (cells,).
+    """
+    return np.asarray(np.ceil((output_tokens - 1.0) / gain - 1e-9))
+
+
+def lengths_in_steps(lengths: TokenLengths, gain: float) -> TokenLengths:
+    """Lengths with decode steps, and one for the first token, in place of output tokens.
+
+    Args:
+        lengths: input and output tokens.
+        gain: `tokens_per_step`.
+
+    Returns:
+        The same cells with 1 + `decode_steps` output tokens [tokens].
+    """
+    if gain == 1.0:
+        return lengths
+    steps = 1.0 + decode_steps(lengths.outputs, gain)
+    return TokenLengths.from_pairs(lengths.inputs, steps, lengths.probabilities, lengths.source)
+
+
+def remaining_output_tokens(lengths: TokenLengths) -> float:
+    """Mean output tokens still to come of a resident request [tokens]: E[O^2] / (2 E[O]).
+
+    Args:
+        lengths: O is output tokens.
+    """
+    residence = lengths.outputs * lengths.probabilities
+    return float(lengths.outputs @ residence) / 2.0 / float(residence.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class AdapterCosts:
+    """What LoRA adapters add to a step, and how many distinct ones so many requests use.
+
+    Attributes:
+        work: time of the tokens and distinct adapters of a step.
+        draws: numbers of requests, rising, shape (D,).
+        distinct: expected distinct adapters among them, shape (D,).
+    """
+
+    work: AdapterWork
+    draws: FloatArray
+    distinct: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class StepExtras:
+    """What grammar masks and adapters add to a step [s].
+
+    Attributes:
+        mask_s: host time per running sequence [s].
+        mean_chunk_tokens: of a prompt chunk.
+        adapters: None without adapters.
+    """
+
+    mask_s: float
+    mean_chunk_tokens: float
+    adapters: AdapterCosts | None
+
+    def __call__(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        """Time [s] on top of steps of so many running sequences and prompt tokens."""
+        if self.adapters is None:
+            return self.mask_s * np.asarray(running)
+        draws, distinct = self.adapters.draws, self.adapters.distinct
+        requests = np.asarray(running + prompt_tokens / self.mean_chunk_tokens)
+        used = np.minimum(np.interp(requests, draws, distinct), np.maximum(requests, 1.0))
+        work_s = self.adapters.work.times_s(np.asarray(running + prompt_tokens), used)
+        return np.asarray(work_s + self.mask_s * running)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolStepTime:
+    """Duration of one step [s] of a replica from its mean content: running sequences and prompt tokens.
+
+    With mean lengths per prompt token, the attention of prompts depends on their tokens alone and is tabulated.
+
+    Attributes:
+        timer: of the replica.
+        costs: per running sequence and prompt token.
+        attention_tokens: prompt tokens at which their attention is tabulated, rising, shape (P,).
+        attention_s: that attention [s], shape (P,).
+        separate_phases: a step of prompts and one of decodes, one after the other, count as one (engines that do not
+            mix them).
+        extras: grammar masks and adapters; None without.
+    """
+
+    timer: StepTimer
+    costs: TokenCosts
+    attention_tokens: FloatArray
+    attention_s: FloatArray
+    separate_phases: bool
+    extras: StepExtras | None
+
+    def __call__(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        """Durations [s]; arguments of one shape, or broadcastable."""
+        seconds = self._kernels_s(running, prompt_tokens)
+        return seconds if self.extras is None else seconds + self.extras(running, prompt_tokens)
+
+    def _kernels_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        if np.ndim(running) == np.ndim(prompt_tokens) == 0:
+            n, p = float(running), float(prompt_tokens)
+            apart = self.separate_phases and n and p
+            return np.asarray(self._one_s(n, 0.0) + self._one_s(0.0, p) if apart else self._one_s(n, p))
+        if self.separate_phases:
+            return self._one_after_the_other_s(running, prompt_tokens)
+        shape = step_shapes(running, prompt_tokens, self.costs)
+        return self.timer.times_s(shape, self._attention_s(shape.chunk_tokens))
+
+    def _one_s(self, n: float, p: float) -> float:
+        """One step of n running sequences and p prompt tokens [s]."""
+        costs = self.costs
+        content = (n * costs.decode_context, p, p * costs.pairs, p * costs.context, p * costs.chunks)
+        attention_s = float(np.interp(p, self.attention_tokens, self.attention_s))
+        return self.timer.step_s(n, *content, prompts_s=attention_s)
+
+    def _one_after_the_other_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        zero = np.zeros(np.broadcast_shapes(np.shape(running), np.shape(prompt_tokens)))
+        running, prompt_tokens = running + zero, prompt_tokens + zero
+        decodes, prompts = step_shapes(running, zero, self.costs), step_shapes(zero, prompt_tokens, self.costs)
+        decode_s = self.timer.times_s(decodes, zero) * (running > 0.0)
+        prompt_s = self.timer.times_s(prompts, self._attention_s(prompt_tokens)) * (prompt_tokens > 0.0)
+        return np.asarray(decode_s + prompt_s)
+
+    def _attention_s(self, prompt_tokens: FloatArray | float) -> FloatArray:
+        return np.asarray(np.interp(prompt_tokens, self.attention_tokens, self.attention_s))
 
 
 @dataclass(frozen=True)
 class PoolModel:
-    """A pool as the queueing model sees it, and what is needed to read its answer back."""
+    """A pool as the queueing model sees it, and what is needed to read its answer back.
+
+    Attributes:
+        pool: the pool.
+        footprint: memory of a replica.
+        costs: per running sequence and prompt token.
+        kv_running: sequences for which a replica has KV memory.
+        held_tokens: KV tokens that a running request takes on average, with what its last block leaves empty.
+        kv_waste: share of the KV memory set aside in which no token is stored.
+    """
 
     pool: Pool
     footprint: MemoryFootprint
     costs: TokenCosts
     kv_running: float
     held_tokens: float
-    """KV tokens that a running request takes on average, with what its last block leaves empty."""
     kv_waste: float = 0.0
 
     @cached_property
     def server(self) -> BatchServer:
-        """One replica as a server of steps.
-
-        With mean lengths per prompt token, the attention of prompts depends on their tokens alone and is tabulated.
-        Where an engine does not mix them, a step of prompts and one of decodes, one after the other, count as one.
-        """
-        timer, costs, config = step_timer(self.pool.config), self.costs, self.pool.config
-        apart = not config.schedule.mixed_steps
-        grid = np.unique(np.round(np.geomspace(1.0, config.max_batched_tokens, PROMPT_POINTS)))
-        table = timer.prompts_s(step_shapes(np.zeros_like(grid), grid, costs))
-
-        extras_s = self._extras_s()
-
-        def one_s(n: float, p: float) -> float:
-            content = (n * costs.decode_context, p, p * costs.pairs, p * costs.context, p * costs.chunks)
-            return timer.step_s(n, *content, prompts_s=float(np.interp(p, grid, table)))
-
-        def step_s(running: FloatArray, tokens: FloatArray) -> FloatArray:
-            if extras_s is not None:
-                return plain_s(running, tokens) + extras_s(running, tokens)
-            return plain_s(running, tokens)
-
-        def plain_s(running: FloatArray, tokens: FloatArray) -> FloatArray:
-            if np.ndim(running) == np.ndim(tokens) == 0:
-                n, p = float(running), float(tokens)
-                return np.asarray(one_s(n, 0.0) + one_s(0.0, p) if apart and n and p else one_s(n, p))
-            if apart:
-                return _one_after_the_other_s(running, tokens)
-            shape = step_shapes(running, tokens, costs)
-            return timer.times_s(shape, np.asarray(np.interp(shape.chunk_tokens, grid, table)))
-
-        def _one_after_the_other_s(running: FloatArray, tokens: FloatArray) -> FloatArray:
-            nothing = np.zeros(np.broadcast_shapes(np.shape(running), np.shape(tokens)))
-            running, tokens = running + nothing, tokens + nothing
-            decodes, prompts = step_shapes(running, nothing, costs), step_shapes(nothing, tokens, costs)
-            decode_s = timer.times_s(decodes, nothing) * (running > 0.0)
-            prompt_s = timer.times_s(prompts, np.asarray(np.interp(tokens, grid, table))) * (tokens > 0.0)
-            return np.asarray(decode_s + prompt_s)
-
+        """One replica as a server of steps."""
+        timer, costs, config = self.pool.config.timer, self.costs, self.pool.config
+        tokens = np.unique(np.round(np.geomspace(1.0, config.max_batched_tokens, ATTENTION_POINTS)))
+        step_s = PoolStepTime(
+            timer=timer,
+            costs=costs,
+            attention_tokens=tokens,
+            attention_s=timer.prompts_s(step_shapes(np.zeros_like(tokens), tokens, costs)),
+            separate_phases=not config.schedule.mixed_steps,
+            extras=self._extras(),
+        )
         return BatchServer(step_s=step_s, max_batched_tokens=config.max_batched_tokens, max_running=self.max_running)
 
-    def _extras_s(self) -> Callable[[FloatArray, FloatArray], FloatArray] | None:
-        """Grammar masks and adapters on top of a step [s], from running sequences and prompt tokens; None without."""
-        config, prompt = self.pool.config, 1.0 / max(self.costs.chunks, 1e-12)
-        if config.lora is None:
-            return (lambda running, _: config.mask_s * np.asarray(running)) if config.mask_s else None
-        work, (draws, distinct) = AdapterWork.of(config), self._distinct_adapters
-
-        def extras_s(running: FloatArray, tokens: FloatArray) -> FloatArray:
-            requests = np.asarray(running + tokens / prompt)
-            among = np.minimum(np.interp(requests, draws, distinct), np.maximum(requests, 1.0))
-            return np.asarray(work.times_s(np.asarray(running + tokens), among) + config.mask_s * running)
-
-        return extras_s
+    def _extras(self) -> StepExtras | None:
+        config = self.pool.config
+        if config.lora is None and not config.mask_s:
+            return None
+        return StepExtras(config.mask_s, 1.0 / max(self.costs.chunks, 1e-12), self._adapter_costs)
 
     @property
     def max_running(self) -> float:
         """Most sequences at once on one replica: batch limit, KV cache, places in a mixed step, adapter slots."""
         config = self.pool.config
         limits = (float(config.max_running_requests), self.kv_running, float(config.max_batched_tokens))
-        return min(*limits, self._with_adapters())
-
-    def _with_adapters(self) -> float:
-        """Sequences of which the adapter slots are expected to hold all adapters; inf without adapters."""
-        lora = self.pool.config.lora
-        if lora is None or lora.slots >= lora.adapters:
-            return math.inf
-        draws, distinct = self._distinct_adapters
-        return float(np.interp(lora.slots, distinct, draws))
+        return min(*limits, self._adapter_limit)
 
     @cached_property
-    def _distinct_adapters(self) -> tuple[FloatArray, FloatArray]:
-        """Numbers of requests, and the expected distinct adapters among them."""
-        lora = self.pool.config.lora
-        assert lora is not None
-        draws = np.geomspace(1.0, 2.0 * self.pool.config.max_running_requests, DISTINCT_POINTS)
-        chances = popularity(lora)
-        return draws, np.array([expected_distinct(count, chances) for count in draws])
+    def _adapter_limit(self) -> float:
+        """Sequences of which the adapter slots are expected to hold all adapters; inf without adapters."""
+        lora, costs = self.pool.config.lora, self._adapter_costs
+        if lora is None or costs is None or lora.slots >= lora.adapters:
+            return math.inf
+        return float(np.interp(lora.slots, costs.distinct, costs.draws))
+
+    @cached_property
+    def _adapter_costs(self) -> AdapterCosts | None:
+        config = self.pool.config
+        if config.lora is None:
+            return None
+        draws = np.geomspace(1.0, 2.0 * config.max_running_requests, DISTINCT_POINTS)
+        probabilities = adapter_popularity(config.lora)
+        distinct = np.array([expected_distinct(count, probabilities) for count in draws])
+        return AdapterCosts(AdapterWork.of(config), draws, distinct)
 
 
 def pool_model(
     pool: Pool, lengths: TokenLengths, past: FloatArray | float = 0.0, shared_tokens: float = 0.0
 ) -> PoolModel:
-    """A pool prepared for the queueing model. Raises InputError when a request does not fit.
+    """A pool prepared for the queueing model.
 
     Each sequence takes `held_tokens`, half a block for the one that is not full, and the blocks for what it keeps
     beside its tokens (windows, recurrent state); a contiguous one takes the room set aside. A share `watermark` of the
@@ -215,27 +341,34 @@ def pool_model(
         lengths: tokens to compute and output tokens.
         past: tokens of each cell's prompt found in the prefix cache, shape (cells,).
         shared_tokens: KV tokens of prefixes that stay cached and are held once for all.
+
+    Returns:
+        Mean step times [s] and KV memory [tokens]; the same object for the same pool and lengths where nothing is
+        cached.
+
+    Raises:
+        InputError: a request does not fit.
     """
     if not np.any(past) and shared_tokens == 0.0:
-        return _plain_model(_Itself(pool), lengths)
+        return _uncached_model(_ByIdentity(pool), lengths)
     return _pool_model(pool, lengths, past, shared_tokens)
 
 
-class _Itself:
+class _ByIdentity:
     """A pool compared by identity: its records are frozen, but too large to hash at every rate of a sweep."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.pool is other.pool
+        return isinstance(other, _ByIdentity) and self.pool is other.pool
 
     def __hash__(self) -> int:
         return id(self.pool)
 
 
 @lru_cache(maxsize=128)
-def _plain_model(pool: _Itself, lengths: TokenLengths) -> PoolModel:
+def _uncached_model(pool: _ByIdentity, lengths: TokenLengths) -> PoolModel:
     """Without a prefix cache; the same object for the same pool, so that what does not depend on the rate is kept."""
     return _pool_model(pool.pool, lengths, 0.0, 0.0)
 
@@ -245,7 +378,7 @@ def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, sha
     longest = float((lengths.inputs + past + lengths.outputs).max())
     footprint = require_room(config, int(longest))
     costs = token_costs(lengths, config.max_batched_tokens, pool.role, past)
-    stored = costs.held_tokens - (0.0 if pool.role is Role.PREFILL else _half_an_output(lengths))
+    stored = costs.held_tokens - (0.0 if pool.role is Role.PREFILL else remaining_output_tokens(lengths))
     block = config.engine.kv_block_tokens
     reserved = schedule.reserve_outputs or pool.role is Role.PREFILL
     held = (costs.held_tokens if reserved else stored) + block / 2.0 + footprint.sequence_blocks * block
@@ -253,12 +386,6 @@ def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, sha
         held = float(_contiguous_tokens(config, longest)) + footprint.sequence_blocks * block
     room = footprint.kv_capacity_tokens * (1.0 - schedule.watermark) - shared_tokens
     return PoolModel(pool, footprint, costs, max(room / held, 1.0), held, kv_waste=1.0 - stored / held)
-
-
-def _half_an_output(lengths: TokenLengths) -> float:
-    """Mean output tokens still to come of a resident request: E[O^2] / (2 E[O])."""
-    residence = lengths.outputs * lengths.probabilities
-    return float(lengths.outputs @ residence) / 2.0 / float(residence.sum())
 
 
 def _contiguous_tokens(config: ReplicaConfig, longest: float) -> int:

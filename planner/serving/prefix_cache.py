@@ -11,18 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.core import FloatArray
 from planner.engine import expected_distinct
-from planner.queueing import pool_hits, uncached
+from planner.queueing import pool_hits, uncached_lengths
 from planner.serving.types import Pool, Router
 from planner.workload import RequestClass, TokenLengths, Workload
 
-FloatArray = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
-class Cached:
+class CachedWorkload:
     """A workload as a pool with a prefix cache sees it.
 
     Attributes:
@@ -39,11 +37,19 @@ class Cached:
 
 
 def has_prefixes(pool: Pool, workload: Workload) -> bool:
-    """Whether there is a cache and something to find in it."""
-    return pool.config.schedule.prefix_cache and any(one.prefixes is not None for one in workload.classes)
+    """Whether there is a cache and something to find in it.
+
+    Args:
+        pool: the pool.
+        workload: its requests.
+
+    Returns:
+        True where both hold.
+    """
+    return pool.config.schedule.prefix_cache and any(item.prefixes is not None for item in workload.classes)
 
 
-def with_cache(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> Cached:
+def behind_cache(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> CachedWorkload:
     """The workload behind the caches of a pool.
 
     Args:
@@ -51,48 +57,53 @@ def with_cache(pool: Pool, workload: Workload, capacity_tokens: float, running: 
         workload: its requests; classes without prefixes are as they were.
         capacity_tokens: KV tokens of one replica.
         running: mean requests holding KV on a replica, each `workload`'s own tokens less the shared ones.
+
+    Returns:
+        The workload without the tokens found, and these [tokens].
     """
     block = pool.config.engine.kv_block_tokens
-    hits = _hits(pool, workload, capacity_tokens, running)
-    classes, pasts, found = [], [], 0.0
-    for one, chance in zip(workload.classes, hits, strict=True):
-        lengths, past = _split(one.lengths, one, chance, block)
-        classes.append(one.model_copy(update={"lengths": lengths}))
+    hits = _hit_probabilities(pool, workload, capacity_tokens, running)
+    classes, pasts, found_tokens = [], [], 0.0
+    for requests, hit in zip(workload.classes, hits, strict=True):
+        lengths, past = _misses_then_hits(requests, hit, block)
+        classes.append(requests.model_copy(update={"lengths": lengths}))
         pasts.append(past)
-        found += one.share * float(past @ lengths.probabilities)
+        found_tokens += requests.share * float(past @ lengths.probabilities)
     seen = Workload(arrivals=workload.open_arrivals, classes=tuple(classes))
-    held = sum(_held(one, running * one.share) for one in workload.classes)
-    return Cached(seen, np.concatenate(pasts), found / workload.lengths.mean_input, held)
+    held = sum(_held_tokens(requests, running * requests.share) for requests in workload.classes)
+    return CachedWorkload(seen, np.concatenate(pasts), found_tokens / workload.lengths.mean_input, held)
 
 
-def _hits(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> list[float]:
+def _hit_probabilities(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> list[float]:
     """Chance that a request of each class finds its prefix."""
-    block, count = pool.config.engine.kv_block_tokens, pool.replicas
-    own = sum(one.share * (one.lengths.mean_input + one.lengths.mean_output - _shared(one)) for one in workload.classes)
-    free = max(capacity_tokens - running * own, 0.0) / block
-    sharing = [(one.share, one.prefixes) for one in workload.classes if one.prefixes is not None]
+    block, count, classes = pool.config.engine.kv_block_tokens, pool.replicas, workload.classes
+    own = sum(c.share * (c.lengths.mean_input + c.lengths.mean_output - _shared_tokens(c)) for c in classes)
+    free_blocks = max(capacity_tokens - running * own, 0.0) / block
+    sharing = [(c.share, c.prefixes) for c in classes if c.prefixes is not None]
     rates = np.concatenate([workload.rate_per_s * share * prefixes.popularity for share, prefixes in sharing])
     sizes = np.concatenate([np.full(prefixes.groups, prefixes.tokens // block) for _, prefixes in sharing])
-    found = pool_hits(rates, sizes, free, count, pool.router is Router.PREFIX_AFFINITY).by_group
+    by_prefix = pool_hits(rates, sizes, free_blocks, count, pool.router is Router.PREFIX_AFFINITY).by_group
     ends = np.cumsum([prefixes.groups for _, prefixes in sharing])
-    parts = iter(np.split(found, ends[:-1]))
-    return [0.0 if one.prefixes is None else float(next(parts) @ one.prefixes.popularity) for one in workload.classes]
+    of_sharing = iter(np.split(by_prefix, ends[:-1]))
+    return [0.0 if c.prefixes is None else float(next(of_sharing) @ c.prefixes.popularity) for c in classes]
 
 
-def _shared(one: RequestClass) -> float:
-    return 0.0 if one.prefixes is None else float(min(one.prefixes.tokens, one.lengths.mean_input))
+def _shared_tokens(requests: RequestClass) -> float:
+    """Tokens of a request that it shares with others of its class."""
+    return 0.0 if requests.prefixes is None else float(min(requests.prefixes.tokens, requests.lengths.mean_input))
 
 
-def _held(one: RequestClass, running: float) -> float:
+def _held_tokens(requests: RequestClass, running: float) -> float:
     """Tokens of the distinct prefixes of `running` requests of a class."""
-    if one.prefixes is None:
+    if requests.prefixes is None:
         return 0.0
-    return one.prefixes.tokens * expected_distinct(running, one.prefixes.popularity)
+    return requests.prefixes.tokens * expected_distinct(running, requests.prefixes.popularity)
 
 
-def _split(lengths: TokenLengths, one: RequestClass, chance: float, block: int) -> tuple[TokenLengths, FloatArray]:
+def _misses_then_hits(requests: RequestClass, hit: float, block: int) -> tuple[TokenLengths, FloatArray]:
     """Cells of misses, then of hits, and the tokens each finds in the cache."""
-    if one.prefixes is None or chance <= 0.0:
+    lengths = requests.lengths
+    if requests.prefixes is None or hit <= 0.0:
         return lengths, np.zeros(lengths.inputs.size)
-    left = uncached(lengths, one.prefixes.tokens, min(chance, 1.0), block)
+    left = uncached_lengths(lengths, requests.prefixes.tokens, min(hit, 1.0), block)
     return left, np.resize(lengths.inputs, left.inputs.size) - left.inputs

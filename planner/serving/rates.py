@@ -12,41 +12,52 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
-from planner.core import InputError, Metric
+from planner.core import FloatArray, InputError, Metric
 from planner.serving.performance import evaluate
-from planner.serving.stage import largest_stable_rate_per_s
+from planner.serving.pool_load import largest_stable_rate_per_s
 from planner.serving.types import Deployment, Performance
 from planner.workload import LatencyTarget, Slo, Workload
-
-FloatArray = NDArray[np.float64]
 
 RATE_TOLERANCE = 0.002
 """Relative tolerance of a sustainable rate."""
 IDLE_SHARE = 1e-3
-"""A deployment at this share of its largest stable rate is as good as idle."""
-CLOSEST = 0.995
-"""Largest share of the largest stable rate that is tried."""
+"""A deployment at this share of its largest stable rate is as good as idle. A choice."""
+MOST_STABLE_SHARE = 0.995
+"""Largest share of the largest stable rate that is tried. A choice: no larger rate is ever called sustainable."""
 MOST_EVALUATIONS = 40
-NODES = 12
-"""Rates a sweep evaluates unless told otherwise."""
-SMALLEST = 1e-12
-"""A latency of 0 [s] on a logarithmic scale."""
+"""Evaluations after which the search for a sustainable rate ends: a guard."""
+EVALUATED_RATES = 12
+"""Rates a sweep evaluates unless told otherwise. A choice."""
+LEAST_LATENCY_S = 1e-12
+"""A latency of 0 on a logarithmic scale [s]."""
+LEAST_MISSING_SHARE = 1e-9
+"""A share of 0 of the requests that miss their thresholds, on a logarithmic scale."""
+LEAST_SECANT_SHARE = 0.02
+"""Of the bracket, how far a trial stays away from its ends. Affects speed only."""
 
 
-def excess(performance: Performance, slo: Slo) -> float:
+def log_excess(performance: Performance, slo: Slo) -> float:
     """How far the worst target is from holding: log(latency / threshold).
 
-    At most 0 when the Slo holds; infinite when unstable. Targets of a joint Slo count together: with attainment a the
-    figure is log((1 - share within all thresholds) / (1 - a)).
+    Targets of a joint Slo count together: with attainment a the figure is log((1 - share within all thresholds) /
+    (1 - a)).
+
+    Args:
+        performance: of the deployment.
+        slo: the targets.
+
+    Returns:
+        The logarithm [-]: at most 0 when the Slo holds, infinite when unstable.
     """
     if not performance.stable:
         return math.inf
     if slo.attainment is not None:
-        return math.log(max(1.0 - performance.attainment(slo), 1e-9) / (1.0 - slo.attainment))
-    return max(math.log(max(performance.latency_s(target), 1e-12) / target.threshold_s) for target in slo.targets)
+        return math.log(max(1.0 - performance.attainment(slo), LEAST_MISSING_SHARE) / (1.0 - slo.attainment))
+    return max(
+        math.log(max(performance.latency_s(target), LEAST_LATENCY_S) / target.threshold_s) for target in slo.targets
+    )
 
 
 def sustainable_rate_per_s(
@@ -68,26 +79,27 @@ def sustainable_rate_per_s(
         tolerance: relative width of the bracket at which the search ends; the lower end is returned.
         at_most: rates above it do not matter [requests/s].
 
-    Raises InputError as `evaluate`, and for closed loops, whose rate is an outcome.
+    Raises:
+        InputError: as `evaluate`, and for closed loops, whose rate is an outcome.
     """
-    top = min(at_most, CLOSEST * largest_stable_rate_per_s(deployment, workload))
+    top = min(at_most, MOST_STABLE_SHARE * largest_stable_rate_per_s(deployment, workload))
 
-    def over(rate_per_s: float) -> float:
-        return excess(judge(deployment, workload.at_rate(rate_per_s)), slo)
+    def excess(rate_per_s: float) -> float:
+        return log_excess(judge(deployment, workload.at_rate(rate_per_s)), slo)
 
     low, high = IDLE_SHARE * top, top
-    at_high = over(high)
+    at_high = excess(high)
     if at_high <= 0.0:
         return high
-    at_low = over(low)
+    at_low = excess(low)
     if at_low > 0.0:
         return 0.0
     side = 0
     for _ in range(MOST_EVALUATIONS):
         if high - low <= tolerance * high:
             break
-        middle = _between(low, high, at_low, at_high)
-        at_middle = over(middle)
+        middle = _secant_crossing(low, high, at_low, at_high)
+        at_middle = excess(middle)
         if at_middle <= 0.0:
             low, at_low = middle, at_middle
             at_high, side = (at_high / 2.0 if side == 1 else at_high), 1
@@ -97,7 +109,7 @@ def sustainable_rate_per_s(
     return low
 
 
-def _between(low: float, high: float, at_low: float, at_high: float) -> float:
+def _secant_crossing(low: float, high: float, at_low: float, at_high: float) -> float:
     """Where the secant crosses zero (Illinois variant of regula falsi), kept off the ends; else the middle.
 
     Dowell and Jarratt, "A modified regula falsi method for computing the root of an equation", BIT 11 (1971) 168-174.
@@ -105,7 +117,7 @@ def _between(low: float, high: float, at_low: float, at_high: float) -> float:
     if not math.isfinite(at_high) or at_high <= at_low:
         return (low + high) / 2.0
     share = -at_low / (at_high - at_low)
-    return low + min(max(share, 0.02), 0.98) * (high - low)
+    return low + min(max(share, LEAST_SECANT_SHARE), 1.0 - LEAST_SECANT_SHARE) * (high - low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +150,10 @@ class RateSweep:
 
     def binding(self, slo: Slo) -> tuple[LatencyTarget | None, ...]:
         """The target furthest beyond its threshold at each rate, None where all hold."""
-        over = np.stack([self.latencies_s(t.metric, t.percentile) / t.threshold_s for t in slo.targets])
-        worst = over.argmax(axis=0)
+        ratios = np.stack([self.latencies_s(t.metric, t.percentile) / t.threshold_s for t in slo.targets])
+        worst = ratios.argmax(axis=0)
         return tuple(
-            slo.targets[index] if over[index, place] > 1.0 else None for place, index in enumerate(worst.tolist())
+            slo.targets[index] if ratios[index, place] > 1.0 else None for place, index in enumerate(worst.tolist())
         )
 
     def _at_rates(
@@ -156,16 +168,16 @@ class RateSweep:
         """
         values = np.asarray(at_nodes, dtype=np.float64)
         finite = int(np.argmin(np.isfinite(values))) if not np.isfinite(values).all() else values.size
-        found = np.full(self.rates_per_s.size, math.inf)
+        figures = np.full(self.rates_per_s.size, math.inf)
         if self.nodes_per_s.size == self.rates_per_s.size:
             return values
         inside = self.rates_per_s <= (self.nodes_per_s[finite - 1] if finite else 0.0)
         if finite == 1:
-            found[inside] = values[0]
+            figures[inside] = values[0]
         elif finite:
             curve = PchipInterpolator(self.nodes_per_s[:finite], scale(values[:finite]))
-            found[inside] = back(curve(self.rates_per_s[inside]))
-        return found
+            figures[inside] = back(curve(self.rates_per_s[inside]))
+        return figures
 
 
 def rate_sweep(
@@ -173,7 +185,7 @@ def rate_sweep(
     workload: Workload,
     rates_per_s: Iterable[float] | None = None,
     points: int = 50,
-    nodes: int = NODES,
+    nodes: int = EVALUATED_RATES,
     judge: Callable[[Deployment, Workload], Performance] = evaluate,
 ) -> RateSweep:
     """Performance at many rates, by default `points` of them evenly spaced up to the limit of stability.
@@ -187,20 +199,24 @@ def rate_sweep(
             largest rate; 0 evaluates every rate. With 12 nodes percentiles up to 95 % load are within 9 %.
         judge: what answers for a rate, as in `sustainable_rate_per_s`.
 
-    Raises InputError for rates that are not positive, and as `evaluate`.
+    Returns:
+        Performances at the evaluated rates, and percentiles [s] and goodput [requests/s] at all.
+
+    Raises:
+        InputError: rates that are not positive, and as `evaluate`.
     """
     if rates_per_s is None:
         if points < 1:
             raise InputError("points", points, "must be >= 1", "50 make a smooth curve")
-        top = CLOSEST * largest_stable_rate_per_s(deployment, workload)
+        top = MOST_STABLE_SHARE * largest_stable_rate_per_s(deployment, workload)
         rates = top * np.arange(1.0, points + 1.0) / points
     else:
         rates = np.sort(np.asarray(list(rates_per_s), dtype=np.float64))
         if not rates.size or not np.all(np.isfinite(rates)) or rates[0] <= 0.0:
             raise InputError("rates_per_s", rates.tolist()[:3], "needs rates > 0", "give rates in requests per second")
-    asked = _nodes(rates, nodes) if 1 < nodes < rates.size else rates
-    found = tuple(judge(deployment, workload.at_rate(rate)) for rate in asked.tolist())
-    return RateSweep(rates, asked, found)
+    evaluated = _nodes(rates, nodes) if 1 < nodes < rates.size else rates
+    performances = tuple(judge(deployment, workload.at_rate(rate)) for rate in evaluated.tolist())
+    return RateSweep(rates, evaluated, performances)
 
 
 def _nodes(rates: FloatArray, count: int) -> FloatArray:
@@ -208,10 +224,10 @@ def _nodes(rates: FloatArray, count: int) -> FloatArray:
 
     Waits grow as 1 / (1 - load), so nodes crowd towards the limit of stability.
     """
-    beyond = rates[-1] / CLOSEST
+    beyond = rates[-1] / MOST_STABLE_SHARE
     first, last = float(np.sqrt(1.0 - rates[0] / beyond)), float(np.sqrt(1.0 - rates[-1] / beyond))
     return np.asarray(beyond * (1.0 - np.linspace(first, last, count) ** 2))
 
 
 def _log(latencies_s: FloatArray) -> FloatArray:
-    return np.asarray(np.log(np.maximum(latencies_s, SMALLEST)))
+    return np.asarray(np.log(np.maximum(latencies_s, LEAST_LATENCY_S)))

@@ -17,25 +17,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import Metric
+from planner.core import FloatArray, Metric
 from planner.engine import Order, Schedule
 from planner.queueing import QueueLatency, priority_second_moments, priority_waits, stretched_wait
 from planner.serving.types import ClassPerformance, predicted_attainment
 from planner.workload import JointDistribution, LatencyDistribution, RequestClass, TokenLengths, Workload
 
-FloatArray = NDArray[np.float64]
-
-SIZES = 12
-"""Sizes of request told apart where the shortest go first."""
-FULLEST = 0.999
-"""Load from which on priorities are worked out at this load."""
+SIZES_TOLD_APART = 12
+"""Sizes of request told apart where the shortest go first. A choice."""
+MOST_LOAD = 0.999
+"""Load from which on priorities are worked out at this load. A choice: waits grow without bound at 1."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Requests that wait alike: their class, place in the order (lower first), share of the arrivals, lengths."""
+class WaitingGroup:
+    """Requests that wait alike.
+
+    Attributes:
+        name: of their class.
+        place: in the order of admission, lower first.
+        share: of the arrivals.
+        lengths: tokens.
+    """
 
     name: str
     place: float
@@ -43,50 +47,66 @@ class Kind:
     lengths: TokenLengths
 
 
-def kinds_of(workload: Workload, order: Order) -> tuple[Kind, ...]:
-    """Requests by how they are put in order: by class, or by size within each class where the shortest go first."""
-    if order is not Order.SHORTEST_FIRST:
-        places = [float(one.priority) if order is Order.PRIORITY else 0.0 for one in workload.classes]
-        return tuple(Kind(one.name, p, one.share, one.lengths) for p, one in zip(places, workload.classes, strict=True))
-    totals = np.concatenate([one.lengths.inputs + one.lengths.outputs for one in workload.classes])
-    chances = np.concatenate([one.share * one.lengths.probabilities for one in workload.classes])
-    ranked = np.argsort(totals, kind="stable")
-    below = np.cumsum(chances[ranked])
-    edges = totals[ranked][np.minimum(np.searchsorted(below, np.arange(1, SIZES) / SIZES), totals.size - 1)]
-    return tuple(kind for one in workload.classes for kind in _by_size(one, np.unique(edges)))
-
-
-def _by_size(one: RequestClass, edges: FloatArray) -> list[Kind]:
-    lengths = one.lengths
-    group = np.searchsorted(edges, lengths.inputs + lengths.outputs, side="left")
-    found = []
-    for place in np.unique(group):
-        mask = (group == place) & (lengths.probabilities > 0.0)
-        if mask.any():
-            share = one.share * float(lengths.probabilities[mask].sum())
-            part = TokenLengths.from_pairs(
-                lengths.inputs[mask], lengths.outputs[mask], lengths.probabilities[mask], lengths.source
-            )
-            found.append(Kind(one.name, float(place), share, part))
-    return found
-
-
-def waiting_ratios(kinds: Sequence[Kind], load: float, by_outputs: bool, preemptive: bool) -> FloatArray:
-    """Mean and second moment of each kind's wait over those of first come, first served, shape (2, kinds).
+def waiting_groups(workload: Workload, order: Order) -> tuple[WaitingGroup, ...]:
+    """Requests by how they are put in order: by class, or by size within each class where the shortest go first.
 
     Args:
-        kinds: requests that wait alike; those of one place form one class of M/G/1.
+        workload: the classes.
+        order: of admission.
+
+    Returns:
+        Groups whose shares sum to 1 [-].
+    """
+    classes = workload.classes
+    if order is not Order.SHORTEST_FIRST:
+        places = [float(item.priority) if order is Order.PRIORITY else 0.0 for item in classes]
+        return tuple(
+            WaitingGroup(item.name, place, item.share, item.lengths)
+            for place, item in zip(places, classes, strict=True)
+        )
+    totals = np.concatenate([item.lengths.inputs + item.lengths.outputs for item in classes])
+    probabilities = np.concatenate([item.share * item.lengths.probabilities for item in classes])
+    ranked = np.argsort(totals, kind="stable")
+    below = np.cumsum(probabilities[ranked])
+    shares = np.arange(1, SIZES_TOLD_APART) / SIZES_TOLD_APART
+    edges = totals[ranked][np.minimum(np.searchsorted(below, shares), totals.size - 1)]
+    return tuple(group for item in classes for group in _by_size(item, np.unique(edges)))
+
+
+def _by_size(requests: RequestClass, edges: FloatArray) -> list[WaitingGroup]:
+    lengths = requests.lengths
+    places = np.searchsorted(edges, lengths.inputs + lengths.outputs, side="left")
+    groups = []
+    for place in np.unique(places):
+        mask = (places == place) & (lengths.probabilities > 0.0)
+        if mask.any():
+            share = requests.share * float(lengths.probabilities[mask].sum())
+            of_size = TokenLengths.from_pairs(
+                lengths.inputs[mask], lengths.outputs[mask], lengths.probabilities[mask], lengths.source
+            )
+            groups.append(WaitingGroup(requests.name, float(place), share, of_size))
+    return groups
+
+
+def waiting_ratios(groups: Sequence[WaitingGroup], load: float, by_outputs: bool, preemptive: bool) -> FloatArray:
+    """Mean and second moment of each group's wait over those of first come, first served.
+
+    Args:
+        groups: requests that wait alike; those of one place form one class of M/G/1.
         load: of the server, in [0, 1).
         by_outputs: work is decode steps, else prompt tokens.
         preemptive: higher classes interrupt lower ones.
+
+    Returns:
+        Ratios [-], shape (2, groups).
     """
-    places = sorted({kind.place for kind in kinds})
-    load = min(load, FULLEST)
+    places = sorted({group.place for group in groups})
+    load = min(load, MOST_LOAD)
     moments = np.zeros((4, len(places)))
-    for kind in kinds:
-        work = np.maximum(kind.lengths.outputs - 1.0, 0.0) if by_outputs else kind.lengths.inputs
-        powers = np.stack([np.ones_like(work), work, work**2, work**3]) @ kind.lengths.probabilities
-        moments[:, places.index(kind.place)] += kind.share * powers
+    for group in groups:
+        work = np.maximum(group.lengths.outputs - 1.0, 0.0) if by_outputs else group.lengths.inputs
+        powers = np.stack([np.ones_like(work), work, work**2, work**3]) @ group.lengths.probabilities
+        moments[:, places.index(group.place)] += group.share * powers
     per_token_s = load / max(float(moments[1].sum()), 1e-12)
     rates, sums = moments[0], moments[1:] * np.array([[per_token_s], [per_token_s**2], [per_token_s**3]])
     each = sums / rates
@@ -94,26 +114,37 @@ def waiting_ratios(kinds: Sequence[Kind], load: float, by_outputs: bool, preempt
     whole = np.array([rates.sum()])
     mean = priority_waits(rates, each[0], each[1], preemptive) / priority_waits(whole, total[0], total[1])
     second = priority_second_moments(rates, each, preemptive) / priority_second_moments(whole, total)
-    which = [places.index(kind.place) for kind in kinds]
-    return np.asarray(np.stack([mean, second])[:, which])
+    place_of_group = [places.index(group.place) for group in groups]
+    return np.asarray(np.stack([mean, second])[:, place_of_group])
 
 
-def ordered_distributions(queue: QueueLatency, kinds: Sequence[Kind], schedule: Schedule) -> list[JointDistribution]:
-    """TTFT and TPOT of each kind of request at a pool whose first-come distribution is `queue`."""
-    assert queue.joint is not None
-    joint = queue.joint
-    alike = [joint.of_lengths(k.lengths.inputs, k.lengths.outputs - 1.0, k.lengths.probabilities) for k in kinds]
-    if len({kind.place for kind in kinds}) < 2:
-        return alike
+def ordered_distributions(
+    queue: QueueLatency, joint: JointDistribution, groups: Sequence[WaitingGroup], schedule: Schedule
+) -> list[JointDistribution]:
+    """TTFT and TPOT of each group of requests at a pool that admits them in order.
+
+    Args:
+        queue: of the pool, first come, first served.
+        joint: its TTFT and TPOT together.
+        groups: requests that wait alike.
+        schedule: of the engine.
+
+    Returns:
+        One distribution [s] for each group.
+    """
+    by_lengths = [joint.of_lengths(g.lengths.inputs, g.lengths.outputs - 1.0, g.lengths.probabilities) for g in groups]
+    if len({group.place for group in groups}) < 2:
+        return by_lengths
     by_slots = queue.limit == "running"
-    ratios = waiting_ratios(kinds, queue.utilisation, by_slots, schedule.preempts and by_slots)
+    ratios = waiting_ratios(groups, queue.utilisation, by_slots, schedule.preempts and by_slots)
     step_s = queue.mean_step_s
     return [
-        _waiting(distribution, step_s, *ratio) for distribution, ratio in zip(alike, ratios.T.tolist(), strict=True)
+        _with_waits(distribution, step_s, *ratio)
+        for distribution, ratio in zip(by_lengths, ratios.T.tolist(), strict=True)
     ]
 
 
-def _waiting(
+def _with_waits(
     distribution: JointDistribution, step_s: float, mean_ratio: float, second_ratio: float
 ) -> JointDistribution:
     """The same requests, their waits beyond the step in progress [s] changed by ratios of mean and second moment."""
@@ -126,37 +157,61 @@ def _waiting(
     )
 
 
-def mixed_distribution(distributions: Sequence[JointDistribution], kinds: Sequence[Kind]) -> JointDistribution:
-    """All kinds together: prompt groups of each kind side by side."""
+def mixed_distribution(distributions: Sequence[JointDistribution], groups: Sequence[WaitingGroup]) -> JointDistribution:
+    """All groups together: prompt groups of each side by side.
+
+    Args:
+        distributions: one for each group [s].
+        groups: their shares.
+
+    Returns:
+        TTFT and TPOT [s] of a request of any group.
+    """
     first_s = np.concatenate([distribution.first_s for distribution in distributions])
     weights = np.concatenate(
-        [kind.share * distribution.weights for distribution, kind in zip(distributions, kinds, strict=True)], axis=1
+        [group.share * distribution.weights for distribution, group in zip(distributions, groups, strict=True)], axis=1
     )
     prompts = np.concatenate([distribution.prompts for distribution in distributions])
     return replace(distributions[0], first_s=first_s, weights=weights / weights.sum(), prompts=prompts)
 
 
 def class_performances(
-    workload: Workload, distributions: Sequence[JointDistribution], kinds: Sequence[Kind]
+    workload: Workload, distributions: Sequence[JointDistribution], groups: Sequence[WaitingGroup]
 ) -> tuple[ClassPerformance, ...]:
-    """One entry per class of the workload, in its order."""
-    found = []
-    for one in workload.classes:
-        mine = [
-            (distribution, kind)
-            for distribution, kind in zip(distributions, kinds, strict=True)
-            if kind.name == one.name
-        ]
-        distribution = mixed_distribution([distribution for distribution, _ in mine], [kind for _, kind in mine])
-        latencies = {Metric.TTFT: distribution.ttft, Metric.TPOT: distribution.tpot, Metric.E2E: distribution.e2e}
-        share = None if one.slo is None else predicted_attainment(one.slo, latencies, distribution)
-        found.append(class_performance(one.name, workload.rate_per_s * one.share, latencies, share))
-    return tuple(found)
+    """What each class of the workload sees, in its order.
+
+    Args:
+        workload: classes and rate.
+        distributions: one for each group [s].
+        groups: of which class they are, and their shares.
+
+    Returns:
+        One entry per class, latencies in [s].
+    """
+    performances = []
+    for requests in workload.classes:
+        own = [pair for pair in zip(distributions, groups, strict=True) if pair[1].name == requests.name]
+        joint = mixed_distribution([distribution for distribution, _ in own], [group for _, group in own])
+        latencies = {Metric.TTFT: joint.ttft, Metric.TPOT: joint.tpot, Metric.E2E: joint.e2e}
+        attainment = None if requests.slo is None else predicted_attainment(requests.slo, latencies, joint)
+        rate_per_s = workload.rate_per_s * requests.share
+        performances.append(class_performance(requests.name, rate_per_s, latencies, attainment))
+    return tuple(performances)
 
 
 def class_performance(
     name: str, rate_per_s: float, latencies: Mapping[Metric, LatencyDistribution], attainment: float | None
 ) -> ClassPerformance:
-    """One class, from its distributions by metric."""
+    """One class, from its distributions by metric.
+
+    Args:
+        name: of the class.
+        rate_per_s: its arrivals [1/s].
+        latencies: of TTFT, TPOT and E2E [s].
+        attainment: share of its requests that meet its own Slo; None when it has none.
+
+    Returns:
+        The class as `Performance.classes` has it, latencies in [s].
+    """
     ttft, tpot, e2e = (latencies[metric] for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E))
     return ClassPerformance(name, rate_per_s, ttft, tpot, e2e, attainment)

@@ -8,7 +8,8 @@ that look at the replicas change the wait for the first token:
 - in a mixed pool most requests that a router counts are decoding, and say little about the prompts ahead. The fewest
   requests is round robin with the share TTFT / E2E of the way to join the shortest queue (by Little's law the share of
   the counted requests that wait for their first token); the less loaded of two lies between random and round robin
-  (their geometric mean; chosen because it agrees with simulation of chat traffic, docs/science-queueing-extensions.md);
+  (their geometric mean; chosen because it agrees with simulation of chat traffic,
+  docs/explanation/queueing-policies.md);
 - in a decode pool all routers that look even out the number running, at least as well as round robin does.
 """
 
@@ -18,64 +19,73 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.core import FloatArray
 from planner.queueing import (
     QueueLatency,
     random_share,
     random_wait_distribution,
+    rescaled_wait,
     round_robin_wait_distribution,
-    routed_wait,
     shortest_queue_wait_distribution,
     two_choices_wait_distribution,
 )
 from planner.serving.types import Pool, Role, Router
 from planner.workload import ArrivalProcess, JointDistribution, LatencyDistribution, TokenLengths
 
-FloatArray = NDArray[np.float64]
 Solve = Callable[[ArrivalProcess, int], QueueLatency]
 """Queue of one of so many replicas behind a round-robin router."""
 
-FULLEST = 0.999
+MOST_LOAD = 0.999
+"""Load from which on waits behind a router are worked out at this load. A choice: they grow without bound at 1."""
 
 
 def routed_queue(solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, pool: Pool) -> QueueLatency:
-    """The queue of one replica of a pool behind its own router; `lengths` are those of its requests."""
+    """The queue of one replica of a pool behind its own router.
+
+    Args:
+        solve: the queue of a replica behind a round-robin router.
+        arrivals: at the pool.
+        lengths: of its requests, outputs in decode steps.
+        pool: the pool.
+
+    Returns:
+        Latencies [s].
+    """
     count, router = pool.replicas, pool.router
     if count == 1 or router is Router.ROUND_ROBIN:
         return solve(arrivals, count)
-    apart = solve(random_share(arrivals, count), 1)
-    if router is Router.RANDOM or not apart.stable:
-        return apart
+    random = solve(random_share(arrivals, count), 1)
+    if router is Router.RANDOM or not random.stable:
+        return random
     in_turn = solve(arrivals, count)
     if pool.role is Role.DECODE:
         return in_turn
-    if router is not Router.POWER_OF_TWO:
-        return _nearer(
-            in_turn, lengths, arrivals, pool, round_robin_wait_distribution, shortest_queue_wait_distribution
-        )
-    if pool.role is Role.PREFILL:
-        return _nearer(apart, lengths, arrivals, pool, random_wait_distribution, two_choices_wait_distribution)
-    return _between(apart, in_turn)
+    if router is Router.POWER_OF_TWO and pool.role is Role.MIXED:
+        return _geometric_mean(random, in_turn)
+    work = LatencyDistribution.from_samples(lengths.inputs / lengths.mean_input, lengths.probabilities)
+    if router is Router.POWER_OF_TWO:
+        return _with_router(random, work, arrivals, pool, random_wait_distribution, two_choices_wait_distribution)
+    return _with_router(in_turn, work, arrivals, pool, round_robin_wait_distribution, shortest_queue_wait_distribution)
 
 
-def _nearer(
+def _with_router(
     queue: QueueLatency,
-    lengths: TokenLengths,
+    work: LatencyDistribution,
     arrivals: ArrivalProcess,
     pool: Pool,
     plain: Callable[..., LatencyDistribution],
     good: Callable[..., LatencyDistribution],
 ) -> QueueLatency:
     """The waits of `queue` moved from those of one abstract router to another's, as far as the router can know."""
-    assert queue.joint is not None
-    joint, load = queue.joint, min(queue.utilisation, FULLEST)
+    joint, load = queue.joint, min(queue.utilisation, MOST_LOAD)
+    if joint is None:
+        return queue
     known = 1.0 if pool.role is Role.PREFILL else queue.ttft.mean_s / queue.e2e.mean_s
-    work = LatencyDistribution.from_samples(lengths.inputs / lengths.mean_input, lengths.probabilities)
     distributions = [distribution(work, load, pool.replicas, arrivals.scv) for distribution in (plain, good)]
     alone_s = joint.first_s.min(axis=1, keepdims=True)
     waits = replace(joint, first_s=joint.first_s - alone_s).ttft
-    moved = routed_wait(waits, *distributions)
+    moved = rescaled_wait(waits, *distributions)
     moved_s = alone_s + np.interp(
         np.interp(joint.first_s - alone_s, waits.support_s, _ranks(waits)), _ranks(moved), moved.support_s
     )
@@ -87,16 +97,25 @@ def _ranks(distribution: LatencyDistribution) -> FloatArray:
     return np.asarray(np.cumsum(distribution.weights) - distribution.weights / 2.0)
 
 
-def _between(one: QueueLatency, other: QueueLatency) -> QueueLatency:
+def _geometric_mean(worse: QueueLatency, better: QueueLatency) -> QueueLatency:
     """Geometric mean of two queues of the same requests, percentile by percentile."""
-    assert one.joint is not None and other.joint is not None
-    first_s = np.sqrt(one.joint.first_s * other.joint.first_s)
-    token_s = np.sqrt(one.joint.token_s * other.joint.token_s)
-    return with_joint(other, replace(other.joint, first_s=first_s, token_s=token_s))
+    if worse.joint is None or better.joint is None:
+        return better
+    first_s = np.sqrt(worse.joint.first_s * better.joint.first_s)
+    token_s = np.sqrt(worse.joint.token_s * better.joint.token_s)
+    return with_joint(better, replace(better.joint, first_s=first_s, token_s=token_s))
 
 
 def with_joint(queue: QueueLatency, joint: JointDistribution) -> QueueLatency:
-    """The same queue with another joint distribution of TTFT and TPOT, and what follows from it."""
+    """The same queue with another joint distribution of TTFT and TPOT, and what follows from it.
+
+    Args:
+        queue: the queue.
+        joint: of its requests [s].
+
+    Returns:
+        The queue with TTFT, TPOT and E2E [s] of `joint`.
+    """
     if not np.any(joint.gaps > 0.0):
         return replace(queue, joint=joint, ttft=joint.ttft, e2e=joint.ttft)
     return replace(queue, joint=joint, ttft=joint.ttft, tpot=joint.tpot, e2e=joint.e2e)

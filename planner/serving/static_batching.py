@@ -4,34 +4,39 @@ A free replica takes what waits, at most B requests, pads every prompt to the lo
 longest answer has ended; who comes meanwhile waits for the next batch. `queueing.bulk` solves that queue from the time
 of the prompts and of a decode step; here they come from the step times of the replica.
 
-Approximation: prompts of a batch that are longer together than the token budget take full steps, all alike.
+Approximation: prompts of a batch that are longer together than the chunk budget take full steps, all alike.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import InputError
-from planner.engine import KvAllocation, memory_footprint, require_room, step_timer
-from planner.queueing import QueueLatency, StaticServer, largest_static_rate, longest_distribution, static_pool
+from planner.core import FloatArray, InputError
+from planner.engine import KvAllocation, ReplicaConfig, memory_footprint, require_room
+from planner.queueing import QueueLatency, StaticServer, largest_static_rate, longest_lengths, static_pool
 from planner.roofline import StepShape
 from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import ClosedLoop, TokenLengths, Workload
 
-FloatArray = NDArray[np.float64]
-
-NOTES = (
+STATIC_ASSUMPTIONS = (
     "theory: static batches as a bulk-service queue, each replica with a random share of the arrivals",
     "theory: the longest prompt and the longest answer of a batch are those of independent requests",
 )
 
 
 def static_queue(pool: Pool, workload: Workload) -> tuple[QueueLatency, PoolPerformance]:
-    """Latencies of a mixed pool with static batches, and the pool's own figures.
+    """A mixed pool with static batches.
 
-    Raises InputError for a closed loop or a pool of another role. An overloaded pool is not an error: its queue is not
-    `stable` and every latency is unbounded.
+    Args:
+        pool: the pool.
+        workload: arrivals and lengths.
+
+    Returns:
+        Latencies [s], and the pool's own figures. An overloaded pool is not an error: its queue is not `stable` and
+        every latency is unbounded.
+
+    Raises:
+        InputError: a closed loop, or a pool of another role.
     """
     if isinstance(workload.arrivals, ClosedLoop):
         bound = "theory has no static batches in a closed loop"
@@ -43,21 +48,37 @@ def static_queue(pool: Pool, workload: Workload) -> tuple[QueueLatency, PoolPerf
 
 
 def largest_static_rate_per_s(pool: Pool, lengths: TokenLengths) -> float:
-    """Most requests a pool carries [1/s]: full batches on every replica."""
+    """Most requests a pool carries [1/s]: full batches on every replica.
+
+    Args:
+        pool: with static batches.
+        lengths: of its requests.
+    """
     return pool.replicas * largest_static_rate(static_server(pool, lengths), lengths)
 
 
 def static_server(pool: Pool, lengths: TokenLengths) -> StaticServer:
-    """One replica. Raises InputError when the longest request does not fit."""
-    config, timer = pool.config, step_timer(pool.config)
+    """One replica as a server of batches.
+
+    Args:
+        pool: with static batches.
+        lengths: of its requests.
+
+    Returns:
+        Times of prompts and decode steps [s], and the largest batch.
+
+    Raises:
+        InputError: the longest request does not fit.
+    """
+    config, timer = pool.config, pool.config.timer
     batch = min(config.max_running_requests, _room(pool, lengths))
 
     def prefill_s(sequences: FloatArray, inputs: FloatArray) -> FloatArray:
-        rounds = np.ceil(sequences * inputs / config.max_batched_tokens)
-        tokens, none = sequences * inputs / rounds, np.zeros_like(inputs)
-        chunks = np.maximum(sequences / rounds, 1.0)
+        steps = np.ceil(sequences * inputs / config.max_batched_tokens)
+        tokens, none = sequences * inputs / steps, np.zeros_like(inputs)
+        chunks = np.maximum(sequences / steps, 1.0)
         shape = StepShape(none, none, tokens, tokens * (inputs + 1.0) / 2.0, np.maximum(tokens, inputs), chunks)
-        return rounds * timer.times_s(shape)
+        return steps * timer.times_s(shape)
 
     def step_s(sequences: FloatArray, context: FloatArray) -> FloatArray:
         return timer.times_s(StepShape(sequences, sequences * context)) + config.mask_s * sequences
@@ -67,11 +88,15 @@ def static_server(pool: Pool, lengths: TokenLengths) -> StaticServer:
 
 def _room(pool: Pool, lengths: TokenLengths) -> int:
     """Sequences for which one replica has KV memory: each its room in one piece, or its padded prompt and answer."""
-    schedule, longest = pool.config.schedule, lengths.max_total
-    footprint = require_room(pool.config, longest)
-    if schedule.kv is KvAllocation.CONTIGUOUS:
-        longest = schedule.longest_tokens or pool.config.llm.max_context_tokens
-    return max(1, int(footprint.kv_capacity_tokens // longest))
+    footprint = require_room(pool.config, lengths.max_total)
+    return max(1, int(footprint.kv_capacity_tokens // _sequence_tokens(pool.config, lengths)))
+
+
+def _sequence_tokens(config: ReplicaConfig, lengths: TokenLengths) -> int:
+    """KV tokens set aside for each sequence."""
+    if config.schedule.kv is KvAllocation.CONTIGUOUS:
+        return config.schedule.longest_tokens or config.llm.max_context_tokens
+    return lengths.max_total
 
 
 def _pool_performance(pool: Pool, workload: Workload, queue: QueueLatency) -> PoolPerformance:
@@ -85,14 +110,11 @@ def _pool_performance(pool: Pool, workload: Workload, queue: QueueLatency) -> Po
         running = workload.rate_per_s / pool.replicas * (workload.lengths.mean_output - 1.0) * queue.tpot.mean_s
     config, lengths = pool.config, workload.lengths
     size = max(queue.mean_running, 1.0)
-    _, outputs, distribution = longest_distribution(lengths, max(1, round(size)))
-    longest = float(distribution.sum(axis=0) @ outputs)
-    step = step_timer(config).itemised(StepShape(size, size * (lengths.mean_input + longest / 2.0)))
+    longest = longest_lengths(lengths, max(1, round(size))).mean_output
+    step = config.timer.step_time(StepShape(size, size * (lengths.mean_input + longest / 2.0)))
     o, p = lengths.outputs, lengths.probabilities
     held = lengths.mean_input + float((o - o**2 / (2.0 * max(longest, 1.0))) @ p)
-    room = lengths.max_total
-    if config.schedule.kv is KvAllocation.CONTIGUOUS:
-        room = config.schedule.longest_tokens or config.llm.max_context_tokens
+    room = _sequence_tokens(config, lengths)
     return PoolPerformance(
         role=pool.role,
         utilisation=queue.utilisation,

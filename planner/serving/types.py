@@ -26,7 +26,7 @@ class Role(StrEnum):
     MIXED = "mixed"
     """Continuous batching: prompts (in chunks) and decodes share the steps."""
     PREFILL = "prefill"
-    """Prompts only; emits the first token and hands the KV cache over."""
+    """Prompts only; emits the first token and sends the KV cache on."""
     DECODE = "decode"
     """Decodes only; receives prompts as KV cache."""
 
@@ -187,17 +187,25 @@ class PoolPerformance:
 def predicted_attainment(
     slo: Slo, distributions: Mapping[Metric, LatencyDistribution], joint: JointDistribution | None
 ) -> float:
-    """Share of requests that meet every threshold at once, from distributions; targets on single gaps (ITL) do not count.
+    """Share of requests that meet every threshold at once, from distributions.
 
     TTFT and TPOT together by their joint distribution; what else there is enters by the Frechet lower bound
     max(0, sum of single shares - (their number - 1)), which holds whatever the dependence.
+
+    Args:
+        slo: the thresholds; targets on single gaps (ITL) do not count.
+        distributions: by metric [s].
+        joint: TTFT and TPOT together [s], where known.
+
+    Returns:
+        Share in [0, 1].
     """
-    asked = {target.metric for target in slo.targets if target.metric is not Metric.ITL}
+    metrics = {target.metric for target in slo.targets if target.metric is not Metric.ITL}
     strictest = {
-        metric: min(target.threshold_s for target in slo.targets if target.metric is metric) for metric in asked
+        metric: min(target.threshold_s for target in slo.targets if target.metric is metric) for metric in metrics
     }
     shares = []
-    if joint is not None and {Metric.TTFT, Metric.TPOT} <= asked:
+    if joint is not None and {Metric.TTFT, Metric.TPOT} <= metrics:
         shares.append(joint.within(strictest.pop(Metric.TTFT), strictest.pop(Metric.TPOT)))
     shares += [distributions[metric].cdf(threshold_s) for metric, threshold_s in strictest.items()]
     return max(0.0, sum(shares) - (len(shares) - 1))
@@ -307,7 +315,7 @@ class Performance:
     def confidence_s(self, metric: Metric, percentile: float) -> tuple[float, float] | None:
         """Where a simulated percentile [s] lies with 95 % confidence, by batch means; None when analytic or too short.
 
-        `planner.workload.latency.batch_quantile_interval` says how.
+        `planner.workload.batch_quantile_interval` says how.
         """
         samples_s = self.samples_s.get(metric)
         return None if samples_s is None else batch_quantile_interval(samples_s, percentile)

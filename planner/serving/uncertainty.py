@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from planner.core import Metric
 from planner.engine import ReplicaConfig, StepTimer
-from planner.roofline import Family, Silicon, StepShape, step_operators
+from planner.roofline import CalibratedGpu, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Role
 
 NORMAL_95 = 1.645
@@ -26,20 +26,25 @@ NORMAL_95 = 1.645
 
 
 def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
-    """Relative standard deviation of a step's duration; 0 when uncalibrated.
+    """Relative standard deviation of a step's duration: sqrt(sum_f (t_f / T * spread_f)^2).
 
-    `shape` holds floats: one step.
+    Args:
+        replica: with its calibration.
+        shape: of one step (floats).
+
+    Returns:
+        Standard deviation of log(true / predicted) [-]; 0 when uncalibrated.
     """
     if replica.calibration is None:
         return 0.0
-    step = replica.timer.itemised(shape)
+    step = replica.timer.step_time(shape)
     stretch = replica.costs.prompt_stretch if float(shape.chunks) > 0.0 else replica.costs.stretch
     seconds: dict[str, float] = {}
-    for family, key in _fits(replica).items():
+    for family, key in _fit_of_family(replica).items():
         seconds[key] = seconds.get(key, 0.0) + step.family_s.get(family, 0.0) * stretch
     scale = max(step.total_s, sum(seconds.values()))
     kernels = replica.calibration.kernels
-    return math.sqrt(sum((value / scale * kernels[key].spread) ** 2 for key, value in seconds.items()))
+    return math.sqrt(sum((fit_s / scale * kernels[key].spread) ** 2 for key, fit_s in seconds.items()))
 
 
 def latency_intervals(
@@ -59,6 +64,9 @@ def latency_intervals(
         mean_output: tokens of its answer.
         running: sequences decoding on a replica, by pool.
         means_s: predicted means [s].
+
+    Returns:
+        (low, high) [s] by metric.
     """
     first, last = deployment.pools[0], deployment.pools[-1]
     if any(pool.config.calibration is None for pool in deployment.pools):
@@ -72,37 +80,45 @@ def latency_intervals(
     decodes = max(1.0, running[-1])
     ttft = step_spread(first.config, prompt)
     tpot = step_spread(last.config, StepShape(decodes, decodes * context))
-    share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], 1e-30))
-    spreads = {Metric.TTFT: ttft, Metric.TPOT: tpot, Metric.E2E: share * ttft + (1.0 - share) * tpot, Metric.ITL: tpot}
-    return {metric: interval(means_s[metric], spread) for metric, spread in spreads.items() if metric in means_s}
+    ttft_share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], 1e-30))
+    e2e = ttft_share * ttft + (1.0 - ttft_share) * tpot
+    spreads = {Metric.TTFT: ttft, Metric.TPOT: tpot, Metric.E2E: e2e, Metric.ITL: tpot}
+    return {metric: interval_90(means_s[metric], spread) for metric, spread in spreads.items() if metric in means_s}
 
 
-def interval(mean_s: float, spread: float) -> tuple[float, float]:
-    """The middle 90 % [s] of a log-normal distribution of this median [s] and standard deviation of the logarithm.
+def interval_90(median_s: float, spread: float) -> tuple[float, float]:
+    """The middle 90 % of a log-normal distribution: median * exp(-+ 1.645 sd).
 
-    >>> low, high = interval(21.0, 0.07)
+    Args:
+        median_s: of the distribution [s].
+        spread: standard deviation of its logarithm [-].
+
+    Returns:
+        (low, high) [s].
+
+    >>> low, high = interval_90(21.0, 0.07)
     >>> round(low, 1), round(high, 1)  # 21 * exp(-+ 1.645 * 0.07)
     (18.7, 23.6)
     """
     factor = math.exp(NORMAL_95 * spread)
-    return mean_s / factor, mean_s * factor
+    return median_s / factor, median_s * factor
 
 
-_KNOWN: WeakKeyDictionary[StepTimer, dict[Family, str]] = WeakKeyDictionary()
+_FITS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, str]] = WeakKeyDictionary()
 """Fits by family of the replicas seen so far: as long as their timers live."""
 
 
-def _fits(replica: ReplicaConfig) -> dict[Family, str]:
+def _fit_of_family(replica: ReplicaConfig) -> dict[OperatorFamily, str]:
     """The kernel fit that times most of each family; families that run at their roofline are left out."""
-    known = _KNOWN.get(replica.timer)
+    known = _FITS_OF_REPLICAS.get(replica.timer)
     if known is not None:
         return known
-    silicon = Silicon(replica.sku, replica.calibration)
+    gpu = CalibratedGpu(replica.sku, replica.calibration)
     operators = step_operators(replica.llm, replica.sku, replica.precision, replica.parallelism, replica.skew)
-    found: dict[Family, str] = {}
+    fits: dict[OperatorFamily, str] = {}
     for operator in operators:
-        key = silicon.first(*operator.fit_keys)
-        if key is not None and found.get(operator.family, "elementwise").startswith("elementwise"):
-            found[operator.family] = key
-    _KNOWN[replica.timer] = found
-    return found
+        key = gpu.first_key(*operator.fit_keys)
+        if key is not None and fits.get(operator.family, "elementwise").startswith("elementwise"):
+            fits[operator.family] = key
+    _FITS_OF_REPLICAS[replica.timer] = fits
+    return fits

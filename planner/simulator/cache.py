@@ -22,7 +22,7 @@ class Sequence:
             sequence that comes with its KV cache, the tokens in it.
         remaining: output tokens still to come, the one that ends the prompt included.
         ready: its KV cache comes with it (another pool processed the prompt, or it was swapped out).
-        kind: index of its class.
+        class_index: index of its class.
         prefix, whole_blocks: which shared prefix it begins with, and whole KV blocks of that.
         adapter: which it uses, -1: none.
         token_s: when the client had its latest token before it began to decode, NaN before the first.
@@ -40,7 +40,7 @@ class Sequence:
     tokens: float
     remaining: float
     ready: bool = False
-    kind: int = 0
+    class_index: int = 0
     prefix: int = -1
     whole_blocks: int = 0
     adapter: int = -1
@@ -54,14 +54,14 @@ class Sequence:
     place: int = -1
     admitted: bool = False
 
-    def again(self, tokens: float, remaining: float, token_s: float, ready: bool) -> Sequence:
+    def to_resubmit(self, tokens: float, remaining: float, token_s: float, ready: bool) -> Sequence:
         """The same request, to be admitted once more."""
         return Sequence(
             self.request,
             tokens,
             remaining,
             ready,
-            self.kind,
+            self.class_index,
             self.prefix,
             self.whole_blocks,
             self.adapter,
@@ -95,20 +95,20 @@ class SharedBlocks(Protocol):
 
     saved: int
 
-    def saving(self, sequence: Sequence) -> int:
-        """Blocks it would share with those that use them now."""
+    def blocks_saved(self, sequence: Sequence) -> int:
+        """Blocks that a sequence would share with those that use them now."""
 
     def take(self, sequence: Sequence) -> None:
-        """Admit it."""
+        """Admit a sequence."""
 
-    def processed(self, sequence: Sequence) -> None:
-        """Its prompt is done."""
+    def publish_prefix(self, sequence: Sequence) -> None:
+        """Share the prefix of a sequence whose prompt is done."""
 
     def free(self, sequence: Sequence) -> None:
-        """It gives its blocks back."""
+        """Release the blocks of a sequence."""
 
     def trim(self, room: int) -> None:
-        """Keep at most so many blocks that nobody uses."""
+        """Keep at most `room` blocks that nobody uses."""
 
 
 class ReservedCache:
@@ -118,13 +118,13 @@ class ReservedCache:
         self.limits, self.shared = limits, shared
         self.held = 0
 
-    def need(self, sequence: Sequence) -> int:
-        """Blocks that are not there yet and that it takes at admission."""
+    def blocks_needed(self, sequence: Sequence) -> int:
+        """Blocks that a sequence takes at admission and that are not there yet."""
         blocks = self._blocks(sequence)
-        return blocks if self.shared is None else blocks - self.shared.saving(sequence)
+        return blocks if self.shared is None else blocks - self.shared.blocks_saved(sequence)
 
     def take(self, sequence: Sequence) -> None:
-        """Admit it."""
+        """Admit a sequence."""
         sequence.blocks = self._blocks(sequence)
         self._add(sequence.blocks)
         if self.shared is not None:
@@ -134,20 +134,20 @@ class ReservedCache:
             self.shared.trim(self.limits.blocks - self.held)
 
     def resize(self, sequence: Sequence, blocks: int) -> None:
-        """It holds so many blocks from now on."""
+        """Let a sequence hold so many blocks from now on."""
         self._drop(sequence)
         sequence.blocks = blocks
         self._add(blocks)
 
-    def processed(self, sequence: Sequence) -> None:
-        """Its prompt is done: its prefix can be shared."""
+    def publish_prefix(self, sequence: Sequence) -> None:
+        """Share the prefix of a sequence whose prompt is done."""
         if self.shared is not None:
             before = self.shared.saved
-            self.shared.processed(sequence)
+            self.shared.publish_prefix(sequence)
             self.held -= self.shared.saved - before
 
     def free(self, sequence: Sequence) -> None:
-        """Give its blocks back."""
+        """Release the blocks of a sequence."""
         self._drop(sequence)
         if self.shared is not None:
             before = self.shared.saved
@@ -155,9 +155,9 @@ class ReservedCache:
             self.held -= self.shared.saved - before
 
     def join(self, sequence: Sequence) -> None:
-        """It decodes from tick `sequence.joined` on. Reservations do not change."""
+        """Note that a sequence decodes from tick `sequence.joined` on. Reservations do not change."""
 
-    def settle(self, tick: int) -> int:
+    def count_held(self, tick: int) -> int:
         """Make `held` what is held once `tick` decode steps are done. Reservations do not grow."""
         return self.held
 
@@ -199,13 +199,13 @@ class GrowingCache(ReservedCache):
         self.prompts = 0
 
     def join(self, sequence: Sequence) -> None:
-        """It decodes from tick `sequence.joined` on, and grows."""
+        """Note that a sequence decodes from tick `sequence.joined` on, and grows."""
         self.prompts -= sequence.blocks
         sequence.place = len(self.order)
         self.order.append(sequence)
         self.base[sequence.place] = sequence.tokens - self.tokens_per_step * sequence.joined
 
-    def settle(self, tick: int) -> int:
+    def count_held(self, tick: int) -> int:
         """Count the blocks of all."""
         self.held = self._held_at(tick)
         if self.shared is not None:
@@ -232,7 +232,7 @@ class GrowingCache(ReservedCache):
         self.held += blocks
 
     def _drop(self, sequence: Sequence) -> None:
-        """Blocks are free from the next `settle` on."""
+        """Blocks are free from the next `count_held` on."""
         if sequence.place < 0:
             self.prompts -= sequence.blocks
             return
@@ -265,7 +265,7 @@ class EvenlyGrowingCache(GrowingCache):
         self.growing = 0
 
     def join(self, sequence: Sequence) -> None:
-        """It decodes from tick `sequence.joined` on, and grows."""
+        """Note that a sequence decodes from tick `sequence.joined` on, and grows."""
         self.prompts -= sequence.blocks
         sequence.place = 0
         self._count(sequence, 1)
@@ -276,14 +276,14 @@ class EvenlyGrowingCache(GrowingCache):
             return most
         return super().steps_that_fit(tick, most)
 
-    def _count(self, sequence: Sequence, one: int) -> None:
+    def _count(self, sequence: Sequence, sign: int) -> None:
         quotient, phase = divmod(int(sequence.tokens) - sequence.joined, self.limits.block_tokens)
-        self.phases[phase] += one
-        self.quotients += one * quotient
-        self.growing += one
+        self.phases[phase] += sign
+        self.quotients += sign * quotient
+        self.growing += sign
 
     def _drop(self, sequence: Sequence) -> None:
-        """Blocks are free from the next `settle` on."""
+        """Blocks are free from the next `count_held` on."""
         if sequence.place < 0:
             self.prompts -= sequence.blocks
         else:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 from planner.engine import CONTEXTS, StepTimer
 
-RUN_GROWTH = 0.02
-"""Where durations are no line, a run ends when the mean context has grown by this share, plus `RUN_TOKENS`."""
-RUN_TOKENS = 8
+BENT_RUN_GROWTH = 0.02
+"""Where durations are no line, a run ends when the mean context has grown by this share, plus `LEAST_RUN_TOKENS`. A
+choice: accuracy against speed."""
+LEAST_RUN_TOKENS = 8
 """A run may also pass the end of a line by so many tokens of mean context: durations are a line so far to 1e-4."""
-KNOTS: list[float] = [*CONTEXTS.tolist(), 2.0 * CONTEXTS[-1], math.inf]
+CONTEXT_KNOTS: list[float] = [*CONTEXTS.tolist(), 2.0 * CONTEXTS[-1], math.inf]
 """Mean contexts between which step times of decodes are lines (`planner.engine.lookup.Surface`)."""
-STRAIGHT = 1e-12
-"""Relative deviation of the middle of a line from the mean of its ends: rounding."""
+LINE_TOLERANCE = 1e-12
+"""Relative deviation of the middle of a line from the mean of its ends that is rounding."""
 
 
 @dataclass(eq=False, slots=True)
-class Run:
+class DecodeRun:
     """Steps without prompts and with the same sequences; step k (from 0) takes `first_s + k * slope_s` seconds."""
 
     start_s: float
@@ -33,7 +34,7 @@ class Run:
     def steps_until(self, time_s: float, most: int) -> int:
         """The fewest steps (at least 1, at most `most`) that end at `time_s` or later.
 
-        >>> Run(start_s=0.0, first_s=1.0, slope_s=1.0).steps_until(3.5, most=9)  # steps end at 1, 3, 6, 10, ...
+        >>> DecodeRun(start_s=0.0, first_s=1.0, slope_s=1.0).steps_until(3.5, most=9)  # steps end at 1, 3, 6, 10, ...
         3
         """
         low, high = 1, most
@@ -43,7 +44,7 @@ class Run:
         return low
 
 
-class Clock:
+class StepClock:
     """`StepTimer` with runs of decode steps.
 
     Tabulated step times of decodes are a line in the context between two knots, and a run goes on to the next knot;
@@ -63,31 +64,31 @@ class Clock:
     def steps_in_line(self, decodes: int, context: float) -> int:
         """Steps a run may have from a total context [tokens] on, >= 1."""
         mean = context / decodes
-        cell = bisect_right(KNOTS, mean)
+        cell = bisect_right(CONTEXT_KNOTS, mean)
         if self._line(decodes, cell) is None:
-            tokens = RUN_GROWTH * mean + RUN_TOKENS
+            tokens = BENT_RUN_GROWTH * mean + LEAST_RUN_TOKENS
         else:
-            tokens = KNOTS[cell] - mean
-            if tokens < RUN_TOKENS:
-                tokens = RUN_TOKENS
+            tokens = CONTEXT_KNOTS[cell] - mean
+            if tokens < LEAST_RUN_TOKENS:
+                tokens = LEAST_RUN_TOKENS
             elif tokens > mean:
                 tokens = mean
         return int(tokens / self.tokens_per_step) or 1
 
-    def run(self, now_s: float, decodes: int, context: float, steps: int, extra_s: float = 0.0) -> Run:
+    def run(self, now_s: float, decodes: int, context: float, steps: int, extra_s: float = 0.0) -> DecodeRun:
         """At least 1 and at most `steps_in_line` steps of `decodes` sequences from a total context [tokens] on.
 
         Each takes `extra_s` longer than the timer says.
         """
-        cell = bisect_right(KNOTS, context / decodes)
+        cell = bisect_right(CONTEXT_KNOTS, context / decodes)
         line = self._line(decodes, cell)
         if line is not None:
             at_knot_s, per_token_s = line
-            first_s = at_knot_s + per_token_s * (context - decodes * KNOTS[cell - 1])
-            return Run(now_s, first_s + extra_s, per_token_s * decodes * self.tokens_per_step)
+            first_s = at_knot_s + per_token_s * (context - decodes * CONTEXT_KNOTS[cell - 1])
+            return DecodeRun(now_s, first_s + extra_s, per_token_s * decodes * self.tokens_per_step)
         first_s = self.timer.decode_s(decodes, context)
         last_s = self.timer.decode_s(decodes, context + steps * decodes * self.tokens_per_step)
-        return Run(now_s, first_s + extra_s, (last_s - first_s) / steps)
+        return DecodeRun(now_s, first_s + extra_s, (last_s - first_s) / steps)
 
     def _line(self, decodes: int, cell: int) -> tuple[float, float] | None:
         """Duration [s] at the knot before a cell and its growth [s per token of total context], None where it bends."""
@@ -97,12 +98,12 @@ class Clock:
         return self.lines[key]
 
     def _measured(self, decodes: int, cell: int) -> tuple[float, float] | None:
-        low, high = KNOTS[cell - 1], KNOTS[cell]
+        low, high = CONTEXT_KNOTS[cell - 1], CONTEXT_KNOTS[cell]
         if high == math.inf:
             return None
         low_s, middle_s, high_s = (
             self.timer.decode_s(decodes, decodes * mean) for mean in (low, (low + high) / 2.0, high)
         )
-        if abs(low_s + high_s - 2.0 * middle_s) > STRAIGHT * middle_s:
+        if abs(low_s + high_s - 2.0 * middle_s) > LINE_TOLERANCE * middle_s:
             return None
         return low_s, (high_s - low_s) / (decodes * (high - low))

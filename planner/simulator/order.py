@@ -27,25 +27,25 @@ class Queue(Protocol):
     """Sequences that wait for admission."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of waiting sequences."""
 
     def __iter__(self) -> Iterator[Sequence]:
         """In order of admission, as if each were admitted in turn."""
 
     def first(self) -> Sequence:
-        """Who is admitted next."""
+        """The sequence that is admitted next."""
 
     def push(self, sequence: Sequence) -> None:
-        """A newcomer."""
+        """Add a newcomer."""
 
     def put_back(self, sequence: Sequence) -> None:
-        """One that was preempted."""
+        """Add one that was preempted, where it stood."""
 
     def admit(self, sequence: Sequence) -> None:
-        """It leaves the queue."""
+        """Take an admitted sequence out."""
 
-    def made(self, kind: int, tokens: float) -> None:
-        """Sequences of a class have gained output tokens."""
+    def count_tokens(self, class_index: int, tokens: float) -> None:
+        """Note that sequences of a class have gained output tokens."""
 
     def steps_before_change(self, running: Sized[int], tokens_per_step: float) -> float:
         """Decode steps during which `first` stays; `running` sequences of each class decode."""
@@ -63,28 +63,28 @@ class ArrivalQueue(deque[Sequence]):
         return self[0]
 
     def push(self, sequence: Sequence) -> None:
-        """To the end."""
+        """Add it at the end."""
         sequence.number = self.came
         self.came += 1
         self.append(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Before all that came later."""
+        """Insert it before all that came later."""
         later = next((i for i, other in enumerate(self) if other.number > sequence.number), len(self))
         self.insert(later, sequence)
 
     def admit(self, sequence: Sequence) -> None:
-        """Mostly the first."""
+        """Take it out; it is mostly the first."""
         if self[0] is sequence:
             self.popleft()
         else:
             self.remove(sequence)
 
-    def made(self, kind: int, tokens: float) -> None:
-        """Of no account."""
+    def count_tokens(self, class_index: int, tokens: float) -> None:
+        """Changes nothing in this order."""
 
     def steps_before_change(self, running: Sized[int], tokens_per_step: float) -> float:
-        """For ever."""
+        """Infinite: the order does not depend on what is served."""
         return math.inf
 
 
@@ -96,7 +96,7 @@ class SortedQueue:
         self.items: list[tuple[float, int, Sequence]] = []
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of waiting sequences."""
         return len(self.items)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -108,24 +108,24 @@ class SortedQueue:
         return self.items[0][2]
 
     def push(self, sequence: Sequence) -> None:
-        """After those of the same value."""
+        """Add it after those of the same value."""
         sequence.number = self.came
         self.came += 1
         self.put_back(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Among those of the same value as it came."""
+        """Insert it among those of the same value by its order of coming."""
         insort(self.items, (self.value(sequence), sequence.number, sequence))
 
     def admit(self, sequence: Sequence) -> None:
-        """Found by value and number."""
+        """Take it out, found by value and number."""
         del self.items[bisect_left(self.items, (self.value(sequence), sequence.number))]
 
-    def made(self, kind: int, tokens: float) -> None:
-        """Of no account."""
+    def count_tokens(self, class_index: int, tokens: float) -> None:
+        """Changes nothing in this order."""
 
     def steps_before_change(self, running: Sized[int], tokens_per_step: float) -> float:
-        """For ever."""
+        """Infinite: the order does not depend on what is served."""
         return math.inf
 
 
@@ -145,69 +145,71 @@ class FairQueue:
         self.last, self.came, self.size = -1, 0, 0
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of waiting sequences."""
         return self.size
 
     def __iter__(self) -> Iterator[Sequence]:
         """Each admission charged as it would be."""
         counter, rest = list(self.counter), [deque(queue) for queue in self.queues]
         while any(rest):
-            kind = self._least(counter, rest)
-            sequence = rest[kind].popleft()
+            class_index = self._least(counter, rest)
+            sequence = rest[class_index].popleft()
             yield sequence
-            counter[kind] += self._price(sequence)
+            counter[class_index] += self._price(sequence)
 
     def first(self) -> Sequence:
         """The first of the class that has had least."""
         return self.queues[self._least(self.counter, self.queues)].first()
 
     def push(self, sequence: Sequence) -> None:
-        """The class is lifted if it had nobody waiting."""
-        kind = sequence.kind
-        if not self.queues[kind]:
+        """Add it; the counter of its class is lifted if nobody of it waited."""
+        class_index = sequence.class_index
+        if not self.queues[class_index]:
             waiting = [self.counter[k] for k, queue in enumerate(self.queues) if queue]
             least = min(waiting) if waiting else self.counter[self.last] if self.last >= 0 else 0.0
-            self.counter[kind] = max(self.counter[kind], least)
-        self.queues[kind].push(sequence)
+            self.counter[class_index] = max(self.counter[class_index], least)
+        self.queues[class_index].push(sequence)
         sequence.number = self.came
         self.came += 1
         self.size += 1
 
     def put_back(self, sequence: Sequence) -> None:
-        """Among those of its class as it came."""
-        self.queues[sequence.kind].put_back(sequence)
+        """Insert it among those of its class by its order of coming."""
+        self.queues[sequence.class_index].put_back(sequence)
         self.size += 1
 
     def admit(self, sequence: Sequence) -> None:
-        """Its class is charged for its prompt."""
-        kind = sequence.kind
-        self.queues[kind].admit(sequence)
-        self.counter[kind] += self._price(sequence)
-        self.last = kind
+        """Take it out and charge its class for the prompt."""
+        class_index = sequence.class_index
+        self.queues[class_index].admit(sequence)
+        self.counter[class_index] += self._price(sequence)
+        self.last = class_index
         self.size -= 1
 
-    def made(self, kind: int, tokens: float) -> None:
-        """The class is charged."""
-        self.counter[kind] += tokens / self.weights[kind]
+    def count_tokens(self, class_index: int, tokens: float) -> None:
+        """Charge the class for tokens made."""
+        self.counter[class_index] += tokens / self.weights[class_index]
 
     def steps_before_change(self, running: Sized[int], tokens_per_step: float) -> float:
         """Until the counter of the first's class meets that of another that waits (a step short of it)."""
         rates = [count * tokens_per_step / weight for count, weight in zip(running, self.weights, strict=True)]
-        mine, steps = self.first().kind, math.inf
-        for kind, queue in enumerate(self.queues):
-            if queue and rates[mine] > rates[kind]:
-                steps = min(steps, (self.counter[kind] - self.counter[mine]) / (rates[mine] - rates[kind]) - 1.0)
+        mine, steps = self.first().class_index, math.inf
+        for class_index, queue in enumerate(self.queues):
+            if queue and rates[mine] > rates[class_index]:
+                steps = min(
+                    steps, (self.counter[class_index] - self.counter[mine]) / (rates[mine] - rates[class_index]) - 1.0
+                )
         return max(steps, 1.0)
 
     def _price(self, sequence: Sequence) -> float:
         """A prompt counts once: whoever was preempted has paid."""
-        return 0.0 if sequence.admitted else sequence.tokens / self.weights[sequence.kind]
+        return 0.0 if sequence.admitted else sequence.tokens / self.weights[sequence.class_index]
 
     @staticmethod
     def _least(counter: list[float], waiting: Sized[deque[Sequence]]) -> int:
         """The class that waits and has had least; of equals the one whose first came first."""
-        kinds = (kind for kind, items in enumerate(waiting) if items)
-        return min(kinds, key=lambda kind: (counter[kind], waiting[kind][0].number))
+        kinds = (class_index for class_index, items in enumerate(waiting) if items)
+        return min(kinds, key=lambda class_index: (counter[class_index], waiting[class_index][0].number))
 
 
 def queue_of(order: Order, priorities: Sized[int], weights: Sized[float]) -> Queue:
@@ -218,6 +220,6 @@ def queue_of(order: Order, priorities: Sized[int], weights: Sized[float]) -> Que
         case Order.SHORTEST_FIRST:
             return SortedQueue(lambda sequence: sequence.tokens + sequence.remaining)
         case Order.PRIORITY:
-            return SortedQueue(lambda sequence: priorities[sequence.kind])
+            return SortedQueue(lambda sequence: priorities[sequence.class_index])
         case Order.FAIR_SHARE:
             return FairQueue(weights)

@@ -1,4 +1,4 @@
-"""From what happened in a run to a `Performance`."""
+"""From what happened in a run to a `Performance`: latencies of the measured requests, figures of the pools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.core import Metric
+from planner.core import FloatArray, IntArray, Metric
 from planner.engine import Batching, KvAllocation, StepTimer
 from planner.roofline import Bound, StepShape
 from planner.serving import (
@@ -20,17 +20,17 @@ from planner.serving import (
     Role,
     latency_intervals,
 )
-from planner.simulator.pools import Played, Served
-from planner.simulator.traffic import FloatArray, IntArray, Offered
+from planner.simulator.events import PoolRecord, RunRecord
+from planner.simulator.traffic import DrawnTraffic
 from planner.workload import ClosedLoop, LatencyDistribution, RequestClass, Slo, Workload
 
 TIMED_AT_ONCE = 8192
-"""Runs of steps whose operators are timed in one call: keeps memory small."""
+"""Runs of steps whose operators are timed in one call: keeps memory small. A choice."""
 BLOCKED_SHARE = 0.01
-"""A cap is a pool's limit when it held back a waiting request for more than this share of the busy time."""
+"""A cap is a pool's limit when it held back a waiting request for more than this share of the busy time. A choice."""
 BUSY_SHARE = 0.99
-"""An overloaded pool idles less than 1 - this."""
-CROSSED_SHARE = 0.5
+"""An overloaded pool idles less than 1 - this. A choice: affects `stable` only."""
+LINK_BLOCKING_SHARE = 0.5
 """Links may be overloaded from this share on: transfers that wait for either of two links block those behind them, down
 to 2 - sqrt(2) = 0.586 of the capacity with many links (Karol, Hluchyj, Morgan, IEEE Trans. Commun. 35(12), 1987)."""
 GROWTH_RATIO = 1.2
@@ -38,48 +38,48 @@ GROWTH_RATIO = 1.2
 LAG_SHARE = 0.03
 """An overloaded pool falls behind the clock by more than this share of the time that has passed (load above 1.03)."""
 SETTLED_LIFETIMES = 10.0
-"""A run shorter than this many mean E2E still shows its start; its result says so."""
+"""A run shorter than this many mean E2E still shows its start; its result says so. A choice."""
 
 
 def open_performance(
-    deployment: Deployment, workload: Workload, measured: slice, offered: Offered, played: Played
+    deployment: Deployment, workload: Workload, measured: slice, traffic: DrawnTraffic, record: RunRecord
 ) -> Performance:
     """Of the measured requests of an open run."""
     chosen = np.arange(measured.start, measured.stop)
-    window_s = _window_s(played.sent_s[measured], played.end_s[measured])
-    found = _performance(deployment, workload.classes, chosen, window_s, workload.rate_per_s, offered, played)
-    crossed = found.link_utilisation >= CROSSED_SHARE
+    window_s = _window_s(record.sent_s[measured], record.end_s[measured])
+    performance = _performance(deployment, workload.classes, chosen, window_s, workload.rate_per_s, traffic, record)
+    crossed = performance.link_utilisation >= LINK_BLOCKING_SHARE
     behind = [
-        _falls_behind(one, crossed or pool.utilisation >= BUSY_SHARE, measured)
-        for one, pool in zip(played.pools, found.pools, strict=True)
+        _falls_behind(pool_record, crossed or pool.utilisation >= BUSY_SHARE, measured)
+        for pool_record, pool in zip(record.pools, performance.pools, strict=True)
     ]
     if crossed:
-        sent = chosen[~np.isnan(played.transfer_s[measured])]
-        behind.append(_grows(played.sent_s[sent], played.transfer_s[sent]))
-    notes = () if any(behind) else _too_short(window_s, found.e2e.mean_s, measured.stop)
-    return replace(found, stable=not any(behind), assumptions=found.assumptions + notes)
+        sent = chosen[~np.isnan(record.transfer_s[measured])]
+        behind.append(_grows(record.sent_s[sent], record.transfer_s[sent]))
+    notes = () if any(behind) else _too_short(window_s, performance.e2e.mean_s, measured.stop)
+    return replace(performance, stable=not any(behind), assumptions=performance.assumptions + notes)
 
 
 def closed_performance(
-    deployment: Deployment, workload: Workload, loop: ClosedLoop, offered: Offered, played: Played
+    deployment: Deployment, workload: Workload, loop: ClosedLoop, traffic: DrawnTraffic, record: RunRecord
 ) -> Performance:
     """Of all requests of a closed loop, with its steady part.
 
     That begins when every user has had its first answer and as many answers as there are users have come, and ends
     when all but the last of each user have been sent. In between the rate is sends per second.
     """
-    count, users = offered.inputs.size, min(loop.concurrency, offered.inputs.size)
-    makespan_s = float(played.end_s.max())
+    count, users = traffic.inputs.size, min(loop.concurrency, traffic.inputs.size)
+    makespan_s = float(record.end_s.max())
     everyone, all_of_it = np.arange(count), (0.0, makespan_s)
-    whole = _performance(deployment, workload.classes, everyone, all_of_it, count / makespan_s, offered, played)
-    later_s = played.sent_s[users:]
-    answered = users + int(np.searchsorted(later_s, played.end_s[:users].max()))
+    whole = _performance(deployment, workload.classes, everyone, all_of_it, count / makespan_s, traffic, record)
+    later_s = record.sent_s[users:]
+    answered = users + int(np.searchsorted(later_s, record.end_s[:users].max()))
     begin, stop = max(answered, 2 * users), count - users
-    if begin >= stop or played.sent_s[begin] == played.sent_s[stop]:
+    if begin >= stop or record.sent_s[begin] == record.sent_s[stop]:
         return whole
-    window_s = (float(played.sent_s[begin]), float(played.sent_s[stop]))
+    window_s = (float(record.sent_s[begin]), float(record.sent_s[stop]))
     rate = (stop - begin) / (window_s[1] - window_s[0])
-    steady = _performance(deployment, workload.classes, np.arange(begin, stop), window_s, rate, offered, played)
+    steady = _performance(deployment, workload.classes, np.arange(begin, stop), window_s, rate, traffic, record)
     return replace(whole, steady=steady)
 
 
@@ -89,17 +89,17 @@ def _performance(
     chosen: IntArray,
     window_s: tuple[float, float],
     rate_per_s: float,
-    offered: Offered,
-    played: Played,
+    traffic: DrawnTraffic,
+    record: RunRecord,
 ) -> Performance:
     """Latencies of the chosen requests; pool figures and tokens over a window [s]."""
-    samples = _samples_s(offered, played, chosen)
+    samples = _samples_s(traffic, record, chosen)
     distributions = {metric: LatencyDistribution.from_samples(values) for metric, values in samples.items()}
-    ended = (played.end_s > window_s[0]) & (played.end_s <= window_s[1])
-    sent_s = played.transfer_s[chosen]
+    ended = (record.end_s > window_s[0]) & (record.end_s <= window_s[1])
+    sent_s = record.transfer_s[chosen]
     sent_s = sent_s[~np.isnan(sent_s)]
-    pools = tuple(_pool_performance(one, offered, chosen, window_s) for one in played.pools)
-    lengths = float(offered.inputs[chosen].mean()), float(offered.outputs[chosen].mean())
+    pools = tuple(_pool_performance(pool, traffic, chosen, window_s) for pool in record.pools)
+    lengths = float(traffic.inputs[chosen].mean()), float(traffic.outputs[chosen].mean())
     means = {metric: distribution.mean_s for metric, distribution in distributions.items()}
     return Performance(
         method=Method.SIMULATED,
@@ -108,24 +108,24 @@ def _performance(
         ttft=distributions[Metric.TTFT],
         tpot=distributions[Metric.TPOT],
         e2e=distributions[Metric.E2E],
-        itl=_token_gaps(played.pools[-1].gaps, window_s) or distributions[Metric.TPOT],
+        itl=_token_gaps(record.pools[-1].gaps, window_s) or distributions[Metric.TPOT],
         pools=pools,
         kv_transfer_s=float(sent_s.mean()) if sent_s.size else 0.0,
         requests=chosen.size,
         assumptions=_assumptions(deployment),
         samples_s=samples,
-        output_tokens_per_s=float(offered.outputs[ended].sum()) / (window_s[1] - window_s[0]),
+        output_tokens_per_s=float(traffic.outputs[ended].sum()) / (window_s[1] - window_s[0]),
         interval=latency_intervals(deployment, *lengths, [pool.mean_running for pool in pools], means),
-        classes=_class_performances(classes, offered.kind[chosen], rate_per_s, samples),
-        link_utilisation=_link_utilisation(deployment, played.sends, window_s),
+        classes=_class_performances(classes, traffic.class_index[chosen], rate_per_s, samples),
+        link_utilisation=_link_utilisation(deployment, record.sends, window_s),
     )
 
 
-def _samples_s(offered: Offered, played: Played, chosen: IntArray) -> dict[Metric, FloatArray]:
+def _samples_s(traffic: DrawnTraffic, record: RunRecord, chosen: IntArray) -> dict[Metric, FloatArray]:
     """TTFT, TPOT and E2E [s] of the chosen requests, each shape (chosen,), in order of sending."""
-    ttft = (played.first_s - played.sent_s)[chosen]
-    e2e = (played.end_s - played.sent_s)[chosen]
-    gaps = np.maximum(offered.outputs[chosen] - 1, 1)
+    ttft = (record.first_s - record.sent_s)[chosen]
+    e2e = (record.end_s - record.sent_s)[chosen]
+    gaps = np.maximum(traffic.outputs[chosen] - 1, 1)
     return {Metric.TTFT: ttft, Metric.TPOT: (e2e - ttft) / gaps, Metric.E2E: e2e}
 
 
@@ -137,27 +137,27 @@ def _token_gaps(gaps: FloatArray, window_s: tuple[float, float]) -> LatencyDistr
 
 
 def _class_performances(
-    classes: tuple[RequestClass, ...], kind: IntArray, rate_per_s: float, samples: dict[Metric, FloatArray]
+    classes: tuple[RequestClass, ...], class_index: IntArray, rate_per_s: float, samples: dict[Metric, FloatArray]
 ) -> tuple[ClassPerformance, ...]:
-    """One entry for each of several classes of which a request was measured; `kind` has shape (chosen,)."""
-    found = []
-    for index, one in enumerate(classes if len(classes) > 1 else ()):
-        mine = kind == index
+    """One entry for each of several classes of which a request was measured; `class_index` has shape (chosen,)."""
+    performances = []
+    for index, requests in enumerate(classes if len(classes) > 1 else ()):
+        mine = class_index == index
         if not mine.any():
             continue
         own = {metric: values[mine] for metric, values in samples.items()}
         distributions = {metric: LatencyDistribution.from_samples(values) for metric, values in own.items()}
-        found.append(
+        performances.append(
             ClassPerformance(
-                name=one.name,
+                name=requests.name,
                 rate_per_s=rate_per_s * float(mine.mean()),
                 ttft=distributions[Metric.TTFT],
                 tpot=distributions[Metric.TPOT],
                 e2e=distributions[Metric.E2E],
-                attainment=None if one.slo is None else _attainment(one.slo, own),
+                attainment=None if requests.slo is None else _attainment(requests.slo, own),
             )
         )
-    return tuple(found)
+    return tuple(performances)
 
 
 def _attainment(slo: Slo, samples: dict[Metric, FloatArray]) -> float:
@@ -200,41 +200,38 @@ def _too_short(window_s: tuple[float, float], mean_e2e_s: float, requests: int) 
     )
 
 
-# ------------------------------------------------------------------------------------------------ one pool
-
-
 def _pool_performance(
-    served: Served, offered: Offered, chosen: IntArray, window_s: tuple[float, float]
+    pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray, window_s: tuple[float, float]
 ) -> PoolPerformance:
     """Time averages per replica over a window [s], and prompt tokens of the chosen requests found in its cache."""
-    (start_s, end_s, steps, held, running), shapes = served.runs.T[:5], served.runs.T[5:]
+    (start_s, end_s, steps, held, running), shapes = pool_record.runs.T[:5], pool_record.runs.T[5:]
     inside_s = np.maximum(0.0, np.minimum(end_s, window_s[1]) - np.maximum(start_s, window_s[0]))
     steps_inside = steps * inside_s / (end_s - start_s)
     busy_s = float(inside_s.sum())
-    replica_s = (window_s[1] - window_s[0]) * served.pool.replicas
-    bound = _bound(served.pool.config.timer, steps_inside, shapes)
+    replica_s = (window_s[1] - window_s[0]) * pool_record.pool.replicas
+    bound = _bound(pool_record.pool.config.timer, steps_inside, shapes)
     return PoolPerformance(
-        role=served.pool.role,
+        role=pool_record.pool.role,
         utilisation=min(1.0, busy_s / replica_s),
-        limit=_limit(served, float((end_s - start_s).sum()), bound),
+        limit=_limit(pool_record, float((end_s - start_s).sum()), bound),
         bound=bound,
         mean_running=float(inside_s @ running) / replica_s,
         mean_step_s=busy_s / float(steps_inside.sum()) if busy_s else 0.0,
-        kv_occupancy=float(inside_s @ held) / replica_s / served.kv_blocks,
-        prefix_hits=_prefix_hits(served, offered, chosen),
-        kv_waste=_kv_waste(served, inside_s),
-        preempted=served.preempted / max(1, served.request.size),
+        kv_occupancy=float(inside_s @ held) / replica_s / pool_record.kv_blocks,
+        prefix_hits=_prefix_hits(pool_record, traffic, chosen),
+        kv_waste=_kv_waste(pool_record, inside_s),
+        preempted=pool_record.preempted / max(1, pool_record.request.size),
     )
 
 
-def _prefix_hits(served: Served, offered: Offered, chosen: IntArray) -> float:
+def _prefix_hits(pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray) -> float:
     """Share of the prompt tokens of the chosen requests that was found in the prefix cache."""
-    hits = np.zeros(offered.inputs.size)
-    hits[served.request] = served.hits
-    return float(hits[chosen].sum() / offered.inputs[chosen].sum())
+    hits = np.zeros(traffic.inputs.size)
+    hits[pool_record.request] = pool_record.hits
+    return float(hits[chosen].sum() / traffic.inputs[chosen].sum())
 
 
-def _kv_waste(served: Served, inside_s: FloatArray) -> float:
+def _kv_waste(pool_record: PoolRecord, inside_s: FloatArray) -> float:
     """Share of the memory of the blocks that sequences hold in which none of their tokens is stored, over time.
 
     Only of steps in which every sequence is at work: the tokens of a paused one, or of a static batch whose prompts are
@@ -242,16 +239,16 @@ def _kv_waste(served: Served, inside_s: FloatArray) -> float:
     waste (padding of prompts is not told apart from tokens). 0 in a prefill pool, where nothing is set aside but the
     ends of last blocks. `inside_s` has shape (runs,) [s].
     """
-    if served.pool.role is Role.PREFILL:
+    if pool_record.pool.role is Role.PREFILL:
         return 0.0
-    config, schedule = served.pool.config, served.pool.config.schedule
-    steps, held, running, decodes, context, _, _, cached, prompts = served.runs.T[2:]
+    config, schedule = pool_record.pool.config, pool_record.pool.config.schedule
+    steps, held, running, decodes, context, _, _, cached, prompts = pool_record.runs.T[2:]
     if not schedule.reserve_outputs and schedule.kv is KvAllocation.PAGED:
         speed = config.speculation.tokens_per_step if config.speculation else 1.0
         context = context - decodes * speed * (steps - 1.0) / 2.0  # blocks held are those of the first step of a run
     known = (running <= decodes) & ((decodes > 0) | (schedule.batching is not Batching.STATIC))
     stored = context * running / np.maximum(decodes, 1.0) + cached
-    room = (held - served.sequence_blocks * (running + prompts)) * config.engine.kv_block_tokens
+    room = (held - pool_record.sequence_blocks * (running + prompts)) * config.engine.kv_block_tokens
     known_s = np.where(known, inside_s, 0.0)
     set_aside = float(known_s @ room)
     return max(0.0, 1.0 - float(known_s @ np.minimum(stored, room)) / set_aside) if set_aside > 0.0 else 0.0
@@ -263,7 +260,7 @@ def _bound(timer: StepTimer, steps: FloatArray, shapes: FloatArray) -> Bound:
     `steps` has shape (runs,), `shapes` has shape (fields of `StepShape`, runs).
     """
     if not steps.any():
-        return timer.itemised(StepShape(1.0, 1.0)).bound
+        return timer.step_time(StepShape(1.0, 1.0)).bound
     seconds = np.zeros(len(Bound))
     for first in range(0, steps.size, TIMED_AT_ONCE):
         block = slice(first, first + TIMED_AT_ONCE)
@@ -271,19 +268,19 @@ def _bound(timer: StepTimer, steps: FloatArray, shapes: FloatArray) -> Bound:
     return list(Bound)[int(seconds.argmax())]
 
 
-def _limit(served: Served, busy_s: float, bound: Bound) -> PoolLimit:
+def _limit(pool_record: PoolRecord, busy_s: float, bound: Bound) -> PoolLimit:
     """The cap that held requests back for more than 1 % of the busy time, else the bound."""
-    cap = max(served.blocked_s, key=served.blocked_s.__getitem__)
-    if served.blocked_s[cap] > BLOCKED_SHARE * busy_s:
+    cap = max(pool_record.blocked_s, key=pool_record.blocked_s.__getitem__)
+    if pool_record.blocked_s[cap] > BLOCKED_SHARE * busy_s:
         return cap
     return PoolLimit(bound.value)
 
 
-def _falls_behind(served: Served, busy: bool, measured: slice) -> bool:
+def _falls_behind(pool_record: PoolRecord, busy: bool, measured: slice) -> bool:
     """Whether waits for admission grew through the measured requests as only overload makes them grow."""
-    inside = (served.request >= measured.start) & (served.request < measured.stop)
-    arrival_s = served.arrival_s[inside]
-    return busy and _grows(arrival_s, served.admit_s[inside] - arrival_s)
+    inside = (pool_record.request >= measured.start) & (pool_record.request < measured.stop)
+    arrival_s = pool_record.arrival_s[inside]
+    return busy and _grows(arrival_s, pool_record.admit_s[inside] - arrival_s)
 
 
 def _grows(arrival_s: FloatArray, wait_s: FloatArray) -> bool:

@@ -12,7 +12,7 @@ from planner.simulator.cache import CacheLimits
 
 @dataclass(frozen=True)
 class ClassRules:
-    """How one request class is treated: see `planner.workload.workload.RequestClass`."""
+    """How one request class is treated: see `planner.workload.RequestClass`."""
 
     priority: int = 0
     weight: float = 1.0
@@ -27,11 +27,11 @@ class Rules:
         schedule: the engine's policy.
         max_running: most sequences at once.
         max_batched_tokens: most tokens of a step.
-        tokens_per_decode: tokens of the budget that a decoding sequence takes (its drafts included).
+        tokens_per_decode: tokens of the chunk budget that a decoding sequence takes (its drafts included).
         tokens_per_step: tokens a decoding sequence gains in a step, on average.
         lag_steps: steps between the boundary at which a request is looked at and its being queued.
         memory: the KV cache.
-        classes: by `Ledger.kind`.
+        classes: by `Ledger.class_index`.
         block_copy_s: time to copy one KV block to or from host memory [s].
         longest_tokens: most tokens of a sequence, its whole room when memory is contiguous; 0: any.
         mask_s: host time per decoding sequence and step [s].

@@ -10,25 +10,21 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.core import InputError
-from planner.engine import LoraAdapters, popularity
+from planner.core import FloatArray, InputError, IntArray
+from planner.engine import LoraAdapters, adapter_popularity
 from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Offered:
+class DrawnTraffic:
     """Requests in the order in which clients send them, each array of shape (n,).
 
     Attributes:
         sent_s: when they are sent [s]; of a closed loop only those that start it, shape (users,).
         inputs: input tokens.
         outputs: output tokens.
-        kind: index of each request's class in the workload.
+        class_index: index of each request's class in the workload.
         prefix: which shared prefix its prompt begins with, -1: none; no two classes share one.
         prefix_tokens: how many tokens of the prompt that is.
         adapter: which adapter it uses, -1: none.
@@ -37,7 +33,7 @@ class Offered:
     sent_s: FloatArray
     inputs: IntArray
     outputs: IntArray
-    kind: IntArray
+    class_index: IntArray
     prefix: IntArray
     prefix_tokens: IntArray
     adapter: IntArray
@@ -58,7 +54,7 @@ def draw(
     *,
     initial: int = 0,
     adapters: LoraAdapters | None = None,
-) -> Offered:
+) -> DrawnTraffic:
     """`count` requests of an open workload after `initial` ones at time 0; a closed loop has a count of its own.
 
     A recording gives its first `count` requests. `lengths`, in order of sending, replaces drawn and recorded ones.
@@ -70,15 +66,15 @@ def draw(
     of_arrivals, of_lengths, of_classes, of_prefixes, of_adapters = (int(word) for word in words)
     sent_s = _sent_s(workload, count, of_arrivals, initial)
     total = workload.arrivals.total_requests if isinstance(workload.arrivals, ClosedLoop) else sent_s.size + initial
-    kind = _kinds(workload.classes, total, of_classes)
-    inputs, outputs = _lengths(workload, kind, of_lengths, sent_s.size)
+    class_index = _class_indices(workload.classes, total, of_classes)
+    inputs, outputs = _lengths(workload, class_index, of_lengths, sent_s.size)
     if lengths is not None:
-        inputs, outputs = (np.roll(one, -initial) for one in _given(lengths, total))
-    prefix, prefix_tokens = _prefixes(workload.classes, kind, inputs, of_prefixes)
+        inputs, outputs = (np.roll(tokens, -initial) for tokens in _given(lengths, total))
+    prefix, prefix_tokens = _prefixes(workload.classes, class_index, inputs, of_prefixes)
     adapter = _adapters(adapters, total, of_adapters)
     # Drawn last, sent first: the requests after the initial ones are the same, however many of those there are.
-    brought = (np.roll(one, initial) for one in (inputs, outputs, kind, prefix, prefix_tokens, adapter))
-    return Offered(np.concatenate([np.zeros(initial), sent_s]), *brought)
+    brought = (np.roll(column, initial) for column in (inputs, outputs, class_index, prefix, prefix_tokens, adapter))
+    return DrawnTraffic(np.concatenate([np.zeros(initial), sent_s]), *brought)
 
 
 def _sent_s(workload: Workload, count: int, seed: int, initial: int) -> FloatArray:
@@ -97,20 +93,20 @@ def _sent_s(workload: Workload, count: int, seed: int, initial: int) -> FloatArr
     return arrivals.sample_times_s(count, seed)
 
 
-def _kinds(classes: tuple[RequestClass, ...], count: int, seed: int) -> IntArray:
+def _class_indices(classes: tuple[RequestClass, ...], count: int, seed: int) -> IntArray:
     """Class of each request by share, shape (count,)."""
     if len(classes) == 1:
         return np.zeros(count, dtype=np.int64)
-    shares = np.array([one.share for one in classes])
+    shares = np.array([item.share for item in classes])
     return np.random.default_rng(seed).choice(len(classes), size=count, p=shares / shares.sum())
 
 
-def _lengths(workload: Workload, kind: IntArray, seed: int, recorded: int) -> tuple[IntArray, IntArray]:
-    """Tokens of each request from the distribution of its class; of the first `recorded` as they came, where arrivals are."""
-    inputs, outputs = np.empty_like(kind), np.empty_like(kind)
-    for index, one in enumerate(workload.classes):
-        mine = kind == index
-        inputs[mine], outputs[mine] = one.lengths.sample(int(mine.sum()), seed + index)
+def _lengths(workload: Workload, class_index: IntArray, seed: int, recorded: int) -> tuple[IntArray, IntArray]:
+    """Tokens of each request, from the distribution of its class; the first `recorded` of a recording as they came."""
+    inputs, outputs = np.empty_like(class_index), np.empty_like(class_index)
+    for index, requests in enumerate(workload.classes):
+        mine = class_index == index
+        inputs[mine], outputs[mine] = requests.lengths.sample(int(mine.sum()), seed + index)
     if isinstance(workload.arrivals, RecordedArrivals):
         inputs[:recorded] = workload.arrivals.input_tokens[:recorded]
         outputs[:recorded] = workload.arrivals.output_tokens[:recorded]
@@ -118,19 +114,21 @@ def _lengths(workload: Workload, kind: IntArray, seed: int, recorded: int) -> tu
 
 
 def _prefixes(
-    classes: tuple[RequestClass, ...], kind: IntArray, inputs: IntArray, seed: int
+    classes: tuple[RequestClass, ...], class_index: IntArray, inputs: IntArray, seed: int
 ) -> tuple[IntArray, IntArray]:
     """Shared prefix of each request and its tokens, each shape (n,); numbers go on from one class to the next."""
-    prefix, tokens = np.full_like(kind, -1), np.zeros_like(kind)
+    prefix, tokens = np.full_like(class_index, -1), np.zeros_like(class_index)
     first = 0
-    for index, one in enumerate(classes):
-        if one.prefixes is None:
+    for index, requests in enumerate(classes):
+        if requests.prefixes is None:
             continue
-        mine = np.flatnonzero(kind == index)
+        mine = np.flatnonzero(class_index == index)
         generator = np.random.default_rng(seed + index)
-        prefix[mine] = first + generator.choice(one.prefixes.groups, size=mine.size, p=one.prefixes.popularity)
-        tokens[mine] = np.minimum(one.prefixes.tokens, inputs[mine])
-        first += one.prefixes.groups
+        prefix[mine] = first + generator.choice(
+            requests.prefixes.groups, size=mine.size, p=requests.prefixes.popularity
+        )
+        tokens[mine] = np.minimum(requests.prefixes.tokens, inputs[mine])
+        first += requests.prefixes.groups
     return prefix, tokens
 
 
@@ -138,12 +136,12 @@ def _adapters(adapters: LoraAdapters | None, count: int, seed: int) -> IntArray:
     """Adapter of each request by popularity, shape (count,); -1 without adapters."""
     if adapters is None:
         return np.full(count, -1, dtype=np.int64)
-    return np.random.default_rng(seed).choice(adapters.adapters, size=count, p=popularity(adapters))
+    return np.random.default_rng(seed).choice(adapters.adapters, size=count, p=adapter_popularity(adapters))
 
 
 def _given(lengths: tuple[IntArray, IntArray], count: int) -> tuple[IntArray, IntArray]:
     """Lengths as two integer arrays of shape (count,)."""
-    inputs, outputs = (np.asarray(one, dtype=np.float64).ravel() for one in lengths)
+    inputs, outputs = (np.asarray(tokens, dtype=np.float64).ravel() for tokens in lengths)
     for name, tokens in (("inputs", inputs), ("outputs", outputs)):
         if tokens.size != count:
             bound = f"holds {tokens.size} lengths for {count} requests"

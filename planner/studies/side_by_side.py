@@ -1,6 +1,6 @@
 """Several plans side by side: one request on each GPU alone, or scenarios that a person keeps.
 
-A `Side` is a name, a request and its plan, or why there is none. Tables show sides as they are; nothing is computed
+A `PlanSide` is a name, a request and its plan, or why there is none. Tables show sides as they are; nothing is computed
 here that a plan does not hold, but for ratios. What a person uploads is read by `scenario_in`, which opens no file.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hardware_db import HardwareDb
 from planner.core import PLAN, InputError, Metric, PlannerError, Table, change, money, percent, significant, with_unit
@@ -35,15 +34,15 @@ from planner.supply import HOURS_PER_MONTH, offered_prices
 DATASHEET = "datasheet peaks"
 """What step times come from where nothing was measured."""
 NONE = "-"
-NOT_CLOSER = "dearer in any case, not planned closer"
-"""Of an alternative whose cost is a bound."""
+NOT_PLANNED = "dearer in any case, not planned closer"
+"""Reason of a side whose cost is known as a bound only."""
 SAME = "the same"
-LONGEST_VALUE = 80
-"""Most characters of a setting in a table."""
+MAX_VALUE_CHARACTERS = 80
+"""Most characters of a setting in a table. A choice."""
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class PlanSide:
     """One of several plans.
 
     Attributes:
@@ -51,7 +50,7 @@ class Side:
         request: what was asked; None where that cannot be read.
         plan: the answer; None where the request is refused.
         refusal: why it is refused, or empty.
-        at_least_usd_per_month: what its fleet costs at least [USD], where nobody looked closer; else None.
+        at_least_usd_per_month: a lower bound on what its fleet costs [USD] where it was not planned; else None.
     """
 
     name: str
@@ -83,7 +82,7 @@ class Side:
     @property
     def fleet(self) -> str:
         """Its pools in words, e.g. ``7 x b200-sxm TP1 mixed``; empty without a fleet."""
-        return " + ".join(one.deployment.summary for one in self.plan.deployments) if self.plan else ""
+        return " + ".join(planned.deployment.summary for planned in self.plan.deployments) if self.plan else ""
 
     @property
     def gpus(self) -> int:
@@ -93,7 +92,7 @@ class Side:
     @property
     def served_per_s(self) -> float:
         """Requests it serves [1/s], of all services."""
-        rate = sum(one.workload.rate_per_s for one in self.plan.deployments) if self.plan else 0.0
+        rate = sum(planned.workload.rate_per_s for planned in self.plan.deployments) if self.plan else 0.0
         return round(rate, 6)  # routed rates add up to the solver's tolerance
 
     @property
@@ -105,7 +104,7 @@ class Side:
     @property
     def step_times(self) -> str:
         """What the step times of its fleet rest on: measurements of its SKUs or of others, or datasheet peaks."""
-        return " + ".join(dict.fromkeys(_basis(pool.config) for pool in self._pools))
+        return " + ".join(dict.fromkeys(_step_time_source(pool.config) for pool in self._pools))
 
     @property
     def is_fitted(self) -> bool:
@@ -115,10 +114,10 @@ class Side:
 
     @property
     def _pools(self) -> list[Pool]:
-        return [pool for one in self.plan.deployments for pool in one.deployment.pools] if self.plan else []
+        return list(self.plan.pools) if self.plan else []
 
 
-def _basis(config: ReplicaConfig) -> str:
+def _step_time_source(config: ReplicaConfig) -> str:
     fit = config.calibration
     if fit is None:
         return DATASHEET
@@ -133,19 +132,19 @@ def share_of_threshold(check: TargetCheck) -> float:
 # --- planning -------------------------------------------------------------------------------------------------------
 
 
-def side(name: str, request: PlanRequest, hardware: HardwareDb, progress: Progress | None = None) -> Side:
+def planned_side(name: str, request: PlanRequest, hardware: HardwareDb, progress: Progress | None = None) -> PlanSide:
     """The plan of a request by theory; a request that is refused is a side with a reason."""
     try:
-        found = plan(request, hardware, progress, simulate=False, alternatives=False)
+        answer = plan(request, hardware, progress, simulate=False, alternatives=False)
     except PlannerError as error:
-        return Side(name, request, None, str(error))
-    return Side(name, request, found)
+        return PlanSide(name, request, None, str(error))
+    return PlanSide(name, request, answer)
 
 
-def bounded(name: str, request: PlanRequest, alternative: Alternative) -> Side:
+def bounded_side(name: str, request: PlanRequest, alternative: Alternative) -> PlanSide:
     """A side that is known to be dearer only: its cost is a bound from optimistic rates."""
     usd = alternative.usd_per_hour
-    return Side(name, request, None, NOT_CLOSER, None if usd is None else usd * HOURS_PER_MONTH)
+    return PlanSide(name, request, None, NOT_PLANNED, None if usd is None else usd * HOURS_PER_MONTH)
 
 
 def on_one_sku(request: PlanRequest, sku: str) -> PlanRequest:
@@ -163,9 +162,9 @@ def priced_skus(request: PlanRequest, hardware: HardwareDb) -> tuple[str, ...]:
     return tuple(sku for sku in known if sku in policy.owned or offered_prices(sku, policy, hardware))
 
 
-def cheapest_first(sides: Iterable[Side]) -> list[Side]:
+def cheapest_first(sides: Iterable[PlanSide]) -> list[PlanSide]:
     """Sides by what they cost (at least), those without a fleet last."""
-    return sorted(sides, key=lambda one: math.inf if one.usd_per_month is None else one.usd_per_month)
+    return sorted(sides, key=lambda side: math.inf if side.usd_per_month is None else side.usd_per_month)
 
 
 # --- one request on each SKU ------------------------------------------------------------------------------------------
@@ -185,41 +184,41 @@ SKU_COLUMNS = (
 )
 
 
-def sku_table(sides: Sequence[Side], reference: Side | None = None) -> Table:
+def sku_table(sides: Sequence[PlanSide], reference: PlanSide | None = None) -> Table:
     """What the request comes to on each SKU alone, in the order given; `reference`: the plan, as the first row."""
-    rows = [_sku_cells(one, reference) for one in ([reference] if reference else []) + list(sides)]
+    rows = [_sku_cells(side, reference) for side in ([reference] if reference else []) + list(sides)]
     plan_is = "simulated" if reference and reference.plan and reference.plan.simulated else "by theory too"
     note = f"Each GPU alone by theory; the plan is {plan_is}." if reference else "By theory."
     note += " Step times carried over take the shares of peak measured on another GPU; datasheet peaks take all of it."
     return Table("The same request on each GPU alone", SKU_COLUMNS, tuple(rows), note)
 
 
-def _sku_cells(one: Side, reference: Side | None) -> tuple[str, ...]:
-    found = one.plan
-    if found is None and one.usd_per_month is not None:
-        change = change_of_cost(one, reference) or NONE
-        usd = f"at least {money(one.usd_per_month)}"
-        return (one.name, one.reason, NONE, NONE, usd, change, *[NONE] * (len(SKU_COLUMNS) - 6))
-    if found is None or found.cost is None:
-        return (one.name, f"none: {one.reason}", *[NONE] * (len(SKU_COLUMNS) - 2))
-    check = one.tightest
+def _sku_cells(side: PlanSide, reference: PlanSide | None) -> tuple[str, ...]:
+    answer = side.plan
+    if answer is None and side.usd_per_month is not None:
+        difference = change_of_cost(side, reference) or NONE
+        usd = f"at least {money(side.usd_per_month)}"
+        return (side.name, side.reason, NONE, NONE, usd, difference, *[NONE] * (len(SKU_COLUMNS) - 6))
+    if answer is None or answer.cost is None:
+        return (side.name, f"none: {side.reason}", *[NONE] * (len(SKU_COLUMNS) - 2))
+    check = side.tightest
     return (
-        one.name,
-        one.fleet.replace(f"{one.name} ", ""),
-        f"{one.gpus:,}",
-        significant(one.served_per_s),
-        money(found.cost.usd_per_month),
-        NONE if one is reference else change_of_cost(one, reference) or NONE,
-        money(found.cost.usd_per_million_input_tokens),
-        money(found.cost.usd_per_million_output_tokens),
+        side.name,
+        side.fleet.replace(f"{side.name} ", ""),
+        f"{side.gpus:,}",
+        significant(side.served_per_s),
+        money(answer.cost.usd_per_month),
+        NONE if side is reference else change_of_cost(side, reference) or NONE,
+        money(answer.cost.usd_per_million_input_tokens),
+        money(answer.cost.usd_per_million_output_tokens),
         f"{check.target.name} at {percent(share_of_threshold(check))}" if check else NONE,
-        one.step_times,
+        side.step_times,
     )
 
 
-def change_of_cost(one: Side, reference: Side | None) -> str:
+def change_of_cost(side: PlanSide, reference: PlanSide | None) -> str:
     """By how much it costs more or less than another, e.g. ``+12 %``; empty where either has no fleet."""
-    mine, other = one.usd_per_month, reference.usd_per_month if reference else None
+    mine, other = side.usd_per_month, reference.usd_per_month if reference else None
     if mine is None or other is None:
         return ""
     difference = round(mine / other - 1.0, 4)
@@ -229,36 +228,36 @@ def change_of_cost(one: Side, reference: Side | None) -> str:
 # --- scenarios side by side -------------------------------------------------------------------------------------------
 
 
-def scenario_table(sides: Sequence[Side]) -> Table:
+def scenario_table(sides: Sequence[PlanSide]) -> Table:
     """One column for each scenario: what is asked, then the answer. Costs are also set against the first."""
     asked = {
-        "model": [_or_none(one.request, lambda request: request.llm.id) for one in sides],
-        "traffic": [_or_none(one.request, _traffic) for one in sides],
-        "mean tokens": [_or_none(one.request, _mean_tokens) for one in sides],
-        "targets": [_or_none(one.request, _targets) for one in sides],
+        "model": [side.request.llm.id if side.request else NONE for side in sides],
+        "traffic": [_or_none(side.request, _traffic) for side in sides],
+        "mean tokens": [_or_none(side.request, _mean_tokens) for side in sides],
+        "targets": [_or_none(side.request, _targets) for side in sides],
     }
     answered = {
-        "fleet": [one.fleet or f"none: {one.reason}" for one in sides],
-        "GPUs": [f"{one.gpus:,}" if one.feasible else NONE for one in sides],
-        "serves [requests/s]": [significant(one.served_per_s) if one.feasible else NONE for one in sides],
-        "$ per month": [_month(one, sides[0]) for one in sides],
-        "$ per million input tokens": [_money(one, "usd_per_million_input_tokens") for one in sides],
-        "$ per million output tokens": [_money(one, "usd_per_million_output_tokens") for one in sides],
-        **_latencies(sides),
-        "mean TTFT": [_mean(one, Metric.TTFT) for one in sides],
-        "mean TPOT": [_mean(one, Metric.TPOT) for one in sides],
-        "tightest target": [one.tightest.target.name if one.tightest else NONE for one in sides],
-        "headroom": [percent(1.0 - share_of_threshold(one.tightest)) if one.tightest else NONE for one in sides],
-        "step times from": [one.step_times or NONE for one in sides],
-        "judged by": [_judge(one) for one in sides],
+        "fleet": [side.fleet or f"none: {side.reason}" for side in sides],
+        "GPUs": [f"{side.gpus:,}" if side.feasible else NONE for side in sides],
+        "serves [requests/s]": [significant(side.served_per_s) if side.feasible else NONE for side in sides],
+        "$ per month": [_month_cell(side, sides[0]) for side in sides],
+        "$ per million input tokens": [_cost_cell(side, "usd_per_million_input_tokens") for side in sides],
+        "$ per million output tokens": [_cost_cell(side, "usd_per_million_output_tokens") for side in sides],
+        **_target_rows(sides),
+        "mean TTFT": [_mean_latency(side, Metric.TTFT) for side in sides],
+        "mean TPOT": [_mean_latency(side, Metric.TPOT) for side in sides],
+        "tightest target": [side.tightest.target.name if side.tightest else NONE for side in sides],
+        "headroom": [percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE for side in sides],
+        "step times from": [side.step_times or NONE for side in sides],
+        "judged by": [_verified_by(side) for side in sides],
     }
     rows = tuple((name, *cells) for name, cells in (asked | answered).items())
     note = "Means: predicted, with the 90 % interval of the kernel fits where there is one."
-    return Table("Scenarios side by side", ("what", *(one.name for one in sides)), rows, note)
+    return Table("Scenarios side by side", ("what", *(side.name for side in sides)), rows, note)
 
 
-def _or_none(request: PlanRequest | None, words: Any) -> str:  # noqa: ANN401
-    return NONE if request is None else str(words(request))
+def _or_none(request: PlanRequest | None, words: Callable[[PlanRequest], str]) -> str:
+    return NONE if request is None else words(request)
 
 
 def _traffic(request: PlanRequest) -> str:
@@ -274,28 +273,28 @@ def _mean_tokens(request: PlanRequest) -> str:
 
 
 def _targets(request: PlanRequest) -> str:
-    return "; ".join(f"{one.name} {with_unit(one.threshold_s, one.metric)}" for one in request.slo.targets)
+    return "; ".join(f"{target.name} {with_unit(target.threshold_s, target.metric)}" for target in request.slo.targets)
 
 
-def _month(one: Side, first: Side) -> str:
-    if one.plan is None or one.plan.cost is None:
+def _month_cell(side: PlanSide, first: PlanSide) -> str:
+    if side.plan is None or side.plan.cost is None:
         return NONE
-    usd, change = money(one.plan.cost.usd_per_month), change_of_cost(one, first)
-    return usd if one is first or change in ("", SAME) else f"{usd} ({change})"
+    usd, difference = money(side.plan.cost.usd_per_month), change_of_cost(side, first)
+    return usd if side is first or difference in ("", SAME) else f"{usd} ({difference})"
 
 
-def _money(one: Side, field: str) -> str:
-    return money(getattr(one.plan.cost, field)) if one.plan and one.plan.cost else NONE
+def _cost_cell(side: PlanSide, field: str) -> str:
+    return money(getattr(side.plan.cost, field)) if side.plan and side.plan.cost else NONE
 
 
-def _latencies(sides: Sequence[Side]) -> dict[str, list[str]]:
+def _target_rows(sides: Sequence[PlanSide]) -> dict[str, list[str]]:
     """A row for each target that any side has: its latency, and the threshold it is held against."""
-    found = [{_name(check): check for check in one.plan.targets} if one.plan else {} for one in sides]
-    names = dict.fromkeys(name for checks in found for name in checks)
-    return {name: [_latency(checks.get(name)) for checks in found] for name in names}
+    checks_of = [{_target_name(check): check for check in side.plan.targets} if side.plan else {} for side in sides]
+    names = dict.fromkeys(name for checks in checks_of for name in checks)
+    return {name: [_latency(checks.get(name)) for checks in checks_of] for name in names}
 
 
-def _name(check: TargetCheck) -> str:
+def _target_name(check: TargetCheck) -> str:
     return f"{check.of}: {check.target.name}" if check.of else check.target.name
 
 
@@ -307,18 +306,18 @@ def _latency(check: TargetCheck | None) -> str:
     return f"{with_unit(check.simulated_s, metric)} of {with_unit(check.target.threshold_s, metric)}{held}"
 
 
-def _mean(one: Side, metric: Metric) -> str:
-    found = [each.predicted.summary(metric) for each in one.plan.deployments] if one.plan else []
-    return "; ".join(text.removeprefix(f"{metric.value.upper()} ") for text in found) or NONE
+def _mean_latency(side: PlanSide, metric: Metric) -> str:
+    means = [planned.predicted.summary(metric) for planned in side.plan.deployments] if side.plan else []
+    return "; ".join(text.removeprefix(f"{metric.value.upper()} ") for text in means) or NONE
 
 
-def _judge(one: Side) -> str:
-    if one.plan is None or not one.feasible:
+def _verified_by(side: PlanSide) -> str:
+    if side.plan is None or not side.feasible:
         return NONE
-    return "simulation" if one.plan.simulated else "theory"
+    return "simulation" if side.plan.simulated else "theory"
 
 
-def differing(table: Table) -> frozenset[tuple[int, int]]:
+def differing_cells(table: Table) -> frozenset[tuple[int, int]]:
     """Cells (row, column) of a table that say something else than the second column, which all are held against."""
     return frozenset(
         (row, column)
@@ -328,9 +327,9 @@ def differing(table: Table) -> frozenset[tuple[int, int]]:
     )
 
 
-def only_differing(table: Table) -> Table:
+def differing_rows(table: Table) -> Table:
     """The table without the rows in which all columns agree."""
-    kept = {row for row, _ in differing(table)}
+    kept = {row for row, _ in differing_cells(table)}
     return Table(table.title, table.columns, tuple(table.rows[row] for row in sorted(kept)), table.note)
 
 
@@ -356,7 +355,7 @@ def _short(value: object) -> str:
     if value is None:
         return NONE
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False).replace('"', "")
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[: MAX_VALUE_CHARACTERS - 4]} ..."
 
 
 # --- files of scenarios -----------------------------------------------------------------------------------------------
@@ -391,14 +390,14 @@ def scenario_in(name: str, raw: bytes) -> Content:
 def _scenario_of_json(name: str, text: str) -> Scenario | None:
     """The scenario of a JSON text, or of the plan that it holds; None where it is no JSON (it may be YAML)."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, Mapping):
+    if not isinstance(document, Mapping):
         return None
-    if "schema_version" in found and "deployments" in found:
-        found = PLAN.brought_up(found).get(SCENARIO_KEY)
-        if not isinstance(found, Mapping):
+    if "schema_version" in document and "deployments" in document:
+        document = PLAN.upgrade(document).get(SCENARIO_KEY)
+        if not isinstance(document, Mapping):
             bound = "is a plan that does not hold its scenario"
             raise InputError("file", name, bound, "give the scenario, or plan it again with --json")
-    return read_scenario(found)[0]
+    return read_scenario(document)[0]

@@ -37,15 +37,15 @@ class SweepLog:
         try:
             text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
             whole, end, torn = text.rpartition("\n")
-            self.rows = _rows(whole, self._path)
+            self.rows = _read_rows(whole, self._path)
             if torn and not (torn.startswith(_START) or _START.startswith(torn)):
-                raise _no_log(self._path, whole.count("\n") + bool(end) + 1)
+                raise _not_a_log(self._path, whole.count("\n") + bool(end) + 1)
             self._file = self._path.open("a", encoding="utf-8")
             self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
         except OSError as error:
             raise InputError("resume", str(self._path), f"cannot be used: {error.strerror}", "name a file") from None
         except UnicodeDecodeError:
-            raise _no_log(self._path, 1) from None
+            raise _not_a_log(self._path, 1) from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -61,16 +61,16 @@ class SweepLog:
             self._file.flush()
 
 
-def _rows(text: str, path: Path) -> dict[str, dict[str, Any]]:
-    found = {}
+def _read_rows(text: str, path: Path) -> dict[str, dict[str, Any]]:
+    rows = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             row = json.loads(line)
-            found[str(row["key"])] = dict(row["point"])
+            rows[str(row["key"])] = dict(row["point"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise _no_log(path, number) from None
-    return found
+            raise _not_a_log(path, number) from None
+    return rows
 
 
-def _no_log(path: Path, line: int) -> InputError:
+def _not_a_log(path: Path, line: int) -> InputError:
     return InputError("resume", str(path), f"line {line} is no point of a sweep", "name a new file, or one of a sweep")

@@ -1,4 +1,4 @@
-"""What a sweep comes to: one row per point, as records, as a pandas frame, as CSV. `planner.studies.sweeps` fills them."""
+"""What a sweep comes to: one row per point, as records, as a pandas frame, as CSV."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.core import InputError, Table, counted, money, percent
+from planner.core import InputError, Table, money, number_of, percent
 from planner.report import csv_text, frame, write_text
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ UNPLANNED = "not planned"
 """Status of a point that was never planned: the sweep was interrupted, or its worker died."""
 HIGHER_IS_BETTER = ("rate_per_s", "goodput_per_s")
 """Figures of which `Sweep.best` takes the largest."""
-MOST_SHOWN = 60
-"""Points that are shown as a table; a file has all."""
+MAX_TABLE_POINTS = 60
+"""Points that are shown as a table; a file has all. A choice."""
 
 Values = Mapping[str, Any]
 """What a point sets, by dotted path of the scenario."""
@@ -93,7 +93,7 @@ class SweepPoint:
         return row
 
 
-_FIGURES = tuple(one.name for one in dataclasses.fields(SweepPoint) if one.name not in ("number", "values"))
+_FIGURES = tuple(field.name for field in dataclasses.fields(SweepPoint) if field.name not in ("number", "values"))
 
 
 def _cell(value: object) -> object:
@@ -128,7 +128,9 @@ class Sweep:
 
         Raises InputError for what is no figure of a point.
         """
-        figures = [one for one in _FIGURES if one.startswith("usd_") or one in (*HIGHER_IS_BETTER, "tightest_ratio")]
+        figures = [
+            name for name in _FIGURES if name.startswith("usd_") or name in (*HIGHER_IS_BETTER, "tightest_ratio")
+        ]
         if by not in figures:
             raise InputError("by", by, "is no figure of a point", f"use one of: {', '.join(figures)}")
         sign = -1.0 if by in HIGHER_IS_BETTER else 1.0
@@ -142,7 +144,7 @@ class Sweep:
         rows = [dict.fromkeys(skus, 0) | row if row["feasible"] else row for row in rows]
         last = ("status", *_FIGURES)
         named = dict.fromkeys(itertools.chain(("point", *self.paths), *rows))
-        columns = sorted(named, key=lambda name: _order(name, last))
+        columns = sorted(named, key=lambda name: _column_place(name, last))
         return [{name: row.get(name) for name in columns} for row in rows]
 
     def frame(self) -> pd.DataFrame:
@@ -161,7 +163,7 @@ class Sweep:
         return text
 
 
-def _order(name: str, last: Sequence[str]) -> int:
+def _column_place(name: str, last: Sequence[str]) -> int:
     """Where a column stands: the point and its values, then the figures in their order."""
     if name.startswith("gpus_"):
         return last.index("gpus")
@@ -175,15 +177,15 @@ def _order(name: str, last: Sequence[str]) -> int:
 
 def headline(sweep: Sweep) -> str:
     """How many points there are, how many have a fleet, and the cheapest of them."""
-    found, best = len(sweep.feasible), sweep.best()
-    text = f"{sweep.name}: {counted(len(sweep.points), 'point')}, {found:,} with a fleet"
+    feasible, best = len(sweep.feasible), sweep.best()
+    text = f"{sweep.name}: {number_of(len(sweep.points), 'point')}, {feasible:,} with a fleet"
     if best is None:
         return f"{text}."
     where = ", ".join(f"{path}={_cell(value)}" for path, value in best.values.items())
     return f"{text}; the cheapest is {best.fleet} for {money(best.usd_per_hour or 0.0)} USD/hour at {where}."
 
 
-def table(sweep: Sweep, most: int = MOST_SHOWN) -> Table:
+def table(sweep: Sweep, most: int = MAX_TABLE_POINTS) -> Table:
     """The first points as a table: what each sets, and its cost, fleet and headroom, or why it has none."""
     rows = tuple(
         (*(str(_cell(point.values.get(path, "-"))) for path in sweep.paths), *_figure_cells(point))
@@ -191,7 +193,7 @@ def table(sweep: Sweep, most: int = MOST_SHOWN) -> Table:
     )
     columns = (*sweep.paths, "USD/hour", "$ per million output tokens", "fleet", "tightest target")
     left = len(sweep.points) - len(rows)
-    note = f"{counted(left, 'more point')} not shown: write them with --csv." if left else ""
+    note = f"{number_of(left, 'more point')} not shown: write them with --csv." if left else ""
     return Table("Points", columns, rows, note)
 
 

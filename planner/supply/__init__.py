@@ -1,21 +1,16 @@
 """What GPUs cost and how many can be had.
 
-Prices and the terms they hold under (`prices`, `price_lists`), purchase options (`purchase_options`), and GPUs, power
-and CO2 as resources of the integer program (`resources`); replicas kept in case others fail (`spares`).
+Prices and the terms they hold under (`prices`, `price_lists`), what spot capacity is worth (`spot`), purchase options
+(`purchase_options`), GPUs, power and CO2 as resources of the integer program (`resources`), what a fleet of them costs
+(`costs`), and replicas kept in case others fail (`spares`).
 """
 
+from planner.supply.costs import HOURS_PER_MONTH, supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
-from planner.supply.prices import SPOT, is_committed, offered_prices
-from planner.supply.resources import (
-    HOURS_PER_MONTH,
-    Supply,
-    cost_of,
-    resources_of,
-    spot_shortfalls,
-    switching_resource,
-    taken,
-)
+from planner.supply.prices import is_committed, offered_prices
+from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
 from planner.supply.spares import replicas_that_may_fail
+from planner.supply.spot import SPOT
 from planner.supply.types import STALE_PRICE_DAYS, FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
 
 __all__ = [
@@ -30,15 +25,15 @@ __all__ = [
     "Quota",
     "SpotTerms",
     "Supply",
-    "cost_of",
+    "build_supply",
     "is_committed",
     "offered_prices",
     "prices_csv",
     "read_prices",
     "replicas_that_may_fail",
-    "resources_of",
+    "resource_use",
     "spot_shortfalls",
+    "supply_cost",
     "switching_resource",
-    "taken",
     "with_prices",
 ]

@@ -27,6 +27,7 @@ from pathlib import Path
 from hardware_db import Confidence, HardwareDb, Price, load_hardware
 from planner.core import InputError, UnknownNameError
 from planner.presets import preset
+from planner.supply.spot import SPOT
 from planner.traffic import FileKind, Source, name_of, text_of
 
 MAX_PRICE_BYTES = 100_000_000
@@ -41,10 +42,10 @@ KIND = FileKind(
     "CSV",
 )
 CATALOG_URL = "https://github.com/skypilot-org/skypilot-catalog"
-ON_DEMAND, SPOT = "on_demand", "spot"
-_CATALOG = frozenset({"instancetype", "acceleratorname", "acceleratorcount", "price", "region"})
+ON_DEMAND = "on_demand"
+_CATALOG_COLUMNS = frozenset({"instancetype", "acceleratorname", "acceleratorcount", "price", "region"})
 """Columns that tell a catalog of SkyPilot, in lower case."""
-_PLAIN = (
+_TABLE_COLUMNS = (
     "provider",
     "region",
     "commitment",
@@ -54,7 +55,7 @@ _PLAIN = (
     "retrieved_on",
     "note",
 )
-_MORE = ("confidence", "source_kind")
+_EXTRA_COLUMNS = ("confidence", "source_kind")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class CloudGpu:
 def cloud_gpus() -> tuple[CloudGpu, ...]:
     """The packaged table of names.
 
-    >>> [one.sku for one in cloud_gpus() if (one.cloud, one.accelerator) == ("runpod", "H100")]
+    >>> [gpu.sku for gpu in cloud_gpus() if (gpu.cloud, gpu.accelerator) == ("runpod", "H100")]
     ['h100-pcie']
     """
     text = preset("cloud_gpus.csv").read_text(encoding="utf-8")
@@ -112,13 +113,13 @@ class PriceList:
 
     def cheapest(self, commitment: str = ON_DEMAND, region: str | None = None) -> dict[str, Price]:
         """The cheapest price of each SKU under a commitment (in a region), by SKU id."""
-        found: dict[str, Price] = {}
+        cheapest: dict[str, Price] = {}
         for price in self.prices:
             if price.commitment == commitment and region in (None, price.region):
-                best = found.get(price.sku)
+                best = cheapest.get(price.sku)
                 if best is None or price.usd_per_gpu_hour < best.usd_per_gpu_hour:
-                    found[price.sku] = price
-        return dict(sorted(found.items()))
+                    cheapest[price.sku] = price
+        return dict(sorted(cheapest.items()))
 
 
 def read_prices(
@@ -145,8 +146,8 @@ def read_prices(
     prices without a day, and, naming the line, for a number that is none or out of range.
 
     >>> table = "sku,provider,region,commitment,usd_per_gpu_hour\nh100-sxm,Ours,any,reserved_1yr,1.9\n"
-    >>> found = read_prices(io.StringIO(table), retrieved_on=date(2026, 11, 22), source_url="contract of 2026")
-    >>> [(price.sku, price.commitment, price.usd_per_gpu_hour) for price in found.prices]
+    >>> listed = read_prices(io.StringIO(table), retrieved_on=date(2026, 11, 22), source_url="contract of 2026")
+    >>> [(price.sku, price.commitment, price.usd_per_gpu_hour) for price in listed.prices]
     [('h100-sxm', 'reserved_1yr', 1.9)]
     """
     name = name or name_of(source, "prices")
@@ -157,9 +158,9 @@ def read_prices(
         columns = [(column or "").strip() for column in reader.fieldnames or ()]
         reader.fieldnames = [column.lower() for column in columns]
         lowered = set(reader.fieldnames)
-        if lowered >= _CATALOG:
+        if lowered >= _CATALOG_COLUMNS:
             folder = Path(source).resolve().parent.name if isinstance(source, str | Path) else ""
-            cloud = _cloud(provider, folder)
+            cloud = _cloud_name(provider, folder)
             return _catalog_prices(reader, cloud, _Origin(name, retrieved_on, source_url or CATALOG_URL), skus)
         _check_columns(columns, lowered)
         return _table_prices(reader, provider, _Origin(name, retrieved_on, source_url), skus)
@@ -175,7 +176,7 @@ class _Origin:
     day: date | None
     url: str | None
 
-    def of_day(self) -> date:
+    def required_day(self) -> date:
         """The day of the prices, or InputError."""
         if self.day is None:
             raise InputError("retrieved_on", None, "the file does not say when its prices were read", "give the day")
@@ -185,15 +186,15 @@ class _Origin:
 # --- catalogs -------------------------------------------------------------------------------------------------------
 
 
-def _cloud(provider: str | None, folder: str) -> str:
+def _cloud_name(provider: str | None, folder: str) -> str:
     """SkyPilot's name of a cloud, as given or as the folder is called."""
-    known = {word.lower(): one.cloud for one in cloud_gpus() for word in (one.cloud, one.provider)}
+    known = {name.lower(): gpu.cloud for gpu in cloud_gpus() for name in (gpu.cloud, gpu.provider)}
     if provider is not None:
         if provider.lower() not in known:
-            raise UnknownNameError("provider", provider, {one.provider for one in cloud_gpus()})
+            raise UnknownNameError("provider", provider, {gpu.provider for gpu in cloud_gpus()})
         return known[provider.lower()]
     if folder.lower() not in known:
-        shown = ", ".join(sorted({one.provider for one in cloud_gpus()}))
+        shown = ", ".join(sorted({gpu.provider for gpu in cloud_gpus()}))
         raise InputError("provider", None, "a catalog does not say whose it is", f"give one of: {shown}")
     return known[folder.lower()]
 
@@ -211,67 +212,67 @@ class _Offer:
 
 
 def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, skus: Mapping[str, object]) -> PriceList:
-    left, unknown = Counter[str](), Counter[str]()
+    left_out, unknown = Counter[str](), Counter[str]()
     hosts: dict[tuple[str, str, str], Mapping[str, float]] = {}
     offers: list[_Offer] = []
     for row in reader:
-        usd = _both_prices(row, reader.line_num)
+        usd = _instance_prices(row, reader.line_num)
         instance, region = _cell(row, "instancetype"), _cell(row, "region")
         zone = _cell(row, "availabilityzone")
         accelerator, count = _cell(row, "acceleratorname"), _number(row, "acceleratorcount", reader.line_num)
         if not accelerator or not count:
             hosts[instance, region, zone] = usd
         elif not float(count).is_integer():
-            left["offers of a part of a GPU"] += 1
+            left_out["offers of a part of a GPU"] += 1
         else:
             offers.append(_Offer(instance, accelerator, int(count), region, zone, usd))
     cheapest: dict[tuple[str, ...], Price] = {}
     for offer in offers:
-        meant = _meant(cloud, offer)
-        if meant is None or meant.sku not in skus:
+        cloud_gpu = _cloud_gpu_of(cloud, offer)
+        if cloud_gpu is None or cloud_gpu.sku not in skus:
             unknown[f"{offer.accelerator[:40]} ({offer.instance[:40] or 'any machine'})"] += 1
             continue
-        for price in _priced(offer, meant, hosts, origin, left):
+        for price in _offer_prices(offer, cloud_gpu, hosts, origin, left_out):
             key = (price.sku, price.region, price.instance_type, price.commitment)
             if key not in cheapest or price.usd_per_gpu_hour < cheapest[key].usd_per_gpu_hour:
                 cheapest[key] = price
-    notes = [f"{count:,} {what} left out" for what, count in sorted(left.items())]
+    notes = [f"{count:,} {what} left out" for what, count in sorted(left_out.items())]
     notes.append("of the zones of a region the cheapest counts")
-    return _listed(cheapest.values(), f"SkyPilot catalog of {cloud}", unknown, notes, origin)
+    return _price_list(cheapest.values(), f"SkyPilot catalog of {cloud}", unknown, notes, origin)
 
 
-def _meant(cloud: str, offer: _Offer) -> CloudGpu | None:
-    for one in cloud_gpus():
-        same = (one.cloud, one.accelerator) == (cloud, offer.accelerator)
-        if same and (fnmatchcase(offer.instance, one.instance) if one.instance else not offer.instance):
-            return one
+def _cloud_gpu_of(cloud: str, offer: _Offer) -> CloudGpu | None:
+    for gpu in cloud_gpus():
+        same = (gpu.cloud, gpu.accelerator) == (cloud, offer.accelerator)
+        if same and (fnmatchcase(offer.instance, gpu.instance) if gpu.instance else not offer.instance):
+            return gpu
     return None
 
 
-def _priced(
+def _offer_prices(
     offer: _Offer,
-    meant: CloudGpu,
+    cloud_gpu: CloudGpu,
     hosts: Mapping[tuple[str, str, str], Mapping[str, float]],
     origin: _Origin,
-    left: Counter[str],
+    left_out: Counter[str],
 ) -> Iterator[Price]:
     """On demand and spot, as far as they are listed; with the machine where that is priced apart."""
-    host = meant.host.format(count=offer.count)
+    host = cloud_gpu.host.format(count=offer.count)
     machine = hosts.get((host, offer.region, offer.zone), {}) if host else {}
     for commitment, usd in offer.usd.items():
         if host and commitment not in machine:
-            left["prices of GPUs without that of their machine"] += 1
+            left_out["prices of GPUs without that of their machine"] += 1
         elif usd <= 0.0:
-            left["prices of 0"] += 1
+            left_out["prices of 0"] += 1
         else:
             yield Price(
-                sku=meant.sku,
-                provider=meant.provider,
+                sku=cloud_gpu.sku,
+                provider=cloud_gpu.provider,
                 region=offer.region or "any",
                 commitment=commitment,
                 usd_per_gpu_hour=(usd + machine.get(commitment, 0.0)) / offer.count,
                 source_url=str(origin.url),
-                retrieved_on=origin.of_day(),
+                retrieved_on=origin.required_day(),
                 instance_type=host or offer.instance,
                 gpus_per_instance=offer.count,
                 confidence=Confidence.MEDIUM,
@@ -280,9 +281,9 @@ def _priced(
             )
 
 
-def _both_prices(row: Mapping[str, str], line: int) -> dict[str, float]:
-    found = ((ON_DEMAND, _number(row, "price", line)), (SPOT, _number(row, "spotprice", line)))
-    return {commitment: usd for commitment, usd in found if usd is not None}
+def _instance_prices(row: Mapping[str, str], line: int) -> dict[str, float]:
+    listed = ((ON_DEMAND, _number(row, "price", line)), (SPOT, _number(row, "spotprice", line)))
+    return {commitment: usd for commitment, usd in listed if usd is not None}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -300,8 +301,8 @@ def _check_columns(columns: list[str], lowered: set[str]) -> None:
 def _table_prices(
     reader: csv.DictReader[str], provider: str | None, origin: _Origin, skus: Mapping[str, object]
 ) -> PriceList:
-    unknown, left = Counter[str](), Counter[str]()
-    found: dict[tuple[str, ...], Price] = {}
+    unknown, left_out = Counter[str](), Counter[str]()
+    prices: dict[tuple[str, ...], Price] = {}
     defaults = {"provider": provider or "own prices", "region": "any", "commitment": ON_DEMAND}
     for row in reader:
         line = reader.line_num
@@ -313,21 +314,21 @@ def _table_prices(
         if sku not in skus:
             unknown[called[:40] or "(no name)"] += 1
         elif not usd:
-            left["rows without a price, or with 0,"] += 1
+            left_out["rows without a price, or with 0,"] += 1
         else:
             price = _table_price(row, line, sku, defaults, origin)
-            found[price.sku, price.provider, price.region, price.instance_type, price.commitment] = price
-    notes = [f"{count:,} {what} left out" for what, count in sorted(left.items())]
-    return _listed(found.values(), "table of prices", unknown, notes, origin)
+            prices[price.sku, price.provider, price.region, price.instance_type, price.commitment] = price
+    notes = [f"{count:,} {what} left out" for what, count in sorted(left_out.items())]
+    return _price_list(prices.values(), "table of prices", unknown, notes, origin)
 
 
 def _table_price(row: Mapping[str, str], line: int, sku: str, defaults: Mapping[str, str], origin: _Origin) -> Price:
-    given = {key: _cell(row, key) for key in (*_PLAIN, *_MORE)}
+    given = {key: _cell(row, key) for key in (*_TABLE_COLUMNS, *_EXTRA_COLUMNS)}
     fields: dict[str, object] = {**defaults, **{key: cell for key, cell in given.items() if cell}}
     fields.setdefault("source_url", origin.url or f"own file {origin.name}")
     fields.setdefault("confidence", Confidence.HIGH)
     if "retrieved_on" not in fields:
-        fields["retrieved_on"] = origin.of_day()
+        fields["retrieved_on"] = origin.required_day()
     try:
         return Price(sku=sku, usd_per_gpu_hour=_number(row, "usd_per_gpu_hour", line), **fields)
     except InputError as error:
@@ -356,7 +357,9 @@ def _number(row: Mapping[str, str], column: str, line: int) -> float | None:
     return value
 
 
-def _listed(prices: Iterable[Price], label: str, unknown: Counter[str], notes: list[str], origin: _Origin) -> PriceList:
+def _price_list(
+    prices: Iterable[Price], label: str, unknown: Counter[str], notes: list[str], origin: _Origin
+) -> PriceList:
     kept = tuple(sorted(prices, key=lambda price: (price.sku, price.commitment, price.usd_per_gpu_hour)))
     if not kept:
         shown = ", ".join(sorted(unknown)[:6]) or "no GPU at all"

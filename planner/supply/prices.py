@@ -1,6 +1,6 @@
-"""What one GPU-hour costs: which listed prices may be used, what one's own GPUs cost, what spot capacity is worth.
+"""What one GPU-hour costs: which listed prices may be used, and what one's own GPUs cost.
 
-Equations and sources: docs/science-money.md.
+Equations and sources: docs/explanation/money.md.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from statistics import median
 
 from hardware_db import Confidence, GpuSku, HardwareDb, Price, is_cited, listed_prices, stale_days
 from planner.core import InputError, UnknownNameError
-from planner.supply.spares import availability, replicas_sure, replicas_to_hold
-from planner.supply.types import STALE_PRICE_DAYS, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
+from planner.supply.spot import require_spot_terms
+from planner.supply.types import STALE_PRICE_DAYS, Granularity, OwnedGpus, PricePolicy, Quota
 
 HOURS_PER_YEAR = 8766.0
 """365.25 days of 24 hours."""
@@ -25,8 +25,6 @@ A choice: 6 times the median for instances of 8 GPUs. Prices of one SKU and comm
 """
 OWNED = "owned"
 """Name of the purchase of one's own GPUs, beside the commitments of price lists."""
-SPOT = "spot"
-"""The commitment whose capacity goes away."""
 
 
 def is_committed(commitment: str) -> bool:
@@ -57,11 +55,11 @@ def offered_prices(
     >>> [(p.provider, p.usd_per_gpu_hour) for p in offered_prices("b200-sxm", policy, load_hardware())]
     [('Hyperstack', 6.0), ('Qubrid', 4.25)]
     """
-    check_spot(policy)
+    require_spot_terms(policy)
     if sku in policy.usd_per_gpu_hour:
         return (_own_price(sku, policy),)
     gpu = known_sku("sku", sku, hardware)
-    apart = [quota for quota in quotas if quota.sku == sku and names_a_place(quota)]
+    apart = [quota for quota in quotas if quota.sku == sku and counts_only_a_part(quota)]
     offered: list[Price] = []
     for commitment in dict.fromkeys(policy.commitments):
         kept: list[Price] = []
@@ -113,7 +111,7 @@ class PriceNote:
     def __str__(self) -> str:
         """For example ``l4, on_demand: price is stale (AWS, read 2026-02-01): 293 days old, ignored``."""
         read = f"read {self.retrieved_on.isoformat()}" if self.retrieved_on else ""
-        place = ", ".join(part for part in (self.provider, read) if part)
+        place = ", ".join(text for text in (self.provider, read) if text)
         return f"{self.sku}, {self.commitment}: price is {self.problem}{f' ({place})' if place else ''}: {self.detail}"
 
 
@@ -140,7 +138,7 @@ def price_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) 
 
 def _notes_of(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> list[PriceNote]:
     usable = _usable_prices(sku, commitment, policy, hardware)
-    listed = _listed(sku, commitment, policy, hardware)
+    listed = _matching_prices(sku, commitment, policy, hardware)
     notes = [
         PriceNote(problem, sku, commitment, price.provider, price.retrieved_on, price in usable, detail)
         for price in listed
@@ -149,7 +147,7 @@ def _notes_of(sku: str, commitment: str, policy: PricePolicy, hardware: Hardware
     if not usable:
         anywhere = [price for price in hardware.prices if (price.sku, price.commitment) == (sku, commitment)]
         known = f"{len(anywhere)} listed" if anywhere else "nothing listed"
-        what = _which_matched(policy) if anywhere and not listed else "none of them can be used" if anywhere else ""
+        what = _filter_text(policy) if anywhere and not listed else "none of them can be used" if anywhere else ""
         detail = f"{known}, {what}" if what else known
         if sku not in policy.owned:
             notes.append(PriceNote(PriceProblem.MISSING, sku, commitment, detail=detail))
@@ -161,26 +159,27 @@ def _problems(price: Price, day: date, usable: Sequence[Price]) -> list[tuple[Pr
         return [(PriceProblem.UNCITED, "no source or no date, not used")]
     if not price.usd_per_gpu_hour > 0.0:
         return [(PriceProblem.ZERO, f"{price.usd_per_gpu_hour:g} USD per GPU-hour, not used")]
-    found = []
+    problems = []
     age = stale_days(price, day)
     if age > STALE_PRICE_DAYS:
-        found.append((PriceProblem.STALE, f"{age} days old, {'no younger one' if price in usable else 'ignored'}"))
+        problems.append((PriceProblem.STALE, f"{age} days old, {'no younger one' if price in usable else 'ignored'}"))
     others = [other.usd_per_gpu_hour for other in usable if other != price]
     times = price.usd_per_gpu_hour / median(others) if others else 1.0
     if price.gpus_per_instance > 1 and max(times, 1.0 / times) >= UNIT_SUSPICION * price.gpus_per_instance:
-        found.append(
+        problems.append(
             (PriceProblem.UNIT, f"{times:.2g} times the median of {len(others)} others; check gpus_per_instance")
         )
-    return found
+    return problems
 
 
-def _which_matched(policy: PricePolicy) -> str:
+def _filter_text(policy: PricePolicy) -> str:
+    """That no price meets the policy, in words."""
     place = [f"from {policy.provider}"] if policy.provider else []
     place += [f"in {policy.region}"] if policy.region else []
     return f"none {' '.join([*place, f'with confidence {policy.min_confidence} or above'])}"
 
 
-def _listed(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> tuple[Price, ...]:
+def _matching_prices(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> tuple[Price, ...]:
     return listed_prices(
         hardware,
         sku,
@@ -193,7 +192,7 @@ def _listed(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb
 
 def _usable_prices(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> list[Price]:
     """Cited prices above zero, the stale ones only where there is no other; cheapest first."""
-    listed = _listed(sku, commitment, policy, hardware)
+    listed = _matching_prices(sku, commitment, policy, hardware)
     citable = [price for price in listed if is_cited(price) and price.usd_per_gpu_hour > 0.0]
     oldest = policy.day - timedelta(days=STALE_PRICE_DAYS)
     return [price for price in citable if price.retrieved_on >= oldest] or citable
@@ -232,7 +231,7 @@ def known_sku(field: str, sku: str, hardware: HardwareDb) -> GpuSku:
     return hardware.skus[sku]
 
 
-def names_a_place(quota: Quota) -> bool:
+def counts_only_a_part(quota: Quota) -> bool:
     """Does the quota count only a part of what can be had of its SKU?"""
     return (quota.provider, quota.region, quota.commitment) != (None, None, None)
 
@@ -262,11 +261,11 @@ def owned_usd_per_gpu_hour(owned: OwnedGpus, sku: GpuSku) -> float:
     >>> round(8 * owned_usd_per_gpu_hour(power, load_hardware().skus["h100-sxm"]), 2)  # "~$1.06/hr (full server power)"
     1.06
     """
-    energy = watts_of(sku, owned) * owned.pue / 1000.0 * owned.usd_per_kwh
+    energy = watts_per_gpu(sku, owned) * owned.pue / 1000.0 * owned.usd_per_kwh
     return owned.capex_usd_per_gpu / (owned.years * HOURS_PER_YEAR) + energy + owned.other_usd_per_gpu_hour
 
 
-def watts_of(sku: GpuSku, owned: OwnedGpus | None = None) -> float:
+def watts_per_gpu(sku: GpuSku, owned: OwnedGpus | None = None) -> float:
     """Power of one GPU [W]: as given for one's own, else its TDP. Raises InputError where neither is known."""
     if owned is not None and owned.watts is not None:
         return owned.watts
@@ -274,57 +273,3 @@ def watts_of(sku: GpuSku, owned: OwnedGpus | None = None) -> float:
         bound = f"no power of {sku.id} is published that could stand in"
         raise InputError(f"prices.owned.{sku.id}.watts", None, bound, "give the watts of one GPU")
     return sku.tdp_watts.value
-
-
-def spot_availability(terms: SpotTerms) -> float:
-    """Share of time that one spot instance is up.
-
-    Equation: A = 1 / (1 + r T), r interruptions per hour of uptime, T hours until a replacement serves: the
-    `availability` of something that is up for 1/r on average and down for T.
-
-    >>> round(spot_availability(SpotTerms(interruptions_per_hour=0.01, recovery_s=5 * 3600.0)), 3)  # up 100 h, down 5 h
-    0.952
-    """
-    return availability(1.0 / terms.interruptions_per_hour, terms.recovery_s / 3600.0)
-
-
-def spot_usable_share(terms: SpotTerms, instances: int | None) -> float:
-    """Share of the spot instances bought that may be counted on, the rest being headroom.
-
-    Equation: m(n) / n with m(n) = max {m: P(Binomial(n, A) >= m) >= p}, A the `spot_availability` and p
-    `SpotTerms.probability`; for n -> infinity it tends to A, and for few instances it may be 0. Instances are
-    interrupted independently of one another, which holds the better the more zones they are spread over (*SkyServe*,
-    Mao et al. 2025, arXiv 2411.01438, overprovisions spot replicas for the same reason).
-
-    Args:
-        terms: of the spot offer.
-        instances: n, bought; None: a fleet so large that chance evens out.
-
-    >>> terms = SpotTerms(interruptions_per_hour=1.0, recovery_s=400.0, probability=0.95)  # A = 0.9
-    >>> round(spot_usable_share(terms, 3), 3)  # 2 of 3: the tails of 3 and 2 are 0.729 and 0.972
-    0.667
-    """
-    available = spot_availability(terms)
-    if instances is None:
-        return available
-    if instances < 1:
-        raise InputError("instances", instances, "must be >= 1", "give how many are bought")
-    return replicas_sure(instances, available, terms.probability) / instances
-
-
-def least_spot_instances(terms: SpotTerms) -> int:
-    """Smallest number of spot instances of which one may be counted on; fewer are worth nothing and are not bought.
-
-    Equation: min {n: P(Binomial(n, A) >= 1) >= p}.
-
-    >>> least_spot_instances(SpotTerms(interruptions_per_hour=1.0, recovery_s=400.0, probability=0.95))  # 0.9, 0.99
-    2
-    """
-    return replicas_to_hold(1, spot_availability(terms), terms.probability)
-
-
-def check_spot(policy: PricePolicy) -> None:
-    """Raises InputError where spot is allowed and `PricePolicy.spot` does not say what it is worth."""
-    if SPOT in policy.commitments and policy.spot is None:
-        fix = "give interruptions_per_hour and recovery_s, or take spot out of prices.commitments"
-        raise InputError("prices.spot", None, "spot capacity goes away, and it is not said how often", fix)

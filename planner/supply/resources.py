@@ -1,11 +1,11 @@
-"""What GPUs cost and how many may be had: prices, ways of buying and limits, as resources of the integer program.
+"""What GPUs cost and how many may be had: prices, purchase options and limits, as resources of the integer program.
 
 A resource of the program is the GPUs of one SKU (`Resource.name` and `Resource.group` are the SKU id); its purchases
-are the ways of getting them: on demand, reserved, spot, one's own. Power and CO2 are resources without a price. Where a
+are its purchase options: on demand, reserved, spot, one's own. Power and CO2 are resources without a price. Where a
 fleet runs already and change costs something, the GPUs of a SKU are counted a second time, in a resource whose first
 units are free and whose further ones cost the switch.
 
-Equations and sources: docs/science-money.md.
+Equations and sources: docs/explanation/money.md.
 """
 
 from __future__ import annotations
@@ -16,68 +16,16 @@ from dataclasses import dataclass
 
 from hardware_db import GpuSku, HardwareDb, Price
 from planner.core import InputError, UnknownNameError
-from planner.optimizer import Period, Purchase, Resource
-from planner.supply.prices import (
-    HOURS_PER_YEAR,
-    SPOT,
-    PriceNote,
-    PriceProblem,
-    is_committed,
-    known_sku,
-    least_spot_instances,
-    offered_prices,
-    owned_usd_per_gpu_hour,
-    price_notes,
-    spot_availability,
-    spot_usable_share,
-    watts_of,
-)
-from planner.supply.purchase_options import Way, names_of, ways_of, within_quotas
-from planner.supply.types import (
-    STALE_PRICE_DAYS,
-    FleetLimits,
-    Granularity,
-    OwnedGpus,
-    PricePolicy,
-    Quota,
-    SpotTerms,
-)
+from planner.optimizer import Purchase, Resource
+from planner.supply.prices import PriceNote, known_sku, price_notes, watts_per_gpu
+from planner.supply.purchase_options import QuotedOptions, apply_quotas, list_purchase_options, option_names
+from planner.supply.spot import SPOT, least_spot_instances, spot_usable_share
+from planner.supply.types import FleetLimits, OwnedGpus, PricePolicy
 
-__all__ = [
-    "HOURS_PER_MONTH",
-    "HOURS_PER_YEAR",
-    "STALE_PRICE_DAYS",
-    "FleetLimits",
-    "Granularity",
-    "OwnedGpus",
-    "PriceNote",
-    "PricePolicy",
-    "PriceProblem",
-    "PurchaseCost",
-    "Quota",
-    "SpotTerms",
-    "Supply",
-    "SupplyCost",
-    "cost_of",
-    "is_committed",
-    "offered_prices",
-    "owned_usd_per_gpu_hour",
-    "price_notes",
-    "resources_of",
-    "spot_availability",
-    "spot_shortfalls",
-    "spot_usable_share",
-    "switching_resource",
-    "taken",
-]
-
-HOURS_PER_MONTH = 730.0
-"""8760 h / 12, the month cloud price lists use."""
 POWER = "power_kw"
+"""Resource of a limited power [kW]."""
 CO2 = "co2_kg_per_h"
-
-
-# --- Resources of the program ----------------------------------------------------------------------------------------
+"""Resource of limited emissions [kg CO2e/h]."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +59,7 @@ class Supply:
         return by_name[resource, name]
 
 
-def resources_of(
+def build_supply(
     skus: Iterable[str],
     policy: PricePolicy,
     limits: FleetLimits,
@@ -123,8 +71,8 @@ def resources_of(
 
     Args:
         skus: ids, in the order of the resources.
-        policy: which prices, and which ways of buying.
-        limits: of the fleet; `taken` says what a unit takes of the limited resources.
+        policy: which prices, and which purchase options.
+        limits: of the fleet; `resource_use` says what a unit takes of the limited resources.
         hardware: SKUs and prices.
         spot_shares: by SKU, share of the spot capacity bought that may be counted on; of a SKU not named here it is
             that of a large fleet. `spot_shortfalls` says when that was too much.
@@ -142,21 +90,21 @@ def resources_of(
     assumptions: list[str] = []
     for sku in wanted:
         gpu = hardware.skus[sku]
-        if reason := _ruled_out(gpu, policy, limits):
+        if reason := _reason_ruled_out(gpu, policy, limits):
             unavailable[sku] = reason
             continue
-        ways = ways_of(gpu, policy, limits, hardware, (spot_shares or {}).get(sku))
-        ways, most, read = within_quotas(sku, ways, limits)
-        assumptions += read
-        if not ways:
-            unavailable[sku] = _why_no_way(sku, most, policy, limits)
+        offered = list_purchase_options(gpu, policy, limits, hardware, (spot_shares or {}).get(sku))
+        quoted = apply_quotas(sku, offered, limits)
+        assumptions += quoted.assumptions
+        if not quoted.options:
+            unavailable[sku] = _reason_for_no_option(sku, quoted.most_in_use, policy, limits)
             continue
-        names = names_of(ways)
-        prices |= {(sku, name): way.origin for name, way in zip(names, ways, strict=True)}
-        cheapest[sku] = min(way.usd_per_usable_hour for way in ways)
-        resources.append(_gpus(sku, names, ways, most, limits))
+        names = option_names(quoted.options)
+        prices |= {(sku, name): option.origin for name, option in zip(names, quoted.options, strict=True)}
+        cheapest[sku] = min(option.usd_per_usable_hour for option in quoted.options)
+        resources.append(_gpu_resource(sku, names, quoted, limits))
     _check_pins(limits, unavailable, cheapest)
-    resources += [_switching(sku, limits) for sku in cheapest if limits.switching_usd_per_gpu > 0.0]
+    resources += [_switching_costs(sku, limits) for sku in cheapest if limits.switching_usd_per_gpu > 0.0]
     if limits.power_kw is not None:
         resources.append(Resource(name=POWER, at_most=limits.power_kw))
     if limits.co2_kg_per_hour is not None:
@@ -177,7 +125,7 @@ def switching_resource(sku: str) -> str:
     return f"{sku} switching"
 
 
-def taken(
+def resource_use(
     option_gpus: Mapping[str, int], skus: Mapping[str, GpuSku], limits: FleetLimits, policy: PricePolicy
 ) -> dict[str, float]:
     """What a unit takes of every resource while it is on.
@@ -196,7 +144,7 @@ def taken(
 
     >>> from hardware_db import load_hardware
     >>> limits = FleetLimits(power_kw=100, pue=1.2, co2_kg_per_hour=30, co2_kg_per_kwh=0.4)
-    >>> unit = taken({"h100-sxm": 10}, load_hardware().skus, limits, PricePolicy())
+    >>> unit = resource_use({"h100-sxm": 10}, load_hardware().skus, limits, PricePolicy())
     >>> {name: round(amount, 9) for name, amount in unit.items()}  # 10 x 700 W x 1.2, x 0.4 kg
     {'h100-sxm': 10.0, 'power_kw': 8.4, 'co2_kg_per_h': 3.36}
     """
@@ -205,7 +153,9 @@ def taken(
         result |= {switching_resource(sku): float(count) for sku, count in option_gpus.items() if count}
     if limits.power_kw is None and limits.co2_kg_per_hour is None:
         return result
-    watts = math.fsum(count * watts_of(skus[sku], policy.owned.get(sku)) for sku, count in option_gpus.items() if count)
+    watts = math.fsum(
+        count * watts_per_gpu(skus[sku], policy.owned.get(sku)) for sku, count in option_gpus.items() if count
+    )
     kilowatts = watts * limits.pue / 1000.0
     if limits.power_kw is not None:
         result[POWER] = kilowatts
@@ -214,7 +164,7 @@ def taken(
     return result
 
 
-def _ruled_out(gpu: GpuSku, policy: PricePolicy, limits: FleetLimits) -> str:
+def _reason_ruled_out(gpu: GpuSku, policy: PricePolicy, limits: FleetLimits) -> str:
     """Why a SKU cannot be had at any price, in words; empty if it can."""
     if gpu.id in limits.forbidden:
         return "forbidden by limits.forbidden"
@@ -225,7 +175,7 @@ def _ruled_out(gpu: GpuSku, policy: PricePolicy, limits: FleetLimits) -> str:
     return ""
 
 
-def _why_no_way(sku: str, most: int | None, policy: PricePolicy, limits: FleetLimits) -> str:
+def _reason_for_no_option(sku: str, most: int | None, policy: PricePolicy, limits: FleetLimits) -> str:
     if most == 0:
         return "limits allow 0 GPUs of it"
     listed = f"no {' or '.join(policy.commitments)} price that may be used is listed"
@@ -235,22 +185,23 @@ def _why_no_way(sku: str, most: int | None, policy: PricePolicy, limits: FleetLi
     return f"{listed}; {fix}"
 
 
-def _gpus(sku: str, names: Sequence[str], ways: Sequence[Way], most: int | None, limits: FleetLimits) -> Resource:
+def _gpu_resource(sku: str, names: Sequence[str], quoted: QuotedOptions, limits: FleetLimits) -> Resource:
     purchases = tuple(
         Purchase(
             name=name,
-            usd_per_hour=way.usd_per_hour,
-            committed=way.is_committed,
-            block=way.block,
-            at_most=way.at_most,
-            usable_share=way.usable_share,
+            usd_per_hour=option.usd_per_hour,
+            committed=option.is_committed,
+            block=option.block,
+            at_most=option.at_most,
+            usable_share=option.usable_share,
         )
-        for name, way in zip(names, ways, strict=True)
+        for name, option in zip(names, quoted.options, strict=True)
     )
-    return Resource(name=sku, purchases=purchases, at_most=most, at_least=limits.pinned.get(sku, 0), group=sku)
+    pinned = limits.pinned.get(sku, 0)
+    return Resource(name=sku, purchases=purchases, at_most=quoted.most_in_use, at_least=pinned, group=sku)
 
 
-def _switching(sku: str, limits: FleetLimits) -> Resource:
+def _switching_costs(sku: str, limits: FleetLimits) -> Resource:
     """GPUs of a SKU counted once more: those that run today are free, one beyond them costs its share of the switch.
 
     Equation: switching_usd_per_gpu / switching_hours [USD/h] for each GPU beyond `existing`, at the largest fleet of
@@ -267,7 +218,7 @@ def _is_limited(resource: Resource, limits: FleetLimits) -> bool:
     if any(limit is not None for limit in for_all) or limits.switching_usd_per_gpu > 0.0:
         return True
     counted = resource.at_most is not None or resource.at_least > 0.0
-    return counted or any(way.at_most is not None or way.block > 1 for way in resource.purchases)
+    return counted or any(purchase.at_most is not None or purchase.block > 1 for purchase in resource.purchases)
 
 
 def _co2_kg_per_kwh(limits: FleetLimits) -> float:
@@ -291,11 +242,11 @@ def _check_names(skus: Sequence[str], policy: PricePolicy, limits: FleetLimits, 
         for name in names:
             known_sku(field, name, hardware)
     for quota in limits.quotas:
-        for part in ("provider", "region", "commitment"):
-            name = getattr(quota, part)
-            known = {getattr(price, part) for price in hardware.prices}
+        for field in ("provider", "region", "commitment"):
+            name = getattr(quota, field)
+            known = {getattr(price, field) for price in hardware.prices}
             if name is not None and name not in known:
-                raise UnknownNameError(f"limits.quotas.{part}", name, known)
+                raise UnknownNameError(f"limits.quotas.{field}", name, known)
 
 
 def _check_limits(limits: FleetLimits) -> None:
@@ -306,92 +257,12 @@ def _check_limits(limits: FleetLimits) -> None:
             raise InputError(f"limits.pinned.{sku}", count, "is in limits.forbidden too", "take it out of one of them")
 
 
-def _check_pins(limits: FleetLimits, unavailable: Mapping[str, str], had: Mapping[str, float]) -> None:
+def _check_pins(limits: FleetLimits, unavailable: Mapping[str, str], available: Mapping[str, float]) -> None:
     """A pin on what cannot be had would vanish with its resource, so it is refused here."""
     for sku, count in limits.pinned.items():
-        if count and sku not in had:
+        if count and sku not in available:
             reason = unavailable.get(sku, "it is not among search.skus")
             raise InputError(f"limits.pinned.{sku}", count, f"cannot be had: {reason}", "take the pin out or lift that")
-
-
-# --- What a fleet costs ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PurchaseCost:
-    """What one purchase of one resource costs.
-
-    Attributes:
-        resource: the SKU, or its switching.
-        purchase: the way of buying.
-        mean_amount: units held, mean over the horizon.
-        most_amount: units held in the period with most.
-        usd_per_hour: mean over the horizon.
-        origin: the price or the terms behind it; None for switching.
-    """
-
-    resource: str
-    purchase: str
-    mean_amount: float
-    most_amount: float
-    usd_per_hour: float
-    origin: Price | OwnedGpus | None
-
-    @property
-    def usd_per_month(self) -> float:
-        """USD per month of 730 hours."""
-        return self.usd_per_hour * HOURS_PER_MONTH
-
-
-@dataclass(frozen=True)
-class SupplyCost:
-    """What all that is bought costs: an allocation's `cost_usd_per_hour` less its starts and what units cost by themselves."""
-
-    purchases: tuple[PurchaseCost, ...]
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Mean over the horizon."""
-        return math.fsum(line.usd_per_hour for line in self.purchases)
-
-    @property
-    def usd_per_month(self) -> float:
-        """USD per month of 730 hours."""
-        return self.usd_per_hour * HOURS_PER_MONTH
-
-    @property
-    def by_resource(self) -> Mapping[str, float]:
-        """USD per hour by SKU (and switching)."""
-        names = dict.fromkeys(line.resource for line in self.purchases)
-        return {n: math.fsum(line.usd_per_hour for line in self.purchases if line.resource == n) for n in names}
-
-
-def cost_of(
-    bought: Mapping[str, Mapping[str, Sequence[float]]], supply: Supply, periods: Sequence[Period]
-) -> SupplyCost:
-    """What is bought, with its cost, by resource and purchase.
-
-    Equation: sum_t hours_t / H x amount_t x USD/h for each purchase; a committed one is held alike in every period.
-
-    Args:
-        bought: amounts by resource and purchase in each period, as `Allocation.bought`.
-        supply: that the program was given.
-        periods: of the program, in its order.
-
-    Raises UnknownNameError for what the supply does not hold and InputError for a wrong number of periods.
-    """
-    horizon = math.fsum(period.hours for period in periods)
-    lines = []
-    for resource, purchases in bought.items():
-        for name, amounts in purchases.items():
-            if len(amounts) != len(periods):
-                bound = f"needs one amount for each of {len(periods)} periods"
-                raise InputError(f"bought.{resource}.{name}", len(amounts), bound, "give the allocation's own periods")
-            mean = math.fsum(x * p.hours for x, p in zip(amounts, periods, strict=True)) / horizon
-            usd = mean * supply.purchase(resource, name).usd_per_hour
-            most = max(amounts, default=0.0)
-            lines.append(PurchaseCost(resource, name, mean, most, usd, supply.prices.get((resource, name))))
-    return SupplyCost(tuple(lines))
 
 
 def spot_shortfalls(
@@ -400,7 +271,7 @@ def spot_shortfalls(
     """SKUs of which too little spot capacity was bought, with the share of it that may be counted on.
 
     That share depends on how many instances are bought, which only the program decides: plan with the share of a large
-    fleet, and where this function names a SKU, plan again with `resources_of(..., spot_shares=...)`. Each round the
+    fleet, and where this function names a SKU, plan again with `build_supply(..., spot_shares=...)`. Each round the
     shares fall, so that it comes to an end.
 
     Equation: of n instances of g GPUs floor(n g share) GPUs are in use at most; short where that is more than g m(n) of

@@ -1,4 +1,4 @@
-"""What is asked of money and supply: which prices apply, what may be bought, what must be withstood. Types only."""
+"""Requirements on money and supply: which prices apply, what may be bought, which failures to withstand. Types only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from planner.core import Frozen, InputError
 
 STALE_PRICE_DAYS = 180
-"""Age from which a price is used only when there is no younger one, with a warning."""
+"""Age [days] from which a price is used only when there is no younger one, with a warning. A choice."""
 
 
 class Granularity(StrEnum):
@@ -51,7 +51,7 @@ class SpotTerms(Frozen):
 
 
 class PricePolicy(Frozen):
-    """Which prices apply to a SKU: the user's own, else the cheapest listed one of each allowed way of buying.
+    """Which prices apply to a SKU: the user's own, else the cheapest listed one under each allowed commitment.
 
     Where every matching price is older than `STALE_PRICE_DAYS` on the day `as_of`, the cheapest of those is used and
     the plan warns.

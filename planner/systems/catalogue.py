@@ -15,23 +15,23 @@ from planner.core import InputError, UnknownNameError
 from planner.engine import Order, Preemption
 from planner.serving import Deployment, Router
 from planner.systems.variants import (
-    SARATHI_BUDGET,
-    SARATHI_LARGE_BUDGET,
+    SARATHI_LARGE_MAX_BATCHED_TOKENS,
+    SARATHI_MAX_BATCHED_TOKENS,
     Variant,
     as_given,
-    constrained,
     disaggregated,
-    mtp,
-    multi_lora,
     orca,
-    ordered,
-    prefix_cache,
-    retried,
-    routed,
     sarathi,
-    speculative,
-    static,
+    static_batching,
     vllm,
+    with_adapters,
+    with_drafter,
+    with_grammar,
+    with_mtp,
+    with_order,
+    with_prefix_cache,
+    with_retries,
+    with_router,
 )
 from planner.workload import Slo, Workload
 
@@ -63,15 +63,15 @@ def chosen_systems(names: Iterable[str | System]) -> tuple[System, ...]:
     >>> [system.name for system in chosen_systems(["orca", "sarathi"])]
     ['orca', 'sarathi']
     """
-    found = []
+    systems = []
     for name in names:
         if not isinstance(name, System) and name not in SYSTEMS:
             raise UnknownNameError("systems", name, SYSTEMS)
-        found.append(name if isinstance(name, System) else SYSTEMS[name])
-    given = [system.name for system in found]
+        systems.append(name if isinstance(name, System) else SYSTEMS[name])
+    given = [system.name for system in systems]
     if not given or len(set(given)) < len(given):
         raise InputError("systems", given, "must be one or more different systems", "name each once")
-    return tuple(found)
+    return tuple(systems)
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ _ALL = (
         "before Orca: FasterTransformer, Triton",
         "Batches run to the end of their longest answer, prompts padded to the longest.",
         "closed form: bulk-service queue (Bailey 1954) of padded batches",
-        static,
+        static_batching,
     ),
     System(
         "orca",
@@ -115,16 +115,16 @@ _ALL = (
     System(
         "sarathi",
         "Agrawal et al., OSDI 2024",
-        f"Prompts in chunks beside the decodes, {SARATHI_BUDGET} tokens per step.",
+        f"Prompts in chunks beside the decodes, {SARATHI_MAX_BATCHED_TOKENS} tokens per step.",
         f"{_MIXED}; {_PAGED}",
-        partial(sarathi, budget=SARATHI_BUDGET),
+        partial(sarathi, max_batched_tokens=SARATHI_MAX_BATCHED_TOKENS),
     ),
     System(
         "sarathi-2048",
         "Agrawal et al., OSDI 2024",
-        f"Prompts in chunks beside the decodes, {SARATHI_LARGE_BUDGET} tokens per step.",
+        f"Prompts in chunks beside the decodes, {SARATHI_LARGE_MAX_BATCHED_TOKENS} tokens per step.",
         f"{_MIXED}; {_PAGED}",
-        partial(sarathi, budget=SARATHI_LARGE_BUDGET),
+        partial(sarathi, max_batched_tokens=SARATHI_LARGE_MAX_BATCHED_TOKENS),
     ),
     System(
         "disaggregated",
@@ -138,133 +138,133 @@ _ALL = (
         "SGLang RadixAttention, Zheng et al., NeurIPS 2024",
         "Shared prefixes stay in the KV cache; requests go where theirs is.",
         f"{_MIXED} without the prompts that an LRU cache holds (planner.serving.prefix_cache)",
-        prefix_cache,
+        with_prefix_cache,
     ),
     System(
         "sjf",
         "Fu et al., NeurIPS 2024 (learning to rank)",
         "Waiting requests with the fewest tokens first, lengths known.",
         _ORDERED,
-        partial(ordered, order=Order.SHORTEST_FIRST),
+        partial(with_order, order=Order.SHORTEST_FIRST),
     ),
     System(
         "priority",
         "Cobham, Operations Research 2(1), 1954",
         "Classes of a lower number first, among the waiting.",
         _ORDERED,
-        partial(ordered, order=Order.PRIORITY),
+        partial(with_order, order=Order.PRIORITY),
     ),
     System(
         "priority-preemptive",
         "vLLM: --scheduling-policy priority",
         "Classes of a lower number first, in place of running ones if need be.",
         _ORDERED,
-        partial(ordered, order=Order.PRIORITY, preempts=True),
+        partial(with_order, order=Order.PRIORITY, preempts=True),
     ),
     System(
         "fair-share",
         "Sheng et al., OSDI 2024 (VTC)",
         "The class that has had the fewest tokens for its weight first.",
         f"{_MIXED}; taken as first come, first served",
-        partial(ordered, order=Order.FAIR_SHARE),
+        partial(with_order, order=Order.FAIR_SHARE),
     ),
     System(
         "round-robin",
         "-",
         "Each replica in turn.",
         _ROUTED,
-        partial(routed, router=Router.ROUND_ROBIN),
+        partial(with_router, router=Router.ROUND_ROBIN),
     ),
     System(
         "random",
         "-",
         "Any replica, with equal chances.",
         _ROUTED,
-        partial(routed, router=Router.RANDOM),
+        partial(with_router, router=Router.RANDOM),
     ),
     System(
         "power-of-two",
         "Mitzenmacher, IEEE TPDS 12(10), 2001",
         "The less loaded of two replicas picked at random.",
         _ROUTED,
-        partial(routed, router=Router.POWER_OF_TWO),
+        partial(with_router, router=Router.POWER_OF_TWO),
     ),
     System(
         "jsq",
         "Winston, J. Appl. Prob. 14(1), 1977",
         "The replica with the fewest requests.",
         _ROUTED,
-        partial(routed, router=Router.LEAST_REQUESTS),
+        partial(with_router, router=Router.LEAST_REQUESTS),
     ),
     System(
         "least-tokens",
         "-",
         "The replica with the fewest tokens of requests waiting and running.",
         _ROUTED,
-        partial(routed, router=Router.LEAST_TOKENS),
+        partial(with_router, router=Router.LEAST_TOKENS),
     ),
     System(
         "mtp",
         "DeepSeek-V3 technical report, arXiv 2412.19437",
         "The model's own multi-token-prediction module drafts one token.",
         _DRAFTS,
-        mtp,
+        with_mtp,
     ),
     System(
         "draft-model",
         "Leviathan et al., ICML 2023; Chen et al., arXiv 2302.01318",
         "A small model drafts, the model checks the guesses in one step.",
         _DRAFTS,
-        partial(speculative, drafter="draft-model"),
+        partial(with_drafter, drafter="draft-model"),
     ),
     System(
         "medusa",
         "Cai et al., ICML 2024",
         "Extra heads of the model guess the next tokens in the same step.",
         _DRAFTS,
-        partial(speculative, drafter="medusa"),
+        partial(with_drafter, drafter="medusa"),
     ),
     System(
         "eagle",
         "Li et al., ICML 2024",
         "One extra layer drafts from the model's own features.",
         _DRAFTS,
-        partial(speculative, drafter="eagle"),
+        partial(with_drafter, drafter="eagle"),
     ),
     System(
         "ngram",
         "Saxena 2023 (prompt lookup decoding)",
         "Guesses are copied from where the last tokens stood before in the prompt.",
         _DRAFTS,
-        partial(speculative, drafter="ngram"),
+        partial(with_drafter, drafter="ngram"),
     ),
     System(
         "lookahead",
         "Fu et al., ICML 2024",
         "Guesses come from a pool of n-grams that the model itself fills.",
         f"{_DRAFTS}; filling the pool is not counted",
-        partial(speculative, drafter="lookahead"),
+        partial(with_drafter, drafter="lookahead"),
     ),
     System(
         "constrained",
         "XGrammar, Dong et al., MLSys 2025; LLGuidance",
         "A grammar mask for every token: no answer breaks its schema.",
         _MIXED,
-        constrained,
+        with_grammar,
     ),
     System(
         "retry",
         "-",
         "No grammar: answers that break their schema are asked for again.",
         f"{_MIXED}; retries come as independent requests",
-        retried,
+        with_retries,
     ),
     System(
         "multi-lora",
         "S-LoRA, Sheng et al., MLSys 2024; Punica, Chen et al., MLSys 2024",
         "Low-rank adapters for every tenant on one base model.",
         f"{_MIXED}; without waiting for adapters to load",
-        multi_lora,
+        with_adapters,
     ),
 )
 

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from hardware_db import HardwareDb, load_hardware
 from planner.core import InputError, PlannerError
 from planner.engine import require_room
-from planner.fleet import Plan, PlannedDeployment, PlanRequest, plan
+from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress, plan
 from planner.search import Mode
 from planner.serving import Deployment, Method, Performance, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
@@ -23,17 +23,15 @@ from planner.supply import PricePolicy, offered_prices
 from planner.systems.catalogue import DEFAULT_SYSTEMS, System, Variant, chosen_systems
 from planner.workload import Slo, Workload
 
-__all__ = ["Comparison", "RatePoint", "Row", "compare", "mixed_plan"]
+__all__ = ["Comparison", "RatePoint", "SystemRow", "compare", "mixed_plan"]
 
 MAX_RATES = 50
-"""Most rates at which attainment is looked at."""
-RATE_STEPS = 7
-"""Halvings of the interval of a sustainable rate: its ends are then 2^(1/128) apart, 0.5 %."""
-LOWEST_SHARE = 1.0 / 64.0
-"""Share of a starting rate below which nothing is looked for: a system that misses its targets there never holds."""
+"""Most rates at which attainment is computed. A choice."""
+RATE_HALVINGS = 7
+"""Halvings of the interval of a sustainable rate: its ends are then 2^(1/128) apart, 0.5 %. A choice."""
+LOWEST_RATE_SHARE = 1.0 / 64.0
+"""Share of the largest stable rate below which no sustainable rate is searched for. A choice."""
 SECONDS_PER_HOUR = 3600.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class RatePoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SystemRow:
     """One system.
 
     Attributes:
@@ -79,8 +77,8 @@ class Row:
     def assumptions(self) -> tuple[str, ...]:
         """What theory, simulation and the system itself take for granted."""
         notes = [f"{self.system.name}: {self.variant.note}"] if self.variant is not None and self.variant.note else []
-        found = [one for one in (self.predicted, self.simulated) if one is not None]
-        return tuple(dict.fromkeys([*notes, *(note for one in found for note in one.assumptions)]))
+        performances = [each for each in (self.predicted, self.simulated) if each is not None]
+        return tuple(dict.fromkeys([*notes, *(note for each in performances for note in each.assumptions)]))
 
     def goodput_per_s(self, slo: Slo) -> float:
         """Useful requests per second that meet every target."""
@@ -91,14 +89,14 @@ class Row:
     @property
     def requests_per_s(self) -> float:
         """Useful requests that are answered per second: all that come in, or as many as it can when overloaded."""
-        found = self.performance
-        if found is None or self.variant is None:
+        performance, variant = self.performance, self.variant
+        if performance is None or variant is None:
             return 0.0
-        if found.stable and not self.variant.workload.is_closed:
+        if performance.stable and not variant.workload.is_closed:
             return self.offered_per_s
-        if found.method is Method.SIMULATED:
-            return self.variant.useful_share * found.output_tokens_per_s / self.variant.workload.lengths.mean_output
-        return self.variant.useful_share * found.rate_per_s if found.stable else 0.0
+        if performance.method is Method.SIMULATED:
+            return variant.useful_share * performance.output_tokens_per_s / variant.workload.lengths.mean_output
+        return variant.useful_share * performance.rate_per_s if performance.stable else 0.0
 
     def usd_per_million_output_tokens(self, requests_per_s: float | None = None) -> float:
         """Cost of a million useful output tokens [USD], prompts included in the price of answers.
@@ -137,22 +135,22 @@ class Comparison:
     deployment: Deployment
     workload: Workload
     slo: Slo | None
-    rows: tuple[Row, ...]
+    rows: tuple[SystemRow, ...]
     seed: int
     requests: int
     price: str
 
     @cached_property
-    def compared(self) -> tuple[Row, ...]:
+    def compared(self) -> tuple[SystemRow, ...]:
         """The rows that have a performance."""
         return tuple(row for row in self.rows if row.performance is not None)
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> SystemRow:
         """The row of a system. Raises InputError when it was not compared."""
-        found = {row.system.name: row for row in self.rows}
-        if name not in found:
-            raise InputError("system", name, f"was not compared; there are {', '.join(found)}", "compare it too")
-        return found[name]
+        rows = {row.system.name: row for row in self.rows}
+        if name not in rows:
+            raise InputError("system", name, f"was not compared; there are {', '.join(rows)}", "compare it too")
+        return rows[name]
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -161,14 +159,14 @@ class Comparison:
         for row in self.compared:
             for note in row.assumptions:
                 about.setdefault(note, []).append(row.system.name)
-        return tuple(self._about(note, names) for note, names in about.items())
+        return tuple(self._with_names(note, names) for note, names in about.items())
 
-    def _about(self, note: str, names: list[str]) -> str:
-        is_said = len(names) == len(self.compared) or note.startswith(f"{names[0]}: ")
-        return note if is_said else f"{', '.join(names)}: {note}"
+    def _with_names(self, note: str, names: list[str]) -> str:
+        is_about_all = len(names) == len(self.compared) or note.startswith(f"{names[0]}: ")
+        return note if is_about_all else f"{', '.join(names)}: {note}"
 
 
-def mixed_plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Say | None = None) -> Plan:
+def mixed_plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Progress | None = None) -> Plan:
     """The plan of a request restricted to mixed pools: what a comparison without a given deployment starts from."""
     search = request.search.model_copy(update={"modes": (Mode.MIXED,)})
     return plan(request.model_copy(update={"search": search}), hardware, progress=progress)
@@ -187,7 +185,7 @@ def compare(
     sustain: bool = False,
     simulated: bool = True,
     hardware: HardwareDb | None = None,
-    progress: Say | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Serving systems on the GPUs of a mixed deployment, under the same requests.
 
@@ -200,8 +198,8 @@ def compare(
         seed: of arrivals and lengths.
         requests: simulated for each system.
         usd_per_gpu_hour: price of a GPU [USD/h]; by default the cheapest on-demand price listed for the SKU.
-        rates: arrival rates [1/s] at which attainment is looked at, each simulated when `simulated`; needs an `slo`.
-        sustain: also look for the largest rate at which the `slo` holds, by bisection with the same random numbers.
+        rates: arrival rates [1/s] at which attainment is computed, each simulated when `simulated`; needs an `slo`.
+        sustain: also find the largest rate at which the `slo` holds, by bisection with the same random numbers.
             Simulated, it is that of a run of so many requests: give several hundred per replica, for in a short run
             queues have no time to grow.
         simulated: also simulate; otherwise all figures are from theory.
@@ -212,31 +210,33 @@ def compare(
     fit, unknown systems, rates or `sustain` without an `slo` or with a closed loop. What one system cannot do is the
     `reason` of its row.
     """
-    found = chosen_systems(systems)
+    chosen = chosen_systems(systems)
     if isinstance(deployment, PlanRequest):
         slo = slo or deployment.slo
-        first = _first(mixed_plan(deployment, hardware, progress))
+        first = _first_deployment(mixed_plan(deployment, hardware, progress))
         deployment, workload = first.deployment, workload or first.workload
     if workload is None:
         raise InputError("workload", "none", "a deployment alone has no traffic", "give a Workload")
-    _check(deployment, workload, slo, rates, sustain=sustain)
+    _require_comparable(deployment, workload, slo, rates, sustain=sustain)
     for name, value, least in (("requests", requests, 1), ("seed", seed, 0)):
         if value < least:
             raise InputError(name, value, f"must be >= {least}", "give a whole number in range")
     price, source = _price(deployment, usd_per_gpu_hour, hardware)
-    play = partial(simulate, seed=seed, requests=requests) if simulated else None
-    run = _Run(deployment, workload, slo, play, tuple(rates), sustain, price, progress or (lambda stage: None))
-    rows = tuple(run.row(system) for system in found)
+    simulation = partial(simulate, seed=seed, requests=requests) if simulated else None
+    run = _ComparisonRun(
+        deployment, workload, slo, simulation, tuple(rates), sustain, price, progress or (lambda stage: None)
+    )
+    rows = tuple(run.row(system) for system in chosen)
     return Comparison(deployment, workload, slo, rows, seed, requests if simulated else 0, source)
 
 
-def _first(found: Plan) -> PlannedDeployment:
-    if not found.deployments:
-        raise InputError("request", found.request.name, "; ".join(found.diagnosis), "relax it, or give a deployment")
-    return found.deployments[0]
+def _first_deployment(mixed: Plan) -> PlannedDeployment:
+    if not mixed.deployments:
+        raise InputError("request", mixed.request.name, "; ".join(mixed.diagnosis), "relax it, or give a deployment")
+    return mixed.deployments[0]
 
 
-def _check(
+def _require_comparable(
     deployment: Deployment, workload: Workload, slo: Slo | None, rates: Sequence[float], *, sustain: bool
 ) -> None:
     if deployment.is_disaggregated:
@@ -268,80 +268,85 @@ def _price(deployment: Deployment, usd: float | None, hardware: HardwareDb | Non
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What all rows have in common."""
+class _ComparisonRun:
+    """What all rows have in common; `simulation` is None where all figures are from theory."""
 
     deployment: Deployment
     workload: Workload
     slo: Slo | None
-    play: Callable[..., Performance] | None
+    simulation: Callable[..., Performance] | None
     rates: tuple[float, ...]
     sustain: bool
     usd_per_gpu_hour: float | None
-    say: Say
+    progress: Progress
 
-    def row(self, system: System) -> Row:
+    def row(self, system: System) -> SystemRow:
         """One system, or why it does not apply."""
         offered = 0.0 if self.workload.is_closed else self.workload.rate_per_s
         try:
             variant = system.variant(self.deployment, self.workload, self.slo)
             predicted, missing = self._predicted(system, variant)
-            played = self._simulated(system, variant)
+            simulated = self._simulated(system, variant)
         except PlannerError as error:
-            return Row(system, None, None, None, _reason(error), offered)
+            return SystemRow(system, None, None, None, _reason(error), offered)
+        sustained_per_s: float | None = None
+        attainments: tuple[RatePoint, ...] = ()
+        if self.slo is not None:
+            sustained_per_s = self._sustained_per_s(system, self.slo) if self.sustain else None
+            attainments = tuple(RatePoint(rate, self._attainment(system, self.slo, rate)) for rate in self.rates)
         price = self.usd_per_gpu_hour
-        return Row(
+        return SystemRow(
             system=system,
             variant=variant,
             predicted=predicted,
-            simulated=played,
-            reason="" if played or predicted else missing,
+            simulated=simulated,
+            reason="" if simulated or predicted else missing,
             offered_per_s=offered,
-            sustained_per_s=self._sustained(system) if self.sustain else None,
-            attainments=tuple(RatePoint(rate, self._attainment(system, rate)) for rate in self.rates),
+            sustained_per_s=sustained_per_s,
+            attainments=attainments,
             usd_per_hour=None if price is None else price * variant.deployment.gpus,
         )
 
     def _predicted(self, system: System, variant: Variant) -> tuple[Performance | None, str]:
         """From theory, or why theory has no answer."""
-        self.say(f"{system.name}: theory")
+        self.progress(f"{system.name}: theory")
         try:
             return evaluate(variant.deployment, variant.workload), ""
         except PlannerError as error:
-            if self.play is None:
+            if self.simulation is None:
                 raise
             return None, _reason(error)
 
     def _simulated(self, system: System, variant: Variant) -> Performance | None:
-        if self.play is None:
+        if self.simulation is None:
             return None
-        self.say(f"{system.name}: simulation")
-        say = self.say
-        return self.play(
-            variant.deployment, variant.workload, progress=lambda share: say(f"{system.name}: simulation, {share:.0%}")
+        self.progress(f"{system.name}: simulation")
+        progress = self.progress
+        return self.simulation(
+            variant.deployment,
+            variant.workload,
+            progress=lambda share: progress(f"{system.name}: simulation, {share:.0%}"),
         )
 
     def _at(self, system: System, rate: float) -> Performance:
         """The system, set up for a rate, at that rate: simulated with the same draws, or from theory."""
-        self.say(f"{system.name}: at {rate:.4g} requests/s")
+        self.progress(f"{system.name}: at {rate:.4g} requests/s")
         variant = system.variant(self.deployment, self.workload.at_rate(rate), self.slo)
-        judge = self.play or evaluate
-        return judge(variant.deployment, variant.workload)
+        answer = self.simulation or evaluate
+        return answer(variant.deployment, variant.workload)
 
-    def _attainment(self, system: System, rate: float) -> float:
-        assert self.slo is not None
-        found = self._at(system, rate)
-        return found.attainment(self.slo) if found.stable or found.method is Method.SIMULATED else 0.0
+    def _attainment(self, system: System, slo: Slo, rate: float) -> float:
+        performance = self._at(system, rate)
+        is_known = performance.stable or performance.method is Method.SIMULATED
+        return performance.attainment(slo) if is_known else 0.0
 
-    def _sustained(self, system: System) -> float:
+    def _sustained_per_s(self, system: System, slo: Slo) -> float:
         """Largest rate [1/s] at which every target holds, by bisection of its logarithm; 0 where none was found."""
-        assert self.slo is not None
         start = largest_stable_rate_per_s(self.deployment, self.workload)
-        low, high = start * LOWEST_SHARE, start
+        low, high = start * LOWEST_RATE_SHARE, start
 
         def holds(rate: float) -> bool:
-            assert self.slo is not None
-            return self._at(system, rate).meets(self.slo)
+            return self._at(system, rate).meets(slo)
 
         if not holds(low):
             return 0.0
@@ -350,7 +355,7 @@ class _Run:
         while high / low > 2.0:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
-        for _ in range(RATE_STEPS):
+        for _ in range(RATE_HALVINGS):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
         return low

@@ -1,4 +1,4 @@
-"""What each serving system makes of a mixed deployment and its traffic: the building blocks of `planner.systems.catalogue`.
+"""What each serving system makes of a mixed deployment and its traffic, for `planner.systems.catalogue`.
 
 Every function here takes a deployment of one mixed pool, a workload and targets (or None), and returns a `Variant` on
 the same GPUs, or raises an `InputError` that says why the system does not apply. Numbers taken from publications stand
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.core import InputError
+from planner.core import InputError, rebuilt
 from planner.engine import (
     Batching,
     KvAllocation,
@@ -27,24 +27,25 @@ from planner.workload import Slo, Workload
 
 VLLM_WATERMARK = 0.01
 """Share of KV blocks kept free on admission: `watermark` of vLLM's block manager (Kwon et al., SOSP 2023)."""
-SARATHI_BUDGET = 512
-"""Tokens per step: the smaller of the two budgets, 512 and 2048, that Sarathi-Serve is run with (OSDI 2024)."""
-SARATHI_LARGE_BUDGET = 2048
+SARATHI_MAX_BATCHED_TOKENS = 512
+"""Chunk budget: the smaller of the two, 512 and 2048, that Sarathi-Serve is run with (Agrawal et al., OSDI 2024)."""
+SARATHI_LARGE_MAX_BATCHED_TOKENS = 2048
+"""The larger of the two."""
 DRAFT_TOKENS = 5
 """Guesses per step for drafters that take a number: `num_speculative_tokens` of the examples in vLLM's docs."""
 TOKENS_PER_STEP = {"draft-model": 2.29, "medusa": 2.32, "eagle": 3.57, "ngram": 1.74, "lookahead": 1.65}
 """Mean tokens per decoding step of Vicuna-7B over six tasks, greedy: Spec-Bench (Xia et al., Findings of ACL 2024,
 arXiv 2401.07851; leaderboard: SpS, Medusa, EAGLE, PLD, Lookahead)."""
-DRAFT_WEIGHTS = 68e6 / 6.74e9
+DRAFT_WEIGHT_RATIO = 68e6 / 6.74e9
 """Weights of the draft model of that SpS figure (Vicuna-68M) over those of its target (Vicuna-7B)."""
 MTP_ACCEPTANCE = 0.85
 """Lower end of the acceptance of the second token (DeepSeek-V3 technical report, arXiv 2412.19437, section 5.4.3)."""
-MASK_S = 50e-6
+GRAMMAR_MASK_S = 50e-6
 """One grammar mask over a vocabulary of 128 k on one core [s]: mean over JSONSchemaBench (LLGuidance documentation)."""
-FAILURE_SHARE = 0.3894
+SCHEMA_FAILURE_SHARE = 0.3894
 """Share of answers that break their JSON schema without a grammar: GPT-4o on SchemaBench is right in 61.06 % (Lu et
 al. 2025, arXiv 2502.18878)."""
-ADAPTERS = LoraAdapters(adapters=100, rank=16, slots=16, skew=1.0)
+DEFAULT_ADAPTERS = LoraAdapters(adapters=100, rank=16, slots=16, skew=1.0)
 """A hundred tenants with Zipf popularity, rank 16 as is vLLM's default, room for 16 at once: an assumption."""
 
 
@@ -56,7 +57,7 @@ class Variant:
         deployment: on the same GPUs.
         workload: the same traffic; more of it where answers have to be asked for again.
         useful_share: share of the answers that are kept.
-        note: what was chosen on the way, or empty.
+        note: what was chosen for it, or empty.
     """
 
     deployment: Deployment
@@ -68,31 +69,30 @@ class Variant:
 # --- changing one thing ---------------------------------------------------------------------------------------------
 
 
-def reconfigured(config: ReplicaConfig, **changes: object) -> ReplicaConfig:
-    """The configuration with other values, validated again."""
-    fields = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
-    return ReplicaConfig(**{**fields, **changes})
-
-
-def _pool(deployment: Deployment) -> Pool:
+def _mixed_pool(deployment: Deployment) -> Pool:
     """The one pool of a mixed deployment."""
     if deployment.is_disaggregated:
         raise InputError("deployment", deployment.summary, "a comparison starts from a mixed pool", "give a mixed one")
     return deployment.pools[0]
 
 
-def _on(deployment: Deployment, router: Router | None = None, **changes: object) -> Deployment:
-    """The mixed deployment with another router or another configuration."""
-    pool = _pool(deployment)
-    config = reconfigured(pool.config, **changes) if changes else pool.config
+def _with_config(deployment: Deployment, config: ReplicaConfig, router: Router | None = None) -> Deployment:
+    """The mixed deployment with another configuration, and perhaps another router."""
+    pool = _mixed_pool(deployment)
     new = Pool(role=Role.MIXED, config=config, replicas=pool.replicas, router=router or pool.router)
     return Deployment(pools=(new,), transfer=deployment.transfer)
 
 
+def _changed(deployment: Deployment, router: Router | None = None, **changes: object) -> Deployment:
+    """The mixed deployment with another router, or other values in its configuration."""
+    config = _mixed_pool(deployment).config
+    return _with_config(deployment, rebuilt(config, **changes) if changes else config, router)
+
+
 def _with_schedule(deployment: Deployment, **changes: object) -> Deployment:
     """The mixed deployment with some fields of its schedule changed."""
-    own = _pool(deployment).config.schedule
-    return _on(deployment, own_schedule=Schedule(**{**own.model_dump(), **changes}))
+    own = _mixed_pool(deployment).config.schedule
+    return _changed(deployment, own_schedule=Schedule(**{**own.model_dump(), **changes}))
 
 
 def _refusal(name: str, bound: str, fix: str) -> InputError:
@@ -105,47 +105,41 @@ def _refusal(name: str, bound: str, fix: str) -> InputError:
 def as_given(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """As it is configured."""
     del slo
-    return Variant(_on(deployment), workload)
+    return Variant(_changed(deployment), workload)
 
 
-def longest_request(workload: Workload) -> int:
+def longest_request_tokens(workload: Workload) -> int:
     """Tokens of the longest request: what a server without paging would be configured to take."""
     return workload.lengths.max_total
 
 
 def _contiguous(config: ReplicaConfig, workload: Workload, **changes: object) -> ReplicaConfig:
     """Whole prompts in KV memory set aside for the longest request, as many sequences as that leaves room for."""
-    longest = longest_request(workload)
-    budget = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
-    roomy = reconfigured(config, max_batched_tokens=budget)
+    longest = longest_request_tokens(workload)
+    max_batched_tokens = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
+    roomy = rebuilt(config, max_batched_tokens=max_batched_tokens)
     room = require_room(roomy, longest).kv_capacity_tokens // longest
     schedule = Schedule(whole_prompts=True, kv=KvAllocation.CONTIGUOUS, longest_tokens=longest, **changes)
-    return reconfigured(roomy, own_schedule=schedule, max_running_requests=min(config.max_running_requests, room))
+    return rebuilt(roomy, own_schedule=schedule, max_running_requests=min(config.max_running_requests, room))
 
 
-def static(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+def static_batching(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """Static batches of padded prompts in contiguous memory."""
     del slo
-    config = _contiguous(_pool(deployment).config, workload, mixed_steps=False, batching=Batching.STATIC)
-    return Variant(_replaced(deployment, config), workload, note=_slots(config))
+    config = _contiguous(_mixed_pool(deployment).config, workload, mixed_steps=False, batching=Batching.STATIC)
+    return Variant(_with_config(deployment, config), workload, note=_slots_note(config))
 
 
 def orca(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """Iteration-level batches of whole prompts and decodes in contiguous memory."""
     del slo
-    config = _contiguous(_pool(deployment).config, workload)
-    return Variant(_replaced(deployment, config), workload, note=_slots(config))
+    config = _contiguous(_mixed_pool(deployment).config, workload)
+    return Variant(_with_config(deployment, config), workload, note=_slots_note(config))
 
 
-def _slots(config: ReplicaConfig) -> str:
+def _slots_note(config: ReplicaConfig) -> str:
     slots, longest = config.max_running_requests, config.schedule.longest_tokens
     return f"room for {longest:,} tokens in one piece for each of {slots:,} sequences per replica"
-
-
-def _replaced(deployment: Deployment, config: ReplicaConfig) -> Deployment:
-    pool = _pool(deployment)
-    new = Pool(role=Role.MIXED, config=config, replicas=pool.replicas, router=pool.router)
-    return Deployment(pools=(new,), transfer=deployment.transfer)
 
 
 def vllm(deployment: Deployment, workload: Workload, slo: Slo | None, *, preemption: Preemption) -> Variant:
@@ -158,16 +152,16 @@ def vllm(deployment: Deployment, workload: Workload, slo: Slo | None, *, preempt
         watermark=VLLM_WATERMARK,
         on_preemption=preemption,
     )
-    config = _pool(deployment).config
-    budget = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
-    return Variant(_on(deployment, own_schedule=schedule, max_batched_tokens=budget), workload)
+    config = _mixed_pool(deployment).config
+    max_batched_tokens = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
+    return Variant(_changed(deployment, own_schedule=schedule, max_batched_tokens=max_batched_tokens), workload)
 
 
-def sarathi(deployment: Deployment, workload: Workload, slo: Slo | None, *, budget: int) -> Variant:
+def sarathi(deployment: Deployment, workload: Workload, slo: Slo | None, *, max_batched_tokens: int) -> Variant:
     """Chunks of prompts beside the decodes, up to a budget of tokens per step."""
     del slo
     schedule = Schedule(reserve_outputs=False, watermark=VLLM_WATERMARK)
-    return Variant(_on(deployment, own_schedule=schedule, max_batched_tokens=budget), workload)
+    return Variant(_changed(deployment, own_schedule=schedule, max_batched_tokens=max_batched_tokens), workload)
 
 
 # --- disaggregation -------------------------------------------------------------------------------------------------
@@ -178,24 +172,25 @@ def disaggregated(deployment: Deployment, workload: Workload, slo: Slo | None) -
 
     Best: stable, then the largest share of requests within all targets (without targets: shortest mean E2E).
     """
-    pool = _pool(deployment)
+    pool = _mixed_pool(deployment)
     if pool.replicas < 2:
         raise _refusal("disaggregated", "needs two replicas, one for each role", "give --replicas 2 or more")
-    splits = [_split(deployment, prefill) for prefill in range(1, pool.replicas)]
-    best = max(splits, key=lambda split: _merit(evaluate(split, workload), slo))
-    first, second = best.pools
-    ratio = f"{first.replicas} prefill : {second.replicas} decode"
+    splits = [_split(deployment, count) for count in range(1, pool.replicas)]
+    best = max(splits, key=lambda split: _preference(evaluate(split, workload), slo))
+    prefill, decode = best.pools
+    ratio = f"{prefill.replicas} prefill : {decode.replicas} decode"
     return Variant(best, workload, note=f"{ratio}, the best of {len(splits)} splits by theory at this rate")
 
 
-def _split(deployment: Deployment, prefill: int) -> Deployment:
-    pool = _pool(deployment)
-    first = Pool(role=Role.PREFILL, config=pool.config, replicas=prefill, router=pool.router)
-    second = Pool(role=Role.DECODE, config=pool.config, replicas=pool.replicas - prefill, router=pool.router)
+def _split(deployment: Deployment, prefill_replicas: int) -> Deployment:
+    """Prefill and decode pools of the replicas of a mixed one."""
+    pool = _mixed_pool(deployment)
+    first = Pool(role=Role.PREFILL, config=pool.config, replicas=prefill_replicas, router=pool.router)
+    second = Pool(role=Role.DECODE, config=pool.config, replicas=pool.replicas - prefill_replicas, router=pool.router)
     return Deployment(pools=(first, second), transfer=deployment.transfer)
 
 
-def _merit(performance: Performance, slo: Slo | None) -> tuple[float, ...]:
+def _preference(performance: Performance, slo: Slo | None) -> tuple[float, ...]:
     """Larger is better; of unstable splits the one whose fuller pool is least overloaded."""
     overload = max(pool.utilisation for pool in performance.pools)
     attained = 0.0 if slo is None or not performance.stable else performance.attainment(slo)
@@ -205,7 +200,7 @@ def _merit(performance: Performance, slo: Slo | None) -> tuple[float, ...]:
 # --- order, routers, prefixes ---------------------------------------------------------------------------------------
 
 
-def ordered(
+def with_order(
     deployment: Deployment, workload: Workload, slo: Slo | None, *, order: Order, preempts: bool = False
 ) -> Variant:
     """Another order of admission. Raises InputError where all requests would be alike to it."""
@@ -217,33 +212,33 @@ def ordered(
     return Variant(_with_schedule(deployment, order=order, preempts=preempts), workload)
 
 
-def routed(deployment: Deployment, workload: Workload, slo: Slo | None, *, router: Router) -> Variant:
+def with_router(deployment: Deployment, workload: Workload, slo: Slo | None, *, router: Router) -> Variant:
     """Another router. Raises InputError with one replica."""
     del slo
-    if _pool(deployment).replicas < 2:
+    if _mixed_pool(deployment).replicas < 2:
         raise _refusal(router.value, "there is one replica, so nothing to route", "give --replicas 2 or more")
-    return Variant(_on(deployment, router=router), workload)
+    return Variant(_changed(deployment, router=router), workload)
 
 
-def prefix_cache(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+def with_prefix_cache(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """Shared prefixes kept, requests sent where theirs is. Raises InputError where none are shared."""
     del slo
     if all(kind.prefixes is None for kind in workload.classes):
         raise _refusal("prefix-cache", "prompts share no prefixes", "give the classes prefixes")
     cached = _with_schedule(deployment, prefix_cache=True)
-    return Variant(_on(cached, router=Router.PREFIX_AFFINITY), workload)
+    return Variant(_changed(cached, router=Router.PREFIX_AFFINITY), workload)
 
 
 # --- speculation, grammars, adapters --------------------------------------------------------------------------------
 
 
-def drafting(draft_tokens: int, tokens_per_step: float, draft_cost: float | None) -> Speculation:
-    """Drafts of a length and a mean gain, with the acceptance that gives it: the root of Leviathan's eq. 1.
+def speculation_of_gain(draft_tokens: int, tokens_per_step: float, draft_cost: float | None) -> Speculation:
+    """Speculation with the acceptance that gives a mean gain: the root of Leviathan's eq. 1 (ICML 2023).
 
     A tree of guesses (Medusa, EAGLE) is taken as the chain of the same gain; it verifies more tokens than that.
     Raises InputError unless 1 < tokens_per_step < draft_tokens + 1.
 
-    >>> round(drafting(3, 2.952, 0.0).acceptance, 3)
+    >>> round(speculation_of_gain(3, 2.952, 0.0).acceptance, 3)
     0.8
     """
     if not 1.0 < tokens_per_step < draft_tokens + 1.0:
@@ -263,7 +258,7 @@ def eagle_draft_cost(llm: LlmSpec) -> float:
     The drafter is one decoder layer under the model's own head (Li et al., ICML 2024, arXiv 2401.15077, section 3);
     taken as the mean layer, with the experts that one token visits.
 
-    >>> from planner.llm.sizes import load_llm
+    >>> from planner.llm import load_llm
     >>> round(eagle_draft_cost(load_llm("llama-3.1-8b")), 3)  # (0.218 + 0.525) / (6.979 + 0.525) billion weights
     0.099
     """
@@ -271,52 +266,52 @@ def eagle_draft_cost(llm: LlmSpec) -> float:
     return (layers / llm.num_layers + head) / (layers + head)
 
 
-def speculative(deployment: Deployment, workload: Workload, slo: Slo | None, *, drafter: str) -> Variant:
+def with_drafter(deployment: Deployment, workload: Workload, slo: Slo | None, *, drafter: str) -> Variant:
     """A drafter of a published gain. Raises InputError where nothing is decoded."""
     del slo
-    costs = {"draft-model": DRAFT_WEIGHTS, "eagle": eagle_draft_cost(_pool(deployment).config.llm)}
-    speculation = drafting(DRAFT_TOKENS, TOKENS_PER_STEP[drafter], costs.get(drafter, 0.0))
-    return _speculating(deployment, workload, speculation)
+    costs = {"draft-model": DRAFT_WEIGHT_RATIO, "eagle": eagle_draft_cost(_mixed_pool(deployment).config.llm)}
+    speculation = speculation_of_gain(DRAFT_TOKENS, TOKENS_PER_STEP[drafter], costs.get(drafter, 0.0))
+    return _with_speculation(deployment, workload, speculation)
 
 
-def mtp(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+def with_mtp(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """The model's own module drafts one token. Raises InputError where it has none."""
     del slo
-    llm = _pool(deployment).config.llm
+    llm = _mixed_pool(deployment).config.llm
     if llm.mtp is None:
         raise _refusal("mtp", f"{llm.id} has no multi-token-prediction module", "choose another drafter, such as eagle")
-    return _speculating(deployment, workload, Speculation(draft_tokens=1, acceptance=MTP_ACCEPTANCE))
+    return _with_speculation(deployment, workload, Speculation(draft_tokens=1, acceptance=MTP_ACCEPTANCE))
 
 
-def _speculating(deployment: Deployment, workload: Workload, speculation: Speculation) -> Variant:
+def _with_speculation(deployment: Deployment, workload: Workload, speculation: Speculation) -> Variant:
     if workload.lengths.outputs.max() <= 1:
         raise _refusal("speculative", "every request has one output token", "give requests that decode")
     note = f"{speculation.draft_tokens} guesses, each right with {speculation.acceptance:.2f}"
     return Variant(
-        _on(deployment, speculation=speculation),
+        _changed(deployment, speculation=speculation),
         workload,
         note=f"{note}: {speculation.tokens_per_step:.2f} tokens per step",
     )
 
 
-def constrained(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+def with_grammar(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """A grammar mask for every sequence and step."""
     del slo
-    note = f"one mask of {1e6 * MASK_S:.0f} us per sequence and step, on the host and not overlapped"
-    return Variant(_on(deployment, mask_s=MASK_S), workload, note=note)
+    note = f"one mask of {1e6 * GRAMMAR_MASK_S:.0f} us per sequence and step, on the host and not overlapped"
+    return Variant(_changed(deployment, mask_s=GRAMMAR_MASK_S), workload, note=note)
 
 
-def retried(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+def with_retries(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
     """No grammar, and what breaks its schema asked for again."""
     del slo
-    again = workload.at_rate(workload.rate_per_s / (1.0 - FAILURE_SHARE))
-    note = f"{100 * FAILURE_SHARE:.0f} % of the answers are asked for again"
-    return Variant(_on(deployment), again, useful_share=1.0 - FAILURE_SHARE, note=note)
+    again = workload.at_rate(workload.rate_per_s / (1.0 - SCHEMA_FAILURE_SHARE))
+    note = f"{100 * SCHEMA_FAILURE_SHARE:.0f} % of the answers are asked for again"
+    return Variant(_changed(deployment), again, useful_share=1.0 - SCHEMA_FAILURE_SHARE, note=note)
 
 
-def multi_lora(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
-    """Adapters for many tenants: those configured, else `ADAPTERS`."""
+def with_adapters(deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
+    """Adapters for many tenants: those configured, else `DEFAULT_ADAPTERS`."""
     del slo
-    lora = _pool(deployment).config.lora or ADAPTERS
+    lora = _mixed_pool(deployment).config.lora or DEFAULT_ADAPTERS
     note = f"{lora.adapters} adapters of rank {lora.rank}, {lora.slots} at once in GPU memory"
-    return Variant(_on(deployment, lora=lora), workload, note=note)
+    return Variant(_changed(deployment, lora=lora), workload, note=note)

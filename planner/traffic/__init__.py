@@ -1,13 +1,15 @@
 """What is asked: traces, logs and metrics as workloads; services; demand over the day.
 
 Reads what operators have (`readers`: request logs of many formats; `prometheus`: metrics of running servers) and what
-is packaged (`load_lengths`, `profiles`) into the types of `planner.core`. Knows no GPUs and no prices.
+is packaged (`load_lengths`, `profiles`) into the types of `planner.workload`. Knows no GPUs and no prices.
 """
 
-from planner.traffic import formats, profiles, prometheus_series, rows, trace
-from planner.traffic.formats import describe, read_any_trace
+from planner.traffic import profiles, prometheus_series, readers, requests, trace
+from planner.traffic.compression import MIN_CELLS
+from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
 from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
 from planner.traffic.prometheus import ServerMetrics, read_metrics
+from planner.traffic.readers import describe, read_any_trace
 from planner.traffic.requests import RecognisedTrace
 from planner.traffic.services import (
     Cascade,
@@ -20,7 +22,7 @@ from planner.traffic.services import (
     TypicalPeriods,
 )
 from planner.traffic.text_files import FileKind, Source, name_of, text_of
-from planner.traffic.trace import MIN_CELLS, Trace, list_lengths, load_lengths, preset_scv, read_trace
+from planner.traffic.trace import Trace, read_trace
 
 __all__ = [
     "HOURS_PER_DAY",
@@ -40,7 +42,6 @@ __all__ = [
     "Trace",
     "TypicalPeriods",
     "describe",
-    "formats",
     "list_lengths",
     "load_lengths",
     "load_profile",
@@ -52,7 +53,8 @@ __all__ = [
     "read_any_trace",
     "read_metrics",
     "read_trace",
-    "rows",
+    "readers",
+    "requests",
     "text_of",
     "trace",
 ]

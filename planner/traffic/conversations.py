@@ -19,25 +19,27 @@ are tokens and how to count them?", help.openai.com, article 4936856). Tokens of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.core import InputError
-from planner.traffic.rows import TIME_NAMES, Rows, as_number, spelled
+from planner.traffic.fields import TIME_NAMES, Row, as_number, normalised_name
+from planner.traffic.requests import RequestColumns
 
 LIST_NAMES = ("conversations", "conversation", "messages")
 ROLE_NAMES, TEXT_NAMES = ("from", "role"), ("value", "content")
 COUNT_NAMES = ("tokens", "num_tokens", "token_count")
-ANSWERING = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot"})
-"""Who answers, in the data sets named above."""
+ANSWERING_ROLES = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot"})
+"""Roles that answer, in the data sets named above."""
 MOST_TOKENS_PER_CHARACTER = 4.0
 """A character has at most four bytes of UTF-8, and a byte-level tokenizer makes at most one token of a byte."""
-ADVICE = (
+COUNTING_FIX = (
     "give tokens_per_character, such as 0.25 for English text (OpenAI's rule of thumb), or count_tokens with the "
     "model's tokenizer"
 )
 
-Count = Callable[[str], int]
+Tokenizer = Callable[[str], int]
+"""Tokens of a text."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class TokenCount:
     """
 
     per_character: float | None = None
-    count: Count | None = None
+    count: Tokenizer | None = None
 
     def __post_init__(self) -> None:
         rate = self.per_character
@@ -59,7 +61,7 @@ class TokenCount:
             raise InputError("tokens_per_character", rate, bound, "give e.g. 0.25: four characters a token")
 
     def tokens(self, text: str) -> int:
-        """Tokens of a text, at least 1 unless it is empty. Raises InputError where no way of counting was given.
+        """Tokens of a text, at least 1 unless it is empty. Raises InputError without a tokenizer and without a rate.
 
         >>> TokenCount(per_character=0.25).tokens("ten letters")
         3
@@ -69,27 +71,27 @@ class TokenCount:
         if self.count is not None:
             return int(self.count(text))
         if self.per_character is None:
-            raise InputError("tokens_per_character", None, "conversations hold text, not token counts", ADVICE)
+            raise InputError("tokens_per_character", None, "conversations hold text, not token counts", COUNTING_FIX)
         return max(1, round(self.per_character * len(text)))
 
     @property
     def note(self) -> str:
-        """How it was done, as a sentence."""
+        """How the tokens were counted, as a sentence."""
         if self.count is not None:
             return "tokens counted by the tokenizer given, without those of a chat template"
         return f"tokens estimated as {self.per_character:g} a character, without those of a chat template"
 
 
-def turns_of(row: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+def turns_of(row: Row) -> Sequence[Row]:
     """The turns of a conversation; none where the object is no conversation.
 
     >>> len(turns_of({"id": "a", "conversations": [{"from": "human", "value": "Hi"}]}))
     1
     """
     for name in LIST_NAMES:
-        found = row.get(name)
-        if isinstance(found, list) and found and all(_is_turn(turn) for turn in found):
-            return found
+        turns = row.get(name)
+        if isinstance(turns, list) and turns and all(_is_turn(turn) for turn in turns):
+            return turns
     return ()
 
 
@@ -98,31 +100,31 @@ def _is_turn(turn: object) -> bool:
 
 
 class ConversationReader:
-    """Conversations -> `Rows`, one for each answer."""
+    """Conversations -> `RequestColumns`, one for each answer."""
 
     def __init__(self, counting: TokenCount) -> None:
-        self.rows = Rows()
+        self.columns = RequestColumns()
         self.conversations = 0
         self.estimated = False
         self._counting = counting
 
-    def add(self, number: int, turns: Sequence[Mapping[str, object]]) -> None:
+    def add(self, number: int, turns: Sequence[Row]) -> None:
         """The answers of one conversation. Raises InputError naming it for a count that is no number."""
         self.conversations += 1
         before, known = 0.0, 0.0  # tokens so far, and those that the request before this one had or made
-        asked: object = None
+        asked_at: object = None
         for turn in turns:
             tokens = self._tokens(turn, number)
             role = next(str(turn[name]) for name in ROLE_NAMES if isinstance(turn.get(name), str))
-            if role.strip().lower() in ANSWERING and before > 0.0:
-                time = _time_of(turn) if asked is None else asked
-                self.rows.keep(number, time, (before, tokens), known, None)
+            if role.strip().lower() in ANSWERING_ROLES and before > 0.0:
+                time = _time_of(turn) if asked_at is None else asked_at
+                self.columns.append(number, time, (before, tokens), known, None)
                 known = before + tokens
             else:
-                asked = _time_of(turn)
+                asked_at = _time_of(turn)
             before += tokens
 
-    def _tokens(self, turn: Mapping[str, object], number: int) -> float:
+    def _tokens(self, turn: Row, number: int) -> float:
         for name in COUNT_NAMES:
             counted = as_number(turn.get(name), name, number)
             if counted is not None:
@@ -131,27 +133,27 @@ class ConversationReader:
         return float(self._counting.tokens(_text(turn)))
 
     def notes(self) -> list[str]:
-        """What was made of the conversations, one sentence each."""
-        made = f"{len(self.rows.numbers):,} answers of {self.conversations:,} conversations"
-        found = [
-            f"{made}, each with all before it as input",
+        """What the requests were made of, one sentence each."""
+        notes = [
+            f"{len(self.columns.row_numbers):,} answers of {self.conversations:,} conversations, "
+            "each with all before it as input",
             "input tokens seen before: earlier turns of a conversation",
         ]
-        return [*found, self._counting.note] if self.estimated else found
+        return [*notes, self._counting.note] if self.estimated else notes
 
 
-def _text(turn: Mapping[str, object]) -> str:
-    """What was said; of a list of parts their texts. Raises nothing."""
-    said = next((turn[name] for name in TEXT_NAMES if turn.get(name) is not None), "")
-    if isinstance(said, list):
-        parts = (part.get("text") for part in said if isinstance(part, dict))
-        return "".join(part for part in parts if isinstance(part, str))
-    return said if isinstance(said, str) else ""
+def _text(turn: Row) -> str:
+    """The text of a turn; of a list of parts, their texts together."""
+    content = next((turn[name] for name in TEXT_NAMES if turn.get(name) is not None), "")
+    if isinstance(content, list):
+        texts = (item.get("text") for item in content if isinstance(item, dict))
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
 
 
-def _time_of(turn: Mapping[str, object]) -> object:
+def _time_of(turn: Row) -> object:
     """The time a turn says; None where it says none."""
     for key, value in turn.items():
-        if value is not None and spelled(str(key))[0] in TIME_NAMES and not isinstance(value, dict | list):
+        if value is not None and normalised_name(str(key)) in TIME_NAMES and not isinstance(value, dict | list):
             return None if isinstance(value, float) and math.isnan(value) else value
     return None

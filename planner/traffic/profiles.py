@@ -17,22 +17,23 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import Field
 
-from planner.core import Frozen, InputError, UnknownNameError
-from planner.presets import preset
+from planner.core import FloatArray, Frozen, InputError, IntArray, UnknownNameError
+from planner.presets import preset, table_facts, table_names
 from planner.traffic.services import DemandProfile, TypicalPeriods
-from planner.traffic.trace import Trace, table_facts, table_names
+from planner.traffic.trace import Trace
 
 HOURS_PER_DAY = 24.0
 HOURS_PER_WEEK = 168.0
-WHOLE = 0.99
-"""A period counts as recorded from this share of it on: a recording ends with its last request, not with its hour."""
-EXACT = 1e-9
-"""Relative rounding up to which a length counts as a whole number of another."""
+MIN_RECORDED_SHARE = 0.99
+"""A period counts as recorded from this share of it on: a recording ends with its last request, not with its hour.
+A choice."""
+DIVISION_TOLERANCE = 1e-9
+"""Relative rounding error up to which a length counts as a whole multiple of another."""
 
-_PRESETS = preset("profiles")
+_FOLDER = preset("profiles")
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------
@@ -101,12 +102,13 @@ def measured_from_trace(
 
     Equation: factor_j = R_j / mean over periods of R, with R_j the mean over cycles c of N_cj / h_cj: N_cj arrivals in
     the h_cj hours that were recorded of period j in cycle c (for Poisson arrivals of piecewise constant rate, equally
-    recorded, the maximum likelihood estimate). Pairs (c, j) of which less than `WHOLE` was recorded are left out.
+    recorded, the maximum likelihood estimate). Pairs (c, j) of which less than `MIN_RECORDED_SHARE` was recorded are
+    left out.
 
     Raises:
         InputError: a period was not recorded once, lengths that do not divide, or a start outside the cycle.
     """
-    per_cycle = _per_cycle(period_hours, cycle_hours, starts_at_hours)
+    per_cycle = _periods_per_cycle(period_hours, cycle_hours, starts_at_hours)
     hours = trace.arrival_s / 3600.0
     gap_hours = 1.0 / (trace.rate_per_s * 3600.0)
     total_hours = float(hours[-1]) + gap_hours if recorded_hours is None else recorded_hours
@@ -118,9 +120,9 @@ def measured_from_trace(
     counts = np.bincount(periods, minlength=math.ceil(end))
     edges = np.arange(counts.size + 1, dtype=np.float64)
     covered = np.diff(np.clip(edges, start, end))
-    places = np.flatnonzero(covered >= WHOLE)
+    places = np.flatnonzero(covered >= MIN_RECORDED_SHARE)
     rates_per_s = counts[places] / (covered[places] * period_hours * 3600.0)
-    return _folded(rates_per_s, places, per_cycle, period_hours, trace.source)
+    return _fold(rates_per_s, places, per_cycle, period_hours, trace.source)
 
 
 def measured_from_rates(
@@ -150,59 +152,59 @@ def measured_from_rates(
     >>> folded.profile.factors, folded.highest, round(folded.between_cycles, 3)
     ((0.5, 1.5, 0.5, 1.5), (0.6666666666666666, 2.0, 0.6666666666666666, 2.0), 0.527)
     """
-    per_cycle = _per_cycle(period_hours, cycle_hours, starts_at_hours)
-    steps = _whole("step_hours", step_hours, period_hours, "a period")
+    per_cycle = _periods_per_cycle(period_hours, cycle_hours, starts_at_hours)
+    steps = _whole_ratio("step_hours", step_hours, period_hours, "a period")
     rates = np.asarray(rates_per_s, dtype=np.float64).ravel()
     if not (np.isfinite(rates).all() and (rates >= 0.0).all()):
         bad = float(rates[~(np.isfinite(rates) & (rates >= 0.0))][0])
         raise InputError("rates_per_s", bad, "must be finite and >= 0", "drop or correct that step")
     offset = starts_at_hours / step_hours
-    if abs(offset - round(offset)) > EXACT * max(1.0, offset):
+    if abs(offset - round(offset)) > DIVISION_TOLERANCE * max(1.0, offset):
         raise InputError("starts_at_hours", starts_at_hours, f"is no whole number of steps of {step_hours:g} h")
     skipped = -round(offset) % steps
     whole = (rates.size - skipped) // steps
     blocks = rates[skipped : skipped + max(0, whole) * steps].reshape(-1, steps)
     places = (round(offset) + skipped) // steps + np.arange(blocks.shape[0])
-    return _folded(blocks.mean(axis=1), places, per_cycle, period_hours, source)
+    return _fold(blocks.mean(axis=1), places, per_cycle, period_hours, source)
 
 
-def _folded(
-    rates_per_s: NDArray[np.float64], places: NDArray[np.int64], per_cycle: int, period_hours: float, source: str
+def _fold(
+    rates_per_s: FloatArray, places: IntArray, per_cycle: int, period_hours: float, source: str
 ) -> MeasuredProfile:
     """Rates [1/s] of whole periods, counted from the start of a cycle, folded onto one cycle."""
     samples = [rates_per_s[places % per_cycle == place] for place in range(per_cycle)]
-    seen = tuple(each.size for each in samples)
+    seen = tuple(sample.size for sample in samples)
     if min(seen) == 0:
         bound = f"{seen.count(0)} of {per_cycle} periods of {period_hours:g} h were never recorded in whole"
         raise InputError("recording", f"{rates_per_s.size} periods", bound, "give a longer one, or fold it onto a day")
-    means = np.array([each.mean() for each in samples])
+    means = np.array([sample.mean() for sample in samples])
     mean_per_s = float(means.mean())
     if mean_per_s <= 0.0:
         raise InputError("recording", 0.0, "has no arrivals in any period", "give one with requests")
-    spread = tuple(float(each.std(ddof=1) / mean_per_s) if each.size > 1 else None for each in samples)
-    highest = tuple(float(each.max() / mean_per_s) for each in samples)
+    spread = tuple(float(sample.std(ddof=1) / mean_per_s) if sample.size > 1 else None for sample in samples)
+    highest = tuple(float(sample.max() / mean_per_s) for sample in samples)
     profile = DemandProfile(factors=tuple((means / mean_per_s).tolist()), period_hours=period_hours, source=source)
     folded = MeasuredProfile(profile, mean_per_s, seen, spread, highest)
     cycle = {HOURS_PER_DAY: "day", HOURS_PER_WEEK: "week"}.get(per_cycle * period_hours, "cycle")
-    differ = folded.between_cycles
+    spread_of_cycles = folded.between_cycles
     note = f"{source}: mean {cycle} of {max(seen)}"
-    note += "" if differ is None else f", which differ by {differ:.0%} of the mean rate"
+    note += "" if spread_of_cycles is None else f", which differ by {spread_of_cycles:.0%} of the mean rate"
     return MeasuredProfile(profile.model_copy(update={"source": note}), mean_per_s, seen, spread, highest)
 
 
-def _per_cycle(period_hours: float, cycle_hours: float, starts_at_hours: float) -> int:
+def _periods_per_cycle(period_hours: float, cycle_hours: float, starts_at_hours: float) -> int:
     if not 0.0 <= starts_at_hours < cycle_hours:
         bound = f"must lie in [0, {cycle_hours:g})"
         raise InputError("starts_at_hours", starts_at_hours, bound, "give the time in the day or week it began at")
-    return _whole("period_hours", period_hours, cycle_hours, "the day or week")
+    return _whole_ratio("period_hours", period_hours, cycle_hours, "the day or week")
 
 
-def _whole(name: str, part: float, whole: float, of: str) -> int:
-    """How many parts make the whole, or InputError."""
-    count = round(whole / part) if part > 0.0 and math.isfinite(part) else 0
-    if count < 1 or abs(count * part - whole) > EXACT * whole:
+def _whole_ratio(name: str, divisor: float, whole: float, of: str) -> int:
+    """How many times a divisor goes into the whole. Raises InputError where it does not divide it."""
+    count = round(whole / divisor) if divisor > 0.0 and math.isfinite(divisor) else 0
+    if count < 1 or abs(count * divisor - whole) > DIVISION_TOLERANCE * whole:
         bound = f"{of} of {whole:g} h is no whole number of them"
-        raise InputError(name, part, bound, f"give a length [h] that divides {whole:g}")
+        raise InputError(name, divisor, bound, f"give a length [h] that divides {whole:g}")
     return count
 
 
@@ -237,7 +239,7 @@ def profile_from_curve(
     >>> profile_from_curve([(0, 1), (12, 3)], period_hours=6).factors
     (0.75, 1.25, 1.25, 0.75)
     """
-    per_cycle = _per_cycle(period_hours, cycle_hours, 0.0)
+    per_cycle = _periods_per_cycle(period_hours, cycle_hours, 0.0)
     times, rates = _checked_points(points, cycle_hours)
     edges = np.arange(per_cycle + 1) * period_hours
     knots = np.union1d(np.clip(edges, 0.0, cycle_hours), times)
@@ -254,9 +256,7 @@ def profile_from_curve(
     )
 
 
-def _checked_points(
-    points: Sequence[tuple[float, float]], cycle_hours: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _checked_points(points: Sequence[tuple[float, float]], cycle_hours: float) -> tuple[FloatArray, FloatArray]:
     if not points:
         raise InputError("points", "[]", "needs at least one", "give (hour, rate) pairs")
     for time, rate in points:
@@ -303,7 +303,7 @@ def typical_periods(profile: DemandProfile, count: int) -> TypicalPeriods:
     needed = 1 if values.size == 1 else 2
     if count < needed:
         raise InputError("count", count, f"must be >= {needed} to keep peak and mean", f"give {needed} or more")
-    group = np.append(_groups(values[:-1], sizes[:-1].astype(np.float64), count - 1), -1)
+    group = np.append(_optimal_groups(values[:-1], sizes[:-1].astype(np.float64), count - 1), -1)
     group[-1] = group[-2] + 1 if values.size > 1 else 0
     of_period = group[which]
     periods = np.bincount(of_period)
@@ -316,7 +316,7 @@ def typical_periods(profile: DemandProfile, count: int) -> TypicalPeriods:
     )
 
 
-def _groups(values: NDArray[np.float64], weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def _optimal_groups(values: FloatArray, weights: FloatArray, count: int) -> IntArray:
     """Group of each of n sorted values, at most `count` groups, least weighted sum of squares, shape (n,)."""
     n = values.size
     if n <= count:
@@ -336,10 +336,10 @@ def _groups(values: NDArray[np.float64], weights: NDArray[np.float64], count: in
             cuts[group, end] = int(np.argmin(costs))
             following[end] = costs[cuts[group, end]]
         best = np.append(np.inf, following[1:])
-    return _labels(cuts, n)
+    return _group_labels(cuts, n)
 
 
-def _labels(cuts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+def _group_labels(cuts: IntArray, n: int) -> IntArray:
     """Group numbers from the first index of the last group, group by group."""
     labels, end = np.zeros(n, dtype=np.int64), n
     for group in range(cuts.shape[0] - 1, -1, -1):
@@ -353,19 +353,19 @@ def _labels(cuts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class FlatAgainstFollowing:
+class FollowingSavings:
     """One fleet for the peak, against one that follows the demand.
 
     Attributes:
         peak_to_mean: largest factor / mean factor.
-        most_saved: share of the flat fleet's cost that following can save at most.
+        max_saving: share of the flat fleet's cost that following can save at most.
     """
 
     peak_to_mean: float
-    most_saved: float
+    max_saving: float
 
 
-def flat_against_following(profile: DemandProfile | TypicalPeriods) -> FlatAgainstFollowing:
+def following_savings(profile: DemandProfile | TypicalPeriods) -> FollowingSavings:
     """What a fleet that follows the demand can save at most against a flat one, whatever it is made of.
 
     Equation: with a price for capacity that is the same in every period, flat costs peak and following costs mean, so
@@ -374,13 +374,13 @@ def flat_against_following(profile: DemandProfile | TypicalPeriods) -> FlatAgain
     replica all make it less. Source: mean / peak is the load factor of power systems
     (https://en.wikipedia.org/wiki/Load_factor_(electrical)).
 
-    >>> flat_against_following(DemandProfile(factors=(0.5, 0.5, 1.0, 2.0)))
-    FlatAgainstFollowing(peak_to_mean=2.0, most_saved=0.5)
+    >>> following_savings(DemandProfile(factors=(0.5, 0.5, 1.0, 2.0)))
+    FollowingSavings(peak_to_mean=2.0, max_saving=0.5)
     """
     hours = profile.hours if isinstance(profile, TypicalPeriods) else (1.0,) * len(profile.factors)
     weighted = math.fsum(factor * length for factor, length in zip(profile.factors, hours, strict=True))
     mean, peak = weighted / math.fsum(hours), max(profile.factors)
-    return FlatAgainstFollowing(peak_to_mean=peak / mean, most_saved=1.0 - mean / peak)
+    return FollowingSavings(peak_to_mean=peak / mean, max_saving=1.0 - mean / peak)
 
 
 # --- presets --------------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def list_profiles() -> tuple[str, ...]:
     >>> "azure-2024-conv-day" in list_profiles()
     True
     """
-    return table_names(_PRESETS)
+    return table_names(_FOLDER)
 
 
 def load_profile(name: str) -> DemandProfile:
@@ -427,7 +427,7 @@ def load_profile(name: str) -> DemandProfile:
 
 def load_measured(name: str) -> MeasuredProfile:
     """A packaged profile with what single days or weeks made of it. Raises UnknownNameError."""
-    return _load(_known(name))[1]
+    return _load(_checked_name(name))[1]
 
 
 def profile_info(name: str) -> ProfileInfo:
@@ -436,10 +436,10 @@ def profile_info(name: str) -> ProfileInfo:
     >>> profile_info("azure-2024-conv-week").licence
     'CC-BY-4.0'
     """
-    return _load(_known(name))[0]
+    return _load(_checked_name(name))[0]
 
 
-def _known(name: str) -> str:
+def _checked_name(name: str) -> str:
     names = list_profiles()
     if name not in names:
         raise UnknownNameError("profile", name, names)
@@ -448,7 +448,7 @@ def _known(name: str) -> str:
 
 @cache
 def _load(name: str) -> tuple[ProfileInfo, MeasuredProfile]:
-    lines = (_PRESETS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    lines = (_FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
     info = ProfileInfo.model_validate({"name": name, **dict(table_facts(lines))})
     rows = [line.split(",") for line in lines if line and line[0].isdigit()]
     factors, highest = (np.array([float(row[place]) for row in rows]) for place in (1, 4))

@@ -24,29 +24,29 @@ from functools import cache
 
 import numpy as np
 
-from planner.core import InputError, Metric, UnknownNameError
+from planner.core import FloatArray, InputError, Metric, UnknownNameError
 from planner.presets import preset
-from planner.traffic.histograms import bucket_lengths, joint_lengths, mean_lengths
+from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
-from planner.traffic.prometheus_series import Floats, Histogram, Series, histogram_of, increases, joined, read_series
+from planner.traffic.prometheus_series import Series, increases, join_scrapes, read_series
 from planner.traffic.services import DemandProfile
 from planner.traffic.text_files import Source
 from planner.workload import TokenLengths, Workload
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 """Percentiles of measured latencies that are read off the buckets."""
-GROWTH = 0.02
-"""Share of the finished requests by which those in the system may grow before that is said."""
-MOST_STEPS = 1_000_000
-"""Most steps of time that rates are told apart in."""
+MAX_UNNOTED_GROWTH = 0.02
+"""Share of the finished requests by which those in the system may grow before a note says so. A choice."""
+MAX_STEPS = 1_000_000
+"""Most steps of time with a rate of their own."""
 MONDAY_HOURS = 72.0
 """From a Monday, 0:00 UTC, to the start of Unix time, a Thursday [h]."""
 MODEL_LABEL = "model_name"
 """Label that says which model a series is about; both engines use it."""
 
 
-class Quantity(StrEnum):
-    """What a metric counts, whatever an engine calls it."""
+class MetricQuantity(StrEnum):
+    """What a metric of a server counts, whatever an engine calls it."""
 
     REQUESTS = "requests"
     INPUT_TOKENS = "input_tokens"
@@ -54,7 +54,7 @@ class Quantity(StrEnum):
     INPUT_LENGTHS = "input_lengths"
     OUTPUT_LENGTHS = "output_lengths"
     CACHED_TOKENS = "cached_tokens"
-    ASKED_TOKENS = "asked_tokens"
+    LOOKED_UP_TOKENS = "asked_tokens"
     RUNNING = "running"
     WAITING = "waiting"
     TTFT = "ttft"
@@ -78,7 +78,7 @@ class MetricName:
     """
 
     engine: str
-    quantity: Quantity
+    quantity: MetricQuantity
     metric: str
     kind: str
     source_url: str
@@ -90,13 +90,15 @@ class MetricName:
 def metric_names() -> tuple[MetricName, ...]:
     """The packaged table; of several names of one quantity the one to prefer is first.
 
-    >>> [one.metric for one in metric_names() if one.quantity is Quantity.REQUESTS]
+    >>> [name.metric for name in metric_names() if name.quantity is MetricQuantity.REQUESTS]
     ['vllm:request_success_total', 'sglang:num_requests_total']
     """
     text = preset("metric_names.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     kept = ("engine", "metric", "kind", "source_url", "version", "retrieved_on")
-    return tuple(MetricName(quantity=Quantity(row["quantity"]), **{key: row[key] for key in kept}) for row in rows)
+    return tuple(
+        MetricName(quantity=MetricQuantity(row["quantity"]), **{key: row[key] for key in kept}) for row in rows
+    )
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class ServerMetrics:
     engine: str
     model: str
     requests: float
-    edges_s: Floats
-    finished: Floats
+    edges_s: FloatArray
+    finished: FloatArray
     lengths: TokenLengths
     prefix_share: float | None
     mean_running: float | None
@@ -154,7 +156,7 @@ class ServerMetrics:
         return float(self.edges_s[-1] - self.edges_s[0]) if self.edges_s.size else 0.0
 
     @property
-    def rates_per_s(self) -> Floats:
+    def rates_per_s(self) -> FloatArray:
         """Requests finished per second in each step [1/s], shape (n,)."""
         return self.finished / np.diff(self.edges_s)
 
@@ -179,7 +181,7 @@ class ServerMetrics:
         return Workload.of(self.rate_per_s(percentile), self.lengths)
 
     def profile(self, period_hours: float = 1.0, *, week: bool = False) -> MeasuredProfile:
-        """The mean day (or week, from Monday) by period, from 0:00 UTC; see `planner.traffic.profiles.measured_from_rates`.
+        """The mean day (or week, from Monday) by period, from 0:00 UTC, as `measured_from_rates` makes it.
 
         Raises InputError where not every period of the day or week was watched once.
         """
@@ -188,8 +190,8 @@ class ServerMetrics:
         first = math.ceil(self.edges_s[0] / (3600.0 * period_hours) - 1e-9)
         last = math.floor(self.edges_s[-1] / (3600.0 * period_hours) + 1e-9)
         cycle = HOURS_PER_WEEK if week else HOURS_PER_DAY
-        if last - first > MOST_STEPS:
-            bound = f"splits what was watched into more than {MOST_STEPS} periods"
+        if last - first > MAX_STEPS:
+            bound = f"splits what was watched into more than {MAX_STEPS} periods"
             raise InputError("profile", period_hours, bound, "give a longer period, such as 1 h")
         if (last - first) * period_hours < cycle:
             bound = f"not every period of the {'week' if week else 'day'} was watched in whole"
@@ -240,27 +242,26 @@ def read_metrics(
         raise InputError("metrics", "none", "needs a file", "give one or two scrapes, or answers of Prometheus")
     if interval_s is not None and not 0.0 < interval_s < math.inf:
         raise InputError("interval_s", interval_s, "must be > 0 s", "give the seconds between the scrapes")
-    watched = _watched([read_series(source) for source in sources], interval_s)
-    server = _Server.of(watched, engine, model)
-    return server.metrics(interval_s, max_tokens)
+    series = _series_of_files([read_series(source) for source in sources], interval_s)
+    return _Server.of(series, engine, model).metrics(interval_s, max_tokens)
 
 
-def _watched(files: Sequence[Sequence[Series]], interval_s: float | None) -> tuple[Series, ...]:
+def _series_of_files(files: Sequence[Sequence[Series]], interval_s: float | None) -> tuple[Series, ...]:
     """The series of all files together; of two scrapes as series of two samples."""
-    single = [all(one.values.size == 1 for one in series) for series in files]
+    single = [all(series.values.size == 1 for series in file) for file in files]
     if not all(single) or len(files) == 1:
-        return tuple(one for series in files for one in series)
+        return tuple(series for file in files for series in file)
     if len(files) > 2:
         raise InputError("metrics", f"{len(files)} scrapes", "at most two scrapes are compared", "give first and last")
-    stamps = [_stamp(series) for series in files]
+    stamps = [_time_of_page(file) for file in files]
     apart_s = interval_s if interval_s is not None else stamps[1] - stamps[0]
     if not apart_s > 0.0:
         bound = "the time between the two scrapes is not known" if math.isnan(apart_s) else "the second is not later"
         raise InputError("interval_s", None if math.isnan(apart_s) else apart_s, bound, "give the seconds between them")
-    return joined(files[0], files[1], apart_s)
+    return join_scrapes(files[0], files[1], apart_s)
 
 
-def _stamp(series: Sequence[Series]) -> float:
+def _time_of_page(series: Sequence[Series]) -> float:
     """When a page was written, by the time of its first sample [s]; NaN where it says none."""
     return float(series[0].times_s[0]) if series else math.nan
 
@@ -280,50 +281,51 @@ class _Server:
 
     @classmethod
     def of(cls, series: Iterable[Series], engine: str | None, model: str | None) -> _Server:
-        known = sorted({one.engine for one in metric_names()})
-        named = [(_plain_name(one.name, known), one) for one in series]
-        ours = [(found[0], Series(found[1], one.labels, one.times_s, one.values)) for found, one in named if found]
-        there = sorted({of_engine for of_engine, _ in ours})
-        if not there:
+        known = sorted({name.engine for name in metric_names()})
+        by_engine: dict[str, list[Series]] = {}
+        read = 0
+        for item in series:
+            read += 1
+            recognised = _engine_and_name(item.name, known)
+            if recognised is not None:
+                exporter, name = recognised
+                by_engine.setdefault(exporter, []).append(Series(name, item.labels, item.times_s, item.values))
+        engines = sorted(by_engine)
+        if not engines:
             fix = f"query names that begin with {' or '.join(f'{name}:' for name in known)}"
-            raise InputError("metrics", f"{len(named)} series", "none is of a known server", fix)
-        if engine is not None and engine not in there:
-            raise UnknownNameError("engine", engine, there)
-        if engine is None and len(there) > 1:
-            raise InputError(
-                "engine", " and ".join(there), "there are metrics of several", f"give {' or '.join(there)}"
-            )
-        chosen = engine or there[0]
-        mine = [one for of_engine, one in ours if of_engine == chosen]
-        name, kept = _of_model(mine, model)
-        return cls(chosen, name, kept, all(one.values.size == 1 for one in kept))
+            raise InputError("metrics", f"{read} series", "none is of a known server", fix)
+        if engine is not None and engine not in engines:
+            raise UnknownNameError("engine", engine, engines)
+        if engine is None and len(engines) > 1:
+            fix = f"give {' or '.join(engines)}"
+            raise InputError("engine", " and ".join(engines), "there are metrics of several", fix)
+        chosen = engine or engines[0]
+        model_name, kept = _series_of_model(by_engine[chosen], model)
+        return cls(chosen, model_name, kept, all(item.values.size == 1 for item in kept))
 
     def metrics(self, interval_s: float | None, max_tokens: int | None) -> ServerMetrics:
         """All that the series say."""
         notes: list[str] = []
         requests = self._requests(notes)
-        total = sum(self._rise(one) for one in requests)
+        total = sum(self._rise(counter) for counter in requests)
         if not total > 0.0:
             raise InputError("requests", total, "no request was finished", "watch the server while it serves")
         edges_s, finished = self._over_time(requests, total, interval_s)
         lengths = self._lengths(total, max_tokens, notes)
         self._note_growth(total, notes)
         notes.append("the rate is that of finished requests, and arrivals are taken as Poisson: neither is recorded")
-        means = [self._mean(quantity) for quantity in (Quantity.RUNNING, Quantity.WAITING)]
-        latencies = tuple(found for found in map(self._latency, Metric) if found is not None)
-        share = self._prefix_share()
         return ServerMetrics(
-            self.engine,
-            self.model,
-            total,
-            edges_s,
-            finished,
-            lengths,
-            share,
-            means[0],
-            means[1],
-            latencies,
-            tuple(notes),
+            engine=self.engine,
+            model=self.model,
+            requests=total,
+            edges_s=edges_s,
+            finished=finished,
+            lengths=lengths,
+            prefix_share=self._prefix_share(),
+            mean_running=self._mean(MetricQuantity.RUNNING),
+            mean_waiting=self._mean(MetricQuantity.WAITING),
+            latencies=tuple(latency for latency in map(self._latency, Metric) if latency is not None),
+            notes=tuple(notes),
         )
 
     def _rise(self, series: Series) -> float:
@@ -332,52 +334,54 @@ class _Server:
             return float(series.values[0])
         return increases(series).total
 
-    def _over_time(self, counters: Sequence[Series], total: float, interval_s: float | None) -> tuple[Floats, Floats]:
+    def _over_time(
+        self, counters: Sequence[Series], total: float, interval_s: float | None
+    ) -> tuple[FloatArray, FloatArray]:
         if not self.lifetime:
-            return _steps(counters)
+            return _increases_by_step(counters)
         if interval_s is None:
             return np.empty(0), np.empty(0)
         return np.array([0.0, interval_s]), np.array([total])
 
-    def _names(self, quantity: Quantity) -> list[str]:
-        return [one.metric for one in metric_names() if (one.engine, one.quantity) == (self.engine, quantity)]
+    def _names(self, quantity: MetricQuantity) -> list[str]:
+        return [name.metric for name in metric_names() if (name.engine, name.quantity) == (self.engine, quantity)]
 
-    def _first(self, quantity: Quantity, suffix: str = "") -> list[Series]:
+    def _first(self, quantity: MetricQuantity, suffix: str = "") -> list[Series]:
         """The series of the first name of a quantity that is there."""
         for name in self._names(quantity):
-            found = [one for one in self.series if one.name == name + suffix]
-            if found:
-                return found
+            series = [item for item in self.series if item.name == name + suffix]
+            if series:
+                return series
         return []
 
     def _requests(self, notes: list[str]) -> list[Series]:
         """Counters of finished requests: the engine's own, else the count of a histogram of requests."""
-        found = self._first(Quantity.REQUESTS)
-        if found:
-            return found
-        for quantity in (Quantity.INPUT_LENGTHS, Quantity.E2E, Quantity.TTFT):
-            found = self._first(quantity, "_count")
-            if found:
-                notes.append(f"requests counted by {found[0].name}")
-                return found
-        wanted = self._names(Quantity.REQUESTS)[0]
+        counters = self._first(MetricQuantity.REQUESTS)
+        if counters:
+            return counters
+        for quantity in (MetricQuantity.INPUT_LENGTHS, MetricQuantity.E2E, MetricQuantity.TTFT):
+            counters = self._first(quantity, "_count")
+            if counters:
+                notes.append(f"requests counted by {counters[0].name}")
+                return counters
+        wanted = self._names(MetricQuantity.REQUESTS)[0]
         raise InputError("metrics", wanted, "no count of finished requests is there", f"query {wanted} too")
 
-    def _total(self, quantity: Quantity) -> float | None:
-        found = self._first(quantity)
-        return sum(self._rise(one) for one in found) if found else None
+    def _total(self, quantity: MetricQuantity) -> float | None:
+        counters = self._first(quantity)
+        return sum(self._rise(counter) for counter in counters) if counters else None
 
     def _lengths(self, requests: float, max_tokens: int | None, notes: list[str]) -> TokenLengths:
         """Joint distribution: both histograms taken as independent; constant means where there is none."""
         pairs = (
-            (Quantity.INPUT_LENGTHS, Quantity.INPUT_TOKENS, "input"),
-            (Quantity.OUTPUT_LENGTHS, Quantity.OUTPUT_TOKENS, "output"),
+            (MetricQuantity.INPUT_LENGTHS, MetricQuantity.INPUT_TOKENS, "input"),
+            (MetricQuantity.OUTPUT_LENGTHS, MetricQuantity.OUTPUT_TOKENS, "output"),
         )
         distributions = []
         for lengths, tokens, word in pairs:
-            found = self._histogram(lengths)
-            if found is not None:
-                distributions.append(bucket_lengths(found, max_tokens))
+            histogram = self._histogram(lengths)
+            if histogram is not None:
+                distributions.append(bucket_lengths(histogram, max_tokens))
                 continue
             total = self._total(tokens)
             if not total:
@@ -388,79 +392,81 @@ class _Server:
         notes.append("input and output lengths are taken as independent: their correlation is not recorded")
         return joint_lengths(distributions[0], distributions[1], f"{self.engine} metrics")
 
-    def _histogram(self, quantity: Quantity) -> Histogram | None:
+    def _histogram(self, quantity: MetricQuantity) -> Histogram | None:
         for name in self._names(quantity):
-            found = histogram_of(self.series, name, self._rise)
-            if found is not None:
-                return found
+            histogram = histogram_of(self.series, name, self._rise)
+            if histogram is not None:
+                return histogram
         return None
 
     def _latency(self, metric: Metric) -> MeasuredLatency | None:
-        for name in self._names(Quantity(metric.value)):
-            found = histogram_of(self.series, name, self._rise)
-            if found is not None:
-                quantiles = tuple((p, found.quantile(p)) for p in PERCENTILES)
-                return MeasuredLatency(metric, found.count, found.mean, quantiles, name)
+        for name in self._names(MetricQuantity(metric.value)):
+            histogram = histogram_of(self.series, name, self._rise)
+            if histogram is not None:
+                quantiles = tuple((p, histogram.quantile(p)) for p in PERCENTILES)
+                return MeasuredLatency(metric, histogram.count, histogram.mean, quantiles, name)
         return None
 
     def _prefix_share(self) -> float | None:
-        cached = self._total(Quantity.CACHED_TOKENS)
-        asked = self._total(Quantity.ASKED_TOKENS) or self._total(Quantity.INPUT_TOKENS)
-        return min(1.0, cached / asked) if cached is not None and asked else None
+        cached = self._total(MetricQuantity.CACHED_TOKENS)
+        looked_up = self._total(MetricQuantity.LOOKED_UP_TOKENS) or self._total(MetricQuantity.INPUT_TOKENS)
+        return min(1.0, cached / looked_up) if cached is not None and looked_up else None
 
-    def _mean(self, quantity: Quantity) -> float | None:
-        found = self._first(quantity)
-        return float(sum(one.values.mean() for one in found)) if found else None
+    def _mean(self, quantity: MetricQuantity) -> float | None:
+        gauges = self._first(quantity)
+        return float(sum(gauge.values.mean() for gauge in gauges)) if gauges else None
 
     def _note_growth(self, requests: float, notes: list[str]) -> None:
-        gauges = [one for quantity in (Quantity.RUNNING, Quantity.WAITING) for one in self._first(quantity)]
-        growth = sum(float(one.values[-1] - one.values[0]) for one in gauges)
-        if growth > GROWTH * requests:
+        gauges = [*self._first(MetricQuantity.RUNNING), *self._first(MetricQuantity.WAITING)]
+        growth = sum(float(gauge.values[-1] - gauge.values[0]) for gauge in gauges)
+        if growth > MAX_UNNOTED_GROWTH * requests:
             notes.append(
                 f"{growth:,.0f} more requests were in the system at the end than at the start: "
                 "more arrived than the rate says"
             )
 
 
-def _plain_name(called: str, engines: Sequence[str]) -> tuple[str, str] | None:
+def _engine_and_name(metric: str, engines: Sequence[str]) -> tuple[str, str] | None:
     """Engine and plain name of a metric; None where it is of none.
 
     Some collectors put their own word in front, or write ``_`` for the colon.
 
-    >>> _plain_name("kserve_vllm:prompt_tokens_total", ["vllm"]), _plain_name("vllm_prompt_tokens_total", ["vllm"])
-    (('vllm', 'vllm:prompt_tokens_total'), ('vllm', 'vllm:prompt_tokens_total'))
+    >>> _engine_and_name("kserve_vllm:prompt_tokens_total", ["vllm"])
+    ('vllm', 'vllm:prompt_tokens_total')
+    >>> _engine_and_name("vllm_prompt_tokens_total", ["vllm"])
+    ('vllm', 'vllm:prompt_tokens_total')
     """
-    found = re.match(rf"(?:[A-Za-z0-9]+_)*?({'|'.join(engines)})[:_](\w+)$", called)
-    return None if found is None else (found[1], f"{found[1]}:{found[2]}")
+    match = re.match(rf"(?:[A-Za-z0-9]+_)*?({'|'.join(engines)})[:_](\w+)$", metric)
+    return None if match is None else (match[1], f"{match[1]}:{match[2]}")
 
 
-def _of_model(series: Sequence[Series], model: str | None) -> tuple[str, tuple[Series, ...]]:
+def _series_of_model(series: Sequence[Series], model: str | None) -> tuple[str, tuple[Series, ...]]:
     """The series of one model, and its name: the only one there is, or the one asked for."""
-    there = sorted({one.labels[MODEL_LABEL] for one in series if MODEL_LABEL in one.labels})
-    if model is not None and model not in there:
-        raise UnknownNameError("model", model, there)
-    if model is None and len(there) > 1:
-        shown = ", ".join(there[:6])
+    models = sorted({item.labels[MODEL_LABEL] for item in series if MODEL_LABEL in item.labels})
+    if model is not None and model not in models:
+        raise UnknownNameError("model", model, models)
+    if model is None and len(models) > 1:
+        shown = ", ".join(models[:6])
         raise InputError("model", shown, "there are metrics of several models", "say which one is planned for")
-    chosen = model or (there[0] if there else "")
-    return chosen, tuple(one for one in series if one.labels.get(MODEL_LABEL, chosen) == chosen)
+    chosen = model or (models[0] if models else "")
+    return chosen, tuple(item for item in series if item.labels.get(MODEL_LABEL, chosen) == chosen)
 
 
-def _steps(counters: Sequence[Series]) -> tuple[Floats, Floats]:
+def _increases_by_step(counters: Sequence[Series]) -> tuple[FloatArray, FloatArray]:
     """Ends of equal steps of time [s] and what the counters rose by in each; between samples they rise evenly.
 
     The step is the usual distance of two samples, so that the answer of a range query keeps its own steps.
     """
-    moving = [one for one in counters if one.values.size > 1]
-    step_s = float(np.median(np.concatenate([np.diff(one.times_s) for one in moving])))
-    first, last = min(float(one.times_s[0]) for one in moving), max(float(one.times_s[-1]) for one in moving)
+    moving = [counter for counter in counters if counter.values.size > 1]
+    step_s = float(np.median(np.concatenate([np.diff(counter.times_s) for counter in moving])))
+    first, last = min(float(item.times_s[0]) for item in moving), max(float(item.times_s[-1]) for item in moving)
     count = round((last - first) / step_s)
-    if count > MOST_STEPS:
-        bound = f"{count:,} steps of {step_s:g} s, more than {MOST_STEPS:,}"
+    if count > MAX_STEPS:
+        bound = f"{count:,} steps of {step_s:g} s, more than {MAX_STEPS:,}"
         raise InputError("metrics", f"{last - first:g} s", bound, "query a shorter range")
     edges_s = np.linspace(first, last, max(1, count) + 1)
     risen = np.zeros(edges_s.size)
-    for one in moving:
-        cumulative = np.concatenate([[0.0], np.cumsum(increases(one).amount)])
-        risen += np.interp(edges_s, one.times_s, cumulative)
+    for counter in moving:
+        cumulative = np.concatenate([[0.0], np.cumsum(increases(counter).amount)])
+        risen += np.interp(edges_s, counter.times_s, cumulative)
     return edges_s, np.diff(risen)

@@ -1,22 +1,34 @@
-"""Rows that were read become a trace: units of time, order, ticks of a clock, shared prefixes, and notes of all that.
+"""Requests read from rows of logs: collected as columns of numbers, and turned into a trace.
 
-`planner.traffic.formats` reads the files, `planner.traffic.rows` their rows.
+`RowReader` collects the requests of rows (`planner.traffic.fields` finds their fields), `build_trace` settles units of
+time, order, ticks of a clock and shared prefixes, and notes all that.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import InputError
-from planner.traffic.rows import Rows
-from planner.traffic.trace import MAX_TIME_S, MIN_SPAN_S, Trace
+from planner.core import FloatArray, InputError, IntArray
+from planner.traffic.fields import (
+    ColumnNames,
+    FieldPaths,
+    Row,
+    as_moment,
+    as_number,
+    float_of,
+    is_null,
+    row_shape,
+)
+from planner.traffic.trace import MAX_TIME_S, MAX_TRACE_ROWS, MIN_SPAN_S, Trace
 
-RECOGNISED = (
+RECOGNISED_FORMATS = (
     "a table (CSV, TSV or semicolons) that names columns such as timestamp, input_tokens, output_tokens",
     "an Azure, BurstGPT, Mooncake, ServeGen or Vidur trace",
     "a usage log with prompt and completion tokens (OpenAI, LiteLLM, Langfuse; CSV, JSON or JSONL)",
@@ -25,19 +37,27 @@ RECOGNISED = (
 )
 """What `read_any_trace` recognises, in words."""
 
-FIX = "give " + "; or ".join(RECOGNISED)
+FORMAT_FIX = "give " + "; or ".join(RECOGNISED_FORMATS)
 """What to give instead of a file that is not recognised."""
 _EPOCH_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Times of at least the first number count in units of the second [s]: the year 1973 in ns, in µs, in ms."""
 _UNIT_SHOWN = {1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}
 MIN_TICK_S, MAX_TICK_S = 1e-3, 60.0
-"""Ticks of a clock that arrivals are spread over [s]: a finer one hides nothing, a coarser one is no clock."""
-TIED_SHARE = 0.05
-"""Share of requests at the time of another from which the clock is suspected."""
-REGULAR_SHARE = 0.95
-"""Share of the gaps between distinct times that must be whole numbers of ticks."""
+"""Ticks of a clock over which arrivals are spread [s]: a finer one hides nothing, a coarser one is no clock."""
+MIN_TIED_SHARE = 0.05
+"""Share of requests at the time of another from which a coarse clock is suspected. A choice."""
+MIN_REGULAR_SHARE = 0.95
+"""Share of the gaps between distinct times that must be whole numbers of ticks. A choice."""
 TICK_TOLERANCE = 0.1
 """How far from a whole number of ticks a gap may be [ticks]: Mooncake's clock ticks every 3 to 3.06 s."""
+FAILED_WORDS = frozenset({"failure", "failed", "error", "cancelled", "canceled", "timeout"})
+"""Values of a status that say that a request was not answered; HTTP codes outside 200 to 299 say so too."""
+MAX_UNCOUNTED_ROWS = 10_000
+"""Rows without token counts after which a file is given up, unless some rows have counts. A choice."""
+MIN_REQUESTS_PER_UNCOUNTED_ROW = 0.01
+"""Requests for each row without token counts that a log needs then: a trace of spans has more generations. A choice."""
+_MAX_SHAPES = 1000
+"""Different sets of fields remembered at once; affects speed and memory only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,68 +79,212 @@ class RecognisedTrace:
     lengths_only: bool = False
 
 
-class Clock(NamedTuple):
+# --- collecting -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RequestColumns:
+    """Requests as they are read: numbers only, in the order of the file.
+
+    Attributes:
+        times: in the unit of the file, NaN where a row has none.
+        inputs, outputs: tokens.
+        cached: input tokens that a cache held; NaN where a row does not say.
+        row_numbers: of each request in the file.
+        block_codes, block_counts: prefix blocks of all requests one after the other, and how many each has.
+        failed, uncounted, empty: rows left out: not answered, without token counts, with zero tokens.
+    """
+
+    times: array[float] = field(default_factory=lambda: array("d"))
+    inputs: array[float] = field(default_factory=lambda: array("d"))
+    outputs: array[float] = field(default_factory=lambda: array("d"))
+    cached: array[float] = field(default_factory=lambda: array("d"))
+    row_numbers: array[int] = field(default_factory=lambda: array("q"))
+    block_codes: array[int] = field(default_factory=lambda: array("q"))
+    block_counts: array[int] = field(default_factory=lambda: array("q"))
+    failed: int = 0
+    uncounted: int = 0
+    empty: int = 0
+
+    def __post_init__(self) -> None:
+        self._code_of_block: dict[object, int] = {}
+        self._first_moment: datetime | None = None
+        self._times_are_numbers = False
+
+    def append(
+        self, number: int, time: object, tokens: tuple[float, float], cached: float | None, blocks: object
+    ) -> None:
+        """Add a request, unless it has no input or no output tokens.
+
+        Args:
+            number: of its row, for errors.
+            time: a number, an ISO date, or nothing.
+            tokens: (input, output).
+            cached: input tokens that a cache held; None where unknown.
+            blocks: ids of its prefix blocks as a list, or anything else.
+
+        Raises InputError naming the row for a time or block that cannot be read, and above `MAX_TRACE_ROWS` requests.
+        """
+        if len(self.row_numbers) >= MAX_TRACE_ROWS:
+            raise InputError("row", number, f"a trace holds at most {MAX_TRACE_ROWS} requests", "cut it to a busy hour")
+        if 0.0 in tokens:
+            self.empty += 1
+            return
+        self.times.append(self._time(time, number))
+        self.inputs.append(tokens[0])
+        self.outputs.append(tokens[1])
+        self.cached.append(math.nan if cached is None else cached)
+        self.row_numbers.append(number)
+        self._append_blocks(blocks, number)
+
+    def _append_blocks(self, blocks: object, number: int) -> None:
+        if not isinstance(blocks, list):
+            self.block_counts.append(0)
+            return
+        if not all(isinstance(block, int | str) for block in blocks):
+            raise InputError(f"row {number} hash_ids", "a list", "must hold numbers or words", "drop the row")
+        self.block_counts.append(len(blocks))
+        codes = self._code_of_block
+        self.block_codes.extend(codes.setdefault(block, len(codes)) for block in blocks)
+
+    def _time(self, value: object, number: int) -> float:
+        """A number, or the seconds from the first date; the first row with either decides which."""
+        if is_null(value):
+            return math.nan
+        if self._times_are_numbers or (self._first_moment is None and float_of(value) is not None):
+            self._times_are_numbers = True
+            time = as_number(value, "time", number)
+            return math.nan if time is None else time
+        moment = as_moment(value, number)
+        self._first_moment = self._first_moment or moment
+        return (moment - self._first_moment).total_seconds()
+
+    @property
+    def dated(self) -> bool:
+        """The times were dates, and are seconds now."""
+        return self._first_moment is not None
+
+
+class RowReader:
+    """Rows as objects -> `RequestColumns`; remembers where rows of each shape keep what."""
+
+    def __init__(self, named: ColumnNames | None = None) -> None:
+        self.columns = RequestColumns()
+        self.first: FieldPaths | None = None
+        self.named = named
+        self._paths_of_shape: dict[tuple[object, ...], FieldPaths] = {}
+
+    @property
+    def lacks_counts(self) -> bool:
+        """Many rows and hardly a token count: no log of requests."""
+        uncounted = self.columns.uncounted
+        few = len(self.columns.row_numbers) < MIN_REQUESTS_PER_UNCOUNTED_ROW * uncounted
+        return uncounted >= MAX_UNCOUNTED_ROWS and few
+
+    def fields(self, row: Row) -> FieldPaths:
+        """Where a row keeps what is asked for."""
+        shape = row_shape(row)
+        fields = self._paths_of_shape.get(shape)
+        if fields is None:
+            if len(self._paths_of_shape) >= _MAX_SHAPES:
+                self._paths_of_shape.clear()
+            fields = self._paths_of_shape[shape] = FieldPaths.of(row, self.named)
+        return fields
+
+    def add(self, number: int, row: Row, fields: FieldPaths | None = None) -> None:
+        """One row, kept or counted as left out. Raises InputError naming it for a value that is no number or date."""
+        fields = fields or self.fields(row)
+        if _has_failed(fields.value(row, "status")):
+            self.columns.failed += 1
+            return
+        tokens = fields.tokens(row, "input", number), fields.tokens(row, "output", number)
+        if tokens[0] is None or tokens[1] is None:
+            self.columns.uncounted += 1
+            return
+        self.first = self.first or fields
+        cached = as_number(fields.value(row, "cached"), "cached tokens", number)
+        time, blocks = fields.value(row, "time"), fields.value(row, "blocks")
+        self.columns.append(number, time, (tokens[0], tokens[1]), cached, blocks)
+
+
+def _has_failed(status: object) -> bool:
+    if isinstance(status, bool):
+        return False
+    if isinstance(status, str) and not status.isdecimal():
+        return status.strip().lower() in FAILED_WORDS
+    if isinstance(status, int | float | str):
+        code = float(status[:9]) if isinstance(status, str) else status
+        return 100 <= code < 200 or 300 <= code < 600
+    return False
+
+
+# --- building the trace ---------------------------------------------------------------------------------------------
+
+
+class RecordedTiming(NamedTuple):
     """What a file says of its times: their unit [s], and a rate [1/s] to do without them."""
 
     unit_s: float | None
     rate_per_s: float | None = None
 
 
-def unrecognised(name: str, why: str) -> InputError:
+def format_error(name: str, why: str) -> InputError:
     """The error for a file in no known format."""
-    return InputError("trace", name, f"is in no format that is read: {why}", FIX)
+    return InputError("trace", name, f"is in no format that is read: {why}", FORMAT_FIX)
 
 
-def finished(rows: Rows, name: str, label: str, notes: list[str], clock: Clock) -> RecognisedTrace:
+def build_trace(
+    columns: RequestColumns, name: str, label: str, notes: list[str], timing: RecordedTiming
+) -> RecognisedTrace:
     """Requests sorted and spread, with their prefix share and notes of what was done.
 
     Args:
-        rows: as read.
+        columns: requests as read.
         name: of the file, for errors; the source of the trace.
         label: name of the format.
         notes: what was left out or assumed while reading.
-        clock: what the file says of its times.
+        timing: what the file says of its times.
 
     Raises InputError where no request is left, and for lengths or times out of range.
     """
-    times = np.array(rows.times)
+    times = np.array(columns.times)
     timed = np.isfinite(times)
-    notes = [*notes, *_left_out(rows, int((~timed).sum()) if timed.any() else 0)]
+    notes = [*notes, *_left_out(columns, int((~timed).sum()) if timed.any() else 0)]
     if not timed.size:
-        raise InputError("trace", name, "has no request with input and output tokens", "; ".join(notes) or FIX)
+        raise InputError("trace", name, "has no request with input and output tokens", "; ".join(notes) or FORMAT_FIX)
     used = np.flatnonzero(timed) if timed.any() else np.arange(timed.size)
-    seconds, lengths_only = _seconds(times[used], rows, clock, notes)
+    seconds, lengths_only = _seconds(times[used], columns, timing, notes)
     order = used[np.argsort(seconds, kind="stable")]
     if not lengths_only and (np.diff(order) < 0).any():
         notes.append("rows sorted by time")
-    inputs, outputs = np.array(rows.inputs)[order], np.array(rows.outputs)[order]
-    trace = Trace.from_arrays(np.sort(seconds), inputs, outputs, name, np.array(rows.numbers)[order])
+    inputs, outputs = np.array(columns.inputs)[order], np.array(columns.outputs)[order]
+    trace = Trace.from_arrays(np.sort(seconds), inputs, outputs, name, np.array(columns.row_numbers)[order])
     tick_s = 0.0 if lengths_only else _tick_s(trace.arrival_s)
     if tick_s:
         trace = trace.spread(tick_s, seed=0)
         notes.append(f"timestamps tick every {tick_s:.3g} s: arrivals spread inside a tick")
-    share = _prefix_share(rows, order, notes)
+    share = _prefix_share(columns, order, notes)
     return RecognisedTrace(trace, label, tuple(notes), share, lengths_only)
 
 
-def _left_out(rows: Rows, untimed: int) -> list[str]:
+def _left_out(columns: RequestColumns, untimed: int) -> list[str]:
     counted = (
-        (rows.failed, "failed"),
-        (rows.empty, "without input or output (failed, or no generation)"),
-        (rows.uncounted, "without token counts"),
+        (columns.failed, "failed"),
+        (columns.empty, "without input or output (failed, or no generation)"),
+        (columns.uncounted, "without token counts"),
         (untimed, "without a time"),
     )
     return [f"{n:,} request{'s' if n > 1 else ''} {what} left out" for n, what in counted if n]
 
 
 def _seconds(
-    times: NDArray[np.float64], rows: Rows, clock: Clock, notes: list[str]
-) -> tuple[NDArray[np.float64], bool]:
+    times: FloatArray, columns: RequestColumns, timing: RecordedTiming, notes: list[str]
+) -> tuple[FloatArray, bool]:
     """Arrivals from the first [s], in the order of the file, and whether they are made up for want of times."""
     if np.isfinite(times).all():
         largest = float(np.abs(times).max())
         guessed_s = next((unit for least, unit in _EPOCH_UNITS if largest >= least), 1.0)
-        unit_s = 1.0 if rows.dated else clock.unit_s or guessed_s
+        unit_s = 1.0 if columns.dated else timing.unit_s or guessed_s
         if unit_s in _UNIT_SHOWN:
             notes.append(f"times read as {_UNIT_SHOWN[unit_s]}")
         with np.errstate(over="ignore"):
@@ -128,13 +292,13 @@ def _seconds(
         if float(seconds.max()) >= MIN_SPAN_S:
             return seconds, False
         notes.append("all requests carry the same time")
-    recorded = clock.rate_per_s if clock.rate_per_s and times.size / clock.rate_per_s <= MAX_TIME_S else None
-    rate_per_s, told = (recorded, "the rate of the run") if recorded else (1.0, "give a rate of your own")
-    notes.append(f"arrivals are not recorded: spaced evenly at {rate_per_s:.4g} requests/s ({told})")
+    recorded = timing.rate_per_s if timing.rate_per_s and times.size / timing.rate_per_s <= MAX_TIME_S else None
+    rate_per_s, advice = (recorded, "the rate of the run") if recorded else (1.0, "give a rate of your own")
+    notes.append(f"arrivals are not recorded: spaced evenly at {rate_per_s:.4g} requests/s ({advice})")
     return np.arange(times.size) / rate_per_s, True
 
 
-def _tick_s(times_s: NDArray[np.float64]) -> float:
+def _tick_s(times_s: FloatArray) -> float:
     """Tick of the clock that stamped sorted times [s]; 0 where no coarse clock shows.
 
     Many requests share their time, and the gaps between distinct times are whole numbers of the shortest one.
@@ -143,7 +307,7 @@ def _tick_s(times_s: NDArray[np.float64]) -> float:
     (3.0, 0.0)
     """
     gaps = np.diff(np.unique(times_s))
-    if not gaps.size or gaps.size + 1 > (1.0 - TIED_SHARE) * times_s.size:
+    if not gaps.size or gaps.size + 1 > (1.0 - MIN_TIED_SHARE) * times_s.size:
         return 0.0
     tick = float(gaps.min())
     if not MIN_TICK_S <= tick <= MAX_TICK_S:
@@ -152,26 +316,26 @@ def _tick_s(times_s: NDArray[np.float64]) -> float:
     tick = float(np.median(single))
     ticks = gaps / tick
     regular = np.abs(ticks - np.round(ticks)) <= TICK_TOLERANCE
-    return float(f"{tick:.3g}") if regular.mean() >= REGULAR_SHARE else 0.0
+    return float(f"{tick:.3g}") if regular.mean() >= MIN_REGULAR_SHARE else 0.0
 
 
-def _prefix_share(rows: Rows, order: NDArray[np.intp], notes: list[str]) -> float | None:
+def _prefix_share(columns: RequestColumns, order: NDArray[np.intp], notes: list[str]) -> float | None:
     """Share of the input tokens that a cache held, as logged, or could have held, by the blocks of the prompts."""
-    inputs = np.array(rows.inputs)
-    cached = np.array(rows.cached)[order]
+    inputs = np.array(columns.inputs)
+    cached = np.array(columns.cached)[order]
     if not np.isnan(cached).all():
         held = np.clip(np.nan_to_num(cached), 0.0, inputs[order])
         return float(held.sum() / inputs[order].sum())
-    blocks = np.array(rows.blocks)
-    if not rows.codes:
+    blocks = np.array(columns.block_counts)
+    if not columns.block_codes:
         return None
     tokens = _block_tokens(inputs[blocks > 0], blocks[blocks > 0])
-    held = np.minimum(tokens * _leading_blocks(rows, order), inputs[order])
+    held = np.minimum(tokens * _leading_blocks(columns, order), inputs[order])
     notes.append(f"prefix share from blocks of {tokens} tokens that an earlier request had; no cache holds more")
     return float(held.sum() / inputs[order].sum())
 
 
-def _block_tokens(inputs: NDArray[np.float64], blocks: NDArray[np.int64]) -> int:
+def _block_tokens(inputs: FloatArray, blocks: IntArray) -> int:
     """Tokens of a prefix block: the smallest power of 2 by which no prompt [tokens] needs more blocks than it has.
 
     >>> _block_tokens(np.array([6955.0, 655.0]), np.array([14, 2]))  # Mooncake: 6955 tokens in 14 blocks
@@ -181,9 +345,9 @@ def _block_tokens(inputs: NDArray[np.float64], blocks: NDArray[np.int64]) -> int
     return int(2 ** math.ceil(math.log2(least)))
 
 
-def _leading_blocks(rows: Rows, order: NDArray[np.intp]) -> NDArray[np.int64]:
+def _leading_blocks(columns: RequestColumns, order: NDArray[np.intp]) -> IntArray:
     """Blocks at the start of each prompt that an earlier request had, in `order`."""
-    codes, blocks = np.array(rows.codes), np.array(rows.blocks)
+    codes, blocks = np.array(columns.block_codes), np.array(columns.block_counts)
     starts = np.cumsum(blocks) - blocks
     seen = np.zeros(int(codes.max()) + 1, dtype=bool)
     leading = np.zeros(order.size, dtype=np.int64)

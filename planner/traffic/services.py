@@ -1,4 +1,4 @@
-"""What has to be served, when, and which parts of it may go different ways: types only.
+"""What has to be served and when, and how it may be split between pools: types only.
 
 A plan serves one or several models (*services*). The traffic of each is cut into *slices* that the program routes: by
 request class, by input and output length, by model of a cascade. A *profile* says how all of it moves over the day.
@@ -111,13 +111,13 @@ class OfflineWork(Frozen):
 
 @dataclass(frozen=True)
 class DemandSlice:
-    """A part of the traffic that is routed by itself.
+    """Traffic that is routed as one: a share of the requests of a service.
 
     Attributes:
         name: unique in the plan, e.g. ``chat: up to 2000 in``.
-        service: whose it is.
-        workload: of this part alone, at the largest rate it reaches in any period.
-        slo: what it was promised; None for offline work.
+        service: whose traffic it is.
+        workload: of this slice alone, at the largest rate it reaches in any period.
+        slo: its latency targets; None for offline work.
         demand_per_s: by period [1/s].
         deferrable: only its total counts.
     """

@@ -79,10 +79,10 @@ def _text(source: Source, name: str, kind: FileKind) -> str:
 
 def _path_content(path: Path, name: str, kind: FileKind) -> bytes:
     try:
-        found = path.is_file()
+        exists = path.is_file()
     except ValueError:  # a null character in the path
-        found = False
-    if not found:
+        exists = False
+    if not exists:
         raise InputError(kind.field, str(path), "no such file", f"give the path of a {kind.field}")
     if path.stat().st_size > kind.most_bytes:
         raise _too_big(name, kind)
@@ -122,8 +122,8 @@ def json_documents(text: str, name: str, kind: FileKind) -> Iterator[object]:
     """
     decoder, blank, place = json.JSONDecoder(), re.compile(r"\s*"), 0
     while True:
-        found = blank.match(text, place)
-        place = found.end() if found else place
+        match = blank.match(text, place)
+        place = match.end() if match else place
         if place >= len(text):
             return
         try:

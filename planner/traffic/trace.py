@@ -1,8 +1,6 @@
-"""Traces and presets become the types of `planner.workload.workload`: lengths, arrivals, and how bursty they are.
+"""A trace of requests, read from CSV: its lengths, its arrivals, and how bursty they are.
 
-`load_lengths(name)` gives the joint lengths of a packaged trace and `preset_info(name)` says where they come from.
-`read_trace(path)` reads a user's own CSV. `compress` brings any number of requests down to a few thousand weighted
-cells that keep means, percentiles and correlation. Nothing here resamples or fits: a cell is a mean of real requests.
+`read_trace` takes CSV with known column names; `planner.traffic.readers` takes logs of many other formats.
 """
 
 from __future__ import annotations
@@ -12,20 +10,18 @@ import gzip
 import io
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from functools import cache, cached_property
-from importlib.resources.abc import Traversable
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
+from numpy.typing import ArrayLike
 
-from planner.core import Frozen, InputError, UnknownNameError
-from planner.presets import preset
+from planner.core import BoolArray, FloatArray, InputError, IntArray
+from planner.traffic.compression import compressed_pairs
 from planner.workload import MAX_SCV, MAX_TOKENS, ArrivalProcess, RecordedArrivals, RequestClass, TokenLengths, Workload
 
 MAX_TRACE_BYTES = 100_000_000
@@ -38,20 +34,11 @@ MIN_SPAN_S = 1e-9
 """Least time from first to last arrival for which a rate has a meaning [s]."""
 MAX_WINDOWS = 1e9
 """Most windows that arrivals are counted in."""
-MIN_CELLS = 100
-"""Fewest cells `compress` works with: the anchors alone cut each axis into 9 bins, 81 cells."""
-ANCHORS = (0.5, 0.9, 0.95, 0.99)
-"""Percentiles that get a narrow bin of their own, so that compression keeps them."""
-ANCHOR_HALF_WIDTH = 0.001
-"""Half the share of requests in such a bin: p99 lies in the bin from p98.9 to p99.1."""
-NEGLIGIBLE_WEIGHT = 1e-30
-"""Share of the heaviest weight below which `compress` drops a pair: far below the rounding of a sum."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ARRIVAL_NAMES = ("arrival_s", "timestamp")
 _INPUT_NAMES = ("input_tokens", "contexttokens", "request tokens")
 _OUTPUT_NAMES = ("output_tokens", "generatedtokens", "response tokens")
-_PRESETS = preset("lengths")
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
@@ -72,9 +59,9 @@ class Trace:
     (0.6666666666666666, 0.111)
     """
 
-    arrival_s: NDArray[np.float64]
-    input_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    arrival_s: FloatArray
+    input_tokens: IntArray
+    output_tokens: IntArray
     source: str = "given"
 
     @classmethod
@@ -158,7 +145,7 @@ class Trace:
     def lengths(self, cells: int = 2000) -> TokenLengths:
         """The joint lengths of the requests in at most `cells` weighted cells; see `compress`."""
         ones = np.ones(self.arrival_s.size)
-        return _compressed(self.input_tokens, self.output_tokens, ones, cells, self.source)
+        return compressed_pairs(self.input_tokens, self.output_tokens, ones, cells, self.source)
 
     def arrivals(self, rate_per_s: float | None = None) -> ArrivalProcess:
         """A renewal process with this trace's SCV, at its own mean rate or at another [1/s]."""
@@ -186,7 +173,7 @@ class Trace:
         arrivals = recorded if rate_per_s is None else recorded.at_rate(rate_per_s)
         return Workload(arrivals=arrivals, classes=(RequestClass(lengths=self.lengths()),))
 
-    def _gaps_s(self) -> NDArray[np.float64]:
+    def _gaps_s(self) -> FloatArray:
         span_s = float(self.arrival_s[-1] - self.arrival_s[0])
         if span_s < MIN_SPAN_S:
             bound = f"first to last arrival must take {MIN_SPAN_S:g} s or more"
@@ -194,14 +181,14 @@ class Trace:
         return np.diff(self.arrival_s)
 
 
-def _as_floats(column: ArrayLike) -> NDArray[np.float64]:
+def _as_floats(column: ArrayLike) -> FloatArray:
     try:
         return np.asarray(column, dtype=np.float64).ravel()
     except (TypeError, ValueError, OverflowError):
         raise InputError("trace", column, "must be numbers", "give flat lists of numbers") from None
 
 
-def _check_times(times_s: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
+def _check_times(times_s: FloatArray, rows: IntArray) -> None:
     _refuse("arrival_s", times_s, rows, ~np.isfinite(times_s), "must be finite", "drop or correct the row")
     back = np.diff(times_s, prepend=times_s[0]) < 0.0
     _refuse("arrival_s", times_s, rows, back, "is earlier than the row before", "sort the rows by arrival time")
@@ -210,15 +197,13 @@ def _check_times(times_s: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
     _refuse("arrival_s", times_s, rows, late, f"must be <= {MAX_TIME_S:g} s", "give seconds, not milliseconds")
 
 
-def _check_tokens(name: str, tokens: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
+def _check_tokens(name: str, tokens: FloatArray, rows: IntArray) -> None:
     good = (tokens >= 1.0) & (tokens <= MAX_TOKENS) & (tokens == np.floor(tokens))
     bound = f"must be a whole number of tokens from 1 to {MAX_TOKENS}"
     _refuse(name, tokens, rows, ~good, bound, "drop the row (a failed request?) or correct it")
 
 
-def _refuse(
-    name: str, values: NDArray[np.float64], rows: NDArray[np.int64], bad: NDArray[np.bool_], bound: str, fix: str
-) -> None:
+def _refuse(name: str, values: FloatArray, rows: IntArray, bad: BoolArray, bound: str, fix: str) -> None:
     if bad.any():
         first = int(np.argmax(bad))
         value = float(values[first])
@@ -354,218 +339,3 @@ def _number(text: str, name: str, row: int) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"row {row} {name}", text, "must be a number", "drop or correct the row") from None
-
-
-# --- compression ----------------------------------------------------------------------------------------------------
-
-
-def compress(lengths: TokenLengths, cells: int = 2000) -> TokenLengths:
-    """The same distribution of lengths in at most `cells` cells (at least `MIN_CELLS`).
-
-    A two-dimensional histogram: each axis is cut where *share of requests + share of the range* grows by equal steps,
-    so no bin holds many requests and none is wide, and the percentiles in `ANCHORS` get a narrow bin each. The number
-    of steps is the largest that leaves at most `cells` occupied. A cell becomes the mean of its requests, rounded to
-    whole tokens so that the overall means stay. Distributions that fit in `cells` are kept exactly.
-
-    Kept: total weight; both means to half of the largest cell's probability [tokens]; on the packaged traces p50, p90,
-    p95 and p99 within 2 %, standard deviations within 0.1 %, correlation within 0.001.
-
-    >>> many = TokenLengths.from_pairs(range(1, 10_001), range(10_000, 0, -1))
-    >>> few = compress(many, cells=500)
-    >>> len(few.weights) <= 500, round(few.mean_input, 2), many.mean_input
-    (True, 5000.5, 5000.5)
-    """
-    weights = np.asarray(lengths.weights, dtype=np.float64)
-    inputs, outputs = lengths.inputs.astype(np.int64), lengths.outputs.astype(np.int64)
-    return _compressed(inputs, outputs, weights, cells, lengths.source)
-
-
-def _compressed(
-    inputs: NDArray[np.int64], outputs: NDArray[np.int64], weights: NDArray[np.float64], cells: int, source: str
-) -> TokenLengths:
-    if cells < MIN_CELLS:
-        raise InputError("cells", cells, f"must be >= {MIN_CELLS}", f"give {MIN_CELLS} or more; 2000 is the default")
-    inputs, outputs, weights = _distinct(inputs, outputs, weights)
-    if weights.size <= cells:
-        return TokenLengths.from_pairs(inputs, outputs, weights, source)
-    cell = _finest_cells(_Axis.of(inputs, weights), _Axis.of(outputs, weights), cells)
-    mass = _sums(cell, weights)
-    share = weights / mass[cell]
-    mean_inputs, mean_outputs = _sums(cell, share * inputs), _sums(cell, share * outputs)
-    return TokenLengths.from_pairs(_rounded(mean_inputs, mass), _rounded(mean_outputs, mass), mass, source)
-
-
-def _distinct(
-    inputs: NDArray[np.int64], outputs: NDArray[np.int64], weights: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Each pair of lengths once, with its total weight; pairs without weight are dropped."""
-    heavy = weights > NEGLIGIBLE_WEIGHT * weights.max()
-    pairs, which = np.unique(inputs[heavy] * (MAX_TOKENS + 1) + outputs[heavy], return_inverse=True)
-    return pairs // (MAX_TOKENS + 1), pairs % (MAX_TOKENS + 1), _sums(which, weights[heavy])
-
-
-@dataclass(frozen=True, eq=False)
-class _Axis:
-    """One axis of the histogram.
-
-    Attributes:
-        position: mean of share of requests and share of the range, per distinct value, in (0, 1].
-        anchors: anchor bins opened plus anchor bins closed up to each distinct value.
-        which: index of the distinct value, per pair.
-    """
-
-    position: NDArray[np.float64]
-    anchors: NDArray[np.int64]
-    which: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, tokens: NDArray[np.int64], weights: NDArray[np.float64]) -> Self:
-        values, which = np.unique(tokens, return_inverse=True)
-        total = np.cumsum(_sums(which, weights))
-        share = total / total[-1]
-        share_before = np.append(0.0, share[:-1])
-        width = (values - values[0]) / max(1, int(values[-1] - values[0]))
-        opened = np.searchsorted(np.subtract(ANCHORS, ANCHOR_HALF_WIDTH), share, side="right")
-        closed = np.searchsorted(np.add(ANCHORS, ANCHOR_HALF_WIDTH), share_before, side="right")
-        return cls((share + width) / 2.0, opened + closed, which)
-
-    def bins(self, steps: int) -> NDArray[np.int64]:
-        """Bin number of each pair, from 0, when the axis is cut into `steps` equal steps and at the anchors."""
-        step = np.ceil(steps * self.position).astype(np.int64) + self.anchors
-        numbers: NDArray[np.int64] = np.unique(step, return_inverse=True)[1].astype(np.int64)
-        return numbers[self.which]
-
-
-def _finest_cells(rows: _Axis, columns: _Axis, cells: int) -> NDArray[np.intp]:
-    """Cell number of each pair, from 0, for the largest number of steps with at most `cells` occupied cells."""
-    best = _occupied(rows, columns, 1)
-    low, high = 1, 2 * cells
-    while low < high:
-        middle = (low + high + 1) // 2
-        tried = _occupied(rows, columns, middle)
-        if int(tried.max()) < cells:
-            low, best = middle, tried
-        else:
-            high = middle - 1
-    return best
-
-
-def _sums(which: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of the values of each group, shape (groups,)."""
-    return np.bincount(which, values).astype(np.float64)
-
-
-def _occupied(rows: _Axis, columns: _Axis, steps: int) -> NDArray[np.intp]:
-    across = columns.bins(steps)
-    cell: NDArray[np.intp] = np.unique(rows.bins(steps) * (int(across.max()) + 1) + across, return_inverse=True)[1]
-    return cell
-
-
-def _rounded(means: NDArray[np.float64], mass: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each mean rounded down or up, up where the fraction is largest, until the weighted total is met.
-
-    The weighted total then differs by at most half of the heaviest cell's mass.
-    """
-    rounded = np.floor(means)
-    fraction = means - rounded
-    order = np.argsort(-fraction, kind="stable")
-    raised = np.cumsum(mass[order]) - mass[order] / 2.0 <= fraction @ mass
-    rounded[order[raised]] += 1.0
-    return rounded
-
-
-# --- presets --------------------------------------------------------------------------------------------------------
-
-
-class PresetInfo(Frozen):
-    """Where a packaged distribution of lengths comes from, and how its requests arrived."""
-
-    name: str
-    description: str
-    origin: str = Field(description="measured, or how it was synthesised")
-    source_url: str = Field(min_length=8)
-    licence: str
-    citation: str
-    recorded_on: str = Field(description="day or period of the recording; empty where unpublished")
-    retrieved_on: date = Field(description="date of the snapshot that was read")
-    requests: int = Field(ge=1)
-    rate_per_s: float = Field(gt=0, description="mean arrivals [1/s]")
-    interarrival_scv: float = Field(ge=0, le=MAX_SCV, description="variance / mean^2 of the gaps")
-    dispersion_1s: float = Field(ge=0, description="index of dispersion for counts in 1 s windows")
-    dispersion_10s: float = Field(ge=0, description="index of dispersion for counts in 10 s windows")
-    note: str = ""
-
-
-def list_lengths() -> tuple[str, ...]:
-    """Names of the packaged distributions of lengths, sorted.
-
-    >>> "azure-2023-conv" in list_lengths()
-    True
-    """
-    return table_names(_PRESETS)
-
-
-def load_lengths(name: str) -> TokenLengths:
-    """The joint lengths of a packaged trace, at most 2000 cells. Raises UnknownNameError with the nearest names.
-
-    >>> round(load_lengths("azure-2023-conv").mean_output, 1)  # 211.1 over the 19,366 requests of the trace
-    211.1
-    """
-    return _load(_known(name))[1]
-
-
-def preset_info(name: str) -> PresetInfo:
-    """Source, licence and arrival statistics of a packaged trace. Raises UnknownNameError with the nearest names.
-
-    >>> preset_info("azure-2023-code").requests
-    8819
-    """
-    return _load(_known(name))[0]
-
-
-def preset_scv(name: str) -> float:
-    """SCV of the interarrival times of a packaged trace. Raises UnknownNameError with the nearest names.
-
-    >>> round(preset_scv("azure-2023-conv") ** 0.5, 2)  # coefficient of variation of the full trace
-    1.09
-    """
-    return preset_info(name).interarrival_scv
-
-
-def preset_arrivals(name: str, rate_per_s: float) -> ArrivalProcess:
-    """Arrivals as bursty as a packaged trace at a rate [1/s] of your own. Raises InputError.
-
-    >>> preset_arrivals("mooncake-synthetic", 2.0).rate_per_s
-    2.0
-    """
-    return ArrivalProcess(rate_per_s=rate_per_s, scv=preset_scv(name), source=f"preset {name}")
-
-
-def _known(name: str) -> str:
-    names = list_lengths()
-    if name not in names:
-        raise UnknownNameError("lengths", name, names)
-    return name
-
-
-@cache
-def _load(name: str) -> tuple[PresetInfo, TokenLengths]:
-    lines = (_PRESETS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-    facts = dict(table_facts(lines))
-    table = np.array([line.split(",") for line in lines if line and line[0].isdigit()], dtype=np.int64)
-    lengths = TokenLengths.from_pairs(table[:, 0], table[:, 1], table[:, 2], source=f"preset {name}")
-    return PresetInfo.model_validate({"name": name, **facts}), lengths
-
-
-def table_names(folder: Traversable) -> tuple[str, ...]:
-    """Names of the tables (CSV) in a folder of packaged data, sorted."""
-    names = (entry.name for entry in folder.iterdir())
-    return tuple(sorted(name.removesuffix(".csv") for name in names if name.endswith(".csv")))
-
-
-def table_facts(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What ``# key: value`` lines of a packaged table say of it."""
-    for line in lines:
-        if line.startswith("# "):
-            key, _, value = line.removeprefix("# ").partition(":")
-            yield key, value.strip()

@@ -1,7 +1,7 @@
 """How right predictions were: the published errors against measured serving runs, as data; what is closest to a plan.
 
-The numbers are those of docs/accuracy.md. `planner validate` makes both from one `Scoreboard`: the tables of the
-document, and `scores_csv`, which is packaged as ``presets/accuracy/scores.csv``.
+The numbers are those of docs/studies/accuracy.md. `planner validate` makes both from one `Scoreboard`: the tables of
+the document, and `scores_csv`, which is packaged as ``presets/accuracy/scores.csv``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from functools import cache
 
 from hardware_db import GpuSku
 from planner.core import Table, UnknownNameError
-from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
+from planner.llm import LlmSpec
 from planner.presets import preset
 from planner.validation import scoreboard
-from planner.validation.predict import Prediction, ServingClass, by_group, model_of, serving_class
+from planner.validation.predict import Prediction, model_of
 from planner.validation.scoreboard import METRIC_NAMES, NOTHING, Scoreboard
+from planner.validation.scores import ServingClass, by_group, is_sparse, serving_class
 
-SOURCE = "docs/accuracy.md"
+SOURCE = "docs/studies/accuracy.md"
 """Where the same numbers stand in words, with how they were made."""
 FILE = "accuracy/scores.csv"
 HELD_OUT, FITTED = "held out", "fitted"
@@ -115,8 +116,10 @@ def _row(cells: Mapping[str, str]) -> AccuracyRow:
 
 
 def scores_csv(board: Scoreboard) -> str:
-    """The packaged file of a scoreboard: what docs/accuracy.md says of it, digit by digit, and when it was measured."""
-    return csv_of(rows_of(scoreboard.tables(board), origins_of(board.predictions)))
+    """The packaged file of a scoreboard: the numbers of docs/studies/accuracy.md, digit by digit, and when they were
+    measured.
+    """
+    return rows_csv(rows_of_tables(scoreboard.tables(board), group_origins(board.predictions)))
 
 
 @dataclass(frozen=True)
@@ -128,39 +131,39 @@ class Origin:
     last: str = ""
 
 
-def origins_of(predictions: Iterable[Prediction]) -> list[Origin]:
+def group_origins(predictions: Iterable[Prediction]) -> list[Origin]:
     """One for each group, in the order of the scoreboard."""
-    found = []
+    origins = []
     for group in by_group(predictions).values():
-        days = sorted({one.point.measured_on for one in group} - {""})
-        found.append(Origin(serving_class(group[0].point).value, *(days[:1] + days[-1:])))
-    return found
+        days = sorted({prediction.point.measured_on for prediction in group} - {""})
+        origins.append(Origin(serving_class(group[0].point).value, *(days[:1] + days[-1:])))
+    return origins
 
 
-def rows_of(tables: Sequence[Table], origins: Sequence[Origin]) -> tuple[AccuracyRow, ...]:
-    """The rows of a scoreboard's tables (`planner.validation.scoreboard.tables`), with the origin of each of its groups."""
+def rows_of_tables(tables: Sequence[Table], origins: Sequence[Origin]) -> tuple[AccuracyRow, ...]:
+    """The rows of a scoreboard's tables (`scoreboard.tables`), with the origin of each of its groups."""
     rows: list[AccuracyRow] = []
     for table in tables:
         if table.title == TOTALS:
-            rows += [_total(cells) for cells in table.rows]
+            rows += [_total_row(cells) for cells in table.rows]
         elif table.title.endswith(GROUPS_END):
             metric = table.title.removesuffix(GROUPS_END)
-            rows += [_group(cells, metric, origin) for cells, origin in zip(table.rows, origins, strict=True)]
+            rows += [_group_row(cells, metric, origin) for cells, origin in zip(table.rows, origins, strict=True)]
     return tuple(row for row in rows if row.runs)
 
 
-def _total(cells: Sequence[str]) -> AccuracyRow:
+def _total_row(cells: Sequence[str]) -> AccuracyRow:
     kind, metric, *errors = cells
     part = HELD_OUT if kind in set(ServingClass) else ""
-    return _with_errors((kind, "", "", "", "", part, metric), errors)
+    return _row_with_errors((kind, "", "", "", "", part, metric), errors)
 
 
-def _group(cells: Sequence[str], metric: str, origin: Origin) -> AccuracyRow:
+def _group_row(cells: Sequence[str], metric: str, origin: Origin) -> AccuracyRow:
     names = (origin.kind, *cells[:GROUP_CELLS], metric)
-    return _with_errors(names, cells[GROUP_CELLS:], origin.first, origin.last)
+    return _row_with_errors(names, cells[GROUP_CELLS:], origin.first, origin.last)
 
 
-def _with_errors(names: Iterable[str], errors: Sequence[str], first: str = "", last: str = "") -> AccuracyRow:
+def _row_with_errors(names: Iterable[str], errors: Sequence[str], first: str = "", last: str = "") -> AccuracyRow:
     runs, *percents = errors
     counts = [int(number) for number in runs.split(" of ")]
     shares = [None if text in (NOTHING, "undefined") else float(text.replace(",", "")) / 100.0 for text in percents]
@@ -168,7 +171,7 @@ def _with_errors(names: Iterable[str], errors: Sequence[str], first: str = "", l
     return AccuracyRow(**named)  # type: ignore[arg-type]
 
 
-def csv_of(rows: Iterable[AccuracyRow]) -> str:
+def rows_csv(rows: Iterable[AccuracyRow]) -> str:
     """Rows as CSV, errors in percent with the digits of the document."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -201,16 +204,16 @@ class Likeness:
     @property
     def distance(self) -> int:
         """Whole number, 0 for runs of the very same."""
-        return sum(WEIGHTS[name] for name in self.differs)
+        return sum(DIFFERENCE_WEIGHTS[name] for name in self.differs)
 
 
-WEIGHTS = {"mode": 8, "model": 4, "kind of model": 3, "GPU": 3, "architecture": 3, "engine": 1}
+DIFFERENCE_WEIGHTS = {"mode": 8, "model": 4, "kind of model": 3, "GPU": 3, "architecture": 3, "engine": 1}
 """How far apart a difference puts runs: another mode says least about a plan, another engine most. A choice.
 
 Another model of the same kind on the same GPU is closer than the same model on a GPU of another architecture."""
 
 
-def closest(
+def closest_group(
     rows: Iterable[AccuracyRow],
     llm: LlmSpec,
     sku: GpuSku,
@@ -220,7 +223,7 @@ def closest(
     disaggregated: bool = False,
     part: str = "",
 ) -> Likeness | None:
-    """The measured group that is most like a plan's pool (`WEIGHTS`); of equals the one with more runs.
+    """The measured group that is most like a plan's pool (`DIFFERENCE_WEIGHTS`); of equals the one with more runs.
 
     Args:
         rows: of `accuracy_rows`.
@@ -237,21 +240,21 @@ def closest(
     for row in rows:
         if row.is_group and part in ("", row.part):
             groups.setdefault((row.engine, row.model, row.sku, row.mode), []).append(row)
-    found = [
+    candidates = [
         Likeness(tuple(group), _differences(group[0], llm, sku, engine, skus, disaggregated))
         for group in groups.values()
     ]
-    return min(found, key=lambda one: (one.distance, -one.rows[0].runs), default=None)
+    return min(candidates, key=lambda likeness: (likeness.distance, -likeness.rows[0].runs), default=None)
 
 
 def _differences(
     row: AccuracyRow, llm: LlmSpec, sku: GpuSku, engine: str, skus: Mapping[str, GpuSku], disaggregated: bool
 ) -> tuple[str, ...]:
-    measured = skus.get(row.sku)
+    measured, measured_llm = skus.get(row.sku), _measured_llm(row.model)
     differs = {
         "mode": row.mode.startswith("disagg.") is not disaggregated,
         "model": not has_layers_of(row.model, llm),
-        "kind of model": _is_sparse(_measured_llm(row.model)) is not _is_sparse(llm),
+        "kind of model": (measured_llm is not None and is_sparse(measured_llm)) is not is_sparse(llm),
         "GPU": row.sku != sku.id,
         "architecture": measured is None or measured.architecture != sku.architecture,
         "engine": row.engine != engine,
@@ -262,12 +265,12 @@ def _differences(
 def has_layers_of(measured: str, llm: LlmSpec) -> bool:
     """Has a group's model (named with its precision) the layers of a model? Only the weights differ then.
 
-    >>> from planner.llm.sizes import load_llm
+    >>> from planner.llm import load_llm
     >>> has_layers_of("Llama-3.1-70B fp8", load_llm("llama-3.3-70b-instruct"))
     True
     """
-    found = _measured_llm(measured)
-    return found is not None and found.layers == llm.layers
+    measured_llm = _measured_llm(measured)
+    return measured_llm is not None and measured_llm.layers == llm.layers
 
 
 def _measured_llm(measured: str) -> LlmSpec | None:
@@ -276,11 +279,3 @@ def _measured_llm(measured: str) -> LlmSpec | None:
         return model_of(measured.partition(" ")[0])
     except UnknownNameError:
         return None
-
-
-def _is_sparse(llm: LlmSpec | None) -> bool:
-    """Has a model routed experts or latent attention? Such runs are summed up apart (`ServingClass.SPARSE`)."""
-    return llm is not None and any(
-        isinstance(layer.feed_forward, MoeFeedForward) or isinstance(layer.attention, LatentAttention)
-        for layer in llm.layers
-    )

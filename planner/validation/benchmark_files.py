@@ -22,14 +22,19 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hardware_db import Dtype, EngineCosts, EngineProfile
 from planner.core import InputError, UnknownNameError
 from planner.engine import Schedule
 from planner.llm import LlmSpec, load_llm
 from planner.roofline import Parallelism
-from planner.validation.measured_runs import DEFAULT_RUNNING, DEFAULT_TOKENS, ServingPoint, WorkerSettings
+from planner.validation.measured_runs import (
+    DEFAULT_MAX_BATCHED_TOKENS,
+    DEFAULT_MAX_RUNNING_REQUESTS,
+    ServingPoint,
+    WorkerSettings,
+)
 
 MAX_FILE_BYTES = 200_000_000
 """Largest result file that is read: 100,000 requests with details take about half of it."""
@@ -37,7 +42,6 @@ MAX_REQUESTS = 1_000_000
 """Most requests of a run: what one simulation is asked to play."""
 SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 """Units of time in exports of AIPerf and GenAI-Perf; without one they mean milliseconds."""
-
 
 LABELS = ("", "bf16", "fp8", "fp4")
 """Labels of precision that points are predicted by; blank is the checkpoint's own."""
@@ -130,8 +134,8 @@ def points_of(runs: Sequence[BenchmarkRun], server: Server) -> tuple[ServingPoin
 
 def _point(run: BenchmarkRun, server: Server) -> ServingPoint:
     engine = server.engine
-    tokens = server.max_batched_tokens or DEFAULT_TOKENS.get(engine.id, 8192)
-    running = server.max_running_requests or DEFAULT_RUNNING.get(engine.id, 1024)
+    tokens = server.max_batched_tokens or DEFAULT_MAX_BATCHED_TOKENS.get(engine.id, 8192)
+    running = server.max_running_requests or DEFAULT_MAX_RUNNING_REQUESTS.get(engine.id, 1024)
     return ServingPoint(
         id=run.id,
         engine=engine.id,
@@ -212,10 +216,10 @@ def _runs(documents: Sequence[Any], name: str) -> tuple[BenchmarkRun, ...]:
         if not isinstance(document, Mapping):
             raise InputError(at, document, "is not a JSON object", "give a result file of a benchmark client")
         if isinstance(document.get("benchmarks"), list):
-            benchmarks = [_Node(at, benchmark) for benchmark in document["benchmarks"]]
-            runs += [_guidellm(node, f"{name}#{len(runs) + i}") for i, node in enumerate(benchmarks)]
+            benchmarks = [_JsonNode(at, benchmark) for benchmark in document["benchmarks"]]
+            runs += [_guidellm_run(node, f"{name}#{len(runs) + i}") for i, node in enumerate(benchmarks)]
         else:
-            runs.append(_reader(document, at)(_Node(at, document), f"{name}#{len(runs)}"))
+            runs.append(_run_reader(document, at)(_JsonNode(at, document), f"{name}#{len(runs)}"))
     if not runs:
         raise InputError(name, "(empty)", "holds no benchmark run", "give a result file of a benchmark client")
     return tuple(runs)
@@ -232,44 +236,44 @@ def _documents(path: Path) -> list[Any]:
     except (OSError, UnicodeDecodeError) as error:
         bound = f"cannot be read ({type(error).__name__})"
         raise InputError("result", str(path), bound, "give a result file of a benchmark client") from None
-    whole = _parsed(text)
+    whole = _parsed_json(text)
     if whole is not None:
         return [whole]
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     documents = []
     for number, line in lines:
-        document = _parsed(line)
+        document = _parsed_json(line)
         if document is None:
             raise InputError("result", str(path), f"line {number} is not JSON", "give JSON, or one JSON object a line")
         documents.append(document)
     return documents
 
 
-def _parsed(text: str) -> Any:  # noqa: ANN401
+def _parsed_json(text: str) -> Any:  # noqa: ANN401
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _reader(document: Mapping[str, Any], at: str) -> Callable[[_Node, str], BenchmarkRun]:
+def _run_reader(document: Mapping[str, Any], at: str) -> Callable[[_JsonNode, str], BenchmarkRun]:
     if "time_to_first_token" in document:
-        return _aiperf
+        return _aiperf_run
     if "mean_ttft_ms" in document:
-        return _flat
+        return _flat_run
     known = "a result of vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf or GenAI-Perf"
     raise InputError(at, sorted(map(str, document))[:6], f"is not {known}", "give the client's JSON output")
 
 
-class _Node:
-    """A place in a JSON document that knows its name, so that complaints can say where."""
+class _JsonNode:
+    """A place in a JSON document that knows its name, so that errors can say where."""
 
     def __init__(self, at: str, value: Any) -> None:  # noqa: ANN401
         self.at, self.value = at, value
 
-    def __getitem__(self, key: str) -> _Node:
+    def __getitem__(self, key: str) -> _JsonNode:
         value = self.value.get(key) if isinstance(self.value, Mapping) else None
-        return _Node(f"{self.at}.{key}", value)
+        return _JsonNode(f"{self.at}.{key}", value)
 
     @property
     def missing(self) -> bool:
@@ -312,15 +316,15 @@ class _Node:
 # --- vLLM and SGLang ------------------------------------------------------------------------------------------------
 
 
-def _flat(node: _Node, name: str) -> BenchmarkRun:
+def _flat_run(node: _JsonNode, name: str) -> BenchmarkRun:
     """One object of plain numbers, as vLLM and SGLang write it."""
     requests = node["completed"].count()
     rate, capped = _flat_rate(node["request_rate"]), not node["max_concurrency"].missing
     concurrency = node["max_concurrency"].count() if capped else requests
     unknown = ["max_concurrency beside a rate"] if rate is not None and capped else []
-    inputs, outputs, ratio = _flat_lengths(node, requests)
-    drawn = _logged(node)
-    if ratio == 1.0 and not drawn[0]:
+    nominal = _nominal_lengths(node, requests)
+    drawn = _logged_lengths(node)
+    if nominal.range_ratio == 1.0 and not drawn[0]:
         unknown.append("spread of the lengths")
     return BenchmarkRun(
         id=name,
@@ -329,9 +333,9 @@ def _flat(node: _Node, name: str) -> BenchmarkRun:
         concurrency=None if rate is not None else concurrency,
         request_rate_per_s=rate,
         arrival_scv=1.0 if node["burstiness"].missing else 1.0 / node["burstiness"].number(),
-        input_tokens=inputs,
-        output_tokens=outputs,
-        range_ratio=ratio,
+        input_tokens=nominal.input_tokens,
+        output_tokens=nominal.output_tokens,
+        range_ratio=nominal.range_ratio,
         drawn=drawn,
         mean_ttft_s=1e-3 * node["mean_ttft_ms"].number(),
         mean_tpot_s=1e-3 * node["mean_tpot_ms"].number(),
@@ -339,25 +343,33 @@ def _flat(node: _Node, name: str) -> BenchmarkRun:
     )
 
 
-def _flat_rate(node: _Node) -> float | None:
+def _flat_rate(node: _JsonNode) -> float | None:
     """Requests per second; None where all are sent at once."""
     if node.missing or node.value in ("inf", "Infinity", math.inf):
         return None
     return node.number()
 
 
-def _flat_lengths(node: _Node, requests: int) -> tuple[int, int, float]:
-    """(input, output, range ratio): as SGLang was told to draw them, else means of the totals."""
+class _NominalLengths(NamedTuple):
+    """Tokens of a request, and the shortest length drawn over the nominal one."""
+
+    input_tokens: int
+    output_tokens: int
+    range_ratio: float
+
+
+def _nominal_lengths(node: _JsonNode, requests: int) -> _NominalLengths:
+    """As SGLang was told to draw them, else means of the totals."""
     if node["dataset_name"].text().startswith("random") and not node["random_range_ratio"].missing:
         inputs, outputs = node["random_input_len"].count(), node["random_output_len"].count()
         ratio = node["random_range_ratio"].value
         if isinstance(ratio, int | float) and 0.0 <= ratio <= 1.0:
-            return inputs, outputs, max(float(ratio), 1.0 / max(inputs, outputs))
+            return _NominalLengths(inputs, outputs, max(float(ratio), 1.0 / max(inputs, outputs)))
     totals = (node["total_input_tokens"].number(), node["total_output_tokens"].number())
-    return max(1, round(totals[0] / requests)), max(1, round(totals[1] / requests)), 1.0
+    return _NominalLengths(max(1, round(totals[0] / requests)), max(1, round(totals[1] / requests)), 1.0)
 
 
-def _logged(node: _Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _logged_lengths(node: _JsonNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Lengths of the requests that were answered, where the client saved them."""
     inputs, outputs = node["input_lens"].counts(), node["output_lens"].counts()
     if len(inputs) != len(outputs):
@@ -372,20 +384,21 @@ def _logged(node: _Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
 # --- GuideLLM -------------------------------------------------------------------------------------------------------
 
 
-def _guidellm(node: _Node, name: str) -> BenchmarkRun:
+def _guidellm_run(node: _JsonNode, name: str) -> BenchmarkRun:
     config = node["config"] if not node["config"].missing else node["args"]
     strategy, metrics = config["strategy"], node["metrics"]
     requests = metrics["request_totals"]["successful"].count()
     kind = strategy["type_"].text()
-    drawn, sent = _sent(node) if kind == "trace" else (((), ()), None)
-    rate = strategy["rate"].number() if kind in ("constant", "poisson") else sent and sent[0]
+    replay = _replayed_requests(node) if kind == "trace" else None
+    drawn = replay.lengths if replay else ((), ())
+    rate = strategy["rate"].number() if kind in ("constant", "poisson") else replay and replay.rate_per_s
     return BenchmarkRun(
         id=name,
         client="guidellm",
         requests=requests,
-        concurrency=None if rate is not None else _streams(strategy, kind, requests),
+        concurrency=None if rate is not None else _concurrency(strategy, kind, requests),
         request_rate_per_s=rate,
-        arrival_scv=sent[1] if sent else 0.0 if kind == "constant" else 1.0,
+        arrival_scv=replay.arrival_scv if replay else 0.0 if kind == "constant" else 1.0,
         drawn=drawn,
         ramp_s=0.0 if not strategy["rampup_duration"].value else strategy["rampup_duration"].number(),
         input_tokens=metrics["prompt_token_count"]["successful"]["mean"].count(),
@@ -396,22 +409,30 @@ def _guidellm(node: _Node, name: str) -> BenchmarkRun:
     )
 
 
-def _sent(node: _Node) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]:
-    """Lengths of the answered requests of a replayed trace, and (rate [1/s], SCV of the gaps) as they were sent."""
+class _Replay(NamedTuple):
+    """The answered requests of a replayed trace: (inputs, outputs) [tokens]; rate [1/s] and SCV of the gaps as sent."""
+
+    lengths: tuple[tuple[int, ...], tuple[int, ...]]
+    rate_per_s: float
+    arrival_scv: float
+
+
+def _replayed_requests(node: _JsonNode) -> _Replay:
     answered = node["requests"]["successful"]
     if not isinstance(answered.value, list) or len(answered.value) < 3:
         raise InputError(answered.at, "(too few)", "must list the requests of a replay", "save the run with them")
-    requests = [_Node(f"{answered.at}[{i}]", one) for i, one in enumerate(answered.value)]
-    times = sorted(one["request_start_time"].number() for one in requests)
+    requests = [_JsonNode(f"{answered.at}[{i}]", request) for i, request in enumerate(answered.value)]
+    times = sorted(request["request_start_time"].number() for request in requests)
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     mean = statistics.fmean(gaps)
     if mean <= 0.0:
         raise InputError(answered.at, times[0], "were all sent at once", "replay a trace with times")
-    inputs, outputs = (tuple(one[key].count() for one in requests) for key in ("prompt_tokens", "output_tokens"))
-    return (inputs, outputs), (1.0 / mean, statistics.pvariance(gaps) / mean**2)
+    inputs = tuple(request["prompt_tokens"].count() for request in requests)
+    outputs = tuple(request["output_tokens"].count() for request in requests)
+    return _Replay((inputs, outputs), 1.0 / mean, statistics.pvariance(gaps) / mean**2)
 
 
-def _streams(strategy: _Node, kind: str, requests: int) -> int:
+def _concurrency(strategy: _JsonNode, kind: str, requests: int) -> int:
     if kind == "synchronous":
         return 1
     if kind == "concurrent":
@@ -426,7 +447,7 @@ def _streams(strategy: _Node, kind: str, requests: int) -> int:
 # --- AIPerf and GenAI-Perf ------------------------------------------------------------------------------------------
 
 
-def _aiperf(node: _Node, name: str) -> BenchmarkRun:
+def _aiperf_run(node: _JsonNode, name: str) -> BenchmarkRun:
     load = _load_of(node["input_config"])
     rate = None if load["request_rate"].missing else load["request_rate"].number()
     pattern = " ".join(load[key].text() for key in ("arrival_pattern", "request_rate_mode"))
@@ -437,7 +458,7 @@ def _aiperf(node: _Node, name: str) -> BenchmarkRun:
         id=name,
         client="aiperf",
         requests=node["request_count"]["avg"].count(),
-        concurrency=None if rate is not None else _first(load["concurrency"]).count(),
+        concurrency=None if rate is not None else _only_entry(load["concurrency"]).count(),
         request_rate_per_s=rate,
         arrival_scv=0.0 if "constant" in pattern else _scv(load["smoothness"]),
         input_tokens=node["input_sequence_length"]["avg"].count(),
@@ -448,11 +469,11 @@ def _aiperf(node: _Node, name: str) -> BenchmarkRun:
     )
 
 
-def _load_of(config: _Node) -> _Node:
-    """Where an export keeps how it loaded the server: AIPerf, then the ways of GenAI-Perf."""
+def _load_of(config: _JsonNode) -> _JsonNode:
+    """Where an export keeps how it loaded the server: AIPerf's place, then those of GenAI-Perf."""
     phases = config["phases"]
     has_phases = isinstance(phases.value, list) and bool(phases.value)
-    last = _Node(f"{phases.at}[-1]", _phase(phases.value[-1]) if has_phases else None)
+    last = _JsonNode(f"{phases.at}[-1]", _with_older_names(phases.value[-1]) if has_phases else None)
     places = (config["loadgen"], config["perf_analyzer"]["stimulus"], config, last)
     for place in places:
         if not place["concurrency"].missing or not place["request_rate"].missing:
@@ -461,12 +482,12 @@ def _load_of(config: _Node) -> _Node:
     raise InputError(places[0].at, "(missing)", bound, "profile with --concurrency or --request-rate")
 
 
-def _scv(smoothness: _Node) -> float:
+def _scv(smoothness: _JsonNode) -> float:
     """SCV of Gamma gaps of a shape; 1 where none is given."""
     return 1.0 if smoothness.missing else 1.0 / smoothness.number()
 
 
-def _phase(phase: Any) -> Any:  # noqa: ANN401
+def _with_older_names(phase: Any) -> Any:  # noqa: ANN401
     """A phase of AIPerf 0.13 (schema 1.4) under the names of its older flags."""
     if not isinstance(phase, Mapping):
         return phase
@@ -474,12 +495,12 @@ def _phase(phase: Any) -> Any:  # noqa: ANN401
     return {names.get(key, key): value for key, value in phase.items()}
 
 
-def _first(node: _Node) -> _Node:
+def _only_entry(node: _JsonNode) -> _JsonNode:
     """The only entry of a list of one; anything else as it is."""
-    return _Node(node.at, node.value[0]) if isinstance(node.value, list) and len(node.value) == 1 else node
+    return _JsonNode(node.at, node.value[0]) if isinstance(node.value, list) and len(node.value) == 1 else node
 
 
-def _seconds(metric: _Node) -> float:
+def _seconds(metric: _JsonNode) -> float:
     unit = metric["unit"].text() or "ms"
     if unit not in SECONDS:
         raise InputError(metric["unit"].at, unit, "is no unit of time", f"use one of {', '.join(SECONDS)}")

@@ -13,72 +13,76 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from hardware_db import EngineCosts, HardwareDb
-from planner.core import InputError, PlannerError, Table, counted, percent, significant
+from planner.core import FloatArray, InputError, PlannerError, Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
 from planner.llm import LatentAttention
 from planner.serving import Deployment
 from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import Prediction, Run, Score, group_name, model_of, played_means_s, score
-
-FloatArray = NDArray[np.float64]
+from planner.validation.predict import Prediction, ReplayedRun, model_of, replayed_means_s
+from planner.validation.scores import Score, group_name, score
 
 TTFT_WEIGHT = 0.4
-"""Weight of a log error of TTFT beside one of TPOT: repeats of a run differ by about 2 % and 0.2 % (docs/accuracy.md),
-and TTFT depends on arrivals that the model knows less of. A choice."""
+"""Weight of a log error of TTFT beside one of TPOT: repeats of a run differ by about 2 % and 0.2 %
+(docs/studies/accuracy.md), and TTFT depends on arrivals that the model knows less of. A choice."""
 LOSS_SCALE = 0.05
 """Log error from which a residual counts linearly instead of squared (soft L1). A choice."""
-STEP = 0.2
+DIFFERENCE_STEP = 0.2
 """Step of the difference quotients: 20 % of a constant, or 0.2 microseconds of `gap_s`. A simulated mean jumps where a
 request just misses a step; smaller steps would see the jumps instead of the slope."""
-PULL = 0.005
+PULL_WEIGHT = 0.005
 """Weight of a constant's distance from where it started: ten e-folds cost as much as one TPOT that is 5 % off. Keeps
 constants that the runs do not determine where they were, and their intervals finite. A choice."""
-EVALUATIONS = 12
-"""Steps of the solver at most."""
-FLOOR = -16.0
+MAX_EVALUATIONS = 12
+"""Most steps of the solver. Affects how close the fit comes to its optimum. A choice."""
+MIN_LOG_CONSTANT = -16.0
 """Smallest logarithm of a constant in its unit: 1e-7."""
 NORMAL_95 = 1.96
 """Standard deviations to either side of a 95 % interval of a normal distribution."""
-MICRO = 1e-6
+MICROSECOND_S = 1e-6
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchRange:
     """Where a constant is looked for: from `start` (where nothing better is known) up to `high`, in its unit."""
 
     start: float
     high: float
 
 
-SEARCH: Mapping[str, Search] = {
-    "step_s": Search(3e-4, 2e-2),
-    "request_s": Search(5e-3, 0.2),
-    "launch_s": Search(5e-6, 3e-4),
-    "gap_s": Search(5e-7, 2e-5),
-    "admission_s": Search(1e-3, 5e-2),
-    "sequence_s": Search(5e-6, 2e-4),
-    "stretch": Search(1.02, 1.6),
-    "prompt_stretch": Search(1.05, 2.0),
-    "latent_s": Search(5e-6, 3e-4),
-    "latent_prompt_s": Search(5e-4, 2e-2),
-    "handover_s": Search(5e-2, 5.0),
+SEARCH_RANGES: Mapping[str, SearchRange] = {
+    "step_s": SearchRange(3e-4, 2e-2),
+    "request_s": SearchRange(5e-3, 0.2),
+    "launch_s": SearchRange(5e-6, 3e-4),
+    "gap_s": SearchRange(5e-7, 2e-5),
+    "admission_s": SearchRange(1e-3, 5e-2),
+    "sequence_s": SearchRange(5e-6, 2e-4),
+    "stretch": SearchRange(1.02, 1.6),
+    "prompt_stretch": SearchRange(1.05, 2.0),
+    "latent_s": SearchRange(5e-6, 3e-4),
+    "latent_prompt_s": SearchRange(5e-4, 2e-2),
+    "handover_s": SearchRange(5e-2, 5.0),
 }
 """Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
-DEFAULT_NAMES = tuple(SEARCH)[:8]
+DEFAULT_NAMES = tuple(SEARCH_RANGES)[:8]
 LATENT_NAMES = ("latent_s", "latent_prompt_s")
 GAP_LOW_S = -2e-6
 """Lowest `gap_s`, as `EngineCosts` allows."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Errors of one half of the runs in one metric, with the constants there were before and with those fitted."""
+class ErrorComparison:
+    """Errors of some runs in one metric, with the constants there were before and with those fitted.
 
-    part: str
+    Attributes:
+        runs: "fitted to" or "held out".
+        metric: "tpot" or "ttft".
+        before, after: errors with the old and with the fitted constants.
+    """
+
+    runs: str
     metric: str
     before: Score
     after: Score
@@ -86,7 +90,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class FittedCosts:
-    """What a fit found.
+    """The result of a fit.
 
     Attributes:
         costs: the constants, with the groups they were fitted to and how.
@@ -99,7 +103,7 @@ class FittedCosts:
     costs: EngineCosts
     before: EngineCosts
     intervals: Mapping[str, tuple[float, float]]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ErrorComparison, ...]
     dropped: tuple[str, ...]
 
 
@@ -110,7 +114,7 @@ def fit_costs(
     names: Sequence[str] = DEFAULT_NAMES,
     start: EngineCosts | None = None,
     held_out: Sequence[ServingPoint] = (),
-    evaluations: int = EVALUATIONS,
+    evaluations: int = MAX_EVALUATIONS,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> FittedCosts:
     """The engine constants `names` fitted to `points`, all of one engine; the others stay as in `start`.
@@ -123,7 +127,7 @@ def fit_costs(
         points: runs to fit to.
         db: hardware, with calibrations.
         engine: id of their engine.
-        names: constants of `EngineCosts` to fit, out of `SEARCH`.
+        names: constants of `EngineCosts` to fit, out of `SEARCH_RANGES`.
         start: where to start, and the values of what is not fitted; None is what the engine has on the first GPU.
         held_out: runs to report the error of, too.
         evaluations: steps of the solver at most.
@@ -131,9 +135,9 @@ def fit_costs(
 
     Raises InputError for points of another engine, a GPU without a calibration, or nothing left to fit to.
     """
-    _check(points, engine, names)
+    _check_points(points, engine, names)
     fitting, dropped = _trials(points, db)
-    others, more = _trials(held_out, db)
+    others, also_dropped = _trials(held_out, db)
     if not fitting:
         raise InputError("points", len(points), "none can be predicted", dropped[0] if dropped else "give more points")
     before = fitting[0].own_costs
@@ -142,9 +146,11 @@ def fit_costs(
     groups = tuple(sorted({group_name(trial.point) for trial in fitting}))
     source = f"fitted to {len(fitting)} serving runs of {', '.join(groups)}"
     costs = solved.model_copy(update={"fitted_on": groups, "source": source})
-    parts = {"fitted to": fitting, "held out": others}
-    comparisons = tuple(found for part, trials in parts.items() for found in _compared(part, trials, costs))
-    return FittedCosts(costs, before, intervals, comparisons, (*dropped, *more))
+    comparisons = (
+        *_error_comparisons("fitted to", fitting, costs),
+        *_error_comparisons("held out", others, costs),
+    )
+    return FittedCosts(costs, before, intervals, comparisons, (*dropped, *also_dropped))
 
 
 def halves(points: Sequence[ServingPoint]) -> tuple[tuple[ServingPoint, ...], tuple[ServingPoint, ...]]:
@@ -158,7 +164,7 @@ def halves(points: Sequence[ServingPoint]) -> tuple[tuple[ServingPoint, ...], tu
     return tuple(ordered[0::2]), tuple(ordered[1::2])
 
 
-def names_for(points: Sequence[ServingPoint]) -> tuple[str, ...]:
+def determinable_constants(points: Sequence[ServingPoint]) -> tuple[str, ...]:
     """Constants that so many runs can determine: at most one for every two measured means, the plainest first."""
     latent = any(isinstance(layer.attention, LatentAttention) for p in points for layer in model_of(p.model).layers)
     apart = any(point.disaggregated for point in points)
@@ -167,13 +173,15 @@ def names_for(points: Sequence[ServingPoint]) -> tuple[str, ...]:
     return names[: max(1, means // 2)]
 
 
-def _check(points: Sequence[ServingPoint], engine: str, names: Sequence[str]) -> None:
+def _check_points(points: Sequence[ServingPoint], engine: str, names: Sequence[str]) -> None:
     for point in points:
         if point.engine != engine:
             raise InputError("points.engine", point.engine, f"the fit is for {engine}", "fit one engine at a time")
-    unknown = [name for name in names if name not in SEARCH]
+    unknown = [name for name in names if name not in SEARCH_RANGES]
     if unknown or not names:
-        raise InputError("names", unknown, "not constants that can be fitted", f"use some of {', '.join(SEARCH)}")
+        raise InputError(
+            "names", unknown, "not constants that can be fitted", f"use some of {', '.join(SEARCH_RANGES)}"
+        )
 
 
 # --- trials ---------------------------------------------------------------------------------------------------------
@@ -197,7 +205,7 @@ class _Trial:
     """A run that is played with one set of costs after the other."""
 
     point: ServingPoint
-    run: Run
+    run: ReplayedRun
 
     @property
     def own_costs(self) -> EngineCosts:
@@ -209,7 +217,7 @@ class _Trial:
             pool.model_copy(update={"config": with_costs(pool.config, costs)}) for pool in self.run.deployment.pools
         )
         run = replace(self.run, deployment=Deployment.model_construct(pools=pools))
-        return Prediction(self.point, *played_means_s(run))
+        return Prediction(self.point, *replayed_means_s(run))
 
 
 def _trials(points: Sequence[ServingPoint], db: HardwareDb) -> tuple[list[_Trial], tuple[str, ...]]:
@@ -217,7 +225,7 @@ def _trials(points: Sequence[ServingPoint], db: HardwareDb) -> tuple[list[_Trial
     trials, dropped = [], []
     for point in points:
         try:
-            trial = _Trial(point, Run.of(point, db))
+            trial = _Trial(point, ReplayedRun.of(point, db))
             _require_calibration(trial)
             trial.predicted(trial.own_costs)
             trials.append(trial)
@@ -233,15 +241,15 @@ def _require_calibration(trial: _Trial) -> None:
             raise InputError("sku", pool.config.sku.id, bound, "calibrate its kernels first: python -m calibration run")
 
 
-def _compared(part: str, trials: Sequence[_Trial], costs: EngineCosts) -> list[Comparison]:
+def _error_comparisons(runs: str, trials: Sequence[_Trial], costs: EngineCosts) -> list[ErrorComparison]:
     before = [trial.predicted(trial.own_costs) for trial in trials]
     after = [trial.predicted(costs) for trial in trials]
-    found = []
+    comparisons = []
     for metric in ("tpot", "ttft"):
-        pair = score(before, metric), score(after, metric)
-        if pair[0] is not None and pair[1] is not None:
-            found.append(Comparison(part, metric, pair[0], pair[1]))
-    return found
+        old, new = score(before, metric), score(after, metric)
+        if old is not None and new is not None:
+            comparisons.append(ErrorComparison(runs, metric, old, new))
+    return comparisons
 
 
 # --- the fit --------------------------------------------------------------------------------------------------------
@@ -258,16 +266,16 @@ class _Fit:
         progress: Callable[[str], None],
     ) -> None:
         self.trials, self.names, self.start, self.progress = trials, names, start, progress
-        self.low = np.array([_low(name) for name in names])
-        self.high = np.array([_coordinate(name, SEARCH[name].high) for name in names])
+        self.low = np.array([_lowest_coordinate(name) for name in names])
+        self.high = np.array([_to_coordinate(name, SEARCH_RANGES[name].high) for name in names])
         margin = 1e-3 * (self.high - self.low)
-        self.begin = np.clip([_begin(name, start) for name in names], self.low + margin, self.high - margin)
+        self.begin = np.clip([_start_coordinate(name, start) for name in names], self.low + margin, self.high - margin)
         self.evaluated = 0
         self.latest: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
 
     def solve(self, evaluations: int) -> tuple[EngineCosts, dict[str, tuple[float, float]]]:
         """The constants and their intervals."""
-        found = least_squares(
+        solution = least_squares(
             self.residuals,
             self.begin,
             jac=self.slopes,
@@ -276,10 +284,10 @@ class _Fit:
             f_scale=LOSS_SCALE,
             max_nfev=evaluations,
         )
-        return self.costs(found.x), self._intervals(found.x, np.asarray(found.jac), float(found.cost))
+        return self.costs(solution.x), self._intervals(solution.x, np.asarray(solution.jac), float(solution.cost))
 
     def costs(self, x: FloatArray) -> EngineCosts:
-        values = {name: _value(name, float(at)) for name, at in zip(self.names, x, strict=True)}
+        values = {name: _from_coordinate(name, float(at)) for name, at in zip(self.names, x, strict=True)}
         return EngineCosts(**{**self.start.model_dump(), **values})
 
     def residuals(self, x: FloatArray) -> FloatArray:
@@ -288,7 +296,7 @@ class _Fit:
         self.progress(f"evaluation {self.evaluated}: {len(self.trials)} runs played")
         costs = self.costs(x)
         errors = [error for trial in self.trials for error in _log_errors(trial.predicted(costs))]
-        self.latest = (x.copy(), np.array([*errors, *(PULL * (x - self.begin))]))
+        self.latest = (x.copy(), np.array([*errors, *(PULL_WEIGHT * (x - self.begin))]))
         return self.latest[1]
 
     def slopes(self, x: FloatArray) -> FloatArray:
@@ -296,7 +304,7 @@ class _Fit:
         here = self.latest[1] if np.array_equal(x, self.latest[0]) else self.residuals(x)
         columns = []
         for index in range(x.size):
-            step = STEP if x[index] + STEP <= self.high[index] else -STEP
+            step = DIFFERENCE_STEP if x[index] + DIFFERENCE_STEP <= self.high[index] else -DIFFERENCE_STEP
             moved = x.copy()
             moved[index] += step
             columns.append((self.residuals(moved) - here) / step)
@@ -309,7 +317,7 @@ class _Fit:
         width = NORMAL_95 * np.sqrt(variance)
         low, high = np.clip(x - width, self.low, self.high), np.clip(x + width, self.low, self.high)
         return {
-            name: (_value(name, float(low[index])), _value(name, float(high[index])))
+            name: (_from_coordinate(name, float(low[index])), _from_coordinate(name, float(high[index])))
             for index, name in enumerate(self.names)
         }
 
@@ -322,37 +330,37 @@ def _log_errors(prediction: Prediction) -> list[float]:
     return errors
 
 
-def _is_stretch(name: str) -> bool:
+def _is_factor(name: str) -> bool:
     return name.endswith("stretch")
 
 
-def _coordinate(name: str, value: float) -> float:
+def _to_coordinate(name: str, value: float) -> float:
     """Where a constant lies in search coordinates.
 
-    >>> _coordinate("gap_s", 3e-6), round(_coordinate("stretch", 1.1), 4) == round(math.log(0.1), 4)
+    >>> _to_coordinate("gap_s", 3e-6), round(_to_coordinate("stretch", 1.1), 4) == round(math.log(0.1), 4)
     (3.0, True)
     """
     if name == "gap_s":
-        return value / MICRO
-    return math.log(value - 1.0) if _is_stretch(name) else math.log(value)
+        return value / MICROSECOND_S
+    return math.log(value - 1.0) if _is_factor(name) else math.log(value)
 
 
-def _value(name: str, x: float) -> float:
-    """The inverse of `_coordinate`."""
+def _from_coordinate(name: str, x: float) -> float:
+    """The inverse of `_to_coordinate`."""
     if name == "gap_s":
-        return x * MICRO
-    return 1.0 + math.exp(x) if _is_stretch(name) else math.exp(x)
+        return x * MICROSECOND_S
+    return 1.0 + math.exp(x) if _is_factor(name) else math.exp(x)
 
 
-def _low(name: str) -> float:
-    return GAP_LOW_S / MICRO if name == "gap_s" else FLOOR
+def _lowest_coordinate(name: str) -> float:
+    return GAP_LOW_S / MICROSECOND_S if name == "gap_s" else MIN_LOG_CONSTANT
 
 
-def _begin(name: str, start: EngineCosts) -> float:
+def _start_coordinate(name: str, start: EngineCosts) -> float:
     """The start's own value, or the usual one where the start says nothing."""
     own = float(getattr(start, name))
-    nothing = 1.0 if _is_stretch(name) else 0.0
-    return _coordinate(name, SEARCH[name].start if own == nothing else own)
+    nothing = 1.0 if _is_factor(name) else 0.0
+    return _to_coordinate(name, SEARCH_RANGES[name].start if own == nothing else own)
 
 
 # --- shown ----------------------------------------------------------------------------------------------------------
@@ -361,12 +369,11 @@ def _begin(name: str, start: EngineCosts) -> float:
 def headline(fitted: FittedCosts) -> str:
     """What was fitted to what, and the median error of TPOT on runs held out, before and after."""
     text = f"{len(fitted.intervals)} constants {fitted.costs.source}"
-    for found in fitted.comparisons:
-        if (found.part, found.metric) == ("held out", "tpot"):
-            before, after = percent(found.before.median), percent(found.after.median)
-            text += (
-                f"; median TPOT error on {counted(found.before.points, 'run')} held out: {before} before, {after} after"
-            )
+    for errors in fitted.comparisons:
+        if (errors.runs, errors.metric) == ("held out", "tpot"):
+            before, after = percent(errors.before.median), percent(errors.after.median)
+            runs = number_of(errors.before.points, "run")
+            text += f"; median TPOT error on {runs} held out: {before} before, {after} after"
     return text + "."
 
 
@@ -375,27 +382,27 @@ def fit_tables(fitted: FittedCosts) -> tuple[Table, ...]:
     rows = []
     for name, (low, high) in fitted.intervals.items():
         values = (getattr(fitted.before, name), getattr(fitted.costs, name), low, high)
-        shown = (f"{significant(_human(name, value))}" for value in values)
-        rows.append((name.removesuffix("_s"), *shown, "x" if _is_stretch(name) else "us"))
+        shown = (f"{significant(_in_shown_unit(name, value))}" for value in values)
+        rows.append((name.removesuffix("_s"), *shown, "x" if _is_factor(name) else "us"))
     constants = Table("Engine constants", ("constant", "before", "fitted", "95 % from", "to", "unit"), tuple(rows))
     columns = ("runs", "metric", "number", "median before", "after", "p90 before", "after", "bias before", "after")
     errors = tuple(
         (
-            found.part,
-            found.metric.upper(),
-            str(found.before.points),
-            percent(found.before.median),
-            percent(found.after.median),
-            percent(found.before.p90),
-            percent(found.after.p90),
-            percent(found.before.bias, signed=True),
-            percent(found.after.bias, signed=True),
+            comparison.runs,
+            comparison.metric.upper(),
+            str(comparison.before.points),
+            percent(comparison.before.median),
+            percent(comparison.after.median),
+            percent(comparison.before.p90),
+            percent(comparison.after.p90),
+            percent(comparison.before.bias, signed=True),
+            percent(comparison.after.bias, signed=True),
         )
-        for found in fitted.comparisons
+        for comparison in fitted.comparisons
     )
     note = "Only the error on runs held out says how good the constants are."
     return constants, Table("Errors before and after", columns, errors, note)
 
 
-def _human(name: str, value: float) -> float:
-    return value if _is_stretch(name) else value / MICRO
+def _in_shown_unit(name: str, value: float) -> float:
+    return value if _is_factor(name) else value / MICROSECOND_S

@@ -2,7 +2,7 @@
 
 A point is one run of a benchmark client against a server (or against prefill and decode servers): model, GPUs, engine
 settings, lengths, concurrency (or a request rate), and the measured mean TTFT and TPOT. Columns are described in
-docs/accuracy.md; anyone can bring a file with them. Beside ``NAME.csv`` two more files are read where they exist:
+docs/studies/accuracy.md; anyone can bring a file with them. Beside ``NAME.csv`` two more are read where they exist:
 ``NAME_settings.csv`` (per point: which settings it ran with, true parallelism, whether it repeats another row) and
 ``serving_settings.csv`` (per settings: how server and client were started). Values there go before those of the point.
 
@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -45,18 +46,19 @@ SKU_ALIASES = {
 """Names of SKUs in AIConfigurator's tables and in the hardware database."""
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm"}
 """Names of engines in the same tables and here."""
-DEFAULT_TOKENS = {"vllm": 8192, "sglang": 8192, "tensorrt-llm": 8192}
-"""Token budget of a step where nothing is stated: the engines' own defaults (vLLM V1 on datacentre GPUs, SGLang's
+DEFAULT_MAX_BATCHED_TOKENS = {"vllm": 8192, "sglang": 8192, "tensorrt-llm": 8192}
+"""Chunk budget where nothing is stated: the engines' own defaults (vLLM V1 on datacentre GPUs, SGLang's
 chunked-prefill-size, TensorRT-LLM's max_num_tokens)."""
-UNKNOWN_PROMPTS = 2
-"""Whole prompts beside all decodes in a step of TensorRT-LLM where its token limit is not stated: with 2 the TTFT of
-Qwen3-32B on H100 is met best (of 2, 4, 5 and the engine's default); other models are held out (docs/accuracy.md)."""
-UNKNOWN_PREFILL_TOKENS = 65_536
-"""Token budget of a prefill server where none is stated: one of those stated for disaggregated SGLang servers."""
-UNKNOWN_SPREAD = 0.2
-"""Lengths of a client nobody has described lie within so much of the nominal: without any spread all users would send
-their prompts in lockstep for ever."""
-DEFAULT_RUNNING = {"vllm": 1024, "sglang": 2048, "tensorrt-llm": 2048}
+UNSTATED_WHOLE_PROMPTS = 2
+"""Whole prompts beside all decodes in a step of TensorRT-LLM where its token limit is not stated. Fitted: with 2 the
+TTFT of Qwen3-32B on H100 is met best (of 2, 4, 5 and the engine's default); other models are held out
+(docs/studies/accuracy.md)."""
+UNSTATED_PREFILL_TOKENS = 65_536
+"""Chunk budget of a prefill server where none is stated: one of those stated for disaggregated SGLang servers."""
+UNSTATED_LENGTH_SPREAD = 0.2
+"""Lengths of a client that is not described lie within this share of the nominal: without any spread all users would
+send their prompts in lockstep for ever. A choice."""
+DEFAULT_MAX_RUNNING_REQUESTS = {"vllm": 1024, "sglang": 2048, "tensorrt-llm": 2048}
 """Sequences running at once where nothing is stated: engine defaults on datacentre GPUs."""
 
 
@@ -145,8 +147,8 @@ def read_serving_points(path: str | Path, repeats: bool = False) -> tuple[Servin
         link = links.get(row.get("source_id", ""), {})
         if link.get("same_run_as") and not repeats:
             continue
-        with _of_row(row):
-            points.append(_point(row, link, settings.get(link.get("settings_id", ""), {})))
+        with _naming_row(row):
+            points.append(_point_of(row, link, settings.get(link.get("settings_id", ""), {})))
     return tuple(points)
 
 
@@ -160,12 +162,12 @@ def _rows(path: Path, optional: bool = False) -> list[dict[str, str]]:
             raise InputError("points", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "split the file")
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            return [_checked(row, reader.line_num, path) for row in reader]
+            return [_checked_cells(row, reader.line_num, path) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError("points", str(path), f"cannot be read ({type(error).__name__})", "give a CSV file") from None
 
 
-def _checked(row: Mapping[str | None, str | None], line: int, path: Path) -> dict[str, str]:
+def _checked_cells(row: Mapping[str | None, str | None], line: int, path: Path) -> dict[str, str]:
     """A row without cells beyond the header. Raises InputError for a cell longer than `MAX_CELL`."""
     cells = {key: (value or "").strip() for key, value in row.items() if key}
     for key, cell in cells.items():
@@ -176,8 +178,8 @@ def _checked(row: Mapping[str | None, str | None], line: int, path: Path) -> dic
 
 
 @contextmanager
-def _of_row(row: Row) -> Iterator[None]:
-    """Errors inside say which row they are about."""
+def _naming_row(row: Row) -> Iterator[None]:
+    """Errors inside name the row."""
     try:
         yield
     except InputError as error:
@@ -227,16 +229,16 @@ def leading_number(text: str) -> int | None:
     (32768, None)
     """
     match = re.match(r"\s*(?:chunked-prefill-size\s+)?(\d+)", text)
-    return _whole(match.group(1)) if match else None
+    return _whole_number(match.group(1)) if match else None
 
 
-def _whole(digits: str) -> int:
+def _whole_number(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise InputError("points", digits, f"is a number of more than {MAX_DIGITS} digits", "correct the row")
     return int(digits)
 
 
-def _point(row: Row, link: Row, settings: Row) -> ServingPoint:
+def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
     fields = _Fields(row, link, settings)
     engine = ENGINE_ALIASES.get(row.get("engine", ""), row.get("engine", ""))
     concurrency = fields.number(row, "concurrency")
@@ -245,8 +247,8 @@ def _point(row: Row, link: Row, settings: Row) -> ServingPoint:
         concurrency = 1
     dp = _attention_dp(fields, concurrency)
     draft = _draft_tokens(fields, dp)
-    ratio, top, requests = _client(fields, concurrency)
-    fraction = _fraction(settings.get("kv_memory_fraction", ""))
+    client = _client_load(fields, concurrency)
+    fraction = _share_of(settings.get("kv_memory_fraction", ""))
     return ServingPoint(
         id=row.get("source_id") or "?",
         engine=engine,
@@ -257,11 +259,11 @@ def _point(row: Row, link: Row, settings: Row) -> ServingPoint:
         kv_cache=_kv_cache(fields, engine),
         input_tokens=fields.whole("input_tokens"),
         output_tokens=fields.whole("output_tokens"),
-        range_ratio=ratio,
-        range_top=top,
+        range_ratio=client.range_ratio,
+        range_top=client.range_top,
         concurrency=concurrency,
-        requests=requests,
-        servers=_servers(fields, engine, concurrency, dp, draft, fraction),
+        requests=client.requests,
+        servers=_server_settings(fields, engine, concurrency, dp, draft, fraction),
         schedule=_schedule(fields, engine, concurrency),
         draft_tokens=draft,
         mean_ttft_s=_milliseconds(row, "mean_ttft_ms"),
@@ -273,7 +275,7 @@ def _point(row: Row, link: Row, settings: Row) -> ServingPoint:
     )
 
 
-def _fraction(text: str) -> float | None:
+def _share_of(text: str) -> float | None:
     """A share as a plain number; None where it is anything else, such as blank or "not set"."""
     return float(text) if re.fullmatch(r"\d++(?:\.\d++)?|\.\d++", text) else None
 
@@ -299,7 +301,7 @@ def _attention_dp(fields: _Fields, concurrency: int) -> int:
     rule = fields.settings.get("attention_dp", "")
     match = re.match(r"(\d+) for (\d+)/(\d+) with concurrency > (\d+)", rule)
     if match:
-        ranks, isl, osl, least = map(_whole, match.groups())
+        ranks, isl, osl, least = map(_whole_number, match.groups())
         at = (fields.whole("input_tokens"), fields.whole("output_tokens"))
         return ranks if at == (isl, osl) and concurrency > least else 1
     return fields.number(fields.row, "attention_dp_size") or 1
@@ -312,28 +314,35 @@ def _draft_tokens(fields: _Fields, dp: int) -> int:
     text = fields.settings.get("speculative_tokens", "") or fields.row.get("speculative_tokens", "")
     with_dp = re.search(r"(\d+) with attention DP", text)
     if dp > 1 and with_dp:
-        return _whole(with_dp.group(1))
+        return _whole_number(with_dp.group(1))
     return leading_number(text) or 1
 
 
-def _client(fields: _Fields, concurrency: int) -> tuple[float, float, int]:
-    """Smallest and largest length over the nominal one, and the number of requests."""
+class _ClientLoad(NamedTuple):
+    """Shortest and longest length drawn over the nominal one, and the number of requests."""
+
+    range_ratio: float
+    range_top: float
+    requests: int
+
+
+def _client_load(fields: _Fields, concurrency: int) -> _ClientLoad:
     ratio = _decimal("client_range_ratio", fields.text("client_range_ratio") or "1")
     text, output = fields.text("client_requests"), fields.whole("output_tokens")
     by_output = re.search(rf"output {output}: (\d+) x concurrency", text)
     capped = re.search(r"(\d+) x concurrency up to (\d+); (\d+) at (\d+)", text)
     if by_output:
-        return ratio, 1.0, _whole(by_output.group(1)) * concurrency
-    if capped and concurrency > _whole(capped.group(2)):
-        return ratio, 1.0, _whole(capped.group(3))
+        return _ClientLoad(ratio, 1.0, _whole_number(by_output.group(1)) * concurrency)
+    if capped and concurrency > _whole_number(capped.group(2)):
+        return _ClientLoad(ratio, 1.0, _whole_number(capped.group(3)))
     times = re.search(r"(\d+) x concurrency", text)
     if times is not None:
-        return ratio, 1.0, _whole(times.group(1)) * concurrency
+        return _ClientLoad(ratio, 1.0, _whole_number(times.group(1)) * concurrency)
     fields.unknown.append("client_requests")
     if fields.text("client_range_ratio"):
-        return ratio, 1.0, 10 * concurrency
+        return _ClientLoad(ratio, 1.0, 10 * concurrency)
     fields.unknown.append("client_range_ratio")
-    return 1.0 - UNKNOWN_SPREAD, 1.0 + UNKNOWN_SPREAD, 10 * concurrency
+    return _ClientLoad(1.0 - UNSTATED_LENGTH_SPREAD, 1.0 + UNSTATED_LENGTH_SPREAD, 10 * concurrency)
 
 
 def _kv_cache(fields: _Fields, engine: str) -> Dtype:
@@ -355,12 +364,12 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
     lengths = (fields.whole("input_tokens"), fields.whole("output_tokens"))
     tp = fields.number(fields.link, "attention_tp") or fields.number(fields.row, "tp_size") or 1
     if wait and lengths == (1024, 1024) and tp < 8:
-        wait_steps, fill = _whole(wait.group(1)), float(wait.group(2))
+        wait_steps, fill = _whole_number(wait.group(1)), float(wait.group(2))
     interval = re.search(r"scheduler-recv-interval:? (\d+)(?: steps if concurrency >= (\d+), else (\d+))?", other)
     receive = 1
     if interval:
         most, least, otherwise = interval.groups()
-        receive = _whole(most if least is None or concurrency >= _whole(least) else otherwise)
+        receive = _whole_number(most if least is None or concurrency >= _whole_number(least) else otherwise)
     return Schedule(
         mixed_steps=mixed,
         whole_prompts="whole prompts" in mixed_text or (engine == "tensorrt-llm"),
@@ -371,12 +380,12 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
     )
 
 
-def _servers(
+def _server_settings(
     fields: _Fields, engine: str, concurrency: int, dp: int, draft: int, fraction: float | None
 ) -> tuple[WorkerSettings, ...]:
     settings, of_free = fields.settings, "free" in fields.settings.get("kv_memory_fraction_of", "")
     if settings.get("prefill_workers"):
-        return tuple(_worker(fields, engine, role, concurrency, of_free) for role in ("prefill", "decode"))
+        return tuple(_role_settings(fields, engine, role, concurrency, of_free) for role in ("prefill", "decode"))
     gpus = fields.number(fields.link, "gpus") or fields.number(fields.row, "gpus")
     tp_size = fields.number(fields.row, "tp_size") or 1
     gpus = gpus or tp_size * dp
@@ -413,8 +422,8 @@ def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> 
     if "not set" not in text:
         fields.unknown.append("max_num_tokens")
         if engine == "tensorrt-llm":
-            return UNKNOWN_PROMPTS * isl + concurrency
-    return DEFAULT_TOKENS.get(engine, 8192)
+            return UNSTATED_WHOLE_PROMPTS * isl + concurrency
+    return DEFAULT_MAX_BATCHED_TOKENS.get(engine, 8192)
 
 
 def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> int:
@@ -425,10 +434,10 @@ def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> i
     if stated is None and "not set" not in text:
         fields.unknown.append("max_num_seqs")
     per_rank = dp if engine == "tensorrt-llm" else 1
-    return (stated or DEFAULT_RUNNING.get(engine, 1024)) * per_rank
+    return (stated or DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024)) * per_rank
 
 
-def _worker(fields: _Fields, engine: str, role: str, concurrency: int, of_free: bool) -> WorkerSettings:
+def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int, of_free: bool) -> WorkerSettings:
     settings = fields.settings
     workers = leading_number(settings.get(f"{role}_workers", "")) or 1
     gpus = leading_number(settings.get(f"{role}_gpus", "")) or 1
@@ -443,12 +452,12 @@ def _worker(fields: _Fields, engine: str, role: str, concurrency: int, of_free: 
     tokens = leading_number(settings.get(f"{role}_max_num_tokens", ""))
     running = leading_number(settings.get(f"{role}_max_num_seqs", ""))
     per_rank = dp if engine == "tensorrt-llm" else 1
-    default = UNKNOWN_PREFILL_TOKENS if role == "prefill" else DEFAULT_TOKENS.get(engine, 8192)
+    default = UNSTATED_PREFILL_TOKENS if role == "prefill" else DEFAULT_MAX_BATCHED_TOKENS.get(engine, 8192)
     return WorkerSettings(
         workers=workers,
         parallelism=Parallelism(tp=tp, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1),
         max_batched_tokens=max(16, (tokens or default) * per_rank),
-        max_running_requests=(running or DEFAULT_RUNNING.get(engine, 1024)) * per_rank,
-        memory_fraction=_fraction(settings.get(f"{role}_kv_memory_fraction", "")),
+        max_running_requests=(running or DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024)) * per_rank,
+        memory_fraction=_share_of(settings.get(f"{role}_kv_memory_fraction", "")),
         memory_fraction_of_free=of_free,
     )

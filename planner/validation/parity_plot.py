@@ -52,7 +52,7 @@ def parity_svg(panels: Mapping[str, Sequence[Dot]], unit: str, kinds: Sequence[s
     """
     width = LEFT + len(panels) * SIDE + (len(panels) - 1) * BETWEEN + 24.0
     height = TOP + SIDE + BOTTOM
-    parts = [
+    elements = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' width='{width:.0f}' "
         f"height='{height:.0f}' role='img' aria-label='predicted against measured {_escaped(', '.join(panels))}'>"
     ]
@@ -61,12 +61,12 @@ def parity_svg(panels: Mapping[str, Sequence[Dot]], unit: str, kinds: Sequence[s
     for index, (name, dots) in enumerate(panels.items()):
         shown = [dot for dot in dots if _drawable(dot.measured) and _drawable(dot.predicted)]
         axes = _axes(LEFT + index * (SIDE + BETWEEN), shown)
-        parts += _frame(axes, name, unit, clip=f"panel{index}")
-        parts.append(f"<g clip-path='url(#panel{index})'>")
-        parts += [_dots(axes, shown, kind, colours[kind], pale) for kind in present for pale in (True, False)]
-        parts.append("</g>")
-    parts += _legend(present, colours, height)
-    return "\n".join([*(part for part in parts if part), "</svg>", ""])
+        elements += _frame(axes, name, unit, clip=f"panel{index}")
+        elements.append(f"<g clip-path='url(#panel{index})'>")
+        elements += [_dots(axes, shown, kind, colours[kind], pale) for kind in present for pale in (True, False)]
+        elements.append("</g>")
+    elements += _legend(present, colours, height)
+    return "\n".join([*(element for element in elements if element), "</svg>", ""])
 
 
 def _drawable(value: float) -> bool:
@@ -91,7 +91,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _frame(axes: _Axes, name: str, unit: str, clip: str) -> list[str]:
     x0, x1, y0, y1 = axes.left, axes.left + SIDE, TOP + SIDE, TOP
-    parts = [
+    elements = [
         f"<clipPath id='{clip}'><rect x='{x0:.1f}' y='{y1:.1f}' width='{SIDE:.1f}' height='{SIDE:.1f}'/></clipPath>",
         _band(axes, clip),
         f"<rect x='{x0:.1f}' y='{y1:.1f}' width='{SIDE:.1f}' height='{SIDE:.1f}' fill='none' stroke='{INK}'/>",
@@ -102,10 +102,10 @@ def _frame(axes: _Axes, name: str, unit: str, clip: str) -> list[str]:
     ]
     for tick in _ticks(axes.low, axes.high):
         x, y = axes.x(tick), axes.y(tick)
-        parts.append(f"<path d='M{x:.1f} {y0:.1f}v5M{x0:.1f} {y:.1f}h-5' stroke='{INK}'/>")
-        parts.append(_text(x, y0 + 18.0, f"{tick:,g}", size=11))
-        parts.append(_text(x0 - 8.0, y + 4.0, f"{tick:,g}", size=11, anchor="end"))
-    return parts
+        elements.append(f"<path d='M{x:.1f} {y0:.1f}v5M{x0:.1f} {y:.1f}h-5' stroke='{INK}'/>")
+        elements.append(_text(x, y0 + 18.0, f"{tick:,g}", size=11))
+        elements.append(_text(x0 - 8.0, y + 4.0, f"{tick:,g}", size=11, anchor="end"))
+    return elements
 
 
 def _band(axes: _Axes, clip: str) -> str:
@@ -134,13 +134,13 @@ def _dots(axes: _Axes, dots: Sequence[Dot], kind: str, colour: str, pale: bool) 
 
 
 def _legend(kinds: Sequence[str], colours: Mapping[str, str], height: float) -> list[str]:
-    parts, x, y = [], LEFT, height - 14.0
+    elements, x, y = [], LEFT, height - 14.0
     for kind in kinds:
-        parts.append(f"<circle cx='{x:.1f}' cy='{y - 4.0:.1f}' r='4' fill='{colours[kind]}'/>")
-        parts.append(_text(x + 9.0, y, kind, anchor="start"))
+        elements.append(f"<circle cx='{x:.1f}' cy='{y - 4.0:.1f}' r='4' fill='{colours[kind]}'/>")
+        elements.append(_text(x + 9.0, y, kind, anchor="start"))
         x += 34.0 + 6.6 * len(kind)
-    parts.append(_text(x, y, "pale: groups that were fitted to; band: ±20 %", anchor="start"))
-    return parts
+    elements.append(_text(x, y, "pale: groups that were fitted to; band: ±20 %", anchor="start"))
+    return elements
 
 
 def _text(

@@ -15,18 +15,17 @@ from functools import partial
 from pathlib import Path
 
 from hardware_db import HardwareDb, load_hardware, read_calibration
-from planner.core import InputError, Table, UnknownNameError, counted, percent
+from planner.core import InputError, Table, UnknownNameError, number_of, percent
 from planner.validation.measured_runs import ServingPoint, WorkerSettings
 from planner.validation.parity_plot import Dot, parity_svg
-from planner.validation.predict import (
+from planner.validation.predict import Prediction, predict
+from planner.validation.scores import (
     METRICS,
     GroupKey,
-    Prediction,
     Score,
     ServingClass,
     by_group,
     is_fitted,
-    predict,
     score,
     serving_class,
 )
@@ -34,10 +33,10 @@ from planner.validation.predict import (
 METRIC_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "output_rate": "output tokens/s"}
 BEGIN, END = "<!-- scoreboard -->", "<!-- /scoreboard -->"
 """Marks in a Markdown file between which `write_between_marks` writes."""
-SHOWN_FAILURES = 20
+MAX_SHOWN_FAILURES = 20
 """Runs without a prediction that are listed one by one."""
-CHUNKS = 32
-"""Portions of the runs per process: small enough for all to end together."""
+CHUNKS_PER_PROCESS = 32
+"""Portions of the runs per process: small enough for all to end together. Affects speed only."""
 NOTHING = "-"
 
 
@@ -50,7 +49,7 @@ class Scoreboard:
 
     def held_out(self) -> list[Prediction]:
         """Those whose group the engine constants were not fitted to."""
-        return [one for one, fitted in zip(self.predictions, self.fitted, strict=True) if not fitted]
+        return [prediction for prediction, fitted in zip(self.predictions, self.fitted, strict=True) if not fitted]
 
     def failures(self) -> list[Prediction]:
         """Those without a prediction."""
@@ -85,13 +84,13 @@ def predict_all(
         raise InputError("--jobs", jobs, "must be >= 1", "give a number of processes")
     db = hardware_with(calibrations)
     done: list[Prediction] = []
-    for prediction in _predicted(points, db, calibrations, min(jobs, len(points))):
+    for prediction in _predictions(points, db, calibrations, min(jobs, len(points))):
         done.append(prediction)
         progress(f"predicted {len(done)} of {len(points)} runs")
     return Scoreboard(tuple(done), tuple(is_fitted(point, db) for point in points))
 
 
-def _predicted(
+def _predictions(
     points: Sequence[ServingPoint], db: HardwareDb, calibrations: str | Path | None, jobs: int
 ) -> Iterator[Prediction]:
     if jobs <= 1:
@@ -100,20 +99,20 @@ def _predicted(
     job = partial(_predict_in_process, calibrations)
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawning) as pool:
-        yield from pool.map(job, points, chunksize=max(1, len(points) // (CHUNKS * jobs)))
+        yield from pool.map(job, points, chunksize=max(1, len(points) // (CHUNKS_PER_PROCESS * jobs)))
 
 
-_OF_PROCESS: dict[str | Path | None, HardwareDb] = {}
+_DATABASES: dict[str | Path | None, HardwareDb] = {}
 """The database each process has read, so that its step tables are built once."""
 
 
 def _predict_in_process(calibrations: str | Path | None, point: ServingPoint) -> Prediction:
-    if calibrations not in _OF_PROCESS:
-        _OF_PROCESS[calibrations] = hardware_with(calibrations)
-    return predict(point, _OF_PROCESS[calibrations])
+    if calibrations not in _DATABASES:
+        _DATABASES[calibrations] = hardware_with(calibrations)
+    return predict(point, _DATABASES[calibrations])
 
 
-def chosen(
+def select_points(
     points: Sequence[ServingPoint],
     engine: str | None = None,
     model: str | None = None,
@@ -122,12 +121,13 @@ def chosen(
 ) -> tuple[ServingPoint, ...]:
     """Points of an engine, a model (part of its name is enough), a SKU, a mode. Raises UnknownNameError for none."""
     kept = tuple(points)
-    for option, given, of in (("--engine", engine, _engine), ("--sku", sku, _sku), ("--mode", mode, _mode)):
-        if given is not None:
-            known = {of(point) for point in kept}
-            if given not in known:
-                raise UnknownNameError(option, given, known)
-            kept = tuple(point for point in kept if of(point) == given)
+    properties = (("--engine", engine, _engine), ("--sku", sku, _sku), ("--mode", mode, _mode))
+    for option, wanted, property_of in properties:
+        if wanted is not None:
+            known = {property_of(point) for point in kept}
+            if wanted not in known:
+                raise UnknownNameError(option, wanted, known)
+            kept = tuple(point for point in kept if property_of(point) == wanted)
     if model is not None:
         named = tuple(point for point in kept if model.lower() in point.model.lower())
         if not named:
@@ -156,7 +156,7 @@ def headline(board: Scoreboard) -> str:
     runs, failed = len(board.predictions), len(board.failures())
     covered = percent(1.0 - failed / runs)
     held_out = len(board.held_out())
-    return f"{counted(runs, 'run')}, {covered} with a prediction; {held_out:,} in groups that nothing was fitted to."
+    return f"{number_of(runs, 'run')}, {covered} with a prediction; {held_out:,} in groups that nothing was fitted to."
 
 
 def tables(board: Scoreboard) -> tuple[Table, ...]:
@@ -167,33 +167,33 @@ def tables(board: Scoreboard) -> tuple[Table, ...]:
 def failures(board: Scoreboard) -> tuple[str, ...]:
     """Runs without a prediction, with the reason."""
     failed = board.failures()
-    lines = [f"{prediction.point.id}: {prediction.reason}" for prediction in failed[:SHOWN_FAILURES]]
-    if len(failed) > SHOWN_FAILURES:
-        lines.append(f"{len(failed) - SHOWN_FAILURES} more; --details lists them all")
+    lines = [f"{prediction.point.id}: {prediction.reason}" for prediction in failed[:MAX_SHOWN_FAILURES]]
+    if len(failed) > MAX_SHOWN_FAILURES:
+        lines.append(f"{len(failed) - MAX_SHOWN_FAILURES} more; --details lists them all")
     return tuple(lines)
 
 
 _SCORE_COLUMNS = ("runs", "median %", "p90 %", "MAPE %", "bias %")
 
 
-def _cells(found: Score | None) -> tuple[str, ...]:
+def _score_cells(errors: Score | None) -> tuple[str, ...]:
     """Runs (predicted of measured, where some are not) and errors in percent."""
-    if found is None:
+    if errors is None:
         return ("0", *[NOTHING] * (len(_SCORE_COLUMNS) - 1))
-    runs = f"{found.points}" if found.predicted == found.points else f"{found.predicted} of {found.points}"
-    sizes = (percent(size) for size in (found.median, found.p90, found.mape))
-    shown = (*sizes, percent(found.bias, signed=True))
+    runs = f"{errors.points}" if errors.predicted == errors.points else f"{errors.predicted} of {errors.points}"
+    sizes = (percent(size) for size in (errors.median, errors.p90, errors.mape))
+    shown = (*sizes, percent(errors.bias, signed=True))
     return (runs, *(text.removesuffix(" %") for text in shown))
 
 
 def _totals(board: Scoreboard) -> Table:
     rows = []
     for kind in ServingClass:
-        held_out = [one for one in board.held_out() if serving_class(one.point) is kind]
+        held_out = [prediction for prediction in board.held_out() if serving_class(prediction.point) is kind]
         if held_out:
-            rows += [(kind.value, METRIC_NAMES[metric], *_cells(score(held_out, metric))) for metric in METRICS]
+            rows += [(kind.value, METRIC_NAMES[metric], *_score_cells(score(held_out, metric))) for metric in METRICS]
     rows += [
-        ("all groups, fitted too", METRIC_NAMES[metric], *_cells(score(board.predictions, metric)))
+        ("all groups, fitted too", METRIC_NAMES[metric], *_score_cells(score(board.predictions, metric)))
         for metric in METRICS
     ]
     note = "Only groups that no engine constant was fitted to, but for the last lines. A run without a prediction "
@@ -205,8 +205,8 @@ def _groups(board: Scoreboard, metric: str) -> Table:
     fitted = dict(zip(map(id, board.predictions), board.fitted, strict=True))
     rows = []
     for key, predictions in by_group(board.predictions).items():
-        part = "fitted" if fitted[id(predictions[0])] else "held out"
-        rows.append((*_group_cells(key), part, *_cells(score(predictions, metric))))
+        fitted_or_not = "fitted" if fitted[id(predictions[0])] else "held out"
+        rows.append((*_group_cells(key), fitted_or_not, *_score_cells(score(predictions, metric))))
     columns = ("engine", "model", "SKU", "mode", "group", *_SCORE_COLUMNS)
     return Table(f"{METRIC_NAMES[metric]} by group", columns, tuple(rows))
 
@@ -220,38 +220,38 @@ def _group_cells(key: GroupKey) -> tuple[str, str, str, str]:
 
 def markdown(board: Scoreboard) -> str:
     """The scoreboard as Markdown, without a heading of its own."""
-    parts = [headline(board), *(_markdown_table(table) for table in tables(board))]
+    sections = [headline(board), *(_markdown_table(table) for table in tables(board))]
     lines = failures(board)
     if lines:
-        parts.append("### Runs without a prediction\n\n" + "\n".join(f"- {_inline(line)}" for line in lines))
-    return "\n\n".join(parts)
+        sections.append("### Runs without a prediction\n\n" + "\n".join(f"- {_escaped(line)}" for line in lines))
+    return "\n\n".join(sections)
 
 
 def _markdown_table(table: Table) -> str:
     rules = ["---:" if numeric else "---" for numeric in table.numeric]
-    lines = ["| " + " | ".join(map(_inline, cells)) + " |" for cells in (table.columns, rules, *table.rows)]
+    lines = ["| " + " | ".join(map(_escaped, cells)) + " |" for cells in (table.columns, rules, *table.rows)]
     return "\n\n".join([f"### {table.title}", "\n".join(lines), *([table.note] if table.note else [])])
 
 
-def _inline(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def require_marks(path: str | Path) -> None:
     """Raise InputError when a file has no place for a scoreboard: before the work is done, not after it."""
-    _around_marks(path)
+    _text_around_marks(path)
 
 
 def write_between_marks(path: str | Path, text: str) -> None:
     """Replace what lies between the marks of a Markdown file. Raises InputError when it has none."""
-    before, after = _around_marks(path)
+    before, after = _text_around_marks(path)
     try:
         Path(path).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
     except OSError as error:
         raise InputError("--write", str(path), f"cannot be written: {error.strerror}", "choose another file") from None
 
 
-def _around_marks(path: str | Path) -> tuple[str, str]:
+def _text_around_marks(path: str | Path) -> tuple[str, str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -269,7 +269,9 @@ def _around_marks(path: str | Path) -> tuple[str, str]:
 
 def details_csv(board: Scoreboard) -> str:
     """One line per run: what it was, what was measured and predicted, how it was played, what was not known."""
-    lines = [_detail(one, fitted) for one, fitted in zip(board.predictions, board.fitted, strict=True)]
+    lines = [
+        _detail_row(prediction, fitted) for prediction, fitted in zip(board.predictions, board.fitted, strict=True)
+    ]
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(lines[0]) if lines else [], lineterminator="\n")
     writer.writeheader()
@@ -277,7 +279,7 @@ def details_csv(board: Scoreboard) -> str:
     return out.getvalue()
 
 
-def _detail(prediction: Prediction, fitted: bool) -> dict[str, object]:
+def _detail_row(prediction: Prediction, fitted: bool) -> dict[str, object]:
     point = prediction.point
     schedule = point.schedule.model_dump()
     return {

@@ -1,27 +1,29 @@
-"""Scenarios that the visitor keeps for this visit, side by side with the one on the page."""
+"""Of the tab *Compare*: scenarios saved for this visit, side by side with the one on the page."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
-from planner.charts import comparison
+from planner.charts import side_by_side
 from planner.core import PlannerError, Table
-from planner.fleet import Plan, hardware_for, plan
+from planner.fleet import Plan, Progress, hardware_for, plan
 from planner.scenario import MAX_SCENARIO_BYTES, Content
-from planner.studies import Side, differing, only_differing, scenario_in, scenario_table, settings_table
+from planner.studies import PlanSide, differing_cells, differing_rows, scenario_in, scenario_table, settings_table
 from planner.web import components, session
-from planner.web.results import Page, Say, kept, request_of, theory
+from planner.web.results import Page, compute_once, request_of, theory_plan
 
-MOST = 8
-"""Scenarios kept at a time."""
-LONGEST_NAME = 40
-NAME_PX = 240
+MAX_SAVED = 8
+"""Scenarios saved at a time."""
+MAX_NAME_LENGTH = 40
+NAME_WIDTH_PX = 240
 HERE = "on the page"
+"""Name of the scenario on the page."""
 SAVED = "saved_scenarios"
-"""Where a visit keeps them: a list of {id, name, content}; nothing is written anywhere else."""
+"""Key of the saved ones in the state of the visit: a list of {id, name, content}; nothing is written to disk."""
 TABLE_KEY = "compare-scenarios"
 
 HINTS = {
@@ -51,32 +53,33 @@ HINTS = {
 
 def show(page: Page) -> None:
     """Saving, the list of what is saved, and all of it side by side."""
-    saved = _saved()
-    _save_row(saved)
-    _upload_row(saved)
+    saved = _saved_scenarios()
+    _save_inputs(saved)
+    _upload_input(saved)
     if not saved:
         st.info(
-            "Nothing saved yet. Save this scenario, change something at the left, and both stand here side by side. "
-            "What you save is kept until you close or reload the page."
+            "Nothing saved yet. Save this scenario and change something in the sidebar: both appear here side by side. "
+            "Saved scenarios are kept until you close or reload the page."
         )
         return
-    for one in saved:
-        _saved_row(one)
-    checked = st.toggle(
+    for scenario in saved:
+        _saved_row(scenario)
+    checked = components.switch(
         "Check all by simulation",
-        key="compare-checked",
-        persist_state="session",
-        help="Plans every scenario again with simulation: several seconds each, once. Off: all by theory.",
+        "compare-checked",
+        "Plans every scenario again with simulation: several seconds each, once. Off: all by theory.",
     )
-    contents = {HERE: page.content} | {one["name"]: one["content"] for one in saved}
+    contents = {HERE: page.content} | {scenario["name"]: scenario["content"] for scenario in saved}
     sides = [_side(name, content, checked=checked) for name, content in contents.items()]
-    _bars(sides, checked=checked)
-    is_short = st.toggle("Only what differs", key="compare-short", persist_state="session")
+    reference = sides[0] if sides[0].feasible else None
+    how = "simulated." if checked else "by theory: the checked plan above may differ."
+    quantity_chart(sides, reference, "compare-scenarios", "scenarios", "each scenario", f"Each as it is set up; {how}")
+    is_short = components.switch("Only what differs", "compare-short")
     whole = scenario_table(sides)
-    _table(only_differing(whole) if is_short else whole, TABLE_KEY)
+    _table_with_differences(differing_rows(whole) if is_short else whole, TABLE_KEY)
     settings = settings_table(contents)
     if settings.rows:
-        _table(settings, f"{TABLE_KEY}-settings")
+        _table_with_differences(settings, f"{TABLE_KEY}-settings")
     else:
         st.caption("All scenarios have the same settings as the one on the page.")
 
@@ -84,24 +87,26 @@ def show(page: Page) -> None:
 # --- saving -----------------------------------------------------------------------------------------------------------
 
 
-def _saved() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = st.session_state.setdefault(SAVED, [])
-    return found
+def _saved_scenarios() -> list[dict[str, Any]]:
+    saved: list[dict[str, Any]] = st.session_state.setdefault(SAVED, [])
+    return saved
 
 
-def _save_row(saved: list[dict[str, Any]]) -> None:
-    is_full = len(saved) >= MOST
+def _save_inputs(saved: list[dict[str, Any]]) -> None:
+    is_full = len(saved) >= MAX_SAVED
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.text_input(
             "Save this scenario as",
             placeholder=_free_name("scenario"),
-            max_chars=LONGEST_NAME,
+            max_chars=MAX_NAME_LENGTH,
             key="compare-name",
             disabled=is_full,
-            width=NAME_PX,
+            width=NAME_WIDTH_PX,
         )
         hint = (
-            f"At most {MOST}: remove one first" if is_full else "Kept for this visit only; nothing is written to disk"
+            f"At most {MAX_SAVED}: remove one first"
+            if is_full
+            else "Kept for this visit only; nothing is written to disk"
         )
         st.button(
             "Save", on_click=_save, key="compare-save", disabled=is_full, icon=":material/bookmark_add:", help=hint
@@ -114,37 +119,37 @@ def _save() -> None:
 
 
 def add(name: str, content: Content) -> None:
-    """Keep a scenario under a name, with a number after it where that is taken; nothing happens when all is full."""
-    saved = _saved()
-    if len(saved) < MOST:
-        number = 1 + max((one["id"] for one in saved), default=0)
+    """Save a scenario under a name, with a number after it where that is taken; nothing happens when all is full."""
+    saved = _saved_scenarios()
+    if len(saved) < MAX_SAVED:
+        number = 1 + max((scenario["id"] for scenario in saved), default=0)
         st.session_state[SAVED] = [*saved, {"id": number, "name": _free_name(name), "content": content}]
 
 
 def _free_name(name: str, own: int | None = None) -> str:
-    """The name, or with a number after it where another scenario has it."""
-    taken = {one["name"] for one in _saved() if one["id"] != own} | {HERE, "what", "setting"}
-    wanted = " ".join(name.split())[:LONGEST_NAME] or "scenario"
-    found, number = wanted, 2
-    while found in taken:
-        found, number = f"{wanted} {number}", number + 1
-    return found
+    """The name, with a number after it where a scenario other than `own` has it."""
+    taken = {scenario["name"] for scenario in _saved_scenarios() if scenario["id"] != own} | {HERE, "what", "setting"}
+    wanted = " ".join(name.split())[:MAX_NAME_LENGTH] or "scenario"
+    free, number = wanted, 2
+    while free in taken:
+        free, number = f"{wanted} {number}", number + 1
+    return free
 
 
-def _saved_row(one: dict[str, Any]) -> None:
-    """A saved scenario: its name, to be changed, and what can be done with it."""
-    number = one["id"]
+def _saved_row(scenario: dict[str, Any]) -> None:
+    """A saved scenario: its name, which can be edited, and buttons that open and remove it."""
+    number = scenario["id"]
     with st.container(horizontal=True, vertical_alignment="center"):
         key = f"compare-name-{number}"
-        st.session_state[key] = one["name"]
+        st.session_state[key] = scenario["name"]
         st.text_input(
             "Name",
-            max_chars=LONGEST_NAME,
+            max_chars=MAX_NAME_LENGTH,
             label_visibility="collapsed",
             key=key,
             on_change=_rename,
             args=(number,),
-            width=NAME_PX,
+            width=NAME_WIDTH_PX,
         )
         st.button(
             "Open",
@@ -152,36 +157,38 @@ def _saved_row(one: dict[str, Any]) -> None:
             args=(number,),
             key=f"compare-open-{number}",
             icon=":material/open_in_new:",
-            help="Put it on the page in place of what is there; Undo brings that back",
+            help="Opens it in place of the scenario on the page; Undo brings that back",
         )
         st.button("Remove", on_click=_remove, args=(number,), key=f"compare-remove-{number}", icon=":material/delete:")
 
 
 def _rename(number: int) -> None:
     name = _free_name(st.session_state[f"compare-name-{number}"], number)
-    st.session_state[SAVED] = [{**one, "name": name} if one["id"] == number else one for one in _saved()]
+    st.session_state[SAVED] = [
+        {**scenario, "name": name} if scenario["id"] == number else scenario for scenario in _saved_scenarios()
+    ]
 
 
 def _open(number: int) -> None:
-    session.put(next(one["content"] for one in _saved() if one["id"] == number))
+    session.replace_scenario(next(scenario["content"] for scenario in _saved_scenarios() if scenario["id"] == number))
 
 
 def _remove(number: int) -> None:
-    st.session_state[SAVED] = [one for one in _saved() if one["id"] != number]
+    st.session_state[SAVED] = [scenario for scenario in _saved_scenarios() if scenario["id"] != number]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _upload_row(saved: list[dict[str, Any]]) -> None:
+def _upload_input(saved: list[dict[str, Any]]) -> None:
     with st.expander("Add one from a file", icon=":material/upload_file:"):
         st.file_uploader(
             "Scenario (YAML) or plan (JSON of planner plan --json)",
             type=["yaml", "yml", "json"],
-            max_upload_size=max(1, MAX_SCENARIO_BYTES // 1_000_000),
+            max_upload_size=components.whole_megabytes(MAX_SCENARIO_BYTES),
             key="compare-file",
             on_change=_upload,
-            disabled=len(saved) >= MOST,
+            disabled=len(saved) >= MAX_SAVED,
             help="Read as plain data and kept for this visit only. It must not name other files.",
         )
         error = st.session_state.get("compare-refused")
@@ -206,47 +213,50 @@ def _upload() -> None:
 # --- side by side -----------------------------------------------------------------------------------------------------
 
 
-def _side(name: str, content: Content, *, checked: bool) -> Side:
-    """The plan of a scenario, kept under the key that the page keeps it under when it is open."""
+def _side(name: str, content: Content, *, checked: bool) -> PlanSide:
+    """The plan of a scenario, cached under the key that the page uses when it is open."""
     key = json.dumps(content, sort_keys=True)
     request = None
     try:
         request = request_of(key)
         hardware = hardware_for(request)
-        found = theory(request, hardware, key)
-        if checked and found.feasible:
+        side_plan = theory_plan(request, hardware, key)
+        if checked and side_plan.feasible:
 
-            def make(say: Say) -> Plan:
-                return plan(request, hardware, say)
+            def compute(progress: Progress) -> Plan:
+                return plan(request, hardware, progress)
 
-            found = kept(("checked", key), make, f"Simulating {name}")
+            side_plan = compute_once(("checked", key), compute, f"Simulating {name}")
     except PlannerError as error:
-        return Side(name, request, None, str(error))
-    return Side(name, request, found)
+        return PlanSide(name, request, None, str(error))
+    return PlanSide(name, request, side_plan)
 
 
-def _bars(sides: list[Side], *, checked: bool) -> None:
-    measure = st.segmented_control(
-        "Show",
-        list(comparison.MEASURES),
-        default=next(iter(comparison.MEASURES)),
-        required=True,
-        key="compare-scenarios-measure",
-        persist_state="session",
-        wrap=True,
-    )
-    rows = comparison.side_rows(sides, sides[0] if sides[0].feasible else None)
-    subtitle = "Each as it is set up; " + ("simulated." if checked else "by theory: the checked plan above may differ.")
-    components.chart(comparison.side_bars(rows, measure, "each scenario", subtitle), rows, "scenarios", "compare-bars")
+def quantity_chart(
+    sides: Sequence[PlanSide], reference: PlanSide | None, key: str, name: str, of: str, subtitle: str
+) -> None:
+    """One quantity of every side as bars, chosen above them.
+
+    Args:
+        sides: what is compared.
+        reference: that the others are compared with.
+        key: of the chart; unique on the page.
+        name: of the data, for the file.
+        of: what is compared, in the title of the chart.
+        subtitle: of the chart.
+    """
+    quantity = components.choose_one("Show", list(side_by_side.COMPARED_QUANTITIES), f"{key}-measure", wrap=True)
+    rows = side_by_side.side_rows(sides, reference)
+    components.chart(side_by_side.side_chart(rows, quantity, of, subtitle), rows, name, key)
 
 
-def _table(shown: Table, key: str) -> None:
+def _table_with_differences(table: Table, key: str) -> None:
     """A table in which what differs from the first scenario is bold."""
     cells = ", ".join(
-        f".st-key-{key} tr:nth-child({row + 1}) td:nth-child({column + 1})" for row, column in differing(shown)
+        f".st-key-{key} tr:nth-child({row + 1}) td:nth-child({column + 1})" for row, column in differing_cells(table)
     )
     if cells:
         st.html(f"<style>{cells} {{font-weight: 700}}</style>")
-    note = f"{shown.note} Bold: differs from the scenario on the page.".strip()
+    note = f"{table.note} Bold: differs from the scenario on the page.".strip()
     with st.container(key=key):
-        components.table(Table(shown.title, shown.columns, shown.rows, note), f"{key}-table", HINTS)
+        components.table(Table(table.title, table.columns, table.rows, note), f"{key}-table", HINTS)

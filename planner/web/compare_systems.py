@@ -1,28 +1,29 @@
-"""Serving systems of the literature on the same GPUs and under the same requests."""
+"""Of the tab *Compare*: serving systems of the literature on the same GPUs and under the same requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 
 from planner.charts import systems as pictures
-from planner.core import Metric, PlannerError, Table, counted, money, significant
-from planner.fleet import Plan, PlannedDeployment, plan
+from planner.core import Metric, PlannerError, Table, money, number_of, significant
+from planner.fleet import Plan, PlannedDeployment, Progress, plan
 from planner.report import comparison
 from planner.search import Mode
 from planner.systems import DEFAULT_SYSTEMS, SYSTEMS, Comparison, compare
 from planner.web import components
-from planner.web.results import Page, Say, kept
+from planner.web.results import Page, compute_once
 
 PRESELECTED = ("engine", *DEFAULT_SYSTEMS, "eagle", "ngram", "mtp", "prefix-cache")
 REQUESTS_PER_REPLICA = 300
-"""Simulated: several hundred, so that queues have time to grow."""
-LEAST_REQUESTS, MOST_REQUESTS = 2_000, 20_000
+"""Simulated: several hundred, so that queues have time to grow. A choice."""
+MIN_REQUESTS, MAX_REQUESTS = 2_000, 20_000
+"""Fewest and most requests simulated, whatever the number of replicas. Choices."""
 RATE_SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""Of the planned rate: where attainment is looked at."""
+"""Shares of the planned rate at which attainment is computed. Choices."""
 STALL = "Stall of a long prompt"
 CURVES_PX = 440
 """Height of curves with their legend and title."""
@@ -54,18 +55,18 @@ HINTS = {
     "own targets met": "Share of the class within the targets of its own (simulated, else predicted)",
     "95 % of p99": "95 % confidence interval of the simulated p99 (batch means of order statistics)",
 }
-"""Of headings; those with a percentile in them are told by `_hints`."""
+"""Definitions by heading; those of headings with a percentile or a rate are made by `_hints`."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of every system.
+class SystemsQuestion:
+    """What is computed for every system.
 
     Attributes:
         names: of the systems.
-        is_simulated: play them too.
-        is_sustained: look for the largest rate each sustains.
-        is_by_rate: look at a range of rates.
+        is_simulated: simulate them too.
+        is_sustained: compute the largest rate that each sustains.
+        is_by_rate: compute attainment over a range of rates.
     """
 
     names: tuple[str, ...]
@@ -76,70 +77,72 @@ class Asked:
 
 def show(page: Page) -> None:
     """Choice of systems, charts, tables."""
-    origin = _origin(page)
-    if not origin.deployments:
+    mixed_plan = _mixed_plan(page)
+    if not mixed_plan.deployments:
         st.info(no_mixed_fleet(page.plan.feasible))
         return
-    planned = _chosen_deployment(origin)
-    st.caption(components.plain(_start_in_words(page, origin, planned)))
-    asked = _asked(planned)
-    if not asked.names:
+    planned = _chosen_deployment(mixed_plan)
+    st.caption(components.plain(_setting_in_words(page, mixed_plan, planned)))
+    question = _question_inputs(planned)
+    if not question.names:
         st.info("Choose at least one system.")
         return
     try:
-        found = _compared(page, origin, planned, asked)
+        compared = _comparison(page, mixed_plan, planned, question)
     except PlannerError as error:
         st.info(components.plain(f"Systems cannot be compared here: {error}"))
         return
-    st.markdown(f"**{components.plain(comparison.headline(found))}**")
-    if found.compared:
-        _outcomes(found)
-        _latencies(found)
-        if asked.is_by_rate and any(row.attainments for row in found.compared):
-            rows = pictures.attainment_rows(found)
-            picture = pictures.attainment(found).properties(height=CURVES_PX)
+    st.markdown(f"**{components.plain(comparison.headline(compared))}**")
+    if compared.compared:
+        _outcome_chart(compared)
+        _latency_chart(compared)
+        if question.is_by_rate and any(row.attainments for row in compared.compared):
+            rows = pictures.attainment_rows(compared)
+            picture = pictures.attainment_chart(compared).properties(height=CURVES_PX)
             components.chart(picture, rows, "attainment by rate", "compare-attainment")
-    _words(found)
+    _tables(compared)
 
 
 def no_mixed_fleet(is_feasible: bool) -> str:
-    """Why there is nothing to compare, and the way out; `is_feasible`: whether the plan itself is."""
-    said = "Serving systems are compared on a mixed fleet, and no mixed fleet meets these targets within the limits."
+    """Why there is nothing to compare, and what to do; `is_feasible`: whether the plan itself is."""
+    reason = "Serving systems are compared on a mixed fleet, and no mixed fleet meets these targets within the limits."
     if is_feasible:
-        return f"{said} Give more of either, or compare GPUs or scenarios."
-    return f"{said} The way out stands above."
+        return f"{reason} Loosen a target or a limit, or compare GPUs or scenarios."
+    return f"{reason} What would help is listed above."
 
 
-# --- what they start from ---------------------------------------------------------------------------------------------
+# --- the fleet they run on --------------------------------------------------------------------------------------------
 
 
-def _origin(page: Page) -> Plan:
+def _mixed_plan(page: Page) -> Plan:
     """The plan if it is mixed, else the cheapest mixed fleet by theory."""
-    if page.plan.feasible and not any(one.deployment.is_disaggregated for one in page.plan.deployments):
+    if page.plan.feasible and not any(planned.deployment.is_disaggregated for planned in page.plan.deployments):
         return page.plan
     search = page.request.search.model_copy(update={"modes": (Mode.MIXED,)})
     request = page.request.model_copy(update={"search": search})
 
-    def make(say: Say) -> Plan:
-        return plan(request, page.hardware, say, simulate=False, alternatives=False)
+    def compute(progress: Progress) -> Plan:
+        return plan(request, page.hardware, progress, simulate=False, alternatives=False)
 
-    return kept(("mixed plan", page.key), make, "Planning the cheapest mixed fleet")
+    return compute_once(("mixed plan", page.key), compute, "Planning the cheapest mixed fleet")
 
 
-def _chosen_deployment(origin: Plan) -> PlannedDeployment:
-    """The one deployment, or the one of several that the visitor looks at."""
-    if len(origin.deployments) == 1:
-        return origin.deployments[0]
+def _chosen_deployment(mixed_plan: Plan) -> PlannedDeployment:
+    """The only deployment, or the one of several that the visitor chose."""
+    if len(mixed_plan.deployments) == 1:
+        return mixed_plan.deployments[0]
     names = {
-        f"{place}: {one.service} on {one.deployment.summary}": one
-        for place, one in enumerate(origin.deployments, start=1)
+        f"{number}: {planned.service} on {planned.deployment.summary}": planned
+        for number, planned in enumerate(mixed_plan.deployments, start=1)
     }
     chosen = st.selectbox("Deployment of the plan", list(names), key="compare-deployment", persist_state="session")
-    return names.get(chosen) or origin.deployments[0]
+    return names.get(chosen) or mixed_plan.deployments[0]
 
 
-def _start_in_words(page: Page, origin: Plan, planned: PlannedDeployment) -> str:
-    what = "the plan" if origin is page.plan else "the cheapest mixed fleet (the plan itself has pools apart)"
+def _setting_in_words(page: Page, mixed_plan: Plan, planned: PlannedDeployment) -> str:
+    """Which GPUs and which requests all systems have in common."""
+    is_planned = mixed_plan is page.plan
+    what = "the plan" if is_planned else "the cheapest mixed fleet (the plan itself is disaggregated)"
     traffic = (
         f"{significant(planned.workload.rate_per_s)} requests/s" if not planned.workload.is_closed else "its users"
     )
@@ -149,166 +152,167 @@ def _start_in_words(page: Page, origin: Plan, planned: PlannedDeployment) -> str
     )
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- what is computed -------------------------------------------------------------------------------------------------
 
 
-def _asked(planned: PlannedDeployment) -> Asked:
+def _question_inputs(planned: PlannedDeployment) -> SystemsQuestion:
     names = st.multiselect(
         "Systems",
         list(SYSTEMS),
         default=list(PRESELECTED),
         key="compare-systems",
         persist_state="session",
-        help="The table below says what each is and who described it.",
+        help="The table below says what each system is and where it is described.",
     )
     is_closed = planned.workload.is_closed
     with st.container(horizontal=True):
-        simulated = _toggle("Simulate", f"Play {_requests(planned):,} requests through every system: some seconds")
+        simulated = _toggle("Simulate", f"Simulates {_requests(planned):,} requests on every system: some seconds")
         sustained = _toggle(
             "Largest rate",
-            "The largest rate at which every target holds, for every system: several seconds; with simulation up to a "
+            "The largest rate at which every target holds, for every system: several seconds, with simulation up to a "
             "few minutes",
             disabled=is_closed,
         )
         by_rate = _toggle(
             "By rate",
-            "Share of requests within all targets at a quarter to twice the planned rate: a few seconds; with "
+            "Share of requests within all targets at a quarter to twice the planned rate: a few seconds, with "
             "simulation up to a minute",
             disabled=is_closed,
         )
-    return Asked(tuple(names), simulated, sustained and not is_closed, by_rate and not is_closed)
+    return SystemsQuestion(tuple(names), simulated, sustained and not is_closed, by_rate and not is_closed)
 
 
 def _toggle(label: str, hint: str, *, disabled: bool = False) -> bool:
     key = f"compare-{label.lower().replace(' ', '-')}"
-    return bool(st.toggle(label, key=key, help=hint, disabled=disabled, persist_state="session"))
+    return components.switch(label, key, hint, disabled=disabled)
 
 
 def _requests(planned: PlannedDeployment) -> int:
     replicas = sum(pool.replicas for pool in planned.deployment.pools)
-    return min(max(REQUESTS_PER_REPLICA * replicas, LEAST_REQUESTS), MOST_REQUESTS)
+    return min(max(REQUESTS_PER_REPLICA * replicas, MIN_REQUESTS), MAX_REQUESTS)
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
 
 
-def _compared(page: Page, origin: Plan, planned: PlannedDeployment, asked: Asked) -> Comparison:
-    """Every system by itself, kept, so that choosing one more costs one more."""
-    place = origin.deployments.index(planned)
-    what = (origin is page.plan and page.plan.simulated, place)
-    choices = (asked.is_simulated, asked.is_sustained, asked.is_by_rate)
-    found = [
-        kept(
-            ("system", page.key, *what, name, *choices),
-            _maker(page, planned, name, asked),
+def _comparison(page: Page, mixed_plan: Plan, planned: PlannedDeployment, question: SystemsQuestion) -> Comparison:
+    """All systems together; each is cached by itself, so that choosing one more computes one more."""
+    is_simulated_plan = mixed_plan is page.plan and page.plan.simulated
+    index = mixed_plan.deployments.index(planned)
+    choices = (question.is_simulated, question.is_sustained, question.is_by_rate)
+    parts = [
+        compute_once(
+            ("system", page.key, is_simulated_plan, index, name, *choices),
+            SystemComparison(page, planned, name, question),
             "Comparing serving systems",
         )
-        for name in asked.names
+        for name in question.names
     ]
-    rows = tuple(row for one in found for row in one.rows)
-    return replace(found[0], rows=rows, price=_price(origin, planned))
+    rows = tuple(row for part in parts for row in part.rows)
+    return replace(parts[0], rows=rows, price=_price_source(mixed_plan, planned))
 
 
-def _maker(page: Page, planned: PlannedDeployment, name: str, asked: Asked) -> Callable[[Say], Comparison]:
-    rates = tuple(share * planned.workload.rate_per_s for share in RATE_SHARES) if asked.is_by_rate else ()
+@dataclass(frozen=True)
+class SystemComparison:
+    """Compares one system when it is called with a function for progress."""
 
-    def make(say: Say) -> Comparison:
+    page: Page
+    planned: PlannedDeployment
+    name: str
+    question: SystemsQuestion
+
+    def __call__(self, progress: Progress) -> Comparison:
+        """The comparison; `progress` is called with each stage."""
+        planned, question = self.planned, self.question
+        rates = tuple(share * planned.workload.rate_per_s for share in RATE_SHARES) if question.is_by_rate else ()
         return compare(
             planned.deployment,
             planned.workload,
             planned.slo,
-            (name,),
-            seed=page.request.seed,
+            (self.name,),
+            seed=self.page.request.seed,
             requests=_requests(planned),
             usd_per_gpu_hour=planned.usd_per_hour / planned.deployment.gpus or None,
             rates=rates,
-            sustain=asked.is_sustained,
-            simulated=asked.is_simulated,
-            hardware=page.hardware,
-            progress=say,
+            sustain=question.is_sustained,
+            simulated=question.is_simulated,
+            hardware=self.page.hardware,
+            progress=progress,
         )
 
-    return make
 
-
-def _price(origin: Plan, planned: PlannedDeployment) -> str:
+def _price_source(mixed_plan: Plan, planned: PlannedDeployment) -> str:
     """Where the price of the GPUs comes from: that of the plan."""
     sku = planned.deployment.pools[0].config.sku.id
-    ways = []
-    for one in (one for one in origin.bought if one.sku == sku):
-        seller = f"{one.price.provider}, read {one.price.retrieved_on.isoformat()}" if one.price else "your own"
-        ways.append(f"{money(one.usd_per_gpu_hour)} USD per GPU-hour {one.purchase} ({seller})")
-    return f"as in the plan: {'; '.join(ways)}"
+    prices = []
+    for bought in (bought for bought in mixed_plan.bought if bought.sku == sku):
+        listed = bought.price
+        seller = f"{listed.provider}, read {listed.retrieved_on.isoformat()}" if listed else "your own"
+        prices.append(f"{money(bought.usd_per_gpu_hour)} USD per GPU-hour {bought.purchase} ({seller})")
+    return f"as in the plan: {'; '.join(prices)}"
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def _outcomes(found: Comparison) -> None:
-    """One chart of what comes out: goodput, cost or the largest rate."""
+def _outcome_chart(compared: Comparison) -> None:
+    """One chart of goodput, cost or the largest rate."""
     choices: dict[str, Callable[[Comparison], Any]] = {}
-    if found.slo is not None:
-        choices["Goodput"] = pictures.goodput
-    if found.compared[0].usd_per_hour is not None:
-        choices["Cost per million tokens"] = pictures.cost
-    if all(row.sustained_per_s is not None for row in found.compared):
-        choices["Largest rate"] = pictures.sustained
-    chosen = _segmented("What comes out", list(choices), "compare-outcome")
-    components.chart(choices[chosen](found), pictures.outcome_rows(found), "systems compared", "compare-outcomes")
+    if compared.slo is not None:
+        choices["Goodput"] = pictures.goodput_chart
+    if compared.compared[0].usd_per_hour is not None:
+        choices["Cost per million tokens"] = pictures.cost_chart
+    if all(row.sustained_per_s is not None for row in compared.compared):
+        choices["Largest rate"] = pictures.sustainable_rate_chart
+    chosen = components.choose_one("What comes out", list(choices), "compare-outcome", wrap=True)
+    components.chart(choices[chosen](compared), pictures.outcome_rows(compared), "systems compared", "compare-outcomes")
 
 
-def _latencies(found: Comparison) -> None:
-    """The distribution of one metric for every system, or the stall that chunks avoid."""
+def _latency_chart(compared: Comparison) -> None:
+    """The distribution of one metric for every system, or the stall that chunked prefill avoids."""
     metrics = {metric.value.upper(): metric for metric in Metric}
-    chosen = _segmented("Latency", [*metrics, STALL], "compare-metric")
+    chosen = components.choose_one("Latency", [*metrics, STALL], "compare-metric", wrap=True)
     if chosen == STALL:
-        config = found.deployment.pools[0].config
+        config = compared.deployment.pools[0].config
         try:
-            rows, picture = pictures.token_gap_rows(config), pictures.token_gaps(config)
+            rows, picture = pictures.token_gap_rows(config), pictures.token_gap_chart(config)
         except PlannerError as error:
             st.info(components.plain(f"Not shown for this replica: {error}"))
             return
         components.chart(picture.properties(height=CURVES_PX), rows, "gaps between tokens", "compare-stall")
         return
     metric = metrics[chosen]
-    rows = pictures.latency_cdf_rows(found, metric)
-    picture = pictures.latency_cdfs(found, metric).properties(height=CURVES_PX)
+    rows = pictures.latency_cdf_rows(compared, metric)
+    picture = pictures.latency_cdf_chart(compared, metric).properties(height=CURVES_PX)
     components.chart(picture, rows, f"{chosen} by system", "compare-cdf")
     drawn = {row["system"] for row in rows}
-    behind = [row.system.name for row in found.compared if row.system.name not in drawn]
+    behind = [row.system.name for row in compared.compared if row.system.name not in drawn]
     if behind:
         verb = "has" if len(behind) == 1 else "have"
         st.caption(f"{', '.join(behind)} {verb} no curve: queues grow without bound at this rate.")
 
 
-def _segmented(label: str, options: Sequence[str], key: str) -> str:
-    chosen = st.segmented_control(
-        label, options, default=options[0], required=True, key=key, persist_state="session", wrap=True
-    )
-    return chosen if chosen in options else options[0]
-
-
-def _words(found: Comparison) -> None:
-    """What did not apply, what each system is, and every figure there is."""
-    missing = comparison.left_out(found)
+def _tables(compared: Comparison) -> None:
+    """What did not apply, what each system is, and all numbers."""
+    missing = comparison.left_out(compared)
     if missing:
         st.markdown("Does not apply here:")
         components.bullets(missing)
-    shown = {table.title: table for table in comparison.tables(found)}
-    if "What comes out" in shown:
-        outcome = _without_empty(shown["What comes out"])
+    tables = {table.title: table for table in comparison.tables(compared)}
+    if "What comes out" in tables:
+        outcome = _without_empty_columns(tables["What comes out"])
         components.table(outcome, "compare-table", _hints(outcome))
-    components.table(systems_table(found), "compare-systems-table", HINTS)
-    rest = [table for title, table in shown.items() if title not in ("Systems", "What comes out")]
+    components.table(systems_table(compared), "compare-systems-table", HINTS)
+    rest = [table for title, table in tables.items() if title not in ("Systems", "What comes out")]
     if rest:
         with st.expander("All percentiles, cost, memory and assumptions"):
-            for place, table in enumerate(rest):
-                components.table(table, f"compare-more-{place}", _hints(table))
+            for number, table in enumerate(rest):
+                components.table(table, f"compare-more-{number}", _hints(table))
             st.markdown("What the numbers take for granted:")
-            components.bullets(found.assumptions)
+            components.bullets(compared.assumptions)
 
 
-def systems_table(found: Comparison) -> Table:
+def systems_table(compared: Comparison) -> Table:
     """What each system is, who described it, what was chosen for it here, and what its theory rests on."""
     columns = ("system", "what it is", "here", "described by", "how theory treats it")
     rows = tuple(
@@ -319,28 +323,28 @@ def systems_table(found: Comparison) -> Table:
             row.system.citation,
             row.system.theory,
         )
-        for row in found.rows
+        for row in compared.rows
     )
-    return Table(f"What the {counted(len(rows), 'system')} {'is' if len(rows) == 1 else 'are'}", columns, rows)
+    return Table(f"What the {number_of(len(rows), 'system')} {'is' if len(rows) == 1 else 'are'}", columns, rows)
 
 
-def _without_empty(table: Table) -> Table:
-    """The table without the columns in which nothing stands."""
-    full = [place for place in range(len(table.columns)) if any(row[place] != "-" for row in table.rows)]
-    rows = tuple(tuple(row[place] for place in full) for row in table.rows)
-    return Table(table.title, tuple(table.columns[place] for place in full), rows, table.note)
+def _without_empty_columns(table: Table) -> Table:
+    """The table without the columns that are empty in every row."""
+    kept = [index for index in range(len(table.columns)) if any(row[index] != "-" for row in table.rows)]
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return Table(table.title, tuple(table.columns[index] for index in kept), rows, table.note)
 
 
 def _hints(table: Table) -> dict[str, str]:
-    """Definitions of a table's headings, those made of a source, a metric or a rate and a percentile included."""
-    said = dict(HINTS)
+    """Definitions of a table's headings, including those with a percentile or a rate in them."""
+    hints = dict(HINTS)
     for name in table.columns:
         if name.startswith(("predicted p", "simulated p")):
             source, percentile = name.split()
             how = "from theory" if source == "predicted" else "of the simulated requests"
-            said[name] = f"{table.title}: {percentile[1:]} % are at most this long ({how})"
+            hints[name] = f"{table.title}: {percentile[1:]} % are at most this long ({how})"
         elif name.endswith("/s") and name[:1].isdecimal():
-            said[name] = f"Share of requests within every target at {name[:-2]} requests per second"
+            hints[name] = f"Share of requests within every target at {name[:-2]} requests per second"
         elif " p" in name and "[" in name:
-            said[name] = f"{name}: percentile over the requests of this class (simulated where it was, else predicted)"
-    return said
+            hints[name] = f"{name}: percentile over the requests of this class (simulated where it was, else predicted)"
+    return hints

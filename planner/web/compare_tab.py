@@ -1,29 +1,162 @@
-"""The tab *Compare*: what another way of serving, another GPU or another scenario would give."""
+"""The tab *Compare*: serving systems, the same request on each GPU alone, and saved scenarios side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
-from planner.web import compare_gpus, compare_scenarios, compare_systems
-from planner.web.results import Page
+from planner.core import money, number_of
+from planner.fleet import Progress
+from planner.studies import (
+    SAME,
+    SKU_COLUMNS,
+    PlanSide,
+    bounded_side,
+    change_of_cost,
+    cheapest_first,
+    on_one_sku,
+    planned_side,
+    priced_skus,
+    sku_table,
+)
+from planner.web import compare_scenarios, compare_systems, components
+from planner.web.compare_scenarios import quantity_chart
+from planner.web.results import Page, compute_once
 
-SECTIONS = {
-    "Serving systems": compare_systems.show,
-    "GPUs": compare_gpus.show,
-    "Scenarios": compare_scenarios.show,
-}
+PLAN = "the plan"
+"""Name of the reference."""
+NAMED_GPUS = 3
+"""Most GPUs that the headline names; of more it gives the number."""
+TABLE_KEY = "compare-skus"
+STYLE = f"""<style>
+.st-key-{TABLE_KEY} th.number {{white-space: normal}}
+.st-key-{TABLE_KEY} td:nth-child(2) {{min-width: 11rem}}
+.st-key-{TABLE_KEY} td:is(:nth-child(1), :nth-last-child(-n + 2)) {{min-width: 8.5rem}}
+</style>"""
+"""The table has many columns: headings wrap, columns of prose have a minimum width."""
+HINTS = dict(
+    zip(
+        SKU_COLUMNS,
+        (
+            "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
+            "Pools of the cheapest fleet that meets every target: replicas x GPU, TP degree, role (predicted)",
+            "GPUs of the fleet, all pools (counted)",
+            "Requests per second that the fleet serves (planned)",
+            "Cost of the fleet for a month [USD] (listed or given prices times GPUs)",
+            "Cost relative to that of the plan (computed)",
+            "Cost of a million input tokens [USD]: its share of the fleet's cost by the step time that prompts add "
+            "(predicted)",
+            "Cost of a million output tokens [USD]: what input tokens leave of the fleet's cost (predicted)",
+            "The latency target with the least left, and its latency over its threshold: 100 % just holds it "
+            "(predicted; of a checked plan simulated)",
+            "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on another GPU. "
+            "Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet the "
+            "smallest (fitted or assumed)",
+        ),
+        strict=True,
+    )
+)
 
 
 def show(page: Page) -> None:
-    """The tab."""
-    chosen = st.segmented_control(
+    """The tab: one section at a time."""
+    chosen = components.choose_one(
         "Compare",
         list(SECTIONS),
-        default=next(iter(SECTIONS)),
-        required=True,
-        key="compare-section",
-        persist_state="session",
+        "compare-section",
         help="Serving systems: the same GPUs and requests, used in other ways. GPUs: the same request on each GPU "
         "alone. Scenarios: what you saved, side by side.",
     )
     SECTIONS[chosen](page)
+
+
+# --- each GPU alone ---------------------------------------------------------------------------------------------------
+
+
+def show_gpus(page: Page) -> None:
+    """Bars and table of the request on each GPU alone."""
+    if page.plan.feasible and not page.plan.alternatives and not page.plan.simulated:
+        st.info("The comparison appears once the plan is checked by simulation, in a few seconds.")
+        return
+    searched = tuple(dict.fromkeys(page.request.search.skus))
+    bounds = {
+        alternative.restriction: alternative
+        for alternative in page.plan.alternatives
+        if alternative.kind == "sku" and alternative.is_bound
+    }
+    with st.container(horizontal=True):
+        skus = [*searched, *_other_skus(page, searched)]
+        if bounds and components.switch(
+            f"Plan dearer GPUs exactly too ({len(bounds)})",
+            "compare-dearer",
+            "Even at optimistic rates they cost over a quarter more than the plan. About a second each.",
+        ):
+            bounds = {}
+    exact = [sku for sku in skus if sku not in bounds]
+    sides = cheapest_first(
+        _planned_side(page, sku, f"{exact.index(sku) + 1} of {len(exact)}")
+        if sku in exact
+        else bounded_side(sku, on_one_sku(page.request, sku), bounds[sku])
+        for sku in skus
+    )
+    reference = PlanSide(PLAN, page.request, page.plan) if page.plan.feasible else None
+    st.markdown(f"**{components.plain(_headline(sides, reference))}**")
+    all_sides = [*([reference] if reference else []), *sides]
+    quantity_chart(all_sides, reference, "compare-gpus", "GPUs compared", "each GPU alone", _subtitle(page))
+    st.html(STYLE)
+    with st.container(key=TABLE_KEY):
+        components.table(sku_table(sides, reference), f"{TABLE_KEY}-table", HINTS)
+
+
+def _other_skus(page: Page, searched: tuple[str, ...]) -> list[str]:
+    """GPUs with a price that the scenario does not search, if the visitor wants them too."""
+    others = [sku for sku in priced_skus(page.request, page.hardware) if sku not in searched]
+    is_wanted = bool(others) and components.switch(
+        f"Also GPUs that are not searched ({len(others)} have a price)",
+        "compare-all-gpus",
+        "All GPUs that the scenario's prices cover. About a second each, once.",
+    )
+    return others if is_wanted else []
+
+
+def _planned_side(page: Page, sku: str, position: str) -> PlanSide:
+    """The request planned on one GPU; `position` says how far planning is, e.g. ``2 of 5``."""
+
+    def compute(progress: Progress) -> PlanSide:
+        return planned_side(sku, on_one_sku(page.request, sku), page.hardware, progress)
+
+    return compute_once(("on one sku", page.key, sku), compute, f"Planning with {sku} only ({position})")
+
+
+def _subtitle(page: Page) -> str:
+    request = page.request
+    rate = "" if request.workload.is_closed else f" at {request.growth * request.workload.rate_per_s:,.4g} requests/s"
+    method = "the plan simulated, the others by theory" if page.plan.simulated else "by theory"
+    return f"{request.llm.id}{rate}; {method}."
+
+
+def _headline(sides: Sequence[PlanSide], reference: PlanSide | None) -> str:
+    """Which GPU alone is cheapest, and which have no fleet."""
+    able = [side for side in sides if side.feasible]
+    if not able:
+        return "None of these GPUs alone meets every target within the limits; the table says why."
+    cheapest, unable = able[0], [side.name for side in sides if side.usd_per_month is None]
+    usd, count = money(cheapest.usd_per_month or 0.0), number_of(cheapest.gpus, "GPU")
+    text = f"{cheapest.name} costs least alone: {usd} USD per month for {count}"
+    if reference is not None:
+        change = change_of_cost(cheapest, reference)
+        text += ", as the plan does" if change == SAME else f", {change} against the plan"
+    text += f" (step times: {cheapest.step_times})"
+    if not unable:
+        return f"{text}."
+    others = ", ".join(unable) if len(unable) <= NAMED_GPUS else number_of(len(unable), "GPU")
+    return f"{text}. Alone {others} cannot."
+
+
+SECTIONS = {
+    "Serving systems": compare_systems.show,
+    "GPUs": show_gpus,
+    "Scenarios": compare_scenarios.show,
+}
+"""What the tab can show."""

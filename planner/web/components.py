@@ -1,26 +1,28 @@
-"""What the page is made of: tables, charts, figures and files, each with what explains it.
+"""What the page is made of: metrics, tables, charts, choices, uploads and errors, each with what explains it.
 
-A table has a definition behind every heading and number, a chart the table and the CSV it was drawn from, a figure its
-definition, its interval and where it comes from.
+A table has a definition behind every heading and number, a chart the table and the CSV it was drawn from, a metric its
+definition, its interval and its source, an error buttons that lead out of it.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from planner.core import Table
+from planner.core import InputError, PlannerError, Table
 from planner.report import csv_text, html_table
+from planner.scenario import Fix, fixes_for_error
+from planner.web import session
 
-__all__ = ["Figure", "bullets", "chart", "csv_button", "csv_text", "figures", "html_table", "plain", "table"]
-
-FIGURE_WIDTH_PX = 235
-"""Keeps four figures in a row on a wide page and two on a narrow one."""
+METRIC_WIDTH_PX = 235
+"""Keeps four metrics in a row on a wide page and two on a narrow one."""
+MEGABYTE = 1_000_000
 STYLE = """<style>
 .stMainBlockContainer {padding: 4rem 2rem 4rem}
 .planner-table {overflow-x: auto; max-width: 100%}
@@ -41,15 +43,18 @@ STYLE = """<style>
 </style>"""
 
 
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Figure:
-    """One number with all that is to be said about it.
+class MetricCard:
+    """One number with its definition and its interval.
 
     Attributes:
         label: what it is.
         value: as text, with its unit unless the label has it.
-        hint: unit, definition and provenance, shown on hover.
-        interval: how sure it is, e.g. ``390 to 420 ms (90 %)``, shown under it; or empty.
+        hint: unit, definition and source, shown on hover.
+        interval: how certain it is, e.g. ``390 to 420 ms (90 %)``, shown under it; or empty.
     """
 
     label: str
@@ -58,19 +63,19 @@ class Figure:
     interval: str = ""
 
 
-def figures(shown: Sequence[Figure]) -> None:
-    """Figures in a row, as many as fit."""
+def metric_cards(cards: Sequence[MetricCard]) -> None:
+    """Metrics in a row, as many as fit."""
     with st.container(horizontal=True):
-        for one in shown:
+        for card in cards:
             st.metric(
-                plain(one.label),
-                one.value,
-                one.interval or None,
+                plain(card.label),
+                card.value,
+                card.interval or None,
                 delta_color="off",
                 delta_arrow="off",
-                help=plain(one.hint),
+                help=plain(card.hint),
                 border=True,
-                width=FIGURE_WIDTH_PX,
+                width=METRIC_WIDTH_PX,
             )
 
 
@@ -78,27 +83,27 @@ def figures(shown: Sequence[Figure]) -> None:
 
 
 def table(shown: Table, key: str, hints: Mapping[str, str] | None = None) -> None:
-    """A table under its title, a definition behind every heading and number, and its CSV.
+    """A table under its title, with a definition behind every heading and number, and its CSV.
 
     Args:
         shown: what to show.
         key: unique on the page.
-        hints: definitions by heading or by name of a row, before those of the glossary.
+        hints: definitions by heading or by name of a row; they override those of the glossary.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{plain(shown.title)}**", width="content")
-        csv_button(shown.title, csv_text(shown.columns, shown.rows), f"csv-{key}")
+        csv_button(shown.title, shown.columns, shown.rows, f"csv-{key}")
     st.html(html_table(shown, hints or {}))
     if shown.note:
         st.caption(plain(shown.note))
 
 
-def csv_button(name: str, text: str, key: str) -> None:
-    """A small button that downloads a CSV."""
+def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:
+    """A small button that downloads rows as a CSV."""
     file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     st.download_button(
         "CSV",
-        text,
+        csv_text(columns, rows),
         file_name=f"{file}.csv",
         mime="text/csv",
         key=key,
@@ -125,7 +130,113 @@ def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) 
     frame = pd.DataFrame(list(rows))
     with st.popover("Data", icon=":material/table:", type="tertiary"):
         st.dataframe(frame, hide_index=True, key=f"data-{key}")
-        csv_button(name, csv_text(list(frame.columns), frame.values.tolist()), f"csv-{key}")
+        csv_button(name, list(frame.columns), frame.values.tolist(), f"csv-{key}")
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+def choose_one(label: str, options: Sequence[str], key: str, *, wrap: bool = False, **arguments: Any) -> str:  # noqa: ANN401
+    """The chosen one of some options that stand side by side; the first one at first, kept while the visit lasts.
+
+    Args:
+        label: of the choice.
+        options: names.
+        key: unique on the page.
+        wrap: onto further lines where there are many.
+        arguments: further ones of `st.segmented_control`.
+    """
+    chosen = st.segmented_control(
+        label, options, default=options[0], required=True, key=key, persist_state="session", wrap=wrap, **arguments
+    )
+    return chosen if chosen in options else options[0]
+
+
+def switch(label: str, key: str, hint: str | None = None, *, disabled: bool = False) -> bool:
+    """A toggle that stays as it is while the visit lasts."""
+    return bool(st.toggle(label, key=key, help=hint, disabled=disabled, persist_state="session"))
+
+
+# --- uploads ----------------------------------------------------------------------------------------------------------
+
+
+def upload(
+    label: str, types: Sequence[str], key: str, limit_bytes: int, read: Callable[[str, bytes], None], hint: str
+) -> None:
+    """An uploader whose file is read in memory; what is wrong with the file is said at the top of the page.
+
+    Args:
+        label: of the uploader.
+        types: endings that are taken.
+        key: unique on the page.
+        limit_bytes: largest file taken.
+        read: gets name and content, and raises PlannerError when it cannot use them.
+        hint: shown on hover.
+    """
+    st.file_uploader(
+        label,
+        type=list(types),
+        key=key,
+        max_upload_size=whole_megabytes(limit_bytes),
+        on_change=_read_upload,
+        args=(key, limit_bytes, read),
+        help=hint,
+    )
+
+
+def _read_upload(key: str, limit_bytes: int, read: Callable[[str, bytes], None]) -> None:
+    state, refusal = st.session_state, f"refusal-{key}"
+    file = state[key]
+    if state.complaint is state.get(refusal):  # what was wrong with the file before this one
+        state.complaint = None
+    if file is None:
+        return
+    try:
+        content = uploaded_bytes(file, limit_bytes)
+        state.complaint = None
+        read(file.name, content)
+    except PlannerError as error:
+        state.complaint = state[refusal] = error
+
+
+def uploaded_bytes(file: Any, limit_bytes: int) -> bytes:  # noqa: ANN401
+    """The content of an uploaded file. Raises InputError when it is too large."""
+    content: bytes = file.getvalue()
+    if len(content) > limit_bytes:
+        bound = f"has {len(content):,} bytes, more than {limit_bytes:,}"
+        raise InputError("file", file.name, bound, "give a smaller file")
+    return content
+
+
+def whole_megabytes(size_bytes: int) -> int:
+    """A limit in whole megabytes, rounded up, as the uploader takes it."""
+    return max(1, math.ceil(size_bytes / MEGABYTE))
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def show_complaint() -> None:
+    """What was wrong with the address or with the last input, if anything."""
+    complaint = session.complaint()
+    if complaint is not None:
+        st.warning(plain(f"Not used: {complaint}"), icon=":material/link_off:")
+
+
+def show_error(error: PlannerError) -> None:
+    """An error in one line, with buttons that lead out of it."""
+    st.error(plain(str(error)))
+    with st.container(horizontal=True):
+        for number, fix in enumerate(fixes_for_error(error, session.content())):
+            fix_button(fix, f"mend-{number}")
+        if session.has_past():
+            st.button("Undo the last change", on_click=session.undo, key="undo-error", icon=":material/undo:")
+        st.button("Start over", on_click=session.load, args=(session.DEFAULT,), key="start-over")
+
+
+def fix_button(fix: Fix, key: str) -> None:
+    """A button that makes the changes of a fix."""
+    st.button(plain(fix.text), key=key, on_click=session.change, args=(fix.changes,), icon=":material/build:")
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -133,11 +244,11 @@ def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) 
 
 def plain(text: str) -> str:
     """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links."""
-    return " ".join(word if word.startswith("https://") else _escaped(word) for word in text.split(" "))
+    return " ".join(word if word.startswith("https://") else _escape(word) for word in text.split(" "))
 
 
-def _escaped(word: str) -> str:
-    """A word with a backslash before every mark that Markdown would read."""
+def _escape(word: str) -> str:
+    """A word with a backslash before every character that Markdown would interpret."""
     return re.sub(r"([\\`*_\[\]$<>~#|]|:(?=\w))", r"\\\1", word)
 
 

@@ -1,10 +1,10 @@
-"""The last part of the tab *Cost*: demand that moves over the day or week, and what a fleet that follows it saves."""
+"""Of the tab *Cost*: demand that varies over the day or week, and what a fleet that follows it saves."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from planner.analysis import headline, purchase_alternatives
+from planner.analysis import headline, period_capacities_per_s
 from planner.charts import demands
 from planner.core import percent
 from planner.report import plan as report
@@ -14,17 +14,17 @@ from planner.web.results import Page
 
 
 def show(page: Page) -> None:
-    """What following a recorded day would save; or, once the plan follows one, what it saves."""
+    """What following a recorded day or week would save; once the plan follows one, what it saves."""
     if page.request.profile is None:
-        _choose_day(page)
+        _profile_choice(page)
     else:
-        _over_the_day(page)
+        _following_savings(page)
 
 
-def _choose_day(page: Page) -> None:
+def _profile_choice(page: Page) -> None:
     st.subheader("What if demand moves over the day?")
     st.markdown(
-        "The plan holds one rate all the time. With a recorded day or week the fleet follows the demand, hour by hour."
+        "The plan is for one constant rate. With a recorded day or week, the fleet follows the demand hour by hour."
     )
     names = list(profiles.list_profiles())
     name = st.selectbox(
@@ -33,14 +33,14 @@ def _choose_day(page: Page) -> None:
         index=names.index("azure-2024-conv-day") if "azure-2024-conv-day" in names else 0,
         key="cost-profile",
         width=380,
-        help="The shape of a recorded day or week; your rate stays its mean.",
+        help="The shape of a recorded day or week; its mean is your rate.",
     )
     measured, info = profiles.load_measured(name), profiles.profile_info(name)
     rate = page.request.growth * sum(service.workload.rate_per_s for service in page.request.all_services)
     components.chart(
         demands.profile_curve(measured, rate, name), demands.profile_rows(measured, rate), f"{name} by hour", "cost-day"
     )
-    saved = profiles.flat_against_following(measured.profile).most_saved
+    saved = profiles.following_savings(measured.profile).max_saving
     components.bullets(
         [
             f"{info.description}",
@@ -54,43 +54,44 @@ def _choose_day(page: Page) -> None:
         key="cost-use-profile",
         on_click=session.change,
         args=({"profile": name},),
-        help="Plans every hour at once: about 20 s for a day, several times that for a week.",
+        help="Plans all hours together: about 20 s for a day, several times that for a week.",
     )
     st.caption("Takes about 20 s for a day, and several times that for a week.")
 
 
-def _over_the_day(page: Page) -> None:
+def _following_savings(page: Page) -> None:
     st.subheader("What does following the demand save?")
     plan, profile = page.plan, page.request.profile
-    assert plan.cost is not None and profile is not None
+    if plan.cost is None or profile is None:
+        return
     if plan.flat_usd_per_hour:
         flat, now = plan.flat_usd_per_hour, plan.cost.usd_per_hour
-        most = profiles.flat_against_following(profile).most_saved
-        components.figures(
+        most = profiles.following_savings(profile).max_saving
+        components.metric_cards(
             [
-                components.Figure(
+                components.MetricCard(
                     "$ per hour, following",
                     headline.dollars(now),
-                    "USD/h: mean cost over the profile of the fleet that changes size (listed prices, planned).",
+                    "USD/h: cost of the fleet that changes size, mean over the profile (listed prices, planned).",
                 ),
-                components.Figure(
+                components.MetricCard(
                     "$ per hour, never changing",
                     headline.dollars(flat),
-                    "USD/h: the cheapest fleet that serves the largest demand all the time (planned by theory).",
+                    "USD/h: cost of the cheapest fleet that always serves the largest demand (planned by theory).",
                 ),
-                components.Figure(
+                components.MetricCard(
                     "Saved by following",
                     percent(1.0 - now / flat),
-                    "1 - cost of following / cost of the flat fleet. The bound is 1 - mean / peak of the demand: what "
-                    "a fleet of any fineness could save.",
+                    "1 - cost of following / cost of never changing. The bound is 1 - mean / peak of demand: fleets "
+                    "come in whole GPUs.",
                     f"at most {percent(most)} possible",
                 ),
             ]
         )
     if plan.schedule:
-        capacities = results.kept(
+        capacities = results.compute_once(
             ("capacity by hour", page.key, plan.simulated),
-            lambda say: purchase_alternatives.period_capacities_per_s(plan, say),
+            lambda progress: period_capacities_per_s(plan, progress),
             "Capacity by hour",
         )
         rows = demands.schedule_rows(plan, capacities)
@@ -105,25 +106,26 @@ def _over_the_day(page: Page) -> None:
 
 
 def _profile_settings(page: Page) -> None:
-    """What else there is to say about the profile; written as a profile of its own."""
+    """Further settings of the profile; a change writes it into the scenario as a profile of its own."""
     profile = page.request.profile
-    assert profile is not None
+    if profile is None:
+        return
     given = profile.model_dump(mode="json")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.number_input(
             "Cold start [s]",
             min_value=0.0,
             step=30.0,
-            help="From the order for a GPU until its replica serves; paid for at every start.",
+            help="From ordering a GPU until its replica serves. Paid for at every start.",
             width=200,
-            **session.bound(
+            **session.bind(
                 "cost-cold-start", profile.cold_start_s, lambda new: {"profile": {**given, "cold_start_s": new or 0.0}}
             ),
         )
         st.toggle(
             "Pools may change size",
             help="Off: one fleet, sized for the largest demand.",
-            **session.bound(
+            **session.bind(
                 "cost-autoscale", profile.autoscale, lambda new: {"profile": {**given, "autoscale": bool(new)}}
             ),
         )
@@ -132,6 +134,6 @@ def _profile_settings(page: Page) -> None:
             key="cost-no-profile",
             on_click=session.change,
             args=({"profile": None},),
-            help="Back to one rate all the time.",
+            help="Back to one constant rate.",
         )
     st.caption(components.plain(f"Demand: {profile.source}."))

@@ -1,4 +1,4 @@
-"""The tab *Cost*: what does it cost, per what, and could I buy it cheaper?"""
+"""The tab *Cost*: what the fleet costs and per what, where the money goes, hosted APIs, other purchase options."""
 
 from __future__ import annotations
 
@@ -10,36 +10,43 @@ import streamlit as st
 from planner.analysis import (
     ApiBreakEven,
     ApiPrice,
-    BuyingOffer,
     CostRange,
-    Solver,
-    WayToBuy,
+    PurchaseAlternative,
+    PurchaseOffer,
+    Replanner,
+    alternative_purchases,
     api_break_even,
     api_prices_of,
+    commitment_words,
     headline,
+    mean_served_per_s,
+    mean_sustained_per_s,
+    offer_from_plan,
     own_price,
-    purchase_alternatives,
+    planned_offer,
+    price_range,
 )
 from planner.charts import costs
 from planner.core import Table, money, percent, significant
-from planner.fleet import BoughtGpus, CostBreakdown, Plan
+from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress
 from planner.report import plan as report
+from planner.report import purchase_tables
 from planner.supply import SPOT, SpotTerms
 from planner.web import components, cost_day, results, session, summary
-from planner.web.results import Page, Say
+from planner.web.results import Page
 
-SOLVES = 14
-"""Plans that looking for the smallest demand takes at most (`planner.analysis.api_prices.api_break_even`)."""
-DEMAND_GROWS = 8
-"""That search goes up to so many times the planned demand."""
-ASSUMED_SPOT: tuple[dict[str, Any], ...] = (
+MAX_PLANS = 14
+"""Most plans that the search for the smallest demand takes (`planner.analysis.api_prices.api_break_even`)."""
+MAX_DEMAND_FACTOR = 8
+"""The search ends at this multiple of the planned demand."""
+SPOT_INPUTS: tuple[dict[str, Any], ...] = (
     {
         "label": "Spot interruptions per day",
         "value": 1.0,
         "min_value": 0.001,
         "step": 0.5,
         "key": "cost-spot-often",
-        "help": "Of one instance (assumed: see what your provider publishes).",
+        "help": "Of one instance. An assumption: see what your provider publishes.",
     },
     {
         "label": "Minutes to replace one",
@@ -47,7 +54,7 @@ ASSUMED_SPOT: tuple[dict[str, Any], ...] = (
         "min_value": 0.1,
         "step": 1.0,
         "key": "cost-spot-away",
-        "help": "From the interruption until a replacement serves, model loaded (assumed).",
+        "help": "From the interruption until a replacement serves, model loaded. An assumption.",
     },
     {
         "label": "Enough is up, probability",
@@ -57,36 +64,36 @@ ASSUMED_SPOT: tuple[dict[str, Any], ...] = (
         "step": 0.01,
         "format": "%.4f",
         "key": "cost-spot-sure",
-        "help": "Probability that at any time enough of the spot capacity bought is up; the rest is headroom.",
+        "help": "Probability that enough of the spot capacity bought is up at any time; the rest is headroom.",
     },
 )
-"""Shown at first where the scenario says nothing: interruptions of an instance per day, minutes until a replacement
-serves, probability. Assumptions to be replaced by what the provider publishes, not measurements."""
+"""Inputs of the spot terms where the scenario gives none. Their values are assumptions, to be replaced by what the
+provider publishes."""
 
 
 def show(page: Page) -> None:
     """The tab."""
     plan = page.plan
     if plan.cost is None:
-        st.info("Once there is a fleet, this tab shows what it costs, per what, and how it could be bought cheaper.")
+        st.info("No feasible fleet yet. This tab shows what it costs, per what, and how it could be bought cheaper.")
         return
-    _figures(page, plan.cost)
-    _spending(plan)
-    _apis(page)
-    _ways(page)
+    _cost_cards(page, plan.cost)
+    _pool_costs(plan)
+    _api_comparison(page)
+    _purchase_options(page)
     cost_day.show(page)
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 
-def _figures(page: Page, cost: CostBreakdown) -> None:
+def _cost_cards(page: Page, cost: CostBreakdown) -> None:
     st.subheader("What does it cost, and per what?")
-    prices = f"Listed prices: {'; '.join(_price_words(one) for one in page.plan.bought)}."
+    prices = f"Listed prices: {'; '.join(_price_in_words(bought) for bought in page.plan.bought)}."
     split = "Input and output share the cost of a pool by the step time that prompts add (predicted)."
-    seen = "simulated" if page.plan.simulated else "predicted"
+    method = "simulated" if page.plan.simulated else "predicted"
     goodput = significant(cost.goodput_per_s)
-    shown = (
+    costs_per_unit = (
         ("$ per hour", "usd_per_hour", f"USD/h for all GPUs of the fleet, used or not; mean over the day. {prices}"),
         ("$ per month", "usd_per_month", f"USD per month of 730 hours. {prices}"),
         ("$ per million input tokens", "usd_per_million_input_tokens", f"USD per 1,000,000 input tokens. {split}"),
@@ -97,24 +104,23 @@ def _figures(page: Page, cost: CostBreakdown) -> None:
             f"USD per 1,000 requests served: cost per hour over requests per hour at the given demand. {prices}",
         ),
     )
-    found = results.store().get(summary.range_key(page))
-    ends = found if isinstance(found, CostRange) else None
-    components.figures(
+    ends = summary.cached_cost_range(page)
+    components.metric_cards(
         [
-            *(_dollars(label, cost, name, hint, ends) for label, name, hint in shown),
-            components.Figure(
+            *(_cost_card(label, cost, name, hint, ends) for label, name, hint in costs_per_unit),
+            components.MetricCard(
                 "Good requests per dollar",
                 significant(cost.requests_per_usd),
-                f"Goodput per dollar [requests/USD]: requests that meet every target at once ({seen}: {goodput} a "
+                f"Goodput per dollar [requests/USD]: requests that meet every target at once ({method}: {goodput} a "
                 "second) over the cost.",
             ),
         ]
     )
-    _elsewhere(page)
+    _price_range_caption(page)
 
 
-def _dollars(label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRange | None) -> components.Figure:
-    """A figure of the cost, with its interval once that is known."""
+def _cost_card(label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRange | None) -> components.MetricCard:
+    """One cost, with its interval once that is known."""
     usd = getattr(cost, name)
     interval = ""
     if ends is not None:
@@ -124,30 +130,29 @@ def _dollars(label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRa
             " Interval: the cheapest fleets, by theory, with kernels at the fast and at the slow end of the middle "
             "90 % of their measurements (fitted)."
         )
-    return components.Figure(label, headline.dollars(usd), hint, interval)
+    return components.MetricCard(label, headline.dollars(usd), hint, interval)
 
 
-def _price_words(one: BoughtGpus) -> str:
-    way = purchase_alternatives.words_of(one.purchase)
-    if one.price is None:
-        return f"{one.sku} {money(one.usd_per_gpu_hour)} USD/GPU-hour ({way}, given in the scenario)"
-    price = one.price
-    return (
-        f"{one.sku} {money(one.usd_per_gpu_hour)} USD/GPU-hour ({price.provider}, {way}, region {price.region}, read "
-        f"{price.retrieved_on.isoformat()}, {price.source_url} )"
-    )
+def _price_in_words(bought: BoughtGpus) -> str:
+    terms = commitment_words(bought.purchase)
+    rate = f"{bought.sku} {money(bought.usd_per_gpu_hour)} USD/GPU-hour"
+    price = bought.price
+    if price is None:
+        return f"{rate} ({terms}, given in the scenario)"
+    source = f"region {price.region}, read {price.retrieved_on.isoformat()}, {price.source_url} "
+    return f"{rate} ({price.provider}, {terms}, {source})"
 
 
-def _elsewhere(page: Page) -> None:
+def _price_range_caption(page: Page) -> None:
     """What the same GPUs cost over all listed prices; nothing where there is only one."""
-    found = purchase_alternatives.price_range(page.plan, page.hardware)
-    if found is None or found.highest_usd_per_hour <= found.lowest_usd_per_hour:
+    prices = price_range(page.plan, page.hardware)
+    if prices is None or prices.highest_usd_per_hour <= prices.lowest_usd_per_hour:
         return
-    low, high = found.usd_per_month
+    low, high = prices.usd_per_month
     st.caption(
         components.plain(
-            f"The same GPUs cost {headline.dollars(low)} to {headline.dollars(high)} a month over all "
-            f"{found.offers} listed prices that the scenario allows; the plan takes the cheapest that fit."
+            f"The same GPUs cost {headline.dollars(low)} to {headline.dollars(high)} a month over the {prices.offers} "
+            "listed prices that the scenario allows. The plan takes the cheapest that fit."
         )
     )
 
@@ -155,9 +160,9 @@ def _elsewhere(page: Page) -> None:
 # --- where the money goes ---------------------------------------------------------------------------------------------
 
 
-def _spending(plan: Plan) -> None:
+def _pool_costs(plan: Plan) -> None:
     st.subheader("Where does the money go?")
-    components.chart(costs.pool_costs(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
+    components.chart(costs.pool_cost_chart(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
     for table in _tables(plan, "Prices"):
         components.table(table, "cost-prices")
 
@@ -169,35 +174,38 @@ def _tables(plan: Plan, title: str) -> list[Table]:
 # --- hosted APIs ------------------------------------------------------------------------------------------------------
 
 
-def _apis(page: Page) -> None:
+def _api_comparison(page: Page) -> None:
     st.subheader("Is a hosted API cheaper?")
     request = page.request
     if request.services or request.cascade is not None:
-        st.info("This fleet serves several models, which no single API price compares with.")
+        st.info("This fleet serves several models: no single API price compares with it.")
         return
     listed = api_prices_of(request.llm.id)
     if not listed:
         st.markdown(
-            components.plain(f"No API price is listed for {request.llm.id}. Type one to compare it with this fleet.")
+            components.plain(f"No API price is listed for {request.llm.id}. Enter one to compare it with this fleet.")
         )
-    prices = [*listed, *_own(page)]
+    prices = [*listed, *_own_api_price(page)]
     if not prices:
         return
-    found = api_break_even(page.plan, prices)
-    st.markdown(components.plain(_api_verdict(page.plan, found)))
+    apis = api_break_even(page.plan, prices)
+    st.markdown(components.plain(_api_verdict(page.plan, apis)))
     components.chart(
-        costs.api_costs(page.plan, found), costs.api_cost_rows(page.plan, found), "Self-hosting or API", "cost-apis"
+        costs.api_cost_chart(page.plan, apis),
+        costs.api_cost_rows(page.plan, apis),
+        "Self-hosting or API",
+        "cost-apis",
     )
     components.table(
-        purchase_alternatives.api_table(page.plan, found), "cost-api-table", purchase_alternatives.API_HINTS
+        purchase_tables.api_prices_table(page.plan, apis), "cost-api-table", purchase_tables.API_PRICE_HINTS
     )
     _smallest_demand(page, prices)
 
 
-def _own(page: Page) -> list[ApiPrice]:
-    """The visitor's own price, once both numbers are there."""
+def _own_api_price(page: Page) -> list[ApiPrice]:
+    """The visitor's own price, once both numbers are given."""
     with st.container(horizontal=True):
-        read = st.number_input(
+        input_usd = st.number_input(
             components.plain("Own API: $ per M input"),
             min_value=0.0,
             value=None,
@@ -206,9 +214,9 @@ def _own(page: Page) -> list[ApiPrice]:
             placeholder="e.g. 0.50",
             key="cost-own-input",
             width=200,
-            help="USD per million input tokens that an API asks you.",
+            help="USD per million input tokens that your API charges.",
         )
-        written = st.number_input(
+        output_usd = st.number_input(
             components.plain("Own API: $ per M output"),
             min_value=0.0,
             value=None,
@@ -217,32 +225,36 @@ def _own(page: Page) -> list[ApiPrice]:
             placeholder="e.g. 1.50",
             key="cost-own-output",
             width=200,
-            help="USD per million output tokens that an API asks you.",
+            help="USD per million output tokens that your API charges.",
         )
-    if read is None or written is None or not read + written > 0.0:
+    if input_usd is None or output_usd is None or not input_usd + output_usd > 0.0:
         return []
-    return [own_price(page.request.llm.id, f"{read}/{written}", page.request.prices.day)]
+    return [own_price(page.request.llm.id, f"{input_usd}/{output_usd}", page.request.prices.day)]
 
 
-def _api_verdict(plan: Plan, found: Sequence[ApiBreakEven]) -> str:
-    """Who is cheapest at the planned demand, in a sentence."""
-    best = min(found, key=lambda one: one.api_usd_per_thousand_requests)
-    served, sustained = purchase_alternatives.mean_served_per_s(plan), purchase_alternatives.mean_sustained_per_s(plan)
-    own = plan.cost.usd_per_thousand_requests if plan.cost else 0.0
-    asked = best.api_usd_per_thousand_requests
-    even, at = significant(best.fleet_break_even_per_s), f"at {significant(served)} requests/s"
-    if own < asked:
-        costs_less = f"Self-hosting is cheaper {at}: {money(own)} USD per 1,000 requests, against {money(asked)} at"
-        return f"{costs_less} {best.price.provider}, the cheapest. This fleet pays from {even} requests/s on."
-    costs_less = f"{best.price.provider} is cheaper {at}: {money(asked)} USD per 1,000 requests, against {money(own)}"
-    if best.fleet_break_even_per_s <= sustained:
-        return f"{costs_less} on this fleet, which pays from {even} requests/s on."
-    full = significant(sustained)
-    return f"{costs_less} on this fleet, which would pay from {even} requests/s on, more than the {full} it can carry."
+def _api_verdict(plan: Plan, apis: Sequence[ApiBreakEven]) -> str:
+    """Who is cheapest at the planned demand, in two sentences."""
+    cheapest = min(apis, key=lambda api: api.api_usd_per_thousand_requests)
+    served, sustained = mean_served_per_s(plan), mean_sustained_per_s(plan)
+    fleet_usd = plan.cost.usd_per_thousand_requests if plan.cost else 0.0
+    api_usd, provider = cheapest.api_usd_per_thousand_requests, cheapest.price.provider
+    break_even, demand = significant(cheapest.fleet_break_even_per_s), f"at {significant(served)} requests/s"
+    if fleet_usd < api_usd:
+        return (
+            f"Self-hosting is cheaper {demand}: {money(fleet_usd)} USD per 1,000 requests, against {money(api_usd)} at "
+            f"{provider}, the cheapest API. This fleet would pay from {break_even} requests/s on."
+        )
+    cheaper = f"{provider} is cheaper {demand}: {money(api_usd)} USD per 1,000 requests, against {money(fleet_usd)}"
+    if cheapest.fleet_break_even_per_s <= sustained:
+        return f"{cheaper} on this fleet, which would pay from {break_even} requests/s on."
+    return (
+        f"{cheaper} on this fleet, which would pay from {break_even} requests/s on, more than the "
+        f"{significant(sustained)} it can serve."
+    )
 
 
 def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
-    """From which demand on a fleet planned for it wins, on request."""
+    """On request, the smallest demand from which a fleet planned for it is cheaper than an API."""
     if page.plan.schedule:
         return
     names = [f"{price.provider} ({price.served_as})" for price in prices]
@@ -254,12 +266,12 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
             key=f"cost-smallest-api-{len(names)}-{page.request.llm.id}",
             width=380,
         )
-        seconds = SOLVES * _theory_s(page)
+        seconds = MAX_PLANS * results.theory_plan_s(page)
         pressed = st.button(
-            f"Find it (up to {_about(seconds)})",
+            f"Find it (up to {_duration_text(seconds)})",
             key="cost-smallest",
-            help=f"Plans for up to {SOLVES} demands, by theory, from a 64th of the planned demand to "
-            f"{DEMAND_GROWS} times it.",
+            help=f"Plans for up to {MAX_PLANS} demands, by theory, from a 64th of the planned demand to "
+            f"{MAX_DEMAND_FACTOR} times it.",
         )
     if chosen is None:
         return
@@ -268,101 +280,98 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
     if not pressed and results.store().get(key) is None:
         return
 
-    def make(say: Say) -> ApiBreakEven:
-        return api_break_even(page.plan, [price], Solver(hardware=page.hardware, say=say))[0]
+    def compute(progress: Progress) -> ApiBreakEven:
+        return api_break_even(page.plan, [price], Replanner(hardware=page.hardware, progress=progress))[0]
 
-    found = results.kept(key, make, "Looking for the smallest demand").smallest_break_even_per_s
-    if found is None:
-        text = f"Up to {DEMAND_GROWS} times the planned demand no fleet costs less than {names[chosen]}."
+    demand = results.compute_once(key, compute, "Looking for the smallest demand").smallest_break_even_per_s
+    if demand is None:
+        text = f"Up to {MAX_DEMAND_FACTOR} times the planned demand no fleet costs less than {names[chosen]}."
     else:
         text = (
-            f"A fleet planned for {significant(found)} requests/s or more costs less than {names[chosen]}. Fleets come "
-            "in whole GPUs, so that a little above that demand the API may win once more."
+            f"A fleet planned for {significant(demand)} requests/s or more costs less than {names[chosen]}. "
+            "Fleets come in whole GPUs, so a little above that demand the API may be cheaper again."
         )
     st.success(components.plain(text), icon=":material/balance:")
 
 
-def _theory_s(page: Page) -> float:
-    """How long a plan by theory takes, from the last one [s]."""
-    known = results.store().get(("theory", page.key))
-    return known.elapsed_s if isinstance(known, Plan) else page.plan.elapsed_s
-
-
-def _about(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     return f"{max(1, round(seconds))} s" if seconds < 90.0 else f"{round(seconds / 60.0)} min"
 
 
-# --- other ways of buying ---------------------------------------------------------------------------------------------
+# --- other purchase options -------------------------------------------------------------------------------------------
 
 
-def _ways(page: Page) -> None:
+def _purchase_options(page: Page) -> None:
     st.subheader("Could it be bought cheaper?")
-    ways = {way.name: way for way in purchase_alternatives.ways_to_buy(page.request, page.hardware)}
-    single = [name for name, way in ways.items() if len(way.commitments) == 1]
+    options = {option.name: option for option in alternative_purchases(page.request, page.hardware)}
+    single = [name for name, option in options.items() if len(option.commitments) == 1]
     names = st.multiselect(
         "Ways of buying to compare",
-        list(ways),
+        list(options),
         default=single,
-        key=f"cost-ways-{'-'.join(ways)}",
-        help="Terms under which GPUs are listed; for each the cheapest fleet is planned anew.",
+        key=f"cost-ways-{'-'.join(options)}",
+        help="Terms under which GPUs are listed. For each, the cheapest fleet is planned.",
     )
-    chosen = [ways[name] for name in names]
-    components.bullets(_missing(page, chosen))
-    terms = _spot_terms(page) if any(SPOT in way.commitments for way in chosen) else None
+    chosen = [options[name] for name in names]
+    components.bullets(_unpriced_in_words(page, chosen))
+    terms = _spot_terms(page) if any(SPOT in option.commitments for option in chosen) else None
     if not chosen:
         st.info("Choose at least one way of buying.")
         return
     now = page.request.prices.commitments
-    keys = {way: _way_key(page, way, terms) for way in chosen if way.commitments != now}
-    unknown = [way for way, key in keys.items() if results.store().get(key) is None]
-    if unknown:
-        seconds = _about(len(unknown) * _theory_s(page))
-        place = st.empty()
-        if not place.button(f"Compare them (about {seconds})", key="cost-compare-ways", type="primary"):
+    keys = {option: _option_key(page, option, terms) for option in chosen if option.commitments != now}
+    missing = [option for option, key in keys.items() if results.store().get(key) is None]
+    if missing:
+        seconds = _duration_text(len(missing) * results.theory_plan_s(page))
+        placeholder = st.empty()
+        if not placeholder.button(f"Compare them (about {seconds})", key="cost-compare-ways", type="primary"):
             return
-        place.empty()
+        placeholder.empty()
     offers = [
-        _offer(page, way, terms, keys[way]) if way in keys else purchase_alternatives.offer_made(page.plan, way)
-        for way in chosen
+        _offer(page, option, terms, keys[option]) if option in keys else offer_from_plan(page.plan, option)
+        for option in chosen
     ]
     components.chart(
-        costs.buying_costs(offers, page.plan), costs.buying_rows(offers, page.plan), "Ways of buying", "cost-ways"
+        costs.purchase_option_chart(offers, page.plan),
+        costs.purchase_option_rows(offers, page.plan),
+        "Ways of buying",
+        "cost-ways",
     )
-    _use(page, offers, terms)
+    _use_buttons(page, offers, terms)
     with st.expander("All ways of buying as a table"):
         components.table(
-            purchase_alternatives.buying_table(page.plan, offers), "cost-ways-table", purchase_alternatives.BUYING_HINTS
+            purchase_tables.offers_table(page.plan, offers), "cost-ways-table", purchase_tables.OFFER_HINTS
         )
 
 
-def _way_key(page: Page, way: WayToBuy, terms: SpotTerms | None) -> tuple[object, ...]:
-    spot = terms.model_dump_json() if terms is not None and SPOT in way.commitments else ""
-    return ("way of buying", page.key, way.commitments, spot)
+def _option_key(page: Page, option: PurchaseAlternative, terms: SpotTerms | None) -> tuple[object, ...]:
+    spot = terms.model_dump_json() if terms is not None and SPOT in option.commitments else ""
+    return ("way of buying", page.key, option.commitments, spot)
 
 
-def _offer(page: Page, way: WayToBuy, terms: SpotTerms | None, key: tuple[object, ...]) -> BuyingOffer:
-    def make(say: Say) -> BuyingOffer:
-        return purchase_alternatives.offer_of(page.request, page.hardware, way, terms, say)
+def _offer(page: Page, option: PurchaseAlternative, terms: SpotTerms | None, key: tuple[object, ...]) -> PurchaseOffer:
+    def compute(progress: Progress) -> PurchaseOffer:
+        return planned_offer(page.request, page.hardware, option, terms, progress)
 
-    return results.kept(key, make, f"Planning {way.name}")
+    return results.compute_once(key, compute, f"Planning {option.name}")
 
 
-def _missing(page: Page, ways: Sequence[WayToBuy]) -> list[str]:
-    """For each SKU of the plan, the terms under which it has no price."""
-    least = page.request.prices.min_confidence
+def _unpriced_in_words(page: Page, options: Sequence[PurchaseAlternative]) -> list[str]:
+    """For each SKU of the plan, the purchase options under which it has no price."""
+    confidence = page.request.prices.min_confidence
     lines = []
     for sku in page.plan.gpus:
-        without = [way.name for way in ways if sku in way.unpriced]
+        without = [option.name for option in options if sku in option.unpriced]
         if without:
             lines.append(
-                f"No price of confidence {least} or above is listed for {sku}, which the plan uses, under: "
-                f"{', '.join(without)}. There the fleet does without it."
+                f"No price of confidence {confidence} or above is listed for {sku}, which the plan uses, under: "
+                f"{', '.join(without)}. Fleets bought that way do without it."
             )
     return lines
 
 
 def _spot_terms(page: Page) -> SpotTerms:
-    """What spot capacity is worth: as the scenario says, else as the visitor assumes."""
+    """Availability of spot capacity: as the scenario gives it, else as the visitor assumes it."""
     given = page.request.prices.spot
     if given is not None:
         st.caption(
@@ -374,27 +383,27 @@ def _spot_terms(page: Page) -> SpotTerms:
         )
         return given
     with st.container(horizontal=True):
-        often, away, sure = (st.number_input(width=220, **one) for one in ASSUMED_SPOT)
+        per_day, recovery_min, probability = (st.number_input(width=220, **arguments) for arguments in SPOT_INPUTS)
     st.caption(
-        "Spot capacity goes away: these three numbers are assumptions. Set them to what your provider publishes."
+        "Spot capacity is interrupted. These three numbers are assumptions: set them to what your provider publishes."
     )
-    return SpotTerms(interruptions_per_hour=often / 24.0, recovery_s=60.0 * away, probability=sure)
+    return SpotTerms(interruptions_per_hour=per_day / 24.0, recovery_s=60.0 * recovery_min, probability=probability)
 
 
-def _use(page: Page, offers: Sequence[BuyingOffer], terms: SpotTerms | None) -> None:
-    """A button for every other way there is a fleet under."""
+def _use_buttons(page: Page, offers: Sequence[PurchaseOffer], terms: SpotTerms | None) -> None:
+    """A button for every other purchase option that has a fleet."""
     now = page.request.prices.commitments
-    useful = [offer for offer in offers if offer.usd_per_month is not None and offer.way.commitments != now]
+    others = [offer for offer in offers if offer.usd_per_month is not None and offer.alternative.commitments != now]
     with st.container(horizontal=True):
-        for offer in sorted(useful, key=lambda one: one.usd_per_month or 0.0):
-            way = offer.way
-            changes: dict[str, object] = {"prices.commitments": list(way.commitments)}
-            if SPOT in way.commitments and page.request.prices.spot is None and terms is not None:
+        for offer in sorted(others, key=lambda offer: offer.usd_per_month or 0.0):
+            option = offer.alternative
+            changes: dict[str, object] = {"prices.commitments": list(option.commitments)}
+            if SPOT in option.commitments and page.request.prices.spot is None and terms is not None:
                 changes["prices.spot"] = terms.model_dump(mode="json")
             st.button(
-                f"Use {way.name}",
-                key=f"cost-use-{way.name}",
+                f"Use {option.name}",
+                key=f"cost-use-{option.name}",
                 on_click=session.change,
                 args=(changes,),
-                help=components.plain(f"Plan with {way.name} prices: {offer.fleet}."),
+                help=components.plain(f"Plans with {option.name} prices: {offer.fleet}."),
             )

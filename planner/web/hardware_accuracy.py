@@ -1,8 +1,9 @@
-"""Of the tab *Hardware*: how right predictions were, against measured serving runs and those most like the plan."""
+"""Of the tab *Hardware*: errors of predictions for measured serving runs, and for those most like the plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import streamlit as st
 
@@ -28,8 +29,8 @@ SCORE_HINTS = {
 }
 NEAREST_HINTS = {
     "Planned": "Model and GPU of a pool of the plan.",
-    "Measured runs": "Of the published ones those that differ least: a mode counts most, then model, GPU and engine.",
-    "Differs in": "What was measured otherwise than it is planned. A model with the same layers counts as the same.",
+    "Measured runs": "Those published that differ least: the mode counts most, then model, GPU and engine.",
+    "Differs in": "What differs from the plan. A model with the same layers counts as the same.",
     **{name: f"Median error of mean {name}; in brackets its 90th percentile (measured runs)" for name in METRICS},
 }
 
@@ -37,84 +38,119 @@ NEAREST_HINTS = {
 def show(page: Page) -> None:
     """Predictions against measured serving runs, and those most like the plan."""
     rows = accuracy_rows()
-    found = nearest(page, rows)
-    if found:
-        st.markdown(components.plain(nearest_in_words(*found[0])))
-        components.table(nearest_table(found), "accuracy-nearest", {**SCORE_HINTS, **NEAREST_HINTS})
+    nearest = nearest_runs(page, rows)
+    if nearest:
+        st.markdown(components.plain(nearest_in_words(nearest[0])))
+        components.table(nearest_table(nearest), "accuracy-nearest", {**SCORE_HINTS, **NEAREST_HINTS})
     metric = st.segmented_control(
         "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
     )
-    shown = charts.accuracy_chart_rows(rows, metric)
+    groups = charts.accuracy_chart_rows(rows, metric)
     totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
-    components.chart(charts.accuracy_chart(shown, metric, totals), shown, f"Errors of {metric}", f"accuracy-{metric}")
+    components.chart(charts.accuracy_chart(groups, metric, totals), groups, f"Errors of {metric}", f"accuracy-{metric}")
     components.table(totals_table(rows), "accuracy-totals", SCORE_HINTS)
     with st.expander("Every group and metric"):
         components.table(groups_table(rows), "accuracy-groups", SCORE_HINTS)
     st.caption(
-        "Each run was played under its own protocol and compared in its means. How, on which data and what is known "
-        f"to fail: {accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT "
-        "(median), up to 4 % and 56 %."
+        "Each run was predicted under its own protocol and compared by its means. Method, data and known failures: "
+        f"{accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT (median), "
+        "up to 4 % and 56 %."
     )
 
 
-def nearest(page: Page, rows: tuple[AccuracyRow, ...]) -> list[tuple[str, Likeness]]:
+@dataclass(frozen=True)
+class NearestRuns:
+    """Measured runs most like a planned pool.
+
+    Attributes:
+        planned: model and GPU of the pool, in words.
+        likeness: the measured group and what it differs in.
+    """
+
+    planned: str
+    likeness: Likeness
+
+
+@dataclass(frozen=True)
+class PlannedReplica:
+    """What measured runs are compared with: model, GPU, engine, and whether prefill and decode are apart."""
+
+    llm: LlmSpec
+    sku: GpuSku
+    engine: str
+    disaggregated: bool
+
+
+def nearest_runs(page: Page, rows: tuple[AccuracyRow, ...]) -> list[NearestRuns]:
     """The measured runs most like each pool of the plan: of all, and of those that nothing was fitted to."""
-    found: list[tuple[str, Likeness]] = []
-    for llm, sku, engine, disaggregated in _served(page):
+    nearest: dict[NearestRuns, None] = {}
+    for planned in _planned_replicas(page):
         for part in ("", HELD_OUT):
-            one = accuracy.closest(rows, llm, sku, engine, page.hardware.skus, disaggregated=disaggregated, part=part)
-            if one is not None and (f"{llm.id} on {sku.id}", one) not in found:
-                found.append((f"{llm.id} on {sku.id}", one))
-    return found
+            likeness = accuracy.closest_group(
+                rows,
+                planned.llm,
+                planned.sku,
+                planned.engine,
+                page.hardware.skus,
+                disaggregated=planned.disaggregated,
+                part=part,
+            )
+            if likeness is not None:
+                nearest[NearestRuns(f"{planned.llm.id} on {planned.sku.id}", likeness)] = None
+    return list(nearest)
 
 
-def nearest_in_words(planned: str, one: Likeness) -> str:
-    """How far predictions were off where it was measured most like the plan."""
-    errors = ", ".join(f"{row.metric} {percent(row.median)}" for row in one.rows)
-    said = f"Closest measured runs to {planned}: {one.rows[0].name} ({one.rows[0].part})"
-    differs = f", which differ in {_listed(one.differs)}" if one.differs else ""
-    return f"{said}{differs}. Median error there: {errors}."
+def _planned_replicas(page: Page) -> list[PlannedReplica]:
+    """Every kind of replica in the plan; without a fleet the first SKU that is searched."""
+    replicas: dict[tuple[str, str, str, bool], PlannedReplica] = {}
+    for planned in page.plan.deployments:
+        pools = planned.deployment.pools
+        for config in (pool.config for pool in pools):
+            replica = PlannedReplica(config.llm, config.sku, config.engine.id, len(pools) > 1)
+            key = (replica.llm.id, replica.sku.id, replica.engine, replica.disaggregated)
+            replicas.setdefault(key, replica)
+    if replicas:
+        return list(replicas.values())
+    search = page.request.search
+    return [PlannedReplica(page.request.llm, page.hardware.skus[search.skus[0]], search.engine, False)]
 
 
-def _listed(names: Sequence[str]) -> str:
+def nearest_in_words(nearest: NearestRuns) -> str:
+    """How far predictions were off for the measured runs most like the plan."""
+    likeness = nearest.likeness
+    errors = ", ".join(f"{row.metric} {percent(row.median)}" for row in likeness.rows)
+    first = likeness.rows[0]
+    differs = f", which differ in {_joined(likeness.differs)}" if likeness.differs else ""
+    return (
+        f"Closest measured runs to {nearest.planned}: {first.name} ({first.part}){differs}. "
+        f"Median error there: {errors}."
+    )
+
+
+def _joined(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def nearest_table(found: list[tuple[str, Likeness]]) -> Table:
-    """Measured runs most like the plan, with their errors; what is planned has a column where it differs."""
-    planned = list(dict.fromkeys(name for name, _ in found))
-    is_one = len(planned) == 1
+def nearest_table(nearest: Sequence[NearestRuns]) -> Table:
+    """Measured runs most like the plan, with their errors; a column names the planned pool where there are several."""
+    planned = list(dict.fromkeys(runs.planned for runs in nearest))
+    is_single = len(planned) == 1
     columns = ("Measured runs", "Part", "Differs in", "Runs", *METRICS, "Measured")
-    cells = tuple((() if is_one else (name,)) + _likeness_cells(one) for name, one in found)
-    title = f"Measured runs most like {planned[0] if is_one else 'the plan'}"
+    cells = tuple((() if is_single else (runs.planned,)) + _likeness_cells(runs.likeness) for runs in nearest)
+    title = f"Measured runs most like {planned[0] if is_single else 'the plan'}"
     note = "Median error; in brackets what 9 of 10 runs are within."
-    return Table(title, columns if is_one else ("Planned", *columns), cells, note)
+    return Table(title, columns if is_single else ("Planned", *columns), cells, note)
 
 
-def _likeness_cells(one: Likeness) -> tuple[str, ...]:
-    first = one.rows[0]
-    errors = {row.metric: row for row in one.rows}
-    shown = (_error(errors.get(name)) for name in METRICS)
-    return first.name, first.part, ", ".join(one.differs) or "nothing", f"{first.runs:,}", *shown, first.days
+def _likeness_cells(likeness: Likeness) -> tuple[str, ...]:
+    first = likeness.rows[0]
+    by_metric = {row.metric: row for row in likeness.rows}
+    errors = (_error_cell(by_metric.get(name)) for name in METRICS)
+    return first.name, first.part, ", ".join(likeness.differs) or "nothing", f"{first.runs:,}", *errors, first.days
 
 
-def _error(row: AccuracyRow | None) -> str:
+def _error_cell(row: AccuracyRow | None) -> str:
     return "-" if row is None else f"{percent(row.median)} ({percent(row.p90)})"
-
-
-def _served(page: Page) -> list[tuple[LlmSpec, GpuSku, str, bool]]:
-    """Model, GPU, engine and whether prefill and decode are apart, of every pool; without a plan what is searched."""
-    found: dict[tuple[str, str, str, bool], tuple[LlmSpec, GpuSku, str, bool]] = {}
-    for planned in page.plan.deployments:
-        pools = planned.deployment.pools
-        for pool in pools:
-            config = pool.config
-            one = (config.llm, config.sku, config.engine.id, len(pools) > 1)
-            found.setdefault((one[0].id, one[1].id, *one[2:]), one)
-    if found:
-        return list(found.values())
-    search = page.request.search
-    return [(page.request.llm, page.hardware.skus[search.skus[0]], search.engine, False)]
 
 
 def totals_table(rows: tuple[AccuracyRow, ...]) -> Table:

@@ -1,9 +1,10 @@
-"""GPUs and calibrations of a visitor's own: entered, uploaded, listed, removed. They are part of the scenario."""
+"""Of the tab *Hardware*: the visitor's own GPUs and calibrations, entered or uploaded, as part of the scenario."""
 
 from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
@@ -11,23 +12,22 @@ import streamlit as st
 
 import planner
 from hardware_db import Calibration, Fact, GpuSku, Kind
-from planner.core import InputError, PlannerError, counted, money, percent
+from planner.core import InputError, PlannerError, money, number_of, percent
 from planner.fleet import hardware_for
-from planner.scenario import QUANTITIES, Quantity, peak_quantities, shown_value, user_hardware
+from planner.scenario import QUANTITIES, SkuQuantity, peak_quantities, shown_value, user_hardware
 from planner.web import components, inputs_hardware, session
 from planner.web.results import Page
-from planner.web.uploads import content, megabytes
 
-MAIN = ("hbm_capacity_bytes", "hbm_bandwidth_bytes_per_s", "scale_up.bandwidth_bytes_per_s", "node.gpus")
-"""Facts that are seen at once; the others are one click away."""
+MAIN_FACTS = ("hbm_capacity_bytes", "hbm_bandwidth_bytes_per_s", "scale_up.bandwidth_bytes_per_s", "node.gpus")
+"""Facts shown at once; the others are behind a click."""
 COLUMNS = 4
 
 
 def show(page: Page) -> None:
-    """What there is, then the ways to bring more."""
-    listed(page)
+    """The list of own hardware, then inputs that add to it."""
+    own_hardware_list(page)
     st.markdown("**Edit a GPU, or add one**")
-    editor(page)
+    sku_editor(page)
     left, right = st.columns(2)
     with left:
         upload_sku(page)
@@ -35,80 +35,83 @@ def show(page: Page) -> None:
         upload_calibration(page)
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- own hardware -----------------------------------------------------------------------------------------------------
 
 
-def listed(page: Page) -> None:
-    """Own GPUs and calibrations, each with a way to give it up."""
+def own_hardware_list(page: Page) -> None:
+    """Own GPUs and calibrations, each with a button that removes it."""
     own = page.hardware.own
     if not (own.skus or own.calibrations):
-        st.caption("Only packaged GPUs and calibrations are in use. What you add here stays in this scenario.")
+        st.caption("Only packaged GPUs and calibrations are in use. What you add here becomes part of this scenario.")
     for sku in own.skus:
-        _listed(f"{sku.name} ({sku.id}): {differences(sku, page)}", f"sku-{sku.id}", _drop_sku, sku.id)
-    for one in own.calibrations:
-        said = f"Calibration of {one.sku}: {calibration_in_words(one)}"
-        _listed(said, f"calibration-{one.sku}", _drop_calibration, one.sku)
+        _own_hardware_row(f"{sku.name} ({sku.id}): {entered_in_words(sku, page)}", f"sku-{sku.id}", _remove_sku, sku.id)
+    for calibration in own.calibrations:
+        text = f"Calibration of {calibration.sku}: {calibration_in_words(calibration)}"
+        _own_hardware_row(text, f"calibration-{calibration.sku}", _remove_calibration, calibration.sku)
 
 
-def _listed(said: str, key: str, drop: Any, name: str) -> None:  # noqa: ANN401
+def _own_hardware_row(text: str, key: str, remove: Callable[[str], None], name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(components.plain(said), width="stretch")
-        st.button("Remove", key=f"remove-{key}", on_click=drop, args=(name,), icon=":material/delete:")
+        st.markdown(components.plain(text), width="stretch")
+        st.button("Remove", key=f"remove-{key}", on_click=remove, args=(name,), icon=":material/delete:")
 
 
-def _drop_sku(sku: str) -> None:
+def _remove_sku(sku: str) -> None:
     session.change(user_hardware.changes_without_sku(session.content(), sku))
 
 
-def _drop_calibration(sku: str) -> None:
+def _remove_calibration(sku: str) -> None:
     session.change(user_hardware.changes_without_calibration(session.content(), sku))
 
 
-def differences(sku: GpuSku, page: Page) -> str:
-    """What was entered for a GPU, and its price."""
-    said = [
+def entered_in_words(sku: GpuSku, page: Page) -> str:
+    """What was entered for a GPU, its price, and whether it is searched."""
+    clauses = [
         f"{quantity.name} {quantity.text(fact.value)} {quantity.unit} ({fact.note or 'new'})"
         for quantity, fact in user_hardware.facts_of(sku)
         if isinstance(fact, Fact) and fact.source == user_hardware.ENTERED
     ]
     price = page.request.prices.usd_per_gpu_hour.get(sku.id)
-    said.append(f"${money(price)} per GPU-hour" if price is not None else "no price of its own")
+    clauses.append(f"${money(price)} per GPU-hour" if price is not None else "no price of its own")
     if sku.id not in page.request.search.skus:
-        said.append("not searched")
-    return "; ".join(said)
+        clauses.append("not searched")
+    return "; ".join(clauses)
 
 
-def calibration_in_words(one: Calibration) -> str:
+def calibration_in_words(calibration: Calibration) -> str:
     """Stack, day, kernels and errors of a calibration."""
-    errors = sorted(fit.median_error for fit in one.kernels.values())
-    samples = sum(fit.samples for fit in one.kernels.values())
+    kernels = calibration.kernels
+    errors = sorted(fit.median_error for fit in kernels.values())
+    samples = sum(fit.samples for fit in kernels.values())
     return (
-        f"{one.stack}, {one.fitted_on.isoformat()}, {counted(len(one.kernels), 'kernel')} from "
-        f"{counted(samples, 'measurement')}, median error of a kernel {percent(errors[0])} to {percent(errors[-1])}"
+        f"{calibration.stack}, {calibration.fitted_on.isoformat()}, {number_of(len(kernels), 'kernel')} from "
+        f"{number_of(samples, 'measurement')}, median error of a kernel {percent(errors[0])} to {percent(errors[-1])}"
     )
 
 
 # --- entering a GPU ---------------------------------------------------------------------------------------------------
 
 
-def editor(page: Page) -> None:
-    """Numbers of a GPU to start from, in fields; *Use it* puts the result into the scenario."""
+def sku_editor(page: Page) -> None:
+    """The numbers of a GPU in input fields; *Use it* puts the result into the scenario."""
     names = list(page.hardware.skus)
     used = next(iter([*page.plan.gpus, *page.request.search.skus]))
     base = page.hardware.skus[
-        st.selectbox("Start from", names, index=names.index(used), key="own-base", help="Any GPU there is.")
+        st.selectbox(
+            "Start from", names, index=names.index(used), key="own-base", help="Any packaged GPU, or one of your own."
+        )
     ]
     mark = f"{base.id}-{zlib.crc32(base.model_dump_json().encode()):x}"
     is_own = base in page.hardware.own.skus
     with st.form(f"own-{mark}", border=True):
-        sku_id, name, usd, searched = _names(page, base, mark, is_own)
-        shown = _facts(base, mark)
+        sku_id, name, usd, searched = _identity_inputs(page, base, mark, is_own)
+        shown = _fact_inputs(base, mark)
         done = st.form_submit_button("Use it", type="primary", icon=":material/check:")
     if done:
         use_entered(page, base, sku_id, name, shown, usd, searched=searched)
 
 
-def _names(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple[str, str, float | None, bool]:
+def _identity_inputs(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple[str, str, float | None, bool]:
     """Id, name, price and whether it is searched."""
     columns = st.columns(COLUMNS, vertical_alignment="bottom")
     free = base.id if is_own else user_hardware.free_id(base.id, list(page.hardware.skus))
@@ -116,54 +119,54 @@ def _names(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple[str, str,
         "Id",
         free,
         key=f"own-id-{mark}",
-        help="Lower case, digits, - and dots. With the id of a packaged GPU yours stands in its place.",
+        help="Lower case, digits, - and dots. With the id of a packaged GPU, yours replaces it.",
     )
     name = columns[1].text_input("Name", base.name if is_own else f"{base.name}, mine", key=f"own-name-{mark}")
     usd = columns[2].number_input(
         "Price [$ per GPU-hour]",
         min_value=0.001,
-        value=_price(page, base),
+        value=_starting_price(page, base),
         step=0.05,
         key=f"own-usd-{mark}",
         placeholder="as listed",
-        help="Of one GPU. It starts at what the GPU it comes from costs. Emptied: listed prices apply, if any.",
+        help="Of one GPU; at first the price of the GPU that you started from. Empty: listed prices apply.",
     )
     searched = columns[3].checkbox("Plans may use it", value=True, key=f"own-searched-{mark}")
     return sku_id.strip(), name.strip(), usd, searched
 
 
-def _price(page: Page, sku: GpuSku) -> float | None:
+def _starting_price(page: Page, sku: GpuSku) -> float | None:
     """What the scenario pays for a GPU: its own price, else the cheapest listed one."""
     own = page.request.prices.usd_per_gpu_hour.get(sku.id)
-    found = None if own is not None else inputs_hardware.listed_price(sku.id, page.hardware)
-    return own if found is None else found.usd_per_gpu_hour
+    listed = None if own is not None else inputs_hardware.listed_price(sku.id, page.hardware)
+    return own if listed is None else listed.usd_per_gpu_hour
 
 
-def _facts(base: GpuSku, mark: str) -> dict[str, float]:
+def _fact_inputs(base: GpuSku, mark: str) -> dict[str, float]:
     """Values by path, in human units."""
-    others = [quantity for quantity in QUANTITIES if quantity.path not in MAIN]
-    first = [*peak_quantities(base), *(quantity for quantity in QUANTITIES if quantity.path in MAIN)]
-    found = _fields(base, first, mark)
+    others = [quantity for quantity in QUANTITIES if quantity.path not in MAIN_FACTS]
+    first = [*peak_quantities(base), *(quantity for quantity in QUANTITIES if quantity.path in MAIN_FACTS)]
+    values = _number_inputs(base, first, mark)
     with st.expander("Links, server, power, cache"):
-        found |= _fields(base, others, mark)
-    return found
+        values |= _number_inputs(base, others, mark)
+    return values
 
 
-def _fields(base: GpuSku, quantities: list[Quantity], mark: str) -> dict[str, float]:
+def _number_inputs(base: GpuSku, quantities: list[SkuQuantity], mark: str) -> dict[str, float]:
     """Number inputs in rows; a fact that is not known starts empty and stays so until it is given."""
-    found: dict[str, float] = {}
-    for place, quantity in enumerate(quantities):
-        if place % COLUMNS == 0:
+    values: dict[str, float] = {}
+    for index, quantity in enumerate(quantities):
+        if index % COLUMNS == 0:
             columns = st.columns(COLUMNS)
-        value = columns[place % COLUMNS].number_input(
-            quantity.label, key=f"own-{quantity.path}-{mark}", help=quantity.meaning, **_range(base, quantity)
+        value = columns[index % COLUMNS].number_input(
+            quantity.label, key=f"own-{quantity.path}-{mark}", help=quantity.meaning, **_input_range(base, quantity)
         )
         if value is not None:
-            found[quantity.path] = float(value)
-    return found
+            values[quantity.path] = float(value)
+    return values
 
 
-def _range(base: GpuSku, quantity: Quantity) -> dict[str, Any]:
+def _input_range(base: GpuSku, quantity: SkuQuantity) -> dict[str, Any]:
     """Start, smallest value, step and format of a number input."""
     start = shown_value(base, quantity)
     if not quantity.is_fact:
@@ -177,7 +180,7 @@ def use_entered(
 ) -> None:
     """Put what was entered into the scenario, or say why not."""
     try:
-        sku = user_hardware.edited(base, sku_id, name, shown, date.fromisoformat(session.today()))
+        sku = user_hardware.edited_sku(base, sku_id, name, shown, date.fromisoformat(session.today()))
         use_sku(page, sku, usd, searched=searched)
     except PlannerError as error:
         st.error(components.plain(str(error)))
@@ -189,14 +192,14 @@ def use_sku(page: Page, sku: GpuSku, usd: float | None, *, searched: bool) -> No
     if usd is None and searched and not has_price:
         bound = f"no price is listed for {sku.id}"
         raise InputError(
-            "Price [$ per GPU-hour]", None, bound, "give what a GPU-hour costs you, also if it is an estimate"
+            "Price [$ per GPU-hour]", None, bound, "give what a GPU-hour costs you, if only as an estimate"
         )
-    _use(user_hardware.changes_with_sku(session.content(), sku, usd, searched=searched))
+    _apply_if_plannable(user_hardware.changes_with_sku(session.content(), sku, usd, searched=searched))
 
 
-def _use(changes: user_hardware.Changes) -> None:
+def _apply_if_plannable(changes: user_hardware.Changes) -> None:
     """Change the scenario if it can be planned with afterwards. Raises InputError, and then leaves it as it is."""
-    hardware_for(planner.load_scenario(session.changed(session.content(), changes)))
+    hardware_for(planner.load_scenario(session.with_changes(session.content(), changes)))
     session.change(changes)
     st.rerun()
 
@@ -210,16 +213,20 @@ def upload_sku(page: Page) -> None:
         "Or upload a GPU as TOML",
         type="toml",
         key="own-sku-file",
-        max_upload_size=megabytes(user_hardware.MAX_SKU_BYTES),
-        help="The format of the packaged ones: hardware_db/README.md has an example. At most 100 kB; kept in memory.",
+        max_upload_size=components.whole_megabytes(user_hardware.MAX_SKU_BYTES),
+        help="In the format of the packaged ones (example: hardware_db/README.md). At most 100 kB; kept in memory.",
     )
     if file is None:
         return
     try:
-        sku = user_hardware.sku_of_toml(content(file, user_hardware.MAX_SKU_BYTES), file.name)
+        sku = user_hardware.sku_of_toml(components.uploaded_bytes(file, user_hardware.MAX_SKU_BYTES), file.name)
         st.caption(components.plain(sku_in_words(sku)))
         usd = st.number_input(
-            "Its price [$ per GPU-hour]", 0.001, value=_price(page, sku), step=0.05, key=f"own-file-usd-{sku.id}"
+            "Its price [$ per GPU-hour]",
+            0.001,
+            value=_starting_price(page, sku),
+            step=0.05,
+            key=f"own-file-usd-{sku.id}",
         )
         if st.button("Use this GPU", key="own-sku-use", type="primary"):
             use_sku(page, sku, usd, searched=True)
@@ -234,7 +241,7 @@ def sku_in_words(sku: GpuSku) -> str:
     numbers = ", ".join(
         f"{quantity.name} {quantity.text(fact.value)} {quantity.unit}"
         for quantity, fact in user_hardware.facts_of(sku)
-        if isinstance(fact, Fact) and (quantity.path in MAIN or quantity.path.startswith("peak"))
+        if isinstance(fact, Fact) and (quantity.path in MAIN_FACTS or quantity.path.startswith("peak"))
     )
     return f"{sku.name} ({sku.id}): {numbers}. {len(facts)} facts, {assumed} of them assumed."
 
@@ -245,21 +252,27 @@ def upload_calibration(page: Page) -> None:
         "Upload a calibration as JSON",
         type="json",
         key="own-calibration-file",
-        max_upload_size=megabytes(user_hardware.MAX_CALIBRATION_BYTES),
+        max_upload_size=components.whole_megabytes(user_hardware.MAX_CALIBRATION_BYTES),
         help="What `python -m calibration` writes on the GPU itself: kernels, intervals, errors. At most 5 MB.",
     )
     if file is None:
         return
     try:
-        one = user_hardware.calibration_of_json(content(file, user_hardware.MAX_CALIBRATION_BYTES), file.name)
-        st.caption(components.plain(f"{one.sku}: {calibration_in_words(one)}. {_replaced(page, one)}"))
+        calibration = user_hardware.calibration_of_json(
+            components.uploaded_bytes(file, user_hardware.MAX_CALIBRATION_BYTES), file.name
+        )
+        st.caption(
+            components.plain(
+                f"{calibration.sku}: {calibration_in_words(calibration)}. {_replaced_in_words(page, calibration)}"
+            )
+        )
         if st.button("Use this calibration", key="own-calibration-use", type="primary"):
-            _use(user_hardware.changes_with_calibration(session.content(), one))
+            _apply_if_plannable(user_hardware.changes_with_calibration(session.content(), calibration))
     except PlannerError as error:
         st.error(components.plain(str(error)))
 
 
-def _replaced(page: Page, one: Calibration) -> str:
-    """What a calibration would stand in for."""
-    there = [other.stack for other in page.hardware.calibrations if other.sku == one.sku]
-    return f"It stands in place of {', '.join(there)}." if there else "Nothing was measured on that GPU so far."
+def _replaced_in_words(page: Page, calibration: Calibration) -> str:
+    """Which calibrations a new one would replace."""
+    stacks = [other.stack for other in page.hardware.calibrations if other.sku == calibration.sku]
+    return f"It replaces {', '.join(stacks)}." if stacks else "There are no measurements on that GPU so far."

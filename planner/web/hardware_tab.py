@@ -1,4 +1,4 @@
-"""The tab *Hardware*: what is known about GPUs and their prices, where from, and how right predictions are."""
+"""The tab *Hardware*: facts and prices of GPUs with their sources, calibrations, and errors of predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import streamlit as st
 from hardware_db import Calibration, Dtype, Fact, GpuSku, Price
 from planner.charts import Row
 from planner.charts import hardware as charts
-from planner.core import Table, counted, percent, significant
+from planner.core import Table, number_of, percent, significant
 from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import user_hardware
 from planner.web import components, hardware_accuracy, hardware_own
@@ -18,22 +18,24 @@ from planner.web.results import Page
 
 FORMATS = (Dtype.FP4, Dtype.FP8, Dtype.INT8, Dtype.BF16, Dtype.FP16)
 """Formats that get a column."""
-ROW_PX, HEAD_PX, MOST_PX = 35, 38, 460
-"""Height of a line and of the heading of a data frame, and the most one may take."""
-MOST_NAMED = 8
-"""GPUs of a search that are named on the map: more would cover each other."""
+FRAME_ROW_PX, FRAME_HEAD_PX, FRAME_LIMIT_PX = 35, 38, 460
+"""Height of a row and of the heading of a data frame, and its greatest height."""
+NAMED_GPUS = 8
+"""Most GPUs of a search that are named on the map; more labels would overlap."""
 NOTES_KEY = "hardware-notes"
 NOTES_STYLE = f"""<style>
 [class*="st-key-{NOTES_KEY}"] .planner-table table {{min-width: 58rem; width: 100%}}
 [class*="st-key-{NOTES_KEY}"] .planner-table td:last-child {{overflow-wrap: anywhere; min-width: 16rem}}
 </style>"""
-"""Of tables with notes: they fit a wide page."""
+"""Style of tables with notes: the notes have the rest of the page."""
 COLUMN = st.column_config
 GPU_COLUMNS = {
     "gpu": COLUMN.TextColumn("GPU", help="Id in scenarios, files and links.", pinned=True, width=170),
     "vendor": COLUMN.TextColumn("Vendor", help="Who makes it."),
-    "architecture": COLUMN.TextColumn("Architecture", help="Decides whose measured kernels stand in for missing ones."),
-    "year": COLUMN.NumberColumn("Year", format="%d", help="It was introduced (datasheet)."),
+    "architecture": COLUMN.TextColumn(
+        "Architecture", help="Decides which GPU's measured kernels replace missing ones."
+    ),
+    "year": COLUMN.NumberColumn("Year", format="%d", help="Year of introduction (datasheet)."),
     **{
         str(dtype): COLUMN.NumberColumn(
             f"{dtype} [TFLOP/s]",
@@ -62,11 +64,13 @@ GPU_COLUMNS = {
     "tdp_w": COLUMN.NumberColumn("Power [W]", format="localized", help="Maximum board power; empty: not published."),
     "kernels": COLUMN.TextColumn(
         "Kernels",
-        help="Own kernels measured: times are fitted to measurements on this GPU. Shares of a relative: its shares of "
-        "peak stand in. Datasheet only: times are the shortest that the peaks allow.",
+        help="Own kernels measured: times are fitted to measurements on this GPU. Shares of a relative: the shares of "
+        "peak of a related GPU are used. Datasheet only: times are the shortest that the peaks allow.",
     ),
     "measured": COLUMN.TextColumn("Measured on", help="GPU and software stack of the measurements (fitted)."),
-    "confidence": COLUMN.TextColumn("Confidence", help="high: independent sources agree; medium: they differ, or one."),
+    "confidence": COLUMN.TextColumn(
+        "Confidence", help="high: independent sources agree; medium: they differ, or there is only one."
+    ),
     "searched": COLUMN.CheckboxColumn("Searched", help="The scenario may use it."),
     "own": COLUMN.CheckboxColumn("Your own", help="Entered or uploaded for this scenario."),
 }
@@ -74,11 +78,13 @@ PRICE_COLUMNS = {
     "sku": COLUMN.TextColumn("GPU", pinned=True, width=170, help="Id of the GPU."),
     "usd_per_gpu_hour": COLUMN.NumberColumn("USD per GPU-hour", format="$%.3f", help="Of one GPU; as listed that day."),
     "provider": COLUMN.TextColumn("Provider", help="Who sells it."),
-    "region": COLUMN.TextColumn("Region", help="As the provider names it; any or all: no difference is made."),
+    "region": COLUMN.TextColumn("Region", help="As the provider names it; any or all: the same everywhere."),
     "commitment": COLUMN.TextColumn("Commitment", help="Terms: on demand, spot, reserved, community, marketplace."),
-    "age_days": COLUMN.NumberColumn("Age [days]", format="%d", help="From the day it was read to the scenario's day."),
+    "age_days": COLUMN.NumberColumn(
+        "Age [days]", format="%d", help="From the day it was read to the day of the scenario."
+    ),
     "read_on": COLUMN.TextColumn("Read on", help="Day on which the price was read."),
-    "confidence": COLUMN.TextColumn("Confidence", help="low ones are not planned with unless you say so."),
+    "confidence": COLUMN.TextColumn("Confidence", help="Prices of low confidence are used only if you allow it."),
     "gpus_per_instance": COLUMN.NumberColumn("GPUs", format="%d", help="Per instance that is sold."),
     "instance_type": COLUMN.TextColumn("Instance", help="As the provider names it."),
     "is_used": COLUMN.CheckboxColumn("In the plan", help="The plan pays this price."),
@@ -89,11 +95,11 @@ PRICE_COLUMNS = {
 }
 FACT_HINTS = {
     "Value": "In the unit that follows; peaks are dense.",
-    "Kind": "datasheet: published by the vendor; measured; fitted; assumed: nobody has published it, or you gave it.",
+    "Kind": "datasheet: published by the vendor; measured; fitted; assumed: not published, or given by you.",
     "Source": "Where the value was read.",
     "Read on": "Day on which the source was read.",
     "Fact": "What is known about the GPU.",
-    "Note": "What else there is to say, such as disputes between sources.",
+    "Note": "Remarks, such as disagreement between sources.",
 }
 FIT_HINTS = {
     "GPU": "On which kernels were timed.",
@@ -102,7 +108,7 @@ FIT_HINTS = {
     "Kernels": "Kernel forms with coefficients (fitted).",
     "Fitted on": "Day of the fit.",
     "Samples": "Measurements that the fit used.",
-    "Held out": "Measurements that it did not see, by whole groups of shapes.",
+    "Held out": "Measurements that the fit did not use, by whole groups of shapes.",
     "Median error": "Of |fitted / measured - 1| over the held-out measurements; of a calibration, the middle kernel's.",
     "9 of 10 within": "90th percentile of the same; of a calibration, the worst kernel's.",
     "Interpolation": "Median error of log-log interpolation between the same measurements: what a table would do.",
@@ -115,16 +121,13 @@ FIT_HINTS = {
 
 def show(page: Page) -> None:
     """The tab: one section at a time."""
-    chosen = st.segmented_control(
+    chosen = components.choose_one(
         "Show",
         list(SECTIONS),
-        default=next(iter(SECTIONS)),
-        required=True,
-        key="hardware-section",
-        persist_state="session",
+        "hardware-section",
         label_visibility="collapsed",
-        help="GPUs: facts with sources. Prices: what was read where. Calibrations: measured kernels. Accuracy: "
-        "predictions against measured runs. Your own: GPUs and calibrations that you bring.",
+        help="GPUs: facts with sources. Prices: listed prices with sources. Calibrations: measured kernels. Accuracy: "
+        "predictions against measured runs. Your own: GPUs and calibrations that you add.",
     )
     SECTIONS[chosen](page)
 
@@ -132,30 +135,34 @@ def show(page: Page) -> None:
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 
 
-def gpus(page: Page) -> None:
+def show_gpus(page: Page) -> None:
     """All GPUs as a table and as a chart, and the facts of one."""
     rows = gpu_rows(page)
-    st.caption(components.plain(known_in_words(rows)))
-    found = _found(rows, st.text_input("Find", key="gpu-find", placeholder="name, vendor, architecture, year"))
-    if found:
-        _frame(found, GPU_COLUMNS, "gpus")
+    st.caption(components.plain(knowledge_in_words(rows)))
+    matching = _matching_rows(
+        rows, st.text_input("Find", key="gpu-find", placeholder="name, vendor, architecture, year")
+    )
+    if matching:
+        _data_frame(matching, GPU_COLUMNS, "gpus")
     else:
         st.info("No GPU has that in its name, vendor, architecture or year.")
     names = [row["gpu"] for row in rows]
     left, right = st.columns(2, vertical_alignment="bottom")
-    sku = left.selectbox("Facts of", names, index=_first(names, _used(page)), key=f"gpu-facts-{_used(page)[0]}")
+    sku = left.selectbox(
+        "Facts of", names, index=_first_index(names, _used_skus(page)), key=f"gpu-facts-{_used_skus(page)[0]}"
+    )
     formats = [dtype for dtype in FORMATS if any(row[str(dtype)] is not None for row in rows)]
     start = page.plan.request.precision.activations.arithmetic
-    dtype = right.selectbox("Peak shown", formats, index=_first(formats, [start, Dtype.BF16]), key="gpu-format")
-    searched = page.request.search.skus if len(page.request.search.skus) <= MOST_NAMED else ()
-    shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used(page), *searched, sku})
+    dtype = right.selectbox("Peak shown", formats, index=_first_index(formats, [start, Dtype.BF16]), key="gpu-format")
+    searched = page.request.search.skus if len(page.request.search.skus) <= NAMED_GPUS else ()
+    shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used_skus(page), *searched, sku})
     components.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
     record = page.hardware.skus[sku]
-    _with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
+    _table_with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
 
 
 def gpu_rows(page: Page) -> list[Row]:
-    """One row for each GPU: own ones, then searched ones, then the rest by name."""
+    """One row for each GPU: own ones, then those searched, then the rest by name."""
     own = {sku.id for sku in page.hardware.own.skus}
     searched = set(page.request.search.skus)
     rows = [_gpu_row(page, name, own, searched) for name in page.hardware.skus]
@@ -192,37 +199,37 @@ def _gpu_row(page: Page, name: str, own: set[str], searched: set[str]) -> Row:
     }
 
 
-def known_in_words(rows: list[Row]) -> str:
+def knowledge_in_words(rows: list[Row]) -> str:
     """How many GPUs there are, and how well their kernels are known."""
     counts = {name: sum(row["kernels"] == name for row in rows) for name in (charts.OWN, charts.BORROWED)}
     rest = len(rows) - sum(counts.values())
-    said = f"{counted(len(rows), 'GPU')}. Kernels were measured on {counts[charts.OWN]}; {counts[charts.BORROWED]} "
-    said += "borrow the shares of peak of a measured relative"
-    return f"{said}; {rest} have datasheet peaks only." if rest else f"{said}."
+    text = f"{number_of(len(rows), 'GPU')}. Kernels were measured on {counts[charts.OWN]}; {counts[charts.BORROWED]} "
+    text += "borrow the shares of peak of a related GPU"
+    return f"{text}; {rest} have datasheet peaks only." if rest else f"{text}."
 
 
-def _found(rows: list[Row], words: str) -> list[Row]:
-    """Rows that have every word somewhere in what names them."""
+def _matching_rows(rows: list[Row], words: str) -> list[Row]:
+    """Rows whose name, vendor, architecture, year or link contain every word."""
     wanted = words.lower().split()
     names = ("gpu", "vendor", "architecture", "year", "link")
     return [row for row in rows if all(word in " ".join(str(row[name]) for name in names).lower() for word in wanted)]
 
 
 def fact_sheet(sku: GpuSku) -> Table:
-    """Every number of a GPU with its kind, source and day; a note that says the same again is not repeated."""
+    """Every number of a GPU with its kind, source and day; equal notes are not repeated."""
     rows: list[tuple[str, ...]] = []
-    noted = ""
+    last_note = ""
     for quantity, fact in user_hardware.facts_of(sku):
         *cells, note = _fact_cells(quantity, fact)
-        rows.append((*cells, "as above" if note and note == noted else note))
-        noted = note or noted
-    said = f"{sku.vendor} {sku.architecture}, {sku.year}; {sku.scale_up.link}, {sku.scale_up.topology}; "
-    note = f"{said}confidence {sku.confidence}. {sku.note}".strip()
+        rows.append((*cells, "as above" if note and note == last_note else note))
+        last_note = note or last_note
+    gpu = f"{sku.vendor} {sku.architecture}, {sku.year}; {sku.scale_up.link}, {sku.scale_up.topology}"
+    note = f"{gpu}; confidence {sku.confidence}. {sku.note}".strip()
     columns = ("Fact", "Value", "Unit", "Kind", "Source", "Read on", "Note")
     return Table(f"What is known about {sku.name} ({sku.id})", columns, tuple(rows), note)
 
 
-def _fact_cells(quantity: user_hardware.Quantity, fact: Fact | int) -> tuple[str, ...]:
+def _fact_cells(quantity: user_hardware.SkuQuantity, fact: Fact | int) -> tuple[str, ...]:
     if not isinstance(fact, Fact):
         return quantity.name, f"{fact:,}", "", "", "", "", ""
     value = quantity.text(fact.value)
@@ -237,8 +244,8 @@ def _meanings(sku: GpuSku) -> dict[str, str]:
 # --- prices -----------------------------------------------------------------------------------------------------------
 
 
-def prices(page: Page) -> None:
-    """Listed prices: a chart and a table, of the GPUs, providers and commitments asked for."""
+def show_prices(page: Page) -> None:
+    """A chart and a table of the listed prices of chosen GPUs, providers and commitments."""
     listed = page.hardware.prices
     skus = sorted({price.sku for price in listed})
     searched = [name for name in dict.fromkeys(page.request.search.skus) if name in skus]
@@ -256,85 +263,90 @@ def prices(page: Page) -> None:
             placeholder="all",
         ),
     }
-    kept = [price for price in listed if all(getattr(price, name) in some for name, some in chosen.items() if some)]
-    if not kept:
-        st.info("No price is listed for that choice. Ask for less, or give your own price in the sidebar.")
+    matching = [
+        price for price in listed if all(getattr(price, name) in names for name, names in chosen.items() if names)
+    ]
+    if not matching:
+        st.info("No price is listed for that choice. Choose less, or give your own price in the sidebar.")
         return
     day = page.request.prices.day
-    rows = charts.price_rows(kept, day, paid(page))
+    rows = charts.price_rows(matching, day, paid_prices(page))
     components.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
-    _own_prices(page)
-    st.caption(f"{counted(len(rows), 'price')}; ages are on {day.isoformat()}, the day the plan is made for.")
-    _frame(rows, PRICE_COLUMNS, "prices")
+    _own_price_caption(page)
+    st.caption(f"{number_of(len(rows), 'price')}; ages are counted to {day.isoformat()}, the day of the plan.")
+    _data_frame(rows, PRICE_COLUMNS, "prices")
 
 
-def paid(page: Page) -> list[Price]:
+def paid_prices(page: Page) -> list[Price]:
     """Listed prices that the plan pays."""
-    return [one.price for one in page.plan.bought if one.price is not None]
+    return [bought.price for bought in page.plan.bought if bought.price is not None]
 
 
-def _own_prices(page: Page) -> None:
+def _own_price_caption(page: Page) -> None:
     own = page.request.prices.usd_per_gpu_hour
     if own:
-        said = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
-        st.caption(components.plain(f"Your own prices stand in place of these, per GPU-hour: {said}."))
+        prices = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
+        st.caption(components.plain(f"Your own prices per GPU-hour replace these: {prices}."))
 
 
 # --- calibrations -----------------------------------------------------------------------------------------------------
 
 
-def calibrations(page: Page) -> None:
-    """Measured kernels: every calibration there is, and the kernels of one."""
-    known = page.hardware.calibrations
+def show_calibrations(page: Page) -> None:
+    """Every calibration, and the kernels of one."""
     st.caption(
-        "Kernel times come from forms fitted to measured kernels; GPUs without any borrow the shares of peak of a "
-        "relative. Bring measurements of your own under *Your own*."
+        "Kernel times come from forms fitted to measured kernels; GPUs without measurements borrow the shares of peak "
+        "of a related GPU. Add your own measurements under *Your own*."
     )
     components.table(calibration_table(page), "calibrations", FIT_HINTS)
-    names = {f"{one.sku}, {one.stack}": one for one in known}
+    names = {_calibration_name(calibration): calibration for calibration in page.hardware.calibrations}
     if not names:
         return
-    used = [f"{one.sku}, {one.stack}" for one in used_calibrations(page)]
-    chosen = st.selectbox("Kernels of", list(names), index=_first(list(names), used), key="calibration")
-    _with_notes(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
+    used = [_calibration_name(calibration) for calibration in used_calibrations(page)]
+    chosen = st.selectbox("Kernels of", list(names), index=_first_index(list(names), used), key="calibration")
+    _table_with_notes(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
+
+
+def _calibration_name(calibration: Calibration) -> str:
+    return f"{calibration.sku}, {calibration.stack}"
 
 
 def used_calibrations(page: Page) -> list[Calibration]:
     """Those that pools of the plan are predicted with."""
-    found: list[Calibration] = []
+    used: list[Calibration] = []
     for planned in page.plan.deployments:
         for pool in planned.deployment.pools:
-            one = pool.config.calibration
-            if one is not None and one not in found:
-                found.append(one)
-    return found
+            calibration = pool.config.calibration
+            if calibration is not None and calibration not in used:
+                used.append(calibration)
+    return used
 
 
 def calibration_table(page: Page) -> Table:
-    """One line for each calibration."""
+    """One row for each calibration."""
     used = used_calibrations(page)
     own = page.hardware.own.calibrations
     rows = tuple(
         (
-            one.sku,
-            one.stack,
-            one.fitted_on.isoformat(),
-            f"{len(one.kernels):,}",
-            f"{sum(fit.samples for fit in one.kernels.values()):,}",
-            percent(median(fit.median_error for fit in one.kernels.values())),
-            percent(max(fit.p90_error for fit in one.kernels.values())),
-            "your own" if one in own else "packaged",
-            "yes" if one in used else "",
+            calibration.sku,
+            calibration.stack,
+            calibration.fitted_on.isoformat(),
+            f"{len(calibration.kernels):,}",
+            f"{sum(fit.samples for fit in calibration.kernels.values()):,}",
+            percent(median(fit.median_error for fit in calibration.kernels.values())),
+            percent(max(fit.p90_error for fit in calibration.kernels.values())),
+            "your own" if calibration in own else "packaged",
+            "yes" if calibration in used else "",
         )
-        for one in page.hardware.calibrations
+        for calibration in page.hardware.calibrations
     )
     columns = ("GPU", "Stack", "Fitted on", "Kernels", "Samples", "Median error", "9 of 10 within", "From")
-    sources = dict.fromkeys(one.source for one in page.hardware.calibrations)
+    sources = dict.fromkeys(calibration.source for calibration in page.hardware.calibrations)
     return Table("Calibrations", (*columns, "In the plan"), rows, f"Measured by: {'; '.join(sources)}")
 
 
-def kernel_table(one: Calibration) -> Table:
-    """One line for each kernel of a calibration."""
+def kernel_table(calibration: Calibration) -> Table:
+    """One row for each kernel of a calibration."""
     rows = tuple(
         (
             name,
@@ -346,26 +358,26 @@ def kernel_table(one: Calibration) -> Table:
             f"+/- {percent(fit.spread)}",
             fit.note,
         )
-        for name, fit in one.kernels.items()
+        for name, fit in calibration.kernels.items()
     )
     columns = ("Kernel", "Samples", "Held out", "Median error", "9 of 10 within", "Interpolation", "Interval", "Note")
-    note = f"Fitted on {one.fitted_on.isoformat()}. Source: {one.source}. {one.note}".strip()
-    return Table(f"Kernels of {one.sku}, {one.stack}", columns, rows, note)
+    note = f"Fitted on {calibration.fitted_on.isoformat()}. Source: {calibration.source}. {calibration.note}".strip()
+    return Table(f"Kernels of {calibration.sku}, {calibration.stack}", columns, rows, note)
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _with_notes(shown: Table, key: str, hints: dict[str, str]) -> None:
-    """A table whose last column is prose: it takes the room there is, in as many lines as it needs."""
+def _table_with_notes(shown: Table, key: str, hints: dict[str, str]) -> None:
+    """A table whose last column is prose, which has the rest of the page, on as many lines as it needs."""
     st.html(NOTES_STYLE)
     with st.container(key=f"{NOTES_KEY}-{key}"):
         components.table(shown, key, hints)
 
 
-def _frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
-    """Rows as a table that sorts and searches, with a definition behind every heading."""
-    height = min(MOST_PX, HEAD_PX + ROW_PX * len(rows))
+def _data_frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
+    """Rows as a table that can be sorted and searched, with a definition behind every heading."""
+    height = min(FRAME_LIMIT_PX, FRAME_HEAD_PX + FRAME_ROW_PX * len(rows))
     order = [column for column, shown in columns.items() if shown is not None]
     st.dataframe(
         rows,
@@ -376,25 +388,23 @@ def _frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:
         key=f"frame-{name}",
         placeholder="-",
     )
-    components.csv_button(
-        name, components.csv_text(order, [[row[column] for column in order] for row in rows]), f"csv-frame-{name}"
-    )
+    components.csv_button(name, order, [[row[column] for column in order] for row in rows], f"csv-frame-{name}")
 
 
-def _used(page: Page) -> list[str]:
+def _used_skus(page: Page) -> list[str]:
     """GPUs of the plan, else those searched."""
     return list(page.plan.gpus) or list(page.request.search.skus)
 
 
-def _first(options: list[Any], wanted: list[Any]) -> int:
-    """Place of the first wanted option that there is."""
-    return next((options.index(one) for one in wanted if one in options), 0)
+def _first_index(options: list[Any], wanted: list[Any]) -> int:
+    """Index of the first wanted option that is offered, else 0."""
+    return next((options.index(option) for option in wanted if option in options), 0)
 
 
 SECTIONS = {
-    "GPUs": gpus,
-    "Prices": prices,
-    "Calibrations": calibrations,
+    "GPUs": show_gpus,
+    "Prices": show_prices,
+    "Calibrations": show_calibrations,
     "Accuracy": hardware_accuracy.show,
     "Your own": hardware_own.show,
 }

@@ -8,17 +8,17 @@ from typing import Any
 import streamlit as st
 
 from planner.core import InputError, Metric, significant
-from planner.llm import list_llms
+from planner.llm import list_llms, load_llm
 from planner.optimizer import Objective
 from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, list_scenarios, slo_presets
 from planner.studies import scenario_in
-from planner.web import components, inputs_hardware, inputs_traffic, session, uploads
+from planner.web import components, inputs_hardware, inputs_traffic, session
 
 MAX_CONFIG_BYTES = 1_000_000
-"""Largest config.json taken; published ones have a few thousand bytes."""
+"""Largest config.json that is read; published ones have a few thousand bytes."""
 UPLOADED = "uploaded config.json"
-OWN = "own"
-OWN_FORMATS = "As in the scenario file"
+OWN_TARGETS = "own"
+SCENARIO_FORMATS = "As in the scenario file"
 PRECISIONS: dict[str, dict[str, str] | None] = {
     "FP8, FP8 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
     "FP8, BF16 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
@@ -75,7 +75,7 @@ def scenario_menu() -> None:
             key="redo",
             on_click=session.redo,
             disabled=not session.has_future(),
-            help="Do it again",
+            help="Redo the last change",
         )
         with st.popover("Scenario", icon=":material/folder_open:", width="stretch"):
             scenario_files()
@@ -83,18 +83,17 @@ def scenario_menu() -> None:
 
 def scenario_files() -> None:
     """Load and save: packaged scenarios, a YAML file, the link."""
-    st.text_input("Name", **session.field("name", "name"))
+    st.text_input("Name", **session.bind_field("name", "name"))
     names = list(list_scenarios())
     name = st.selectbox("Start from an example", names, key="example", index=None, placeholder="Choose")
     st.button("Open example", on_click=open_example, args=(name,), disabled=name is None, key="open-example")
-    st.file_uploader(
+    components.upload(
         "Open a scenario (YAML) or a plan (JSON)",
-        type=["yaml", "yml", "json"],
-        key="scenario-file",
-        max_upload_size=uploads.megabytes(MAX_SCENARIO_BYTES),
-        on_change=uploads.taken,
-        args=("scenario-file", MAX_SCENARIO_BYTES, read_scenario_file),
-        help="The file that `planner plan` takes, or a plan as `planner plan --json` writes it. Only read as data.",
+        ["yaml", "yml", "json"],
+        "scenario-file",
+        MAX_SCENARIO_BYTES,
+        read_scenario_file,
+        "The file that `planner plan` takes, or a plan as `planner plan --json` writes it. Only read as data.",
     )
     text = session.yaml_text()
     st.download_button(
@@ -108,7 +107,7 @@ def scenario_files() -> None:
         key="save-scenario",
         help="For `planner plan scenario.yaml` and `planner.load_scenario`.",
     )
-    st.caption("The address of this page holds the scenario too: bookmark it, or send it on.")
+    st.caption("The address of this page contains the scenario: bookmark or share it.")
 
 
 def open_example(name: str | None) -> None:
@@ -118,8 +117,8 @@ def open_example(name: str | None) -> None:
 
 
 def read_scenario_file(name: str, raw: bytes) -> None:
-    """An uploaded scenario, or that of an uploaded plan, takes the place of this one. Raises InputError."""
-    session.put(scenario_in(name, raw))
+    """An uploaded scenario, or that of an uploaded plan, replaces this one. Raises InputError."""
+    session.replace_scenario(scenario_in(name, raw))
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
@@ -138,42 +137,41 @@ def model_inputs() -> None:
         options,
         label_visibility="collapsed",
         format_func=lambda name: _uploaded_name(llm) if name == UPLOADED else name,
-        **session.bound("llm", shown, lambda name: {} if name == UPLOADED else {"llm": name}),
+        **session.bind("llm", shown, lambda name: {} if name == UPLOADED else {"llm": name}),
     )
-    st.file_uploader(
+    components.upload(
         "or drop a config.json",
-        type="json",
-        key="config-file",
-        max_upload_size=uploads.megabytes(MAX_CONFIG_BYTES),
-        on_change=uploads.taken,
-        args=("config-file", MAX_CONFIG_BYTES, read_config),
-        help="The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
+        ["json"],
+        "config-file",
+        MAX_CONFIG_BYTES,
+        read_config,
+        "The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
     )
     precision = session.value("precision")
-    named = next((name for name, formats in PRECISIONS.items() if _is_of(formats, precision)), OWN_FORMATS)
+    named = next((name for name, formats in PRECISIONS.items() if _is_precision(formats, precision)), SCENARIO_FORMATS)
     st.selectbox(
         "Number format",
         list(PRECISIONS) if named in PRECISIONS else [named, *PRECISIONS],
         help="Of weights and arithmetic, and of the KV cache.",
-        **session.bound("precision", named, lambda name: {"precision": PRECISIONS.get(name, precision)}),
+        **session.bind("precision", named, lambda name: {"precision": PRECISIONS.get(name, precision)}),
     )
-    note = others_note()
+    note = other_services_note()
     if note:
         st.caption(components.plain(note))
 
 
-def others_note() -> str:
-    """What else the scenario serves that the widgets do not show; empty where they show all."""
-    said = [_one_other(one) for one in session.value("services") or []]
+def other_services_note() -> str:
+    """Other models of the scenario, which have no widgets; empty where there are none."""
+    services = [_service_in_words(service) for service in session.value("services") or []]
     cascade = session.value("cascade")
     if cascade:
-        said.append(f"{_model_name(cascade['llm'])} in front of it (a cascade)")
+        services.append(f"{_model_name(cascade['llm'])} in front of it (a cascade)")
     if session.value("offline"):
-        said.append("work that may wait")
-    return f"Beside it: {'; '.join(said)}. Edit this in the scenario file." if said else ""
+        services.append("work that may wait")
+    return f"Also served: {'; '.join(services)}. Edit this in the scenario file." if services else ""
 
 
-def _one_other(service: dict[str, Any]) -> str:
+def _service_in_words(service: dict[str, Any]) -> str:
     """A further model of the scenario, in a few words."""
     rate = service["workload"].get("rate_per_s")
     at = f" at {significant(rate)} requests/s" if rate else ""
@@ -184,8 +182,8 @@ def _model_name(llm: Any) -> str:  # noqa: ANN401
     return llm if isinstance(llm, str) else _uploaded_name(llm)
 
 
-def _is_of(formats: dict[str, str] | None, precision: dict[str, Any] | None) -> bool:
-    """Whether a precision is the one of these formats, and says nothing else."""
+def _is_precision(formats: dict[str, str] | None, precision: dict[str, Any] | None) -> bool:
+    """Whether a precision consists of exactly these formats."""
     if formats is None or precision is None:
         return formats is precision
     return {name: text for name, text in precision.items() if text} == formats
@@ -196,7 +194,7 @@ def _uploaded_name(llm: Any) -> str:  # noqa: ANN401
 
 
 def read_config(name: str, raw: bytes) -> None:
-    """An uploaded config.json becomes the model. Raises InputError when it is no JSON object."""
+    """An uploaded config.json becomes the model. Raises InputError when it cannot be read as one."""
     fix = "upload the config.json of a Hugging Face model"
     try:
         content = json.loads(raw)
@@ -205,7 +203,7 @@ def read_config(name: str, raw: bytes) -> None:
     if not isinstance(content, dict):
         raise InputError("config.json", name, "is not a JSON object", fix)
     llm = {"_name": name.removesuffix(".json"), **content}
-    uploads.check_model(llm)
+    load_llm(dict(llm))  # raises where it cannot be read as a model
     session.change({"llm": llm})
 
 
@@ -213,28 +211,28 @@ def read_config(name: str, raw: bytes) -> None:
 
 
 def target_inputs() -> None:
-    """Targets by use, then percentile and threshold of each."""
+    """Preset targets, then percentile and threshold of each."""
     presets = {preset.name: preset for preset in slo_presets()}
     targets = session.value("slo")
-    named = next((name for name, preset in presets.items() if _as_content(preset) == targets), OWN)
+    named = next((name for name, preset in presets.items() if _target_content(preset) == targets), OWN_TARGETS)
     st.selectbox(
         "Targets for",
-        [*presets, *([OWN] if named == OWN else [])],
+        [*presets, *([OWN_TARGETS] if named == OWN_TARGETS else [])],
         format_func=lambda name: presets[name].title if name in presets else "Own targets",
-        help="A published starting point; change the numbers below.",
-        **session.bound("slo", named, lambda name: {"slo": _as_content(presets[name])} if name in presets else {}),
+        help="Published starting points; change the numbers below.",
+        **session.bind("slo", named, lambda name: {"slo": _target_content(presets[name])} if name in presets else {}),
     )
-    if named != OWN:
+    if named != OWN_TARGETS:
         st.caption(f"[{presets[named].source}]({presets[named].source_url})")
     for index, target in enumerate(targets):
-        one_target(index, target)
+        target_input(index, target)
 
 
-def _as_content(preset: SloPreset) -> list[dict[str, Any]]:
+def _target_content(preset: SloPreset) -> list[dict[str, Any]]:
     return [target.model_dump(mode="json") for target in preset.targets]
 
 
-def one_target(index: int, target: dict[str, Any]) -> None:
+def target_input(index: int, target: dict[str, Any]) -> None:
     """Percentile and threshold of one target."""
     name = target["metric"].upper()
     left, right = st.columns([2, 3])
@@ -244,7 +242,7 @@ def one_target(index: int, target: dict[str, Any]) -> None:
         shares,
         format_func=lambda share: PERCENTILES.get(share, f"p{100 * share:g}"),
         help=METRICS[target["metric"]],
-        **session.field(f"slo-{index}-percentile", f"slo.{index}.percentile"),
+        **session.bind_field(f"slo-{index}-percentile", f"slo.{index}.percentile"),
     )
     seconds = target["metric"] == Metric.E2E.value
     right.number_input(
@@ -254,7 +252,7 @@ def one_target(index: int, target: dict[str, Any]) -> None:
         step=5.0,
         format="%g",
         help=f"Threshold of {PERCENTILES.get(target['percentile'], 'the percentile')} {name}",
-        **session.field(f"slo-{index}-threshold", f"slo.{index}.threshold_s", 1.0 if seconds else 1000.0),
+        **session.bind_field(f"slo-{index}-threshold", f"slo.{index}.threshold_s", 1.0 if seconds else 1000.0),
     )
 
 
@@ -268,8 +266,8 @@ def goal_inputs() -> None:
         list(OBJECTIVES),
         format_func=OBJECTIVES.__getitem__,
         label_visibility="collapsed",
-        help="What is made as good as possible, within the targets and limits.",
-        **session.field("objective", "objective"),
+        help="What is optimised within the targets and limits.",
+        **session.bind_field("objective", "objective"),
     )
     st.number_input(
         "Budget (USD per hour)",
@@ -278,7 +276,7 @@ def goal_inputs() -> None:
         step=10.0,
         placeholder="no limit",
         help="Most that the fleet may cost.",
-        **session.field("budget", "limits.budget_usd_per_hour"),
+        **session.bind_field("budget", "limits.budget_usd_per_hour"),
     )
     with st.expander("Growth and failures"):
         st.number_input(
@@ -286,18 +284,18 @@ def goal_inputs() -> None:
             min_value=0.01,
             max_value=1000.0,
             step=0.1,
-            help="Plan for that many times the traffic above.",
-            **session.field("growth", "growth"),
+            help="The plan is for this multiple of the traffic above.",
+            **session.bind_field("growth", "growth"),
         )
         st.number_input(
             "Spare replicas in every pool",
             min_value=0,
             max_value=100,
-            help="So many replicas of every pool may fail without a target being missed.",
-            **session.field("spares", "limits.spare_replicas"),
+            help="This many replicas of every pool may fail without a target being missed.",
+            **session.bind_field("spares", "limits.spare_replicas"),
         )
         st.checkbox(
             "Survive the loss of a server",
             help="All replicas of any one server may fail at once.",
-            **session.field("node-loss", "limits.survives_node_loss"),
+            **session.bind_field("node-loss", "limits.survives_node_loss"),
         )

@@ -1,4 +1,4 @@
-"""Hardware: which SKUs, from whom, under which commitment, at which price, in which modes."""
+"""Of the sidebar: SKUs, modes, providers, commitments, prices, engine and search."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MODES = {
     Mode.DISAGGREGATED.value: "disaggregated: a pool for each, KV cache sent between",
 }
 TYPICAL_INTERRUPTIONS_PER_HOUR, TYPICAL_RECOVERY_S = 0.05, 600.0
-"""Where spot capacity starts from: assumptions, to be replaced by what the provider publishes."""
+"""First values of the spot terms: assumptions, to be replaced by what the provider publishes."""
 
 
 def show() -> None:
-    """All of it."""
+    """All hardware inputs."""
     hardware = load_hardware()
     own = [sku["id"] for sku in session.value("own_hardware.skus") or []]
     listed = {price.sku for price in hardware.prices}
@@ -35,14 +35,14 @@ def show() -> None:
         "SKUs",
         list(dict.fromkeys([*known, *chosen])),
         format_func=lambda sku: sku if sku in listed or sku in own else f"{sku} (no listed price)",
-        help="The only ones considered. The Hardware tab shows all, and adds your own.",
-        **session.field("skus", "search.skus"),
+        help="Only these are considered. The tab Hardware shows all of them, and adds your own.",
+        **session.bind_field("skus", "search.skus"),
     )
     st.multiselect(
         "Ways of serving",
         list(MODES),
         help="; ".join(MODES.values()),
-        **session.field("modes", "search.modes"),
+        **session.bind_field("modes", "search.modes"),
     )
     price_inputs(hardware, chosen)
     engine_inputs(hardware)
@@ -57,8 +57,8 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
     st.selectbox(
         "Provider",
         [ANY, *providers],
-        help="Whose prices apply; any: the cheapest listed one of each SKU.",
-        **session.bound(
+        help="Whose prices apply. Any: the lowest listed price of each SKU.",
+        **session.bind(
             "provider",
             session.value("prices.provider") or ANY,
             lambda name: {"prices.provider": None if name == ANY else name},
@@ -69,19 +69,19 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
         "Commitment",
         commitments,
         format_func=lambda name: name.replace("_", " "),
-        help="Ways of buying that may be used; of several the cheapest mix is found.",
-        **session.bound("commitments", session.value("prices.commitments"), _committed),
+        help="Purchase options that may be used; of several, the cheapest mix is found.",
+        **session.bind("commitments", session.value("prices.commitments"), _commitment_changes),
     )
     if "spot" in session.value("prices.commitments"):
         spot_inputs()
     with st.popover("Your own prices", icon=":material/payments:", width="stretch"):
-        st.caption("USD per GPU and hour. An empty field stands for the cheapest listed price.")
+        st.caption("USD per GPU and hour. Empty: the lowest listed price.")
         for sku in skus:
-            own_price(sku, hardware)
+            own_price_input(sku, hardware)
 
 
-def _committed(names: list[str]) -> session.Changes:
-    """Commitments; spot capacity needs its terms."""
+def _commitment_changes(names: list[str]) -> session.Changes:
+    """The changes of chosen commitments; spot comes with its terms."""
     changes: dict[str, Any] = {"prices.commitments": names}
     if "spot" in names and session.value("prices.spot") is None:
         terms = {"interruptions_per_hour": TYPICAL_INTERRUPTIONS_PER_HOUR, "recovery_s": TYPICAL_RECOVERY_S}
@@ -90,28 +90,28 @@ def _committed(names: list[str]) -> session.Changes:
 
 
 def spot_inputs() -> None:
-    """What spot capacity is worth."""
+    """Interruptions and recovery of spot capacity."""
     left, right = st.columns(2)
     left.number_input(
         "Interruptions per hour",
         0.0001,
         60.0,
         format="%g",
-        help="Of one instance. Assumed until you give your provider's figure.",
-        **session.field("spot-interruptions", "prices.spot.interruptions_per_hour"),
+        help="Of one instance. An assumption until you enter your provider's figure.",
+        **session.bind_field("spot-interruptions", "prices.spot.interruptions_per_hour"),
     )
     right.number_input(
         "Recovery (s)",
         1.0,
         1e6,
         format="%g",
-        help="From an interruption until a replacement serves. Assumed until you give your own.",
-        **session.field("spot-recovery", "prices.spot.recovery_s"),
+        help="From an interruption until a replacement serves. An assumption until you enter your own.",
+        **session.bind_field("spot-recovery", "prices.spot.recovery_s"),
     )
 
 
-def own_price(sku: str, hardware: HardwareDb) -> None:
-    """The price of one SKU; empty: as listed."""
+def own_price_input(sku: str, hardware: HardwareDb) -> None:
+    """The visitor's own price of one SKU; empty: as listed."""
     own: Mapping[str, float] = session.value("prices.usd_per_gpu_hour") or {}
     st.number_input(
         sku,
@@ -119,29 +119,29 @@ def own_price(sku: str, hardware: HardwareDb) -> None:
         min_value=0.01,
         step=0.05,
         format="%.2f",
-        placeholder=cited(listed_price(sku, hardware)),
-        **session.bound(f"price-{sku}", own.get(sku), partial(_priced, sku)),
+        placeholder=price_in_words(listed_price(sku, hardware)),
+        **session.bind(f"price-{sku}", own.get(sku), partial(_own_price_changes, sku)),
     )
 
 
-def _priced(sku: str, usd: float | None) -> session.Changes:
+def _own_price_changes(sku: str, usd: float | None) -> session.Changes:
     prices = {**(session.value("prices.usd_per_gpu_hour") or {}), sku: usd}
     return {"prices.usd_per_gpu_hour": {name: price for name, price in prices.items() if price is not None}}
 
 
 def listed_price(sku: str, hardware: HardwareDb) -> Price | None:
-    """The cheapest price that is listed for a SKU under the scenario's policy, own prices aside."""
+    """The lowest listed price of a SKU under the scenario's policy, own prices aside."""
     policy = {**session.value("prices"), "usd_per_gpu_hour": {}}
     try:
         return next(iter(offered_prices(sku, ScenarioPrices.model_validate(policy), hardware)), None)
     except PlannerError:
         return None
-    except ValueError:  # a policy that the page complains of elsewhere
+    except ValueError:  # an invalid policy, which the page reports elsewhere
         return None
 
 
-def cited(price: Price | None) -> str:
-    """Where a listed price comes from, in a few words."""
+def price_in_words(price: Price | None) -> str:
+    """A listed price with its source, in a few words."""
     if price is None:
         return "no listed price"
     return f"{money(price.usd_per_gpu_hour)} ({price.provider}, {price.retrieved_on.isoformat()})"
@@ -157,7 +157,7 @@ def engine_inputs(hardware: HardwareDb) -> None:
             "Engine",
             list(hardware.engines),
             format_func=lambda name: f"{hardware.engines[name].name} {hardware.engines[name].version}",
-            **session.field("engine", "search.engine"),
+            **session.bind_field("engine", "search.engine"),
         )
         for key, path, label, options in (
             ("tp", "search.tp", "Tensor-parallel degrees", [1, 2, 4, 8, 16]),
@@ -165,4 +165,4 @@ def engine_inputs(hardware: HardwareDb) -> None:
             ("chunk", "search.max_batched_tokens", "Chunk budgets (tokens)", [512, 1024, 2048, 4096, 8192, 16384]),
         ):
             known = sorted({*options, *session.value(path)})
-            st.multiselect(label, known, **session.field(key, path))
+            st.multiselect(label, known, **session.bind_field(key, path))

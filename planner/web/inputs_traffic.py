@@ -1,10 +1,11 @@
-"""Traffic: rate, lengths with a live histogram, burstiness, shared prefixes; or a trace that is dropped in."""
+"""Of the sidebar: rate, token lengths with their histograms, burstiness, shared prefixes; or an uploaded trace."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -13,36 +14,33 @@ from planner.charts import length_histogram
 from planner.core import PlannerError
 from planner.scenario import lengths_of
 from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
-from planner.web import components, session, uploads
+from planner.web import components, session
 from planner.workload import MAX_SCV, MAX_TOKENS, TokenLengths
 
 MAX_TRACE_UPLOAD_BYTES = 20_000_000
-"""Largest trace taken by the page; the Python API reads five times as much."""
-CELLS = 300
-"""Cells that an uploaded trace is brought down to: few enough for a link."""
+"""Largest trace that is read; the Python API reads five times as much."""
+TRACE_CELLS = 300
+"""Cells that the lengths of an uploaded trace are reduced to: few enough for a link. Affects the result."""
 CONSTANT = "constant"
 HISTOGRAM = "histogram"
 OTHER = "other"
-FEWEST_SHOWN_PER_S = 200.0
-"""The rate slider ends here, or at the next decade above the rate."""
-SCALE = 4
-"""Sliders move the mean length of a preset by up to this factor each way."""
+SLIDER_END_PER_S = 200.0
+"""The rate slider ends here, or at the next power of ten above the rate."""
+MEAN_SLIDER_FACTOR = 4
+"""Sliders scale the mean length of a preset by up to this factor, up and down."""
 
 
 def show() -> None:
-    """All of it; what the widgets do not know (classes, replays, closed loops) is named and left as it is."""
+    """All traffic inputs; what has no widget (classes, replays, closed loops) is named and left as it is."""
     rate_inputs()
-    st.file_uploader(
+    components.upload(
         "Drop a trace or usage log",
-        type=["csv", "tsv", "json", "jsonl", "gz", "txt"],
-        key="trace-file",
-        max_upload_size=uploads.megabytes(MAX_TRACE_UPLOAD_BYTES),
-        on_change=uploads.taken,
-        args=("trace-file", MAX_TRACE_UPLOAD_BYTES, read_trace_file),
-        help=(
-            "CSV or JSONL: Azure, Mooncake, BurstGPT, ServeGen, vLLM and SGLang benchmark logs, OpenAI-style usage "
-            "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept."
-        ),
+        ["csv", "tsv", "json", "jsonl", "gz", "txt"],
+        "trace-file",
+        MAX_TRACE_UPLOAD_BYTES,
+        read_trace_file,
+        "CSV or JSONL: Azure, Mooncake, BurstGPT, ServeGen, vLLM and SGLang benchmark logs, OpenAI-style usage "
+        "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept.",
     )
     note = st.session_state.get("trace-note")
     if note:
@@ -60,7 +58,7 @@ def rate_inputs() -> None:
     """Requests per second, as a number and as a slider."""
     rate = session.value("workload.rate_per_s")
     if rate is None:
-        st.caption("This scenario has no rate: a closed loop, or a trace replayed as it came. Edit it in the file.")
+        st.caption("This scenario has no rate: it is a closed loop or replays a trace. Edit it in the file.")
         return
     st.number_input(
         "Requests per second",
@@ -68,9 +66,9 @@ def rate_inputs() -> None:
         1e6,
         step=5.0,
         help="Mean arrivals per second.",
-        **session.field("rate", "workload.rate_per_s"),
+        **session.bind_field("rate", "workload.rate_per_s"),
     )
-    most = max(FEWEST_SHOWN_PER_S, 10.0 ** math.ceil(math.log10(rate)))
+    most = max(SLIDER_END_PER_S, 10.0 ** math.ceil(math.log10(rate)))
     shown = min(max(rate, 1.0), most)
     st.slider(
         "Requests per second",
@@ -78,42 +76,44 @@ def rate_inputs() -> None:
         most,
         step=1.0,
         label_visibility="collapsed",
-        **session.bound("rate-slider", float(round(shown)), lambda new: {"workload.rate_per_s": new}),
+        **session.bind("rate-slider", float(round(shown)), lambda new: {"workload.rate_per_s": new}),
     )
     if session.value("profile") is not None:
-        st.caption("A mean: the demand moves over the day or week. The tab Cost shows how, and ends it.")
+        st.caption("A mean: demand varies over the day or week. The tab Cost shows how, and can switch that off.")
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------
 
 
 def lengths_inputs() -> None:
-    """Where lengths come from, their means, and both histograms."""
+    """The source of lengths, their means, and both histograms."""
     lengths = session.value("workload.lengths")
-    kind = _kind(lengths)
+    kind = _lengths_form(lengths)
     presets = list(list_lengths())
-    shown = kind if kind in (CONSTANT, HISTOGRAM, OTHER) else _preset(lengths)
+    shown = kind if kind in (CONSTANT, HISTOGRAM, OTHER) else _preset_name(lengths)
     st.selectbox(
         "Token lengths",
         [*presets, CONSTANT, *([shown] if shown in (HISTOGRAM, OTHER) else [])],
-        format_func=lambda name: _title(name, lengths),
-        help="Input and output tokens of a request, jointly: a packaged trace, your own, or every request alike.",
-        **session.bound("lengths", shown, lambda name: _chosen(name, lengths)),
+        format_func=lambda name: _lengths_title(name, lengths),
+        help="Joint distribution of input and output tokens: a packaged trace, your own, or every request alike.",
+        **session.bind("lengths", shown, lambda name: _lengths_changes(name, lengths)),
     )
     distribution = distribution_of(lengths)
     if kind == CONSTANT:
         left, right = st.columns(2)
         for column, side in ((left, "input"), (right, "output")):
             path = f"workload.lengths.{side}_tokens"
-            column.number_input(f"{side.capitalize()} tokens", 1, MAX_TOKENS, **session.field(f"{side}-tokens", path))
+            column.number_input(
+                f"{side.capitalize()} tokens", 1, MAX_TOKENS, **session.bind_field(f"{side}-tokens", path)
+            )
     elif kind == "preset":
-        mean_sliders(_preset(lengths), lengths)
+        mean_sliders(_preset_name(lengths), lengths)
     if distribution is not None and kind != CONSTANT:
         for side in ("input", "output"):
             st.altair_chart(length_histogram(distribution, side), key=f"lengths-{side}", height=110)
 
 
-def _kind(lengths: object) -> str:
+def _lengths_form(lengths: object) -> str:
     """How the scenario gives its lengths: preset, constant, histogram, or otherwise."""
     if isinstance(lengths, str) or (isinstance(lengths, Mapping) and "preset" in lengths):
         return "preset"
@@ -122,17 +122,17 @@ def _kind(lengths: object) -> str:
     return CONSTANT if isinstance(lengths, Mapping) and "trace" not in lengths else OTHER
 
 
-def _preset(lengths: Any) -> str:  # noqa: ANN401
+def _preset_name(lengths: Any) -> str:  # noqa: ANN401
     return str(lengths["preset"]) if isinstance(lengths, Mapping) else str(lengths)
 
 
-def _title(name: str, lengths: Any) -> str:  # noqa: ANN401
+def _lengths_title(name: str, lengths: Any) -> str:  # noqa: ANN401
     if name == HISTOGRAM:
         return f"your trace: {lengths.get('source', 'histogram')}" if isinstance(lengths, Mapping) else "your trace"
     return {CONSTANT: "every request alike", OTHER: "as in the scenario file"}.get(name, name)
 
 
-def _chosen(name: str, lengths: Any) -> session.Changes:  # noqa: ANN401
+def _lengths_changes(name: str, lengths: Any) -> session.Changes:  # noqa: ANN401
     """What changes with another source of lengths; a preset brings its burstiness along."""
     if name in (HISTOGRAM, OTHER):
         return {}
@@ -144,7 +144,7 @@ def _chosen(name: str, lengths: Any) -> session.Changes:  # noqa: ANN401
 
 
 def distribution_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
-    """The distribution of lengths that the scenario's form stands for; None for one that only a file holds."""
+    """The distribution of lengths that the scenario gives; None for one that only a file holds."""
     if isinstance(lengths, str):
         return load_lengths(lengths)
     if not isinstance(lengths, Mapping) or "trace" in lengths:
@@ -153,33 +153,36 @@ def distribution_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
 
 
 def mean_sliders(preset: str, lengths: Any) -> None:  # noqa: ANN401
-    """The means of a preset, moved by scaling all its requests."""
+    """Sliders of the means of a preset, which scale all its requests."""
     distribution = load_lengths(preset)
     for side, own in (("input", distribution.mean_input), ("output", distribution.mean_output)):
         name = f"mean_{side}_tokens"
         given = lengths.get(name) if isinstance(lengths, Mapping) else None
         shown = round(given or own)
-        least, most = max(1, round(own / SCALE)), round(own * SCALE)
+        least, most = max(1, round(own / MEAN_SLIDER_FACTOR)), round(own * MEAN_SLIDER_FACTOR)
         st.slider(
             f"Mean {side} tokens",
             min(least, shown),
             max(most, shown),
-            help=f"{preset} has {own:,.0f}; other values scale every request of it.",
-            **session.bound(f"mean-{side}", shown, _mover(preset, lengths, name, own)),
+            help=f"{preset} has {own:,.0f}; other values scale all its requests.",
+            **session.bind(f"mean-{side}", shown, _MeanChange(preset, lengths, name, own)),
         )
 
 
-def _mover(preset: str, lengths: Any, name: str, own: float) -> Callable[[float], session.Changes]:  # noqa: ANN401
-    """What a slider of a mean changes."""
-    return lambda new: {"workload.lengths": _scaled(preset, lengths, name, new, own)}
+@dataclass(frozen=True)
+class _MeanChange:
+    """What a slider of a mean changes: the preset with that mean, or its bare name once both means are its own."""
 
+    preset: str
+    lengths: Any
+    name: str
+    preset_mean: float
 
-def _scaled(preset: str, lengths: Any, name: str, mean: float, own: float) -> object:  # noqa: ANN401
-    """The preset with one mean moved; the bare name once both are its own."""
-    given = dict(lengths) if isinstance(lengths, Mapping) else {"preset": preset}
-    given[name] = None if mean == round(own) else float(mean)
-    scaled = {key: value for key, value in given.items() if value is not None}
-    return preset if set(scaled) == {"preset"} else scaled
+    def __call__(self, mean: float) -> session.Changes:
+        given = dict(self.lengths) if isinstance(self.lengths, Mapping) else {"preset": self.preset}
+        given[self.name] = None if mean == round(self.preset_mean) else float(mean)
+        scaled = {key: value for key, value in given.items() if value is not None}
+        return {"workload.lengths": self.preset if set(scaled) == {"preset"} else scaled}
 
 
 # --- burstiness and prefixes ------------------------------------------------------------------------------------------
@@ -196,12 +199,12 @@ def burstiness_input() -> None:
         step=0.5,
         format="%.2f",
         help="Variance / mean² of the time between arrivals. 0: evenly spaced, 1: Poisson, above 1: bursty.",
-        **session.bound("scv", shown, lambda new: {"workload.scv": new}),
+        **session.bind("scv", shown, lambda new: {"workload.scv": new}),
     )
 
 
 def prefix_inputs() -> None:
-    """What prompts have in common, and whether engines keep it."""
+    """Shared prefixes of prompts, and whether engines cache them."""
     if session.value("workload.classes"):
         st.caption("This scenario has request classes; edit them in the file.")
         return
@@ -212,8 +215,8 @@ def prefix_inputs() -> None:
             0,
             MAX_TOKENS,
             step=256,
-            help="System prompt, tenant or document that many prompts begin with. 0: nothing in common.",
-            **session.bound("prefix-tokens", prefixes["tokens"] if prefixes else 0, _with_prefix),
+            help="A system prompt, tenant or document that many prompts begin with. 0: no shared prefix.",
+            **session.bind("prefix-tokens", prefixes["tokens"] if prefixes else 0, _prefix_changes),
         )
         if prefixes:
             st.number_input(
@@ -221,11 +224,11 @@ def prefix_inputs() -> None:
                 1,
                 1_000_000,
                 help="1: one system prompt; more: tenants, documents, tools.",
-                **session.field("prefix-groups", "workload.prefixes.groups"),
+                **session.bind_field("prefix-groups", "workload.prefixes.groups"),
             )
             st.checkbox(
                 "Engines keep prefixes (prefix cache)",
-                **session.bound(
+                **session.bind(
                     "prefix-cache",
                     session.value("search.prefix_cache") == [True],
                     lambda on: {"search.prefix_cache": [bool(on)]},
@@ -233,8 +236,8 @@ def prefix_inputs() -> None:
             )
 
 
-def _with_prefix(tokens: int) -> session.Changes:
-    """Prompts that share so many tokens; the prefix cache goes on and off with it."""
+def _prefix_changes(tokens: int) -> session.Changes:
+    """The changes of a shared prefix; the prefix cache is on exactly where there is one."""
     if not tokens:
         return {"workload.prefixes": None, "search.prefix_cache": [False]}
     prefixes = dict(session.value("workload.prefixes") or {"groups": 1, "skew": 0.0})
@@ -246,8 +249,8 @@ def _with_prefix(tokens: int) -> session.Changes:
 
 def read_trace_file(name: str, raw: bytes) -> None:
     """An uploaded trace becomes the traffic: its lengths, rate and burstiness. Raises InputError."""
-    found = read_any_trace(io.BytesIO(raw), name)
-    distribution = found.trace.lengths(CELLS)
+    recognised = read_any_trace(io.BytesIO(raw), name)
+    distribution = recognised.trace.lengths(TRACE_CELLS)
     cells = [
         list(cell)
         for cell in zip(distribution.input_tokens, distribution.output_tokens, distribution.weights, strict=True)
@@ -259,17 +262,18 @@ def read_trace_file(name: str, raw: bytes) -> None:
         "workload.concurrency": None,
     }
     try:
-        changes["workload.rate_per_s"] = round(found.trace.rate_per_s, 6)
-        changes["workload.scv"] = round(min(found.trace.arrival_scv(), MAX_SCV), 4)
-    except PlannerError:  # all at one time: the lengths are still worth having
+        changes["workload.rate_per_s"] = round(recognised.trace.rate_per_s, 6)
+        changes["workload.scv"] = round(min(recognised.trace.arrival_scv(), MAX_SCV), 4)
+    except PlannerError:  # all requests at one time: only the lengths are used
         pass
     session.change(changes)
-    st.session_state["trace-note"] = note_of(name, found)
+    st.session_state["trace-note"] = trace_note(name, recognised)
 
 
-def note_of(name: str, found: RecognisedTrace) -> str:
-    """What was recognised, in a line."""
-    said = [f"{name}: {found.format}, {found.trace.arrival_s.size:,} requests", *found.notes]
-    if found.prefix_share is not None:
-        said.append(f"{100 * found.prefix_share:.0f} % of the prompt tokens were seen before (not set below)")
-    return "; ".join(said) + "."
+def trace_note(name: str, recognised: RecognisedTrace) -> str:
+    """What was recognised in a trace, in a line."""
+    notes = [f"{name}: {recognised.format}, {recognised.trace.arrival_s.size:,} requests", *recognised.notes]
+    if recognised.prefix_share is not None:
+        share = f"{100 * recognised.prefix_share:.0f} %"
+        notes.append(f"{share} of the prompt tokens are in prefixes seen before (not set below)")
+    return "; ".join(notes) + "."

@@ -1,4 +1,4 @@
-"""Of the tab *Latency*: whether every target holds, how close it is, and what the calibration leaves open."""
+"""Of the tab *Latency*: whether every target holds, how close it is, and how uncertain the calibration makes it."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ import streamlit as st
 
 from planner.core import Metric, percent, with_unit
 from planner.engine import ReplicaConfig
-from planner.fleet import Plan, TargetCheck, latency_ranges
+from planner.fleet import BOUND_PROBABILITY, Plan, TargetCheck, target_ranges_s
 from planner.web import components, results, session
-from planner.web.components import Figure
+from planner.web.components import MetricCard
 from planner.web.results import Page
 
 INTERVAL = "90 %"
-"""What the ends of the calibration's interval hold between them (`planner.fleet.latency_ranges.BAND`, on both sides)."""
+"""What the ends of the calibration's interval hold between them (`planner.fleet.BOUND_PROBABILITY`, on both sides)."""
 
 
 def show(page: Page, fleet: Hashable) -> None:
-    """Every target: predicted with its interval, simulated, share attained.
+    """Every target: predicted with its interval, simulated, and the share of requests within it.
 
     Args:
         page: what is shown.
         fleet: tells the deployments of this plan from all others.
     """
     plan = page.plan
-    ranges = results.kept(
-        ("latency ranges", fleet), lambda say: latency_ranges.target_ranges_s(plan, say), "Reading the calibration"
+    ranges = results.compute_once(
+        ("latency ranges", fleet), lambda say: target_ranges_s(plan, say), "Reading the calibration"
     )
     st.subheader("Do the targets hold?")
     st.markdown(components.plain(verdict(plan)))
-    shown: list[Figure] = []
+    cards: list[MetricCard] = []
     for check, ends in zip(plan.targets, ranges, strict=True):
-        shown += [_predicted_figure(plan, check, ends), _simulated_figure(plan, check)]
-    components.figures([*_joint_figures(plan), *shown])
-    _at_the_slow_end(page, ranges)
+        cards += [_predicted_card(plan, check, ends), _simulated_card(plan, check)]
+    components.metric_cards([*_joint_attainment_cards(plan), *cards])
+    _slow_kernels(page, ranges)
 
 
 def verdict(plan: Plan) -> str:
     """Whether the targets hold and which is closest to its threshold, in a sentence or two."""
-    joint = _joint_shares(plan)
+    joint = _joint_attainments(plan)
     if joint is not None and plan.request.slo.attainment is not None:
         predicted, simulated = joint
-        seen = f", {percent(simulated)} in simulation" if plan.simulated else ""
-        wanted = f"promised: {percent(plan.request.slo.attainment)}"
-        return f"Within all thresholds at once: {percent(predicted)} of the requests in theory{seen}; {wanted}."
+        in_simulation = f", {percent(simulated)} in simulation" if plan.simulated else ""
+        target = f"the target is {percent(plan.request.slo.attainment)}"
+        return (
+            f"Within all thresholds at once: {percent(predicted)} of the requests in theory{in_simulation}; {target}."
+        )
     how = "in theory and in simulation" if plan.simulated else "in theory; the simulation is under way"
-    missed = [_name(check) for check in plan.targets if not check.met]
+    missed = [_target_name(check) for check in plan.targets if not check.met]
     closest = max(plan.targets, key=lambda check: check.predicted_s / check.target.threshold_s)
     used = closest.predicted_s / closest.target.threshold_s
     first = f"All targets hold {how}."
@@ -56,29 +58,32 @@ def verdict(plan: Plan) -> str:
     if not math.isfinite(used):
         return f"{first} The fleet is overloaded."
     metric = closest.target.metric
+    latency, threshold = with_unit(closest.predicted_s, metric), with_unit(closest.target.threshold_s, metric)
     return (
-        f"{first} Closest to its limit is {_name(closest)}, predicted at {with_unit(closest.predicted_s, metric)} of "
-        f"{with_unit(closest.target.threshold_s, metric)} ({percent(used)})."
+        f"{first} Closest to its limit is {_target_name(closest)}, predicted at {latency} of {threshold} "
+        f"({percent(used)})."
     )
 
 
-def _name(check: TargetCheck) -> str:
+def _target_name(check: TargetCheck) -> str:
     return f"{check.of}: {check.target.name}" if check.of else check.target.name
 
 
-def _predicted_figure(plan: Plan, check: TargetCheck, ends: tuple[float, float] | None) -> Figure:
+def _predicted_card(plan: Plan, check: TargetCheck, ends: tuple[float, float] | None) -> MetricCard:
     target = check.target
     limit = with_unit(target.threshold_s, target.metric)
     interval = "no interval: uncalibrated"
     if ends is not None:
-        interval = f"{_span(ends, target.metric)} ({INTERVAL})"
+        interval = f"{_interval_text(ends, target.metric)} ({INTERVAL})"
     hint = (
         f"{target.name}: {MEANINGS[target.metric]} Target: {percent(target.percentile)} of the "
         f"{'gaps' if target.metric is Metric.ITL else 'requests'} within {limit}. Predicted by queueing theory on step "
         f"times {provenance(plan)}. Interval: the same prediction with all kernels at the fast and at the slow end of "
         f"the middle {INTERVAL} of their held-out measurements."
     )
-    return Figure(f"{_name(check)}, at most {limit}", with_unit(check.predicted_s, target.metric), hint, interval)
+    return MetricCard(
+        f"{_target_name(check)}, at most {limit}", with_unit(check.predicted_s, target.metric), hint, interval
+    )
 
 
 MEANINGS: Mapping[Metric, str] = {
@@ -89,104 +94,107 @@ MEANINGS: Mapping[Metric, str] = {
 }
 
 
-def _simulated_figure(plan: Plan, check: TargetCheck) -> Figure:
+def _simulated_card(plan: Plan, check: TargetCheck) -> MetricCard:
     target = check.target
-    label = f"{_name(check)}, simulated"
+    label = f"{_target_name(check)}, simulated"
     if not plan.simulated:
-        return Figure(label, "-", "Being simulated request by request; the page fills this in by itself.", "under way")
+        return MetricCard(label, "-", "The simulation is under way; this fills in by itself.", "under way")
     requests = sum(planned.simulated.requests for planned in plan.deployments)
     hint = (
         f"{target.name} of {requests:,} simulated requests (seed {plan.request.seed}), served one by one with the same "
         f"step times as the prediction. Below: the share within {with_unit(target.threshold_s, target.metric)}, and "
-        f"the share that was wanted. A share below what was wanted by no more than its sampling error counts as held."
+        f"the share wanted. A shortfall no larger than the sampling error counts as held."
     )
     shares = f"{percent(check.simulated_attainment)} within; wanted {percent(target.percentile)}"
-    return Figure(label, with_unit(check.simulated_s, target.metric), hint, shares)
+    return MetricCard(label, with_unit(check.simulated_s, target.metric), hint, shares)
 
 
-def _joint_shares(plan: Plan) -> tuple[float, float] | None:
-    """Of a joint promise, the shares of requests within all thresholds, predicted and simulated; else None."""
+def _joint_attainments(plan: Plan) -> tuple[float, float] | None:
+    """Shares of requests within all thresholds at once, predicted and simulated; None without a joint target."""
     slo = plan.request.slo
-    mine = [planned for planned in plan.deployments if planned.slo == slo]
-    if slo.attainment is None or not mine:
+    deployments = [planned for planned in plan.deployments if planned.slo == slo]
+    if slo.attainment is None or not deployments:
         return None
-    rate = math.fsum(planned.workload.rate_per_s for planned in mine)
-    predicted = math.fsum(one.predicted.attainment(slo) * one.workload.rate_per_s for one in mine)
-    simulated = math.fsum(one.simulated.attainment(slo) * one.workload.rate_per_s for one in mine)
+    rate = math.fsum(planned.workload.rate_per_s for planned in deployments)
+    predicted = math.fsum(planned.predicted.attainment(slo) * planned.workload.rate_per_s for planned in deployments)
+    simulated = math.fsum(planned.simulated.attainment(slo) * planned.workload.rate_per_s for planned in deployments)
     return predicted / rate, simulated / rate
 
 
-def _joint_figures(plan: Plan) -> list[Figure]:
-    """Of a joint promise: the share of requests within all thresholds at once."""
-    shares, wanted = _joint_shares(plan), plan.request.slo.attainment
+def _joint_attainment_cards(plan: Plan) -> list[MetricCard]:
+    """The share of requests within all thresholds at once, where there is a joint target."""
+    shares, wanted = _joint_attainments(plan), plan.request.slo.attainment
     if shares is None or wanted is None:
         return []
     hint = (
-        "Share of requests that meet all thresholds at once: what was promised. Predicted by queueing theory on step "
+        "Share of requests that meet all thresholds at once, the target here. Predicted by queueing theory on step "
         f"times {provenance(plan)}; simulated request by request. The percentiles of single targets do not count."
     )
     simulated = f"simulated {percent(shares[1])}" if plan.simulated else "simulation under way"
-    return [Figure(f"Within all targets, wanted {percent(wanted)}", percent(shares[0]), hint, simulated)]
+    return [MetricCard(f"Within all targets, wanted {percent(wanted)}", percent(shares[0]), hint, simulated)]
 
 
 def provenance(plan: Plan) -> str:
-    """Where the step times of a plan come from, to follow "step times"."""
-    said: list[str] = []
+    """Where the step times of a plan come from, as a clause after "step times"."""
+    sources: list[str] = []
     for config in _configs(plan):
         fit = config.calibration
         if fit is None:
-            text = f"of {config.sku.id} at its datasheet roofline (assumed, uncalibrated)"
+            source = f"of {config.sku.id} at its datasheet roofline (assumed, uncalibrated)"
         else:
             how = "fitted to measurements" if fit.sku == config.sku.id else f"borrowed from fits of {fit.sku} (assumed)"
-            text = f"of {config.sku.id} {how} ({fit.stack}, {fit.fitted_on.isoformat()})"
-        said.append(text)
-    return " and ".join(dict.fromkeys(said))
+            source = f"of {config.sku.id} {how} ({fit.stack}, {fit.fitted_on.isoformat()})"
+        sources.append(source)
+    return " and ".join(dict.fromkeys(sources))
 
 
 def _configs(plan: Plan) -> list[ReplicaConfig]:
     return [pool.config for planned in plan.deployments for pool in planned.deployment.pools]
 
 
-def _span(ends: tuple[float, float], metric: Metric) -> str:
+def _interval_text(ends: tuple[float, float], metric: Metric) -> str:
     """Two ends of an interval with one unit where both have it: ``431 to 783 ms``."""
     low, high = (with_unit(end, metric) for end in ends)
     same = low.rpartition(" ")[2] == high.rpartition(" ")[2]
     return f"{low.rpartition(' ')[0] if same else low} to {high}"
 
 
-def _at_the_slow_end(page: Page, ranges: Sequence[tuple[float, float] | None]) -> None:
-    """What the calibration leaves open, and the way to plan with it."""
+def _slow_kernels(page: Page, ranges: Sequence[tuple[float, float] | None]) -> None:
+    """What slow kernels would mean for the targets, and a button that plans for them."""
     plan = page.plan
-    pessimism = plan.request.pessimism
-    if pessimism is not None:
+    probability = plan.request.pessimism
+    if probability is not None:
         st.caption(
-            f"The plan already takes kernels to be slower than fitted (no slower with probability "
-            f"{percent(pessimism)}); intervals are around that."
+            f"The plan already assumes kernels slower than fitted (no slower with probability "
+            f"{percent(probability)}); intervals are around these."
         )
     if not any(ranges):
-        st.caption("No calibration: step times are bounds of the datasheet, and nothing says how far off they are.")
+        st.caption("No calibration: step times are lower bounds from the datasheet, of unknown error.")
         return
-    if pessimism is None and plan.request.slo.attainment is None and (said := _missed_when_slow(plan, ranges)):
+    missed = _missed_with_slow_kernels(plan, ranges)
+    if missed and probability is None and plan.request.slo.attainment is None:
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(components.plain(said), width="stretch")
+            st.markdown(components.plain(missed), width="stretch")
             st.button(
                 "Plan for the slow end",
                 on_click=session.change,
-                args=({"pessimism": latency_ranges.BAND},),
+                args=({"pessimism": BOUND_PROBABILITY},),
                 key="latency-pessimism",
                 icon=":material/shield:",
-                help="Plan again with kernels so slow that, with 95 % probability, they are no slower: costs more, "
-                "and keeps the targets if the calibration is off.",
+                help="Plans again with kernels that are no slower with 95 % probability: costs more, but holds the "
+                "targets if the calibration is off.",
             )
 
 
-def _missed_when_slow(plan: Plan, ranges: Sequence[tuple[float, float] | None]) -> str:
-    """Which targets the fleet would miss with slow kernels; nothing where none."""
+def _missed_with_slow_kernels(plan: Plan, ranges: Sequence[tuple[float, float] | None]) -> str:
+    """Which targets the fleet would miss with slow kernels; empty where none."""
     slow = [(check, ends[1]) for check, ends in zip(plan.targets, ranges, strict=True) if ends is not None]
     missed = [(check, seconds) for check, seconds in slow if seconds > check.target.threshold_s]
     if not missed:
         return ""
     if any(math.isinf(seconds) for _, seconds in missed):
         return "With kernels at the slow end of the calibration's interval the fleet would be overloaded."
-    reached = " and ".join(f"{_name(check)} {with_unit(seconds, check.target.metric)}" for check, seconds in missed)
-    return f"With kernels at the slow end of the calibration's interval targets would be missed: {reached}."
+    reached = " and ".join(
+        f"{_target_name(check)} {with_unit(seconds, check.target.metric)}" for check, seconds in missed
+    )
+    return f"With kernels at the slow end of the calibration's interval these targets would be missed: {reached}."

@@ -1,4 +1,4 @@
-"""The tab *Plan*: what to run, whether the targets hold, what else was possible; and the plan as files."""
+"""The tab *Plan*: what to run, whether the targets hold, the alternatives, and the plan as files."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from dataclasses import replace
 import streamlit as st
 
 from planner import charts, launch
-from planner.analysis import CostRange, Headroom
 from planner.charts import fleets
 from planner.core import PlannerError, Table
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.report import html_page, json_text, plan_to_dict
+from planner.report import csv_text, html_page, json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
-from planner.web import components, results, summary
+from planner.web import components, summary
 from planner.web.results import Page
 
-DETAILS: Mapping[str, Sequence[str]] = {
+FOLDED_TABLES: Mapping[str, Sequence[str]] = {
     "Latency and load of each pool": ("Latency", "Theory against simulation", "Load of each pool"),
     "What limits the plan": ("Constraints",),
     "Cost and prices": ("Cost", "Prices"),
     "What was asked": ("Request",),
 }
-"""Tables that stand behind a click, by heading."""
+"""Tables behind a click, by heading."""
 
 
 def show(page: Page) -> None:
     """The tab."""
     plan = page.plan
     if plan.cost is None:
-        st.info("Here stand the pools, targets and alternatives of the plan, as soon as there is one.")
+        st.info("No feasible fleet yet. Pools, targets and alternatives appear here once one is found.")
         return
     tables = {table.title: table for table in report.tables(plan)}
     _downloads(page)
     for title in ("Fleet", "Targets", "Routing", "Schedule"):
         _table(tables, title)
     _alternatives(plan, tables)
-    for heading, titles in DETAILS.items():
+    for heading, titles in FOLDED_TABLES.items():
         if any(title in tables for title in titles):
             with st.expander(heading):
                 for title in titles:
@@ -65,10 +64,10 @@ def _slug(title: str) -> str:
 
 
 def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
-    """What the best fleet of each SKU and mode would cost."""
+    """What the best fleet of each SKU and mode costs."""
     if not plan.alternatives:
         st.markdown("**What else was possible**")
-        st.caption("The best fleet of each SKU and mode is looked for after the simulation; it follows by itself.")
+        st.caption("The best fleet of each SKU and mode is computed after the simulation; it follows by itself.")
         return
     rows = charts.cost_comparison_rows(plan)
     components.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
@@ -86,52 +85,52 @@ def _rejected(plan: Plan, tables: Mapping[str, Table]) -> None:
 
 
 def _downloads(page: Page) -> None:
-    """The plan as files, made when they are asked for."""
+    """The plan as files, each made when it is downloaded."""
     name = _slug(page.request.name) or "plan"
     plan = replace(page.plan, scenario=page.content)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Download**", width="content")
-        _file("HTML", f"{name}.html", "text/html", lambda: html_text(page))
-        _file("Markdown", f"{name}.md", "text/markdown", lambda: report.markdown(plan))
-        _file(
+        _file_button("HTML", f"{name}.html", "text/html", lambda: html_report(page))
+        _file_button("Markdown", f"{name}.md", "text/markdown", lambda: report.markdown(plan))
+        _file_button(
             "JSON",
             f"{name}.json",
             "application/json",
             lambda: json_text(plan_to_dict(plan)),
         )
-        _file("CSV", f"{name}-tables.zip", "application/zip", lambda: zipped(csv_files(plan)))
-        _file("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
-    _deployment(plan, name)
+        _file_button("CSV", f"{name}-tables.zip", "application/zip", lambda: zip_bytes(csv_files(plan)))
+        _file_button("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
+    _deployment_files(plan, name)
 
 
-def _deployment(plan: Plan, name: str) -> None:
-    """The files that start the fleet, for what the visitor runs it on."""
+def _deployment_files(plan: Plan, name: str) -> None:
+    """The files that start the fleet, for a chosen target."""
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Deploy**", width="content")
         target = st.selectbox(
             "Deploy on",
             list(launch.TARGETS),
-            format_func=lambda one: f"{one}: {launch.TARGETS[one].title}",
+            format_func=lambda name: f"{name}: {launch.TARGETS[name].title}",
             key="plan-target",
             label_visibility="collapsed",
             width=330,
         )
-        refusal = not_exported(plan, target)
-        _file("Deployment", f"{name}-{target}.zip", "application/zip", lambda: export_zip(plan, target), refusal)
+        refusal = export_refusal(plan, target)
+        _file_button("Deployment", f"{name}-{target}.zip", "application/zip", lambda: export_zip(plan, target), refusal)
 
 
-HELP = {
+FILE_HINTS = {
     "HTML": "The whole plan as one page to read and print",
     "Markdown": "The whole plan as text, for a ticket or a wiki",
-    "JSON": "Everything the plan says as data; `planner explain` reads it",
+    "JSON": "The whole plan as data, which `planner explain` reads",
     "CSV": "Every table of the plan as a CSV file, in one zip",
     "Scenario": "What was asked, as YAML: to plan again with `planner plan FILE` or on this page",
     "Deployment": "Engine and cluster configuration to run the fleet with, in one zip, as `planner export` writes it",
 }
 
 
-def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes], refusal: str = "") -> None:
-    """A button for one file; with a refusal it says why the file cannot be had."""
+def _file_button(label: str, name: str, mime: str, make: Callable[[], str | bytes], refusal: str = "") -> None:
+    """A button for one file; with a refusal it is disabled and says why."""
     st.download_button(
         label,
         make,
@@ -141,21 +140,20 @@ def _file(label: str, name: str, mime: str, make: Callable[[], str | bytes], ref
         on_click="ignore",
         type="tertiary",
         disabled=bool(refusal),
-        help=f"Not for this plan: {components.plain(refusal)}" if refusal else HELP[label],
+        help=f"Not for this plan: {components.plain(refusal)}" if refusal else FILE_HINTS[label],
     )
 
 
-def html_text(page: Page) -> str:
-    """The plan as one HTML page, with the intervals that the page has found by now."""
-    costs, spare = (results.store().get(key) for key in (summary.range_key(page), summary.headroom_key(page)))
+def html_report(page: Page) -> str:
+    """The plan as one HTML page, with the intervals that are known by now."""
     return html_page.html(
         page.plan,
-        costs=costs if isinstance(costs, CostRange) else None,
-        headroom=spare if isinstance(spare, Headroom) else None,
+        costs=summary.cached_cost_range(page),
+        headroom=summary.cached_headroom(page),
     )
 
 
-def not_exported(plan: Plan, target: str) -> str:
+def export_refusal(plan: Plan, target: str) -> str:
     """Why there are no files that start the fleet on a target (of `launch.TARGETS`); empty where there are."""
     try:
         launch.export_files(fleet_of(plan), target)
@@ -166,19 +164,19 @@ def not_exported(plan: Plan, target: str) -> str:
 
 def export_zip(plan: Plan, target: str) -> bytes:
     """The files that start the fleet on a target, as a zip."""
-    return zipped(launch.export_files(fleet_of(plan), target))
+    return zip_bytes(launch.export_files(fleet_of(plan), target))
 
 
 def csv_files(plan: Plan) -> dict[str, str]:
     """Every table of a plan as CSV, and the fleet GPU by GPU, by file name."""
-    found = html_page.csv_tables(plan)
+    files = html_page.csv_tables(plan)
     rows = fleets.fleet_rows(plan)
     if rows:
-        found["gpus.csv"] = components.csv_text(list(rows[0]), [list(row.values()) for row in rows])
-    return found
+        files["gpus.csv"] = csv_text(list(rows[0]), [list(row.values()) for row in rows])
+    return files
 
 
-def zipped(files: Mapping[str, str]) -> bytes:
+def zip_bytes(files: Mapping[str, str]) -> bytes:
     """Files as a zip in memory; the same files make the same bytes."""
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as archive:

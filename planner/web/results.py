@@ -1,7 +1,7 @@
-"""What takes time: plans and what is asked about them, kept by scenario, with the stage named while they are made.
+"""What takes time: plans and answers about them, cached by scenario, with progress while they are computed.
 
-Results are pure functions of the scenario and are kept for all visitors; they are frozen records, so that nobody can
-change what another one sees. While something is computed every stage is a point at which a new input stops it.
+Results are pure functions of the scenario and are cached for all visitors; they are frozen records, so that no visitor
+can change what another one sees. A new input interrupts a computation at its next stage.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import streamlit as st
@@ -18,22 +19,22 @@ import streamlit as st
 import planner
 from hardware_db import HardwareDb
 from planner.core import PlannerError
-from planner.fleet import Plan, PlanRequest, hardware_for
+from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
 from planner.web import session
 
 T = TypeVar("T")
-Say = Callable[[str], None]
-"""Called with what is being done."""
 
-KEPT = 400
-"""Results kept for all visitors together; the one used longest ago goes first."""
+STORE_SIZE = 400
+"""Results cached for all visitors together; the one not used for longest is dropped first. Affects speed only."""
+UNKNOWN_PLAN_S = 3.0
+"""Longest that a plan by theory is expected to take while none is cached [s]. Affects estimates of time only."""
 STAGES = ("searching", "solving", "simulating", "comparing", "adding up")
-"""Words in the stages of a plan, in their order: how far it is."""
+"""First words of the stages of a plan, in their order: how far it is."""
 
 
 class Store:
-    """A bounded memory of results, safe for several threads."""
+    """A bounded cache of results, safe for several threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -41,16 +42,16 @@ class Store:
         self._known: OrderedDict[Hashable, object] = OrderedDict()
 
     def get(self, key: Hashable) -> object | None:
-        """What is known, or None."""
+        """The result, or None."""
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
             return self._known.get(key)
 
-    def put(self, key: Hashable, found: object) -> None:
-        """Remember a result."""
+    def put(self, key: Hashable, result: object) -> None:
+        """Cache a result."""
         with self._lock:
-            self._known[key] = found
+            self._known[key] = result
             self._known.move_to_end(key)
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
@@ -58,20 +59,20 @@ class Store:
 
 @st.cache_resource
 def store() -> Store:
-    """The memory of this server."""
-    return Store(KEPT)
+    """The cache of this server."""
+    return Store(STORE_SIZE)
 
 
 @dataclass(frozen=True)
 class Page:
-    """What is shown, for every part of the page.
+    """What every part of the page shows: the scenario and its plan.
 
     Attributes:
         content: the scenario as plain data.
-        key: the same as one line of text; what results are kept by.
+        key: the same as one line of text; results are cached by it.
         request: what it asks.
         hardware: what it is planned on.
-        plan: the answer; simulated once `checked` has had its time.
+        plan: the answer, by theory until `check_by_simulation` is done.
     """
 
     content: Content
@@ -81,10 +82,10 @@ class Page:
     plan: Plan
 
 
-def kept(key: Hashable, make: Callable[[Say], T], what: str) -> T:
-    """A result by its key, made if it is not known; `what` is said over the progress of making it.
+def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> T:
+    """A result from the cache, computed if it is not there, with a progress bar under the title `what`.
 
-    `make` is given a function to call with each stage. The key must hold everything that the result depends on.
+    `compute` is given a function to call with each stage. The key must hold everything that the result depends on.
     """
     known = store().get(key)
     if known is None:
@@ -92,13 +93,13 @@ def kept(key: Hashable, make: Callable[[Say], T], what: str) -> T:
             bar = st.progress(0.0, text=f"{what} ...")
             count = 0
 
-            def say(stage: str) -> None:
+            def report_stage(stage: str) -> None:
                 nonlocal count
                 count += 1
-                bar.progress(_share(stage, count), text=f"{what}: {stage}")
+                bar.progress(_share_done(stage, count), text=f"{what}: {stage}")
 
             try:
-                known = make(say)
+                known = compute(report_stage)
             except PlannerError:
                 st.empty()  # the error stands alone: nothing is under way any more
                 raise
@@ -107,11 +108,11 @@ def kept(key: Hashable, make: Callable[[Say], T], what: str) -> T:
     return known  # type: ignore[return-value]
 
 
-def _share(stage: str, count: int) -> float:
-    """How far a stage is: by its place among the stages of a plan, else nearing the end with every step."""
-    for place, word in enumerate(STAGES):
+def _share_done(stage: str, count: int) -> float:
+    """How far a stage is: by its position among the stages of a plan, else closer to the end with every step."""
+    for number, word in enumerate(STAGES):
         if stage.startswith(word):
-            return (place + 0.5) / len(STAGES)
+            return (number + 0.5) / len(STAGES)
     return 1.0 - 0.97**count
 
 
@@ -120,33 +121,53 @@ def request_of(key: str) -> PlanRequest:
     return planner.load_scenario(json.loads(key))
 
 
-def page(content: Content, key: str) -> Page:
-    """The scenario's plan as far as it is known: by theory at first. Raises InputError."""
+def page_of(content: Content, key: str) -> Page:
+    """The scenario and its plan: simulated if that is cached, else by theory. Raises InputError."""
     session.refuse_files(content)
     request = request_of(key)
     hardware = hardware_for(request)
-    found = store().get(("checked", key))
-    if not isinstance(found, Plan):
-        found = theory(request, hardware, key)
-    return Page(content, key, request, hardware, found)
+    plan = store().get(("checked", key))
+    if not isinstance(plan, Plan):
+        plan = theory_plan(request, hardware, key)
+    return Page(content, key, request, hardware, plan)
 
 
-def theory(request: PlanRequest, hardware: HardwareDb, key: str) -> Plan:
+def theory_plan(request: PlanRequest, hardware: HardwareDb, key: str) -> Plan:
     """The plan by theory alone, which takes about a second."""
 
-    def make(say: Say) -> Plan:
-        return planner.plan(request, hardware, say, simulate=False, alternatives=False)
+    def compute(progress: Progress) -> Plan:
+        return planner.plan(request, hardware, progress, simulate=False, alternatives=False)
 
-    return kept(("theory", key), make, "Planning")
+    return compute_once(("theory", key), compute, "Planning")
 
 
-def check(shown: Page) -> bool:
-    """Simulate the plan and look for alternatives; whether that told anything new (then the page is to be redrawn)."""
-    if store().get(("checked", shown.key)) is not None or not shown.plan.feasible:
+def theory_plan_s(page: Page) -> float:
+    """How long a plan by theory takes here [s], from the last one; the page's own may include simulation."""
+    plan = store().get(("theory", page.key))
+    return plan.elapsed_s if isinstance(plan, Plan) else min(UNKNOWN_PLAN_S, page.plan.elapsed_s)
+
+
+def check_by_simulation(page: Page) -> bool:
+    """Simulate the plan and look for alternatives; whether there was anything to do, so that the page is redrawn."""
+    if store().get(("checked", page.key)) is not None or not page.plan.feasible:
         return False
-    kept(
-        ("checked", shown.key),
-        lambda say: planner.plan(shown.request, shown.hardware, say),
+    compute_once(
+        ("checked", page.key),
+        lambda progress: planner.plan(page.request, page.hardware, progress),
         "Shown by theory; checking by simulation",
     )
     return True
+
+
+# --- what waits for a click -------------------------------------------------------------------------------------------
+
+
+def is_requested(name: str, page: Page) -> bool:
+    """Whether the visitor has asked for something that takes long, for this scenario."""
+    return bool(st.session_state.get(f"asked-{name}") == page.key)
+
+
+def request_button(label: str, name: str, page: Page, hint: str | None = None, icon: str = ":material/search:") -> None:
+    """A button that asks for something that takes long; `is_requested` is true afterwards."""
+    remember = partial(st.session_state.__setitem__, f"asked-{name}", page.key)
+    st.button(label, key=f"ask-{name}", on_click=remember, help=hint, icon=icon)

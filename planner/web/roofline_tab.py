@@ -10,34 +10,34 @@ import streamlit as st
 
 from hardware_db import HardwareDb
 from planner.charts import Row, replicas, rooflines, steps
-from planner.core import Table, counted, percent, significant
+from planner.core import Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
-from planner.fleet import PlannedDeployment, deviations_of, pessimistic_hardware
+from planner.fleet import PlannedDeployment, Progress, requested_hardware
 from planner.roofline import Bound, compute_dtype
 from planner.search import PoolOnSku, on_sku
 from planner.serving import Pool, PoolModel, Role
 from planner.web import components, results
-from planner.web.components import Figure
+from planner.web.components import MetricCard
 from planner.web.results import Page
 
-ROOF_WIDTH_PX, MOST_ROOFS = 325, 6
-"""Of one roof among several: three in a row on a wide page. More than so many are folded away."""
+ROOF_WIDTH_PX, MAX_OPEN_ROOFS = 325, 6
+"""Width of one roof among several, three in a row on a wide page; and how many are shown without a click."""
 RIDGES_KEY = "roofline-ridge-table"
 RIDGES_STYLE = f"<style>.st-key-{RIDGES_KEY} .planner-table th {{white-space: normal; min-width: 4rem}}\n"
 RIDGES_STYLE += f".st-key-{RIDGES_KEY} .planner-table table {{min-width: 52rem; width: 100%}}</style>"
-"""Many narrow columns: headings wrap, so that the sources stay in sight."""
-WAITS = {
+"""Style of the table of ridge points: headings wrap, so that the sources stay in sight."""
+BOUND_WORDS = {
     Bound.COMPUTE: "its arithmetic units",
     Bound.MEMORY: "its memory bandwidth",
     Bound.LINK: "the links between GPUs",
     Bound.OVERHEAD: "the serving engine",
 }
-"""Resources in plain words."""
-CURES = {
+"""What a step waits for, in words."""
+BOUND_REMEDIES = {
     Bound.COMPUTE: "More FLOP/s or fewer bits would shorten it; more bandwidth would not.",
     Bound.MEMORY: "More bandwidth or fewer bits would shorten it; more FLOP/s would not.",
     Bound.LINK: "A faster link or fewer GPUs in a replica would shorten it.",
-    Bound.OVERHEAD: "A faster GPU would help little: launches and host time are what takes long.",
+    Bound.OVERHEAD: "A faster GPU would help little: launches and host time take long.",
 }
 """What helps where a step waits for a resource."""
 HINTS = {
@@ -76,12 +76,12 @@ HINTS = {
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The pool that is looked at.
+class ChosenPool:
+    """The pool that the tab is about.
 
     Attributes:
         planned: its deployment.
-        pool: of it.
+        pool: the pool.
         running: mean sequences decoding on one replica, at least 1.
         name: in words.
     """
@@ -95,29 +95,28 @@ class Chosen:
 def show(page: Page) -> None:
     """The tab."""
     if not page.plan.feasible:
-        st.info(
-            "There is no fleet to look into: this tab shows what a step of its replicas waits for. "
-            "The way out stands above."
-        )
+        st.info("There is no fleet whose steps could be shown. What would help is listed above.")
         return
     with st.container(horizontal=True):
         chosen = _choose_pool(page)
-        fitted = _on_all_skus(page, chosen)
-        one = _choose_sku(chosen, fitted)
+        fitted = _replicas_on_skus(page, chosen)
+        replica = _choose_sku(chosen, fitted)
         running = _choose_batch(chosen)
-    found = replicas.sku_rows(fitted, running)
-    best = gpu_verdict(found, chosen.pool.config.sku.id, chosen.pool.role)
-    if one.model is None:
+    rows = replicas.sku_rows(fitted, running)
+    best = gpu_verdict(rows, chosen.pool.config.sku.id, chosen.pool.role)
+    if replica.model is None:
         st.warning(
-            components.plain(f"The same replica does not fit on {one.sku}: {_short(one.reason)}. Choose another GPU.")
+            components.plain(
+                f"The same replica does not fit on {replica.sku}: {_reason_alone(replica.reason)}. Choose another GPU."
+            )
         )
         components.bullets([best] if best else [])
     else:
-        _steps(one.model, chosen, running, best)
-    _gpus(page, chosen, fitted, found, running)
+        _show_steps(replica.model, chosen, running, best)
+    _show_gpus(page, chosen, fitted, rows, running)
 
 
-def _short(reason: str) -> str:
+def _reason_alone(reason: str) -> str:
     """Why something does not fit, without the name of the replica in front."""
     return reason.rsplit(": ", maxsplit=1)[-1]
 
@@ -125,38 +124,38 @@ def _short(reason: str) -> str:
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
-def pools_of(page: Page) -> list[Chosen]:
+def pools_of(page: Page) -> list[ChosenPool]:
     """Every pool of the plan, the one with the most GPUs first."""
     services = len({planned.service for planned in page.plan.deployments})
-    found = []
+    pools = []
     for planned in page.plan.deployments:
-        for pool, performance in zip(planned.judged.pools, planned.predicted.pools, strict=True):
+        for pool, performance in zip(planned.surviving.pools, planned.predicted.pools, strict=True):
             name = f"{pool.replicas} x {pool.config.label} {pool.role}"
             running = performance.mean_running if math.isfinite(performance.mean_running) else 1.0
-            found.append(
-                Chosen(planned, pool, max(1.0, running), f"{planned.service}: {name}" if services > 1 else name)
+            pools.append(
+                ChosenPool(planned, pool, max(1.0, running), f"{planned.service}: {name}" if services > 1 else name)
             )
-    return sorted(found, key=lambda one: -one.pool.gpus)
+    return sorted(pools, key=lambda chosen: -chosen.pool.gpus)
 
 
-def _choose_pool(page: Page) -> Chosen:
+def _choose_pool(page: Page) -> ChosenPool:
     pools = pools_of(page)
     if len(pools) == 1:
         return pools[0]
-    place = st.selectbox(
+    index = st.selectbox(
         "Pool",
         range(len(pools)),
-        format_func=lambda place: pools[place].name,
-        key=f"roofline-pool-{'-'.join(one.name for one in pools)}",
+        format_func=lambda index: pools[index].name,
+        key=f"roofline-pool-{'-'.join(pool.name for pool in pools)}",
         help="Which pool of the plan the charts are about.",
         width=300,
     )
-    return pools[place or 0]
+    return pools[index or 0]
 
 
-def _choose_sku(chosen: Chosen, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
+def _choose_sku(chosen: ChosenPool, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
     own = chosen.pool.config.sku.id
-    names = [one.sku for one in fitted]
+    names = [replica.sku for replica in fitted]
     sku = st.selectbox(
         "GPU",
         names,
@@ -166,11 +165,11 @@ def _choose_sku(chosen: Chosen, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
         help="The same replica (model, number formats, parallelism, limits) on another GPU of the search.",
         width=260,
     )
-    return next(one for one in fitted if one.sku == (sku or own))
+    return next(replica for replica in fitted if replica.sku == (sku or own))
 
 
-def _choose_batch(chosen: Chosen) -> float:
-    """Sequences of the decode step: the planned mean unless chosen; of a prefill pool nothing to choose."""
+def _choose_batch(chosen: ChosenPool) -> float:
+    """Sequences of the decode step: at first the planned mean; a prefill pool has no such choice."""
     if chosen.pool.role is Role.PREFILL:
         return 1.0
     planned = max(1, round(chosen.running))
@@ -180,56 +179,54 @@ def _choose_batch(chosen: Chosen) -> float:
         65_536,
         planned,
         key=f"roofline-batch-{chosen.name}-{planned}",
-        help="Sequences that one decode step of a replica advances. At first the mean number running in the plan.",
+        help="Sequences that one decode step of a replica advances; at first the mean number running in the plan.",
         width=220,
     )
     return float(batch)
 
 
-def _on_all_skus(page: Page, chosen: Chosen) -> tuple[PoolOnSku, ...]:
+def _replicas_on_skus(page: Page, chosen: ChosenPool) -> tuple[PoolOnSku, ...]:
     """The pool on every SKU of the search, its own first."""
     own = chosen.pool.config.sku.id
     skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
 
-    def make(say: results.Say) -> tuple[PoolOnSku, ...]:
-        hardware = _hardware(page)
-        found = []
+    def compute(progress: Progress) -> tuple[PoolOnSku, ...]:
+        hardware = _planning_hardware(page)
+        fitted = []
         for sku in skus:
-            say(sku)
-            found.append(_moved(page, chosen, sku, hardware))
-        return tuple(found)
+            progress(sku)
+            fitted.append(_replica_on(page, chosen, sku, hardware))
+        return tuple(fitted)
 
     key = ("roofline on every SKU", page.key, page.plan.simulated, chosen.name, chosen.planned.option.name)
-    return results.kept(key, make, "Timing the replica on every GPU")
+    return results.compute_once(key, compute, "Timing the replica on every GPU")
 
 
-def _moved(page: Page, chosen: Chosen, sku: str, hardware: HardwareDb) -> PoolOnSku:
+def _replica_on(page: Page, chosen: ChosenPool, sku: str, hardware: HardwareDb) -> PoolOnSku:
     lengths = chosen.planned.workload.lengths
     return on_sku(chosen.pool, lengths, sku, hardware, calibrated=page.request.search.calibrated)
 
 
-def _hardware(page: Page) -> HardwareDb:
-    """What the plan was made with: kernels slower than fitted where it is a robust one."""
-    if page.request.pessimism is None:
-        return page.hardware
-    return pessimistic_hardware(page.hardware, deviations_of(page.request.pessimism))
+def _planning_hardware(page: Page) -> HardwareDb:
+    """The hardware of the plan, with slower kernels where it was planned for them."""
+    return requested_hardware(page.request, page.hardware)
 
 
 # --- what a step waits for, and another batch -------------------------------------------------------------------------
 
 
-def _steps(model: PoolModel, chosen: Chosen, running: float, best: str) -> None:
+def _show_steps(model: PoolModel, chosen: ChosenPool, running: float, best: str) -> None:
     config, role = model.pool.config, model.pool.role
     shapes = rooflines.steps_of(model.pool, running, model.costs)
-    found = {name: steps.step_rows(model, shape) for name, shape in shapes.items()}
-    components.bullets([*verdict(model, found, running), *([best] if best else [])])
-    components.figures(_figures(model, found, running))
-    for place, (name, rows) in enumerate(found.items()):
-        key = f"roofline-step-{place}"
+    by_step = {name: steps.step_rows(model, shape) for name, shape in shapes.items()}
+    components.bullets([*verdict(model, by_step, running), *([best] if best else [])])
+    components.metric_cards(_metric_cards(model, running))
+    for number, (name, rows) in enumerate(by_step.items()):
+        key = f"roofline-step-{number}"
         components.chart(
-            steps.step_parts(rows, name, config.label),
+            steps.step_chart(rows, name, config.label),
             rows,
-            f"Parts of a {steps.in_words(name)} on {config.label}",
+            f"Parts of a {steps.step_phrase(name)} on {config.label}",
             key,
         )
     points = rooflines.roofline_rows(config, shapes)
@@ -241,25 +238,28 @@ def _steps(model: PoolModel, chosen: Chosen, running: float, best: str) -> None:
     marks = steps.batch_marks(model, planned, running)
     name = f"Batch sweep of {config.label}"
     components.chart(
-        steps.batch_time(sweep, marks, config.label, role, chosen.planned.slo), sweep, name, "roofline-batch-time"
+        steps.batch_time_chart(sweep, marks, config.label, role, chosen.planned.slo), sweep, name, "roofline-batch-time"
     )
     components.chart(
-        steps.batch_throughput(sweep, marks, config.label, role), sweep, f"{name}, tokens", "roofline-batch-tokens"
+        steps.batch_throughput_chart(sweep, marks, config.label, role),
+        sweep,
+        f"{name}, tokens",
+        "roofline-batch-tokens",
     )
 
 
-def verdict(model: PoolModel, found: Mapping[str, Sequence[Row]], running: float) -> list[str]:
+def verdict(model: PoolModel, by_step: Mapping[str, Sequence[Row]], running: float) -> list[str]:
     """The answer in sentences: what each step waits for, what would shorten it, and what twice the batch would do.
 
     Args:
         model: the pool.
-        found: rows of `steps.step_rows` by the name of the step.
+        by_step: rows of `steps.step_rows` by the name of the step.
         running: sequences of the decode step.
     """
     lines = []
-    for name, rows in found.items():
+    for name, rows in by_step.items():
         bound = next(iter(steps.bound_shares(rows)))
-        lines.append(f"On {model.pool.config.label} {waiting(name, rows)}. {CURES[bound]}")
+        lines.append(f"On {model.pool.config.label} {waiting_in_words(name, rows)}. {BOUND_REMEDIES[bound]}")
     if model.pool.role is Role.PREFILL:
         return lines
     now, twice = steps.decode_row(model, running), steps.decode_row(model, 2.0 * running)
@@ -269,12 +269,14 @@ def verdict(model: PoolModel, found: Mapping[str, Sequence[Row]], running: float
     return [*lines, text + (" (decode steps alone)." if twice["fits"] else ", but its KV cache does not fit.")]
 
 
-def waiting(name: str, rows: Sequence[Row]) -> str:
-    """What a step takes and waits for, as a clause; arguments as `steps.step_parts`."""
+def waiting_in_words(name: str, rows: Sequence[Row]) -> str:
+    """What a step takes and waits for, as a clause; arguments as `steps.step_chart`."""
     (bound, share), *rest = steps.bound_shares(rows).items()
-    also = ", ".join(f"{percent(each)} for {WAITS[one]}" for one, each in rest if each >= 0.01)
-    took = f"a {steps.in_words(name)} takes {significant(rows[-1]['end_ms'])} ms"
-    return f"{took} and waits mostly for {WAITS[bound]} ({percent(share)}{f'; {also}' if also else ''})"
+    also = ", ".join(
+        f"{percent(other_share)} for {BOUND_WORDS[other]}" for other, other_share in rest if other_share >= 0.01
+    )
+    took = f"a {steps.step_phrase(name)} takes {significant(rows[-1]['end_ms'])} ms"
+    return f"{took} and waits mostly for {BOUND_WORDS[bound]} ({percent(share)}{f'; {also}' if also else ''})"
 
 
 def gpu_verdict(rows: Sequence[Row], own: str, role: Role) -> str:
@@ -292,14 +294,14 @@ def gpu_verdict(rows: Sequence[Row], own: str, role: Role) -> str:
     return f"{text}{percent(saved)} less than {own} (prices aside)."
 
 
-def _figures(model: PoolModel, found: Mapping[str, Sequence[Row]], running: float) -> list[Figure]:
+def _metric_cards(model: PoolModel, running: float) -> list[MetricCard]:
     config = model.pool.config
     source = f"Predicted; kernel times: {replicas.timed_by(config)}."
-    shown = []
+    cards = []
     if model.pool.role is not Role.PREFILL:
         row = steps.decode_row(model, running)
-        shown.append(
-            Figure(
+        cards.append(
+            MetricCard(
                 "Decode step",
                 f"{significant(row['step_ms'])} ms",
                 f"{HINTS['Decode step [ms]']} {source} The interval is that of its kernels' fits.",
@@ -307,20 +309,20 @@ def _figures(model: PoolModel, found: Mapping[str, Sequence[Row]], running: floa
             )
         )
         hint = f"{HINTS['Tokens/s per GPU']} {source}"
-        shown.append(
-            Figure("Output tokens/s per GPU", significant(row["tokens_per_s_per_gpu"]), hint, "decode steps alone")
+        cards.append(
+            MetricCard("Output tokens/s per GPU", significant(row["tokens_per_s_per_gpu"]), hint, "decode steps alone")
         )
     if model.pool.role is not Role.DECODE:
         row = steps.prefill_row(model, config.max_batched_tokens)
-        chunk = counted(config.max_batched_tokens, "token")
+        chunk = number_of(config.max_batched_tokens, "token")
         hint = f"{HINTS['Prefill step [ms]']} Here {chunk}. {source}"
         interval = interval_text(row["low_ms"], row["high_ms"])
-        shown.append(Figure("Prefill step", f"{significant(row['step_ms'])} ms", hint, interval))
+        cards.append(MetricCard("Prefill step", f"{significant(row['step_ms'])} ms", hint, interval))
     dtype = compute_dtype(config.precision.activations, config.sku)
     tokens = planned_ridge(config)["compute_bound_tokens"]
     hint = f"{HINTS['Compute-bound from [tokens]']} {config.precision.weights} weights, {dtype} arithmetic."
-    shown.append(Figure("Weights compute-bound from", counted(round(tokens), "token"), hint, "in one step"))
-    return shown
+    cards.append(MetricCard("Weights compute-bound from", number_of(round(tokens), "token"), hint, "in one step"))
+    return cards
 
 
 def interval_text(low_ms: float, high_ms: float) -> str:
@@ -336,32 +338,34 @@ def has_width(low: float, high: float) -> bool:
 # --- another GPU ------------------------------------------------------------------------------------------------------
 
 
-def _gpus(page: Page, chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], running: float) -> None:
+def _show_gpus(
+    page: Page, chosen: ChosenPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float
+) -> None:
     own = chosen.pool.config
-    if rows := replicas.memory_rows(fitted):
-        picture = replicas.memory(rows, own.sku.id, own.parallelism.label)
-        components.chart(picture, rows, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
-    components.table(sku_table(found, own, chosen.pool.role, running), "roofline-skus", HINTS)
-    _roofs(chosen, fitted, found, running)
+    if memory := replicas.memory_rows(fitted):
+        picture = replicas.memory_chart(memory, own.sku.id, own.parallelism.label)
+        components.chart(picture, memory, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
+    components.table(sku_table(rows, own, chosen.pool.role, running), "roofline-skus", HINTS)
+    _show_roofs(chosen, fitted, rows, running)
     every = st.toggle(
         "All number formats",
         key="roofline-formats",
-        help="Also the formats that this plan does not compute in.",
+        help="Includes formats that this plan does not compute in.",
     )
-    skus = [page.hardware.skus[one.sku] for one in fitted]
+    skus = [page.hardware.skus[replica.sku] for replica in fitted]
     ridges: list[Row] = []
     for sku in skus:
         planned = compute_dtype(own.precision.activations, sku)
-        rows = rooflines.ridge_rows([sku], {planned: own.precision.weights})
-        ridges += [row for row in rows if every or row["dtype"] == planned.value]
+        sku_ridges = rooflines.ridge_rows([sku], {planned: own.precision.weights})
+        ridges += [row for row in sku_ridges if every or row["dtype"] == planned.value]
     st.html(RIDGES_STYLE)
     with st.container(key=RIDGES_KEY):
         components.table(ridge_table(ridges), "roofline-ridges", HINTS)
 
 
-def _roofs(chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], running: float) -> None:
+def _show_roofs(chosen: ChosenPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float) -> None:
     """The same steps under the roof of every SKU that they fit on."""
-    models = {one.sku: one.model for one in fitted if one.model is not None}
+    models = {replica.sku: replica.model for replica in fitted if replica.model is not None}
     if len(models) < 2:
         return
     own = chosen.pool.config.sku.id
@@ -371,13 +375,13 @@ def _roofs(chosen: Chosen, fitted: Sequence[PoolOnSku], found: Sequence[Row], ru
         names[sku]: rooflines.roofline_rows(model.pool.config, rooflines.steps_of(model.pool, running, model.costs))
         for sku, model in models.items()
     }
-    said = {names[row["sku"]]: roof_in_words(row) for row in found if row["sku"] in names}
-    pictures = rooflines.rooflines_side_by_side(configs, points, said)
-    folded = st.expander("The same steps under the roof of every GPU", expanded=len(pictures) <= MOST_ROOFS)
+    subtitles = {names[row["sku"]]: roof_in_words(row) for row in rows if row["sku"] in names}
+    pictures = rooflines.rooflines_side_by_side(configs, points, subtitles)
+    folded = st.expander("The same steps under the roof of every GPU", expanded=len(pictures) <= MAX_OPEN_ROOFS)
     with folded, st.container(horizontal=True):
-        for place, (name, picture) in enumerate(pictures.items()):
+        for number, (name, picture) in enumerate(pictures.items()):
             with st.container(width=ROOF_WIDTH_PX):
-                components.chart(picture, points[name], f"Operators on the roof of {name}", f"roofline-roof-{place}")
+                components.chart(picture, points[name], f"Operators on the roof of {name}", f"roofline-roof-{number}")
 
 
 def roof_in_words(row: Row) -> tuple[str, str]:
@@ -404,36 +408,36 @@ def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: floa
     columns += [main, "90 % interval [ms]", *other]
     columns += ["Waits for", "Tokens/s per GPU", "Requests at once", "Kernel times"]
     cells = [_sku_cells(row, own) for row in rows]
-    what = f"a decode step of {counted(round(running), 'request')}" if role is not Role.PREFILL else "a prefill step"
+    what = f"a decode step of {number_of(round(running), 'request')}" if role is not Role.PREFILL else "a prefill step"
     note = "The same model, number formats, parallelism and limits on every GPU, prices aside."
     for row in rows:
-        note += f" {row['sku']} does not fit: {_short(row['reason'])}." if row["reason"] else ""
+        note += f" {row['sku']} does not fit: {_reason_alone(row['reason'])}." if row["reason"] else ""
     title = f"The same {own.parallelism.label} replica on every GPU: {what}"
-    return Table(title, tuple(columns), tuple(tuple(one[name] for name in columns) for one in cells), note)
+    return Table(title, tuple(columns), tuple(tuple(row_cells[name] for name in columns) for row_cells in cells), note)
 
 
 def _sku_cells(row: Row, own: ReplicaConfig) -> dict[str, str]:
     fits = row["waits_for"] is not None
     return {
         "GPU": f"{row['sku']} (planned)" if row["sku"] == own.sku.id else row["sku"],
-        "Decode step [ms]": _number(row["decode_ms"]),
-        "90 % interval [ms]": _interval(row),
-        "Prefill step [ms]": _number(row["prefill_ms"]),
+        "Decode step [ms]": _number_cell(row["decode_ms"]),
+        "90 % interval [ms]": _interval_cell(row),
+        "Prefill step [ms]": _number_cell(row["prefill_ms"]),
         "Waits for": f"{row['waits_for']} ({percent(row['waits_share'])})" if fits else "-",
-        "Tokens/s per GPU": _number(row["tokens_per_s_per_gpu"]),
-        "Requests at once": _number(row["requests"]),
+        "Tokens/s per GPU": _number_cell(row["tokens_per_s_per_gpu"]),
+        "Requests at once": _number_cell(row["requests"]),
         "Kernel times": row["timed_by"] if fits else "does not fit",
     }
 
 
-def _interval(row: Row) -> str:
+def _interval_cell(row: Row) -> str:
     low_ms, high_ms = row["low_ms"], row["high_ms"]
     if low_ms is None or not has_width(low_ms, high_ms):
         return "-"
     return f"{significant(low_ms)} to {significant(high_ms)}"
 
 
-def _number(value: float | None) -> str:
+def _number_cell(value: float | None) -> str:
     return "-" if value is None else significant(float(value))
 
 

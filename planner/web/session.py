@@ -1,4 +1,4 @@
-"""What one visitor has on the page: a scenario, its history, and the address that says the same.
+"""The state of one visit: a scenario, its history, and the address that holds the same scenario.
 
 The scenario, plain data as a YAML file has it, is the only state. A widget is *bound* to it: it shows what the scenario
 says and writes back what the visitor does, so that links, files and undo need to change the scenario only.
@@ -20,7 +20,7 @@ from planner.scenario import Content, file_references, first_name, read_scenario
 DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
 TAB = "tab"
-"""Parameter of the address that names the open tab; the only one that is no part of the scenario."""
+"""Parameter of the address that names the open tab; the only one that is not part of the scenario."""
 MAX_HISTORY = 100
 
 Changes = Mapping[str, Any]
@@ -31,7 +31,7 @@ Changes = Mapping[str, Any]
 
 
 def start() -> None:
-    """Read the address when the visitor comes, and whenever it has become another one (a link, the back button)."""
+    """Read the address at the start of a visit, and whenever it has changed (a link, the back button)."""
     state = st.session_state
     query = {name: text for name, text in st.query_params.to_dict().items() if name != TAB}
     if "scenario" in state and query == state.written:
@@ -60,9 +60,9 @@ def today() -> str:
 
 
 def content() -> Content:
-    """The scenario as it stands. Do not change it: `change` does."""
-    found: Content = st.session_state.scenario
-    return found
+    """The scenario as it stands; only `change` changes it."""
+    scenario: Content = st.session_state.scenario
+    return scenario
 
 
 def value(path: str, default: object = None) -> Any:  # noqa: ANN401
@@ -70,29 +70,29 @@ def value(path: str, default: object = None) -> Any:  # noqa: ANN401
     return value_at(content(), path, default)
 
 
-def changed(before: Mapping[str, Any], changes: Changes) -> Content:
-    """A copy of a scenario with other values; a path must lead through what is there."""
+def with_changes(before: Mapping[str, Any], changes: Changes) -> Content:
+    """A copy of a scenario with other values by dotted path; list entries must exist."""
     after = copy.deepcopy(dict(before))
     for path, new in changes.items():
-        place: Any = after
-        name, rest = first_name(place, path)
+        parent: Any = after
+        name, rest = first_name(parent, path)
         while rest:
-            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
-            name, rest = first_name(place, rest)
-        if isinstance(place, list):
-            place[int(name)] = new
+            parent = parent[int(name)] if isinstance(parent, list) else parent.setdefault(name, {})
+            name, rest = first_name(parent, rest)
+        if isinstance(parent, list):
+            parent[int(name)] = new
         else:
-            place[name] = new
+            parent[name] = new
     return after
 
 
 def change(changes: Changes) -> None:
     """Set values by dotted path; one step of the history."""
-    put(changed(content(), changes))
+    replace_scenario(with_changes(content(), changes))
 
 
-def put(new: Content, base: str | None = None) -> None:
-    """Another scenario in place of this one; one step of the history."""
+def replace_scenario(new: Content, base: str | None = None) -> None:
+    """Put another scenario in place of this one; one step of the history."""
     if new == content() and base is None:
         return
     remember()
@@ -105,7 +105,7 @@ def put(new: Content, base: str | None = None) -> None:
 def load(name: str) -> None:
     """A packaged scenario, with the prices of today."""
     content = url.full_content(read_scenario(name)[0])
-    put(changed(content, {"prices.as_of": today()}), base=name)
+    replace_scenario(with_changes(content, {"prices.as_of": today()}), base=name)
 
 
 def refuse_files(content: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ def refuse_files(content: Mapping[str, Any]) -> None:
 
 
 def remember() -> None:
-    """Keep the scenario as it is, to come back to."""
+    """Keep the scenario as it is, for undo."""
     state = st.session_state
     state.past = [*state.past, state.scenario][-MAX_HISTORY:]
     state.future = []
@@ -158,7 +158,7 @@ def has_future() -> bool:
 
 
 def key() -> str:
-    """The scenario as one line of JSON: what results are cached by."""
+    """The scenario as one line of JSON; results are cached by it."""
     return json.dumps(content(), sort_keys=True)
 
 
@@ -171,7 +171,7 @@ def yaml_text() -> str:
 
 
 def write_address() -> bool:
-    """Write the scenario into the address; False where it is too large for one, which then is left without it."""
+    """Write the scenario into the address; where it is too large, leave it out and return False."""
     state = st.session_state
     query = url.query_of(content(), state.base)
     fits = sum(len(name) + len(text) + 2 for name, text in query.items()) <= url.MAX_LINK
@@ -185,16 +185,16 @@ def write_address() -> bool:
 
 
 def complaint() -> PlannerError | None:
-    """What was wrong with the address, if anything."""
-    found: PlannerError | None = st.session_state.complaint
-    return found
+    """What was wrong with the address or with the last input, if anything."""
+    error: PlannerError | None = st.session_state.complaint
+    return error
 
 
 # --- widgets ----------------------------------------------------------------------------------------------------------
 
 
-def bound(key: str, shown: object, changes: Callable[[Any], Changes]) -> dict[str, Any]:
-    """Arguments that bind a widget to the scenario: ``st.slider("Rate", 1, 100, **bound("rate", rate, write))``.
+def bind(key: str, shown: object, changes: Callable[[Any], Changes]) -> dict[str, Any]:
+    """Arguments that bind a widget to the scenario: ``st.slider("Rate", 1, 100, **bind("rate", rate, write))``.
 
     Args:
         key: of the widget.
@@ -215,9 +215,9 @@ def _write(key: str, changes: Callable[[Any], Changes]) -> None:
         st.session_state.complaint = error
 
 
-def field(key: str, path: str, factor: float = 1.0) -> dict[str, Any]:
+def bind_field(key: str, path: str, factor: float = 1.0) -> dict[str, Any]:
     """Arguments that bind a widget to one field; numbers are shown times `factor` (1000 for seconds in ms)."""
     shown = value(path)
     if factor == 1.0 or shown is None:
-        return bound(key, shown, lambda new: {path: new})
-    return bound(key, round(shown * factor, 9), lambda new: {path: None if new is None else new / factor})
+        return bind(key, shown, lambda new: {path: new})
+    return bind(key, round(shown * factor, 9), lambda new: {path: None if new is None else new / factor})

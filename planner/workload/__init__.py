@@ -1,34 +1,32 @@
-"""What is asked and what is promised: token lengths, arrivals, request classes, latency targets; and what comes back.
+"""What a deployment is asked to do: token lengths, arrivals, request classes, latency targets; and its latencies.
 
 `Workload` is arrivals and the mix of request classes they bring, `Slo` the latency targets that must all hold,
 `LatencyDistribution` what theory and simulation both answer with. Knows no GPUs.
 """
 
-from planner.workload.latency import JointDistribution, LatencyDistribution, batch_quantile_interval
-from planner.workload.workload import (
-    MAX_BATCH,
+from planner.workload.arrivals import (
+    MAX_ARRIVAL_BATCH,
     MAX_SCV,
-    MAX_TOKENS,
     REQUESTS_PER_USER,
     ArrivalProcess,
     ClosedLoop,
-    LatencyTarget,
     RecordedArrivals,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-    zipf,
 )
+from planner.workload.checks import MAX_TOKENS
+from planner.workload.condensed import CondensedLengths, condensed_lengths, probability_slices, tail_edges
+from planner.workload.latency import JointDistribution, LatencyDistribution, batch_quantile_interval
+from planner.workload.lengths import SharedPrefixes, TokenLengths, zipf
+from planner.workload.slo import LatencyTarget, Slo
+from planner.workload.workload import RequestClass, Workload
 
 __all__ = [
-    "MAX_BATCH",
+    "MAX_ARRIVAL_BATCH",
     "MAX_SCV",
     "MAX_TOKENS",
     "REQUESTS_PER_USER",
     "ArrivalProcess",
     "ClosedLoop",
+    "CondensedLengths",
     "JointDistribution",
     "LatencyDistribution",
     "LatencyTarget",
@@ -39,5 +37,8 @@ __all__ = [
     "TokenLengths",
     "Workload",
     "batch_quantile_interval",
+    "condensed_lengths",
+    "probability_slices",
+    "tail_edges",
     "zipf",
 ]

@@ -13,7 +13,24 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.core import InputError
+from planner.core import FloatArray, InputError
+
+ROW_POINTS = 8
+"""Equal-mass points of each group's distribution within an E2E. A choice of resolution."""
+MOST_BATCHES = 20
+"""Most batches of consecutive requests that a confidence interval is made of (Law, Simulation Modeling and Analysis,
+ch. 9)."""
+FEWEST_BATCHES = 5
+"""Batches below which there is no interval. A choice."""
+LONG_TAIL = 10.0
+"""Mean number of requests beyond the percentile in one batch below which fewer, longer batches are taken. With 20 short
+ones 95 % intervals of a p99 held the truth of a queue at load 0.7 in 61 to 79 of 100 runs of 2250 to 9000 requests;
+with these in 81 to 91."""
+FEWEST_IN_TAIL = 2.0
+"""Least mean number of requests beyond the percentile in one batch: 1000 requests for a p99. A choice."""
+_STUDENT = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 11: 2.228, 12: 2.201, 13: 2.179, 14: 2.160}
+_STUDENT |= {15: 2.145, 16: 2.131, 17: 2.120, 18: 2.110, 19: 2.101, 20: 2.093}
+"""97.5 % points of Student's t with b - 1 degrees of freedom, by b (any table)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +44,8 @@ class LatencyDistribution:
     (2.5, 2.0, 0.5)
     """
 
-    support_s: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    support_s: FloatArray
+    weights: FloatArray
 
     @classmethod
     def from_samples(cls, samples_s: ArrayLike, weights: ArrayLike | None = None) -> Self:
@@ -59,16 +76,16 @@ class LatencyDistribution:
         return cls(support_s=np.array([np.inf]), weights=np.array([1.0]))
 
     @classmethod
-    def mixture(cls, parts: Sequence[tuple[Self, float]]) -> Self:
-        """The distribution of a request drawn from each distribution with probability proportional to its weight."""
-        kept = [(part, weight) for part, weight in parts if weight > 0.0]
+    def mixture(cls, components: Sequence[tuple[Self, float]]) -> Self:
+        """The distribution of a request drawn from each of (distribution, weight) in proportion to its weight."""
+        kept = [(latency, weight) for latency, weight in components if weight > 0.0]
         if len(kept) == 1:
             return kept[0][0]
-        if not all(np.isfinite(part.support_s[-1]) for part, _ in kept):
+        if not all(np.isfinite(latency.support_s[-1]) for latency, _ in kept):
             return cls.unbounded()
         return cls.from_samples(
-            np.concatenate([part.support_s for part, _ in kept]),
-            np.concatenate([part.weights * weight for part, weight in kept]),
+            np.concatenate([latency.support_s for latency, _ in kept]),
+            np.concatenate([latency.weights * weight for latency, weight in kept]),
         )
 
     @classmethod
@@ -132,19 +149,27 @@ class JointDistribution:
         gaps: mean output tokens less one of each output group, shape (G,).
     """
 
-    first_s: NDArray[np.float64]
-    first_mass: NDArray[np.float64]
-    token_s: NDArray[np.float64]
-    token_mass: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    prompts: NDArray[np.float64]
-    gaps: NDArray[np.float64]
+    first_s: FloatArray
+    first_mass: FloatArray
+    token_s: FloatArray
+    token_mass: FloatArray
+    weights: FloatArray
+    prompts: FloatArray
+    gaps: FloatArray
 
     @classmethod
     def independent(cls, ttft: LatencyDistribution, tpot: LatencyDistribution) -> Self:
-        """Two distributions that have nothing to do with each other."""
-        one = np.ones((1, 1))
-        return cls(ttft.support_s[None, :], ttft.weights, tpot.support_s[None, :], tpot.weights, one, one[0], one[0])
+        """TTFT and TPOT that are independent of each other."""
+        certain = np.ones((1, 1))
+        return cls(
+            first_s=ttft.support_s[None, :],
+            first_mass=ttft.weights,
+            token_s=tpot.support_s[None, :],
+            token_mass=tpot.weights,
+            weights=certain,
+            prompts=certain[0],
+            gaps=certain[0],
+        )
 
     def within(self, ttft_s: float, tpot_s: float) -> float:
         """P(TTFT <= ttft_s and TPOT <= tpot_s).
@@ -192,18 +217,14 @@ class JointDistribution:
         return LatencyDistribution.from_samples(total, chances)
 
 
-ROW_POINTS = 8
-"""Equal-mass points of each group's distribution within an E2E."""
-
-
-def _nearest(groups: NDArray[np.float64], values: ArrayLike) -> NDArray[np.intp]:
+def _nearest(groups: FloatArray, values: ArrayLike) -> NDArray[np.intp]:
     """Index of the nearest of rising group means for each value."""
     order = np.argsort(groups, kind="stable")
     middles = (groups[order][1:] + groups[order][:-1]) / 2.0
     return order[np.searchsorted(middles, np.asarray(values, dtype=np.float64))]
 
 
-def _condensed_rows(points: NDArray[np.float64], mass: NDArray[np.float64]) -> NDArray[np.float64]:
+def _condensed_rows(points: FloatArray, mass: FloatArray) -> FloatArray:
     """Each row's distribution as `ROW_POINTS` equal-mass points that keep its mean, shape (rows, ROW_POINTS)."""
     below = np.append(0.0, np.cumsum(mass))
     order = np.argsort(points, axis=1, kind="stable")
@@ -214,17 +235,6 @@ def _condensed_rows(points: NDArray[np.float64], mass: NDArray[np.float64]) -> N
         moments = np.append(0.0, np.cumsum(mass[places] * row[places]))
         rows.append(np.diff(np.interp(edges, reached, moments)) * ROW_POINTS / below[-1])
     return np.stack(rows)
-
-
-BATCHES = 20
-"""Batches of consecutive requests a confidence interval is made of (Distribution, Simulation Modeling and Analysis, ch. 9)."""
-LONG_TAIL = 10.0
-"""Mean number of requests beyond the percentile in one batch below which fewer, longer batches are taken. With 20 short
-ones 95 % intervals of a p99 held the truth of a queue at load 0.7 in 61 to 79 of 100 runs of 2250 to 9000 requests;
-with these in 81 to 91."""
-FEWEST_IN_TAIL = 2.0
-"""Least mean number of requests beyond the percentile in one batch: 1000 requests for a p99."""
-FEWEST_BATCHES = 5
 
 
 def batch_quantile_interval(samples_s: ArrayLike, probability: float) -> tuple[float, float] | None:
@@ -244,14 +254,10 @@ def batch_quantile_interval(samples_s: ArrayLike, probability: float) -> tuple[f
     in_tail = values.size * min(probability, 1.0 - probability)
     if in_tail < FEWEST_BATCHES * FEWEST_IN_TAIL * (1.0 - 1e-9):
         return None
-    batches = min(BATCHES, max(FEWEST_BATCHES, int(in_tail / LONG_TAIL)))
+    batches = min(MOST_BATCHES, max(FEWEST_BATCHES, int(in_tail / LONG_TAIL)))
     whole = LatencyDistribution.from_samples(values).quantile_s(probability)
-    parts = [LatencyDistribution.from_samples(part).quantile_s(probability) for part in np.array_split(values, batches)]
-    spread = float(np.sqrt(np.square(np.subtract(parts, whole)).sum() / (batches * (batches - 1))))
+    cuts = np.array_split(values, batches)
+    quantiles = [LatencyDistribution.from_samples(batch).quantile_s(probability) for batch in cuts]
+    spread = float(np.sqrt(np.square(np.subtract(quantiles, whole)).sum() / (batches * (batches - 1))))
     half = _STUDENT[batches] * spread
     return max(0.0, whole - half), whole + half
-
-
-_STUDENT = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 11: 2.228, 12: 2.201, 13: 2.179, 14: 2.160}
-_STUDENT |= {15: 2.145, 16: 2.131, 17: 2.120, 18: 2.110, 19: 2.101, 20: 2.093}
-"""97.5 % points of Student's t with b - 1 degrees of freedom, by b (any table)."""

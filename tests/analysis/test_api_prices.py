@@ -9,8 +9,14 @@ import pytest
 
 import planner
 from hardware_db import HardwareDb
-from planner.analysis import Solver, api_break_even, api_prices_of, own_price
-from planner.analysis.api_prices import Tokens, break_even_rate_per_s, family, listed_api_prices, mean_rate_per_s
+from planner.analysis import Replanner, api_break_even, api_prices_of, own_price
+from planner.analysis.api_prices import (
+    MeanTokens,
+    break_even_rate_per_s,
+    listed_api_prices,
+    llm_family,
+    mean_rate_per_s,
+)
 from planner.core import InputError
 from planner.fleet import Plan, PlanRequest, ScheduledPeriod, plan
 from tests.builders import HARDWARE, small_request
@@ -22,7 +28,7 @@ class TestApi:
 
     def test_a_bill_is_tokens_times_prices(self) -> None:
         price = own_price("llama-3.1-8b", "1/0.5/2", date(2026, 11, 22))
-        assert Tokens(fresh=600.0, cached=400.0, written=100.0).usd(price) == pytest.approx((600 + 200 + 200) / 1e6)
+        assert MeanTokens(fresh=600.0, cached=400.0, written=100.0).usd(price) == pytest.approx((600 + 200 + 200) / 1e6)
 
     def test_at_the_break_even_rate_both_cost_the_same(self) -> None:
         price = own_price("llama-3.1-8b", "0.05/0.08", date(2026, 11, 22))
@@ -47,7 +53,7 @@ class TestApi:
             return made_up(request, {(H100, 1): 1}, 3.0)
 
         price = own_price("x", f"{usd / 3600 * 1e6 / 800}/0", date(2026, 11, 22))
-        (found,) = api_break_even(made_up(REQUEST, {(H100, 1): 1}, 3.0), [price], Solver(flat))
+        (found,) = api_break_even(made_up(REQUEST, {(H100, 1): 1}, 3.0), [price], Replanner(flat))
         assert found.smallest_break_even_per_s is not None
         assert truth <= found.smallest_break_even_per_s <= 1.011 * truth
         assert found.fleet_break_even_per_s == pytest.approx(truth)
@@ -76,7 +82,7 @@ class TestApi:
 
         usd = 0.25  # for 3600 requests, so that 12 requests/s cost 3 USD/h
         price = own_price("x", f"{usd / 3600 * 1e6 / 800}/0", date(2026, 11, 22))
-        (found,) = api_break_even(flat(REQUEST, HARDWARE), [price], Solver(flat))
+        (found,) = api_break_even(flat(REQUEST, HARDWARE), [price], Replanner(flat))
         assert found.fleet_break_even_per_s == pytest.approx(12.0)
         assert found.utilisation == pytest.approx(12.0 / 15.0)
         assert found.smallest_break_even_per_s is not None
@@ -84,19 +90,19 @@ class TestApi:
 
     def test_an_api_that_is_always_cheaper_has_no_break_even(self) -> None:
         price = own_price("x", "1e-9/0", date(2026, 11, 22))
-        (found,) = api_break_even(REAL, [price], Solver(lumpy))
+        (found,) = api_break_even(REAL, [price], Replanner(lumpy))
         assert found.smallest_break_even_per_s is None
         assert not found.self_hosting_wins
 
     def test_every_listed_price_is_cited_dated_and_of_a_packaged_model(self) -> None:
-        families = {family(llm) for llm in planner.list_llms()}
+        families = {llm_family(llm) for llm in planner.list_llms()}
         prices = listed_api_prices()
         assert len(prices) >= 15
         for price in prices:
             assert price.source_url.startswith("https://")
             assert date(2026, 1, 1) < price.read_on <= date(2026, 11, 22)
             assert price.usd_per_million_cached_tokens <= price.usd_per_million_input_tokens
-            assert family(price.llm) in families
+            assert llm_family(price.llm) in families
         assert len({(price.llm, price.provider) for price in prices}) == len(prices)
 
     def test_a_published_price_is_read_as_published(self) -> None:

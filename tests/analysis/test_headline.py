@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 import planner
-from planner.analysis import headline
+from planner.analysis import headline, headroom
 from planner.fleet import Plan, hardware_for, plan
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
@@ -119,19 +119,19 @@ def test_price_names_provider_commitment_and_day() -> None:
 
 def test_headroom_is_where_the_first_target_breaks() -> None:
     found = chat()
-    headroom = headline.headroom(found)
+    room = headroom(found)
     planned = found.deployments[0]
-    rate = planned.workload.rate_per_s * (1.0 + headroom.share)
+    rate = planned.workload.rate_per_s * (1.0 + room.share)
     assert evaluate(planned.deployment, planned.workload.at_rate(0.999 * rate)).meets(planned.slo)
     assert not evaluate(planned.deployment, planned.workload.at_rate(1.02 * rate)).meets(planned.slo)
-    assert headroom.interval is not None
-    slow, fast = headroom.interval
-    assert slow <= headroom.share <= fast
+    assert room.interval is not None
+    slow, fast = room.interval
+    assert slow <= room.share <= fast
 
 
 def test_uncalibrated_plans_have_no_interval() -> None:
     bare = chat("search.calibrated=false")
-    assert headline.headroom(bare).interval is None
+    assert headroom(bare).interval is None
     assert headline.cost_range(bare, hardware_for(bare.request)) is None
 
 
@@ -149,7 +149,7 @@ def test_cost_interval_brackets_the_cost_and_its_slow_end_is_the_robust_plan() -
 
 def test_headroom_of_a_robust_plan_has_the_same_slow_end() -> None:
     """Its own step times are the slow ones, so that nothing is left to be slower."""
-    robust = headline.headroom(chat("pessimism=0.95"))
+    robust = headroom(chat("pessimism=0.95"))
     assert robust.interval is not None
     assert robust.interval[0] == pytest.approx(robust.share, abs=0.005)
 

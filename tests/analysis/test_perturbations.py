@@ -10,8 +10,13 @@ import pytest
 from pydantic import create_model
 
 from hardware_db import select_price
-from planner.analysis import Case, price_now, requirements
-from planner.analysis.perturbations import at_price, with_lengths, with_prefixes
+from planner.analysis import PlanningCase, price_now, requirements
+from planner.analysis.perturbations import (
+    at_price,
+    numeric_requirements,
+    with_lengths,
+    with_prefixes,
+)
 from planner.fleet import PlanRequest
 from planner.supply import FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
 from tests.builders import HARDWARE, small_request
@@ -23,8 +28,8 @@ class TestRequirements:
 
     def test_keys_are_those_of_the_scenario(self) -> None:
         request = small_request(limits={"gpus": {H100: 9}, "budget_usd_per_hour": 50.0})
-        for one in requirements(request):
-            value = 0.5 * (one.value or 0.0) if not one.whole else 5
+        for one in numeric_requirements(request):
+            value = 0.5 * one.value if not one.whole else 5
             changes = _nested(one.key, value)
             by_key = small_request(**_merged({"limits": {"gpus": {H100: 9}, "budget_usd_per_hour": 50.0}}, changes))
             assert by_key == one.with_value(value)
@@ -43,7 +48,7 @@ class TestRequirements:
             {"name": "slow", "share": 0.5, "lengths": lengths},
         ]
         request = small_request(workload={"lengths": None, "classes": classes})
-        (target,) = [one for one in requirements(request) if one.key == "workload.classes.0.slo.0.threshold_s"]
+        (target,) = [one for one in numeric_requirements(request) if one.key == "workload.classes.0.slo.0.threshold_s"]
         changed = target.with_value(0.3).workload.classes
         assert changed[0].slo is not None
         assert changed[0].slo.targets[0].threshold_s == 0.3
@@ -181,13 +186,13 @@ class TestEveryLimit:
             PricePolicy(commitments=ways, spot=terms, as_of=date(2026, 11, 21))
             for ways in (("on_demand", "spot"), ("on_demand",))
         )
-        prices = [price_now(Case(wide(FleetLimits(), policy), HARDWARE), H100) for policy in (both, one)]
+        prices = [price_now(PlanningCase(wide(FleetLimits(), policy), HARDWARE), H100) for policy in (both, one)]
         spot = select_price(HARDWARE, H100, commitment="spot")
         assert spot is not None
         assert prices[0] == min(spot.usd_per_gpu_hour, prices[1] or math.inf)
 
     def test_gpus_of_ones_own_get_dearer_as_well(self) -> None:
-        case = at_price(Case(wide(self.LIMITS, self.PRICES), HARDWARE), A100, 2.0)
+        case = at_price(PlanningCase(wide(self.LIMITS, self.PRICES), HARDWARE), A100, 2.0)
         owned = dict(case.request.prices)["owned"][A100]
         assert owned.capex_usd_per_gpu == 30_000.0
         assert owned.usd_per_kwh == pytest.approx(0.2)

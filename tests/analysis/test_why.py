@@ -15,10 +15,19 @@ from functools import cache
 import pytest
 
 from hardware_db import HardwareDb
-from planner.analysis import Case, Explanation, Measure, Outcome, Question, Solver, api_prices_of, explain, requirements
+from planner.analysis import (
+    Explanation,
+    PlanMeasure,
+    PlanningCase,
+    PlanOutcome,
+    PlanQuestion,
+    Replanner,
+    api_prices_of,
+    explain,
+)
 from planner.analysis.changes import what_if
-from planner.analysis.perturbations import at_price
-from planner.analysis.resolve import OutOfSolvesError, first_change
+from planner.analysis.perturbations import at_price, numeric_requirements
+from planner.analysis.replanner import OutOfSolvesError, nearest_change
 from planner.analysis.sensitivity import tornado
 from planner.analysis.why import (
     marginal_values,
@@ -39,7 +48,7 @@ class TestMarginalValues:
 
     def test_the_worth_of_a_step_is_the_difference_of_the_formula(self) -> None:
         # cost = 30 / 0.5 = 60 USD/h
-        found = marginal_values(made_up(REQUEST, {}, 60.0), Solver(smooth))
+        found = marginal_values(made_up(REQUEST, {}, 60.0), Replanner(smooth))
         worth = {(one.name, round(one.after, 9)): one.gain for one in found}
         assert worth["p95 TTFT", 0.51] == pytest.approx(60.0 - 30.0 / 0.51)
         assert worth["p95 TTFT", 0.49] == pytest.approx(60.0 - 30.0 / 0.49)
@@ -50,7 +59,7 @@ class TestMarginalValues:
         assert worth["p95 TPOT", 0.031] == 0.0
 
     def test_easier_is_easier(self) -> None:
-        for one in marginal_values(REAL, Solver(smooth)):
+        for one in marginal_values(REAL, Replanner(smooth)):
             assert one.gain is not None
             assert (one.gain >= 0.0) == one.easier or one.gain == 0.0
 
@@ -64,21 +73,23 @@ class TestMarginalValues:
 
         limits = {"budget_usd_per_hour": 10.0}
         request = small_request(objective="max_rate", limits=limits)
-        found = {(one.name, one.after): one.gain for one in marginal_values(made_up(request, {}, 10.0), Solver(most))}
+        found = {
+            (one.name, one.after): one.gain for one in marginal_values(made_up(request, {}, 10.0), Replanner(most))
+        }
         assert found["budget", 11.0] == pytest.approx(1.5)
         assert found["budget", 9.0] == pytest.approx(-1.5)
         assert found["demand", 33.0] == 0.0
 
     def test_a_step_that_leaves_no_fleet_has_no_worth_and_says_so(self) -> None:
         request = with_budget(60.0)
-        found = {(one.name, one.after): one for one in marginal_values(made_up(request, {}, 60.0), Solver(smooth))}
+        found = {(one.name, one.after): one for one in marginal_values(made_up(request, {}, 60.0), Replanner(smooth))}
         tighter = found["budget", 54.0]
         assert tighter.gain is None
         assert not tighter.outcome.feasible
 
     def test_the_smallest_step_is_where_the_lump_ends(self) -> None:
         # 30 requests/s need 5 lumps of 7; the plan changes above 35 and at 28 and below
-        found = {(one.name, one.easier): one for one in smallest_steps(made_up(REQUEST, {}, 15.0), Solver(lumpy))}
+        found = {(one.name, one.easier): one for one in smallest_steps(made_up(REQUEST, {}, 15.0), Replanner(lumpy))}
         more, less = found["demand", False], found["demand", True]
         assert 35.0 < more.after <= 35.0 + 0.005 * 30.0
         assert 28.0 - 0.005 * 30.0 <= less.after <= 28.0
@@ -88,17 +99,17 @@ class TestMarginalValues:
     def test_pieces_are_found_exactly(self) -> None:
         # 4 H100 are cheaper than 7 A100; the limit bites when fewer than 4 may be had
         request = small_request(limits={"gpus": {H100: 9}}, prices={"usd_per_gpu_hour": {H100: 1.0, A100: 1.0}})
-        found = {(one.name, one.easier): one for one in smallest_steps(made_up(request, {}, 4.0), Solver(two_skus))}
+        found = {(one.name, one.easier): one for one in smallest_steps(made_up(request, {}, 4.0), Replanner(two_skus))}
         assert found[f"most {H100}", False].after == 3.0
         assert found[f"most {H100}", False].gain == pytest.approx(-3.0)
         assert found[f"most {H100}", True].gain == 0.0
 
     @pytest.mark.parametrize("place", [1.01, 1.7, 2.0, 3.999])
     def test_the_place_of_a_change_is_bracketed(self, place: float) -> None:
-        found = first_change(lambda x: x >= place, 1.0, (1.5, 2.0, 4.0), 0.001)
+        found = nearest_change(lambda x: x >= place, 1.0, (1.5, 2.0, 4.0), 0.001)
         assert found is not None
         assert place <= found <= place + 0.001
-        assert first_change(lambda x: x >= 5.0, 1.0, (1.5, 2.0, 4.0), 0.001) is None
+        assert nearest_change(lambda x: x >= 5.0, 1.0, (1.5, 2.0, 4.0), 0.001) is None
 
 
 class TestRequirementCosts:
@@ -106,7 +117,7 @@ class TestRequirementCosts:
 
     def test_a_requirement_costs_what_dropping_it_saves(self) -> None:
         request = with_budget(1000.0)
-        found = {one.name: one for one in requirement_costs(made_up(request, {}, 60.0), Solver(smooth))}
+        found = {one.name: one for one in requirement_costs(made_up(request, {}, 60.0), Replanner(smooth))}
         assert found["p95 TTFT"].cost == pytest.approx(60.0 - 30.0 / 86_400.0)
         assert found["p95 TPOT"].cost == 0.0
         assert found["budget"].cost == 0.0
@@ -116,18 +127,18 @@ class TestRequirementCosts:
         request = small_request(limits={"gpus": {H100: 3}}, prices={"usd_per_gpu_hour": {H100: 1.0, A100: 1.0}})
         (limit,) = [
             one
-            for one in requirement_costs(made_up(request, {}, 7.0), Solver(two_skus))
+            for one in requirement_costs(made_up(request, {}, 7.0), Replanner(two_skus))
             if one.key == f"limits.gpus.{H100}"
         ]
         assert limit.cost == pytest.approx(7.0 - 4.0)
         assert limit.without.gpus == {H100: 4}
 
     def test_no_real_requirement_is_a_gift(self) -> None:
-        solver = Solver()
+        replanner = Replanner()
         request = small_request(
             limits={"gpus": {H100: 1}}, workload={"rate_per_s": 40.0}, search=QUICK, simulation={"requests": 100}
         )
-        for one in requirement_costs(plan(request), solver):
+        for one in requirement_costs(plan(request), replanner):
             assert one.cost is not None
             assert one.cost >= -1e-3
 
@@ -137,7 +148,7 @@ class TestRelaxations:
 
     def test_each_relaxation_is_the_one_of_the_formula(self) -> None:
         request = with_budget(40.0)  # cost would be 60
-        found = {one.name: one for one in smallest_relaxations(made_up(request, {}, math.inf), Solver(smooth))}
+        found = {one.name: one for one in smallest_relaxations(made_up(request, {}, math.inf), Replanner(smooth))}
         assert _close_above(found["budget"].needed, 60.0, 0.4)
         assert _close_above(found["p95 TTFT"].needed, 30.0 / 40.0, 0.005)
         assert _close_above(found["demand"].needed, 20.0, 0.3, above=False)
@@ -146,11 +157,11 @@ class TestRelaxations:
 
     def test_pieces_are_relaxed_one_by_one(self) -> None:
         request = small_request(search={"skus": [H100]}, limits={"gpus": {H100: 1}})
-        found = {one.name: one for one in smallest_relaxations(made_up(request, {}, math.inf), Solver(two_skus))}
+        found = {one.name: one for one in smallest_relaxations(made_up(request, {}, math.inf), Replanner(two_skus))}
         assert found[f"most {H100}"].needed == 4.0
 
     def test_a_feasible_plan_needs_none(self) -> None:
-        assert smallest_relaxations(REAL, Solver(smooth)) == ()
+        assert smallest_relaxations(REAL, Replanner(smooth)) == ()
 
     def test_a_real_request_becomes_feasible_at_the_value_found(self) -> None:
         tight = [
@@ -160,13 +171,13 @@ class TestRelaxations:
         request = small_request(
             slo=tight, search={**QUICK, "skus": [H100]}, workload={"rate_per_s": 1.0}, simulation={"requests": 100}
         )
-        solver = Solver()
-        found = {one.name: one for one in smallest_relaxations(plan(request), solver)}
+        replanner = Replanner()
+        found = {one.name: one for one in smallest_relaxations(plan(request), replanner)}
         needed = found["p95 TPOT"].needed
         assert needed is not None
-        (tpot,) = [one for one in requirements(request) if one.name == "p95 TPOT"]
-        assert solver.outcome(tpot.with_value(needed)).feasible
-        assert not solver.outcome(tpot.with_value(0.97 * needed)).feasible
+        (tpot,) = [one for one in numeric_requirements(request) if one.name == "p95 TPOT"]
+        assert replanner.outcome(tpot.with_value(needed)).feasible
+        assert not replanner.outcome(tpot.with_value(0.97 * needed)).feasible
         assert found["p95 TTFT"].outcome is None
 
 
@@ -204,42 +215,42 @@ class TestRunnersUp:
         skus, degrees = (list(dict.fromkeys(part)) for part in zip(*costs, strict=True))
         request = small_request(search={"skus": skus, "tp": degrees, "modes": ["mixed"]})
         ordered = sorted(costs.values())
-        found = runners_up(made_up(request, {}, ordered[0]), Solver(cheapest_of(costs)), count=4)
+        found = runners_up(made_up(request, {}, ordered[0]), Replanner(cheapest_of(costs)), count=4)
         assert [one.outcome.usd_per_hour for one in found] == ordered[1:5]
         assert [one.loss for one in found] == [usd - ordered[0] for usd in ordered[1:5]]
 
     def test_where_nothing_else_is_allowed_there_is_none(self) -> None:
         request = small_request(search={"skus": [H100], "tp": [1], "modes": ["mixed"]})
-        assert runners_up(REAL, Solver(cheapest_of({(H100, 1): 5.0, (A100, 1): 6.0}))) != ()
-        assert runners_up(made_up(request, {}, 5.0), Solver(cheapest_of({(H100, 1): 5.0}))) == ()
+        assert runners_up(REAL, Replanner(cheapest_of({(H100, 1): 5.0, (A100, 1): 6.0}))) != ()
+        assert runners_up(made_up(request, {}, 5.0), Replanner(cheapest_of({(H100, 1): 5.0}))) == ()
 
 
 class TestSolver:
     """Solves are counted, remembered and bounded."""
 
     def test_the_same_question_is_solved_once(self) -> None:
-        solver = Solver(smooth)
+        replanner = Replanner(smooth)
         for _ in range(3):
-            solver.outcome(REQUEST)
-            solver.outcome(small_request(search=QUICK, simulation={"requests": 300}))
-        assert solver.solves == 1
-        solver.outcome(Case(REQUEST, at_price(Case(REQUEST, HARDWARE), H100, 2.0).hardware))
-        assert solver.solves == 2
+            replanner.outcome(REQUEST)
+            replanner.outcome(small_request(search=QUICK, simulation={"requests": 300}))
+        assert replanner.solves == 1
+        replanner.outcome(PlanningCase(REQUEST, at_price(PlanningCase(REQUEST, HARDWARE), H100, 2.0).hardware))
+        assert replanner.solves == 2
 
     def test_the_bound_is_kept_and_what_is_left_is_named(self) -> None:
-        solver = Solver(smooth, at_most=12)
-        found = explain(REAL, solver, [Question.MARGINAL, Question.TORNADO])
-        assert solver.solves == 12
-        assert found.answered == (Question.MARGINAL,)
+        replanner = Replanner(smooth, at_most=12)
+        found = explain(REAL, replanner, [PlanQuestion.MARGINAL, PlanQuestion.TORNADO])
+        assert replanner.solves == 12
+        assert found.answered == (PlanQuestion.MARGINAL,)
         assert "solves" in found.unanswered["tornado"]
         with pytest.raises(OutOfSolvesError, match="allow more"):
-            tornado(REAL, solver)
+            tornado(REAL, replanner)
 
     def test_a_request_that_is_refused_is_an_outcome(self) -> None:
         def refuse(request: PlanRequest, hardware: HardwareDb) -> Plan:
             raise InputError("search.engine", "x", "not known", "choose another")
 
-        found = Solver(refuse).outcome(REQUEST)
+        found = Replanner(refuse).outcome(REQUEST)
         assert not found.feasible
         assert "choose another" in found.fleet
 
@@ -249,8 +260,8 @@ def found_for_real() -> Explanation:
     """All that is asked of a real plan."""
     return explain(
         REAL,
-        Solver(),
-        [Question.MARGINAL, Question.REQUIREMENTS, Question.API, Question.RUNNERS_UP],
+        Replanner(),
+        [PlanQuestion.MARGINAL, PlanQuestion.REQUIREMENTS, PlanQuestion.API, PlanQuestion.RUNNERS_UP],
         api_prices_of("llama-3.1-8b")[1:],
     )
 
@@ -261,7 +272,7 @@ class TestExplanation:
     def test_what_was_asked_is_answered(self) -> None:
         assert len(found_for_real().answered) == 4
         assert found_for_real().unanswered == {}
-        assert found_for_real().measure is Measure.COST
+        assert found_for_real().measure is PlanMeasure.COST
         assert found_for_real().outcome.gpus == REAL.gpus
 
     def test_tables_are_rectangular_and_headline_names_the_cost(self) -> None:
@@ -273,7 +284,7 @@ class TestExplanation:
             assert table.title in markdown(found_for_real())
 
     def test_sentences_quote_the_formula(self) -> None:
-        found = explain(made_up(REQUEST, {(H100, 1): 1}, 60.0), Solver(smooth), [Question.MARGINAL])
+        found = explain(made_up(REQUEST, {(H100, 1): 1}, 60.0), Replanner(smooth), [PlanQuestion.MARGINAL])
         assert any(line.startswith("10 ms more p95 TTFT saves 1.18 USD/h") for line in sentences(found))
         assert any("changes nothing: p95 TPOT" in line for line in sentences(found))
 
@@ -292,16 +303,16 @@ class TestExplanation:
         assert told["api"][0]["price"]["source_url"].startswith("https://")
 
     def test_of_an_infeasible_request_the_relaxations_are_told(self) -> None:
-        found = explain(made_up(with_budget(40.0), {}, math.inf), Solver(smooth))
-        assert found.answered == (Question.RELAXATIONS,)
+        found = explain(made_up(with_budget(40.0), {}, math.inf), Replanner(smooth))
+        assert found.answered == (PlanQuestion.RELAXATIONS,)
         assert any(line.startswith("budget 40.00 USD/h -> 60") for line in sentences(found))
 
     def test_the_objective_decides_what_counts(self) -> None:
-        best = Outcome("optimal", "", usd_per_hour=7.2, rate_per_s=4.0)
-        assert best.value(Measure.COST) == 7.2
-        assert best.value(Measure.RATE) == 4.0
-        assert best.value(Measure.RATE_PER_COST) == pytest.approx(2000.0)
-        assert Measure.of(small_request(objective="max_rate")) is Measure.RATE
+        best = PlanOutcome("optimal", "", usd_per_hour=7.2, rate_per_s=4.0)
+        assert best.value(PlanMeasure.COST) == 7.2
+        assert best.value(PlanMeasure.RATE) == 4.0
+        assert best.value(PlanMeasure.RATE_PER_COST) == pytest.approx(2000.0)
+        assert PlanMeasure.of(small_request(objective="max_rate")) is PlanMeasure.RATE
 
 
 class TestWhatIf:
@@ -309,8 +320,8 @@ class TestWhatIf:
 
     def test_gains_of_single_changes_add_up(self) -> None:
         first = REQUEST.model_copy(update={"workload": REQUEST.workload.at_rate(60.0)})
-        (ttft,) = [one for one in requirements(first) if one.name == "p95 TTFT"]
-        found = what_if(REQUEST, [("rate", first), ("ttft", ttft.with_value(1.0))], Solver(smooth))
+        (ttft,) = [one for one in numeric_requirements(first) if one.name == "p95 TTFT"]
+        found = what_if(REQUEST, [("rate", first), ("ttft", ttft.with_value(1.0))], Replanner(smooth))
         assert [one.gain for one in found.changes] == [pytest.approx(-60.0), pytest.approx(60.0)]
         assert found.gain == pytest.approx(sum(one.gain or 0.0 for one in found.changes))
         assert found.solves == 3

@@ -38,7 +38,7 @@ def test_a_first_plan(benchmark: Any) -> None:
 
 @pytest.mark.parametrize("change", SLIDERS)
 def test_a_slider_moved_from_the_default(benchmark: Any, change: str) -> None:
-    """After the default scenario and nothing else; the target is 1.5 s (docs/planning.md has what is reached)."""
+    """After the default scenario and nothing else; the target is 1.5 s (reached: docs/how-to/plan-a-fleet.md)."""
     if benchmark.disabled and change != SLIDERS[0]:
         pytest.skip("all steps take a while: one is enough to see that they work, --benchmark-enable times them all")
 
@@ -58,7 +58,7 @@ def test_the_page_opens(benchmark: Any, tmp_path: Path, until: str) -> None:
         pytest.skip("tests/web/test_app_browser.py opens the page in every run; --benchmark-enable times it")
     if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
         pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
-    with browser.served() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
+    with browser.app_server() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
         benchmark.pedantic(_opened, args=(page, address, until), rounds=1)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.engine import step_timer
 from planner.fleet import plan
 from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
@@ -20,7 +19,7 @@ from tests.builders import CHAT, calibrated, chat, mixed
 @pytest.mark.parametrize("prompts", [False, True], ids=["decodes", "with prompts"])
 def test_ten_thousand_step_times(benchmark: Any, model: str, prompts: bool) -> None:
     """Calibrated; the target is 50 ms."""
-    timer = step_timer(calibrated(model, parallelism=Parallelism(tp=8, ep=8)))
+    timer = calibrated(model, parallelism=Parallelism(tp=8, ep=8)).timer
     n = 1.0 + np.arange(10_000.0) % 256
     full = StepShape(n, 900 * n, 3 * n, 40 * n, 5 * n, n / 10)
     times_s = benchmark(timer.times_s, full if prompts else StepShape(n, 900 * n))
@@ -32,7 +31,7 @@ def test_ten_thousand_step_times(benchmark: Any, model: str, prompts: bool) -> N
 @pytest.mark.parametrize("model", ["llama-3.1-70b", "gpt-oss-120b", "deepseek-v3"])
 def test_one_step_time(benchmark: Any, model: str, prompts: bool) -> None:
     """In plain floats, as the simulator asks; the targets are 4 us for decodes and 10 us with prompts."""
-    timer = step_timer(calibrated(model, parallelism=Parallelism(tp=8, ep=1 if model == "llama-3.1-70b" else 8)))
+    timer = calibrated(model, parallelism=Parallelism(tp=8, ep=1 if model == "llama-3.1-70b" else 8)).timer
     chunks = (2048.0, 2048.0 * 3000, 5048.0, 1.0)
     seconds = benchmark(timer.step_s, 100, 2e5, *chunks) if prompts else benchmark(timer.decode_s, 100, 2e5)
     assert seconds > 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Stage, Unit, solve
-from planner.optimizer.dominance import dominated
+from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, UnitStage, Unit, solve
+from planner.optimizer.dominance import dominated_units
 
 PRICES = {f"sku{i}": usd for i, usd in enumerate([2.5, 0.8, 1.6, 3.0, 5.0, 0.4, 1.1, 2.0, 3.9, 6.5, 0.6, 1.3, 4.4])}
 """Assumed cost of one device [USD/h], of the sizes that rent today."""
@@ -22,9 +22,9 @@ def many_units(slices: int, count: int = 3000, seed: int = 0, demand: float = 13
     while len(units) < count:
         index = int(rng.integers(len(PRICES)))
         sku, devices = list(PRICES)[index], int(2 ** rng.integers(0, 4))
-        stage = (Stage.WHOLE, Stage.WHOLE, Stage.FIRST, Stage.SECOND)[rng.integers(4)]
-        channel = "" if stage is Stage.WHOLE else ("fp8", "bf16")[rng.integers(2)]
-        base = 1.15 * PRICES[sku] * devices**0.9 * rng.uniform(0.6, 1.0) * (1.0 if stage is Stage.WHOLE else 1.9)
+        stage = (UnitStage.WHOLE, UnitStage.WHOLE, UnitStage.FIRST, UnitStage.SECOND)[rng.integers(4)]
+        channel = "" if stage is UnitStage.WHOLE else ("fp8", "bf16")[rng.integers(2)]
+        base = 1.15 * PRICES[sku] * devices**0.9 * rng.uniform(0.6, 1.0) * (1.0 if stage is UnitStage.WHOLE else 1.9)
         mix = np.exp(-(0.6 + 0.28 * (index % 5)) * np.linspace(0.0, 1.0, slices) + rng.normal(0.0, 0.05, slices))
         for k in range(1, 11):
             rates = {name: float(base * m * k**1.03) for name, m in zip(names, mix, strict=True)}
@@ -56,11 +56,11 @@ def test_3000_units_to_two_percent(benchmark, slices):
 
 
 def test_3000_units_one_slice_nearly_proved(benchmark):
-    """The target is 60 ms; what is missing is the proof by branch and bound, see docs/science-optimizer.md."""
+    """The target is 60 ms; what is missing is the proof by branch and bound, see docs/explanation/optimizer.md."""
     answer = benchmark.pedantic(solve, (many_units(1), Objective.MIN_COST), {"relative_gap": 1e-4}, rounds=3)
     assert answer.status.has_allocation
 
 
 def test_dominance_among_3000_units(benchmark):
     problem = many_units(1)
-    assert len(benchmark(dominated, problem)) > len(problem.units) / 2
+    assert len(benchmark(dominated_units, problem)) > len(problem.units) / 2

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from hardware_db import Dtype, select_calibration
-from planner.engine.step_times import _built
+from planner.engine.step_times import _cached_timer
 from planner.llm import Precision
 from planner.scenario import load_scenario
-from planner.search import Capacity, Demand, FamilySet, Offer, SearchSpace, bounds_prompts, find_families, worth_sizes
+from planner.search import Capacity, Demand, FamilySet, Offer, SearchSpace, find_families, worth_sizes
 from planner.search.capacity import forget_all
+from planner.search.prompt_times import alone_s
 from tests.builders import HARDWARE
 
 REQUEST = load_scenario("chat-llama-70b")
@@ -33,8 +34,8 @@ WHOLE = SearchSpace(
 def cold() -> None:
     """Forget whatever was worked out."""
     forget_all()
-    bounds_prompts.alone_s.cache_clear()
-    _built.cache_clear()
+    alone_s.cache_clear()
+    _cached_timer.cache_clear()
 
 
 def search(space: SearchSpace) -> tuple[FamilySet, int]:

@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 from calibration import assemble, operators
 from calibration.__main__ import app, document, file_name
 from calibration.fit import (
-    Bound,
+    ParameterBound,
     Problem,
-    correction,
     fit,
     fittable,
+    fitted_correction,
     interpolation_error,
     predicted_s,
-    stratified,
+    stratified_rows,
 )
-from calibration.tables import Table, read_table
+from calibration.tables import ColumnTable, read_table
 from hardware_db import Calibration, Dtype, load_hardware
 from planner.core import InputError, UnknownNameError
 from planner.roofline import CollectiveForm, GemmForm, collective_s, gemm_s
@@ -43,14 +43,14 @@ TRUTH = {
 }
 
 
-def synthetic_gemm(noise: float, seed: int = 5) -> Table:
+def synthetic_gemm(noise: float, seed: int = 5) -> ColumnTable:
     """Rows of a form with known coefficients; weights too large for the cache."""
     random = np.random.default_rng(seed)
     widths = np.array([(n, k) for n in (2048, 4096, 6144, 8192, 14336, 28672) for k in (3072, 4096, 8192, 12288)])
     m = np.tile([1.0, 4, 16, 64, 65, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], len(widths))
     n, k = np.repeat(widths.astype(float), 13, axis=0).T
-    time = gemm_s(m, n, k, GemmForm(**TRUTH), operators.machine(H200, Dtype.BF16), 2.0)
-    return Table({"m": m, "n": n, "k": k, "latency_s": time * np.exp(noise * random.normal(size=len(m)))})
+    time = gemm_s(m, n, k, GemmForm(**TRUTH), operators.gpu_peaks(H200, Dtype.BF16), 2.0)
+    return ColumnTable({"m": m, "n": n, "k": k, "latency_s": time * np.exp(noise * random.normal(size=len(m)))})
 
 
 def test_known_coefficients_are_recovered():
@@ -73,21 +73,21 @@ def test_outliers_do_not_move_the_fit():
     assert result.parameters["compute_efficiency"].value == pytest.approx(TRUTH["compute_efficiency"], rel=0.08)
 
 
-def line(rows: Table, **changes: object) -> Problem:
+def line(rows: ColumnTable, **changes: object) -> Problem:
     """latency = a x + b of a table with columns x and shape."""
 
-    def predict(values, rows, bend=None):
+    def predict(values, rows, correction=None):
         return values["a"] * rows["x"] + values["b"]
 
-    bounds = {"a": Bound(1.0, 1e-3, 1e3), "b": Bound(1.0, 1e-3, 1e3)}
+    bounds = {"a": ParameterBound(1.0, 1e-3, 1e3), "b": ParameterBound(1.0, 1e-3, 1e3)}
     return replace(Problem(rows, predict, bounds, ("shape",), "x", {}), **changes)
 
 
-def lines(shapes: int, factor: Callable[[int], float]) -> Table:
+def lines(shapes: int, factor: Callable[[int], float]) -> ColumnTable:
     x = np.tile(2.0 ** np.arange(8), shapes)
     shape = np.repeat(np.arange(shapes, dtype=float), 8)
     wrong = np.repeat([factor(i) for i in range(shapes)], 8)
-    return Table({"x": x, "shape": shape, "latency_s": (2.0 * x + 3.0) * wrong})
+    return ColumnTable({"x": x, "shape": shape, "latency_s": (2.0 * x + 3.0) * wrong})
 
 
 def test_a_fit_is_judged_on_shapes_it_has_not_seen():
@@ -125,7 +125,7 @@ def test_too_few_shapes_are_refused():
 
 def test_sampling_covers_every_size():
     problem = line(lines(100, lambda _: 1.0))
-    chosen = stratified(problem, np.arange(800), 16)
+    chosen = stratified_rows(problem, np.arange(800), 16)
     assert len(chosen) == len(set(chosen.tolist())) == 16
     assert sorted(set(problem.rows["x"][chosen].tolist())) == (2.0 ** np.arange(8)).tolist()
 
@@ -134,13 +134,13 @@ def test_a_correction_recovers_a_smooth_table():
     random = np.random.default_rng(2)
     first, second = 2.0 ** random.uniform(0, 15, 5000), 2.0 ** random.uniform(9, 16, 5000)
     wanted = 0.3 * np.sin(np.log2(first) / 3.0) + 0.02 * np.log2(second)
-    bend = correction(first, second, wanted + 0.05 * random.normal(size=5000))
-    assert np.log(bend.factor(first, second)) == pytest.approx(wanted, abs=0.06)
+    correction = fitted_correction(first, second, wanted + 0.05 * random.normal(size=5000))
+    assert np.log(correction.factor(first, second)) == pytest.approx(wanted, abs=0.06)
 
 
 def test_interpolation_of_a_power_law_is_exact_and_needs_three_in_a_line():
     x = np.tile(2.0 ** np.arange(6), 4)
-    rows = Table({"x": x, "shape": np.repeat(np.arange(4.0), 6), "latency_s": 3e-6 * x**0.7})
+    rows = ColumnTable({"x": x, "shape": np.repeat(np.arange(4.0), 6), "latency_s": 3e-6 * x**0.7})
     assert interpolation_error(line(rows)) == pytest.approx(0.0, abs=1e-9)
     assert interpolation_error(line(rows.rows(x <= 2.0))) is None
 
@@ -160,7 +160,7 @@ def test_balanced_routing_by_dealing_tokens(tokens, ranks):
 def test_resident_rows_describe_the_measurement_only():
     """Bandwidth is raised where the working set fits the cache, and not where it is twice as large."""
     l2 = H200.l2_bytes.value
-    there = operators.machine(H200, Dtype.BF16, 3.0, np.array([0.1 * l2, 2.0 * l2]))
+    there = operators.gpu_peaks(H200, Dtype.BF16, 3.0, np.array([0.1 * l2, 2.0 * l2]))
     assert there.bytes_per_s == pytest.approx([3.0 * 4.8e12, 4.8e12], rel=0.02)
 
 
@@ -264,7 +264,7 @@ CLASSES = {
 
 
 def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
-    """The error table of docs/calibration.md: medians over the distinct fits of a SKU."""
+    """The error table of docs/explanation/calibration.md: medians over the distinct fits of a SKU."""
     rows = []
     for sku in sorted({one.sku for one in calibrations}):
         kernels = [item for one in calibrations if one.sku == sku for item in one.kernels.items()]
@@ -282,7 +282,7 @@ def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
 
 
 def test_the_documented_errors_are_those_of_the_shipped_fits():
-    text = (DOCS / "calibration.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "calibration.md").read_text(encoding="utf-8")
     table = [line for line in text.splitlines() if line.startswith("| ")]
     documented = [line for line in table if line.split(" ")[1] in HARDWARE.skus]
     assert documented == summary_rows(HARDWARE.calibrations)

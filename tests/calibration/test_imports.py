@@ -18,15 +18,24 @@ from typer.testing import CliRunner
 from calibration import assemble, operators
 from calibration.__main__ import app
 from calibration.aiconfigurator import engine_of, read_aiconfigurator, sku_of
-from calibration.imported import Imported, ImportedFit, checked, completed, fit_imported, merged, read_columns
-from calibration.plausible import implausible
-from calibration.possible import least_time_s, possible
-from calibration.records import Case
-from calibration.tables import Table, read_table, write_table
+from calibration.imported import (
+    Imported,
+    ImportedFit,
+    checked_tables,
+    completed_fit,
+    fit_imported,
+    merged_repeats,
+    read_columns,
+)
+from calibration.plausible import implausibility
+from calibration.possible import least_time_s, possible_rows
+from calibration.records import KernelCase
+from calibration.tables import ColumnTable, read_table, write_table
 from calibration.vidur import read_vidur
 from hardware_db import Calibration, Dtype, load_hardware, read_calibration
 from planner.core import InputError, UnknownNameError
 from planner.roofline import (
+    AttentionHeads,
     CollectiveForm,
     DecodeForm,
     ElementwiseForm,
@@ -62,7 +71,7 @@ def products(tokens: Sequence[int] = (1, 4, 16, 64, 65, 128, 256, 512, 1024, 204
     """Matrix products whose times follow the form with `TRUTH`, in our layout."""
     m = np.tile(np.array(tokens, dtype=float), len(WEIGHTS))
     n, k = np.repeat(np.array(WEIGHTS, dtype=float), len(tokens), axis=0).T
-    seconds = gemm_s(m, n, k, GemmForm(**TRUTH), operators.machine(H100, Dtype.BF16), 2.0)
+    seconds = gemm_s(m, n, k, GemmForm(**TRUTH), operators.gpu_peaks(H100, Dtype.BF16), 2.0)
     return [
         {"dtype": "bf16", "m": int(a), "n": int(b), "k": int(c), "latency_s": t}
         for a, b, c, t in zip(m, n, k, seconds, strict=True)
@@ -150,7 +159,7 @@ def aic_folder(path: Path, version: str = "1.3.0rc20") -> Path:
     return path / "h100_sxm"
 
 
-def one(folder: Path, name: str, rows: Sequence[Mapping[str, Any]], table: str) -> Table:
+def one(folder: Path, name: str, rows: Sequence[Mapping[str, Any]], table: str) -> ColumnTable:
     """What one file is read as."""
     write_rows(folder / "h100_sxm" / "trtllm" / "1.0.0" / name, rows)
     return read_aiconfigurator(folder / "h100_sxm").tables[table]
@@ -273,15 +282,15 @@ def test_known_efficiencies_come_back_from_their_files(tmp_path):
     assert calibration_of_json(out.read_bytes()) == calibration  # an upload to the page takes it, too
 
 
-def our_folder(path: Path, tables: Mapping[str, Table]) -> Path:
-    """The same measurements in the layout of docs/calibration.md."""
+def our_folder(path: Path, tables: Mapping[str, ColumnTable]) -> Path:
+    """The same measurements in the layout of docs/explanation/calibration.md."""
     path.mkdir(parents=True)
     for name, table in tables.items():
         write_table(path / f"{name}.csv", table)
     return path
 
 
-def excerpt(table: str, keep: Callable[[Table], Any]) -> Table:
+def excerpt(table: str, keep: Callable[[ColumnTable], Any]) -> ColumnTable:
     """Measured rows on A100."""
     rows = read_table(KERNELS / "a100_sxm", table)
     if rows is None:
@@ -289,14 +298,14 @@ def excerpt(table: str, keep: Callable[[Table], Any]) -> Table:
     return rows.rows(keep(rows))
 
 
-def few(table: Table, **sizes: Sequence[float]) -> Any:
+def few(table: ColumnTable, **sizes: Sequence[float]) -> Any:
     mask = np.ones(len(table), dtype=bool)
     for name, values in sizes.items():
         mask &= np.isin(table[name], values)
     return mask
 
 
-EXCERPTS: Mapping[str, Callable[[Table], Any]] = {
+EXCERPTS: Mapping[str, Callable[[ColumnTable], Any]] = {
     "gemm": lambda t: (
         few(t, m=[1, 16, 128, 1024, 8192], n=[1024, 2048, 4096, 8192, 16384])
         & (t["k"] >= 1024)
@@ -417,13 +426,13 @@ def test_the_gate_for_tables_is_the_gate_for_measurements(name, share):
     """`calibration.plausible` judges single cases; both agree below, at and above the limit."""
     shape = SHAPES[name]
     columns = {key: np.array([value if isinstance(value, str) else float(value)]) for key, value in shape.items()}
-    least = float(least_time_s(name, Table(columns), H100)[0])
+    least = float(least_time_s(name, ColumnTable(columns), H100)[0])
     latency = share * least
-    table = Table({**columns, "latency_s": np.array([latency])})
-    case = Case(name, shape)
+    table = ColumnTable({**columns, "latency_s": np.array([latency])})
+    case = KernelCase(name, shape)
     cached = {"gemm": 2.0 * 8192 * 28672, "generation_attention": 64 * 8191 * 2.0 * 8 * 128 * 2.0}
-    why = implausible(case, latency, H100, cached.get(name, 0.0), L2)
-    assert bool(possible(name, table, H100)[0]) == (why == "")
+    why = implausibility(case, latency, H100, cached.get(name, 0.0), L2)
+    assert bool(possible_rows(name, table, H100)[0]) == (why == "")
 
 
 MEASURED = [("a100_sxm", name) for name in ("context_attention", "generation_attention", "moe", "collectives")]
@@ -437,17 +446,17 @@ def test_measured_rows_pass_the_gate(folder, name):
     if rows is None:
         pytest.skip("needs the measured tables beside the repository (shared/kernels)")
     some = rows.rows(np.arange(0, len(rows), 7))
-    assert possible(name, some, HARDWARE.skus[assemble.SKUS[folder]]).mean() > 0.9999
+    assert possible_rows(name, some, HARDWARE.skus[assemble.SKUS[folder]]).mean() > 0.9999
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    return Table({name: np.array([row[name] for row in rows]) for name in rows[0]})
+def table_of(rows: Sequence[Row]) -> ColumnTable:
+    return ColumnTable({name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
 def test_impossible_rows_are_left_out_and_counted():
     rows = [{**row, "m": float(row["m"])} for row in products()]
     fast = [{**rows[-1], "latency_s": 1e-7}, {**rows[-2], "latency_s": -1.0}, {**rows[-3], "latency_s": np.nan}]
-    sound = checked(Imported({"gemm": table_of([*rows, *fast])}, "a source"), H100)
+    sound = checked_tables(Imported({"gemm": table_of([*rows, *fast])}, "a source"), H100)
     assert len(sound.tables["gemm"]) == len(rows)
     assert sound.left_out == (
         "gemm: 2 rows without a duration or with sizes that are none",
@@ -460,15 +469,15 @@ def test_another_unit_or_another_gpu_is_refused(tmp_path):
     seconds = [{**theirs("gemm", row), "latency": row["latency_s"]} for row in products()]
     write_rows(tmp_path / "trtllm" / "1.0" / "gemm_perf.txt", seconds)
     with pytest.raises(InputError, match=r"table = 'gemm'.*288 of 288 rows are faster than the peaks of h100-sxm"):
-        checked(read_aiconfigurator(tmp_path), H100)
+        checked_tables(read_aiconfigurator(tmp_path), H100)
     right = aic_folder(tmp_path / "right")
     with pytest.raises(InputError, match=r"faster than the peaks of t4 allow. Fix: check --sku"):
-        checked(read_aiconfigurator(right), HARDWARE.skus["t4"])
+        checked_tables(read_aiconfigurator(right), HARDWARE.skus["t4"])
 
 
 def test_repeated_points_count_once_with_their_median():
     rows = [{"m": m, "latency_s": t} for m, t in ((1.0, 5.0), (2.0, 7.0), (1.0, 1.0), (1.0, 2.0), (2.0, 9.0))]
-    once = merged(table_of(rows))
+    once = merged_repeats(table_of(rows))
     assert once["m"].tolist() == [1.0, 2.0]
     assert once["latency_s"].tolist() == [2.0, 8.0]
 
@@ -484,7 +493,7 @@ def small_fit() -> ImportedFit:
 
 def test_operators_that_the_tables_lack_are_the_packaged_ones_and_say_so():
     fitted = small_fit()
-    full = completed(fitted, HARDWARE.calibrations)
+    full = completed_fit(fitted, HARDWARE.calibrations)
     packaged = next(c for c in HARDWARE.calibrations if (c.sku, c.engine) == ("h100-sxm", "vllm"))
     assert full.calibration.kernels.keys() == packaged.kernels.keys()
     assert full.calibration.kernels["all_reduce/8"] == fitted.calibration.kernels["all_reduce/8"]
@@ -497,10 +506,10 @@ def test_operators_that_the_tables_lack_are_the_packaged_ones_and_say_so():
 
 def test_a_sku_without_packaged_fits_stays_as_it_is():
     fitted = small_fit()
-    assert completed(fitted, ()) == fitted
+    assert completed_fit(fitted, ()) == fitted
     assert (
-        completed(completed(fitted, HARDWARE.calibrations), HARDWARE.calibrations).filled
-        == completed(fitted, HARDWARE.calibrations).filled
+        completed_fit(completed_fit(fitted, HARDWARE.calibrations), HARDWARE.calibrations).filled
+        == completed_fit(fitted, HARDWARE.calibrations).filled
     )
 
 
@@ -523,7 +532,7 @@ STATS = (("min", 0.97), ("max", 1.1), ("mean", 1.01), ("median", 1.0), ("std", 0
 def mlp_row(model: Row, tokens: int, tp: int) -> dict[str, Any]:
     """One row of mlp.csv with times of known efficiency, traffic and shapes worked out by hand."""
     hidden, heads, kv, ffn = (float(model[name]) for name in ("n_embd", "n_head", "n_kv_head", "n_expanded_embd"))
-    dim, there = hidden / heads, operators.machine(H100, Dtype.BF16)
+    dim, there = hidden / heads, operators.gpu_peaks(H100, Dtype.BF16)
     shapes = {
         "attn_pre_proj": ((heads + 2 * kv) * dim / tp, hidden),
         "attn_post_proj": (hidden, hidden / tp),
@@ -565,8 +574,8 @@ ATTENTION = DecodeForm.from_values(
 
 def attention_row(model: Row, batch: int, cached: int, tp: int) -> dict[str, Any]:
     heads, kv = float(model["n_head"]) / tp, float(model["n_kv_head"]) / tp
-    there = operators.machine(H100, Dtype.BF16)
-    seconds = float(decode_attention_s(batch, cached + 1.0, heads, kv, 128.0, ATTENTION, there, 2.0))
+    there = operators.gpu_peaks(H100, Dtype.BF16)
+    seconds = float(decode_attention_s(batch, cached + 1.0, AttentionHeads(heads, kv, 128.0, 2.0), ATTENTION, there))
     times = {**stats("attn_decode", 0.9 * seconds), **stats("attn_kv_cache_save", 0.1 * seconds)}
     sizes = {"n_embd": model["n_embd"], "n_q_head": model["n_head"], "n_kv_head": model["n_kv_head"], "block_size": 16}
     case = {"num_tensor_parallel_workers": tp, "max_model_len": 4096, "batch_size": batch, "prefill_chunk_size": 0}
@@ -619,7 +628,7 @@ def test_published_vidur_rows_mean_what_their_profiler_says(tmp_path):
     assert tables["mlp"].text("op").tolist() == ["add"]
     assert (tables["collectives"]["bytes"].item(), tables["collectives"]["num_gpus"].item()) == (2048.0, 8.0)
     assert tables["collectives"]["latency_s"].item() == pytest.approx(37e-6)
-    sound = checked(Imported(tables, "published rows"), H100)
+    sound = checked_tables(Imported(tables, "published rows"), H100)
     assert {name: len(table) for name, table in sound.tables.items()} == {"gemm": 4, "mlp": 1, "collectives": 1}
 
 
@@ -719,7 +728,7 @@ def test_hostile_tables_are_refused(tmp_path, content, message):
 def test_hostile_numbers_are_no_measurements(tmp_path, cell, column):
     good = theirs("gemm", products()[0])
     write_rows(tmp_path / "gemm_perf.txt", [good, {**good, column: cell}])
-    sound = checked(read_aiconfigurator(tmp_path), H100)
+    sound = checked_tables(read_aiconfigurator(tmp_path), H100)
     assert len(sound.tables["gemm"]) == 1
 
 
@@ -728,7 +737,7 @@ def test_heads_that_do_not_divide_are_no_shape(tmp_path):
     row = attention_row(LLAMA, 4, 1024, 4)
     rows = [row, {**row, "num_tensor_parallel_workers": 16}]
     write_rows(tmp_path / "attention.csv", rows)
-    sound = checked(read_vidur(tmp_path, None, "vllm"), H100)
+    sound = checked_tables(read_vidur(tmp_path, None, "vllm"), H100)
     assert sound.tables["generation_attention"]["num_kv_heads"].tolist() == [2.0]
 
 
@@ -762,7 +771,7 @@ def test_a_parquet_file_without_pyarrow_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_written_tables_read_back(tmp_path):
-    table = Table({"kernel": np.array(["a,b", 'say "x"']), "latency_s": np.array([1.234567891e-6, 5e-3])})
+    table = ColumnTable({"kernel": np.array(["a,b", 'say "x"']), "latency_s": np.array([1.234567891e-6, 5e-3])})
     write_table(tmp_path / "gemm.csv", table)
     again = read_table(tmp_path, "gemm")
     assert again is not None

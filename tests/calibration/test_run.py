@@ -19,14 +19,23 @@ import pytest
 from rich.console import Console
 
 from calibration.bench import Workbench
-from calibration.cases import FULL, QUICK, TINY, all_cases, collective_cases, gemm_shapes, head_shapes, interleaved
+from calibration.cases import (
+    FULL,
+    QUICK,
+    TINY,
+    all_cases,
+    collective_cases,
+    gemm_shapes,
+    head_shapes,
+    interleaved_cases,
+)
 from calibration.compare import compare
 from calibration.device import Device, chosen_sku, match_sku, parse_state
 from calibration.fit_measured import calibration_of, fit_measured
 from calibration.measure import CudaStopwatch, Effort, HostStopwatch, copies_for, is_cold, time_calls
 from calibration.operators import balanced_load
-from calibration.plausible import implausible
-from calibration.records import COLUMNS, Case, Outcome, RawFolder, Record, open_folder
+from calibration.plausible import implausibility
+from calibration.records import COLUMNS, KernelCase, MeasurementOutcome, RawFolder, Record, open_folder
 from calibration.run import (
     _check_refused,
     _report_outcomes,
@@ -34,14 +43,14 @@ from calibration.run import (
     compare_command,
     document,
     extent_of,
-    rates,
+    transfer_summary,
 )
 from calibration.session import Session, formats_of, usable_formats
 from calibration.tables import read_table
 from hardware_db import Calibration, Coefficient, GpuSku, KernelFit, load_hardware
 from planner.core import InputError
 from planner.llm import load_llm
-from planner.roofline import GemmForm, Machine, gemm_s
+from planner.roofline import GemmForm, GpuPeaks, gemm_s
 
 SKUS = load_hardware().skus
 H200 = SKUS["h200-sxm"]
@@ -198,7 +207,7 @@ def test_every_case_has_the_columns_of_its_table_and_is_listed_once(scope: Any) 
 
 def test_any_beginning_of_the_order_holds_the_same_share_of_every_operator() -> None:
     lists = all_cases(QUICK, ["bf16", "fp8"], 1, cuda=True)
-    order = interleaved(lists)
+    order = interleaved_cases(lists)
     assert Counter(case.key for case in order) == Counter(case.key for listed in lists.values() for case in listed)
     half = Counter(case.operator for case in order[: len(order) // 2])
     for name in ("context_attention", "generation_attention", "moe"):
@@ -259,38 +268,38 @@ def test_state_of_a_gpu_without_sensors_is_empty() -> None:
 
 # What cannot be true.
 
-GEMM = Case("gemm", {"dtype": "bf16", "m": 8192, "n": 8192, "k": 8192})
-SLOW = Case("gemm", {"dtype": "bf16", "m": 1, "n": 8192, "k": 8192})
+GEMM = KernelCase("gemm", {"dtype": "bf16", "m": 8192, "n": 8192, "k": 8192})
+SLOW = KernelCase("gemm", {"dtype": "bf16", "m": 1, "n": 8192, "k": 8192})
 
 
-def _time_at(share: float, case: Case, sku: GpuSku) -> float:
+def _time_at(share: float, case: KernelCase, sku: GpuSku) -> float:
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     compute = 2.0 * m * n * k / sku.peak_flops_per_s["bf16"].value
     return max(compute, 2.0 * n * k / sku.hbm_bandwidth_bytes_per_s.value) / share
 
 
 @pytest.mark.parametrize(("case", "what"), [(GEMM, "FLOP/s"), (SLOW, "memory bandwidth")])
-def test_more_than_the_peak_is_refused_and_the_row_is_named(case: Case, what: str) -> None:
+def test_more_than_the_peak_is_refused_and_the_row_is_named(case: KernelCase, what: str) -> None:
     rotated = 1e15  # far more than any cache, so that all weights come from memory
-    assert implausible(case, _time_at(1.0, case, H200), H200, rotated, 50e6) == ""
-    why = implausible(case, _time_at(1.05, case, H200), H200, rotated, 50e6)
+    assert implausibility(case, _time_at(1.0, case, H200), H200, rotated, 50e6) == ""
+    why = implausibility(case, _time_at(1.05, case, H200), H200, rotated, 50e6)
     assert what in why
     assert case.key in why
     assert "105 %" in why
 
 
 def test_data_that_may_have_stayed_in_the_cache_prove_nothing_about_memory() -> None:
-    assert implausible(SLOW, _time_at(1.5, SLOW, H200), H200, 100e6, 50e6) == ""
+    assert implausibility(SLOW, _time_at(1.5, SLOW, H200), H200, 100e6, 50e6) == ""
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_no_duration_is_refused(seconds: float) -> None:
-    assert "no duration" in implausible(GEMM, seconds, H200, 1e9, 50e6)
+    assert "no duration" in implausibility(GEMM, seconds, H200, 1e9, 50e6)
 
 
 def test_a_run_that_beats_the_peak_everywhere_has_the_wrong_sku() -> None:
-    good = [Record(Case("copy", {"bytes": size}), Outcome.MEASURED, 1.0) for size in range(90)]
-    bad = [Record(GEMM, Outcome.IMPLAUSIBLE, 1e-9, note="too fast")] * 10
+    good = [Record(KernelCase("copy", {"bytes": size}), MeasurementOutcome.MEASURED, 1.0) for size in range(90)]
+    bad = [Record(GEMM, MeasurementOutcome.IMPLAUSIBLE, 1e-9, note="too fast")] * 10
     _check_refused(good + bad[:1], H200)
     with pytest.raises(InputError, match=r"10 of 100 measurements beat the peaks of h200-sxm, e\.g\. too fast"):
         _check_refused(good + bad, H200)
@@ -305,7 +314,10 @@ def _folder(path: Path, resume: bool = False) -> RawFolder:
 
 def test_records_survive_the_disk_and_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
-    records = [Record(Case("copy", {"bytes": size}), Outcome.MEASURED, 1e-6 * size, "torch_copy") for size in (1, 2)]
+    records = [
+        Record(KernelCase("copy", {"bytes": size}), MeasurementOutcome.MEASURED, 1e-6 * size, "torch_copy")
+        for size in (1, 2)
+    ]
     for record in records:
         folder.append(record)
     log = tmp_path / "measurements.jsonl"
@@ -315,7 +327,7 @@ def test_records_survive_the_disk_and_a_line_cut_off_is_measured_again(tmp_path:
 
 
 def test_measurements_are_not_mixed_with_those_of_another_setup(tmp_path: Path) -> None:
-    _folder(tmp_path).append(Record(GEMM, Outcome.MEASURED, 1.0))
+    _folder(tmp_path).append(Record(GEMM, MeasurementOutcome.MEASURED, 1.0))
     with pytest.raises(InputError, match=r"holds measurements already.*--resume"):
         _folder(tmp_path)
     with pytest.raises(InputError, match=r"raw.torch = '2.5': the folder's measurements are of '2.4'"):
@@ -327,14 +339,14 @@ def test_measurements_are_not_mixed_with_those_of_another_setup(tmp_path: Path) 
 
 def test_implausible_and_skipped_rows_stay_out_of_the_tables(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
-    for size, outcome in enumerate(Outcome, start=1):
-        folder.append(Record(Case("copy", {"bytes": size}), outcome, 1e-6, "torch_copy"))
+    for size, outcome in enumerate(MeasurementOutcome, start=1):
+        folder.append(Record(KernelCase("copy", {"bytes": size}), outcome, 1e-6, "torch_copy"))
     (path,) = folder.write_tables("torch", "2.4")
     assert gzip.decompress(path.read_bytes()).decode().splitlines() == [
         "backend,backend_version,kernel,bytes,cold,latency_s",
         "torch,2.4,torch_copy,1,1,1e-06",
     ]
-    assert folder.done() == {f"copy bytes={size}" for size in (1, 2, 3)}  # the implausible one is tried again
+    assert folder.finished_keys() == {f"copy bytes={size}" for size in (1, 2, 3)}  # the implausible one is tried again
 
 
 # A session on a CPU.
@@ -347,7 +359,7 @@ def _session(path: Path, clock: Any = None, resume: bool = False) -> Session:
     return replace(session, clock=clock) if clock else session
 
 
-COPIES = [Case("copy", {"bytes": 1024 * size}) for size in range(1, 9)]
+COPIES = [KernelCase("copy", {"bytes": 1024 * size}) for size in range(1, 9)]
 
 
 def test_budget_ends_a_run_and_resuming_measures_only_the_rest(tmp_path: Path) -> None:
@@ -369,11 +381,11 @@ def test_budget_ends_a_run_and_resuming_measures_only_the_rest(tmp_path: Path) -
 
 def test_what_torch_cannot_do_is_recorded_in_its_own_words(tmp_path: Path) -> None:
     session = _session(tmp_path)
-    record = session.measure(Case("gemm", {"dtype": "fp8_block", "m": 4, "n": 100, "k": 100}))
-    assert record.outcome is Outcome.UNAVAILABLE
+    record = session.measure(KernelCase("gemm", {"dtype": "fp8_block", "m": 4, "n": 100, "k": 100}))
+    assert record.outcome is MeasurementOutcome.UNAVAILABLE
     assert "blocks of 128" in record.note
     with pytest.raises(InputError, match="operator = 'sorting'"):
-        session.measure(Case("sorting", {}))
+        session.measure(KernelCase("sorting", {}))
 
 
 @pytest.mark.parametrize(
@@ -381,8 +393,8 @@ def test_what_torch_cannot_do_is_recorded_in_its_own_words(tmp_path: Path) -> No
 )
 def test_products_of_every_format_are_measured(tmp_path: Path, dtype: str, kernel: str) -> None:
     """Small: a CPU takes seconds for an FP8 product of the size that the whole run below measures."""
-    record = _session(tmp_path).measure(Case("gemm", {"dtype": dtype, "m": 4, "n": 32, "k": 64}))
-    assert (record.outcome, record.kernel) == (Outcome.MEASURED, f"torch_{kernel}")
+    record = _session(tmp_path).measure(KernelCase("gemm", {"dtype": dtype, "m": 4, "n": 32, "k": 64}))
+    assert (record.outcome, record.kernel) == (MeasurementOutcome.MEASURED, f"torch_{kernel}")
     assert record.latency_s > 0
 
 
@@ -483,7 +495,9 @@ def test_collectives_run_on_one_rank_and_leave_a_line_each(tmp_path: Path) -> No
     torch_or_skip()
     from calibration.links import _rank, free_port
 
-    cases = [Case("collectives", {**case.fields, "num_gpus": 1}) for case in collective_cases(TINY, 2, "bf16")[::3]]
+    cases = [
+        KernelCase("collectives", {**case.fields, "num_gpus": 1}) for case in collective_cases(TINY, 2, "bf16")[::3]
+    ]
     lines = tmp_path / "lines"
     _rank(0, 1, cases, "cpu", QUICK_EFFORT, str(lines), free_port())
     records = [Record.parse(line) for line in lines.read_text().splitlines()]
@@ -494,21 +508,21 @@ def test_collectives_run_on_one_rank_and_leave_a_line_each(tmp_path: Path) -> No
         "reduce_scatter",
         "alltoall",
     }
-    assert all(record.outcome is Outcome.MEASURED and record.latency_s > 0 for record in records)
+    assert all(record.outcome is MeasurementOutcome.MEASURED and record.latency_s > 0 for record in records)
 
 
 # The fit finds what was put in.
 
 
 def _planted(folder: Path, form: GemmForm, dtype: str) -> None:
-    machine = Machine(H200.peak_flops_per_s[dtype].value, H200.hbm_bandwidth_bytes_per_s.value, 132.0)
+    machine = GpuPeaks(H200.peak_flops_per_s[dtype].value, H200.hbm_bandwidth_bytes_per_s.value, 132.0)
     weight_bytes = {"bf16": 2.0, "fp8": 1.0}[dtype]
     raw = _folder(folder)
     tokens = np.array([1.0, 8.0, 32.0, 64.0, 65.0, 128.0, 256.0, 1024.0, 4096.0])
     for n, k in gemm_shapes([load_llm("llama-3.1-8b"), load_llm("llama-3.1-70b")], [1, 8]):
         for m, seconds in zip(tokens, gemm_s(tokens, n, k, form, machine, weight_bytes), strict=True):
-            case = Case("gemm", {"dtype": dtype, "m": int(m), "n": n, "k": k})
-            raw.append(Record(case, Outcome.MEASURED, float(seconds), "planted"))
+            case = KernelCase("gemm", {"dtype": dtype, "m": int(m), "n": n, "k": k})
+            raw.append(Record(case, MeasurementOutcome.MEASURED, float(seconds), "planted"))
     raw.write_tables("torch", "2.4")
 
 
@@ -526,7 +540,9 @@ def test_fit_of_planted_times_gives_them_back(tmp_path: Path, dtype: str, close:
 
 def test_too_few_measurements_are_named_and_none_at_all_refused(tmp_path: Path) -> None:
     raw = _folder(tmp_path)
-    raw.append(Record(Case("gemm", {"dtype": "bf16", "m": 1, "n": 4096, "k": 4096}), Outcome.MEASURED, 1e-5))
+    raw.append(
+        Record(KernelCase("gemm", {"dtype": "bf16", "m": 1, "n": 4096, "k": 4096}), MeasurementOutcome.MEASURED, 1e-5)
+    )
     raw.write_tables("torch", "2.4")
     fitted, missing = fit_measured(tmp_path, H200)
     assert fitted == {}
@@ -561,9 +577,12 @@ def test_half_the_bandwidth_takes_twice_the_time(tmp_path: Path) -> None:
 
 def test_summary_names_the_largest_transfers() -> None:
     sizes = {1000: 1e-6, 4000: 2e-6}
-    records = [Record(Case("copy", {"bytes": size}), Outcome.MEASURED, seconds) for size, seconds in sizes.items()]
-    records.append(Record(Case("launch", {"mode": "eager"}), Outcome.MEASURED, 5e-6))
-    assert rates(records) == "copy 2e+09 bytes/s, eager launch 5e-06 s"
+    records = [
+        Record(KernelCase("copy", {"bytes": size}), MeasurementOutcome.MEASURED, seconds)
+        for size, seconds in sizes.items()
+    ]
+    records.append(Record(KernelCase("launch", {"mode": "eager"}), MeasurementOutcome.MEASURED, 5e-6))
+    assert transfer_summary(records) == "copy 2e+09 bytes/s, eager launch 5e-06 s"
 
 
 def test_budget_must_be_positive_and_out_a_json_file(tmp_path: Path) -> None:

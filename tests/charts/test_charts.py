@@ -20,12 +20,12 @@ from planner.engine import ReplicaConfig
 from planner.engine.replica import step_shape
 from planner.fleet import Plan
 from planner.llm import Precision
-from planner.roofline import Family, Parallelism
+from planner.roofline import OperatorFamily, Parallelism
 from planner.serving import Deployment, Pool, Role, evaluate
-from planner.serving.stage import fluid_rate_per_s
 from planner.supply import HOURS_PER_MONTH
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, calibrated
+from tests.pool_oracle import fluid_rate_per_s
 
 HARDWARE = load_hardware()
 LENGTHS = TokenLengths.constant(1000, 100)
@@ -209,7 +209,12 @@ def test_operator_times_are_those_of_the_step(tp: int) -> None:
     replica = config(tp=tp)
     step = planner.step_time(replica, [1000] * 64)
     rows = by_operator(charts.roofline_rows(replica, {"decode": SHAPES["decode"]}))
-    without_flops = (Family.EMBEDDING, Family.NORM, Family.ALL_REDUCE, Family.ALL_GATHER)
+    without_flops = (
+        OperatorFamily.EMBEDDING,
+        OperatorFamily.NORM,
+        OperatorFamily.ALL_REDUCE,
+        OperatorFamily.ALL_GATHER,
+    )
     times_s = {charts.FAMILY_WORDS[f]: s for f, s in step.family_s.items() if s > 0 and f not in without_flops}
     second = H100_BANDWIDTH / (32 * 64 * 2)  # values per token and layer that one second moves, 16 bit
     times_s["QKV"] -= 2 * (32 + 8) / tp * 128 / second
@@ -226,7 +231,7 @@ def test_every_architecture_has_its_operators(llm: str) -> None:
 
 
 def test_every_operator_family_has_a_name() -> None:
-    assert set(charts.FAMILY_WORDS) == set(Family)
+    assert set(charts.FAMILY_WORDS) == set(OperatorFamily)
 
 
 def test_a_pool_is_described_by_the_steps_it_runs() -> None:

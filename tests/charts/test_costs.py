@@ -12,11 +12,24 @@ import pytest
 
 import planner
 from hardware_db import load_hardware
-from planner.analysis import BuyingOffer, WayToBuy, api_break_even, own_price, purchase_alternatives
+from planner.analysis import (
+    PurchaseAlternative,
+    PurchaseOffer,
+    alternative_purchases,
+    api_break_even,
+    mean_served_per_s,
+    mean_sustained_per_s,
+    own_price,
+    period_capacities_per_s,
+    planned_offer,
+    price_range,
+    with_commitments,
+)
 from planner.analysis.api_prices import break_even_rate_per_s, mean_tokens
 from planner.charts import costs, demands
 from planner.fleet import Plan, PlanRequest
-from planner.serving import evaluate, excess
+from planner.report import purchase_tables
+from planner.serving import evaluate, log_excess
 from planner.supply import HOURS_PER_MONTH, SpotTerms
 from planner.traffic import profiles
 from tests.builders import SMALL_CHAT
@@ -64,11 +77,11 @@ def test_parts_of_all_pools_add_up_to_the_cost_of_the_plan(name: str, request: p
     for row in rows:
         shares[row["pool"]] += row["share"]
     assert all(total == pytest.approx(1.0) for total in shares.values())
-    assert is_json(costs.pool_costs(plan))
+    assert is_json(costs.pool_cost_chart(plan))
 
 
 def test_what_is_used_is_the_utilisation_and_a_replica_that_may_fail_is_spare(flat: Plan, split: Plan) -> None:
-    (used,) = [row for row in costs.pool_cost_rows(flat) if row["part"] == costs.SERVING]
+    (used,) = [row for row in costs.pool_cost_rows(flat) if row["part"] == costs.USED]
     assert used["share"] == pytest.approx(flat.deployments[0].predicted.pools[0].utilisation)
     spares = [row for row in costs.pool_cost_rows(split) if row["part"] == costs.SPARE]
     assert [row["share"] for row in spares] == [
@@ -80,15 +93,15 @@ def test_a_plan_without_a_fleet_has_no_rows() -> None:
     none = theory(request("limits.gpus={h100-sxm: 1}"))
     assert costs.pool_cost_rows(none) == []
     assert costs.api_cost_rows(none, ()) == []
-    assert purchase_alternatives.mean_served_per_s(none) == 0.0
-    assert purchase_alternatives.mean_sustained_per_s(none) == 0.0
+    assert mean_served_per_s(none) == 0.0
+    assert mean_sustained_per_s(none) == 0.0
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_range_of_prices_scales_the_fleet_by_the_dearest_over_the_cheapest_listed_price(flat: Plan) -> None:
-    found = purchase_alternatives.price_range(flat, HARDWARE)
+    found = price_range(flat, HARDWARE)
     assert found is not None and flat.cost is not None
     policy = flat.request.prices
     listed = [
@@ -106,9 +119,7 @@ def test_the_range_of_prices_scales_the_fleet_by_the_dearest_over_the_cheapest_l
 
 
 def test_an_own_price_has_no_range() -> None:
-    assert (
-        purchase_alternatives.price_range(theory(request("prices.usd_per_gpu_hour={h100-sxm: 2.0}")), HARDWARE) is None
-    )
+    assert price_range(theory(request("prices.usd_per_gpu_hour={h100-sxm: 2.0}")), HARDWARE) is None
 
 
 # --- other ways of buying ---------------------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ def test_an_own_price_has_no_range() -> None:
 
 def test_ways_are_the_commitments_listed_for_the_skus_and_name_what_has_no_price() -> None:
     asked = planner.load_scenario("chat-llama-70b")
-    ways = {way.commitments: way for way in purchase_alternatives.ways_to_buy(asked, HARDWARE)}
+    ways = {way.commitments: way for way in alternative_purchases(asked, HARDWARE)}
     listed = {price.commitment for price in HARDWARE.prices if price.sku in asked.search.skus}
     assert {name for (name,) in ways} <= listed
     assert next(iter(ways)) == ("on_demand",)
@@ -129,20 +140,20 @@ def test_ways_are_the_commitments_listed_for_the_skus_and_name_what_has_no_price
 
 
 def test_only_with_a_profile_reservations_are_offered_beside_on_demand() -> None:
-    alone = purchase_alternatives.ways_to_buy(request(), HARDWARE)
+    alone = alternative_purchases(request(), HARDWARE)
     assert all(len(way.commitments) == 1 for way in alone)
-    both = purchase_alternatives.ways_to_buy(request("profile=azure-2024-conv-day"), HARDWARE)
+    both = alternative_purchases(request("profile=azure-2024-conv-day"), HARDWARE)
     assert ("on_demand", "reserved") in {way.commitments for way in both}
 
 
 def test_the_present_way_is_always_there() -> None:
     asked = request("prices.commitments=[on_demand, community]")
-    assert ("on_demand", "community") in {way.commitments for way in purchase_alternatives.ways_to_buy(asked, HARDWARE)}
+    assert ("on_demand", "community") in {way.commitments for way in alternative_purchases(asked, HARDWARE)}
 
 
 def test_an_offer_costs_what_a_plan_with_those_commitments_costs_and_gpus_times_price(flat: Plan) -> None:
-    way = WayToBuy(("reserved",), ("h100-sxm",), ())
-    offer = purchase_alternatives.offer_of(request(), HARDWARE, way)
+    way = PurchaseAlternative(("reserved",), ("h100-sxm",), ())
+    offer = planned_offer(request(), HARDWARE, way)
     again = theory(request("prices.commitments=[reserved]"))
     assert again.cost is not None and offer.usd_per_month == pytest.approx(again.cost.usd_per_month)
     (listed,) = [
@@ -153,39 +164,39 @@ def test_an_offer_costs_what_a_plan_with_those_commitments_costs_and_gpus_times_
 
 
 def test_spot_without_terms_says_what_is_missing_and_headroom_grows_with_interruptions() -> None:
-    way = WayToBuy(("spot",), ("h100-sxm",), ())
-    missing = purchase_alternatives.offer_of(request(), HARDWARE, way)
+    way = PurchaseAlternative(("spot",), ("h100-sxm",), ())
+    missing = planned_offer(request(), HARDWARE, way)
     assert missing.usd_per_month is None and "interruptions_per_hour" in missing.reason
     rare, often = (
-        purchase_alternatives.offer_of(
-            request(), HARDWARE, way, SpotTerms(interruptions_per_hour=each, recovery_s=600.0)
-        )
+        planned_offer(request(), HARDWARE, way, SpotTerms(interruptions_per_hour=each, recovery_s=600.0))
         for each in (1e-6, 1.0)
     )
     assert rare.usd_per_month is not None and often.usd_per_month is not None
     assert rare.usd_per_month < often.usd_per_month
     given = request("prices.spot={interruptions_per_hour: 0.5, recovery_s: 60}")
-    assert purchase_alternatives.bought_as(
-        given, ("spot",), SpotTerms(interruptions_per_hour=9.0, recovery_s=9.0)
-    ).prices.spot == (given.prices.spot)
+    assert with_commitments(given, ("spot",), SpotTerms(interruptions_per_hour=9.0, recovery_s=9.0)).prices.spot == (
+        given.prices.spot
+    )
 
 
 def test_bars_are_sorted_and_what_cannot_be_had_comes_last_with_its_reason(flat: Plan) -> None:
     assert flat.cost is not None
     month = flat.cost.usd_per_month
     offers = [
-        BuyingOffer(WayToBuy(("on_demand",), ("h100-sxm",), ()), month, 40.0, "24 x h100-sxm"),
-        BuyingOffer(WayToBuy(("spot",), (), ("h100-sxm",)), None, 0.0, "", "no terms"),
-        BuyingOffer(WayToBuy(("reserved_1yr",), ("h100-sxm",), ("l40s",)), month / 2.0, 40.0, "12 x h100-sxm"),
+        PurchaseOffer(PurchaseAlternative(("on_demand",), ("h100-sxm",), ()), month, 40.0, "24 x h100-sxm"),
+        PurchaseOffer(PurchaseAlternative(("spot",), (), ("h100-sxm",)), None, 0.0, "", "no terms"),
+        PurchaseOffer(
+            PurchaseAlternative(("reserved_1yr",), ("h100-sxm",), ("l40s",)), month / 2.0, 40.0, "12 x h100-sxm"
+        ),
     ]
-    rows = costs.buying_rows(offers, flat)
+    rows = costs.purchase_option_rows(offers, flat)
     assert [row["way"] for row in rows] == ["reserved 1 yr", "on demand", "spot"]
     assert [row["difference"] for row in rows] == [pytest.approx(-0.5), pytest.approx(0.0), None]
     assert [row["is_current"] for row in rows] == [False, True, False]
     assert rows[0]["usd_per_thousand_requests"] == pytest.approx(flat.cost.usd_per_thousand_requests / 2.0)
     assert rows[2]["reason"] == "no terms"
-    assert is_json(costs.buying_costs(offers, flat))
-    table = purchase_alternatives.buying_table(flat, offers)
+    assert is_json(costs.purchase_option_chart(offers, flat))
+    table = purchase_tables.offers_table(flat, offers)
     assert [row[0] for row in table.rows] == [row["way"] for row in rows]
     assert table.rows[0][2] == "−50 %"
 
@@ -208,10 +219,10 @@ def test_lines_cross_where_the_engine_says_and_at_the_rate_of_a_closed_form(flat
     assert even["usd_per_month"] == pytest.approx(flat.cost.usd_per_month)
     (asked,) = [row for row in rows if row["option"] == "own price" and row["point"] == "planned"]
     assert asked["usd_per_month"] == pytest.approx(found.api_usd_per_hour * HOURS_PER_MONTH)
-    fleet = [row for row in rows if row["option"] == costs.FLEET]
+    fleet = [row for row in rows if row["option"] == costs.SELF_HOSTED]
     assert {row["usd_per_month"] for row in fleet} == {flat.cost.usd_per_month}
     assert max(row["rate_per_s"] for row in fleet) == pytest.approx(flat.deployments[0].sustained_per_s)
-    assert is_json(costs.api_costs(flat, [found]))
+    assert is_json(costs.api_cost_chart(flat, [found]))
 
 
 def test_an_api_too_cheap_for_the_fleet_has_no_break_even(flat: Plan) -> None:
@@ -221,7 +232,7 @@ def test_an_api_too_cheap_for_the_fleet_has_no_break_even(flat: Plan) -> None:
 
 
 def test_over_a_day_both_sides_are_of_the_mean_demand(daily: Plan) -> None:
-    assert purchase_alternatives.mean_served_per_s(daily) == pytest.approx(40.0)
+    assert mean_served_per_s(daily) == pytest.approx(40.0)
     assert daily.cost is not None
     (found,) = prices(daily, "0.59/0.79")
     (asked,) = [
@@ -229,15 +240,15 @@ def test_over_a_day_both_sides_are_of_the_mean_demand(daily: Plan) -> None:
     ]
     per_hour = 40.0 * 3600.0 * mean_tokens(daily).usd(found.price)
     assert asked["usd_per_month"] == pytest.approx(730.0 * per_hour)
-    table = purchase_alternatives.api_table(daily, [found])
+    table = purchase_tables.api_prices_table(daily, [found])
     assert table.rows[0][3] == f"{730.0 * per_hour:,.0f}"
 
 
 def test_the_table_has_a_day_a_page_and_a_definition_for_every_heading(flat: Plan) -> None:
-    table = purchase_alternatives.api_table(flat, prices(flat, "0.59/0.79", "0.59/0.1/0.79"))
-    assert set(table.columns) == set(purchase_alternatives.API_HINTS)
+    table = purchase_tables.api_prices_table(flat, prices(flat, "0.59/0.79", "0.59/0.1/0.79"))
+    assert set(table.columns) == set(purchase_tables.API_PRICE_HINTS)
     assert table.rows[0][-2:] == ("2026-11-21", "given by hand")
-    assert purchase_alternatives.CACHED not in purchase_alternatives.api_table(flat, prices(flat, "0.59/0.79")).columns
+    assert purchase_tables.CACHED not in purchase_tables.api_prices_table(flat, prices(flat, "0.59/0.79")).columns
     assert costs.api_cost_rows(flat, prices(flat, "1/1", "2/2"))[3]["option"] == "own price llama-3.3-70b-instruct"
 
 
@@ -262,17 +273,17 @@ def test_a_profile_seen_once_has_one_curve() -> None:
 
 
 def test_capacity_meets_the_targets_and_covers_the_demand_of_every_hour(daily: Plan) -> None:
-    capacities = purchase_alternatives.period_capacities_per_s(daily)
+    capacities = period_capacities_per_s(daily)
     rows = demands.schedule_rows(daily, capacities)
     assert len(rows) == 24 and rows[-1]["end_hour"] == 24.0
     for row in rows:
         assert row["capacity_per_s"] >= row["demand_per_s"] * 0.995  # tolerance of a sustainable rate
     (planned,) = daily.deployments
     busiest = max(rows, key=lambda row: float(row["demand_per_s"]))
-    at_capacity = evaluate(planned.judged, planned.workload.at_rate(busiest["capacity_per_s"]))
-    assert excess(at_capacity, planned.slo) <= 0.0
-    above = evaluate(planned.judged, planned.workload.at_rate(1.02 * busiest["capacity_per_s"]))
-    assert excess(above, planned.slo) > 0.0
+    at_capacity = evaluate(planned.surviving, planned.workload.at_rate(busiest["capacity_per_s"]))
+    assert log_excess(at_capacity, planned.slo) <= 0.0
+    above = evaluate(planned.surviving, planned.workload.at_rate(1.02 * busiest["capacity_per_s"]))
+    assert log_excess(above, planned.slo) > 0.0
     assert is_json(demands.schedule_demand(daily, capacities))
 
 
@@ -290,11 +301,11 @@ def test_a_pool_that_the_peak_does_not_have_leaves_its_hours_open(daily: Plan) -
     from dataclasses import replace
 
     odd = replace(daily.schedule[0], replicas={"mixed something else": 3})
-    capacities = purchase_alternatives.period_capacities_per_s(replace(daily, schedule=(odd, *daily.schedule[1:3])))
+    capacities = period_capacities_per_s(replace(daily, schedule=(odd, *daily.schedule[1:3])))
     assert capacities[0] is None and capacities[1] is not None
 
 
 def test_without_a_profile_there_is_no_schedule(flat: Plan) -> None:
-    assert purchase_alternatives.period_capacities_per_s(flat) == ()
+    assert period_capacities_per_s(flat) == ()
     assert demands.schedule_rows(flat, ()) == []
     assert demands.schedule_gpu_rows(flat) == []

@@ -12,7 +12,7 @@ import pytest
 from planner.charts import Row, latencies, latency_distributions
 from planner.core import InputError, Metric
 from planner.engine import step_time
-from planner.fleet import latency_ranges
+from planner.fleet import calibration_ends
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.simulator import simulate
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, TokenLengths, Workload
@@ -42,7 +42,7 @@ def distribution_of(row: Row, deployment: Deployment) -> float:
 
 
 def test_the_curve_and_both_ends_are_what_evaluate_says() -> None:
-    ends = latency_ranges.calibration_ends(FITTED)
+    ends = calibration_ends(FITTED)
     assert ends is not None
     for row in ROWS[:: len(ROWS) // 4]:
         assert row["latency_ms"] == pytest.approx(distribution_of(row, FITTED))
@@ -58,7 +58,7 @@ def test_the_curve_lies_between_the_ends_of_its_interval() -> None:
 
 
 def test_slow_kernels_are_overloaded_before_fitted_ones() -> None:
-    ends = latency_ranges.calibration_ends(FITTED)
+    ends = calibration_ends(FITTED)
     assert ends is not None
     slow, fitted = (largest_stable_rate_per_s(each, WORKLOAD) for each in (ends[1], FITTED))
     assert slow < fitted
@@ -67,14 +67,14 @@ def test_slow_kernels_are_overloaded_before_fitted_ones() -> None:
 
 
 def test_without_a_calibration_there_is_no_band() -> None:
-    assert latency_ranges.calibration_ends(DATASHEET) is None
+    assert calibration_ends(DATASHEET) is None
     rows = latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=2)
     assert rows and all(row["low_ms"] is None and row["high_ms"] is None for row in rows)
 
 
 def test_the_planned_rate_is_among_the_rates_and_every_rate_is_announced() -> None:
     said: list[str] = []
-    rows = latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=3, say=said.append)
+    rows = latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=3, progress=said.append)
     assert {row["rate_per_s"] for row in rows if row["is_planned"]} == {20.0}
     assert len(said) == 4
 
@@ -129,7 +129,7 @@ def test_theory_and_simulation_agree_on_medians_at_light_load() -> None:
             assert row["latency_ms"] == pytest.approx(distribution_of(row, DATASHEET), rel=0.1)
 
 
-# --- distributions -----------------------------------------------------------------------------------------------------------
+# --- distributions ----------------------------------------------------------------------------------------------------
 
 
 def test_the_distribution_of_an_exponential_latency_is_the_exponential_distribution() -> None:
@@ -183,7 +183,7 @@ LONG = latency_distributions.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CO
 
 def test_a_whole_prompt_stalls_for_exactly_one_step_with_it() -> None:
     whole = latency_distributions.long_prompt_outcomes(LONG)[0]
-    contexts = [CONTEXT + latency_distributions.BEFORE + 1] * RUNNING
+    contexts = [CONTEXT + latency_distributions.TOKENS_BEFORE + 1] * RUNNING
     assert whole["stretched"] == 1
     assert whole["longest_gap_ms"] == pytest.approx(1e3 * step_time(CONFIG, contexts, [(PROMPT, 0)]).total_s)
     assert whole["prompt_ttft_ms"] == pytest.approx(whole["longest_gap_ms"])

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from planner.charts import comparison, fleets, marks
+from planner.charts import fleets, marks, side_by_side
 from planner.serving import Deployment
 from tests.builders import replica
 from tests.charts.test_fleets import SHAPES, luminance, of
@@ -50,7 +50,7 @@ def test_one_bar_has_as_much_room_as_each_of_many() -> None:
         for number in range(9)
     ]
     heights = [
-        comparison.side_bars(rows[:count], "Cost per month", "each", "")["height"] for count in range(1, len(rows))
+        side_by_side.side_chart(rows[:count], "Cost per month", "each", "")["height"] for count in range(1, len(rows))
     ]
     steps = {after - before for before, after in itertools.pairwise(heights)}
     assert steps == {marks.BAR_HEIGHT_PX}
@@ -67,4 +67,27 @@ def test_small_deployments_stand_beside_one_another() -> None:
 def test_a_fleet_of_many_deployments_is_folded_sooner() -> None:
     rows = fleets.fleet_rows(SHAPES["many deployments"])
     boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in rows}
-    assert len(boxes) <= 2 * fleets.FEWER_BOXES
+    assert len(boxes) <= 2 * fleets.BOX_LIMIT_OF_SEVERAL
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_cover_neither_one_another_nor_other_points() -> None:
+    """Five points in a corner of a narrow picture; the words of each go to the free side."""
+    spots = [(0.45, 0.5), (0.5, 0.5), (0.5, 0.56), (0.62, 0.5), (0.97, 0.5)]
+    texts = ["feed-forward + 2", "QKV", "prefill attention", "LM head", "attention output"]
+    labels = [(*spot, text) for spot, text in zip(spots, texts, strict=True)]
+    placements = marks.label_placements(spots, labels, 440.0, 270.0)
+    boxes = [
+        marks._text_box(x * 440.0, y * 270.0, placement, text)
+        for (x, y), placement, text in zip(spots, placements, texts, strict=True)
+    ]
+    assert not any(box.overlaps(other) for index, box in enumerate(boxes) for other in boxes[:index])
+    assert not any(
+        box.overlaps(marks._point_box(440.0 * x, 270.0 * y))
+        for index, box in enumerate(boxes)
+        for other, (x, y) in enumerate(spots)
+        if other != index
+    )
+    assert placements[-1].align == "right" and all(box.left >= 0 and box.right <= 440.0 for box in boxes)

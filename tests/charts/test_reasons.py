@@ -9,7 +9,7 @@ import altair as alt
 import pytest
 
 import planner
-from planner.analysis import KeptFleet, Measure, Outcome, Pareto, Sensitivity, SensitivityEnd
+from planner.analysis import KeptFleet, Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
 from planner.analysis.types import ParetoPoint
 from planner.charts import reasons
 from planner.engine import step_time
@@ -31,14 +31,14 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     return planner.plan(asked, simulate=False, alternatives=False)
 
 
-def outcome(usd_per_hour: float, rate_per_s: float = 40.0) -> Outcome:
-    return Outcome("optimal", "1 x made up", usd_per_hour=usd_per_hour, rate_per_s=rate_per_s)
+def outcome(usd_per_hour: float, rate_per_s: float = 40.0) -> PlanOutcome:
+    return PlanOutcome("optimal", "1 x made up", usd_per_hour=usd_per_hour, rate_per_s=rate_per_s)
 
 
-NONE = Outcome("infeasible", "none: too slow")
+NONE = PlanOutcome("infeasible", "none: too slow")
 
 
-def bar(name: str, low: Outcome, high: Outcome) -> Sensitivity:
+def bar(name: str, low: PlanOutcome, high: PlanOutcome) -> Sensitivity:
     kept = KeptFleet(True, "p99 TTFT", 0.5, 10.0, 42.0)
     ends = (SensitivityEnd("-20 %", low, kept), SensitivityEnd("+20 %", high, None))
     return Sensitivity(name, *ends, swing=math.nan)
@@ -66,7 +66,7 @@ def test_rows_of_a_plan_are_its_own_figures(plan: Plan) -> None:
     for row, check in zip(rows, plan.targets, strict=True):
         assert row["predicted"] * row["threshold_ms"] == pytest.approx(1e3 * check.predicted_s)
         assert row["simulated"] is None
-    loads = [row["share"] for row in reasons.fullness_rows(plan) if row["what"] == "load"]
+    loads = [row["share"] for row in reasons.utilisation_rows(plan) if row["what"] == "load"]
     assert loads == [figures.utilisation for _, _, _, figures in reasons.pools_of(plan)]
     for name in {row["pool"] for row in reasons.waiting_rows(plan)}:
         mine = [row for row in reasons.waiting_rows(plan) if row["pool"] == name]
@@ -74,7 +74,7 @@ def test_rows_of_a_plan_are_its_own_figures(plan: Plan) -> None:
 
 
 def test_charts_of_a_plan_are_valid_and_carry_their_rows(plan: Plan) -> None:
-    for picture in (reasons.waiting(plan), reasons.targets(plan), reasons.fullness(plan)):
+    for picture in (reasons.waiting_chart(plan), reasons.target_chart(plan), reasons.utilisation_chart(plan)):
         content = picture.to_dict()  # validates against the schema of Vega-Lite
         assert content["title"]["text"] and content["title"]["subtitle"]
         assert "NaN" not in json.dumps(content)
@@ -86,25 +86,25 @@ def test_the_tornado_is_sorted_by_what_moves_most_and_an_end_without_a_fleet_com
         bar("impossible", outcome(10.0), NONE),
         bar("much", outcome(10.0), outcome(30.0)),
     ]
-    rows = reasons.tornado_rows(bars, outcome(10.0), Measure.COST)
+    rows = reasons.tornado_rows(bars, outcome(10.0), PlanMeasure.COST)
     assert [row["input"] for row in rows[::2]] == ["impossible", "much", "little"]
     assert rows[1]["value"] is None
     assert {row["base"] for row in rows} == {10.0}
 
 
 def test_an_end_without_a_fleet_is_said_in_words() -> None:
-    picture = reasons.tornado([bar("demand", outcome(9.0), NONE)], outcome(10.0), Measure.COST)
+    picture = reasons.tornado_chart([bar("demand", outcome(9.0), NONE)], outcome(10.0), PlanMeasure.COST)
     text = json.dumps(picture.to_dict())
     assert "+20 %: no fleet" in text
     assert "-20 %: $9.00/h" in text
 
 
-@pytest.mark.parametrize("measure", list(Measure))
-def test_the_tornado_shows_what_plans_are_judged_by(measure: Measure) -> None:
+@pytest.mark.parametrize("measure", list(PlanMeasure))
+def test_the_tornado_shows_what_plans_are_judged_by(measure: PlanMeasure) -> None:
     base, low, high = outcome(10.0, 40.0), outcome(9.0, 38.0), outcome(12.0, 44.0)
     rows = reasons.tornado_rows([bar("demand", low, high)], base, measure)
     assert [row["value"] for row in rows] == [low.value(measure), high.value(measure)]
-    picture = reasons.tornado([bar("demand", low, high)], base, measure)
+    picture = reasons.tornado_chart([bar("demand", low, high)], base, measure)
     assert measure.value in json.dumps(picture.to_dict(), ensure_ascii=False)
 
 
@@ -114,6 +114,6 @@ def test_a_front_is_shown_in_milliseconds_with_the_request_on_it() -> None:
     rows = reasons.front_rows(found, 0.5)
     assert [row["asked"] for row in rows] == [250.0, 500.0, 1000.0, 2000.0]
     assert [row["is_now"] for row in rows] == [False, True, False, False]
-    assert isinstance(reasons.front(found, 0.5), alt.LayerChart)
-    assert "as asked" in json.dumps(reasons.front(found, 0.5).to_dict())
+    assert isinstance(reasons.front_chart(found, 0.5), alt.LayerChart)
+    assert "as asked" in json.dumps(reasons.front_chart(found, 0.5).to_dict())
     assert not any(row["is_now"] for row in reasons.front_rows(found, 0.4))

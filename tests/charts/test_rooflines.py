@@ -13,7 +13,7 @@ import pytest
 
 import planner
 from hardware_db import Dtype, EngineCosts
-from planner.charts import labels, replicas, rooflines, steps
+from planner.charts import replicas, rooflines, steps
 from planner.charts.marks import GREY
 from planner.core import Metric, rebuilt
 from planner.engine import ReplicaConfig, Speculation, memory_footprint
@@ -22,7 +22,7 @@ from planner.llm import Precision
 from planner.roofline import Bound, Parallelism
 from planner.search import PoolOnSku, on_sku
 from planner.serving import Deployment, Pool, PoolModel, Role, evaluate, pool_model, step_spread
-from planner.serving.uncertainty import interval
+from planner.serving.uncertainty import interval_90
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, HARDWARE, calibrated, replica
 
@@ -126,25 +126,6 @@ def test_steps_of_a_pool_are_those_of_its_mean() -> None:
     assert [float(shape.decodes) for shape in shapes.values()] == [float(shape.decodes) for shape in again.values()]
 
 
-def test_labels_cover_neither_one_another_nor_other_points() -> None:
-    """Five points in a corner of a narrow picture; the words of each go to the free side."""
-    spots = [(0.45, 0.5), (0.5, 0.5), (0.5, 0.56), (0.62, 0.5), (0.97, 0.5)]
-    texts = ["feed-forward + 2", "QKV", "prefill attention", "LM head", "attention output"]
-    found = labels.places(spots, [(*spot, text) for spot, text in zip(spots, texts, strict=True)], 440.0, 270.0)
-    boxes = [
-        labels._words(x * 440.0, y * 270.0, place, text)
-        for (x, y), place, text in zip(spots, found, texts, strict=True)
-    ]
-    assert not any(one.covers(other) for place, one in enumerate(boxes) for other in boxes[:place])
-    assert not any(
-        box.covers(labels._around(440.0 * x, 270.0 * y))
-        for place, box in enumerate(boxes)
-        for other, (x, y) in enumerate(spots)
-        if other != place
-    )
-    assert found[-1].align == "right" and all(box.left >= 0 and box.right <= 440.0 for box in boxes)
-
-
 # --- parts of a step --------------------------------------------------------------------------------------------------
 
 STEPPED = [PLAIN, FITTED, modelled(calibrated("gpt-oss-120b", "b200-sxm", parallelism=Parallelism(tp=2)))]
@@ -154,7 +135,7 @@ STEPPED = [PLAIN, FITTED, modelled(calibrated("gpt-oss-120b", "b200-sxm", parall
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
 def test_parts_add_up_to_the_step(model: PoolModel, kind: str) -> None:
     shape = steps.decode_step(model, 40) if kind == "decode" else steps.prefill_step(model, 2048)
-    rows, whole = steps.step_rows(model, shape), model.pool.config.timer.itemised(shape)
+    rows, whole = steps.step_rows(model, shape), model.pool.config.timer.step_time(shape)
     assert rows[-1]["end_ms"] == pytest.approx(1e3 * whole.total_s)
     assert sum(row["share"] for row in rows) == pytest.approx(1.0)
     assert all(one["end_ms"] == pytest.approx(other["start_ms"]) for one, other in pairwise(rows))
@@ -176,7 +157,7 @@ def test_a_step_waits_for_what_theory_says() -> None:
 def test_shares_of_resources_are_those_of_the_step_time() -> None:
     """Families of one kind of operator only split as `StepTime.bound_s`; a few passes hide in larger ones."""
     shape = steps.decode_step(FITTED, 40)
-    whole = FITTED.pool.config.timer.itemised(shape)
+    whole = FITTED.pool.config.timer.step_time(shape)
     shares = steps.bound_shares(steps.step_rows(FITTED, shape))
     for bound, share in shares.items():
         assert share == pytest.approx(whole.bound_s[bound] / whole.total_s, abs=0.02)
@@ -233,7 +214,7 @@ def test_more_sequences_never_make_a_token_faster() -> None:
 
 
 def test_a_sweep_reaches_beyond_the_cache_and_says_so() -> None:
-    rows = steps.batch_rows(PLAIN, shown=77)
+    rows = steps.batch_rows(PLAIN, batch=77)
     assert [row["fits"] for row in rows] == [row["batch"] <= PLAIN.kv_running for row in rows]
     assert {math.floor(PLAIN.kv_running), 77, 256} <= {row["batch"] for row in rows}
     assert rows[-1]["batch"] > PLAIN.kv_running
@@ -249,7 +230,7 @@ def test_intervals_are_those_of_the_fits() -> None:
     assert all(row["low_ms"] == row["step_ms"] == row["high_ms"] for row in steps.batch_rows(PLAIN)[::10])
     for row in steps.batch_rows(FITTED)[::20]:
         spread = step_spread(FITTED.pool.config, steps.decode_step(FITTED, row["batch"]))
-        assert (row["low_ms"], row["high_ms"]) == pytest.approx(interval(row["step_ms"], spread))
+        assert (row["low_ms"], row["high_ms"]) == pytest.approx(interval_90(row["step_ms"], spread))
         assert row["low_ms"] < row["step_ms"] < row["high_ms"]
 
 
@@ -360,12 +341,12 @@ def pictures() -> dict[str, dict[str, object]]:
     chunks, budget = steps.batch_rows(prefill), steps.batch_marks(prefill)
     memory = replicas.memory_rows(on(replica("llama-3.3-70b-instruct", precision=FP8), "h200-sxm", "l40s"))
     found = {
-        "parts": steps.step_parts(steps.step_rows(FITTED, shape), "decode step, 40 running", config.label),
-        "time": steps.batch_time(sweep, marks, config.label, Role.MIXED, SLO),
-        "tokens": steps.batch_throughput(sweep, marks, config.label, Role.MIXED),
-        "chunk": steps.batch_time(chunks, budget, "h100-sxm TP1", Role.PREFILL, SLO),
-        "chunk tokens": steps.batch_throughput(chunks, budget, "h100-sxm TP1", Role.PREFILL),
-        "memory": replicas.memory(memory, "h200-sxm", "TP1"),
+        "parts": steps.step_chart(steps.step_rows(FITTED, shape), "decode step, 40 running", config.label),
+        "time": steps.batch_time_chart(sweep, marks, config.label, Role.MIXED, SLO),
+        "tokens": steps.batch_throughput_chart(sweep, marks, config.label, Role.MIXED),
+        "chunk": steps.batch_time_chart(chunks, budget, "h100-sxm TP1", Role.PREFILL, SLO),
+        "chunk tokens": steps.batch_throughput_chart(chunks, budget, "h100-sxm TP1", Role.PREFILL),
+        "memory": replicas.memory_chart(memory, "h200-sxm", "TP1"),
         "roofline": rooflines.roofline(config, rooflines.steps_of(FITTED.pool, 40, FITTED.costs)),
     }
     return {name: chart.to_dict() for name, chart in found.items()}

@@ -416,10 +416,10 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {example[0] for example in examples} == set(COMMANDS)
     for command, *rest in examples:
         if command.startswith("import-"):
-            continue  # they need files of their own: tests/cli/test_imports.py runs them
+            continue  # they need files of their own: tests/cli/test_measurements.py runs them
         if command in ("plan", "explain", "what-if", "sweep") or (command == "export" and "--to" in rest):
             if rest[0].endswith(".json"):
-                continue  # plan.json of a plan: tests/cli/test_explain.py, tests/launch/test_export.py
+                continue  # plan.json of a plan: tests/cli/test_explain.py, tests/cli/test_export.py
             planner.load_scenario(rest[0], [rest[i + 1] for i, option in enumerate(rest) if option == "--set"])
         else:
             assert _run(command, *rest).exit_code == 0, (command, rest)

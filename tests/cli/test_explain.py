@@ -12,13 +12,12 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from planner.analysis import Question
-from planner.cli import explain
+from planner.analysis import PlanQuestion
 from planner.cli.base import OneLineErrors
+from planner.cli.plans import explain, what_if
 from planner.core import InputError
 from planner.fleet import plan
-from planner.report import plan_to_dict
-from planner.report.json_documents import write_json
+from planner.report import json_text, plan_to_dict, write_text
 from planner.scenario import load_request, load_scenario, plan_document_at, recorded_usd_per_hour
 
 SCENARIO: dict[str, Any] = {
@@ -43,8 +42,8 @@ SCENARIO: dict[str, Any] = {
 IMPOSSIBLE = "slo.1.threshold_s=0.000001"
 
 app = typer.Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-app.command()(explain.explain)
-app.command("what-if")(explain.what_if)
+app.command()(explain)
+app.command("what-if")(what_if)
 
 
 @pytest.fixture
@@ -58,7 +57,8 @@ def scenario(tmp_path: Path) -> Path:
 def plan_json(tmp_path: Path) -> Path:
     """A plan document that holds its scenario."""
     path = tmp_path / "plan.json"
-    write_json(path, {**plan_to_dict(plan(load_scenario(SCENARIO))), "scenario": SCENARIO})
+    document = {**plan_to_dict(plan(load_scenario(SCENARIO))), "scenario": SCENARIO}
+    write_text(path, json_text(document))
     return path
 
 
@@ -136,7 +136,7 @@ class TestExplain:
 
     def test_every_question_is_in_the_help(self) -> None:
         text = run("explain", "--help").stdout
-        for question in Question:
+        for question in PlanQuestion:
             assert re.search(rf"^ *{question.value}  ", text, flags=re.MULTILINE), question
 
     @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from planner.cli import sweep
 from planner.cli.base import OneLineErrors
+from planner.cli.plans import sweep
 from planner.fleet import plan
 from planner.scenario import load_scenario
 from planner.studies import sweeps
 from tests.studies.test_sweeps import NEVER, RATE, SCENARIO, TPOT
 
 app = typer.Typer(cls=OneLineErrors, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command()(sweep.sweep)
+app.command()(sweep)
 
 
 @app.command()
@@ -110,10 +110,10 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_does(
             raise KeyboardInterrupt
         return taken(*given)
 
-    taken = sweeps._taken
+    taken = sweeps._keep_result
     with monkeypatch.context() as patch:
-        patch.setattr(sweeps, "MOST_IN_PORTION", 1)
-        patch.setattr(sweeps, "_taken", pressed)
+        patch.setattr(sweeps, "MAX_PORTION", 1)
+        patch.setattr(sweeps, "_keep_result", pressed)
         stopped = run(*arguments)
     assert stopped.exit_code == 1
     assert stopped.stderr.strip() == "stopped: interrupted; the same command goes on from there"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core import Metric, Table, counted, duration, money, percent, significant, unit, with_unit
+from planner.core import Metric, Table, duration, money, number_of, percent, significant, unit, with_unit
 
 
 def _read(text: str) -> float:
@@ -56,7 +56,7 @@ def test_milliseconds_for_tokens_seconds_for_requests() -> None:
 
 
 def test_one_is_singular() -> None:
-    assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+    assert [number_of(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
 
 
 def test_columns_of_numbers_are_recognised() -> None:

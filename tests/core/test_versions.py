@@ -71,13 +71,13 @@ LAW = Format(
 )
 def test_every_version_means_the_same_and_nothing_is_changed_in_place(content: dict[str, Any]) -> None:
     before = json.dumps(content)
-    assert LAW.brought_up(content) == {VERSION_KEY: 3, "arrivals": {"rate_per_s": 2.0}}
+    assert LAW.upgrade(content) == {VERSION_KEY: 3, "arrivals": {"rate_per_s": 2.0}}
     assert json.dumps(content) == before
 
 
 def test_a_newer_version_is_refused_with_both_numbers_and_the_way_out() -> None:
     with pytest.raises(InputError) as caught:
-        LAW.brought_up({VERSION_KEY: 4})
+        LAW.upgrade({VERSION_KEY: 4})
     assert str(caught.value) == (
         "schema_version = 4: this distribution was written by a newer planner: schema 4, this one reads up to 3. "
         "Fix: upgrade the planner, or write it again with this one"
@@ -90,7 +90,7 @@ def test_what_is_no_version_is_refused(kind: Format, version: object) -> None:
     with pytest.raises(
         InputError, match=rf"schema_version = .*must be a whole number from 1 to {kind.current}\. Fix: "
     ):
-        kind.brought_up({VERSION_KEY: version})
+        kind.upgrade({VERSION_KEY: version})
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
@@ -159,7 +159,7 @@ def test_an_old_plan_launches_what_its_name_says() -> None:
 def test_an_old_plan_brought_up_is_a_document_of_today() -> None:
     """Field names of the migrated pools and deployments are exactly those that are written now."""
     wanted = json_schema(EvaluationDocument)["$defs"]
-    (planned,) = PLAN.brought_up(old_plan())["deployments"]
+    (planned,) = PLAN.upgrade(old_plan())["deployments"]
     assert set(planned["deployment"]) == set(wanted["DeploymentSummary"]["properties"])
     for pool in planned["deployment"]["pools"]:
         assert set(pool) == set(wanted["PoolSummary"]["properties"])
@@ -186,7 +186,7 @@ def test_a_split_that_does_not_fit_is_not_guessed(change: dict[str, Any], tmp_pa
 
 @pytest.mark.parametrize("junk", [None, 3, [3], [{}], [{"deployment": 3}], [{"deployment": {"pools": [3]}}]])
 def test_malformed_deployments_are_left_to_whoever_reads_them(junk: object) -> None:
-    assert len(PLAN.brought_up({**old_plan(), "deployments": junk})) == len(old_plan())
+    assert len(PLAN.upgrade({**old_plan(), "deployments": junk})) == len(old_plan())
 
 
 def test_a_newer_plan_is_refused(tmp_path: Path) -> None:

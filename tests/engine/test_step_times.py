@@ -10,27 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hardware_db import Calibration, Correction, Dtype, EngineCosts
-from planner.core import InputError
+from planner.core import FloatArray, InputError
 from planner.engine import CONTEXTS, ReplicaConfig, Speculation, StepTimer
-from planner.engine.lookup import DECODES, GRID
+from planner.engine.lookup import DECODES, TOKENS
 from planner.engine.replica import step_shape
 from planner.engine.step_times import build_timer
 from planner.llm import Precision, load_llm
 from planner.roofline import (
     Bound,
+    CalibratedGpu,
     Driver,
-    Family,
     Load,
     Operator,
+    OperatorFamily,
     Parallelism,
-    Silicon,
     StepShape,
     draft_operators,
     operator_seconds,
-    prompts_of,
+    prompt_attention,
     step_operators,
 )
 from planner.serving import Pool, Role, pool_model
@@ -48,7 +47,7 @@ MODELS: dict[str, Parallelism] = {
 """One model of each kind of attention and feed-forward, and a usual split of it."""
 FITS = {f"{one.sku} {one.engine}": one for one in HARDWARE.calibrations}
 FREE = EngineCosts()
-FloatArray = NDArray[np.float64]
+DRAFTS = Speculation(draft_tokens=2, acceptance=0.7)
 
 
 def steps(count: int, seed: int = 7) -> StepShape:
@@ -76,7 +75,7 @@ def timer(
     return build_timer(load_llm(model), chosen, precision, MODELS[model], fits, FREE, **changes)
 
 
-def operators_s(found: tuple[Operator, ...], shape: StepShape, split: Parallelism, silicon: Silicon) -> FloatArray:
+def operators_s(found: tuple[Operator, ...], shape: StepShape, split: Parallelism, gpu: CalibratedGpu) -> FloatArray:
     """The operators evaluated one by one for every step, decodes and prompts in kernels of their own."""
     load = Load.of(shape, split)
     decodes = Load.of(StepShape(shape.decodes, shape.decode_context), split)
@@ -85,10 +84,10 @@ def operators_s(found: tuple[Operator, ...], shape: StepShape, split: Parallelis
     for one in found:
         link = getattr(one, "link_bytes_per_s", math.inf)
         if one.driver.value == "shape":
-            seconds = seconds + operator_seconds(one, decodes, silicon, link)
-            seconds = seconds + operator_seconds(one, prompts, silicon, link) * (np.asarray(load.chunks) > 0)
+            seconds = seconds + operator_seconds(one, decodes, gpu, link)
+            seconds = seconds + operator_seconds(one, prompts, gpu, link) * (np.asarray(load.chunks) > 0)
         else:
-            seconds = seconds + operator_seconds(one, load, silicon, link)
+            seconds = seconds + operator_seconds(one, load, gpu, link)
     return np.asarray(seconds)
 
 
@@ -100,7 +99,7 @@ class TestTables:
     def test_uncalibrated_steps_are_their_operators(self, model: str, precision: Precision) -> None:
         shape = steps(200)
         found = step_operators(load_llm(model), H100, precision, MODELS[model])
-        exact = operators_s(found, shape, MODELS[model], Silicon(H100))
+        exact = operators_s(found, shape, MODELS[model], CalibratedGpu(H100))
         off = np.abs(timer(model, precision).times_s(shape) / exact - 1.0)[shape.decodes >= MODELS[model].dp]
         assert np.quantile(off, 0.95) < 0.005
         assert off.max() < 0.01  # where a roofline bends, or experts fill up, inside a cell
@@ -113,15 +112,15 @@ class TestTables:
         shape = StepShape(n, n * context)
         sku = HARDWARE.skus["h200-sxm"]
         found = step_operators(load_llm(model), sku, FP8, split)
-        exact = operators_s(found, shape, split, Silicon(sku, fits))
-        on_grid = np.isin(n / split.dp, DECODES) & np.isin(n / split.dp, GRID) & np.isin(n, GRID)
+        exact = operators_s(found, shape, split, CalibratedGpu(sku, fits))
+        on_grid = np.isin(n / split.dp, DECODES) & np.isin(n / split.dp, TOKENS) & np.isin(n, TOKENS)
         assert timer(model, FP8, fits).times_s(shape)[on_grid] == pytest.approx(exact[on_grid], rel=1e-9)
 
     @pytest.mark.parametrize("model", MODELS)
     def test_calibrated_steps_are_close_to_their_operators(self, model: str) -> None:
         fits, split = FITS["h200-sxm vllm"], MODELS[model]
         shape, sku = steps(200), HARDWARE.skus["h200-sxm"]
-        exact = operators_s(step_operators(load_llm(model), sku, FP8, split), shape, split, Silicon(sku, fits))
+        exact = operators_s(step_operators(load_llm(model), sku, FP8, split), shape, split, CalibratedGpu(sku, fits))
         assert np.median(np.abs(timer(model, FP8, fits).times_s(shape) / exact - 1.0)) < 0.005
 
     def test_beyond_the_tables_time_grows_in_proportion(self) -> None:
@@ -144,7 +143,7 @@ class TestSums:
         shape, clock = steps(30), timer(model, FP8, FITS[fits] if fits else None)
         assert clock.bounds_s(shape).sum(axis=0) == pytest.approx(clock.times_s(shape), rel=1e-12)
         for index in range(5):
-            step = clock.itemised(StepShape(*one_of(shape, index)))
+            step = clock.step_time(StepShape(*one_of(shape, index)))
             assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
             assert sum(step.bound_s.values()) == pytest.approx(step.total_s, rel=1e-12)
 
@@ -182,7 +181,7 @@ def edges() -> StepShape:
     return StepShape(*np.array(rows).T)
 
 
-class TestOneStep:
+class TestScalarStepTimer:
     """A step in plain floats is the formula over arrays, to rounding."""
 
     def same(self, clock: StepTimer) -> None:
@@ -215,7 +214,7 @@ class TestOneStep:
     @pytest.mark.parametrize("split", [Parallelism(tp=8, ep=8), Parallelism(dp=4, tp=2, ep=8, pp=2)], ids=str)
     def test_speculating(self, split: Parallelism, costs: EngineCosts) -> None:
         fits = FITS["h200-sxm vllm"]
-        self.same(build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, fits, costs, 2))
+        self.same(build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, fits, costs, DRAFTS))
 
     @pytest.mark.parametrize("peak", [1.0, 0.001], ids=["", "starved"])
     @pytest.mark.parametrize("model", MODELS)
@@ -235,9 +234,9 @@ class TestOneStep:
         load = Load(**{**vars(load), "decodes": load.decodes * 0.0})
         some = np.flatnonzero(load.chunks)
         for calibration in (fitted.model_copy(update={"kernels": kernels}), fitted, None):
-            silicon = Silicon(sku, calibration)
-            many = sum(np.asarray(operator_seconds(one, load, silicon, math.inf)) for one in found)
-            seconds = prompts_of(found, silicon)
+            gpu = CalibratedGpu(sku, calibration)
+            many = sum(np.asarray(operator_seconds(one, load, gpu, math.inf)) for one in found)
+            seconds = prompt_attention(found, gpu)
             numbers = [(load.chunks[i], load.new[i], load.past[i], load.cached[i]) for i in some]
             assert [seconds(*map(float, each)) for each in numbers] == pytest.approx(many[some], rel=1e-12)
 
@@ -271,13 +270,13 @@ class TestPhysics:
             shape = steps(60, int(random.integers(100)))
             load = Load.of(shape, split)
             for precision, skew in ((Precision(), 0.8), (FP8, 0.0), (int4, 0.8)):
-                silicon, roof = Silicon(sku, fitted), np.zeros(60)
+                gpu, roof = CalibratedGpu(sku, fitted), np.zeros(60)
                 for one in step_operators(load_llm(model), sku, precision, split, skew):
                     work = one.work(load)
                     peak = sku.peak_flops_per_s[one.dtype].value
                     least = np.maximum(work.flops / peak, work.hbm_bytes / sku.hbm_bandwidth_bytes_per_s.value)
                     link = getattr(one, "link_bytes_per_s", math.inf)
-                    seconds = operator_seconds(one, load, silicon, link)
+                    seconds = operator_seconds(one, load, gpu, link)
                     assert np.all(seconds >= one.count * least * (1 - 1e-12)), (model, one)
                     roof += one.count * least
                 found = timer(model, precision, fitted, skew=skew).times_s(shape)
@@ -294,7 +293,7 @@ class TestPhysics:
                 link = getattr(one, "link_bytes_per_s", None)
                 if link is not None and getattr(one, "operation", "") != "all_reduce":
                     sent = np.asarray(one.work(loads).link_bytes)
-                    seconds = operator_seconds(one, loads, Silicon(sku, fitted), link)
+                    seconds = operator_seconds(one, loads, CalibratedGpu(sku, fitted), link)
                     assert np.all(seconds >= one.count * sent / link * (1 - 1e-9)), one
 
     @pytest.mark.parametrize("model", MODELS)
@@ -342,7 +341,7 @@ class TestParallelism:
     def test_a_prompt_passes_the_stages_one_after_another(self) -> None:
         def prompt_s(pp: int) -> float:
             config = replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=pp))
-            return config.timer.itemised(step_shape([], [(4096, 0)])).family_s[Family.FEED_FORWARD]
+            return config.timer.step_time(step_shape([], [(4096, 0)])).family_s[OperatorFamily.FEED_FORWARD]
 
         assert prompt_s(2) == pytest.approx(prompt_s(1), rel=1e-9)
 
@@ -350,7 +349,7 @@ class TestParallelism:
         # The latent row is not split over tp, so 8 ranks read an eighth of the rows that 8 shards read each.
         def attention_s(split: Parallelism) -> float:
             clock = build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, None, FREE)
-            return clock.itemised(step_shape([100_000] * 64, [])).family_s[Family.ATTENTION_DECODE]
+            return clock.step_time(step_shape([100_000] * 64, [])).family_s[OperatorFamily.ATTENTION_DECODE]
 
         shards, ranks = attention_s(Parallelism(tp=8, ep=8)), attention_s(Parallelism(dp=8, ep=8))
         row_s = 61 * 64 * 100_000 * 576 / HARDWARE.skus["h200-sxm"].hbm_bandwidth_bytes_per_s.value
@@ -363,9 +362,9 @@ class TestParallelism:
             build_timer(load_llm("deepseek-v3"), H100, FP8, Parallelism(tp=8, ep=8), None, FREE, skew=skew)
             for skew in (0.0, 1.2)
         )
-        some, more = even.itemised(shape).family_s, skewed.itemised(shape).family_s
-        assert {one: more[one] for one in more if one is not Family.EXPERTS} == pytest.approx(
-            {one: some[one] for one in some if one is not Family.EXPERTS}
+        some, more = even.step_time(shape).family_s, skewed.step_time(shape).family_s
+        assert {one: more[one] for one in more if one is not OperatorFamily.EXPERTS} == pytest.approx(
+            {one: some[one] for one in some if one is not OperatorFamily.EXPERTS}
         )
         # The busiest GPU has more pairs, but a token no longer touches every expert.
         assert skewed.step_s(0, 0, 8192, 8192 * 8193 / 2, 8192, 1) > even.step_s(0, 0, 8192, 8192 * 8193 / 2, 8192, 1)
@@ -376,21 +375,21 @@ class TestSpeculation:
 
     def test_a_step_is_its_drafts_and_the_verification(self) -> None:
         llm, split, shape = load_llm("deepseek-v3"), Parallelism(tp=8, ep=8), step_shape([2000] * 16, [])
-        speculating = build_timer(llm, H100, FP8, split, None, FREE, draft_tokens=2)
-        silicon, found = Silicon(H100), 0.0
+        speculating = build_timer(llm, H100, FP8, split, None, FREE, DRAFTS)
+        gpu, found = CalibratedGpu(H100), 0.0
         for many, queries, chosen in ((1, 3.0, step_operators), (2, 1.0, draft_operators)):
             load = Load.of(shape, split, queries)
             found += many * sum(
-                float(operator_seconds(one, load, silicon, getattr(one, "link_bytes_per_s", math.inf)))
+                float(operator_seconds(one, load, gpu, getattr(one, "link_bytes_per_s", math.inf)))
                 for one in chosen(llm, H100, FP8, split)
             )
         assert float(speculating.times_s(shape)) == pytest.approx(found, rel=0.005)
         assert speculating.decode_s(16, 32_000) == pytest.approx(float(speculating.times_s(shape)), rel=1e-9)
-        step = speculating.itemised(shape)
+        step = speculating.step_time(shape)
         assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
 
     def test_prompts_alone_draft_nothing(self) -> None:
-        plain, drafting = (timer("deepseek-v3", draft_tokens=k) for k in (0, 2))
+        plain, drafting = (timer("deepseek-v3", speculation=drafts) for drafts in (None, DRAFTS))
         assert drafting.step_s(0, 0, 512, 512 * 513 / 2, 512, 1) == plain.step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
 
     def test_expected_tokens_per_step_are_those_of_the_paper(self) -> None:
@@ -454,7 +453,7 @@ class TestEngineCosts:
     def test_what_the_engine_adds_is_overhead(self) -> None:
         free, dear = self.timers(COSTS)
         shape = step_shape([1000] * 10, [])
-        waits = dear.itemised(shape).bound_s
+        waits = dear.step_time(shape).bound_s
         added = dear.decode_s(10, 10_000) - free.decode_s(10, 10_000)
         assert waits[Bound.OVERHEAD] == pytest.approx(added)
         assert sum(waits.values()) == pytest.approx(dear.decode_s(10, 10_000))
@@ -477,9 +476,9 @@ def _configs() -> tuple[ReplicaConfig, ...]:
 @pytest.mark.parametrize("index", range(3))
 def test_an_empty_batch_takes_no_attention(index: int) -> None:
     clock = _configs()[index].timer
-    step = clock.itemised(step_shape([], [(256, 0)]))
-    assert step.family_s.get(Family.ATTENTION_DECODE, 0.0) == 0.0
-    assert clock.itemised(step_shape([1000], [])).family_s.get(Family.ATTENTION_PREFILL, 0.0) == 0.0
+    step = clock.step_time(step_shape([], [(256, 0)]))
+    assert step.family_s.get(OperatorFamily.ATTENTION_DECODE, 0.0) == 0.0
+    assert clock.step_time(step_shape([1000], [])).family_s.get(OperatorFamily.ATTENTION_PREFILL, 0.0) == 0.0
 
 
 def test_a_timer_that_was_used_can_be_kept() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from planner.core import Metric
 from planner.fleet import columns as module
-from planner.fleet.columns import Columns, unit_of, with_spares
+from planner.fleet.columns import CandidateColumns, replicas_with_spares, unit_of
 from planner.llm import Precision, load_llm
-from planner.optimizer import Allocation, FleetProblem, Objective, Slice, Stage, Unit, solve
-from planner.search import Family, PoolOption
+from planner.optimizer import Allocation, FleetProblem, Objective, Slice, Unit, UnitStage, solve
+from planner.search import ConfigurationFamily, PoolOption
 from planner.serving import Role
 from planner.supply import FleetLimits
 from planner.traffic import DemandSlice, Service
@@ -33,9 +33,9 @@ def part(name: str, rate_per_s: float = DEMAND_PER_S) -> DemandSlice:
     return DemandSlice(name=name, service=service, workload=chat(rate_per_s), slo=SLO, demand_per_s=(rate_per_s,))
 
 
-def family(tp: int, role: Role = Role.MIXED) -> Family:
+def family(tp: int, role: Role = Role.MIXED) -> ConfigurationFamily:
     members = tuple(PoolOption(role, replica(tp=tp, max_batched_tokens=budget)) for budget in BUDGETS)
-    return Family(role, members)
+    return ConfigurationFamily(role, members)
 
 
 class Best(NamedTuple):
@@ -54,10 +54,10 @@ class Table:
         self.slack = slack
         self.asked: list[tuple[str, int]] = []
 
-    def bound_per_s(self, kind: Family, replicas: int) -> float:
+    def bound_per_s(self, kind: ConfigurationFamily, replicas: int) -> float:
         return self.slack * max(self.true[kind.name, replicas, one.name] for one in kind.members)
 
-    def best(self, kind: Family, replicas: int, at_most: float) -> Best:
+    def best(self, kind: ConfigurationFamily, replicas: int, at_most: float) -> Best:
         self.asked.append((kind.name, replicas))
         member = max(kind.members, key=lambda one: self.true[kind.name, replicas, one.name])
         rate = self.true[kind.name, replicas, member.name]
@@ -73,7 +73,7 @@ def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "worth_sizes", lambda *_: SIZES)
 
 
-def table(seed: int, families: list[Family], slack: float = 1.3) -> Table:
+def table(seed: int, families: list[ConfigurationFamily], slack: float = 1.3) -> Table:
     """Rates per replica that grow a little with the pool; the better member changes with its size."""
     rng = np.random.default_rng(seed)
     true = {}
@@ -85,9 +85,9 @@ def table(seed: int, families: list[Family], slack: float = 1.3) -> Table:
     return Table(true, slack)
 
 
-def solved(columns: Columns, demand: Mapping[str, float], usd: Mapping[str, float]) -> Allocation:
+def solved(columns: CandidateColumns, demand: Mapping[str, float], usd: Mapping[str, float]) -> Allocation:
     units = [
-        unit_of(column, lambda gpus: {}, 0.0, steady=False).model_copy(
+        unit_of(column, {}, 0.0, steady=False).model_copy(
             update={"usd_per_hour": column.replicas * usd[column.family.name]}
         )
         for column in columns.all
@@ -103,7 +103,7 @@ def test_the_lazy_answer_is_that_of_knowing_every_rate(seed: int) -> None:
     rates = table(seed, families)
     rng = np.random.default_rng(seed + 100)
     usd = {kind.name: float(rng.uniform(2.0, 9.0)) for kind in families}
-    columns = Columns([part("all")], {"all": families}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns = CandidateColumns([part("all")], {"all": families}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
     while True:
         lazy = solved(columns, {"all": DEMAND_PER_S}, usd)
         if not columns.refine(lazy):
@@ -135,7 +135,9 @@ def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() 
         for rates in ((30.0, 20.0), (5.0, 8.0))
     )
     parts = [part("short", 20.0), part("long", 4.0)]
-    columns = Columns(parts, {"short": [kind], "long": [kind]}, {"short": short, "long": long}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns = CandidateColumns(
+        parts, {"short": [kind], "long": [kind]}, {"short": short, "long": long}, FleetLimits(), SITES
+    )  # type: ignore[dict-item]
     while True:
         answer = solved(columns, {"short": 20.0, "long": 4.0}, {kind.name: 1.0})
         if not columns.refine(answer):
@@ -147,14 +149,14 @@ def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() 
         place = kind.members.index(column.member)
         for name, expected in (("short", (30.0, 20.0)), ("long", (5.0, 8.0))):
             if name in answer.routed_per_s[column.name]:
-                assert column.rates[name].rate_per_s <= column.rated * expected[place] + 1e-9
+                assert column.rates[name].rate_per_s <= column.surviving * expected[place] + 1e-9
 
 
 def test_what_carries_nothing_is_gone_rather_than_an_error() -> None:
     kind = family(1)
     nothing = Table({(kind.name, size, one.name): 0.0 for one in kind.members for size in SIZES}, 1.0)
     nothing.bound_per_s = lambda *_: 10.0  # type: ignore[method-assign]
-    columns = Columns([part("all")], {"all": [kind]}, {"all": nothing}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": nothing}, FleetLimits(), SITES)  # type: ignore[dict-item]
     for _ in range(len(SIZES)):
         columns.refine(solved(columns, {"all": 10.0}, {kind.name: 1.0}))
     assert columns.all == []
@@ -163,7 +165,7 @@ def test_what_carries_nothing_is_gone_rather_than_an_error() -> None:
 def test_a_missed_target_lowers_the_configuration_at_every_size() -> None:
     kind = family(1)
     rates = table(3, [kind])
-    columns = Columns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
     while columns.refine(answer := solved(columns, {"all": 10.0}, {kind.name: 1.0})):
         pass
     (column,) = columns.chosen(answer)
@@ -185,12 +187,14 @@ def test_a_missed_target_lowers_the_configuration_at_every_size() -> None:
     ],
 )
 def test_spares_are_bought_on_top(limits: FleetLimits, replicas: int) -> None:
-    assert with_spares(4, family(1), limits) == replicas
+    assert replicas_with_spares(4, family(1), limits) == replicas
 
 
 def test_stages_of_the_program_are_roles_of_pools() -> None:
     rates = table(1, [family(1, role) for role in Role])
-    columns = Columns([part("all")], {"all": [family(1, role) for role in Role]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
-    units = [unit_of(column, lambda gpus: dict.fromkeys(gpus, 1.0), 0.0, steady=False) for column in columns.all]
-    assert {unit.stage for unit in units} == set(Stage)
-    assert {unit.channel for unit in units if unit.stage is not Stage.WHOLE} == {"chat bf16 here"}
+    columns = CandidateColumns(
+        [part("all")], {"all": [family(1, role) for role in Role]}, {"all": rates}, FleetLimits(), SITES
+    )  # type: ignore[dict-item]
+    units = [unit_of(column, dict.fromkeys(column.gpus, 1.0), 0.0, steady=False) for column in columns.all]
+    assert {unit.stage for unit in units} == set(UnitStage)
+    assert {unit.channel for unit in units if unit.stage is not UnitStage.WHOLE} == {"chat bf16 here"}

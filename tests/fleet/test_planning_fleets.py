@@ -191,7 +191,7 @@ class TestMoneyAndSupply:
     def test_a_fleet_with_spares_keeps_its_promise_without_them(self) -> None:
         found = planned(limits={"spare_replicas": 1})
         for one in found.deployments:
-            for pool, left in zip(one.deployment.pools, one.judged.pools, strict=True):
+            for pool, left in zip(one.deployment.pools, one.surviving.pools, strict=True):
                 assert left.replicas < pool.replicas
         assert all(check.met for check in found.targets)
         assert cost(found) > cost(BASE)

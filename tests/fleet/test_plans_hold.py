@@ -14,7 +14,7 @@ from tests.studies.plans_hold import ALLOWANCE, RESULTS, scenario
 with RESULTS.open(encoding="utf-8") as _file:
     ROWS = list(csv.DictReader(_file))
 PLANNED = [row for row in ROWS if row["margin"]]
-DOCUMENT = (DOCS / "plans.md").read_text(encoding="utf-8")
+DOCUMENT = (DOCS / "studies" / "plans-hold.md").read_text(encoding="utf-8")
 
 
 def test_plans_hold_when_simulated_afresh() -> None:

@@ -1,4 +1,4 @@
-"""Slices against the traffic they are cut from, cascades against simulated chains, pools of adapters against theory."""
+"""Slices against the traffic they are cut from."""
 
 from __future__ import annotations
 
@@ -12,26 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core import InputError
-from planner.engine import expected_distinct, popularity
-from planner.fleet import cascade_services, slices_of
-from planner.fleet import slices as demand
-from planner.fleet.slices import periods_of, pooled_adapters, program_slices, slo_left, split_by_length
-from planner.llm import Precision, load_llm
+from planner.fleet import slices_of
+from planner.fleet.slices import periods_of, program_slices, split_by_length
 from planner.optimizer import ALWAYS, FleetProblem
 from planner.traffic import (
-    Cascade,
-    CascadePoint,
     DemandProfile,
     DemandSlice,
     LengthSplit,
     OfflineWork,
-    Service,
-    load_lengths,
 )
 from planner.traffic.profiles import typical_periods
 from planner.workload import (
     ArrivalProcess,
-    LatencyTarget,
     RecordedArrivals,
     RequestClass,
     SharedPrefixes,
@@ -39,47 +31,17 @@ from planner.workload import (
     TokenLengths,
     Workload,
 )
+from tests.fleet.made_up_services import (
+    CHAT_SLO,
+    CODE,
+    CONV,
+    FAST_SLO,
+    distribution,
+    service,
+    two_classes,
+)
 
-CONV, CODE = load_lengths("azure-2023-conv"), load_lengths("azure-2023-code")
-LLAMA, QWEN = load_llm("llama-3.1-8b"), load_llm("qwen3-8b")
 CUTS = LengthSplit(input_tokens=(1000, 4000), output_tokens=(100,))
-
-
-def target(metric: str, percentile: float, threshold_s: float) -> LatencyTarget:
-    return LatencyTarget.model_validate({"metric": metric, "percentile": percentile, "threshold_s": threshold_s})
-
-
-def slo(*targets: LatencyTarget, attainment: float | None = None) -> Slo:
-    return Slo(targets=targets, attainment=attainment)
-
-
-CHAT_SLO = slo(target("ttft", 0.95, 2.0), target("tpot", 0.95, 0.05))
-FAST_SLO = slo(target("ttft", 0.99, 0.3))
-
-
-def service(name: str = "chat", workload: Workload | None = None, **changes: Any) -> Service:
-    load = Workload.of(10.0, CONV, scv=2.0) if workload is None else workload
-    return Service(
-        **{"name": name, "llm": LLAMA, "precision": Precision(), "workload": load, "slo": CHAT_SLO, **changes}
-    )
-
-
-def two_classes(fast: Slo | None = None) -> Workload:
-    prefixes = SharedPrefixes(tokens=500)
-    classes = (
-        RequestClass(name="talk", lengths=CONV, share=0.7, priority=2, prefixes=prefixes),
-        RequestClass(name="code", lengths=CODE, share=0.3, slo=fast, weight=3.0),
-    )
-    return Workload(arrivals=ArrivalProcess(rate_per_s=8.0, scv=3.0), classes=classes)
-
-
-def distribution(parts: Sequence[tuple[TokenLengths, float]]) -> dict[tuple[int, int], float]:
-    """Probability of each pair of lengths in a mix."""
-    found: dict[tuple[int, int], float] = {}
-    for lengths, share in parts:
-        for cell in zip(lengths.input_tokens, lengths.output_tokens, lengths.probabilities.tolist(), strict=True):
-            found[cell[:2]] = found.get(cell[:2], 0.0) + share * cell[2]
-    return found
 
 
 def slice_distribution(slices: Sequence[DemandSlice], rate_per_s: float) -> dict[tuple[int, int], float]:
@@ -326,216 +288,3 @@ def test_typical_periods_serve_as_a_profile() -> None:
         assert served == pytest.approx(10.0 * 4.0 * 7.0)
         assert found.workload.rate_per_s == 30.0
     assert [period.name for period in periods_of(few)] == ["typical 1", "typical 2", "typical 3"]
-
-
-# --- cascades -------------------------------------------------------------------------------------------------------
-
-LARGE_SLO = slo(target("ttft", 0.95, 3.0), target("tpot", 0.95, 0.05), target("e2e", 0.9, 30.0))
-SMALL_SLO = slo(target("e2e", 0.99, 2.0))
-
-
-def cascade(points: Sequence[tuple[float, float]], least: float = 0.0, **changes: Any) -> Cascade:
-    small = service("small", Workload.of(1.0, CODE), llm=QWEN, slo=SMALL_SLO)
-    settings = tuple(CascadePoint(escalated=share, quality=quality) for share, quality in points)
-    return Cascade(**{"small": small, "points": settings, "least_quality": least, **changes})
-
-
-@pytest.mark.parametrize(("routed", "seen"), [(True, 7.5), (False, 10.0)])
-def test_a_router_splits_the_requests_and_a_sequence_repeats_some(routed: bool, seen: float) -> None:
-    """Routed shares add up to all requests; in sequence the small model sees every one (FrugalGPT)."""
-    main = service("large", slo=LARGE_SLO)
-    ((point, (small, large)),) = cascade_services(main, cascade([(0.25, 0.9)], routed=routed))
-    assert (point.escalated, small.name, large.name) == (0.25, "small", "large")
-    assert small.workload.rate_per_s == pytest.approx(seen)
-    assert large.workload.rate_per_s == pytest.approx(2.5)
-    assert (small.llm, small.slo, small.workload.lengths) == (QWEN, SMALL_SLO, CODE)
-    assert (large.llm, large.workload.lengths) == (LLAMA, CONV)
-    assert large.workload.arrivals.scv == pytest.approx(1.25)
-    assert (large.slo == LARGE_SLO) == routed
-
-
-def test_in_sequence_the_large_model_has_what_the_small_one_left() -> None:
-    main = service("large", two_classes(FAST_SLO).model_copy(), slo=LARGE_SLO)
-    quick = cascade([(0.5, 1.0)]).small.model_copy(update={"slo": slo(target("e2e", 0.995, 0.1))})
-    ((_, (_, large)),) = cascade_services(main, cascade([(0.5, 1.0)], small=quick))
-    assert [(one.percentile, one.threshold_s) for one in large.slo.targets] == [
-        (0.955, 2.9),
-        (0.95, 0.05),
-        (0.905, 29.9),
-    ]
-    own = large.workload.classes[1].slo
-    assert own is not None
-    assert [(one.percentile, round(one.threshold_s, 9)) for one in own.targets] == [(0.995, 0.2)]
-
-
-@given(
-    points=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 20)), min_size=1, max_size=12),
-    least=st.integers(0, 20),
-)
-def test_only_settings_that_no_other_beats_are_planned(points: list[tuple[float, int]], least: int) -> None:
-    """Oracle: every point compared with every other."""
-    good = {point for point in points if point[1] >= least}
-    expected = sorted(
-        (share, quality)
-        for share, quality in good
-        if not any((s <= share and q >= quality) and (s, q) != (share, quality) for s, q in good)
-    )
-    asked = cascade(points, least, routed=True)
-    if not good:
-        with pytest.raises(InputError, match=r"cascade\.least_quality"):
-            cascade_services(service("large"), asked)
-        return
-    found = [(point.escalated, point.quality) for point, _ in cascade_services(service("large"), asked)]
-    assert found == expected
-
-
-def test_a_model_that_gets_nothing_is_left_out() -> None:
-    main, points = service("large", slo=LARGE_SLO), [(0.0, 0.5), (1.0, 0.9)]
-    routed = cascade_services(main, cascade(points, routed=True))
-    assert [[one.name for one in services] for _, services in routed] == [["small"], ["large"]]
-    sequence = cascade_services(main, cascade(points))
-    assert [[one.name for one in services] for _, services in sequence] == [["small"], ["small", "large"]]
-
-
-@pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("correlation", [-0.9, 0.0, 0.9])
-def test_what_is_left_keeps_the_promise_however_the_two_depend(correlation: float, joint: bool) -> None:
-    """Simulated chains in which each service just keeps its own targets: the whole keeps what was promised."""
-    promised = slo(target("ttft", 0.95, 3.0), target("e2e", 0.9, 8.0), attainment=0.9 if joint else None)
-    before = slo(target("e2e", 0.97, 2.0))
-    left = slo_left(promised, before)
-    normal = np.random.default_rng(7).standard_normal((2, 200_000))
-    other = correlation * normal[0] + math.sqrt(1 - correlation**2) * normal[1]
-    first = np.exp(normal[0])
-    first *= 2.0 / np.quantile(first, 0.97)
-    ttft, e2e = np.exp(0.5 * other), np.exp(0.8 * other)
-    for drawn_s, one in ((ttft, left.targets[0]), (e2e, left.targets[1])):
-        np.multiply(drawn_s, one.threshold_s / np.quantile(drawn_s, left.attainment or one.percentile), out=drawn_s)
-    for drawn_s, one in ((ttft, promised.targets[0]), (e2e, promised.targets[1])):
-        assert np.mean(first + drawn_s <= one.threshold_s) >= (promised.attainment or one.percentile) - 1e-4
-    if joint:
-        both = (ttft <= left.targets[0].threshold_s) & (e2e <= left.targets[1].threshold_s)
-        kept = (first + ttft <= 3.0) & (first + e2e <= 8.0)
-        assert left.attainment == 0.93
-        assert np.mean(kept) >= np.mean(both) - 0.03 - 1e-4
-
-
-def test_the_union_bound_is_tight_when_the_misses_never_coincide() -> None:
-    """In the worst case the promise is met with nothing to spare: 3 % and 2 % of misses make 5 %."""
-    left = slo_left(slo(target("ttft", 0.95, 3.0)), slo(target("e2e", 0.97, 2.0))).targets[0]
-    first = np.where(np.arange(100) < 3, 9.0, 2.0)
-    second = np.where(np.arange(100) >= 98, 9.0, left.threshold_s)
-    assert np.mean(second <= left.threshold_s) == left.percentile == 0.98
-    assert np.mean(first + second <= 3.0) == 0.95
-
-
-def test_the_target_that_leaves_most_time_counts() -> None:
-    before = slo(
-        target("e2e", 0.999, 2.5), target("e2e", 0.96, 1.0), target("e2e", 0.95, 0.1), target("ttft", 0.99, 0.1)
-    )
-    (left,) = slo_left(slo(target("ttft", 0.95, 3.0)), before).targets
-    assert (left.threshold_s, left.percentile) == (2.0, 0.99)
-
-
-def test_targets_without_a_wait_are_left_as_they_are() -> None:
-    pace = slo(target("tpot", 0.99, 0.05), target("itl", 0.9, 0.1))
-    assert slo_left(pace, slo(target("ttft", 0.9, 1.0))) is pace
-
-
-@pytest.mark.parametrize(
-    ("before", "shown"),
-    [
-        (slo(target("ttft", 0.99, 0.5)), "no E2E target"),
-        (slo(target("e2e", 0.99, 3.0)), "p99 E2E <= 3 s"),
-        (slo(target("e2e", 0.95, 1.0)), "p95 E2E <= 1 s"),
-        (slo(target("e2e", 0.99, 1.0), attainment=0.9), "p90 E2E <= 1 s"),
-    ],
-)
-def test_a_small_model_that_leaves_nothing_is_refused_with_a_way_out(before: Slo, shown: str) -> None:
-    with pytest.raises(InputError, match="Fix: give an E2E target below 3 s at more than p95, or a router") as caught:
-        slo_left(slo(target("ttft", 0.95, 3.0)), before)
-    assert caught.value.value == shown
-    assert caught.value.field == "cascade.small.slo"
-
-
-@pytest.mark.parametrize(
-    ("main", "asked", "message"),
-    [
-        (service("small"), cascade([(0.5, 1.0)]), "cascade.small.name = 'small': is the name of the large service too"),
-        (
-            service("large"),
-            cascade([(0.5, 0.8)], 0.9),
-            "cascade.least_quality = 0.9: the best setting reaches 0.8. Fix",
-        ),
-        (
-            service("large", Workload.closed(4, CONV)),
-            cascade([(0.5, 1.0)]),
-            "closed loop has no distribution of arrivals. Fix",
-        ),
-    ],
-)
-def test_cascades_that_cannot_be_are_refused(main: Service, asked: Cascade, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        cascade_services(main, asked)
-
-
-# --- adapters -------------------------------------------------------------------------------------------------------
-
-
-def test_adapters_of_one_base_share_a_service() -> None:
-    """Rates add, shares and lengths are conserved, other models and targets stay apart."""
-    services = [
-        service("support", Workload.of(6.0, CONV, scv=1.0)),
-        service("sql", two_classes()),
-        service("qwen", llm=QWEN),
-        service("strict", slo=FAST_SLO),
-    ]
-    pools = pooled_adapters(services, rank=32)
-    assert [pool.members for pool in pools] == [("support", "sql"), ("qwen",), ("strict",)]
-    assert [pool.lora for pool in pools[1:]] == [None, None]
-    assert [pool.service for pool in pools[1:]] == services[2:]
-    both = pools[0]
-    assert both.lora is not None
-    assert (both.lora.adapters, both.lora.rank, both.lora.slots) == (2, 32, 2)
-    load = both.service.workload
-    assert load.rate_per_s == 14.0
-    assert [one.name for one in load.classes] == ["support", "sql: talk", "sql: code"]
-    assert [one.share * 14.0 for one in load.classes] == pytest.approx([6.0, 5.6, 2.4])
-    parts = [(services[0].workload.lengths, 6.0 / 14.0), (services[1].workload.lengths, 8.0 / 14.0)]
-    assert distribution([(load.lengths, 1.0)]) == pytest.approx(distribution(parts))
-
-
-def test_superposed_arrivals_are_as_bursty_as_their_counts_in_the_long_run() -> None:
-    """Poisson streams make a Poisson stream; others the variance of the sum of independent counts, here drawn."""
-    poisson = [service(name, Workload.of(rate, CONV)) for name, rate in (("a", 3.0), ("b", 5.0))]
-    assert pooled_adapters(poisson)[0].service.workload.arrivals.scv == pytest.approx(1.0)
-    bursty = ((2.0, 0.2), (6.0, 4.0))
-    members = [service(str(rate), Workload.of(rate, CONV, scv=scv)) for rate, scv in bursty]
-    found = pooled_adapters(members)[0].service.workload.arrivals.scv
-    window_s, horizon_s = 50.0, 40_000.0
-    counts = np.zeros(int(horizon_s / window_s))
-    for seed, (rate, scv) in enumerate(bursty):
-        times = ArrivalProcess(rate_per_s=rate, scv=scv).sample_times_s(int(1.2 * rate * horizon_s), seed)
-        counts += np.bincount((times[times < horizon_s] / window_s).astype(int), minlength=counts.size)
-    assert found == pytest.approx(0.25 * 0.2 + 0.75 * 4.0)
-    assert counts.var() / counts.mean() == pytest.approx(found, rel=0.12)
-
-
-def test_equally_popular_adapters_are_the_worst_case() -> None:
-    """No rates of three adapters put more distinct ones into a step than the pool assumes."""
-    pool = pooled_adapters([service(name, Workload.of(rate, CONV)) for name, rate in (("a", 1), ("b", 2), ("c", 7))])[0]
-    assert pool.lora is not None
-    assumed = popularity(pool.lora)
-    for draws in (1, 2, 5, 20, 100):
-        assert expected_distinct(draws, assumed) >= expected_distinct(draws, np.array([0.1, 0.2, 0.7])) - 1e-12
-
-
-def test_adapters_need_rates_and_names() -> None:
-    with pytest.raises(InputError, match=r"services.name = 'a': the name occurs twice"):
-        pooled_adapters([service("a"), service("a")])
-    with pytest.raises(InputError, match="closed loop"):
-        pooled_adapters([service("a"), service("b", Workload.closed(4, CONV))])
-
-
-def test_types_are_reached_through_the_module_of_functions() -> None:
-    assert all(hasattr(demand, name) for name in demand.__all__)

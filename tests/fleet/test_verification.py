@@ -1,4 +1,4 @@
-"""What a fleet promised is judged on the requests it was promised to, and its cost is shared without a remainder."""
+"""Targets are verified on the requests they apply to, and the cost of a fleet is shared without a remainder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 import pytest
 
 from planner.core import Metric
-from planner.fleet import PlannedDeployment, requests_for, routed_workload
+from planner.fleet import PlannedDeployment, requests_to_simulate, routed_workload
+from planner.fleet.costs import with_costs
 from planner.fleet.pairing import UsedPool
-from planner.fleet.verification import judged, missed, promises_of, target_checks, with_costs
+from planner.fleet.verification import scoped_slos, target_checks, verify_deployment, violated_metrics
 from planner.llm import Precision, load_llm
 from planner.search import DeploymentOption, Mode, PoolOption
 from planner.serving import Role, evaluate
@@ -35,8 +36,8 @@ SERVICE = Service(name="chat", llm=load_llm("llama-3.1-8b"), precision=Precision
 
 def parts(short: Slo | None = None, long: Slo | None = None) -> dict[str, DemandSlice]:
     return {
-        name: DemandSlice(name, SERVICE, BOTH.only(name), promise, (BOTH.only(name).rate_per_s,))
-        for name, promise in (("short", short or slo(0.5)), ("long", long or slo(0.5)))
+        name: DemandSlice(name, SERVICE, BOTH.only(name), targets, (BOTH.only(name).rate_per_s,))
+        for name, targets in (("short", short or slo(0.5)), ("long", long or slo(0.5)))
     }
 
 
@@ -46,7 +47,7 @@ def pool(rates: dict[str, float], replicas: int = 4) -> UsedPool:
 
 def deployed(rates: dict[str, float], slices: dict[str, DemandSlice], replicas: int = 4) -> PlannedDeployment:
     option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
-    return judged(option, [pool(rates, replicas)], slices, seed=1, simulated_requests=2000)
+    return verify_deployment(option, [pool(rates, replicas)], slices, seed=1, simulated_requests=2000)
 
 
 def test_slices_put_together_again_are_the_stream_they_were_cut_from() -> None:
@@ -64,35 +65,35 @@ def test_a_share_of_bursty_arrivals_is_a_random_split() -> None:
     assert half.arrivals.scv == pytest.approx(bursty["short"].workload.arrivals.split(0.5).scv)
 
 
-def test_equal_promises_are_one_and_different_ones_are_apart() -> None:
-    (one,) = promises_of(list(parts().values()))
+def test_equal_targets_are_one_and_different_ones_are_apart() -> None:
+    (one,) = scoped_slos(list(parts().values()))
     assert (one.name, one.slices) == ("chat", {"short", "long"})
-    two = promises_of(list(parts(short=slo(0.2)).values()))
-    assert [promise.name for promise in two] == ["short", "long"]
+    two = scoped_slos(list(parts(short=slo(0.2)).values()))
+    assert [scoped.name for scoped in two] == ["short", "long"]
     offline = DemandSlice("later", SERVICE, BOTH, None, (1.0,), deferrable=True)
-    assert promises_of([offline]) == ()
+    assert scoped_slos([offline]) == ()
 
 
-def test_each_promise_is_judged_by_its_own_requests() -> None:
+def test_targets_are_verified_on_their_own_requests() -> None:
     """Long prompts take longer: a threshold between the two is missed by the long ones only."""
     free = deployed({"short": 30.0, "long": 10.0}, parts())
     by_name = {kind.name: kind.ttft.quantile_s(0.9) for kind in free.predicted.classes}
     assert by_name["short"] < by_name["long"]
     between = math.sqrt(by_name["short"] * by_name["long"])
     slices = parts(short=slo(between), long=slo(10.0))
-    assert not missed(deployed({"short": 30.0, "long": 10.0}, slices), promises_of(list(slices.values())))
+    assert not violated_metrics(deployed({"short": 30.0, "long": 10.0}, slices), scoped_slos(list(slices.values())))
     slices = parts(short=slo(10.0), long=slo(between))
     one = deployed({"short": 30.0, "long": 10.0}, slices)
-    assert missed(one, promises_of(list(slices.values()))) == {Metric.TTFT}
-    checks = target_checks([one], promises_of(list(slices.values())))
+    assert violated_metrics(one, scoped_slos(list(slices.values()))) == {Metric.TTFT}
+    checks = target_checks([one], scoped_slos(list(slices.values())))
     assert {check.of: check.met for check in checks} == {"short": True, "long": False}
 
 
-def test_what_is_judged_is_what_is_left_after_failures() -> None:
+def test_what_is_verified_is_what_is_left_after_failures() -> None:
     option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
     spare = UsedPool("chat", option.pools[0], 4, 3, {"short": 30.0}, 0.8, ("column",))
-    one = judged(option, [spare], parts(), seed=1, simulated_requests=None)
-    assert (one.deployment.pools[0].replicas, one.judged.pools[0].replicas) == (4, 3)
+    one = verify_deployment(option, [spare], parts(), seed=1, simulated_requests=None)
+    assert (one.deployment.pools[0].replicas, one.surviving.pools[0].replicas) == (4, 3)
     assert one.predicted.ttft.mean_s == evaluate(mixed(3), one.workload).ttft.mean_s
     assert one.simulated is one.predicted
 
@@ -106,5 +107,5 @@ def test_costs_are_shared_without_a_remainder() -> None:
 
 def test_long_requests_are_simulated_for_many_lifetimes() -> None:
     slow = evaluate(mixed(2), Workload.of(2.0, TokenLengths.constant(200, 3000)))
-    assert requests_for(100, slow) >= 15 * slow.e2e.mean_s * 2.0
-    assert requests_for(50_000, slow) == 50_000
+    assert requests_to_simulate(100, slow) >= 15 * slow.e2e.mean_s * 2.0
+    assert requests_to_simulate(50_000, slow) == 50_000

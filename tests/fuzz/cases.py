@@ -64,11 +64,11 @@ def _bytes(path: Path) -> bytes:
 
 def holds(reader: str, content: bytes, limit_s: float = TIME_LIMIT_S) -> bool:
     """Whether a reader takes a file (False: it refuses it). Raises whatever breaks the promise."""
-    one = READERS[reader]
+    entry = READERS[reader]
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
-        path = folder / one.file
+        path = folder / entry.file
         path.write_bytes(content)
-        return answered(lambda: one.read(path), limit_s)
+        return answered(lambda: entry.read(path), limit_s)
     finally:
         shutil.rmtree(folder)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+import pytest
 
 from planner.core import PlannerError
 
@@ -54,6 +57,48 @@ def _time_limit(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def assert_refused(read: Callable[[], object], words: str) -> None:
+    """Refused in time, with these words (a regular expression; empty: any)."""
+    caught: list[PlannerError] = []
+
+    def call() -> None:
+        try:
+            read()
+        except PlannerError as error:
+            caught.append(error)
+
+    assert answered(call)
+    with pytest.raises(PlannerError, match=words or None):
+        if caught:
+            raise caught[0]
+
+
+class Failures:
+    """What failed in a loop over cases. Every case is tried; `report` fails with all that did, so that each is found.
+
+    >>> failures = Failures()
+    >>> with failures.of("trace, seed 3"):
+    ...     raise ValueError("no header")
+    >>> failures.cases
+    ['trace, seed 3: ValueError: no header']
+    """
+
+    def __init__(self) -> None:
+        self.cases: list[str] = []
+
+    @contextmanager
+    def of(self, case: str) -> Iterator[None]:
+        """A case by the words that find it again: its reader, and its seed or file."""
+        try:
+            yield
+        except (Exception, Hang, pytest.fail.Exception) as error:
+            self.cases.append(f"{case}: {''.join(traceback.format_exception_only(error)).strip()}")
+
+    def report(self) -> None:
+        """Raise AssertionError with every case that failed."""
+        assert not self.cases, f"{len(self.cases)} failed\n" + "\n".join(self.cases)
 
 
 class _Watch:

@@ -20,12 +20,12 @@ class Mutation(NamedTuple):
 
     Attributes:
         place: which node, cell or position, modulo how many there are.
-        way: what is done there, modulo how many ways there are.
+        action: what is done there, modulo how many changes there are.
         value: which hostile value is put there, modulo how many there are.
     """
 
     place: int
-    way: int
+    action: int
     value: int
 
     @classmethod
@@ -220,7 +220,7 @@ def _mutated(tree: Any, mutation: Mutation) -> Any:
     path = paths[mutation.place % len(paths)]
     literal = _Literal(LITERALS[mutation.value % len(LITERALS)])
     if not path:
-        return literal if mutation.way % 4 == 0 else [tree, literal] if mutation.way % 4 == 1 else {"a": tree}
+        return literal if mutation.action % 4 == 0 else [tree, literal] if mutation.action % 4 == 1 else {"a": tree}
     holder = tree
     for step in path[:-1]:
         holder = holder[step]
@@ -229,20 +229,20 @@ def _mutated(tree: Any, mutation: Mutation) -> Any:
 
 
 def _change(holder: Any, last: Any, mutation: Mutation, literal: _Literal) -> None:
-    way = mutation.way % 10
-    if way <= 4:
+    action = mutation.action % 10
+    if action <= 4:
         holder[last] = literal
-    elif way == 5:
+    elif action == 5:
         del holder[last]
-    elif way == 6:
+    elif action == 6:
         holder[last] = [holder[last]]
-    elif way == 7:
+    elif action == 7:
         holder[last] = {"a": holder[last]}
     elif isinstance(holder, list):
         holder.extend([copy.deepcopy(holder[last])] * (1 + mutation.value % 3))
     else:
         word = WORDS[mutation.value % len(WORDS)]
-        holder[word if way == 8 else f"{last}_x"] = holder[last] if way == 8 else literal
+        holder[word if action == 8 else f"{last}_x"] = holder[last] if action == 8 else literal
 
 
 def _written(tree: Any) -> str:
@@ -270,12 +270,12 @@ def _with_changed_row(rows: list[list[str]], mutation: Mutation) -> list[list[st
     row = list(rows[place])
     column = (mutation.place // len(rows)) % max(1, len(row))
     words = (*NUMBERS, *WORDS)
-    way = mutation.way % 8
-    if way <= 4:
+    action = mutation.action % 8
+    if action <= 4:
         row[column : column + 1] = [words[mutation.value % len(words)]]
-    elif way == 5:
+    elif action == 5:
         row.extend(row)
-    elif way == 6:
+    elif action == 6:
         del row[column : column + 1]
     else:
         return [*rows[:place], *([row] * (mutation.value % 3)), *rows[place + 1 :]]
@@ -293,14 +293,14 @@ def mutated_lines(text: str, mutations: Sequence[Mutation]) -> str:
         place = mutation.place % len(lines)
         key, equals, _ = lines[place].partition("=")
         literal = LITERALS[mutation.value % len(LITERALS)]
-        way = mutation.way % 8
-        if way <= 3 and equals:
+        action = mutation.action % 8
+        if action <= 3 and equals:
             lines[place] = f"{key}= {literal}"
-        elif way == 4:
+        elif action == 4:
             lines[place] = re.sub(r"(?<=value = )[^,}]+", literal.replace("\\", r"\\"), lines[place])
-        elif way == 5 and len(lines) > 1:
+        elif action == 5 and len(lines) > 1:
             del lines[place]
-        elif way == 6:
+        elif action == 6:
             lines.insert(place, lines[mutation.value % len(lines)])
         else:
             lines[place] = f"{key.strip() or 'a'}.{WORDS[mutation.value % len(WORDS)]!a} = 1"
@@ -312,23 +312,23 @@ def mutated_bytes(content: bytes, mutations: Sequence[Mutation]) -> bytes:
     for mutation in mutations:
         place = mutation.place % (len(content) + 1)
         chunk = CHUNKS[mutation.value % len(CHUNKS)]
-        way = mutation.way % 12
-        if way <= 4:
+        action = mutation.action % 12
+        if action <= 4:
             content = content[:place] + chunk + content[place:]
-        elif way <= 7:
+        elif action <= 7:
             content = content[:place] + chunk + content[place + len(chunk) :]
-        elif way == 8:
+        elif action == 8:
             content = content[:place]
-        elif way == 9:
+        elif action == 9:
             content = content[:place] + content[max(0, place - 40) : place] * 3 + content[place:]
-        elif way == 10:
+        elif action == 10:
             content = content[:place] + content[place + 1 + mutation.value % 50 :]
         else:
             content = _recoded(content, mutation.value)
     return content
 
 
-def _recoded(content: bytes, way: int) -> bytes:
+def _recoded(content: bytes, form: int) -> bytes:
     """Another encoding, another line end, one line, or nothing."""
     text = content.decode("utf-8", "replace")
     forms = (
@@ -343,4 +343,4 @@ def _recoded(content: bytes, way: int) -> bytes:
         lambda: b"",
         lambda: b"\n" * 100,
     )
-    return forms[way % len(forms)]()
+    return forms[form % len(forms)]()

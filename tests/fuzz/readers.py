@@ -54,7 +54,7 @@ START = "chat-llama-70b"
 
 @dataclass(frozen=True)
 class Reader:
-    """One way in.
+    """One reader of user input.
 
     Attributes:
         name: of it.
@@ -231,7 +231,7 @@ def _table(path: Path) -> None:
 def _measurements(path: Path) -> None:
     """The log of a calibration that goes on."""
     path.rename(path.with_name("measurements.jsonl"))
-    open_folder(path.parent, {"sku": "h100-sxm"}, resume=True).latest()
+    open_folder(path.parent, {"sku": "h100-sxm"}, resume=True).latest_records()
 
 
 # --- benchmarks -----------------------------------------------------------------------------------------------------

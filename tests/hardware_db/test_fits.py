@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from hardware_db import Calibration, Coefficient, EngineCosts, HardwareDb, KernelFit, load_hardware, select_calibration
-from hardware_db.fits import RELATIVES, WORKSTATION, with_calibration, with_costs
+from hardware_db.fits import RELATIVES, WORKSTATION, with_calibration, with_engine_costs
 
 HARDWARE = load_hardware()
 
@@ -89,7 +89,7 @@ def test_an_own_calibration_replaces_those_of_its_sku_only() -> None:
 
 def test_own_engine_costs_replace_those_of_the_engine_only() -> None:
     costs = EngineCosts(step_s=1e-3)
-    changed = with_costs(HARDWARE, "vllm", costs)
+    changed = with_engine_costs(HARDWARE, "vllm", costs)
     assert changed.engines["vllm"].costs == costs
     assert {name: one for name, one in changed.engines.items() if name != "vllm"} == {
         name: one for name, one in HARDWARE.engines.items() if name != "vllm"

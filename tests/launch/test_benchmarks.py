@@ -21,7 +21,7 @@ from planner.core import Metric, UnsupportedFeatureError
 from planner.engine import LoraAdapters, Speculation
 from planner.launch.benchmarks import SEED, files
 from planner.launch.clients import CLIENTS, client_flags
-from planner.launch.requests import MOST_REQUESTS, block_tokens, request_count, requests_of
+from planner.launch.requests import MAX_REQUESTS, block_tokens, request_count, requests_of
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
@@ -47,7 +47,7 @@ COUNT = 20_000
 
 
 def test_lengths_have_the_means_and_the_correlation_of_the_workload() -> None:
-    """Truth: means and covariance in closed form from the distribution; sampling errors by the central limit theorem."""
+    """Truth: means and covariance of the distribution in closed form; sampling errors by the central limit theorem."""
     drawn = requests_of(traffic(), COUNT, seed=1)
     distribution = LENGTHS
     for sample, values in ((drawn.input_tokens, distribution.inputs), (drawn.output_tokens, distribution.outputs)):
@@ -161,7 +161,7 @@ def test_a_run_is_long_enough_for_its_tail_and_no_longer_than_a_file_can_be() ->
     assert request_count(traffic(1.0), P99) == 5000
     assert request_count(traffic(1.0), median) == 1000 and request_count(traffic(20.0), median) == 6000
     assert request_count(traffic(0.1), joint) == 1000
-    assert request_count(traffic(1e4), P99) == MOST_REQUESTS
+    assert request_count(traffic(1e4), P99) == MAX_REQUESTS
 
 
 def test_a_closed_loop_has_no_requests_to_write() -> None:

@@ -17,8 +17,7 @@ from planner.core import InputError, rebuilt
 from planner.engine import Order, Schedule
 from planner.fleet import Plan, plan
 from planner.launch import Fleet, fleet_of, read_fleet
-from planner.report import plan_to_dict
-from planner.report.json_documents import write_json
+from planner.report import json_text, plan_to_dict, write_text
 from planner.scenario import build_request, read_scenario
 from planner.serving import Deployment, KvTransfer
 
@@ -128,7 +127,7 @@ def document(shape: str = "mixed") -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_fleet_read_back_is_the_fleet_that_was_planned(shape: str, tmp_path: Path) -> None:
-    write_json(tmp_path / "plan.json", plan_to_dict(planned(shape)))
+    write_text(tmp_path / "plan.json", json_text(plan_to_dict(planned(shape))))
     wanted, found = fleet_of(planned(shape)), read_fleet(tmp_path / "plan.json")
     assert len(found.deployments) == len(wanted.deployments) >= 1
     for one, other in zip(found.deployments, wanted.deployments, strict=True):

@@ -21,7 +21,8 @@ from planner.engine import LoraAdapters, Order, Schedule, Speculation
 from planner.fleet import Plan
 from planner.launch import fleet_of, launch_files
 from planner.launch.flags import FlagKind, engine_flags
-from planner.launch.scripts import COMPOSE_NAME, README_NAME
+from planner.launch.readme import README_NAME
+from planner.launch.scripts import COMPOSE_NAME
 from planner.launch.spec import LaunchSpec
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism

@@ -40,7 +40,7 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-from planner.llm.layers import output_weights, qkv_weights, router_weights
+from planner.llm.layers import router_weights
 from planner.llm.sizes import mtp_parameters
 from tests.configs import Config, llama, preset_config
 from tests.places import REFERENCE
@@ -233,8 +233,10 @@ def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> 
 def test_weights_of_one_layer_of_llama_3_1_405b() -> None:
     # Shapes of table 3 of Llama Team 2024, arXiv:2407.21783: width 16384, feed-forward 53248, 128 and 8 heads.
     group = load_llm("llama-3.1-405b").layers[0]
-    assert qkv_weights(group, 16384) == 16384 * 16384 + 2 * 16384 * 1024
-    assert output_weights(group, 16384) == 16384 * 16384
+    matrices = attention_matrices(group.attention, 16384)
+    weights = {name: inputs * outputs for name, (inputs, outputs) in matrices.items()}
+    assert weights["q_proj"] + weights["k_proj"] + weights["v_proj"] == 16384 * 16384 + 2 * 16384 * 1024
+    assert weights["o_proj"] == 16384 * 16384
     assert feed_forward_weights(group.feed_forward, 16384) == 3 * 16384 * 53248
     assert router_weights(group.feed_forward, 16384) == 0
 

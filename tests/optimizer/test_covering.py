@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from planner.optimizer import FleetProblem, Objective, Period, Purchase, Resource, Slice, SolveStatus, Unit, solve
-from planner.optimizer import covering as module
-from planner.optimizer.covering import cheapest_cover, least_cost_cover
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, layout_of
+from planner.core import FloatArray
+from planner.optimizer import (
+    FleetProblem,
+    Objective,
+    Period,
+    Purchase,
+    Resource,
+    Slice,
+    SolveStatus,
+    Unit,
+    knapsack,
+    solve,
+)
+from planner.optimizer.covering import cheapest_cover
+from planner.optimizer.knapsack import least_cost_cover
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, build_layout
 
-Floats = NDArray[Any]
 KINDS = 4
 
 
 def by_branch_and_bound(
-    demand: float, cost: Floats, rate: Floats, stage: Floats, channel: Floats, kind: Floats
+    demand: float, cost: FloatArray, rate: FloatArray, stage: FloatArray, channel: FloatArray, kind: FloatArray
 ) -> float | None:
     """The same question as a mixed-integer program written out for scipy: counts, flows, kinds in use."""
     n = len(cost)
@@ -78,7 +86,7 @@ def test_labels_find_what_branch_and_bound_finds(seed: int) -> None:
     assert whole + handed >= demand * (1.0 - 1e-9)
 
 
-def _sides(stage: Floats, channel: Floats) -> list[tuple[Floats, Floats]]:
+def _sides(stage: FloatArray, channel: FloatArray) -> list[tuple[FloatArray, FloatArray]]:
     return [((stage == FIRST) & (channel == one), (stage == SECOND) & (channel == one)) for one in (0, 1)]
 
 
@@ -120,7 +128,7 @@ def test_periods_by_themselves_bound_and_often_are_the_whole(
 ) -> None:
     """Bound <= optimum <= the covering fleet; without commitments nothing couples the periods, so all three agree."""
     asked = problem(seed, 3, commitments)
-    cover = cheapest_cover(layout_of(asked))
+    cover = cheapest_cover(build_layout(asked))
     assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour is not None
     optimum = without_covering(asked, monkeypatch)
     assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-5)
@@ -134,7 +142,7 @@ def test_periods_by_themselves_bound_and_often_are_the_whole(
 def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of one slice each are a fleet, only a dearer one than units that are shared."""
     asked = problem(5, 1, commitments=False, slices=2)
-    cover = cheapest_cover(layout_of(asked))
+    cover = cheapest_cover(build_layout(asked))
     assert cover is not None and cover.bound_usd_per_hour is None
     answer = solve(asked, Objective.MIN_COST)
     assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
@@ -149,14 +157,14 @@ def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
         for n, usd, m in (("a", 1.0, 2.0), ("b", 3.0, None))
     ]
     asked = FleetProblem(slices=(Slice(name="s", demand_per_s=(5.0,)),), units=(cheap, dear), resources=tuple(buy))
-    cover = cheapest_cover(layout_of(asked))
+    cover = cheapest_cover(build_layout(asked))
     assert cover is not None and not cover.keeps_limits
     assert cover.bound_usd_per_hour == pytest.approx(5.0)
     assert solve(asked, Objective.MIN_COST).cost_usd_per_hour == pytest.approx(2.0 * 1.0 + 3.0 * 3.0)
 
 
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_LABELS", 1)
+    monkeypatch.setattr(knapsack, "MAX_LABELS", 1)
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)

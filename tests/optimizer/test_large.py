@@ -12,12 +12,12 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from planner.core import InputError
-from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, Stage, Unit
-from planner.optimizer.large import LargeAnswer, solve_large, supports
-from planner.optimizer.large_bound import Prices, bound_of, least_excess
+from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, Unit, UnitStage
+from planner.optimizer.large import LargeAnswer, is_supported, solve_large
+from planner.optimizer.large_bound import Prices, lagrangian_bound, least_excess
 from planner.optimizer.large_cover import cheapest_purchases
-from planner.optimizer.large_master import cannot_serve, relax
-from planner.optimizer.large_tables import Buying, tables_of
+from planner.optimizer.large_master import cannot_serve, run_column_generation
+from planner.optimizer.large_tables import ResourcePurchase, build_tables
 
 TOLERANCE = 1e-6
 """Of every check: `FEASIBILITY_TOLERANCE`."""
@@ -62,10 +62,10 @@ def hard_instance(
         base = 10.0 * speed[sku] * wide ** random.uniform(0.8, 1.0) / length * length ** (0.3 * lean)
         base = base * random.lognormal(0.0, 0.15) * random.lognormal(0.0, 0.08, slices)
         fits = random.random(slices) > 0.1 if wide > 1 else length < np.quantile(length, random.uniform(0.4, 0.95))
-        stage = [Stage.WHOLE, Stage.FIRST, Stage.SECOND][family % 3] if disaggregated else Stage.WHOLE
-        channel = "" if stage is Stage.WHOLE else ["fp8", "bf16"][(family // 3) % 2]
+        stage = [UnitStage.WHOLE, UnitStage.FIRST, UnitStage.SECOND][family % 3] if disaggregated else UnitStage.WHOLE
+        channel = "" if stage is UnitStage.WHOLE else ["fp8", "bf16"][(family // 3) % 2]
         for size in range(1, sizes + 1):
-            rates = base * size**1.03 * (1.0 if stage is Stage.WHOLE else 2.15)
+            rates = base * size**1.03 * (1.0 if stage is UnitStage.WHOLE else 2.15)
             if not proportional:
                 rates = rates * (1.0 + 0.02 * random.random(slices) * (size - 1) / size)
             units.append(
@@ -145,7 +145,7 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
     disaggregated = random.random() < 0.4
     units = []
     for index in range(count):
-        stage = list(Stage)[int(random.integers(0, 3))] if disaggregated else Stage.WHOLE
+        stage = list(UnitStage)[int(random.integers(0, 3))] if disaggregated else UnitStage.WHOLE
         size = int(random.integers(1, 5))
         rates = random.uniform(1.0, 4.0, slices) * size
         able = {f"s{s}": float(rates[s]) for s in range(slices) if random.random() < 0.8} or {"s0": float(rates[0])}
@@ -153,8 +153,8 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
             Unit(
                 name=f"u{index}",
                 stage=stage,
-                channel="" if stage is Stage.WHOLE else str(random.choice(["a", "b"])),
-                kind="" if stage is Stage.WHOLE else str(random.choice(["", "x", "y"])),
+                channel="" if stage is UnitStage.WHOLE else str(random.choice(["a", "b"])),
+                kind="" if stage is UnitStage.WHOLE else str(random.choice(["", "x", "y"])),
                 rates_per_s=able,
                 takes={f"r{random.integers(0, 3)}": float(size), "kw": float(random.uniform(0.5, 1.0)) * size},
                 usd_per_hour=float(random.uniform(0.0, 1.0)) if random.random() < 0.3 else 0.0,
@@ -230,7 +230,7 @@ class Explicit:
                 t: {
                     rate[u.name, one.name, t]: 1.0
                     for u in problem.units
-                    if one.name in u.rates_per_s and u.stage is not Stage.SECOND
+                    if one.name in u.rates_per_s and u.stage is not UnitStage.SECOND
                 }
                 for t in periods
             }
@@ -239,19 +239,21 @@ class Explicit:
                 self._row({v: share[t] for t in periods for v in serving[t]}, total, np.inf)
             for t in () if one.deferrable else periods:
                 self._row(serving[t], one.demand_per_s[t], np.inf)
-            for channel in {u.channel for u in problem.units if u.stage is not Stage.WHOLE}:
+            for channel in {u.channel for u in problem.units if u.stage is not UnitStage.WHOLE}:
                 for t in periods:
                     pair = {
-                        rate[u.name, one.name, t]: 1.0 if u.stage is Stage.FIRST else -1.0
+                        rate[u.name, one.name, t]: 1.0 if u.stage is UnitStage.FIRST else -1.0
                         for u in problem.units
-                        if u.stage is not Stage.WHOLE and u.channel == channel and one.name in u.rates_per_s
+                        if u.stage is not UnitStage.WHOLE and u.channel == channel and one.name in u.rates_per_s
                     }
                     self._row(pair, 0.0, 0.0)
         self._kinds(on)
         self._supply(on, share)
 
     def _kinds(self, on: dict[tuple[str, int], int]) -> None:
-        for stage, channel in itertools.product((Stage.FIRST, Stage.SECOND), {u.channel for u in self.problem.units}):
+        for stage, channel in itertools.product(
+            (UnitStage.FIRST, UnitStage.SECOND), {u.channel for u in self.problem.units}
+        ):
             here = [u for u in self.problem.units if (u.stage, u.channel) == (stage, channel) and u.kind]
             uses = {kind: self._new(0.0, 0.0, 1.0, 1) for kind in sorted({u.kind for u in here})}
             for (name, _), column in on.items():
@@ -327,10 +329,10 @@ def violations(problem: FleetProblem, answer: LargeAnswer) -> Iterator[str]:  # 
         for name, rates in answer.routed_per_s.items():
             for t in periods:
                 rate, unit = rates.get(one.name, [0.0 for _ in periods])[t], by_name[name]
-                served[t] += 0.0 if unit.stage is Stage.SECOND else rate
-                if unit.stage is not Stage.WHOLE:
+                served[t] += 0.0 if unit.stage is UnitStage.SECOND else rate
+                if unit.stage is not UnitStage.WHOLE:
                     key = (unit.channel, t)
-                    balance[key] = balance.get(key, 0.0) + (rate if unit.stage is Stage.FIRST else -rate)
+                    balance[key] = balance.get(key, 0.0) + (rate if unit.stage is UnitStage.FIRST else -rate)
         hours = [period.hours for period in problem.periods]
         if one.deferrable:
             done = sum(h * s for h, s in zip(hours, served, strict=True))
@@ -448,7 +450,7 @@ def test_the_relaxation_without_starts_is_the_linear_program_written_out(seed: i
     shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
     problem = hard_instance(seed, gpus=200.0, **shape, disaggregated=disaggregated, proportional=seed % 2 > 0)
     best = Explicit(problem).solve(fractions=True)
-    found = relax(tables_of(problem), time.monotonic() + 60.0)
+    found = run_column_generation(build_tables(problem), time.monotonic() + 60.0)
     assert best is not None and found is not None
     assert found.bound.cost <= best * (1.0 + TOLERANCE)
     assert found.bound.cost >= best * (1.0 - 2e-4)
@@ -459,23 +461,25 @@ def test_any_prices_prove_a_bound(seed: int) -> None:
     """Weak duality: prices drawn at random, of whatever size, never prove more than the linear program's optimum."""
     problem = small_instance(seed)
     best = Explicit(problem).solve(fractions=True)
-    tables = tables_of(problem)
+    tables = build_tables(problem)
     random = np.random.default_rng(seed)
     for size in (0.1, 1.0, 10.0):
         prices = Prices(
             limits=random.exponential(size, (len(tables.caps), tables.periods)),
             starts=random.random(tables.periods),
             pins={resource: random.exponential(size, tables.periods) for resource in tables.pins},
-            pools={
+            unit_limits={
                 (unit, period): float(random.exponential(size))
                 for unit in range(len(tables.unit_names))
                 for period in range(tables.periods)
                 if (tables.low[unit] > 0.0 or np.isfinite(tables.high[unit])) and random.random() < 0.7
             },
         )
-        if any(tables.low > 0.0) and not all((unit, 0) in prices.pools for unit in np.flatnonzero(tables.low > 0.0)):
+        if any(tables.low > 0.0) and not all(
+            (unit, 0) in prices.unit_limits for unit in np.flatnonzero(tables.low > 0.0)
+        ):
             continue
-        proved = bound_of(tables, prices).cost
+        proved = lagrangian_bound(tables, prices).cost
         assert best is None or proved <= best * (1.0 + TOLERANCE) + 1e-9
 
 
@@ -483,8 +487,8 @@ def test_any_prices_prove_a_bound(seed: int) -> None:
 def test_a_unit_costs_at_least_its_excess_above_the_bound(seed: int) -> None:
     """Reduced-cost fixing: the optimum with one such unit forced on is no cheaper than bound plus least excess."""
     whole = hard_instance(seed, gpus=12.0, families=8, sizes=3, slices=3, periods=1)
-    tables = tables_of(whole)
-    found = relax(tables, time.monotonic() + 60.0)
+    tables = build_tables(whole)
+    found = run_column_generation(tables, time.monotonic() + 60.0)
     assert found is not None
     least = least_excess(tables, found.bound, 0)
     for index in np.argsort(-least)[:3]:
@@ -505,8 +509,8 @@ def test_purchases_are_the_cheapest_of_all_that_cover_the_use() -> None:
         ]
         used = random.integers(0, 15, 3).astype(float)
         weights = np.array([0.2, 0.3, 0.5])
-        buyings = [Buying(0, 0, way, 0.0, np.inf) for way in ways]
-        bought = cheapest_purchases(buyings, used, 4.0, weights)
+        purchases = [ResourcePurchase(0, 0, way, 0.0, np.inf) for way in ways]
+        bought = cheapest_purchases(purchases, used, 4.0, weights)
         assert bought is not None
         cost = sum(float(way.usd_per_hour * row @ weights) for way, row in zip(ways, bought, strict=True))
         best = np.inf
@@ -527,7 +531,7 @@ def test_limits_too_tight_are_proved_and_not_an_error() -> None:
     problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
     tight = tuple(one.model_copy(update={"at_most": 1.0}) for one in problem.resources)
     scarce = problem.model_copy(update={"resources": tight})
-    assert cannot_serve(tables_of(scarce), time.monotonic() + 10.0)
+    assert cannot_serve(build_tables(scarce), time.monotonic() + 10.0)
     assert solve_large(scarce, time_limit_s=5.0, relative_gap=0.005) is None
     nobody = Slice(name="nobody", demand_per_s=(1.0, 1.0, 1.0))
     assert (
@@ -536,7 +540,7 @@ def test_limits_too_tight_are_proved_and_not_an_error() -> None:
         )
         is None
     )
-    assert not cannot_serve(tables_of(problem), time.monotonic() + 10.0)
+    assert not cannot_serve(build_tables(problem), time.monotonic() + 10.0)
 
 
 def test_a_budget_below_the_bound_is_infeasible_and_one_above_changes_nothing() -> None:
@@ -584,26 +588,26 @@ def test_pools_that_share_partners_are_of_one_kind() -> None:
     """Two kinds on each side of two channels: the fleet uses one, and the bound is that of the mixed relaxation."""
     problem = hard_instance(2, gpus=300.0, families=72, sizes=4, slices=4, periods=3, disaggregated=True)
     units = tuple(
-        unit if unit.stage is Stage.WHOLE else unit.model_copy(update={"kind": unit.name.split("x")[0][-1:] + "k"})
+        unit if unit.stage is UnitStage.WHOLE else unit.model_copy(update={"kind": unit.name.split("x")[0][-1:] + "k"})
         for unit in problem.units
     )
-    mixed = relax(tables_of(problem), time.monotonic() + 60.0)
+    mixed = run_column_generation(build_tables(problem), time.monotonic() + 60.0)
     kinds = problem.model_copy(update={"units": units})
     answer = solve_large(kinds, time_limit_s=2.0, relative_gap=0.01)
     assert answer is not None and answer.has_fleet and mixed is not None
     assert not list(violations(kinds, answer))
     assert answer.lower_bound == pytest.approx(mixed.bound.cost, rel=1e-9)
-    assert any(unit.stage is not Stage.WHOLE for unit in kinds.units if unit.name in answer.units)
+    assert any(unit.stage is not UnitStage.WHOLE for unit in kinds.units if unit.name in answer.units)
 
 
 def test_what_is_not_supported_is_said() -> None:
     problem = hard_instance(3, families=12, sizes=1, slices=2, periods=2)
     steady = (problem.units[0].model_copy(update={"steady": True}), *problem.units[1:])
     anything = (Slice(name="s0"), *problem.slices[1:])
-    assert supports(problem)
+    assert is_supported(problem)
     for update in ({"max_groups": 2}, {"units": steady}, {"slices": anything}):
         other = problem.model_copy(update=update)
-        assert not supports(other)
+        assert not is_supported(other)
         with pytest.raises(InputError, match="use solve"):
             solve_large(other, time_limit_s=1.0, relative_gap=0.1)
     with pytest.raises(InputError, match="time_limit_s"):

@@ -7,9 +7,9 @@ import pytest
 
 from planner.core import InputError
 from planner.queueing import exposed_s, link_wait
-from planner.queueing.classic import mg1_wait_distribution, pollaczek_khinchine_wait_s
-from planner.queueing.link import exposed_distribution
+from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution
+from tests.queueing.classic_queues import pollaczek_khinchine_wait_s
 
 
 def transfers(scv: float) -> LatencyDistribution:
@@ -99,9 +99,3 @@ class TestOverlap:
         for step in (0.0, 0.3, 5.0):
             left = exposed_s(times, 32, step)
             assert (left <= times).all() and (left >= times / 32).all()
-
-    def test_distribution_is_the_mean_over_both(self) -> None:
-        distribution = exposed_distribution(transfers(1.0), 10, LatencyDistribution.from_samples([0.0, 1.0]))
-        t = transfers(1.0).support_s
-        expected = 0.5 * t.mean() + 0.5 * np.maximum(t / 10, t - 1.0).mean()
-        assert distribution.mean_s == pytest.approx(expected, rel=0.01)

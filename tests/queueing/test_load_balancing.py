@@ -13,21 +13,20 @@ from planner.core import InputError
 from planner.queueing import (
     random_share,
     random_wait_distribution,
+    rescaled_wait,
     round_robin_wait_distribution,
-    routed_wait,
     shortest_queue_wait_distribution,
     two_choices_wait_distribution,
 )
-from planner.queueing.classic import erlang_c, mmc_wait_s
 from planner.queueing.load_balancing import (
     all_busy_chance,
-    pooled_wait_distribution,
     shortest_queue_ahead,
     two_choices_ahead,
 )
 from planner.workload import ArrivalProcess, LatencyDistribution
+from tests.queueing.classic_queues import erlang_c, mmc_wait_s, pooled_wait_distribution
 
-LAWS = {
+ROUTERS = {
     "random": random_wait_distribution,
     "round robin": round_robin_wait_distribution,
     "two choices": two_choices_wait_distribution,
@@ -85,20 +84,20 @@ class TestAgainstSimulation:
     @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (2, 0.8), (4, 0.8), (8, 0.7), (8, 0.85)])
     @pytest.mark.parametrize("router", ["two choices", "shortest"])
     def test_means_and_tails(self, router: str, servers: int, load: float, scv: float) -> None:
-        distribution, waits = LAWS[router](work(scv), load, servers), simulated(router, servers, load, scv)
+        distribution, waits = ROUTERS[router](work(scv), load, servers), simulated(router, servers, load, scv)
         assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.12)
         assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.2)
         assert distribution.cdf(0.0) == pytest.approx(np.mean(waits <= 0.0), abs=0.02)
 
     @pytest.mark.parametrize("router", ["two choices", "shortest"])
     def test_very_variable_work(self, router: str) -> None:
-        distribution, waits = LAWS[router](work(4.0), 0.8, 8), simulated(router, 8, 0.8, 4.0)
+        distribution, waits = ROUTERS[router](work(4.0), 0.8, 8), simulated(router, 8, 0.8, 4.0)
         assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.2)
         assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.4)
 
     @pytest.mark.parametrize("router", ["random", "round robin", "pooled"])
     def test_the_others(self, router: str) -> None:
-        distribution, waits = LAWS[router](work(1.0), 0.8, 4), simulated(router, 4, 0.8, 1.0)
+        distribution, waits = ROUTERS[router](work(1.0), 0.8, 4), simulated(router, 4, 0.8, 1.0)
         assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.12)
         assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.15)
 
@@ -111,11 +110,11 @@ class TestClosedForms:
 
     def test_two_choices_of_two_is_the_shortest_queue(self) -> None:
         for load in (0.3, 0.9):
-            two, shortest = (LAWS[r](work(1.0), load, 2) for r in ("two choices", "shortest"))
+            two, shortest = (ROUTERS[r](work(1.0), load, 2) for r in ("two choices", "shortest"))
             assert two.mean_s == pytest.approx(shortest.mean_s, rel=1e-3)
 
     def test_one_server_has_no_choice(self) -> None:
-        means = [LAWS[r](work(1.0), 0.7, 1).mean_s for r in LAWS]
+        means = [ROUTERS[r](work(1.0), 0.7, 1).mean_s for r in ROUTERS]
         np.testing.assert_allclose(means, mmc_wait_s(0.7, 1.0, 1), rtol=2e-3)
 
     def test_shortest_of_two_is_the_exact_mean_wait(self) -> None:
@@ -133,14 +132,14 @@ class TestClosedForms:
     @pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
     @pytest.mark.parametrize("servers", [2, 4, 16])
     def test_routers_rank(self, servers: int, load: float) -> None:
-        means = {name: distribution(work(1.0), load, servers).mean_s for name, distribution in LAWS.items()}
+        means = {name: distribution(work(1.0), load, servers).mean_s for name, distribution in ROUTERS.items()}
         assert means["pooled"] <= means["shortest"] <= means["two choices"] * 1.001 < means["random"]
         assert means["round robin"] < means["random"]
         assert all_busy_chance(load, servers) <= erlang_c(servers, load)
 
     def test_larger_pools_wait_less(self) -> None:
         for router in ("two choices", "shortest", "pooled"):
-            means = [LAWS[router](work(1.0), 0.8, c).mean_s for c in (1, 2, 4, 8, 16, 64)]
+            means = [ROUTERS[router](work(1.0), 0.8, c).mean_s for c in (1, 2, 4, 8, 16, 64)]
             assert means == sorted(means, reverse=True)
 
     def test_heavy_traffic_forgets_the_router(self) -> None:
@@ -161,7 +160,7 @@ class TestRoutedWait:
             shortest_queue_wait_distribution(work(1.0), 0.8, 4),
         )
         slower = LatencyDistribution.from_samples(3.0 * random.support_s, random.weights)
-        moved = routed_wait(slower, random, routed)
+        moved = rescaled_wait(slower, random, routed)
         assert moved.mean_s == pytest.approx(3.0 * routed.mean_s)
         assert moved.quantile_s(0.99) == pytest.approx(3.0 * routed.quantile_s(0.99), rel=0.02)
 

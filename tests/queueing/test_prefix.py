@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.core import InputError
-from planner.queueing import uncached
-from planner.queueing.prefix import cached_tokens, lru_hits, prefix_hits, token_hit_share
+from planner.queueing import pool_hits, uncached_lengths
+from planner.queueing.prefix import PrefixHits, cached_tokens, lru_hits
 from planner.workload import SharedPrefixes, TokenLengths
 
 
@@ -38,6 +39,14 @@ def simulated_hits(
         if i >= count // 5:
             counted, hits = counted + 1, hits + found
     return hits / counted
+
+
+def prefix_hits(
+    prefixes: SharedPrefixes, rate_per_s: float, capacity_blocks: float, block_tokens: int, **pool: Any
+) -> PrefixHits:
+    """Hits of prefixes of one length, at `rate_per_s` together, in a pool of caches."""
+    blocks = np.full(prefixes.groups, float(prefixes.tokens // block_tokens))
+    return pool_hits(prefixes.popularity * rate_per_s, blocks, capacity_blocks, **pool)
 
 
 class TestAgainstSimulation:
@@ -106,9 +115,7 @@ class TestLimits:
         with pytest.raises(InputError, match="blocks"):
             lru_hits([1.0], -1, 1)
         with pytest.raises(InputError, match="hit_probability"):
-            uncached(TokenLengths.constant(10, 1), 5, 1.5, 1)
-        with pytest.raises(InputError, match="replicas"):
-            prefix_hits(SharedPrefixes(tokens=10), 1.0, 1, 16, replicas=0)
+            uncached_lengths(TokenLengths.constant(10, 1), 5, 1.5, 1)
 
 
 class TestUncached:
@@ -121,17 +128,18 @@ class TestUncached:
         assert cached_tokens([64], 64, 16).tolist() == [48.0]
 
     def test_no_hit_changes_nothing_and_outputs_stay(self) -> None:
-        assert uncached(self.LENGTHS, 64, 0.0, 16) == self.LENGTHS
-        half = uncached(self.LENGTHS, 64, 0.5, 16)
+        assert uncached_lengths(self.LENGTHS, 64, 0.0, 16) == self.LENGTHS
+        half = uncached_lengths(self.LENGTHS, 64, 0.5, 16)
         assert half.mean_output == pytest.approx(self.LENGTHS.mean_output)
         assert half.max_total == self.LENGTHS.max_total
 
     def test_tokens_found_and_computed_add_up(self) -> None:
         for hit in (0.0, 0.3, 1.0):
-            left = uncached(self.LENGTHS, 64, hit, 16).mean_input
-            share = token_hit_share(self.LENGTHS, 64, hit, 16)
+            left = uncached_lengths(self.LENGTHS, 64, hit, 16).mean_input
+            cached = cached_tokens(self.LENGTHS.inputs, 64, 16) @ self.LENGTHS.probabilities
+            share = hit * float(cached) / self.LENGTHS.mean_input
             assert left + share * self.LENGTHS.mean_input == pytest.approx(self.LENGTHS.mean_input)
 
     def test_correlation_is_kept(self) -> None:
-        hit = uncached(self.LENGTHS, 64, 1.0, 16)
+        hit = uncached_lengths(self.LENGTHS, 64, 1.0, 16)
         assert dict(zip(hit.output_tokens, hit.input_tokens, strict=True)) == {5: 4, 50: 36, 10: 236}

@@ -10,10 +10,15 @@ import pytest
 
 from planner.core import InputError
 from planner.queueing import priority_second_moments, priority_waits, stretched_wait
-from planner.queueing.classic import mg1_wait_distribution, pollaczek_khinchine_wait_s
-from planner.queueing.distributions import transported
-from planner.queueing.priority import priority_distributions, shortest_first_distributions, shortest_first_waits
+from planner.queueing.distributions import rescaled_wait
+from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution
+from tests.queueing.classic_queues import pollaczek_khinchine_wait_s
+from tests.queueing.exact_priorities import (
+    priority_distributions,
+    shortest_first_distributions,
+    shortest_first_waits,
+)
 
 
 def lognormal(mean: float, scv: float, points: int = 400) -> LatencyDistribution:
@@ -125,7 +130,7 @@ class TestClosedForms:
     def test_one_class_is_pollaczek_khinchine(self) -> None:
         assert priority_waits([0.7], [1.0], [3.0])[0] == pytest.approx(pollaczek_khinchine_wait_s(0.7, 1.0, 2.0))
 
-    def test_kleinrocks_conservation_distribution(self) -> None:
+    def test_kleinrocks_conservation_law(self) -> None:
         # sum rho_k W_k = rho / (1 - rho) * rate E[S^2] / 2, whatever the order (Kleinrock II, eq. 3.16).
         for name, (rates, works) in CASES.items():
             first, second, _ = moments(works)
@@ -184,14 +189,14 @@ class TestTransport:
         rates, works = CASES["two"]
         fcfs = mg1_wait_distribution(sum(rates), LatencyDistribution.mixture(list(zip(works, rates, strict=True))))
         low = priority_distributions(rates, works)[1].wait
-        moved = transported(fcfs, fcfs, low)
+        moved = rescaled_wait(fcfs, fcfs, low)
         for p in (0.5, 0.9, 0.99, 0.999):
             assert moved.quantile_s(p) == pytest.approx(low.quantile_s(p), rel=0.02)
 
     def test_it_is_homogeneous_and_changes_nothing_where_nothing_changes(self) -> None:
         distribution, other = lognormal(3.0, 1.0, 4000), lognormal(1.0, 0.5, 4000)
-        assert transported(distribution, other, other).quantile_s(0.99) == pytest.approx(
+        assert rescaled_wait(distribution, other, other).quantile_s(0.99) == pytest.approx(
             distribution.quantile_s(0.99), rel=0.01
         )
         double = LatencyDistribution.from_samples(2.0 * other.support_s)
-        assert transported(distribution, other, double).mean_s == pytest.approx(2.0 * distribution.mean_s)
+        assert rescaled_wait(distribution, other, double).mean_s == pytest.approx(2.0 * distribution.mean_s)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,41 +18,20 @@ from planner.queueing import (
     largest_decode_rate,
     largest_mixed_rate,
     largest_prefill_rate,
-    length_distribution,
     mixed_pool,
     prefill_pool,
 )
-from planner.queueing.backlog import Regime, solve_backlog, token_arrivals
 from planner.queueing.batch_occupancy import (
-    SlotWork,
-    idle_share_at_arrivals,
-    mean_wait_when_blocked_s,
     running_distribution,
 )
-from planner.queueing.classic import erlang_c, kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
-from planner.queueing.quantisation import binned_slice_means, slice_means, tail_edges
-from planner.queueing.renewal import arrivals_before, index_of_dispersion, nobody_before, per_server
-from planner.queueing.token_gap import with_companions
-from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths
+from planner.workload import LatencyDistribution, TokenLengths
+from tests.queueing.classic_queues import kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
+from tests.queueing.servers import flat, linear, poisson
 from tests.studies.queueing_vs_steps import AZURE, CHAT, LLAMA_8B, LLAMA_70B, StepLoop
 
 POOLS = (mixed_pool, prefill_pool, decode_pool)
 LARGEST = (largest_mixed_rate, largest_prefill_rate, largest_decode_rate)
 Pool = Callable[..., QueueLatency]
-
-
-def poisson(rate_per_s: float, scv: float = 1.0) -> ArrivalProcess:
-    return ArrivalProcess(rate_per_s=rate_per_s, scv=scv)
-
-
-def linear(per_token_s: float, budget: int, slots: float = 1e5, base_s: float = 0.0) -> BatchServer:
-    """A server whose step takes base + per_token * tokens."""
-    return BatchServer(lambda n, p: base_s + per_token_s * (n + p), budget, slots)
-
-
-def flat(step_s: float, budget: int = 100_000, slots: float = 1e5) -> BatchServer:
-    """A server whose step always takes the same time."""
-    return BatchServer(lambda n, p: step_s + 0.0 * (n + p), budget, slots)
 
 
 def figures(latency: QueueLatency) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -190,217 +167,12 @@ class TestClassicalQueues:
         assert latency.tpot.quantile_s(0.99) == pytest.approx(0.01)
         assert latency.ttft.mean_s == pytest.approx(0.005, rel=0.01)  # half a step
 
-    @pytest.mark.parametrize("servers", [1, 2, 8, 50])
-    @pytest.mark.parametrize("load", [0.3, 0.9])
-    def test_all_slots_taken_is_erlang_c(self, servers: int, load: float) -> None:
-        counts = np.arange(servers + 1.0)
-        distribution = running_distribution(counts, np.ones(servers + 1), load * servers, 1.0, float(servers))
-        assert distribution.blocked == pytest.approx(erlang_c(servers, load), rel=1e-9)
-
     @pytest.mark.parametrize(("slots", "load"), [(8, 0.8), (32, 0.9), (32, 0.95)])
     def test_slots_with_constant_outputs_are_m_d_c(self, slots: int, load: float) -> None:
         lengths = TokenLengths.constant(10, 1001)  # 10 s at 10 ms
         rate = load * slots / 10.0
         latency = decode_pool(flat(0.01, slots=slots), poisson(rate), lengths)
         assert latency.ttft.mean_s == pytest.approx(mdc_wait_s(rate, 10.0, slots) + 0.005, rel=0.12)
-
-    def test_step_times_that_grow_with_the_number_running(self) -> None:
-        # The generator of n -> n + 1 at rate 3, n -> n - 1 at rate n / T(n), solved as it stands.
-        counts = np.arange(81.0)
-        times = 1.0 + 0.05 * counts
-        generator = np.diag(np.full(80, 3.0), 1) + np.diag(counts[1:] / times[1:], -1)
-        generator -= np.diag(generator.sum(axis=1))
-        system = np.vstack([generator.T, np.ones(81)])
-        exact = np.linalg.lstsq(system, np.append(np.zeros(81), 1.0), rcond=None)[0]
-        assert running_distribution(counts, times, 3.0, 1.0).probabilities == pytest.approx(exact, abs=1e-9)
-
-    @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
-    def test_dispersion_keeps_littles_distribution(self, z: float) -> None:
-        distribution = running_distribution(np.arange(400.0), np.full(400, 0.01), 5000.0, z)
-        assert distribution.mean == pytest.approx(50.0, rel=1e-6)
-        assert distribution.std**2 == pytest.approx(50.0 * z, rel=0.03)
-
-
-class TestSlots:
-    """The wait for one of m slots against exact queues and a simulation of m servers."""
-
-    @staticmethod
-    def simulated(slots: int, load: float, arrival_scv: float, holding_s: Any, seed: int = 1) -> Any:
-        """Waits in G/G/m with holding times of mean 1, first come first served."""
-        gaps = np.diff(poisson(load * slots, arrival_scv).sample_times_s(holding_s.size + 1, seed))
-        free, waits, now = [0.0] * slots, np.empty(holding_s.size), 0.0
-        for i, (gap, held) in enumerate(zip(gaps.tolist(), holding_s.tolist(), strict=True)):
-            now += gap
-            start = max(now, free[0])
-            waits[i] = start - now
-            heapq.heapreplace(free, start + held)
-        return waits[holding_s.size // 10 :]
-
-    def test_erlang_2_arrivals_and_one_server(self) -> None:
-        # E2/M/1 at half load: s (2 - s)^2 = 1, so s = (3 - sqrt 5) / 2 (Kleinrock 1975, section 6.4).
-        assert 1.0 - idle_share_at_arrivals(0.5, 0.5) == pytest.approx((3.0 - np.sqrt(5.0)) / 2.0, abs=1e-12)
-
-    @pytest.mark.parametrize("holding_scv", [0.0, 1.0, 4.0])
-    def test_one_server_is_m_g_1(self, holding_scv: float) -> None:
-        wait_s = 0.98 * mean_wait_when_blocked_s(0.98, 1.0, 1.0, SlotWork(1, holding_scv))
-        assert wait_s == pytest.approx(pollaczek_khinchine_wait_s(0.98, 1.0, holding_scv), rel=0.03)
-
-    @pytest.mark.parametrize(("slots", "load"), [(4, 0.9), (16, 0.7), (16, 0.9), (64, 0.7), (64, 0.9)])
-    def test_constant_holding_times_are_m_d_c(self, slots: int, load: float) -> None:
-        wait_s = erlang_c(slots, load) * mean_wait_when_blocked_s(load * slots, slots, 1.0, SlotWork(slots, 0.0))
-        assert wait_s == pytest.approx(mdc_wait_s(load * slots, 1.0, slots), rel=0.12)
-
-    @pytest.mark.parametrize(
-        ("slots", "load", "scv"), [(16, 0.5, 4.0), (16, 0.7, 9.0), (64, 0.7, 4.0), (16, 0.7, 0.25)]
-    )
-    def test_bursts_at_exponential_holding_times(self, slots: int, load: float, scv: float) -> None:
-        waits = self.simulated(slots, load, scv, np.random.default_rng(2).exponential(size=120_000))
-        dispersion = 1.0 + (scv - 1.0) / 2.0  # of two exponential times the smaller is half as long
-        distribution = running_distribution(
-            np.arange(slots + 1.0), np.ones(slots + 1), load * slots, dispersion, float(slots)
-        )
-        blocked_s = mean_wait_when_blocked_s(load * slots, slots, scv, SlotWork(slots, 1.0))
-        assert distribution.blocked == pytest.approx((waits > 1e-9).mean(), rel=0.12)
-        assert distribution.blocked * blocked_s == pytest.approx(waits.mean(), rel=0.12)
-
-    def test_spread_holding_times_tell_less_where_slots_are_many(self) -> None:
-        """Log-normal holding times of SCV 4 at a load of 0.7: (1 + SCV) / 2 makes the wait 70 % too long."""
-        spread = np.log(5.0)
-        held = np.exp(np.random.default_rng(3).normal(-spread / 2.0, np.sqrt(spread), 120_000))
-        waits = self.simulated(16, 0.7, 1.0, held / held.mean())
-        blocked_s = mean_wait_when_blocked_s(0.7 * 16, 16.0, 1.0, SlotWork(16, 4.0))
-        assert blocked_s == pytest.approx(waits[waits > 1e-9].mean(), rel=0.15)
-        assert 1.7 * blocked_s < (1.0 + 4.0) / 2.0 / (16.0 - 0.7 * 16)  # of those who wait, in heavy traffic
-
-
-class TestSlices:
-    def test_all_rows_at_once_is_row_by_row(self) -> None:
-        generator = np.random.default_rng(0)
-        values, weights = generator.exponential(size=(7, 400)), generator.random((7, 400))
-        edges = tail_edges(12)
-        for found, v, w in zip(slice_means(values, weights, edges), values, weights, strict=True):
-            order = np.argsort(v)
-            counts = np.rint(1e4 * w[order] / w.sum()).astype(int)  # every sample as often as it weighs
-            fine = np.repeat(v[order], counts)
-            cuts = np.rint(edges * fine.size).astype(int)
-            parts = [fine[a:b].mean() for a, b in pairwise(cuts)]
-            assert found == pytest.approx(parts, rel=0.02)
-
-    def test_bins_keep_the_mean_and_nearly_the_slices(self) -> None:
-        generator = np.random.default_rng(0)
-        values, weights = generator.exponential(size=(5, 3000)) + 0.01, generator.random((5, 3000))
-        edges = tail_edges(12)
-        sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(values, weights, edges)
-        assert binned @ np.diff(edges) == pytest.approx(sorted_out @ np.diff(edges), rel=1e-12)
-        assert binned == pytest.approx(sorted_out, rel=0.02)
-
-
-class TestCompanions:
-    def test_a_poisson_number_with_one_more_is_itself_shifted(self) -> None:
-        numbers = np.arange(40.0)
-        chance = np.exp(numbers * np.log(3.0) - 3.0 - np.cumsum(np.log(np.maximum(numbers, 1.0))))
-        above, share = with_companions(numbers[None, None, :], chance / chance.sum(), np.full((1, 1, 1), 4.0 / 3.0))
-        assert above[0, 0] == pytest.approx(numbers)
-        assert share[0, 0, 1:] == pytest.approx(chance[:-1], abs=1e-9)
-
-    @pytest.mark.parametrize("grown", [1.0, 1.2, 5.0])
-    def test_the_mean_grows_as_told(self, grown: float) -> None:
-        above, mass = np.array([[[0.0, 0.0, 1.0, 4.0]]]), np.array([0.4, 0.3, 0.2, 0.1])
-        values, share = with_companions(above, mass, np.full((1, 1, 1), grown))
-        assert share.min() >= 0.0
-        assert share.sum() == pytest.approx(1.0)
-        assert float((values * share).sum()) == pytest.approx(0.6 * grown)
-
-
-class TestBacklog:
-    """The Wiener-Hopf solution against a plain linear solve of the same chain."""
-
-    @staticmethod
-    def brute(
-        duration_s: np.ndarray[Any, Any], full_s: float, distribution: Any, rate: float, idle: float, size: int
-    ) -> Any:
-        """Stationary distribution of q' = max(q - m, 0) + A(tau) on 0..size-1, A summed term by term."""
-
-        def arriving(seconds: float) -> Any:
-            total, power, chance = np.zeros(size), np.zeros(size), np.exp(-rate * seconds)
-            power[0] = 1.0
-            for count in range(60):
-                total += chance * power
-                power = np.convolve(power, distribution)[:size]
-                chance *= rate * seconds / (count + 1)
-            return total
-
-        below = duration_s.size
-        matrix = np.zeros((size, size))
-        full = arriving(full_s)
-        for q in range(size):
-            if q < below:
-                row = arriving(duration_s[q])
-                if q == 0:
-                    jump = np.zeros(size)
-                    jump[: distribution.size] = distribution
-                    row = (1.0 - idle) * row + idle * jump
-                matrix[q] = row
-            else:
-                matrix[q, q - below :] = full[: size - q + below]
-        matrix[:, -1] += 1.0 - matrix.sum(axis=1)
-        system = np.vstack([matrix.T - np.eye(size), np.ones(size)])
-        return np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0]
-
-    @pytest.mark.parametrize("load", [0.02, 0.3, 0.8])
-    @pytest.mark.parametrize("idle", [0.0, 0.4, 1.0])
-    def test_distribution(self, load: float, idle: float) -> None:
-        sizes, weights = np.array([60.0, 240.0, 600.0]), np.array([0.5, 0.3, 0.2])
-        server = BatchServer(lambda n, p: 0.01 + 1e-5 * np.maximum(n + p, 50.0), 250, 1e5)
-        rate = load * 240 / float(server.step_s(np.array(10.0), np.array(240.0))) / float(sizes @ weights)
-        stream = token_arrivals(rate, sizes, weights, float(sizes**2 @ weights), 1.0)
-        solved = solve_backlog(server, Regime(10.0, 10.0, idle, 10.0, 240.0), stream)
-        unit = solved.cell
-        distribution = np.zeros(int(600 / unit) + 2)
-        for size, weight in zip(sizes, weights, strict=True):  # between two cells: share out, keep the mean
-            cell, rest = divmod(size / unit, 1.0)
-            distribution[int(cell)] += weight * (1.0 - rest)
-            distribution[int(cell) + 1] += weight * rest
-        assert solved.below * unit == pytest.approx(240.0)
-        exact = self.brute(solved.duration_s, solved.full_s, distribution, rate, idle, 900)
-        assert solved.distribution[:120] == pytest.approx(exact[:120], abs=2e-5)  # exp(-9) of the tail is cut
-
-    def test_bursts_keep_the_token_rate_and_have_the_variance_asked_for(self) -> None:
-        sizes, weights = np.array([100.0, 500.0]), np.array([0.7, 0.3])
-        mean, square = float(sizes @ weights), float(sizes**2 @ weights)
-        for dispersion in (0.2, 1.0, 3.0):
-            stream = token_arrivals(2.0, sizes, weights, square, dispersion)
-            assert stream.tokens_per_s == pytest.approx(2.0 * mean)
-            assert stream.variance_per_s == pytest.approx(2.0 * (square + (dispersion - 1.0) * mean**2))
-
-
-class TestRenewal:
-    @pytest.mark.parametrize("scv", [0.25, 4.0])
-    @pytest.mark.parametrize("window", [0.3, 2.0, 20.0])
-    def test_counts_of_sampled_gaps(self, scv: float, window: float) -> None:
-        times = poisson(1.0, scv).sample_times_s(400_000, seed=1)
-        starts = np.random.default_rng(2).uniform(100.0, times[-1] - 100.0, 200_000)
-        counts = np.searchsorted(times, starts + window) - np.searchsorted(times, starts)
-        assert index_of_dispersion(window, scv) == pytest.approx(counts.var() / counts.mean(), rel=0.05)
-        before = np.arange(200_000, 400_000) - np.searchsorted(times, times[200_000:] - window)
-        assert arrivals_before(window, scv) == pytest.approx(before.mean(), rel=0.05, abs=0.005)
-
-    @pytest.mark.parametrize("scv", [0.25, 4.0])
-    def test_chance_of_nobody(self, scv: float) -> None:
-        gaps = np.diff(poisson(1.0, scv).sample_times_s(200_000, seed=1))
-        for window in (0.1, 1.0, 3.0):
-            chance = float(nobody_before(np.array([window]), scv)[0])
-            assert chance == pytest.approx((gaps > window).mean(), abs=0.005)
-
-    def test_long_windows_tend_to_the_scv(self) -> None:
-        assert index_of_dispersion(1e4, 3.0) == pytest.approx(3.0, rel=0.01)
-        assert arrivals_before(1e4, 3.0) == pytest.approx(1e4 + 1.0)
-
-    def test_every_third_arrival(self) -> None:
-        gaps = np.diff(poisson(6.0, 2.0).sample_times_s(300_000, seed=5)[::3])
-        one = per_server(poisson(6.0, 2.0), 3)
-        assert one.rate_per_s == pytest.approx(1.0 / gaps.mean(), rel=0.01)
-        assert one.scv == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=0.02)
 
 
 class TestOrder:
@@ -483,14 +255,6 @@ class TestDistributions:
         opposed = TokenLengths.from_pairs([200, 4000], [100, 20])
         spread = [mixed_pool(server, poisson(1.0), lengths).e2e.std_s for lengths in (alike, opposed)]
         assert spread[0] > 1.3 * spread[1]
-
-    def test_lengths_are_condensed_without_losing_moments(self) -> None:
-        distribution = length_distribution(AZURE)
-        assert distribution.mean_prompt == pytest.approx(AZURE.mean_input)
-        assert distribution.mean_gaps == pytest.approx(AZURE.mean_output - 1.0)
-        assert distribution.prompt_second_moment == pytest.approx(float(AZURE.inputs**2 @ AZURE.probabilities))
-        assert distribution.gap_groups.sum(axis=1) == pytest.approx(np.ones(distribution.gaps.size + 1))
-        assert distribution.groups @ distribution.group_weights == pytest.approx(AZURE.mean_input)
 
     def test_extreme_servers_answer(self) -> None:
         for budget, slots in ((16, 1), (64, 64.7), (1_048_576, 65_536)):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from hardware_db import load_hardware
-from planner.analysis import Question, Solver, explain
+from planner.analysis import PlanQuestion, Replanner, explain
 from planner.analysis.changes import what_if
 from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import Plan, plan
@@ -170,8 +170,8 @@ class TestOtherResults:
             assert latencies.loc[row.system.name, "ttft_p99_s"] == row.performance.ttft.quantile_s(0.99)
 
     def test_an_explanation_has_a_table_per_question(self) -> None:
-        solver = Solver(smooth)  # a made-up planner, which costs no time
-        asked = (Question.MARGINAL, Question.TORNADO, Question.PRICES)
+        solver = Replanner(smooth)  # a made-up planner, which costs no time
+        asked = (PlanQuestion.MARGINAL, PlanQuestion.TORNADO, PlanQuestion.PRICES)
         found = explain(made_up(REQUEST, {(H100, 1): 3}, 60.0), solver, asked)
         tables = frames(found)
         assert tables["marginals"]["gain"].dropna().tolist() == [x.gain for x in found.marginals if x.gain is not None]
@@ -184,7 +184,7 @@ class TestOtherResults:
 
     def test_what_if_has_a_row_per_side_and_per_change(self) -> None:
         half = REQUEST.model_copy(update={"workload": REQUEST.workload.at_rate(15.0)})
-        changed = what_if(REQUEST, [("half", half)], Solver(smooth))
+        changed = what_if(REQUEST, [("half", half)], Replanner(smooth))
         sides = frame(changed)
         assert sides["usd_per_hour"].tolist() == pytest.approx([60.0, 30.0])
         assert frame(changed, "changes")[["setting", "gain"]].to_numpy().tolist() == [["half", pytest.approx(30.0)]]

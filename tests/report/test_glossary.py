@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import planner
-from planner.analysis import Question, Solver, explain, requirements
+from planner.analysis import PlanQuestion, Replanner, explain, requirements
 from planner.analysis.changes import what_if
 from planner.core import Table
 from planner.fleet import Plan, hardware_for, plan
@@ -19,6 +19,7 @@ from planner.optimizer.constraints import STRUCTURAL
 from planner.report import comparison, explanation, glossary
 from planner.report import plan as report
 from planner.report import what_if as what_if_report
+from planner.report.performance import performance_tables
 from planner.systems import SYSTEMS, compare
 from tests.places import DOCS
 
@@ -31,7 +32,7 @@ SMALL = [
     "simulation.requests=500",
     "limits={budget_usd_per_hour: 500, gpus: {h100-sxm: 60}, spare_replicas: 1, pinned: {h100-sxm: 4}, power_kw: 100}",
 ]
-QUICK = [Question.ROBUST]
+QUICK = [PlanQuestion.ROBUST]
 IDENTIFIED = ("SKU", "only", "setting", "system", "period", "part of the traffic", "class", "fleet", "API")
 """First columns whose rows are named by identifiers or by what the user wrote."""
 
@@ -42,30 +43,35 @@ def chat() -> Plan:
     return plan(request, hardware_for(request))
 
 
+def unexplained(labels: Iterable[str]) -> list[str]:
+    """Labels that have no term."""
+    return [label for label in labels if glossary.term(label) is None]
+
+
 def of_reports(chat: Plan) -> Iterator[Table]:
     """Tables of every report that is made of a plan."""
     hardware = hardware_for(chat.request)
     yield from report.tables(chat)
     planned = chat.deployments[0]
-    yield from report.performance_tables(planned.deployment, planned.simulated, planned.slo)
-    yield from explanation.tables(explain(chat, Solver(hardware=hardware), QUICK))
+    yield from performance_tables(planned.deployment, planned.simulated, planned.slo)
+    yield from explanation.tables(explain(chat, Replanner(hardware=hardware), QUICK))
     more = planner.load_scenario("chat-llama-70b", [*SMALL, "workload.rate_per_s=60"])
     yield from what_if_report.tables(
-        what_if(chat.request, [("workload.rate_per_s=60", more)], Solver(hardware=hardware))
+        what_if(chat.request, [("workload.rate_per_s=60", more)], Replanner(hardware=hardware))
     )
     yield from comparison.tables(compare(chat.request, requests=300, systems=("vllm", "sarathi")))
     yield comparison.system_table()
 
 
 def test_every_heading_and_row_of_every_report_has_a_definition(chat: Plan) -> None:
-    unexplained: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for table in of_reports(chat):
         labels = list(table.columns)
         if table.columns[0] not in IDENTIFIED:
             labels += [row[0] for row in table.rows]
-        if found := glossary.unknown(labels):
-            unexplained[table.title] = found
-    assert unexplained == {}
+        if without_term := unexplained(labels):
+            missing[table.title] = without_term
+    assert missing == {}
 
 
 REPORTS = Path(report.__file__).parent
@@ -88,22 +94,22 @@ def test_headings_written_in_the_reports_have_definitions(name: str) -> None:
     """Also of the tables that the plan above has none of: schedules, routes, hosted APIs, relaxations."""
     headings = headings_in((REPORTS / f"{name}.py").read_text(encoding="utf-8"))
     assert headings
-    assert glossary.unknown(headings) == []
+    assert unexplained(headings) == []
 
 
 def test_every_requirement_of_a_request_has_a_definition(chat: Plan) -> None:
     names = [requirement.name for requirement in requirements(chat.request)]
     assert {"demand", "budget", "power", "spare replicas", "most h100-sxm", "fewest h100-sxm"} <= set(names)
-    assert glossary.unknown(names) == []
+    assert unexplained(names) == []
 
 
 def test_every_constraint_that_is_reported_has_a_definition() -> None:
-    """Those of docs/science-optimizer.md, without what only says what a fleet is."""
-    document = (DOCS / "science-optimizer.md").read_text(encoding="utf-8")
+    """Those of docs/explanation/optimizer.md, without what only says what a fleet is."""
+    document = (DOCS / "explanation" / "optimizer.md").read_text(encoding="utf-8")
     table = document.partition("## Constraints")[2].partition("## Objectives")[0]
     names = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     assert "serve_demand" in names
-    assert glossary.unknown(sorted(names - STRUCTURAL)) == []
+    assert unexplained(sorted(names - STRUCTURAL)) == []
 
 
 def test_no_term_is_defined_twice() -> None:
@@ -126,7 +132,7 @@ def test_labels_with_a_number_or_a_name_are_told_by_their_form(label: str) -> No
 @pytest.mark.parametrize("label", ["mi300x", "p99 of something else", "", "vllm"])
 def test_what_is_no_term_has_no_hint(label: str) -> None:
     assert glossary.hint(label) == ""
-    assert glossary.unknown([label]) == [label]
+    assert unexplained([label]) == [label]
 
 
 def test_units_are_those_that_headings_write(chat: Plan) -> None:
@@ -150,4 +156,4 @@ def test_conventions_and_glossary_agree_on_what_tpot_is() -> None:
 
 
 def test_systems_are_named_by_identifiers_not_terms() -> None:
-    assert set(glossary.unknown(SYSTEMS)) == set(SYSTEMS)
+    assert set(unexplained(SYSTEMS)) == set(SYSTEMS)

@@ -16,9 +16,9 @@ from planner.core import InputError, Metric
 from planner.engine import memory_footprint
 from planner.fleet import Plan
 from planner.report import json_text, plain, plan_to_dict, require_writable, write_text
-from planner.report.json_documents import evaluation_to_dict, json_schema, performance_to_dict, write_json
+from planner.report.json_documents import evaluation_to_dict, json_schema
 from planner.report.plan import headline
-from planner.report.records import EvaluationDocument, PerformanceSummary
+from planner.report.records import EvaluationDocument, PerformanceSummary, performance_summary
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -162,7 +162,7 @@ def test_infeasible_plan_is_exported_with_its_diagnosis(impossible: Plan) -> Non
 def test_unbounded_latencies_become_null(plan: Plan) -> None:
     planned = plan.deployments[0]
     overloaded = planner.evaluate(planned.deployment, planned.workload.at_rate(1e5))
-    shown = performance_to_dict(overloaded, plan.request.slo)
+    shown = plain(performance_summary(overloaded, plan.request.slo))
     assert (shown["stable"], shown["goodput_per_s"]) == (False, 0.0)
     assert set(shown["ttft_s"].values()) == {None}
     json_text(shown)
@@ -170,13 +170,13 @@ def test_unbounded_latencies_become_null(plan: Plan) -> None:
 
 def test_gaps_classes_and_sampling_errors_are_exported(plan: Plan) -> None:
     planned = plan.deployments[0]
-    shown = performance_to_dict(planned.simulated)
+    shown = plain(performance_summary(planned.simulated))
     assert shown["itl_s"]["p99"] == planned.simulated.itl.quantile_s(0.99)
     assert {one["name"] for one in shown["classes"]} <= {"chat", "long"}
     for metric, intervals in shown["confidence_s"].items():
         for percentile, interval in intervals.items():
             assert interval["low"] <= shown[metric][percentile] <= interval["high"]
-    assert performance_to_dict(planned.predicted)["confidence_s"] == {}
+    assert plain(performance_summary(planned.predicted))["confidence_s"] == {}
 
 
 def test_a_closed_loop_has_users_and_no_rate(plan: Plan) -> None:
@@ -191,7 +191,7 @@ def test_a_closed_loop_has_users_and_no_rate(plan: Plan) -> None:
 
 
 def test_goodput_needs_targets(plan: Plan) -> None:
-    assert performance_to_dict(plan.deployments[0].simulated)["goodput_per_s"] is None
+    assert plain(performance_summary(plan.deployments[0].simulated))["goodput_per_s"] is None
 
 
 # --- schema ---------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_evaluations_are_as_their_schema_says(plan: Plan) -> None:
     for performance in (planned.predicted, planned.simulated):
         document = evaluation_to_dict(planned.deployment, planned.workload, performance)
         assert _complaints(document, schema, schema) == []
-        assert document["performance"] == performance_to_dict(performance)
+        assert document["performance"] == plain(performance_summary(performance))
         assert document["performance"]["method"] == performance.method
     assert set(document["performance"]) == {field.name for field in dataclasses.fields(PerformanceSummary)}
 
@@ -290,7 +290,7 @@ def test_what_has_no_json_form_is_refused() -> None:
 
 
 def test_files_are_written_as_utf8(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"a": [1, None]})
+    write_text(tmp_path / "a.json", json_text({"a": [1, None]}))
     write_text(tmp_path / "b.md", "≤ 1 s\n")
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": [1, None]}
     assert (tmp_path / "b.md").read_bytes().decode("utf-8") == "≤ 1 s\n"

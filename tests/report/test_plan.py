@@ -16,15 +16,8 @@ from planner.fleet.types import Agreement
 from planner.report import plan as report
 from planner.serving import Performance
 from planner.workload import (
-    ArrivalProcess,
     LatencyDistribution,
-    LatencyTarget,
-    RequestClass,
-    Slo,
-    TokenLengths,
-    Workload,
 )
-from tests.builders import chat, mixed
 
 PRICES = {"h100-sxm": 2.5, "l40s": 1.25}
 RATE = 30.0
@@ -235,55 +228,6 @@ def test_request_table_says_what_was_asked(plan: Plan) -> None:
     assert shown["model"] == "llama-3.1-8b, 8.03 B parameters"
     assert shown["targets"] == "p99 TTFT <= 1,000 ms; p95 TPOT <= 100 ms"
     assert shown["lengths"] == "input mean 1,000, p99 1,000; output mean 100, p99 100 tokens (constant)"
-
-
-# --- one performance ------------------------------------------------------------------------------------------------
-
-
-def test_overload_is_shown_as_unbounded(plan: Plan) -> None:
-    planned = plan.deployments[0]
-    overloaded = planner.evaluate(planned.deployment, planned.workload.at_rate(1e5))
-    shown = report.performance_tables(planned.deployment, overloaded, plan.request.slo)
-    by_title = {table.title: _rows(table) for table in shown}
-    assert {row["p99"] for row in by_title["Latency"]} == {"unbounded"}
-    assert {row["met"] for row in by_title["Targets"]} == {"NO"}
-    assert report.performance_headline(planned.deployment, overloaded).startswith("Overloaded: ")
-
-
-def test_performance_tables_tell_theory_from_simulation(plan: Plan) -> None:
-    planned = plan.deployments[0]
-    for performance, source in ((planned.predicted, "predicted"), (planned.simulated, "simulated")):
-        for table in report.performance_tables(planned.deployment, performance):
-            assert {row["from"] for row in _rows(table) if "from" in row} <= {source}
-        assert "p99 TTFT" in report.performance_headline(planned.deployment, performance)
-
-
-def test_classes_and_sampling_errors_have_tables_of_their_own() -> None:
-    """Each class has its percentiles and its own targets; every interval holds the percentile it is about."""
-    slo = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=1e-6),))
-    classes = (
-        RequestClass(name="chat", lengths=TokenLengths.constant(300, 50), share=0.75, slo=slo),
-        RequestClass(name="batch", lengths=TokenLengths.constant(2000, 100), share=0.25),
-    )
-    deployment = mixed()
-    simulated = planner.simulate(
-        deployment, Workload(arrivals=ArrivalProcess(rate_per_s=10.0), classes=classes), requests=2000
-    )
-    tables = {table.title: table for table in report.performance_tables(deployment, simulated)}
-    rows = {row[0]: row for row in tables["Classes of requests"].rows}
-    assert (rows["chat"][-1], rows["batch"][-1]) == ("0 %", "-")  # nothing is faster than a microsecond
-    assert float(rows["batch"][2]) > float(rows["chat"][2])  # longer prompts, later first tokens
-    errors = {row[0]: row[1:] for row in tables["Sampling error of the simulated percentiles"].rows}
-    assert set(errors) == {"TTFT [ms]", "TPOT [ms]", "E2E [s]"}
-    for cell, percentile in zip(errors["TTFT [ms]"], (0.5, 0.9, 0.95, 0.99), strict=True):
-        low, high = (float(end.replace(",", "")) for end in cell.split(" to "))
-        assert low * 0.99 <= 1e3 * simulated.ttft.quantile_s(percentile) <= high * 1.01
-
-
-def test_theory_and_one_class_have_neither() -> None:
-    predicted = planner.evaluate(mixed(), chat(5.0))
-    titles = [table.title for table in report.performance_tables(mixed(), predicted)]
-    assert titles == ["Deployment", "Latency", "Load of each pool"]
 
 
 def test_kv_transfer_is_mentioned_where_there_is_one(plan: Plan) -> None:

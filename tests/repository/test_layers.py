@@ -122,7 +122,7 @@ def test_scan_catches(scan: Scan, module: str, source: str, complaint: str) -> N
 @pytest.mark.parametrize(
     ("scan", "module", "source"),
     [
-        (layer_violations, "planner.queueing.mixed", "from planner.queueing.types import BatchServer\nimport math"),
+        (layer_violations, "planner.queueing.mixed", "from planner.queueing.server import BatchServer\nimport math"),
         (layer_violations, "planner.optimizer", "import pulp"),
         (layer_violations, "planner", "if TYPE_CHECKING:\n    from planner.fleet import plan"),
         (layer_violations, "calibration.measure", "def f():\n    import torch"),

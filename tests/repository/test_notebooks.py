@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import DOCS, ROOT
 
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # otherwise jupyter_core warns that its folders will move
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
-NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((DOCS / "tutorial" / "notebooks").glob("*.ipynb"))
 CHARTS = {"plan-a-chat-service": 4, "calibrate-with-measurements": 1, "sweep-and-compare": 4}
 DRAWS = "vegaEmbed("
 """What the page of an Altair chart calls to draw it."""

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from planner.cli.base import app
 from tests.places import DOCS
 
-TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+TUTORIAL = (DOCS / "tutorial" / "first-plan.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"^    planner ([^\n]+)$|^```text\n(.*?)```$", TUTORIAL, re.MULTILINE | re.DOTALL)
 """In the order of the page: a command, or what the last one printed."""
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))

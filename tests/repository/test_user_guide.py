@@ -24,7 +24,7 @@ from planner.scenario import load_scenario, url
 from tests.places import ROOT
 from tests.studies import user_guide
 
-GUIDE = (ROOT / "docs" / "user-guide.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "tutorial" / "user-guide.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 IMAGES = ROOT / "docs" / "images"
 WORDS = " ".join(GUIDE.split())

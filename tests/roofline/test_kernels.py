@@ -14,16 +14,18 @@ from hardware_db import Calibration, Coefficient, Correction, Dtype, GpuSku, Ker
 from planner.core import InputError
 from planner.roofline import (
     WEIGHT_FORMATS,
-    Bend,
+    AttentionHeads,
     CollectiveForm,
     DecodeForm,
     ElementwiseForm,
     ExpertsForm,
+    ExpertShape,
     GemmForm,
+    GpuPeaks,
     LatentDecodeForm,
     LatentPrefillForm,
-    Machine,
     PrefillForm,
+    SizeCorrection,
     attended_pairs,
     collective_s,
     decode_attention_s,
@@ -36,7 +38,7 @@ from planner.roofline import (
     prefill_attention_s,
     routed_load,
 )
-from planner.roofline.kernels import p_norm
+from planner.roofline.arithmetic import p_norm
 
 PEAK, BANDWIDTH = 1e15, 4e12
 IDEAL = {"start_s": 0.0, "compute_efficiency": 1.0, "memory_efficiency": 1.0, "order": math.inf}
@@ -46,8 +48,8 @@ IDEAL_DECODE = DecodeForm(0.0, 1.0, math.inf, 0.0, 1e9, 1.0)
 CALIBRATIONS = load_hardware().calibrations
 
 
-def machine(sms: float = 128, flops: float = PEAK, bandwidth: float = BANDWIDTH) -> Machine:
-    return Machine(flops, bandwidth, sms)
+def gpu_peaks(sms: float = 128, flops: float = PEAK, bandwidth: float = BANDWIDTH) -> GpuPeaks:
+    return GpuPeaks(flops, bandwidth, sms)
 
 
 def test_the_p_norm_lies_between_the_maximum_and_the_sum():
@@ -58,19 +60,19 @@ def test_the_p_norm_lies_between_the_maximum_and_the_sum():
 
 
 def test_a_perfectly_tiled_product_takes_its_flops_at_peak():
-    took = gemm_s(np.array([2048.0]), 2048, 4096, GemmForm(**IDEAL_GEMM), machine(), 2.0)  # 128 tiles of 128 x 256
+    took = gemm_s(np.array([2048.0]), 2048, 4096, GemmForm(**IDEAL_GEMM), gpu_peaks(), 2.0)  # 128 tiles of 128 x 256
     assert took == pytest.approx([2 * 2048 * 2048 * 4096 / PEAK])
 
 
 def test_a_product_of_one_token_takes_its_weights_at_bandwidth():
-    took = gemm_s(np.array([1.0]), 8192, 8192, GemmForm(**IDEAL_GEMM), machine(), 2.0)
+    took = gemm_s(np.array([1.0]), 8192, 8192, GemmForm(**IDEAL_GEMM), gpu_peaks(), 2.0)
     assert took == pytest.approx([(2 * 8192 * 8192 + 2 * 8192 + 2 * 8192) / BANDWIDTH])
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(64, 64), (65, 80), (80, 80), (81, 96)])
 def test_tiles_come_whole(tokens, rows):
     """One processor, no memory time: 65 rows cost five 16-row tiles, as much as 80."""
-    took = gemm_s(np.array([float(tokens)]), 128, 64, GemmForm(**IDEAL_GEMM), machine(1, bandwidth=1e30), 2.0)
+    took = gemm_s(np.array([float(tokens)]), 128, 64, GemmForm(**IDEAL_GEMM), gpu_peaks(1, bandwidth=1e30), 2.0)
     assert took == pytest.approx([2 * rows * 128 * 64 / PEAK])
 
 
@@ -78,27 +80,27 @@ def test_waves_come_whole():
     """Small tiles ruled out, no inner dimension to split: 129 largest tiles cost two waves of 128 processors."""
     form = GemmForm(**{**IDEAL_GEMM, "small_tile_loss": 1e6})
     tile = 2 * 256 * 128 * 64 / PEAK * 128
-    one, two = gemm_s(np.array([128.0 * 256, 129.0 * 256]), 128, 64, form, machine(bandwidth=1e30), 2.0)
+    one, two = gemm_s(np.array([128.0 * 256, 129.0 * 256]), 128, 64, form, gpu_peaks(bandwidth=1e30), 2.0)
     assert (one, two) == pytest.approx((tile, 2 * tile))
 
 
 def test_quantising_the_activations_is_a_pass_of_its_own():
     plain = GemmForm(**IDEAL_GEMM, quantise_efficiency=0.5, quantise_row=100.0)
     m = np.array([1.0, 512.0])
-    both = [gemm_s(m, 4096, 4096, plain, machine(), 1.0, 1.0, quantised) for quantised in (False, True)]
+    both = [gemm_s(m, 4096, 4096, plain, gpu_peaks(), 1.0, 1.0, quantised) for quantised in (False, True)]
     assert both[1] - both[0] == pytest.approx(m * (4096 + 100) * 3.0 / (0.5 * BANDWIDTH))
 
 
 def test_arrays_of_widths_give_what_single_widths_give():
     form = GemmForm(2e-6, 0.7, 0.8, 2.5, 0.1, 3.0, 2e-6)
     m, n, k = np.array([1.0, 65, 4096]), np.array([512.0, 7168, 1536]), np.array([7168.0, 512, 8192])
-    single = [gemm_s(m[i : i + 1], n[i], k[i], form, machine(132), 2.0)[0] for i in range(3)]
-    assert gemm_s(m, n, k, form, machine(132), 2.0) == pytest.approx(single)
+    single = [gemm_s(m[i : i + 1], n[i], k[i], form, gpu_peaks(132), 2.0)[0] for i in range(3)]
+    assert gemm_s(m, n, k, form, gpu_peaks(132), 2.0) == pytest.approx(single)
 
 
 def test_more_tokens_take_longer_up_to_waves():
     form = GemmForm(2e-6, 0.7, 0.8, 2.5, 0.1, 3.0, 2e-6)
-    took = gemm_s(2.0 ** np.arange(16), 4096, 4096, form, machine(132), 2.0)
+    took = gemm_s(2.0 ** np.arange(16), 4096, 4096, form, gpu_peaks(132), 2.0)
     assert (np.diff(took) > -0.02 * took[:-1]).all()
 
 
@@ -111,8 +113,8 @@ def test_attended_pairs_by_counting(window):
 
 def test_chunks_of_a_prompt_do_the_work_of_the_prompt():
     """With no overheads and no memory time, chunked prefill costs what the whole prompt costs."""
-    there = machine(bandwidth=1e30)
-    shape = (32, 8, 128, IDEAL_PREFILL, there, 2.0)
+    there = gpu_peaks(bandwidth=1e30)
+    shape = (AttentionHeads(32, 8, 128, 2.0), IDEAL_PREFILL, there)
     whole = prefill_attention_s(1.0, 4096.0, 0.0, *shape)
     assert whole == pytest.approx(4 * 32 * 128 * (4096 * 4097 / 2) / PEAK)
     assert sum(prefill_attention_s(1.0, 1024.0, 1024.0 * i, *shape) for i in range(4)) == pytest.approx(whole)
@@ -120,71 +122,72 @@ def test_chunks_of_a_prompt_do_the_work_of_the_prompt():
 
 def test_prefill_reads_and_writes_its_tensors():
     """Queries and output 2 x 16 bits a head; keys and values read in 16 bits and written in the cache's format."""
-    there = machine(flops=1e30)
-    took = prefill_attention_s(2.0, 100.0, 50.0, 32, 8, 128, IDEAL_PREFILL, there, 1.0)
+    there = gpu_peaks(flops=1e30)
+    took = prefill_attention_s(2.0, 100.0, 50.0, AttentionHeads(32, 8, 128, 1.0), IDEAL_PREFILL, there)
     values = 2 * 100 * 128 * (4 * 32 + 2 * 8 * (2 + 2 * 1.0)) + 2 * 50 * 2 * 8 * 128 * 1.0
     assert took == pytest.approx(values / BANDWIDTH)
 
 
 def test_extra_keys_per_row_and_the_floor_of_one_block():
     form = PrefillForm(1e-6, 1.0, math.inf, 500.0, 1.0, 0.5)
-    there = machine(bandwidth=1e30)
-    full = prefill_attention_s(8.0, 2048.0, 0.0, 64, 8, 128, form, there, 2.0)
+    there = gpu_peaks(bandwidth=1e30)
+    full = prefill_attention_s(8.0, 2048.0, 0.0, AttentionHeads(64, 8, 128, 2.0), form, there)
     assert full == pytest.approx(1e-6 + 4 * 8 * 64 * 128 * (2048 * 2049 / 2 + 500 * 2048) / (0.5 * PEAK))
-    alone = prefill_attention_s(1.0, 128.0, 0.0, 1, 1, 128, form, there, 2.0)
+    alone = prefill_attention_s(1.0, 128.0, 0.0, AttentionHeads(1, 1, 128, 2.0), form, there)
     assert alone == pytest.approx(1e-6 + 4 * 128 * 128 * (128 + 500) * 128 / (0.5 * PEAK))
 
 
 def test_decode_reads_the_cache_at_bandwidth():
-    took = decode_attention_s(64.0, 4096.0, 32, 8, 128, IDEAL_DECODE, machine(flops=1e30), 2.0)
+    took = decode_attention_s(64.0, 4096.0, AttentionHeads(32, 8, 128, 2.0), IDEAL_DECODE, gpu_peaks(flops=1e30))
     cache = 64 * 2 * 8 * 4096 * 128 * 2
     own = 64 * (4 * 32 * 128 + 2 * 8 * 128 * 4)
     assert took == pytest.approx((cache + own) / BANDWIDTH)
 
 
 def test_a_window_cuts_the_context():
-    shape = (8.0, 1000.0, 32, 8, 128, IDEAL_DECODE, machine(), 2.0)
-    short = decode_attention_s(8.0, 128.0, 32, 8, 128, IDEAL_DECODE, machine(), 2.0)
-    assert decode_attention_s(*shape, window=128) == pytest.approx(short)
+    short = decode_attention_s(8.0, 128.0, AttentionHeads(32, 8, 128, 2.0), IDEAL_DECODE, gpu_peaks())
+    windowed = AttentionHeads(32, 8, 128, 2.0, window=128)
+    assert decode_attention_s(8.0, 1000.0, windowed, IDEAL_DECODE, gpu_peaks()) == pytest.approx(short)
 
 
 def test_few_blocks_get_a_share_of_the_bandwidth_and_blocks_have_a_floor():
     lone = DecodeForm(0.0, 1.0, math.inf, 0.0, 2.0, 1.0)
-    one = decode_attention_s(1.0, 128.0, 8, 8, 128, lone, machine(flops=1e30), 2.0)
+    one = decode_attention_s(1.0, 128.0, AttentionHeads(8, 8, 128, 2.0), lone, gpu_peaks(flops=1e30))
     own = 4 * 8 * 128 + 2 * 8 * 128 * 4
     assert one == pytest.approx((2 * 8 * 128 * 128 * 2 + own) / (BANDWIDTH * 2 * 8 / 128))
     floor = DecodeForm(0.0, 1.0, math.inf, 3e-6, 1e9, 1.0)
-    many = decode_attention_s(1024.0, 1.0, 8, 8, 128, floor, machine(flops=1e30, bandwidth=1e30), 2.0)
+    many = decode_attention_s(1024.0, 1.0, AttentionHeads(8, 8, 128, 2.0), floor, gpu_peaks(flops=1e30, bandwidth=1e30))
     assert many == pytest.approx(1024 * 8 * 3e-6 / 128)
 
 
 def test_a_kernel_that_does_not_split_needs_more_sequences():
     both = [DecodeForm(0.0, 1.0, math.inf, 0.0, 1.0, 1.0, splits_kv=split) for split in (1.0, 0.0)]
-    split, unsplit = (decode_attention_s(1.0, 12800.0, 32, 8, 128, form, machine(flops=1e30), 2.0) for form in both)
+    heads, peaks = AttentionHeads(32, 8, 128, 2.0), gpu_peaks(flops=1e30)
+    split, unsplit = (decode_attention_s(1.0, 12800.0, heads, form, peaks) for form in both)
     assert unsplit / split == pytest.approx(100 * 8 / 8 if 100 * 8 < 128 else 128 / 8)
 
 
 def test_latent_decode_reads_one_row_for_all_heads():
     form = LatentDecodeForm(0.0, 1.0, 1.0, math.inf, 0.0, 1e9)
-    took = latent_decode_s(32.0, 4096.0, 16, 512, 64, form, machine(flops=1e30), 1.0)
+    took = latent_decode_s(32.0, 4096.0, 16, 512, 64, form, gpu_peaks(flops=1e30), 1.0)
     assert took == pytest.approx((32 * 4096 * 576 + 32 * 16 * 2 * (576 + 512)) / BANDWIDTH)
-    busy = latent_decode_s(32.0, 4096.0, 128, 512, 64, form, machine(bandwidth=1e30), 1.0)
+    busy = latent_decode_s(32.0, 4096.0, 128, 512, 64, form, gpu_peaks(bandwidth=1e30), 1.0)
     assert busy == pytest.approx(2 * 32 * 128 * 4096 * (576 + 512) / PEAK)
 
 
 def test_latent_prefill_does_keys_and_values_of_different_width():
     form = LatentPrefillForm(0.0, 1.0, 1.0, math.inf, 0.0, 0.0)
-    took = latent_prefill_s(2.0, 1000.0, 0.0, 128, 192, 128, form, machine(bandwidth=1e30))
+    took = latent_prefill_s(2.0, 1000.0, 0.0, 128, 192, 128, form, gpu_peaks(bandwidth=1e30))
     assert took == pytest.approx(2 * 128 * 2 * (192 + 128) * (1000 * 1001 / 2) / PEAK)
 
 
 def test_experts_are_two_products_and_only_active_ones_are_read():
     form = ExpertsForm(0.0, 0.0, 1.0, 1.0, math.inf, 0.0, 1e9)
-    tokens = np.array([1024.0])
-    took = experts_s(tokens, tokens * 8, np.array([64.0]), 2048, 1024, True, form, machine(1, bandwidth=1e30), 2.0)
+    tokens, expert = np.array([1024.0]), ExpertShape(2048, 1024, True, 2.0)
+    took = experts_s(tokens, tokens * 8, np.array([64.0]), expert, form, gpu_peaks(1, bandwidth=1e30))
     assert took == pytest.approx(2 * 1024 * 8 * 3 * 2048 * 1024 / PEAK)  # r = 128 rows: no padding
     for active in (8.0, 64.0):
-        read = experts_s(np.ones(1), np.full(1, 8.0), np.array([active]), 2048, 1024, True, form, machine(1, 1e30), 2.0)
+        read = experts_s(np.ones(1), np.full(1, 8.0), np.array([active]), expert, form, gpu_peaks(1, 1e30))
         activations = 8 * (2048 * 2 + 2 * 2 * 1024 + 1024 * 2 + 2 * 2048)
         assert read == pytest.approx((active * 3 * 2048 * 1024 * 2 + activations) / BANDWIDTH)
 
@@ -193,7 +196,7 @@ def test_collective_and_elementwise_closed_forms():
     form = CollectiveForm(5e-6, 0.5, 1.0)
     assert collective_s(1e6, form, 4e11) == pytest.approx(5e-6 + 1e6 / 2e11)
     assert collective_s(0.0, CollectiveForm(5e-6, 0.5, 0.6), 4e11) == pytest.approx(5e-6)
-    assert elementwise_s(1e9, ElementwiseForm(2e-6, 0.5), machine()) == pytest.approx(2e-6 + 1e9 / (0.5 * BANDWIDTH))
+    assert elementwise_s(1e9, ElementwiseForm(2e-6, 0.5), gpu_peaks()) == pytest.approx(2e-6 + 1e9 / (0.5 * BANDWIDTH))
 
 
 def test_exchanged_bytes_by_drawing_experts():
@@ -204,24 +207,24 @@ def test_exchanged_bytes_by_drawing_experts():
     assert exchanged_bytes(10.0, 100, 6, 8, 2.0, per_expert=False) == pytest.approx(10 * 100 * 2 * distinct, rel=0.01)
 
 
-def test_a_bend_interpolates_like_scipy_and_stays_flat_beyond():
+def test_a_size_correction_interpolates_like_scipy_and_stays_flat_beyond():
     table = np.random.default_rng(3).normal(size=(4, 3))
     rows, columns = (0.0, 2.0, 5.0, 9.0), (1.0, 2.0, 4.0)
-    bend = Bend(rows, columns, tuple(map(tuple, table.tolist())))
+    correction = SizeCorrection(rows, columns, tuple(map(tuple, table.tolist())))
     judge = RegularGridInterpolator((rows, columns), table)
     at = np.random.default_rng(4).uniform((0, 1), (9, 4), size=(50, 2))
-    assert bend.factor(2.0 ** at[:, 0], 2.0 ** at[:, 1]) == pytest.approx(np.exp(judge(at)))
-    assert bend.factor(2.0**30, 2.0**30) == pytest.approx(math.exp(table[-1, -1]))
-    assert bend.factor(2.0**-30, 1e-30) == pytest.approx(math.exp(table[0, 0]))
+    assert correction.factor(2.0 ** at[:, 0], 2.0 ** at[:, 1]) == pytest.approx(np.exp(judge(at)))
+    assert correction.factor(2.0**30, 2.0**30) == pytest.approx(math.exp(table[-1, -1]))
+    assert correction.factor(2.0**-30, 1e-30) == pytest.approx(math.exp(table[0, 0]))
 
 
-def test_a_bend_never_beats_the_roofline():
-    quick = Bend((0.0,), (0.0,), ((-50.0,),))
-    form = GemmForm(**IDEAL_GEMM, bend=quick)
-    took = gemm_s(np.array([2048.0, 1.0]), 2048, 4096, form, machine(), 2.0)
+def test_a_size_correction_never_beats_the_roofline():
+    quick = SizeCorrection((0.0,), (0.0,), ((-50.0,),))
+    form = GemmForm(**IDEAL_GEMM, correction=quick)
+    took = gemm_s(np.array([2048.0, 1.0]), 2048, 4096, form, gpu_peaks(), 2.0)
     assert took[0] == pytest.approx(2 * 2048 * 2048 * 4096 / PEAK)
     assert took[1] == pytest.approx((2 * 2048 * 4096 + 2 * 4096 + 2 * 2048) / BANDWIDTH)
-    assert collective_s(1e9, CollectiveForm(1e-6, 0.5, 1.0, bend=quick), 1e11) == pytest.approx(0.01)
+    assert collective_s(1e9, CollectiveForm(1e-6, 0.5, 1.0, correction=quick), 1e11) == pytest.approx(0.01)
 
 
 def test_a_form_is_read_from_a_record_without_what_describes_the_measurement():
@@ -230,7 +233,7 @@ def test_a_form_is_read_from_a_record_without_what_describes_the_measurement():
     table = Correction(first_log2=(1.0,), second_log2=(0.0,), log_factor=((0.1,),))
     errors = {"samples": 9, "held_out": 1, "median_error": 0.1, "p90_error": 0.2, "spread": 0.1}
     form = CollectiveForm.of(KernelFit(parameters=dict.fromkeys(names, one), correction=table, **errors))
-    assert form == CollectiveForm(0.5, 0.5, 0.5, bend=Bend((1.0,), (0.0,), ((0.1,),)))
+    assert form == CollectiveForm(0.5, 0.5, 0.5, correction=SizeCorrection((1.0,), (0.0,), ((0.1,),)))
     assert hash(form) == hash(form)
 
 
@@ -299,11 +302,11 @@ def test_routing_refuses_what_is_impossible(arguments, text):
         routed_load(np.ones(1), *arguments)
 
 
-def gpu(calibration: Calibration, arithmetic: Dtype) -> Machine:
+def fitted_peaks(calibration: Calibration, arithmetic: Dtype) -> GpuPeaks:
     sku: GpuSku = load_hardware().skus[calibration.sku]
     peaks = sku.peak_flops_per_s
     peak = (peaks.get(arithmetic) or peaks[Dtype.BF16]).value
-    return Machine(peak, sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 0))
+    return GpuPeaks(peak, sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 0))
 
 
 SIZES = 2.0 ** np.arange(0, 18, 1.5)
@@ -312,7 +315,7 @@ Times = list[tuple[np.ndarray, np.ndarray]]
 
 def sweep_gemm(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
-    there, found = gpu(calibration, kind.arithmetic), []
+    there, found = fitted_peaks(calibration, kind.arithmetic), []
     for n, k in itertools.product((64, 512, 5120, 28672), repeat=2):
         took = gemm_s(SIZES, n, k, form, there, kind.weight_bytes, kind.activation_bytes, kind.quantised)
         traffic = n * k * kind.weight_bytes + SIZES * k * kind.activation_bytes + 2 * SIZES * n
@@ -322,11 +325,11 @@ def sweep_gemm(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
 
 def sweep_experts(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     kind, form = WEIGHT_FORMATS[variant], ExpertsForm.of(fit)
-    there, found = gpu(calibration, kind.arithmetic), []
+    there, found = fitted_peaks(calibration, kind.arithmetic), []
     for inter, skew in itertools.product((192, 2048, 14336), (0.0, 1.2)):
         pairs, active = routed_load(SIZES, 64, 4, 4, skew)
-        load = (SIZES, pairs, active, 4096, inter, True)
-        took = experts_s(*load, form, there, kind.weight_bytes, kind.activation_bytes)
+        expert = ExpertShape(4096, inter, True, kind.weight_bytes, kind.activation_bytes)
+        took = experts_s(SIZES, pairs, active, expert, form, there)
         weights = 3 * 4096 * inter
         memory = active * weights * kind.weight_bytes / there.bytes_per_s
         found.append((took, np.maximum(2 * pairs * weights / there.flops_per_s, memory)))
@@ -334,25 +337,25 @@ def sweep_experts(calibration: Calibration, variant: str, fit: KernelFit) -> Tim
 
 
 def sweep_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
-    there, found = gpu(calibration, Dtype(variant)), []
+    there, found = fitted_peaks(calibration, Dtype(variant)), []
     for heads, batch, past in itertools.product((1, 8, 64), (1.0, 33.0, 512.0), (0.0, 3000.0)):
-        shape = (batch, SIZES, past + 0 * SIZES, heads, 1, 128)
-        took = prefill_attention_s(*shape, PrefillForm.of(fit), there, {"bf16": 2.0, "fp8": 1.0}[variant])
+        shape = AttentionHeads(heads, 1, 128, {"bf16": 2.0, "fp8": 1.0}[variant])
+        took = prefill_attention_s(batch, SIZES, past + 0 * SIZES, shape, PrefillForm.of(fit), there)
         flops = 4 * batch * heads * 128 * (SIZES * past + SIZES * (SIZES + 1) / 2)
         found.append((took, flops / there.flops_per_s))
     return found
 
 
 def sweep_decode(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
-    there, kv_bytes, found = gpu(calibration, Dtype(variant)), {"bf16": 2.0, "fp8": 1.0}[variant], []
+    there, kv_bytes, found = fitted_peaks(calibration, Dtype(variant)), {"bf16": 2.0, "fp8": 1.0}[variant], []
     for heads, batch in itertools.product((1, 8, 64), (1.0, 33.0, 512.0)):
-        took = decode_attention_s(batch, SIZES, heads, 1, 128, DecodeForm.of(fit), there, kv_bytes)
+        took = decode_attention_s(batch, SIZES, AttentionHeads(heads, 1, 128, kv_bytes), DecodeForm.of(fit), there)
         found.append((took, batch * 2 * SIZES * 128 * kv_bytes / there.bytes_per_s))
     return found
 
 
 def sweep_latent_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
-    there, found = gpu(calibration, Dtype(variant)), []
+    there, found = fitted_peaks(calibration, Dtype(variant)), []
     for heads, batch in itertools.product((1, 16, 128), (1.0, 33.0)):
         took = latent_prefill_s(batch, SIZES, 0 * SIZES, heads, 192, 128, LatentPrefillForm.of(fit), there)
         found.append((took, batch * heads * 640 * SIZES * (SIZES + 1) / 2 / there.flops_per_s))
@@ -360,7 +363,7 @@ def sweep_latent_prefill(calibration: Calibration, variant: str, fit: KernelFit)
 
 
 def sweep_latent_decode(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
-    there, kv_bytes, found = gpu(calibration, Dtype(variant)), {"bf16": 2.0, "fp8": 1.0}[variant], []
+    there, kv_bytes, found = fitted_peaks(calibration, Dtype(variant)), {"bf16": 2.0, "fp8": 1.0}[variant], []
     for heads, batch in itertools.product((1, 16, 128), (1.0, 33.0, 512.0)):
         took = latent_decode_s(batch, SIZES, heads, 512, 64, LatentDecodeForm.of(fit), there, kv_bytes)
         memory = batch * SIZES * 576 * kv_bytes / there.bytes_per_s
@@ -369,7 +372,7 @@ def sweep_latent_decode(calibration: Calibration, variant: str, fit: KernelFit) 
 
 
 def sweep_elementwise(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
-    there = gpu(calibration, Dtype.BF16)
+    there = fitted_peaks(calibration, Dtype.BF16)
     return [(elementwise_s(SIZES * 1e4, ElementwiseForm.of(fit), there), SIZES * 1e4 / there.bytes_per_s)]
 
 

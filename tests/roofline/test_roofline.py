@@ -16,12 +16,12 @@ from planner.engine.replica import step_shape
 from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_llm
 from planner.llm.sizes import linear_parameters_by_part
 from planner.roofline import (
+    CalibratedGpu,
     Driver,
-    Family,
     Load,
     Operator,
+    OperatorFamily,
     Parallelism,
-    Silicon,
     StepShape,
     compute_bound_tokens,
     compute_dtype,
@@ -32,8 +32,9 @@ from planner.roofline import (
     routed_load,
     step_operators,
 )
-from planner.roofline.machine import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
-from planner.roofline.operators import LatentPrefill, MatrixProduct, collective_keys
+from planner.roofline.attention_operators import LatentPrefill
+from planner.roofline.gpu import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
+from planner.roofline.operators import MatrixProduct, collective_keys
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
@@ -56,7 +57,7 @@ def prompt(new: int, past: int = 0) -> StepShape:
 
 
 def total(
-    found: tuple[Operator, ...], shape: StepShape, what: str, family: Family | None = None, **split: int
+    found: tuple[Operator, ...], shape: StepShape, what: str, family: OperatorFamily | None = None, **split: int
 ) -> float:
     """Sum of one kind of work over the operators (of a family) and their layers, on one GPU."""
     load = Load.of(shape, Parallelism(**split))
@@ -87,7 +88,7 @@ class TestDense:
     def test_decode_attention_reads_the_published_kv_bytes_per_token(self) -> None:
         # Llama-3.1-70B keeps 327,680 bytes of KV per token in bf16 (80 layers * 2 * 8 heads * 128 * 2).
         found = operators("llama-3.1-70b", tp=1)
-        far, near = (total(found, decodes(4, c), "hbm_bytes", Family.ATTENTION_DECODE) for c in (1001, 1))
+        far, near = (total(found, decodes(4, c), "hbm_bytes", OperatorFamily.ATTENTION_DECODE) for c in (1001, 1))
         assert far - near == pytest.approx(4 * 1000 * 327_680, rel=1e-12)
 
     @pytest.mark.parametrize("tp", [2, 4, 8])
@@ -99,7 +100,7 @@ class TestDense:
     def test_tensor_parallel_beyond_the_kv_heads_stops_saving_kv_traffic(self) -> None:
         def kv_traffic(tp: int) -> float:  # Qwen3-30B-A3B has 4 KV heads
             found = operators("qwen3-30b-a3b", tp)
-            far, near = (total(found, decodes(8, c), "hbm_bytes", Family.ATTENTION_DECODE) for c in (1001, 1))
+            far, near = (total(found, decodes(8, c), "hbm_bytes", OperatorFamily.ATTENTION_DECODE) for c in (1001, 1))
             return far - near
 
         assert kv_traffic(4) == pytest.approx(kv_traffic(1) / 4)
@@ -110,15 +111,15 @@ class TestDense:
 
     def test_two_all_reduces_a_layer_and_one_of_the_embedding(self) -> None:
         # Shoeybi et al. 2019, Megatron-LM, sec. 3: two in the forward pass of a layer.
-        sent = total(operators("llama-3.1-8b", 8), decodes(16, 100), "link_bytes", Family.ALL_REDUCE)
+        sent = total(operators("llama-3.1-8b", 8), decodes(16, 100), "link_bytes", OperatorFamily.ALL_REDUCE)
         assert sent == pytest.approx((2 * 32 + 1) * 1.75 * 16 * 4096 * 2)
 
     def test_int4_weights_cut_weight_traffic_and_keep_16_bit_arithmetic(self) -> None:
         found = operators("llama-3.1-8b", precision=Precision(weights=Dtype.INT4))
-        dense = [one for one in found if one.family is Family.FEED_FORWARD]
+        dense = [one for one in found if one.family is OperatorFamily.FEED_FORWARD]
         assert {one.dtype for one in dense} == {Dtype.BF16}
         empty = StepShape(0.0, 0.0)
-        weights = total(found, empty, "hbm_bytes", Family.FEED_FORWARD)
+        weights = total(found, empty, "hbm_bytes", OperatorFamily.FEED_FORWARD)
         assert weights == pytest.approx(32 * 3 * 4096 * 14336 * (0.5 + 2 / 128))
 
     def test_heads_that_do_not_split_are_refused_with_the_reason(self) -> None:
@@ -145,15 +146,15 @@ class TestExperts:
     def test_mixtral_one_token_reads_two_experts_and_a_large_batch_all_of_them(self) -> None:
         found = operators("mixtral-8x7b-v0.1")
         one_expert = 32 * 3 * 4096 * 14336 * 2  # layers * matrices * hidden * intermediate * bytes
-        few = total(found, decodes(1, 1), "hbm_bytes", Family.EXPERTS)
-        many = total(found, decodes(128, 1), "hbm_bytes", Family.EXPERTS)
+        few = total(found, decodes(1, 1), "hbm_bytes", OperatorFamily.EXPERTS)
+        many = total(found, decodes(128, 1), "hbm_bytes", OperatorFamily.EXPERTS)
         assert few == pytest.approx(2 * one_expert, rel=1e-3)
         assert many == pytest.approx(8 * one_expert, rel=0.05)
 
     def test_expert_parallel_moves_whole_experts_and_conserves_work(self) -> None:
         shape = decodes(4096, 1)
-        tensor = total(operators("deepseek-v3", 8), shape, "flops", Family.EXPERTS, tp=8)
-        spread = total(operators("deepseek-v3", 8, ep=8), shape, "flops", Family.EXPERTS, tp=8, ep=8)
+        tensor = total(operators("deepseek-v3", 8), shape, "flops", OperatorFamily.EXPERTS, tp=8)
+        spread = total(operators("deepseek-v3", 8, ep=8), shape, "flops", OperatorFamily.EXPERTS, tp=8, ep=8)
         # 58 layers, 8 visits, 3 matrices of 7168 x 2048
         assert tensor == pytest.approx(2 * 58 * 4096 * 8 * 3 * 7168 * 2048 / 8)
         assert spread == pytest.approx(tensor)
@@ -162,24 +163,24 @@ class TestExperts:
         shape, split = decodes(256, 2000), {"dp": 8, "ep": 8}
         found = operators("deepseek-v3", 1, FP8, **split)
         alone = operators("deepseek-v3", 1, FP8)
-        ranked = total(found, shape, "flops", Family.ATTENTION_DECODE, **split)
-        assert ranked == pytest.approx(total(alone, shape, "flops", Family.ATTENTION_DECODE) / 8)
+        ranked = total(found, shape, "flops", OperatorFamily.ATTENTION_DECODE, **split)
+        assert ranked == pytest.approx(total(alone, shape, "flops", OperatorFamily.ATTENTION_DECODE) / 8)
         assert Load.of(shape, Parallelism(**split)).group_tokens == 256
-        experts = total(found, shape, "flops", Family.EXPERTS, **split)
-        assert 8 * experts == pytest.approx(total(alone, shape, "flops", Family.EXPERTS))
+        experts = total(found, shape, "flops", OperatorFamily.EXPERTS, **split)
+        assert 8 * experts == pytest.approx(total(alone, shape, "flops", OperatorFamily.EXPERTS))
 
     def test_ranks_exchange_tokens_by_all_gather_and_reduce_scatter(self) -> None:
         # nccl-tests, doc/PERFORMANCE.md: (n - 1) / n of the buffer each; 58 expert layers.
         split = {"dp": 8, "ep": 8}
         found = operators("deepseek-v3", 1, FP8, **split)
-        sent = total(found, decodes(256, 1), "link_bytes", Family.EXPERT_EXCHANGE, **split)
+        sent = total(found, decodes(256, 1), "link_bytes", OperatorFamily.EXPERT_EXCHANGE, **split)
         assert sent == pytest.approx(58 * 2 * 7 / 8 * 256 * 7168 * 2)
 
     def test_many_ranks_exchange_tokens_by_all_to_all(self) -> None:
         # DeepSeek-V3, sec. 3.2.2: 8 copies out in fp8 and back in bf16.
         split = {"dp": 32, "ep": 32}
         found = operators("deepseek-v3", 1, FP8, **split)
-        sent = total(found, decodes(3200, 1), "link_bytes", Family.EXPERT_EXCHANGE, **split)
+        sent = total(found, decodes(3200, 1), "link_bytes", OperatorFamily.EXPERT_EXCHANGE, **split)
         assert sent == pytest.approx(58 * 31 / 32 * 100 * 8 * 7168 * (1 + 2))
 
     def test_experts_that_do_not_divide_are_refused(self) -> None:
@@ -193,13 +194,15 @@ class TestLatent:
     @pytest.mark.parametrize("tp", [1, 8])
     def test_absorbed_decode_multiplies_every_head_with_one_row(self, tp: int) -> None:
         found = operators("deepseek-v3", tp)
-        far, near = (total(found, decodes(1, c), "flops", Family.ATTENTION_DECODE, tp=tp) for c in (1001, 1))
+        far, near = (total(found, decodes(1, c), "flops", OperatorFamily.ATTENTION_DECODE, tp=tp) for c in (1001, 1))
         assert far - near == pytest.approx(1000 * 61 * 2 * 128 / tp * (2 * 512 + 64))
 
     @pytest.mark.parametrize("tp", [1, 8])
     def test_the_cached_row_is_read_whole_on_every_gpu(self, tp: int) -> None:
         found = operators("deepseek-v3", tp, FP8)
-        far, near = (total(found, decodes(1, c), "hbm_bytes", Family.ATTENTION_DECODE, tp=tp) for c in (1001, 1))
+        far, near = (
+            total(found, decodes(1, c), "hbm_bytes", OperatorFamily.ATTENTION_DECODE, tp=tp) for c in (1001, 1)
+        )
         assert far - near == pytest.approx(1000 * 61 * 576)
 
     def test_tensor_parallel_repeats_only_compressions_and_router(self) -> None:
@@ -213,7 +216,7 @@ class TestLatent:
         llm = load_llm("deepseek-v3")
         parts = linear_parameters_by_part(llm)
         used = sum(parts.values()) - parts[Part.EXPERTS] * (1 - 8 / 256) + 129280 * 7168 + 58 * 256 * 7168
-        attended = total(operators("deepseek-v3"), prompt(1), "flops", Family.ATTENTION_PREFILL)
+        attended = total(operators("deepseek-v3"), prompt(1), "flops", OperatorFamily.ATTENTION_PREFILL)
         found = total(operators("deepseek-v3"), prompt(1), "flops") - attended
         assert found == pytest.approx(2 * used, rel=1e-9)
         assert used == pytest.approx(37e9, rel=0.03)
@@ -221,19 +224,21 @@ class TestLatent:
     def test_sparse_attention_reads_2048_rows_and_its_index_all_keys(self) -> None:
         found = operators("deepseek-v3.2", 8, FP8)
 
-        def read(context: int, family: Family) -> float:
+        def read(context: int, family: OperatorFamily) -> float:
             return total(found, decodes(1, context), "hbm_bytes", family, tp=8)
 
-        attention = [read(context, Family.ATTENTION_DECODE) for context in (1024, 2048, 4096, 131_072)]
+        attention = [read(context, OperatorFamily.ATTENTION_DECODE) for context in (1024, 2048, 4096, 131_072)]
         assert attention[0] < attention[1] == attention[2] == attention[3]
         assert attention[1] == pytest.approx(61 * (2048 + 1) * 576)
-        assert read(10_001, Family.INDEX) - read(1, Family.INDEX) == pytest.approx(10_000 * 61 * 128)
+        assert read(10_001, OperatorFamily.INDEX) - read(1, OperatorFamily.INDEX) == pytest.approx(10_000 * 61 * 128)
 
     def test_drafting_runs_one_layer_and_the_head(self) -> None:
         llm = load_llm("deepseek-v3")
         drafting = draft_operators(llm, H100, BF16, Parallelism())
         assert {one.count for one in drafting} == {1.0}
-        assert {Family.EXPERTS, Family.LM_HEAD, Family.ATTENTION_DECODE} <= {one.family for one in drafting}
+        assert {OperatorFamily.EXPERTS, OperatorFamily.LM_HEAD, OperatorFamily.ATTENTION_DECODE} <= {
+            one.family for one in drafting
+        }
         assert draft_operators(load_llm("llama-3.1-8b"), H100, BF16, Parallelism()) == ()
 
 
@@ -243,7 +248,7 @@ class TestWindowsAndStates:
     def test_windowed_layers_read_at_most_the_window(self) -> None:
         # Mistral-7B v0.1: 32 layers, window 4096, 8 KV heads of 128.
         found = operators("mistral-7b-v0.1")
-        read = [total(found, decodes(1, c), "hbm_bytes", Family.ATTENTION_DECODE) for c in (4096, 8192, 32_768)]
+        read = [total(found, decodes(1, c), "hbm_bytes", OperatorFamily.ATTENTION_DECODE) for c in (4096, 8192, 32_768)]
         own = 32 * 2 * (2 * 8 * 128 + 2 * 32 * 128)
         assert read == [pytest.approx(32 * 2 * 8 * 128 * 2 * 4096 + own)] * 3
 
@@ -251,18 +256,20 @@ class TestWindowsAndStates:
         # 8192 queries: the first 4096 see a triangle, each later one 4096 keys.
         pairs = 4096 * 4097 / 2 + 4096 * 4096
         found = operators("mistral-7b-v0.1")
-        assert total(found, prompt(8192), "flops", Family.ATTENTION_PREFILL) == pytest.approx(32 * 4 * 4096 * pairs)
+        assert total(found, prompt(8192), "flops", OperatorFamily.ATTENTION_PREFILL) == pytest.approx(
+            32 * 4 * 4096 * pairs
+        )
 
     def test_local_and_global_layers_add_up(self) -> None:
         # gpt-oss-120b: 18 layers see 128 tokens, 18 the whole context; 8 KV heads of 64.
         found = operators("gpt-oss-120b")
-        far, near = (total(found, decodes(1, c), "hbm_bytes", Family.ATTENTION_DECODE) for c in (10_000, 1_000))
+        far, near = (total(found, decodes(1, c), "hbm_bytes", OperatorFamily.ATTENTION_DECODE) for c in (10_000, 1_000))
         assert far - near == pytest.approx(18 * 9_000 * 2 * 8 * 64 * 2)
 
     def test_a_recurrent_state_is_the_same_at_any_context(self) -> None:
         # Qwen3-Next: 36 of 48 layers keep 32 x 128 x 128 values in 32 bit, read and written once per token.
         found = operators("qwen3-next-80b-a3b-thinking")
-        read = [total(found, decodes(1, c), "hbm_bytes", Family.RECURRENCE) for c in (1, 1000, 262_144)]
+        read = [total(found, decodes(1, c), "hbm_bytes", OperatorFamily.RECURRENCE) for c in (1, 1000, 262_144)]
         assert read[0] == read[1] == read[2]
         assert read[0] == pytest.approx(36 * 2 * 32 * 128 * 128 * 4, rel=0.05)  # and 16-bit activations
 
@@ -280,12 +287,14 @@ class TestPipeline:
         load = Load.of(decodes(64, 1000), Parallelism(pp=4))
         assert (load.decodes, load.tokens, load.context) == (16, 16, 1000)
 
-    def test_stages_hand_over_the_hidden_state(self) -> None:
-        sent = total(operators("llama-3.1-70b", pp=4), decodes(64, 1), "link_bytes", Family.STAGE_TRANSFER, pp=4)
+    def test_stages_transfer_the_hidden_state(self) -> None:
+        sent = total(
+            operators("llama-3.1-70b", pp=4), decodes(64, 1), "link_bytes", OperatorFamily.STAGE_TRANSFER, pp=4
+        )
         assert sent == pytest.approx(3 * 16 * 8192 * 2)
 
 
-class TestMachine:
+class TestGpu:
     """Peaks, formats and links of a SKU."""
 
     def test_ridge_point_of_h100_is_the_quotient_of_its_datasheet_peaks(self) -> None:
@@ -324,7 +333,9 @@ class TestMachine:
         for one in operators("llama-3.1-8b"):
             work = one.work(load)
             roof = max(work.flops / 989.4e12, work.hbm_bytes / 3.35e12)
-            assert operator_seconds(one, load, Silicon(H100), math.inf) == pytest.approx(one.count * roof, rel=1e-3)
+            assert operator_seconds(one, load, CalibratedGpu(H100), math.inf) == pytest.approx(
+                one.count * roof, rel=1e-3
+            )
 
     def test_a_collective_group_uses_the_fit_nearest_to_its_size(self) -> None:
         assert collective_keys("all_reduce", 4)[0] == "all_reduce/4"
@@ -395,7 +406,7 @@ def test_latent_prefill_takes_the_cheaper_of_its_two_forms() -> None:
 @pytest.mark.parametrize("weights", [Dtype.BF16, Dtype.FP8, Dtype.INT4])
 def test_the_closed_form_is_where_a_wide_product_takes_as_long_to_read_as_to_multiply(weights: Dtype) -> None:
     """With 1e6 x 1e6 weights, beside which activations are nothing, both times of the operator are equal there."""
-    product = MatrixProduct(Family.QKV, Dtype.BF16, 1.0, Driver.TOKENS, 1e6, 1e6, weights, Dtype.BF16)
+    product = MatrixProduct(OperatorFamily.QKV, Dtype.BF16, 1.0, Driver.TOKENS, 1e6, 1e6, weights, Dtype.BF16)
     tokens = compute_bound_tokens(H100, Dtype.BF16, BYTES_PER_VALUE[weights])
     work = product.work(Load(tokens, tokens, tokens, tokens, 1.0, 0.0, 1.0, 0.0, 0.0))
     compute_s = work.flops / H100.peak_flops_per_s[Dtype.BF16].value

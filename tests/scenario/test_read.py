@@ -11,9 +11,7 @@ import yaml
 from hardware_db import Dtype, load_hardware
 from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for, plan
-from planner.scenario import files, list_scenarios, load_scenario
-from planner.scenario import read as scenario
-from planner.scenario import types as scenario_types
+from planner.scenario import build_request, file_references, list_scenarios, load_scenario, read_scenario
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 from tests.builders import small_request
 
@@ -58,19 +56,19 @@ def test_a_file_its_text_and_its_dict_give_the_same_request(tmp_path: Path) -> N
 def test_a_price_list_of_ones_own_stands_in_for_the_listed_prices_of_its_skus(tmp_path: Path) -> None:
     (tmp_path / "prices.csv").write_text("sku,usd_per_gpu_hour\nh100-sxm,1.25\n")
     own = changed(prices={"file": "prices.csv"}, search={"skus": ["h100-sxm", "h200-sxm"]})
-    found = scenario.build_request(scenario.read_scenario(own)[0], tmp_path)
+    found = build_request(read_scenario(own)[0], tmp_path)
     hardware = hardware_for(found)
     assert {price.usd_per_gpu_hour for price in hardware.prices if price.sku == "h100-sxm"} == {1.25}
     listed = [price for price in load_hardware().prices if price.sku == "h200-sxm"]
     assert [price for price in hardware.prices if price.sku == "h200-sxm"] == listed
-    assert list(scenario.file_references(own)) == ["prices.file"]  # so that an upload that names one is refused
+    assert list(file_references(own)) == ["prices.file"]  # so that an upload that names one is refused
     assert plan(found, simulate=False, alternatives=False).cost.usd_per_hour == pytest.approx(1.25)  # type: ignore[union-attr]
 
 
 def test_a_price_list_that_is_not_there_is_named(tmp_path: Path) -> None:
-    own = scenario.read_scenario(changed(prices={"file": "nowhere.csv"}))[0]
+    own = read_scenario(changed(prices={"file": "nowhere.csv"}))[0]
     with pytest.raises(InputError, match=r"prices\.file"):
-        scenario.build_request(own, tmp_path)
+        build_request(own, tmp_path)
 
 
 def test_paths_start_from_the_scenario_file(tmp_path: Path) -> None:
@@ -205,10 +203,3 @@ def test_names_of_fields_that_yaml_reads_as_something_else_are_refused_in_one_li
     path.write_text(yaml.safe_dump({**MINIMAL, **yaml.safe_load(text)}))
     with pytest.raises(InputError, match=r"has fields whose names are no text\. Fix: .* quotes"):
         load_scenario(path)
-
-
-def test_the_parts_of_scenario_files_are_found_where_they_were() -> None:
-    """Reading files and the records of the fields have modules of their own; whoever imports one name, has it."""
-    assert scenario.list_scenarios is files.list_scenarios
-    assert scenario.Scenario is scenario_types.Scenario
-    assert set(scenario.__all__) <= set(vars(scenario))

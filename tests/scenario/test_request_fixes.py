@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import planner
-from planner.analysis import Outcome, SmallestRelaxation, Solver
+from planner.analysis import PlanOutcome, Replanner, SmallestRelaxation
 from planner.analysis.why import smallest_relaxations
 from planner.core import PlannerError
 from planner.fleet import Plan
 from planner.scenario import (
+    CompletedFix,
     Content,
     Fix,
-    WorkedOut,
     fixes,
     fixes_for_error,
     full_content,
@@ -26,7 +26,7 @@ from planner.scenario import (
     read_scenario,
 )
 from planner.scenario.files import with_overrides
-from planner.scenario.request_fixes import of_relaxation, reason, rounded_up, worked_out
+from planner.scenario.request_fixes import complete_fix, fix_from_relaxation, infeasibility_reason, rounded_up
 from tests.builders import SMALL_CHAT
 
 NO_FLEET = {
@@ -65,7 +65,7 @@ def without_fleet(name: str) -> tuple[Content, Plan]:
 
 
 @functools.cache
-def way_out(name: str) -> tuple[WorkedOut, Mapping[str, Any]]:
+def way_out(name: str) -> tuple[CompletedFix, Mapping[str, Any]]:
     """The first fix, worked out, and the changes whose plan was found feasible."""
     content, plan = without_fleet(name)
     asked: list[Mapping[str, Any]] = []
@@ -75,7 +75,7 @@ def way_out(name: str) -> tuple[WorkedOut, Mapping[str, Any]]:
         return planned(changed(content, changes))
 
     assert not plan.feasible
-    found = worked_out(fixes(plan)[0], solve)
+    found = complete_fix(fixes(plan)[0], solve)
     assert found is not None
     return found, asked[-1]
 
@@ -95,7 +95,7 @@ def test_where_one_thing_stands_in_the_way_the_first_fix_needs_no_other(name: st
 
 @pytest.mark.parametrize("name", NO_FLEET)
 def test_the_reason_is_a_sentence_without_names_of_the_program(name: str) -> None:
-    said = reason(without_fleet(name)[1])
+    said = infeasibility_reason(without_fleet(name)[1])
     assert said.endswith(".")
     assert not any(word in said for word in ("__", "serve_demand", "within_", "slices[", "resources["))
 
@@ -103,7 +103,7 @@ def test_the_reason_is_a_sentence_without_names_of_the_program(name: str) -> Non
 def test_a_feasible_plan_needs_no_fix() -> None:
     plan = planned(content_of([]))
     assert fixes(plan) == ()
-    assert reason(plan) == ""
+    assert infeasibility_reason(plan) == ""
 
 
 def test_the_budget_needed_is_what_the_cheapest_fleet_costs() -> None:
@@ -133,29 +133,32 @@ def test_a_loosened_target_lies_above_the_idle_latency() -> None:
 def test_a_fix_that_leads_nowhere_is_not_worked_out() -> None:
     content, plan = without_fleet("memory")
     hopeless = Fix("more of the same", {"search.tp": [1]})
-    assert worked_out(hopeless, lambda _: plan) is None
+    assert complete_fix(hopeless, lambda _: plan) is None
     refused = Fix("a mistake", {"search.tp": [0]})
-    assert worked_out(refused, lambda changes: planned(changed(content, changes))) is None
+    assert complete_fix(refused, lambda changes: planned(changed(content, changes))) is None
 
 
 @pytest.mark.parametrize("name", ["forbidden", "no GPUs"])
 def test_smallest_relaxations_become_changes_that_help(name: str) -> None:
     content, plan = without_fleet(name)
-    found = [fix for one in smallest_relaxations(plan, Solver()) if (fix := of_relaxation(one)) is not None]
+    found = [fix for one in smallest_relaxations(plan, Replanner()) if (fix := fix_from_relaxation(one)) is not None]
     assert found
     for fix in found:
         assert planned(changed(content, fix.changes)).feasible, fix
 
 
 def test_relaxations_are_rounded_to_the_looser_side() -> None:
-    there = Outcome("optimal", "", usd_per_hour=1.0)
-    less = of_relaxation(SmallestRelaxation("demand", "workload.rate_per_s", "requests/s", 40.0, 31.267, there))
-    more = of_relaxation(SmallestRelaxation("p99 TTFT", "slo.0.threshold_s", "s", 0.02, 0.28041, there))
-    pieces = of_relaxation(SmallestRelaxation("most h20", "limits.gpus.h20", "GPUs", 2.0, 7.0, there))
+    there = PlanOutcome("optimal", "", usd_per_hour=1.0)
+    less = fix_from_relaxation(SmallestRelaxation("demand", "workload.rate_per_s", "requests/s", 40.0, 31.267, there))
+    more = fix_from_relaxation(SmallestRelaxation("p99 TTFT", "slo.0.threshold_s", "s", 0.02, 0.28041, there))
+    pieces = fix_from_relaxation(SmallestRelaxation("most h20", "limits.gpus.h20", "GPUs", 2.0, 7.0, there))
     assert less is not None and less.changes == {"workload.rate_per_s": 31.2}
     assert more is not None and more.changes == {"slo.0.threshold_s": 0.281}
     assert pieces is not None and pieces.changes == {"limits.gpus.h20": 7}
-    assert of_relaxation(SmallestRelaxation("budget", "limits.budget_usd_per_hour", "USD/h", 5.0, None, None)) is None
+    assert (
+        fix_from_relaxation(SmallestRelaxation("budget", "limits.budget_usd_per_hour", "USD/h", 5.0, None, None))
+        is None
+    )
 
 
 def test_rounding_up_never_goes_below_and_at_most_one_step_above() -> None:

@@ -16,15 +16,15 @@ from hardware_db import load_hardware
 from planner.core import InputError
 from planner.scenario import load_scenario, read_scenario
 from planner.scenario.snippets import (
-    fragment_text,
     metrics_comments,
-    metrics_fragment,
+    metrics_snippet,
     prices_comments,
-    prices_fragment,
-    replay_fragment,
+    prices_snippet,
+    replay_snippet,
+    snippet_text,
     trace_comments,
     trace_csv,
-    trace_fragment,
+    trace_snippet,
 )
 from planner.supply import read_prices
 from planner.traffic import RecognisedTrace, Trace, read_metrics, read_trace
@@ -43,12 +43,12 @@ def _recorded(requests: int = 3000) -> RecognisedTrace:
 def _scenario(fragment: dict[str, Any]) -> dict[str, Any]:
     """A packaged scenario with its workload and the like replaced."""
     content = read_scenario("chat-llama-70b")[0].model_dump(mode="json", exclude_defaults=True)
-    return {**content, **yaml.safe_load(fragment_text(fragment))}
+    return {**content, **yaml.safe_load(snippet_text(fragment))}
 
 
 def test_a_trace_becomes_a_workload_with_its_rate_scv_and_means() -> None:
     found = _recorded()
-    request = load_scenario(_scenario(trace_fragment(found)))
+    request = load_scenario(_scenario(trace_snippet(found)))
     assert request.workload.rate_per_s == pytest.approx(found.trace.rate_per_s, rel=1e-9)
     assert request.workload.open_arrivals.scv == pytest.approx(found.trace.arrival_scv(), rel=1e-9)
     assert request.workload.lengths.mean_input == pytest.approx(found.trace.input_tokens.mean(), rel=1e-3)
@@ -58,17 +58,17 @@ def test_a_trace_becomes_a_workload_with_its_rate_scv_and_means() -> None:
 
 def test_a_trace_at_another_rate_keeps_its_burstiness() -> None:
     found = _recorded()
-    made = trace_fragment(found, rate_per_s=7.0)["workload"]
+    made = trace_snippet(found, rate_per_s=7.0)["workload"]
     assert (made["rate_per_s"], made["scv"]) == (7.0, pytest.approx(found.trace.arrival_scv()))
 
 
 def test_a_trace_without_arrivals_needs_a_rate() -> None:
     found = RecognisedTrace(_recorded(200).trace, "conversations", lengths_only=True)
     with pytest.raises(InputError, match="does not say when requests arrived"):
-        trace_fragment(found)
+        trace_snippet(found)
     with pytest.raises(InputError, match="does not say when requests arrived"):
-        replay_fragment(found, "x.csv")
-    assert set(trace_fragment(found, 3.0)["workload"]) == {"rate_per_s", "lengths"}  # and no SCV that nobody measured
+        replay_snippet(found, "x.csv")
+    assert set(trace_snippet(found, 3.0)["workload"]) == {"rate_per_s", "lengths"}  # and no SCV that nobody measured
 
 
 def test_a_replayed_trace_is_the_trace(tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_a_replayed_trace_is_the_trace(tmp_path: Path) -> None:
     again = read_trace(file)
     assert np.array_equal(again.input_tokens, found.trace.input_tokens)
     assert again.arrival_s == pytest.approx(found.trace.arrival_s, abs=1e-9)
-    request = load_scenario(_scenario(replay_fragment(found, str(file), rate_per_s=2.0)))
+    request = load_scenario(_scenario(replay_snippet(found, str(file), rate_per_s=2.0)))
     assert request.workload.rate_per_s == pytest.approx(2.0)
 
 
 def test_metrics_become_a_workload() -> None:
     metrics = read_metrics(DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt", interval_s=600.0)
-    request = load_scenario(_scenario(metrics_fragment(metrics)))
+    request = load_scenario(_scenario(metrics_snippet(metrics)))
     assert request.workload.rate_per_s == 2.5
     assert request.workload.lengths.mean_input == pytest.approx(metrics.lengths.mean_input, rel=1e-6)
     said = "\n".join(metrics_comments(metrics))
@@ -110,57 +110,57 @@ def _day() -> io.StringIO:
 
 def test_a_profile_stands_on_the_mean_rate() -> None:
     metrics = read_metrics(_day())
-    fragment = metrics_fragment(metrics, profile=True)
+    fragment = metrics_snippet(metrics, profile=True)
     request = load_scenario(_scenario(fragment))
     assert request.workload.rate_per_s == pytest.approx(3.0)
     assert request.profile is not None
     assert request.profile.factors[:13] == pytest.approx([2 / 3] * 6 + [2.0] * 6 + [2 / 3])
     with pytest.raises(InputError, match="a profile stands on the mean rate"):
-        metrics_fragment(metrics, "p95", profile=True)
+        metrics_snippet(metrics, "p95", profile=True)
 
 
 @pytest.mark.parametrize(
     ("rate", "per_s"), [("mean", 3.0), ("peak", 6.0), ("p50", 2.0), ("p95", 6.0), (4.5, 4.5), ("4.5", 4.5)]
 )
 def test_the_rate_is_the_one_asked_for(rate: str | float, per_s: float) -> None:
-    assert metrics_fragment(read_metrics(_day()), rate)["workload"]["rate_per_s"] == pytest.approx(per_s)
+    assert metrics_snippet(read_metrics(_day()), rate)["workload"]["rate_per_s"] == pytest.approx(per_s)
 
 
 @pytest.mark.parametrize("rate", ["median", "p", "-3", "nan", "inf", "p0", "p200"])
 def test_rates_that_are_none_are_refused(rate: str) -> None:
     with pytest.raises(InputError, match=r"rate|percentile"):
-        metrics_fragment(read_metrics(_day()), rate)
+        metrics_snippet(read_metrics(_day()), rate)
 
 
 def test_prices_become_a_policy_with_their_origin_in_comments() -> None:
     table = "sku,provider,region,commitment,usd_per_gpu_hour\nh100-sxm,Ours,here,on_demand,2.5\n"
     table += "h100-sxm,Ours,there,on_demand,2.0\nh100-sxm,Ours,there,reserved_1yr,1.0\nx9,Ours,there,on_demand,1\n"
     found = read_prices(io.StringIO(table), retrieved_on=date(2026, 11, 22), source_url="contract 17")
-    request = load_scenario(_scenario(prices_fragment(found)))
+    request = load_scenario(_scenario(prices_snippet(found)))
     assert request.prices.usd_per_gpu_hour == {"h100-sxm": 2.0}
-    assert prices_fragment(found, "here")["prices"]["usd_per_gpu_hour"] == {"h100-sxm": 2.5}
+    assert prices_snippet(found, "here")["prices"]["usd_per_gpu_hour"] == {"h100-sxm": 2.5}
     assert "h100-sxm: Ours there, 2026-11-22, contract 17" in prices_comments(found)
     assert "no SKU known for x9: 1 rows left out" in prices_comments(found)
     with pytest.raises(InputError, match=r"no on-demand price there. Fix: use one of: here, there"):
-        prices_fragment(found, "nowhere")
+        prices_snippet(found, "nowhere")
     assert "h100-sxm" in load_hardware().skus
 
 
 def test_comments_never_end_their_line() -> None:
     """A file's name or a note with a line break must not become YAML."""
-    text = fragment_text({"workload": {}}, ["harmless\nlimits: {budget_usd_per_hour: 1}\x85y\u2028z"])
+    text = snippet_text({"workload": {}}, ["harmless\nlimits: {budget_usd_per_hour: 1}\x85y\u2028z"])
     assert yaml.safe_load(text) == {"workload": {}}
     found = RecognisedTrace(_recorded(200).trace, "CSV\n- x", ("a\nb",))
-    assert yaml.safe_load(fragment_text({}, trace_comments(found))) == {}
+    assert yaml.safe_load(snippet_text({}, trace_comments(found))) == {}
 
 
 def test_cells_are_limited() -> None:
     with pytest.raises(InputError, match="must lie between 100 and 2000"):
-        trace_fragment(_recorded(200), cells=5)
+        trace_snippet(_recorded(200), cells=5)
 
 
 def test_the_guide_to_importing_runs() -> None:
-    """Its Python as printed; `tests/cli/test_imports.py` holds its commands against theirs."""
-    guide = DOCS / "import.md"
+    """Its Python as printed; `tests/cli/test_measurements.py` holds its commands against theirs."""
+    guide = DOCS / "how-to" / "import.md"
     failed, ran = doctest.testfile(str(guide), module_relative=False)
     assert (failed, ran >= 12) == (0, True)

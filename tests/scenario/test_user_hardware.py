@@ -21,12 +21,12 @@ from hardware_db import (
     OwnHardware,
     load_hardware,
     select_calibration,
-    with_own,
+    with_own_hardware,
 )
 from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for
 from planner.scenario import Scenario, url, user_hardware
-from planner.scenario.user_hardware import edited, facts_of
+from planner.scenario.user_hardware import edited_sku, facts_of
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
@@ -62,7 +62,7 @@ def packaged_text(folder: str, name: str) -> bytes:
 
 
 def test_only_what_was_changed_is_marked_as_assumed() -> None:
-    mine = edited(H100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0, "hbm_capacity_bytes": 80.0}, DAY)
+    mine = edited_sku(H100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0, "hbm_capacity_bytes": 80.0}, DAY)
     assert mine.hbm_bandwidth_bytes_per_s == Fact(
         value=4e12, source=user_hardware.ENTERED, retrieved_on=DAY, kind=Kind.ASSUMED, note="was 3.35 TB/s"
     )
@@ -74,7 +74,9 @@ def test_a_whole_form_filled_with_what_was_shown_changes_no_fact() -> None:
     for sku in HARDWARE.skus.values():
         quantities = [*user_hardware.peak_quantities(sku), *user_hardware.QUANTITIES]
         shown = {one.path: user_hardware.shown_value(sku, one) for one in quantities}
-        same = edited(sku, sku.id, sku.name, {path: value for path, value in shown.items() if value is not None}, DAY)
+        same = edited_sku(
+            sku, sku.id, sku.name, {path: value for path, value in shown.items() if value is not None}, DAY
+        )
         assert facts_of(same) == facts_of(sku)
 
 
@@ -86,7 +88,7 @@ def test_every_fact_of_a_sku_is_listed() -> None:
 
 def test_a_fact_that_was_not_known_can_be_given() -> None:
     unknown = next(sku for sku in HARDWARE.skus.values() if sku.tdp_watts is None)
-    assert edited(unknown, "mine", "Mine", {"tdp_watts": 500.0}, DAY).tdp_watts == Fact(
+    assert edited_sku(unknown, "mine", "Mine", {"tdp_watts": 500.0}, DAY).tdp_watts == Fact(
         value=500.0, source=user_hardware.ENTERED, retrieved_on=DAY, kind=Kind.ASSUMED
     )
 
@@ -94,18 +96,18 @@ def test_a_fact_that_was_not_known_can_be_given() -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_an_impossible_number_is_refused(value: float) -> None:
     with pytest.raises(InputError, match=r"HBM bandwidth \[TB/s\] = .*finite and > 0"):
-        edited(H100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": value}, DAY)
+        edited_sku(H100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": value}, DAY)
 
 
 @pytest.mark.parametrize("sku_id", ["", "Mine", "a b", "-x"])
 def test_an_id_that_is_none_is_refused(sku_id: str) -> None:
     with pytest.raises(InputError, match=r"^id = "):
-        edited(H100, sku_id, "Mine", {}, DAY)
+        edited_sku(H100, sku_id, "Mine", {}, DAY)
 
 
 def test_a_field_nobody_knows_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="field"):
-        edited(H100, "mine", "Mine", {"colour": 1.0}, DAY)
+        edited_sku(H100, "mine", "Mine", {"colour": 1.0}, DAY)
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------
@@ -171,23 +173,23 @@ def test_a_bad_calibration_is_refused_with_its_reason(raw: bytes, said: str) -> 
 
 
 def test_an_own_sku_stands_in_place_of_the_one_of_its_id_and_of_no_other() -> None:
-    faster = edited(H100, H100.id, H100.name, {"hbm_bandwidth_bytes_per_s": 5.0}, DAY)
-    found = with_own(HARDWARE, OwnHardware(skus=(faster,)))
+    faster = edited_sku(H100, H100.id, H100.name, {"hbm_bandwidth_bytes_per_s": 5.0}, DAY)
+    found = with_own_hardware(HARDWARE, OwnHardware(skus=(faster,)))
     assert found.skus == {**HARDWARE.skus, "h100-sxm": faster}
     assert found.prices == HARDWARE.prices
     assert HARDWARE.skus["h100-sxm"] is H100
 
 
 def test_own_hardware_twice_is_own_hardware_once() -> None:
-    own = OwnHardware(skus=(edited(H100, "mine", "Mine", {}, DAY),))
-    once = with_own(HARDWARE, own)
-    assert with_own(once, own) is once
-    assert with_own(HARDWARE, OwnHardware()) is HARDWARE
+    own = OwnHardware(skus=(edited_sku(H100, "mine", "Mine", {}, DAY),))
+    once = with_own_hardware(HARDWARE, own)
+    assert with_own_hardware(once, own) is once
+    assert with_own_hardware(HARDWARE, OwnHardware()) is HARDWARE
 
 
 def test_an_own_calibration_replaces_all_others_of_its_sku() -> None:
     mine = calibration().model_copy(update={"stack": "mine 1.0", "fitted_on": date(2020, 1, 1)})
-    found = with_own(HARDWARE, OwnHardware(calibrations=(mine,)))
+    found = with_own_hardware(HARDWARE, OwnHardware(calibrations=(mine,)))
     assert [one for one in found.calibrations if one.sku == "h100-sxm"] == [mine]
     others = [one for one in HARDWARE.calibrations if one.sku != "h100-sxm"]
     assert [one for one in found.calibrations if one.sku != "h100-sxm"] == others
@@ -197,13 +199,13 @@ def test_an_own_calibration_replaces_all_others_of_its_sku() -> None:
 def test_a_calibration_of_a_sku_that_is_not_there_is_refused() -> None:
     stray = calibration().model_copy(update={"sku": "nowhere"})
     with pytest.raises(InputError, match=r"own_hardware.calibrations = 'nowhere': is the calibration of no known SKU"):
-        with_own(HARDWARE, OwnHardware(calibrations=(stray,)))
-    mine = edited(H100, "nowhere", "Mine", {}, DAY)
-    with_own(HARDWARE, OwnHardware(skus=(mine,), calibrations=(stray,)))  # with its SKU it is welcome
+        with_own_hardware(HARDWARE, OwnHardware(calibrations=(stray,)))
+    mine = edited_sku(H100, "nowhere", "Mine", {}, DAY)
+    with_own_hardware(HARDWARE, OwnHardware(skus=(mine,), calibrations=(stray,)))  # with its SKU it is welcome
 
 
 def test_an_own_sku_borrows_from_the_relatives_of_its_architecture() -> None:
-    found = with_own(HARDWARE, OwnHardware(skus=(edited(H100, "mine", "Mine", {}, DAY),)))
+    found = with_own_hardware(HARDWARE, OwnHardware(skus=(edited_sku(H100, "mine", "Mine", {}, DAY),)))
     borrowed = select_calibration(found, "mine", "vllm")
     assert borrowed is not None
     assert HARDWARE.skus[borrowed.sku].architecture == H100.architecture
@@ -214,7 +216,7 @@ def test_an_own_sku_borrows_from_the_relatives_of_its_architecture() -> None:
 
 def test_a_scenario_with_own_hardware_survives_yaml() -> None:
     before = content()
-    mine = edited(H100, "mine.v2", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0}, DAY)
+    mine = edited_sku(H100, "mine.v2", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0}, DAY)
     after = changed(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
     after = changed(after, user_hardware.changes_with_calibration(after, calibration()))
     again = Scenario(**yaml.safe_load(yaml.safe_dump(after)))
@@ -227,7 +229,7 @@ def test_a_scenario_with_own_hardware_survives_yaml() -> None:
 
 def test_what_is_taken_in_and_given_up_leaves_the_scenario_as_it_was() -> None:
     before = content("prices.usd_per_gpu_hour={h200-sxm: 3.0}")
-    mine = edited(H100, "mine", "Mine", {}, DAY)
+    mine = edited_sku(H100, "mine", "Mine", {}, DAY)
     after = changed(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
     own = calibration().model_copy(update={"sku": "mine"})
     after = changed(after, user_hardware.changes_with_calibration(after, own))
@@ -240,7 +242,7 @@ def test_what_is_taken_in_and_given_up_leaves_the_scenario_as_it_was() -> None:
 
 def test_the_last_sku_searched_leaves_its_nearest_relative_behind() -> None:
     before = content()
-    mine = edited(HARDWARE.skus["l40s"], "mine", "Mine", {}, DAY)
+    mine = edited_sku(HARDWARE.skus["l40s"], "mine", "Mine", {}, DAY)
     after = changed(before, user_hardware.changes_with_sku(before, mine, 1.0, searched=True))
     after["search"]["skus"] = ["mine"]
     assert user_hardware.changes_without_sku(after, "mine")["search.skus"] == ["l40s"]
@@ -248,7 +250,7 @@ def test_the_last_sku_searched_leaves_its_nearest_relative_behind() -> None:
 
 def test_a_replaced_packaged_sku_comes_back_and_stays_searched() -> None:
     before = content()
-    faster = edited(H100, H100.id, H100.name, {"hbm_bandwidth_bytes_per_s": 5.0}, DAY)
+    faster = edited_sku(H100, H100.id, H100.name, {"hbm_bandwidth_bytes_per_s": 5.0}, DAY)
     after = changed(before, user_hardware.changes_with_sku(before, faster, None, searched=True))
     assert after["search"] == before["search"]
     assert changed(after, user_hardware.changes_without_sku(after, H100.id)) == before
@@ -279,13 +281,13 @@ def cost_with(sku: GpuSku, hardware: HardwareDb | None = None) -> float:
 
 
 def test_twice_the_bandwidth_at_the_same_price_never_costs_more() -> None:
-    same = edited(H100, "same", "Same", {}, DAY)
-    doubled = edited(H100, "doubled", "Doubled", {"hbm_bandwidth_bytes_per_s": 6.7}, DAY)
+    same = edited_sku(H100, "same", "Same", {}, DAY)
+    doubled = edited_sku(H100, "doubled", "Doubled", {"hbm_bandwidth_bytes_per_s": 6.7}, DAY)
     assert cost_with(doubled) <= cost_with(same)
 
 
 def test_a_copy_under_another_id_costs_the_same_with_the_same_calibration() -> None:
-    copied = edited(H100, "copied", "Copied", {}, DAY)
+    copied = edited_sku(H100, "copied", "Copied", {}, DAY)
     engine = planner.load_scenario(content()).search.engine
     fitted = select_calibration(HARDWARE, "h100-sxm", engine)
     assert fitted is not None

@@ -17,28 +17,27 @@ from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand
 from planner.search.bounds import POOL_SIZES, Screen, pool_class, screen
-from planner.search.bounds_prompts import convex_below, prompt_steps
-from planner.search.cache_keys import machine
+from planner.search.prompt_times import convex_below, prompt_steps
+from planner.search.step_time_groups import step_time_group
 from planner.serving import (
-    CLOSEST,
+    MOST_STABLE_SHARE,
     Deployment,
     Pool,
     Role,
     Router,
-    decode_stage,
     decoding_only,
     evaluate,
-    excess,
+    log_excess,
     pool_limit_per_s,
     pool_model,
-    prefill_stage,
+    pool_under_load,
     sustainable_rate_per_s,
     tandem_tpot,
     transfer_distribution,
 )
-from planner.serving.stage import fluid_rate_per_s, idle_latencies
 from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, HARDWARE
+from tests.pool_oracle import fluid_rate_per_s, idle_latencies
 
 BUDGETS, LIMITS, SIZES = (512, 2048, 8192), (16, 64, 256), (1, 2, 5, 16)
 LONG = TokenLengths.from_pairs([3000, 500, 12000], [30, 400, 100], [0.5, 0.4, 0.1])
@@ -92,15 +91,15 @@ def grid(asked: Demand, calibrated: bool, role: Role) -> Iterator[tuple[Pool, fl
 def holds(pool: Pool, asked: Demand, rate_per_s: float) -> bool:
     """Whether a pool meets the targets of its role at a rate (hardly any for none), by the full theory."""
     rate_per_s = max(rate_per_s, HARDLY_ANY)
-    if rate_per_s >= CLOSEST * pool_limit_per_s(pool, asked.workload):
+    if rate_per_s >= MOST_STABLE_SHARE * pool_limit_per_s(pool, asked.workload):
         return False
     workload = asked.workload.at_rate(rate_per_s)
     if pool.role is Role.MIXED:
-        return excess(evaluate(Deployment(pools=(pool,)), workload), asked.slo) <= 0.0
+        return log_excess(evaluate(Deployment(pools=(pool,)), workload), asked.slo) <= 0.0
     ttft, tpot = asked.slo.targets
     if pool.role is Role.PREFILL:
-        return prefill_stage(pool, workload).queue.ttft.quantile_s(ttft.percentile) <= ttft.threshold_s
-    stage = decode_stage(pool, workload)
+        return pool_under_load(pool, workload).queue.ttft.quantile_s(ttft.percentile) <= ttft.threshold_s
+    stage = pool_under_load(pool, workload)
     transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
     distribution = tandem_tpot(stage.queue, stage.lengths, transfer)
     return distribution.quantile_s(tpot.percentile) <= tpot.threshold_s
@@ -195,7 +194,7 @@ def test_the_bound_holds_behind_prefix_caches() -> None:
     for limit, router in itertools.product((16, 256), (Router.ROUND_ROBIN, Router.PREFIX_AFFINITY)):
         config = replica(asked, "h100-sxm", 1, True, 2048, limit, own_schedule=Schedule(prefix_cache=True))
         pool = Pool(role=Role.MIXED, config=config, replicas=4, router=router)
-        at = machine(config, Role.MIXED, asked, "prefix caches", BUDGETS, 256)
+        at = step_time_group(config, Role.MIXED, asked, "prefix caches", BUDGETS, 256)
         bound = at.screen.bound_per_s(4, 2048, at.slots(2048, limit))
         assert bound > 0.0 and not holds(pool, asked, JUST_ABOVE * bound)
 

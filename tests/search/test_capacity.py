@@ -13,8 +13,9 @@ from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
-from planner.search import Capacity, Demand, Family, PoolOption, worth_sizes
-from planner.search.capacity import GROWTH, RATE_TOLERANCE, forget_all
+from planner.search import Capacity, ConfigurationFamily, Demand, PoolOption, worth_sizes
+from planner.search.candidates import GROWTH, RATE_TOLERANCE
+from planner.search.capacity import forget_all
 from planner.serving import Deployment, Role, Router, evaluate, sustainable_rate_per_s
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, HARDWARE
@@ -47,7 +48,7 @@ def family(
     calibrated: bool = True,
     router: Router = Router.ROUND_ROBIN,
     model: str = "llama-3.1-8b",
-) -> Family:
+) -> ConfigurationFamily:
     """All chunk budgets and batch limits of one machine."""
     members = tuple(
         PoolOption(
@@ -65,7 +66,7 @@ def family(
         )
         for budget, limit in itertools.product(budgets, limits)
     )
-    return Family(role, members)
+    return ConfigurationFamily(role, members)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from planner.engine import ReplicaConfig, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
-from planner.search.cache_keys import machine, machine_key, with_limits
+from planner.search.cache_keys import group_key
+from planner.search.step_time_groups import step_time_group, with_limits
 from planner.serving import Deployment, Pool, Role, evaluate, pool_model
 from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, FP8, HARDWARE
@@ -139,7 +140,7 @@ def test_slots_are_those_of_the_pool_model(model: str, role: Role) -> None:
         max_batched_tokens=512,
         max_running_requests=8,
     )
-    at = machine(config, role, asked, "a test", (512, 8192), 1024)
+    at = step_time_group(config, role, asked, "a test", (512, 8192), 1024)
     for budget, limit in itertools.product((512, 8192), (8, 1024)):
         pool = Pool(role=role, config=with_limits(config, budget, limit), replicas=1)
         assert at.slots(budget, limit) == pytest.approx(pool_model(pool, CHAT).max_running, rel=1e-12)
@@ -215,7 +216,7 @@ def test_prefix_caches_are_looked_at_with_what_they_find() -> None:
 def test_keys_tell_machines_apart_and_nothing_else() -> None:
     config = ReplicaConfig(llm=load_llm("llama-3.1-8b"), sku=HARDWARE.skus["h100-sxm"], engine=HARDWARE.engines["vllm"])
     same = config.model_copy(update={"sku": config.sku.model_copy(), "max_batched_tokens": 512})
-    assert machine_key(config) == machine_key(same)
+    assert group_key(config) == group_key(same)
     others = (
         config.model_copy(update={"precision": FP8}),
         config.model_copy(update={"parallelism": Parallelism(tp=2)}),
@@ -223,4 +224,4 @@ def test_keys_tell_machines_apart_and_nothing_else() -> None:
         config.model_copy(update={"calibration": select_calibration(HARDWARE, "h100-sxm", "vllm")}),
         config.model_copy(update={"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.1)}),
     )
-    assert len({machine_key(one) for one in (config, *others)}) == 1 + len(others)
+    assert len({group_key(one) for one in (config, *others)}) == 1 + len(others)

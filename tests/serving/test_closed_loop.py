@@ -14,10 +14,10 @@ from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Method, PoolLimit, evaluate
-from planner.serving.stage import idle_latencies
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
 from tests.builders import calibrated, replica
+from tests.pool_oracle import idle_latencies
 
 EIGHT_BIT = Precision(weights=Dtype.FP8, activations=Dtype.FP8, kv_cache=Dtype.FP8)
 COSTS = EngineCosts(step_s=1e-3, sequence_s=1e-5, launch_s=5e-6, stretch=1.1, prompt_stretch=1.15)

@@ -9,15 +9,15 @@ import pytest
 
 from planner.core import InputError
 from planner.engine import memory_footprint, step_time
-from planner.serving import chunks_of, longest_prompt_tokens, prompt_gaps
-from planner.serving.long_prompt import Gap
+from planner.serving import chunk_count, longest_prompt_tokens, prompt_gaps
+from planner.serving.long_prompt import TokenGap
 from tests.builders import replica
 
 CONFIG = replica()
 RUNNING, CONTEXT, PROMPT, TOKENS, ARRIVES = 16, 1000, 4000, 40, 11
 
 
-def gaps(chunk_tokens: int | None, **changes: int) -> tuple[Gap, ...]:
+def gaps(chunk_tokens: int | None, **changes: int) -> tuple[TokenGap, ...]:
     asked = {"running": RUNNING, "context_tokens": CONTEXT, "tokens": TOKENS, "arrives": ARRIVES} | changes
     return prompt_gaps(CONFIG, PROMPT, chunk_tokens, **asked)
 
@@ -38,7 +38,7 @@ def test_chunks_fill_their_budget_and_hold_the_whole_prompt(chunk_tokens: int) -
     played = gaps(chunk_tokens, tokens=80)
     pieces = [gap.prompt_tokens for gap in played if gap.prompt_tokens]
     assert sum(pieces) == PROMPT and set(pieces[:-1]) <= {chunk_tokens - RUNNING}
-    assert len(pieces) == chunks_of(PROMPT, chunk_tokens, RUNNING) == math.ceil(PROMPT / (chunk_tokens - RUNNING))
+    assert len(pieces) == chunk_count(PROMPT, chunk_tokens, RUNNING) == math.ceil(PROMPT / (chunk_tokens - RUNNING))
 
 
 def test_smaller_chunks_stall_less_but_the_prompt_takes_longer() -> None:

@@ -27,10 +27,10 @@ from planner.serving import (
     token_costs,
 )
 from planner.serving.kv_transfer import kv_transfer_times_s
-from planner.serving.stage import fluid_rate_per_s
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
 from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
+from tests.pool_oracle import fluid_rate_per_s
 
 LONE = Workload.of(1e-3, TokenLengths.constant(1000, 101))
 

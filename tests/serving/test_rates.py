@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from planner.core import InputError, Metric
-from planner.serving import Deployment, Performance, evaluate, excess, largest_stable_rate_per_s, sustainable_rate_per_s
+from planner.serving import (
+    Deployment,
+    Performance,
+    evaluate,
+    largest_stable_rate_per_s,
+    log_excess,
+    sustainable_rate_per_s,
+)
 from planner.serving.rates import rate_sweep
 from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, Workload
 from tests.builders import calibrated, chat
@@ -128,7 +135,7 @@ def test_a_sweep_beyond_stability_is_infinite_from_there_on() -> None:
 
 def test_overload_is_infinitely_far_from_its_targets() -> None:
     limit = largest_stable_rate_per_s(POOL, chat(1.0))
-    assert excess(evaluate(POOL, chat(2.0 * limit)), SLO) == math.inf
+    assert log_excess(evaluate(POOL, chat(2.0 * limit)), SLO) == math.inf
 
 
 def test_sweep_refuses() -> None:

@@ -10,7 +10,7 @@ from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Performance, PoolLimit, Role
 from planner.simulator import simulate
-from planner.simulator.pools import play
+from planner.simulator.events import run_events
 from planner.simulator.traffic import draw
 from planner.workload import ClosedLoop, RequestClass, TokenLengths, Workload
 from tests.simulator_oracle import (
@@ -103,7 +103,9 @@ def test_closed_loops_equal_the_plain_loop(seed: int) -> None:
 
 def test_the_cases_cover_preemption_in_both_kinds_of_pool() -> None:
     pools = [
-        pool for case in map(random_case, range(120)) for pool in play(case[0], draw(case[1], 0, 0, case[2])).pools
+        pool
+        for case in map(random_case, range(120))
+        for pool in run_events(case[0], draw(case[1], 0, 0, case[2])).pools
     ]
     assert {pool.pool.role for pool in pools if pool.preempted} == {Role.MIXED, Role.DECODE}
     assert sum(pool.preempted for pool in pools) > 100
@@ -162,7 +164,7 @@ def test_users_are_conserved(replicas: int) -> None:
     drawn = uniform(800, 100, 120)
     deployment = Deployment.disaggregated(replica(), replica(max_running_requests=3), (1, replicas))
     workload = Workload.closed(12, TokenLengths.constant(1, 1), requests=120)
-    played = play(deployment, draw(workload, 0, 0, drawn))
+    played = run_events(deployment, draw(workload, 0, 0, drawn))
     ends = np.sort(played.end_s)
     assert np.array_equal(ends[:-12], played.sent_s[12:])
     assert (played.end_s - played.sent_s).sum() == pytest.approx(ends[-12:].sum(), rel=1e-12)
@@ -267,7 +269,7 @@ def longest_gap_s(config: ReplicaConfig, drawn: tuple[IntArray, IntArray], users
     """Longest time between two tokens of a decoding sequence."""
     workload = Workload.closed(users, TokenLengths.constant(1, 1), requests=drawn[0].size)
     start_s, end_s, steps, _, running, decodes, *_ = (
-        play(Deployment.mixed(config), draw(workload, 0, 0, drawn)).pools[0].runs.T
+        run_events(Deployment.mixed(config), draw(workload, 0, 0, drawn)).pools[0].runs.T
     )
     gap, longest = 0.0, 0.0
     for seconds, paused in zip((end_s - start_s) / steps, (running > 0) & (decodes == 0), strict=True):
@@ -342,7 +344,9 @@ def test_growing_caches_run_more_requests_and_recompute_the_youngest() -> None:
     drawn = uniform(200, 400, 120)
     workload = Workload.closed(24, TokenLengths.constant(1, 1), requests=120)
     (whole,), (grown,) = (
-        play(Deployment.mixed(scheduled(with_kv_tokens(4000), reserve_outputs=kept)), draw(workload, 0, 0, drawn)).pools
+        run_events(
+            Deployment.mixed(scheduled(with_kv_tokens(4000), reserve_outputs=kept)), draw(workload, 0, 0, drawn)
+        ).pools
         for kept in (True, False)
     )
     for pool in (whole, grown):

@@ -9,7 +9,7 @@ from planner.core import Metric
 from planner.engine import Batching, KvAllocation, ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer
 from planner.simulator import simulate
-from planner.simulator.pools import play
+from planner.simulator.events import run_events
 from planner.simulator.traffic import draw
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.simulator_oracle import LinearTimer, gpu, linear, replica, with_kv_tokens
@@ -84,7 +84,7 @@ def test_every_class_is_summed_up_from_its_own_requests() -> None:
     workload = Workload(arrivals=ArrivalProcess(rate_per_s=12.0), classes=classes)
     run = simulate(Deployment.mixed(linear(replica())), workload, requests=2000, warmup_fraction=0.1, seed=3)
     first, second = run.classes
-    kind = draw(workload, 2200, 3).kind[200:2000]
+    kind = draw(workload, 2200, 3).class_index[200:2000]
     ttft = run.samples_s[Metric.TTFT][kind == 0]
     assert (first.name, second.name) == ("short", "long")
     assert first.attainment == np.mean(ttft <= 0.03)
@@ -170,7 +170,10 @@ def test_a_router_that_heeds_prefixes_finds_more_of_them() -> None:
 def test_preemptions_are_counted_per_request() -> None:
     config = scheduled(with_kv_tokens(1500), reserve_outputs=False)
     workload = Workload.closed(12, TokenLengths.constant(100, 200), requests=60)
-    run, played = simulate(Deployment.mixed(config), workload), play(Deployment.mixed(config), draw(workload, 0, 0))
+    run, played = (
+        simulate(Deployment.mixed(config), workload),
+        run_events(Deployment.mixed(config), draw(workload, 0, 0)),
+    )
     assert played.pools[0].preempted > 0
     assert run.pools[0].preempted == played.pools[0].preempted / 60
 

@@ -18,15 +18,15 @@ from planner.engine import (
     Preemption,
     ReplicaConfig,
     Schedule,
+    adapter_popularity,
     expected_distinct,
     memory_footprint,
-    popularity,
 )
-from planner.engine.replica import lora_bytes_per_gpu
+from planner.engine.memory import lora_bytes_per_gpu
 from planner.llm import load_llm
 from planner.serving import Deployment, KvTransfer
-from planner.simulator.pools import Played, play
-from planner.simulator.traffic import Offered
+from planner.simulator.events import RunRecord, run_events
+from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass, TokenLengths
 from tests.simulator_oracle import (
     LLAMA_8B_KV_BYTES_PER_TOKEN,
@@ -56,7 +56,7 @@ def server(tokens: int, rng: np.random.Generator, fields: dict[str, object], **c
     return linear(config.model_copy(update={"own_schedule": Schedule(**fields)}))
 
 
-def requests(rng: np.random.Generator, most_input: int = 60) -> Offered:
+def requests(rng: np.random.Generator, most_input: int = 60) -> DrawnTraffic:
     """Up to 44 requests of three classes, some with shared prefixes, all with an adapter."""
     count = int(rng.integers(1, 45))
     inputs, outputs = rng.integers(1, most_input, count), rng.choice([1, 2, 20, 60, 120], count)
@@ -64,17 +64,17 @@ def requests(rng: np.random.Generator, most_input: int = 60) -> Offered:
     sent_s = np.sort(np.floor(rng.random(count) * count / rate * 1024) / 1024)
     prefix = rng.integers(-1, 3, count)
     shared = np.where(prefix < 0, 0, np.minimum(rng.choice([10, 40, 100], count), inputs))
-    return Offered(sent_s, inputs, outputs, rng.integers(0, 3, count), prefix, shared, rng.integers(0, 6, count))
+    return DrawnTraffic(sent_s, inputs, outputs, rng.integers(0, 3, count), prefix, shared, rng.integers(0, 6, count))
 
 
-def brought(offered: Offered) -> list[tuple[int, int, int, int]]:
-    columns = offered.kind, offered.prefix, offered.prefix_tokens, offered.adapter
+def brought(offered: DrawnTraffic) -> list[tuple[int, int, int, int]]:
+    columns = offered.class_index, offered.prefix, offered.prefix_tokens, offered.adapter
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def check(deployment: Deployment, offered: Offered) -> tuple[Played, PlainRun]:
+def check(deployment: Deployment, offered: DrawnTraffic) -> tuple[RunRecord, PlainRun]:
     """Times of all requests and the gaps between their tokens, held against the plain loop."""
-    played = play(deployment, offered, classes=CLASSES)
+    played = run_events(deployment, offered, classes=CLASSES)
     classes = [(one.priority, one.weight) for one in CLASSES]
     plain = PlainRun(deployment, offered.inputs, offered.outputs, offered.sent_s.tolist(), brought(offered), classes)
     _, first, end = plain.run()
@@ -194,9 +194,9 @@ def test_two_pools_and_closed_loops_equal_the_plain_loop() -> None:
 # ------------------------------------------------------------------------------------- gaps between tokens
 
 
-def plain(sent_s: list[float], inputs: list[int], outputs: list[int], **columns: list[int]) -> Offered:
+def plain(sent_s: list[float], inputs: list[int], outputs: list[int], **columns: list[int]) -> DrawnTraffic:
     """Requests by hand."""
-    offered = Offered.plain(np.array(sent_s), np.array(inputs), np.array(outputs))
+    offered = DrawnTraffic.plain(np.array(sent_s), np.array(inputs), np.array(outputs))
     return dataclasses.replace(offered, **{name: np.array(values) for name, values in columns.items()})
 
 
@@ -214,9 +214,9 @@ def prompt_s(config: ReplicaConfig, *prompts: tuple[int, int]) -> float:
 @pytest.mark.parametrize("mixed", [True, False])
 def test_gaps_add_up_to_the_time_between_first_and_last_token(mixed: bool) -> None:
     rng = np.random.default_rng(3)
-    offered = Offered.plain(np.sort(rng.random(400) * 20), rng.integers(1, 3000, 400), rng.integers(1, 300, 400))
+    offered = DrawnTraffic.plain(np.sort(rng.random(400) * 20), rng.integers(1, 3000, 400), rng.integers(1, 300, 400))
     config = replica(max_batched_tokens=512).model_copy(update={"own_schedule": Schedule(mixed_steps=mixed)})
-    played = play(Deployment.mixed(config, 2), offered)
+    played = run_events(Deployment.mixed(config, 2), offered)
     _, gap_s, count = played.pools[0].gaps.T
     assert count.sum() == (offered.outputs - 1).sum()
     assert gap_s @ count == pytest.approx((played.end_s - played.first_s).sum(), rel=1e-9)
@@ -225,7 +225,7 @@ def test_gaps_add_up_to_the_time_between_first_and_last_token(mixed: bool) -> No
 def test_a_prompt_beside_decodes_is_one_long_gap_without_mixed_steps() -> None:
     """Orca's stall: a prompt of four budgets takes four steps in which nobody else gets a token."""
     config = scheduled(replica(max_batched_tokens=256), mixed_steps=False)
-    gaps = play(Deployment.mixed(config), plain([0.0, 0.5], [16, 1024], [400, 1])).pools[0].gaps
+    gaps = run_events(Deployment.mixed(config), plain([0.0, 0.5], [16, 1024], [400, 1])).pools[0].gaps
     stall_s = sum(prompt_s(config, (256, past)) for past in range(0, 1024, 256))
     longest = gaps[gaps[:, 1].argmax()]
     assert longest[1] == pytest.approx(stall_s + config.timer.decode_s(1, 150), rel=0.01)
@@ -236,7 +236,7 @@ def test_a_prompt_beside_decodes_is_one_long_gap_without_mixed_steps() -> None:
 def test_a_preempted_sequence_has_one_gap_until_its_tokens_are_recomputed() -> None:
     """Two sequences that outgrow the cache: the younger waits for the end of the older, then is recomputed."""
     config = scheduled(with_kv_tokens(640), reserve_outputs=False)
-    played = play(Deployment.mixed(config), plain([0.0, 0.0], [300, 300], [300, 300]))
+    played = run_events(Deployment.mixed(config), plain([0.0, 0.0], [300, 300], [300, 300]))
     gaps = played.pools[0].gaps
     assert played.pools[0].preempted == 1
     assert gaps[:, 2].sum() == 2 * 299
@@ -253,7 +253,7 @@ def test_shortest_first_has_the_least_mean_wait_of_a_single_server() -> None:
     ends = {}
     for order in (Order.FCFS, Order.SHORTEST_FIRST):
         config = scheduled(replica(max_running_requests=1, max_batched_tokens=1024), order=order)
-        ends[order] = play(Deployment.mixed(config), plain([0.0] * 5, inputs, [5] * 5)).end_s
+        ends[order] = run_events(Deployment.mixed(config), plain([0.0] * 5, inputs, [5] * 5)).end_s
     assert np.argsort(ends[Order.SHORTEST_FIRST]).tolist() == np.argsort(inputs).tolist()
     services = np.diff(np.concatenate([[0.0], np.sort(ends[Order.SHORTEST_FIRST])]))
     assert ends[Order.SHORTEST_FIRST].mean() == pytest.approx((services * [5, 4, 3, 2, 1]).sum() / 5, rel=1e-12)
@@ -261,7 +261,7 @@ def test_shortest_first_has_the_least_mean_wait_of_a_single_server() -> None:
 
 
 def test_fair_share_keeps_backlogged_classes_within_the_bound_of_its_paper() -> None:
-    """Served tokens of two classes that both always wait differ by 2 max(longest input, tokens of a batch) at most
+    """PoolRecord tokens of two classes that both always wait differ by 2 max(longest input, tokens of a batch) at most
     (Sheng et al., OSDI 2024, theorem 4.4), whatever each of them asks for; first come first served has no bound."""
     rng = np.random.default_rng(0)
     kind = np.repeat([0, 1], 300)
@@ -271,8 +271,8 @@ def test_fair_share_keeps_backlogged_classes_within_the_bound_of_its_paper() -> 
     spread = {}
     for policy in (Order.FAIR_SHARE, Order.FCFS):
         config = scheduled(replica(max_running_requests=8, max_batched_tokens=512), order=policy)
-        offered = plain([0.0] * 600, list(inputs[order]), list(outputs[order]), kind=list(kind[order]))
-        played = play(Deployment.mixed(config), offered, classes=classes)
+        offered = plain([0.0] * 600, list(inputs[order]), list(outputs[order]), class_index=list(kind[order]))
+        played = run_events(Deployment.mixed(config), offered, classes=classes)
         both_wait = played.end_s[np.argsort(played.end_s)][:200].max()
         served = [
             (inputs[order] + outputs[order])[(kind[order] == k) & (played.end_s <= both_wait)].sum() for k in (0, 1)
@@ -288,15 +288,15 @@ def test_an_urgent_request_takes_the_place_of_another_and_swapping_costs_two_cop
     urgent = tuple(
         RequestClass(name=str(k), lengths=TokenLengths.constant(1, 1), share=0.5, priority=k) for k in range(2)
     )
-    both, ends = plain([0.0, 1.0], [1000, 500], [400, 20], kind=[1, 0]), {}
+    both, ends = plain([0.0, 1.0], [1000, 500], [400, 20], class_index=[1, 0]), {}
     for name, fields in {
         "waits": {},
         "recomputed": {"preempts": True},
         "swapped": {"preempts": True, "on_preemption": Preemption.SWAP},
     }.items():
         config = scheduled(replica(max_running_requests=1), order=Order.PRIORITY, **fields)
-        ends[name] = play(Deployment.mixed(config), both, classes=urgent).end_s
-    alone = play(Deployment.mixed(config), plain([0.0, 9.0], [1000, 500], [400, 20])).end_s - [0.0, 9.0]
+        ends[name] = run_events(Deployment.mixed(config), both, classes=urgent).end_s
+    alone = run_events(Deployment.mixed(config), plain([0.0, 9.0], [1000, 500], [400, 20])).end_s - [0.0, 9.0]
     step_s = config.timer.decode_s(1, 1200)
     copy_s = 16 * LLAMA_8B_KV_BYTES_PER_TOKEN / 64e9  # a block of 16 tokens over the PCIe link of an H100
     assert alone[1] < ends["recomputed"][1] - 1.0 < alone[1] + 1.01 * step_s
@@ -312,7 +312,7 @@ def test_a_watermark_keeps_blocks_free_for_those_that_run() -> None:
     lost = []
     for watermark in (0.0, 0.3):
         config = scheduled(with_kv_tokens(2000), reserve_outputs=False, watermark=watermark)
-        pool = play(Deployment.mixed(config), requests_of_100).pools[0]
+        pool = run_events(Deployment.mixed(config), requests_of_100).pools[0]
         lost.append(pool.preempted)
         beginning = pool.runs[pool.runs[:, 7] > 0]
         assert beginning[0, 3] <= (1 - watermark) * 125 + 7
@@ -327,7 +327,7 @@ def test_contiguous_memory_holds_as_many_sequences_as_pieces() -> None:
     most = {}
     for kv in KvAllocation:
         config = scheduled(with_kv_tokens(2000), kv=kv, longest_tokens=272)
-        runs = play(Deployment.mixed(config), plain([0.0] * 60, [64] * 60, [64] * 60)).pools[0].runs
+        runs = run_events(Deployment.mixed(config), plain([0.0] * 60, [64] * 60, [64] * 60)).pools[0].runs
         most[kv] = runs[:, 5].max()
     assert most == {KvAllocation.CONTIGUOUS: 125 // 17, KvAllocation.PAGED: 125 // 8}
 
@@ -336,7 +336,7 @@ def test_a_shared_prefix_is_processed_and_held_once() -> None:
     """Blocks of 16: of a prefix of 1000 tokens 62 can be shared. The second prompt does the rest, and reads all."""
     config = scheduled(replica(), prefix_cache=True)
     offered = plain([0.0, 1.0, 1.0], [1100, 1100, 1050], [100] * 3, prefix=[4, 4, 4], prefix_tokens=[1000] * 3)
-    played = play(Deployment.mixed(config), offered)
+    played = run_events(Deployment.mixed(config), offered)
     shared = 62 * 16
     assert played.pools[0].hits.tolist() == [0, shared, shared]
     both = prompt_s(config, (1100 - shared, shared), (1050 - shared, shared))
@@ -355,7 +355,7 @@ def test_the_least_recently_used_prefix_goes_first() -> None:
         prefix=[0, 1, -1, 1, 0],
         prefix_tokens=[128, 128, 0, 128, 128],
     )
-    hits = play(Deployment.mixed(config), offered).pools[0].hits.tolist()
+    hits = run_events(Deployment.mixed(config), offered).pools[0].hits.tolist()
     assert hits == [0, 0, 0, 128, 32]  # 20 - 10 = 10 blocks stay: 8 of the later prefix, the first 2 of the other
 
 
@@ -364,7 +364,7 @@ def test_the_least_recently_used_prefix_goes_first() -> None:
 
 def test_a_static_batch_pads_and_lasts_as_long_as_its_longest() -> None:
     config = scheduled(replica(), batching=Batching.STATIC)
-    played = play(Deployment.mixed(config), plain([0.0, 0.0, 0.01], [100, 300, 50], [10, 50, 5]))
+    played = run_events(Deployment.mixed(config), plain([0.0, 0.0, 0.01], [100, 300, 50], [10, 50, 5]))
     prompts = prompt_s(config, (300, 0), (300, 0))
     steps = np.cumsum([config.timer.decode_s(2, 2 * (301 + k)) for k in range(49)])
     assert played.first_s[:2] == pytest.approx([prompts] * 2, rel=1e-12)
@@ -375,7 +375,7 @@ def test_a_static_batch_pads_and_lasts_as_long_as_its_longest() -> None:
 def test_a_static_batch_waits_to_fill_up() -> None:
     """Room for two, a third of a second apart: the first waits for the second, the third for half a second."""
     config = scheduled(replica(max_running_requests=2), batching=Batching.STATIC, static_wait_s=0.5)
-    played = play(Deployment.mixed(config), plain([0.0, 0.3, 0.6], [100] * 3, [1] * 3))
+    played = run_events(Deployment.mixed(config), plain([0.0, 0.3, 0.6], [100] * 3, [1] * 3))
     assert played.first_s[:2] == pytest.approx([0.3 + prompt_s(config, (100, 0), (100, 0))] * 2, rel=1e-12)
     assert played.first_s[2] == pytest.approx(0.6 + 0.5 + prompt_s(config, (100, 0)), rel=1e-12)
 
@@ -383,9 +383,11 @@ def test_a_static_batch_waits_to_fill_up() -> None:
 def test_continuous_batching_beats_static_batching_on_uneven_outputs() -> None:
     """Direction of Orca (Yu et al., OSDI 2022): outputs that differ leave static batches half empty."""
     rng = np.random.default_rng(0)
-    offered = Offered.plain(np.zeros(200), rng.integers(50, 800, 200), rng.geometric(1 / 150, 200))
+    offered = DrawnTraffic.plain(np.zeros(200), rng.integers(50, 800, 200), rng.geometric(1 / 150, 200))
     ends = [
-        play(Deployment.mixed(scheduled(replica(max_running_requests=16), batching=batching)), offered).end_s.max()
+        run_events(
+            Deployment.mixed(scheduled(replica(max_running_requests=16), batching=batching)), offered
+        ).end_s.max()
         for batching in Batching
     ]
     assert ends[1] > 1.5 * ends[0]
@@ -397,7 +399,7 @@ def test_continuous_batching_beats_static_batching_on_uneven_outputs() -> None:
 def test_an_adapter_is_loaded_before_its_first_request_and_stays() -> None:
     config = linear(replica(lora=LoraAdapters(adapters=3, slots=1)))
     offered = plain([0.0, 1.0, 2.0], [100, 100, 100], [2, 2, 2], adapter=[0, 0, 1])
-    ttft = play(Deployment.mixed(config), offered).first_s - offered.sent_s
+    ttft = run_events(Deployment.mixed(config), offered).first_s - offered.sent_s
     load_s = 2 * 41_943_040 / 64e9  # LLaMA 3 8B at rank 16 (PEFT: trainable params), 2 bytes, over PCIe 5 x16
     work = AdapterWork.of(config)
     own = prompt_s(config, (100, 0)) + work.step_s(100, 1)
@@ -434,16 +436,16 @@ def test_slots_take_memory_from_the_cache() -> None:
 def test_expected_distinct_adapters_are_those_of_draws() -> None:
     lora = LoraAdapters(adapters=30, skew=1.2)
     rng = np.random.default_rng(0)
-    drawn = rng.choice(30, size=(4000, 12), p=popularity(lora))
+    drawn = rng.choice(30, size=(4000, 12), p=adapter_popularity(lora))
     counted = np.array([np.unique(row).size for row in drawn])
-    expected = expected_distinct(12, popularity(lora))
+    expected = expected_distinct(12, adapter_popularity(lora))
     assert counted.mean() == pytest.approx(expected, abs=4 * counted.std() / math.sqrt(4000))
 
 
 def test_a_mask_takes_its_time_for_every_decoding_sequence() -> None:
     config, masked = linear(replica()), linear(replica(mask_s=0.001))
     offered = plain([0.0] * 4, [100] * 4, [50] * 4)
-    fast, slow = (play(Deployment.mixed(one), offered).end_s for one in (config, masked))
+    fast, slow = (run_events(Deployment.mixed(one), offered).end_s for one in (config, masked))
     assert slow - fast == pytest.approx([49 * 4 * 0.001] * 4, rel=1e-9)
 
 
@@ -464,19 +466,19 @@ def test_what_static_batching_excludes_is_refused(
 ) -> None:
     config = scheduled(replica(**changes), batching=Batching.STATIC, **fields)
     with pytest.raises(InputError, match=text):
-        play(Deployment.mixed(config), plain([0.0], [10], [10]))
+        run_events(Deployment.mixed(config), plain([0.0], [10], [10]))
 
 
 def test_policies_that_exclude_each_other_are_refused() -> None:
     static = scheduled(replica(), batching=Batching.STATIC)
     with pytest.raises(InputError, match=r"pool.role = 'decode': does not go with static batching"):
-        play(Deployment.disaggregated(replica(), static), plain([0.0], [10], [10]))
+        run_events(Deployment.disaggregated(replica(), static), plain([0.0], [10], [10]))
     swapping = scheduled(replica(), prefix_cache=True, on_preemption=Preemption.SWAP)
     with pytest.raises(InputError, match=r"schedule.on_preemption = 'swap': a swapped KV cache cannot share blocks"):
-        play(Deployment.mixed(swapping), plain([0.0], [10], [10]))
+        run_events(Deployment.mixed(swapping), plain([0.0], [10], [10]))
     large = scheduled(with_kv_tokens(2000), kv=KvAllocation.CONTIGUOUS)
     with pytest.raises(InputError, match=r"schedule.longest_tokens = 8192: one piece is more than the 2000 tokens"):
-        play(Deployment.mixed(large), plain([0.0], [10], [10]))
+        run_events(Deployment.mixed(large), plain([0.0], [10], [10]))
     short = scheduled(replica(), kv=KvAllocation.CONTIGUOUS, longest_tokens=15)
     with pytest.raises(InputError, match=r"workload.lengths = 20: more than the 15 tokens of one contiguous piece"):
-        play(Deployment.mixed(short), plain([0.0], [10], [10]))
+        run_events(Deployment.mixed(short), plain([0.0], [10], [10]))

@@ -12,9 +12,10 @@ from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router
 from planner.simulator import simulate
-from planner.simulator.ledger import Ledger
-from planner.simulator.pools import Played, _random_pairs, _Router, kv_transfer_s, play
-from planner.simulator.traffic import Offered, draw
+from planner.simulator.events import RunRecord, kv_transfer_s, run_events
+from planner.simulator.replica_state import Ledger
+from planner.simulator.routing import RequestRouter, random_pairs
+from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.simulator.test_closed import random_case, random_replica
 from tests.simulator_oracle import FloatArray, LinearTimer, gpu, linear, replica, with_kv_tokens
@@ -93,13 +94,13 @@ def test_two_choices_of_many_is_the_supermarket_model() -> None:
 
 def test_chance_splits_binomially() -> None:
     offered = draw(Workload.of(400.0, TokenLengths.constant(100, 1)), 8000, seed=3)
-    counts = np.bincount(play(routed(Router.RANDOM, 8), offered, seed=3).pools[0].replica, minlength=8)
+    counts = np.bincount(run_events(routed(Router.RANDOM, 8), offered, seed=3).pools[0].replica, minlength=8)
     assert counts.sum() == 8000
     assert 0.001 < stats.chisquare(counts).pvalue < 0.999  # every nth would fit too well
 
 
 def test_every_pair_of_different_replicas_is_as_likely_as_any_other() -> None:
-    first, second = np.array(_random_pairs(4, 12_000, seed=1)).T
+    first, second = np.array(random_pairs(4, 12_000, seed=1)).T
     counts = np.bincount(4 * first + second, minlength=16).reshape(4, 4)
     assert not np.diag(counts).any()
     assert stats.chisquare(counts[~np.eye(4, dtype=bool)]).pvalue > 0.001
@@ -108,14 +109,14 @@ def test_every_pair_of_different_replicas_is_as_likely_as_any_other() -> None:
 # ------------------------------------------------------------------------------------- brute force
 
 
-def mixed_case(seed: int) -> Offered:
+def mixed_case(seed: int) -> DrawnTraffic:
     lengths = TokenLengths.from_pairs([50, 900, 2500], [30, 2, 100])
     groups = SharedPrefixes(tokens=40, groups=12, skew=1.0)
     classes = (RequestClass(lengths=lengths, prefixes=groups),)
     return draw(Workload(arrivals=ArrivalProcess(rate_per_s=60.0, scv=2.0), classes=classes), 400, seed)
 
 
-def loads_found(played: Played, sizes: FloatArray, replicas: int) -> tuple[FloatArray, FloatArray]:
+def loads_found(played: RunRecord, sizes: FloatArray, replicas: int) -> tuple[FloatArray, FloatArray]:
     """(load of the replica chosen, load of every replica) as each request came: sums over all not ended before."""
     pool = played.pools[0]
     chosen, every = np.zeros(pool.request.size), np.zeros((pool.request.size, replicas))
@@ -131,7 +132,7 @@ def loads_found(played: Played, sizes: FloatArray, replicas: int) -> tuple[Float
 @pytest.mark.parametrize("router", LEAST)
 def test_the_least_loaded_replica_gets_the_request(router: Router) -> None:
     offered = mixed_case(1)
-    played = play(routed(router, 5, linear(replica(max_running_requests=4))), offered)
+    played = run_events(routed(router, 5, linear(replica(max_running_requests=4))), offered)
     sizes = np.ones(400) if router is Router.LEAST_REQUESTS else (offered.inputs + offered.outputs).astype(float)
     chosen, every = loads_found(played, sizes, 5)
     assert every.max() > 0
@@ -140,7 +141,7 @@ def test_the_least_loaded_replica_gets_the_request(router: Router) -> None:
 
 def test_a_prefix_stays_where_it_was_unless_that_replica_has_twice_the_mean() -> None:
     offered = mixed_case(2)
-    played = play(routed(Router.PREFIX_AFFINITY, 5, linear(replica(max_running_requests=4))), offered)
+    played = run_events(routed(Router.PREFIX_AFFINITY, 5, linear(replica(max_running_requests=4))), offered)
     pool = played.pools[0]
     chosen, every = loads_found(played, np.ones(400), 5)
     last: dict[int, int] = {}
@@ -177,7 +178,7 @@ class Holder:
 )
 def test_affinity_looks_into_the_caches(tokens: tuple[int, ...], loads: tuple[int, ...], expected: int) -> None:
     pool = routed(Router.PREFIX_AFFINITY, 3).pools[0]
-    router = _Router(pool, Ledger([100], [1], prefix=[0]), [Holder(one) for one in tokens], 0)  # type: ignore[misc]
+    router = RequestRouter(pool, Ledger([100], [1], prefix=[0]), [Holder(one) for one in tokens], 0)  # type: ignore[misc]
     router.sent, router.load, router.total = {0: {0: 3, 1: 2, 2: 1}}, list(loads), sum(loads)
     assert router.route(0) == expected
 
@@ -191,7 +192,7 @@ def test_without_prefixes_affinity_is_least_requests() -> None:
 @pytest.mark.parametrize("router", Router)
 def test_every_request_is_served_once_and_a_seed_repeats(router: Router) -> None:
     offered, config = mixed_case(4), linear(replica(max_running_requests=4))
-    first, again, other = (play(routed(router, 3, config), offered, seed=seed) for seed in (7, 7, 8))
+    first, again, other = (run_events(routed(router, 3, config), offered, seed=seed) for seed in (7, 7, 8))
     for played in (first, other):
         assert np.array_equal(np.sort(played.pools[0].request), np.arange(400))
         assert np.isfinite(played.end_s).all()
@@ -205,14 +206,16 @@ def test_every_request_is_served_once_and_a_seed_repeats(router: Router) -> None
 @pytest.mark.parametrize("router", Router)
 def test_one_replica_leaves_nothing_to_choose(router: Router) -> None:
     offered, config = mixed_case(5), linear(replica())
-    assert np.array_equal(play(routed(router, 1, config), offered).end_s, play(Deployment.mixed(config), offered).end_s)
+    assert np.array_equal(
+        run_events(routed(router, 1, config), offered).end_s, run_events(Deployment.mixed(config), offered).end_s
+    )
 
 
 def test_ties_go_to_the_replica_unused_for_longest() -> None:
     """Requests far apart find all replicas empty: they take turns."""
     offered = draw(Workload.of(0.1, TokenLengths.constant(100, 5), scv=0.0), 9, seed=0)
     for router in LEAST:
-        assert play(routed(router, 3, linear(replica())), offered).pools[0].replica.tolist() == [0, 1, 2] * 3
+        assert run_events(routed(router, 3, linear(replica())), offered).pools[0].replica.tolist() == [0, 1, 2] * 3
 
 
 # ------------------------------------------------------------------------------------- the link
@@ -236,7 +239,7 @@ def split(
     return Deployment(pools=pools, transfer=transfer)
 
 
-def prompts(count: int, seed: int, rate_per_s: float, lengths: TokenLengths) -> Offered:
+def prompts(count: int, seed: int, rate_per_s: float, lengths: TokenLengths) -> DrawnTraffic:
     return draw(Workload.of(rate_per_s, lengths), count, seed)
 
 
@@ -250,7 +253,7 @@ def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise
     deployment = split(KvTransfer(layerwise=layerwise), replicas, routers=(Router.ROUND_ROBIN, router))
     lengths = TokenLengths.from_pairs([200, 1500, 4000], [20, 5, 1])
     offered = prompts(200, seed, 8.0 * min(replicas), lengths)
-    played = play(deployment, offered, seed=seed)
+    played = run_events(deployment, offered, seed=seed)
     (before, after), seconds = played.pools, kv_transfer_s(deployment, offered.inputs)
     sender = dict(zip(before.request.tolist(), before.replica.tolist(), strict=True))
     receiver = dict(zip(after.request.tolist(), after.replica.tolist(), strict=True))
@@ -294,7 +297,7 @@ def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
 def test_a_link_of_ones_own_never_waits() -> None:
     deployment = split(KvTransfer(shared=False), (4, 1))
     offered = prompts(300, 1, 30.0, TokenLengths.from_pairs([200, 1500], [20, 5]))
-    played = play(deployment, offered)
+    played = run_events(deployment, offered)
     assert played.transfer_s == pytest.approx(kv_transfer_s(deployment, offered.inputs), rel=1e-9)
 
 
@@ -367,12 +370,12 @@ def test_first_tokens_from_decode_cost_ttft_and_spare_tpot_the_transfer() -> Non
 def test_a_prefill_replica_keeps_a_prompt_until_it_is_sent() -> None:
     """KV memory for one prompt: the second cannot begin before the first is gone; with a link of its own it can."""
     prefill = linear(with_kv_tokens(1100, gpu(nic=1e9)))
-    offered = Offered.plain(np.zeros(2), np.array([1000, 1000]), np.array([3, 3]))
+    offered = DrawnTraffic.plain(np.zeros(2), np.array([1000, 1000]), np.array([3, 3]))
     step = LinearTimer().step_s(0, 0, 1000, 1000 * 1001 / 2, 1000, 1)
-    shared = play(split(KvTransfer(), prefill=prefill), offered)
+    shared = run_events(split(KvTransfer(), prefill=prefill), offered)
     seconds = float(kv_transfer_s(split(KvTransfer()), np.array([1000]))[0])
     assert shared.first_s == pytest.approx([step, step + seconds + step], rel=1e-9)
-    alone = play(split(KvTransfer(shared=False), prefill=prefill), offered)
+    alone = run_events(split(KvTransfer(shared=False), prefill=prefill), offered)
     assert alone.first_s == pytest.approx([step, 2 * step], rel=1e-9)
 
 
@@ -395,7 +398,7 @@ def test_no_request_is_lost_between_pools_whatever_the_policies(seed: int) -> No
     )
     transfer = KvTransfer(layerwise=bool(rng.random() < 0.5), first_token_from_decode=late)
     offered = draw(workload, 0, 0, drawn)
-    played = play(Deployment(pools=pools, transfer=transfer), offered, seed=seed)
+    played = run_events(Deployment(pools=pools, transfer=transfer), offered, seed=seed)
     assert np.isfinite(played.end_s).all()
     assert np.all(played.first_s <= played.end_s)
     assert np.all(played.sent_s < played.first_s)

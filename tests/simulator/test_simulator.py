@@ -17,8 +17,8 @@ from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, Llm
 from planner.roofline import Bound, Parallelism, StepShape
 from planner.serving import Deployment, KvTransfer, Method, Performance, PoolLimit, Role
 from planner.simulator import simulate
-from planner.simulator.clock import Clock, Run
-from planner.simulator.pools import play
+from planner.simulator.clock import DecodeRun, StepClock
+from planner.simulator.events import run_events
 from planner.simulator.traffic import draw
 from planner.workload import RequestClass, TokenLengths, Workload
 from tests.simulator_oracle import (
@@ -229,7 +229,7 @@ CLOCKED = {
 def test_runs_end_where_single_steps_end(name: str, tokens_per_step: float) -> None:
     """Every step timed on its own; where decode attention changes its side of the roofline a run is 2 % off at most."""
     timer = CLOCKED[name].timer
-    clock = Clock(timer, tokens_per_step)
+    clock = StepClock(timer, tokens_per_step)
     for decodes, mean in ((1, 1), (1, 3000), (7, 100), (150, 20), (150, 2000)):
         context = float(decodes * mean)
         for _ in range(3):
@@ -243,7 +243,7 @@ def test_runs_end_where_single_steps_end(name: str, tokens_per_step: float) -> N
 
 
 def test_a_run_knows_its_first_step_from_a_time_on() -> None:
-    run = Run(start_s=2.0, first_s=0.5, slope_s=0.01)
+    run = DecodeRun(start_s=2.0, first_s=0.5, slope_s=0.01)
     ends = [run.end_s(k) for k in range(1, 41)]
     for time_s in (2.0, 2.5, 2.6, ends[9], ends[9] + 1e-9, ends[-1]):
         assert run.steps_until(time_s, 40) == next(k for k, end in enumerate(ends, start=1) if end >= time_s)
@@ -258,8 +258,8 @@ def test_every_offered_token_is_processed_once() -> None:
     offered = draw(workload, 300, seed=5)
     config = replica(max_batched_tokens=512, max_running_requests=20)
     i, o = offered.inputs, offered.outputs
-    mixed = play(Deployment.mixed(config, 3), offered).pools
-    split = play(Deployment.disaggregated(config, config, (3, 2)), offered).pools
+    mixed = run_events(Deployment.mixed(config, 3), offered).pools
+    split = run_events(Deployment.disaggregated(config, config, (3, 2)), offered).pools
     for pool in mixed + split:
         _, _, steps, _, _, decodes, _, chunk_tokens, pairs, _, _ = pool.runs.T
         assert steps @ chunk_tokens == (0 if pool.pool.role is Role.DECODE else i.sum())

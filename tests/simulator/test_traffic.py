@@ -56,7 +56,7 @@ def test_one_class_takes_arrivals_and_lengths_from_the_first_two_streams_of_the_
     inputs, outputs = LENGTHS.sample(500, int(words[1]))
     assert np.array_equal(offered.inputs, inputs)
     assert np.array_equal(offered.outputs, outputs)
-    assert not offered.kind.any()
+    assert not offered.class_index.any()
     assert not offered.prefix_tokens.any()
     assert set(offered.prefix) == set(offered.adapter) == {-1}
 
@@ -84,18 +84,18 @@ def two_classes(**of_second: object) -> tuple[RequestClass, RequestClass]:
 def test_classes_come_by_share_with_their_own_lengths_whatever_came_before() -> None:
     workload = Workload(arrivals=ArrivalProcess(rate_per_s=10.0), classes=two_classes())
     offered = draw(workload, 20_000, 2)
-    assert chi_square_p(np.bincount(offered.kind), np.array([0.75, 0.25])) > 0.001
-    assert np.array_equal(offered.kind == 1, offered.inputs >= 1000)
-    assert np.array_equal(offered.kind == 1, offered.outputs >= 100)
+    assert chi_square_p(np.bincount(offered.class_index), np.array([0.75, 0.25])) > 0.001
+    assert np.array_equal(offered.class_index == 1, offered.inputs >= 1000)
+    assert np.array_equal(offered.class_index == 1, offered.outputs >= 100)
     gaps = np.diff(offered.sent_s)
-    for one, other in ((gaps, offered.kind[1:]), (offered.kind[1:], offered.kind[:-1])):
+    for one, other in ((gaps, offered.class_index[1:]), (offered.class_index[1:], offered.class_index[:-1])):
         assert abs(np.corrcoef(one, other)[0, 1]) < 4.0 / np.sqrt(20_000)
     plain = draw(Workload.of(10.0, LENGTHS), 20_000, 2)
     assert np.array_equal(plain.sent_s, offered.sent_s)
 
 
 def test_classes_load_a_deployment_as_their_mixture() -> None:
-    """With equal treatment only the mix of lengths counts: the same mean E2E as one class with the mixed distribution."""
+    """With equal treatment only the mix of lengths counts: the same mean E2E as one class of the mixed lengths."""
     workload = Workload(arrivals=ArrivalProcess(rate_per_s=8.0), classes=two_classes())
     mixture = Workload.of(8.0, workload.lengths)
     apart, together = (
@@ -113,7 +113,7 @@ def test_prefixes_come_by_popularity_and_no_two_classes_share_one() -> None:
     second = first.model_copy(update={"name": "b", "prefixes": SharedPrefixes(tokens=64, groups=2)})
     arrivals = ArrivalProcess(rate_per_s=1.0)
     offered = draw(Workload(arrivals=arrivals, classes=(first, second)), 20_000, 3)
-    of_first = offered.kind == 0
+    of_first = offered.class_index == 0
     assert set(offered.prefix[of_first]) == {0, 1, 2}
     assert set(offered.prefix[~of_first]) == {3, 4}
     zipf = np.array([6.0, 3.0, 2.0]) / 11.0
@@ -178,7 +178,7 @@ def test_a_backlog_is_there_at_time_zero_and_what_follows_stays_the_same() -> No
     plain, late = draw(workload, 300, 4), draw(workload, 300, 4, initial=25)
     assert not late.sent_s[:25].any()
     assert late.sent_s.size == late.inputs.size == 325
-    for field in ("sent_s", "inputs", "outputs", "kind", "prefix", "prefix_tokens"):
+    for field in ("sent_s", "inputs", "outputs", "class_index", "prefix", "prefix_tokens"):
         assert np.array_equal(getattr(late, field)[25:], getattr(plain, field))
 
 

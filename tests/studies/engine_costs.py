@@ -5,7 +5,7 @@
 Each engine is fitted to the groups named in `FITS`, to at most so many runs of each, drawn at random but always the
 same; every other group of the engine is held out. `hardware_db/engines/*.toml` holds the outcome. The last digits
 depend on which runs are drawn: constants that trade off against each other (gap, sequence, launch) move together by
-tens of percent, the errors in `docs/accuracy.md` by one or two points.
+tens of percent, the errors in `docs/studies/accuracy.md` by one or two points.
 """
 
 from __future__ import annotations

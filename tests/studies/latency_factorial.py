@@ -31,11 +31,11 @@ from planner.engine import ReplicaConfig, Schedule
 from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
-from planner.serving.stage import idle_latencies
 from planner.simulator import simulate
 from planner.simulator.traffic import draw
 from planner.traffic import load_lengths
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
+from tests.pool_oracle import idle_latencies
 
 FloatArray = NDArray[np.float64]
 Row = dict[str, float]

@@ -1,6 +1,6 @@
 """The comparisons DistServe and Sarathi-Serve published, played by the simulator on their set-ups.
 
-Writes `tests/studies/literature.csv`, which docs/science-literature.md explains. From the root of the checkout:
+Writes `tests/studies/literature.csv`, which docs/studies/literature.md explains. From the root of the checkout:
 
     python -m tests.studies.literature                 # everything, some ten minutes
     python -m tests.studies.literature steps chunked   # only these parts

@@ -1,7 +1,7 @@
 """Mélange's setting, planned anew: which mix of L4, A10G, A100 and H100 wins when, and what it saves.
 
 Writes `tests/studies/melange_rates.csv` (what one GPU of each SKU sustains, by request size) and
-`tests/studies/melange.csv` (the fleets), which docs/science-melange.md explains. From the root of the checkout:
+`tests/studies/melange.csv` (the fleets), which docs/studies/melange.md explains. From the root of the checkout:
 
     python -m tests.studies.melange           # everything, some minutes
     python -m tests.studies.melange fleets    # only the fleets, from the committed rates
@@ -373,7 +373,7 @@ def write_fleets() -> None:
     with FLEETS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
-            ["variant", "dataset", "slo_ms", "rate_per_s", "fleet", *SKUS, "usd_per_hour", "sliced_usd_per_h"]
+            ["variant", "dataset", "slo_ms", "rate_per_s", "fleet", *SKUS, "usd_per_hour", "sliced_usd_per_hour"]
         )
         asked = [(name, name, 1.0) for name in variants()] + [(name, MAIN, SPREADS[name]) for name in SPREADS]
         for name, engine, factor in asked:
@@ -408,7 +408,7 @@ class Case:
     slo_ms: int
     rate_per_s: int
     mix: Fleet
-    alone_usd_per_h: Mapping[str, float]
+    alone_usd_per_hour: Mapping[str, float]
 
     @property
     def usd_per_hour(self) -> float:
@@ -418,11 +418,11 @@ class Case:
     @property
     def best_alone(self) -> str:
         """The cheapest single SKU."""
-        return min(self.alone_usd_per_h, key=lambda sku: self.alone_usd_per_h[sku])
+        return min(self.alone_usd_per_hour, key=lambda sku: self.alone_usd_per_hour[sku])
 
     def saving(self, sku: str) -> float:
         """Share of the cost of a single-SKU fleet that the mix saves."""
-        return 1.0 - self.usd_per_hour / self.alone_usd_per_h[sku]
+        return 1.0 - self.usd_per_hour / self.alone_usd_per_hour[sku]
 
     def cost_share(self, *skus: str) -> float:
         """Of the mix's cost, what goes to these SKUs."""

@@ -1,6 +1,6 @@
 """What Mélange says of its fleets and request sizes, as predicates that the published tables and ours are both put to.
 
-`python -m tests.studies.melange_claims` prints the tables of docs/science-melange.md from the committed results of
+`python -m tests.studies.melange_claims` prints the tables of docs/studies/melange.md from the committed results of
 tests/studies/melange.py.
 """
 
@@ -26,7 +26,7 @@ def at(cases: Cases, dataset: str, slo_ms: int, *rates: int) -> list[Case]:
 
 def usd(case: Case, sku: str) -> float:
     """Cost of one SKU alone [USD/h]; infinite where it cannot serve the data."""
-    return case.alone_usd_per_h.get(sku, math.inf)
+    return case.alone_usd_per_hour.get(sku, math.inf)
 
 
 def cheap_alone_wins(cases: Cases, slo_ms: int, *rates: int) -> bool:
@@ -79,12 +79,12 @@ def cheap_in_the_mix(cases: Cases, dataset: str, slo_ms: int, *rates: int) -> bo
 def mix_beats_all(cases: Cases) -> bool:
     """From 4 requests/s on the mix is cheaper than any single SKU."""
     chosen = (case for dataset in DATASETS for slo in (40, 120) for case in at(cases, dataset, slo, 4, 8, 16, 32))
-    return all(case.usd_per_hour < min(case.alone_usd_per_h.values()) for case in chosen)
+    return all(case.usd_per_hour < min(case.alone_usd_per_hour.values()) for case in chosen)
 
 
 def greatest_is_idle_h100(cases: Cases, dataset: str) -> bool:
     """At 120 ms no saving is greater than that against H100-only at 1 request/s."""
-    savings_found = [case.saving(sku) for case in at(cases, dataset, 120) for sku in case.alone_usd_per_h]
+    savings_found = [case.saving(sku) for case in at(cases, dataset, 120) for sku in case.alone_usd_per_hour]
     return cases[dataset, 120, 1].saving("h100") >= max(savings_found) - 1e-9
 
 
@@ -240,7 +240,7 @@ def mixture(fleet: dict[str, int]) -> str:
 
 def savings(case: Case) -> str:
     """In percent against each single SKU."""
-    parts = [f"{100 * case.saving(sku):.0f}" if sku in case.alone_usd_per_h else "–" for sku in SKUS]
+    parts = [f"{100 * case.saving(sku):.0f}" if sku in case.alone_usd_per_hour else "–" for sku in SKUS]
     return " / ".join(parts)
 
 
@@ -321,7 +321,7 @@ def agreement(ours: Cases) -> dict[str, str]:
 
 
 def _single(ours: Cases, theirs: Cases, sku: str) -> str:
-    both = [key for key in theirs if sku in theirs[key].alone_usd_per_h and sku in ours[key].alone_usd_per_h]
+    both = [key for key in theirs if sku in theirs[key].alone_usd_per_hour and sku in ours[key].alone_usd_per_hour]
     if not both:
         return "0"
     sizes = count_ratios(ours, theirs, sku, 32)
@@ -339,15 +339,15 @@ def saving_table() -> Iterator[str]:
 
 def _savings_of(both: Iterable[Cases], dataset: str, slo_ms: int) -> list[str]:
     chosen = [at(cases, dataset, slo_ms) for cases in both]
-    every = [[100 * case.saving(sku) for case in cases for sku in case.alone_usd_per_h] for cases in chosen]
+    every = [[100 * case.saving(sku) for case in cases for sku in case.alone_usd_per_hour] for cases in chosen]
     best = [float(np.mean([100 * case.saving(case.best_alone) for case in cases])) for cases in chosen]
     return [*(f"{min(found):.0f} to {max(found):.0f}" for found in every), *(f"{mean:.0f}" for mean in best)]
 
 
 def count_ratios(ours: Cases, theirs: Cases, sku: str, rate_per_s: int) -> list[float]:
     """GPUs of a single-SKU fleet over theirs, in the cases of this rate that both can serve."""
-    keys = [key for key in theirs if key[2] == rate_per_s and sku in theirs[key].alone_usd_per_h]
-    return [usd(ours[key], sku) / usd(theirs[key], sku) for key in keys if sku in ours[key].alone_usd_per_h]
+    keys = [key for key in theirs if key[2] == rate_per_s and sku in theirs[key].alone_usd_per_hour]
+    return [usd(ours[key], sku) / usd(theirs[key], sku) for key in keys if sku in ours[key].alone_usd_per_hour]
 
 
 def level_diagnosis() -> list[str]:

@@ -56,7 +56,7 @@ def keyed(key: str) -> str:
     return f"[class*='st-key-{key}']"
 
 
-GROWTH, PROMPT = "What happens when traffic grows?", "What if a long prompt arrives?"
+SHORTLIST_GROWTH, PROMPT = "What happens when traffic grows?", "What if a long prompt arrives?"
 LIMITS, BUYING = "What limits this fleet", "Could it be bought cheaper?"
 ANSWER = ("[data-testid=stMain] h4", chart(1))
 
@@ -91,13 +91,15 @@ def halve_first_target(page: webdriver.Chrome) -> None:
     """Move the slider of the first target to the left until it says half."""
     slider = browser.element(page, f"{keyed('whatif-target-0')} :is([role=slider], input[type=range])")
     slider.send_keys(*[Keys.ARROW_LEFT] * 4)
-    browser.wait_for(lambda: "Before and after" in browser.shown(page), "both plans", PATIENCE_S)
+    browser.wait_for(lambda: "Before and after" in browser.main_text(page), "both plans", PATIENCE_S)
 
 
 def compare_ways(page: webdriver.Chrome) -> None:
     """Ask for the other ways of buying."""
     browser.element(page, f"{keyed('cost-compare-ways')} button").click()
-    browser.wait_for(lambda: "All ways of buying as a table" in browser.shown(page), "the ways of buying", PATIENCE_S)
+    browser.wait_for(
+        lambda: "All ways of buying as a table" in browser.main_text(page), "the ways of buying", PATIENCE_S
+    )
 
 
 # --- the pictures -----------------------------------------------------------------------------------------------------
@@ -113,9 +115,9 @@ PICTURES = (
         CHAT,
         "Latency",
         (
-            heading(GROWTH),
-            chart(1, GROWTH),
-            chart(2, GROWTH),
+            heading(SHORTLIST_GROWTH),
+            chart(1, SHORTLIST_GROWTH),
+            chart(2, SHORTLIST_GROWTH),
         ),
     ),
     Picture(
@@ -154,13 +156,13 @@ def make(page: webdriver.Chrome, address: str, wanted: Picture) -> bytes:
     if wanted.prepare is not None:
         wanted.prepare(page)
         browser.settle(page, wanted.name, PATIENCE_S)
-    return browser.small(browser.picture(page, wanted.places))
+    return browser.reduced_palette(browser.picture(page, wanted.places))
 
 
 def answer(page: webdriver.Chrome) -> dict[str, str]:
     """The figures of the answer: value, and what stands under it."""
     said = {}
-    for text in browser.found(page, "stMetric"):
+    for text in browser.element_texts(page, "stMetric"):
         label, *lines = [line for line in text.splitlines() if line.strip()]
         if label in FIGURES and lines:
             said[label] = lines[0]
@@ -175,7 +177,7 @@ def main(words: list[str]) -> None:
     failed: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        browser.served() as address,
+        browser.app_server() as address,
         browser.chromium(Path(folder) / "profile", Path(folder)) as page,
     ):
         for one in wanted:

@@ -11,7 +11,7 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.analysis import outcome_of
-from planner.charts import comparison, systems
+from planner.charts import side_by_side, systems
 from planner.core import InputError, PlannerError, UnknownNameError
 from planner.fleet import Alternative, Plan, PlanRequest, plan
 from planner.report import json_documents
@@ -19,19 +19,19 @@ from planner.report.records import plan_document
 from planner.scenario import MAX_SCENARIO_BYTES, full_content, read_scenario
 from planner.scenario.url import packaged_content
 from planner.studies import (
-    Side,
-    bounded,
+    PlanSide,
+    bounded_side,
     change_of_cost,
     cheapest_first,
-    differing,
+    differing_cells,
+    differing_rows,
     on_one_sku,
-    only_differing,
+    planned_side,
     priced_skus,
     scenario_in,
     scenario_table,
     settings_table,
     share_of_threshold,
-    side,
     sku_table,
 )
 from planner.studies.side_by_side import DATASHEET, NONE
@@ -49,15 +49,15 @@ def whole() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def sides() -> list[Side]:
+def sides() -> list[PlanSide]:
     """Each SKU of the request alone, and one of which no price is listed."""
-    return [side(sku, on_one_sku(REQUEST, sku), HARDWARE) for sku in (*SKUS, "h20")]
+    return [planned_side(sku, on_one_sku(REQUEST, sku), HARDWARE) for sku in (*SKUS, "h20")]
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sku_alone_costs_what_the_plan_says_of_that_alternative(whole: Plan, sides: list[Side]) -> None:
+def test_a_sku_alone_costs_what_the_plan_says_of_that_alternative(whole: Plan, sides: list[PlanSide]) -> None:
     said = {one.restriction: one for one in whole.alternatives if one.kind == "sku"}
     compared = 0
     for one in sides[:2]:
@@ -72,7 +72,7 @@ def test_a_sku_alone_costs_what_the_plan_says_of_that_alternative(whole: Plan, s
     assert compared >= 1
 
 
-def test_fewer_skus_never_cost_less(whole: Plan, sides: list[Side]) -> None:
+def test_fewer_skus_never_cost_less(whole: Plan, sides: list[PlanSide]) -> None:
     assert whole.cost is not None
     for one in sides[:2]:
         assert one.plan is not None and one.plan.cost is not None
@@ -80,7 +80,7 @@ def test_fewer_skus_never_cost_less(whole: Plan, sides: list[Side]) -> None:
         assert set(one.plan.gpus) == {one.name}
 
 
-def test_figures_of_a_side_are_those_of_its_plan(sides: list[Side]) -> None:
+def test_figures_of_a_side_are_those_of_its_plan(sides: list[PlanSide]) -> None:
     for one in sides[:2]:
         assert one.plan is not None and one.plan.cost is not None and one.tightest is not None
         brief = outcome_of(one.plan)
@@ -92,22 +92,22 @@ def test_figures_of_a_side_are_those_of_its_plan(sides: list[Side]) -> None:
         assert one.usd_per_month == pytest.approx(brief.usd_per_hour * HOURS_PER_MONTH)
 
 
-def test_what_cannot_be_is_a_side_with_a_reason(sides: list[Side]) -> None:
+def test_what_cannot_be_is_a_side_with_a_reason(sides: list[PlanSide]) -> None:
     assert not sides[2].feasible and sides[2].usd_per_month is None
     assert "h20" in sides[2].reason
     pinned = small_request(limits={"pinned": {"h100-sxm": 2}})
-    refused = side("a100", on_one_sku(pinned, "a100-sxm-80gb"), HARDWARE)
+    refused = planned_side("a100", on_one_sku(pinned, "a100-sxm-80gb"), HARDWARE)
     assert refused.plan is None and refused.reason == refused.refusal
     assert "pinned" in refused.reason
 
 
-def test_step_times_say_what_they_rest_on(sides: list[Side]) -> None:
+def test_step_times_say_what_they_rest_on(sides: list[PlanSide]) -> None:
     assert sides[0].step_times == DATASHEET and not sides[0].is_fitted
-    fitted = side("fitted", small_request(search={"calibrated": True, "skus": ["h100-sxm"]}), HARDWARE)
+    fitted = planned_side("fitted", small_request(search={"calibrated": True, "skus": ["h100-sxm"]}), HARDWARE)
     assert fitted.step_times == "fitted on h100-sxm" and fitted.is_fitted
     measured = {fit.sku for fit in HARDWARE.calibrations}
     assert "mi300x" not in measured
-    carried = side("carried", small_request(search={"calibrated": True, "skus": ["mi300x"]}), HARDWARE)
+    carried = planned_side("carried", small_request(search={"calibrated": True, "skus": ["mi300x"]}), HARDWARE)
     assert carried.step_times.startswith("carried over from ") and not carried.is_fitted
     assert carried.step_times.removeprefix("carried over from ") in measured
 
@@ -124,20 +124,20 @@ def test_every_priced_sku_has_a_price_that_may_be_used() -> None:
     assert set(priced_skus(without, HARDWARE)) == set(found[1:])
 
 
-def test_cheapest_comes_first_and_what_cannot_be_last(sides: list[Side]) -> None:
+def test_cheapest_comes_first_and_what_cannot_be_last(sides: list[PlanSide]) -> None:
     costs = [math.inf if one.usd_per_month is None else one.usd_per_month for one in cheapest_first(reversed(sides))]
     assert all(less <= more for less, more in pairwise(costs))
     assert costs[-1] == math.inf
 
 
-def test_change_of_cost_is_relative_and_empty_without_a_fleet(sides: list[Side]) -> None:
-    twice = bounded("twice", REQUEST, Alternative("x", "sku", "", 2.0 * _usd(sides[0]), 30.0, False, True))
+def test_change_of_cost_is_relative_and_empty_without_a_fleet(sides: list[PlanSide]) -> None:
+    twice = bounded_side("twice", REQUEST, Alternative("x", "sku", "", 2.0 * _usd(sides[0]), 30.0, False, True))
     assert change_of_cost(twice, sides[0]) == "+100 %"
     assert change_of_cost(sides[0], sides[0]) == "the same"
     assert change_of_cost(sides[2], sides[0]) == change_of_cost(sides[0], None) == ""
 
 
-def _usd(one: Side) -> float:
+def _usd(one: PlanSide) -> float:
     assert one.plan is not None and one.plan.cost is not None
     return one.plan.cost.usd_per_hour
 
@@ -145,9 +145,9 @@ def _usd(one: Side) -> float:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_skus_has_every_side_and_its_reason(whole: Plan, sides: list[Side]) -> None:
-    reference = Side("the plan", REQUEST, whole)
-    bound = bounded("dear", REQUEST, Alternative("dear", "sku", "", 99.0, 30.0, False, True))
+def test_the_table_of_skus_has_every_side_and_its_reason(whole: Plan, sides: list[PlanSide]) -> None:
+    reference = PlanSide("the plan", REQUEST, whole)
+    bound = bounded_side("dear", REQUEST, Alternative("dear", "sku", "", 99.0, 30.0, False, True))
     table = sku_table([*sides, bound], reference)
     assert [row[0] for row in table.rows] == ["the plan", *SKUS, "h20", "dear"]
     assert all(len(row) == len(table.columns) for row in table.rows)
@@ -156,7 +156,7 @@ def test_the_table_of_skus_has_every_side_and_its_reason(whole: Plan, sides: lis
     assert "h100-sxm" not in table.rows[1][1]  # it is the name of the row
 
 
-def test_scenarios_side_by_side_differ_where_they_do(sides: list[Side]) -> None:
+def test_scenarios_side_by_side_differ_where_they_do(sides: list[PlanSide]) -> None:
     table = scenario_table(sides)
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == ("what", *(one.name for one in sides))
@@ -166,14 +166,14 @@ def test_scenarios_side_by_side_differ_where_they_do(sides: list[Side]) -> None:
     assert rows["fleet"][2].startswith("none: ") and rows["$ per month"][2] == NONE
     assert rows["judged by"] == ("theory", "theory", NONE)
     assert "of 500 ms" in rows["p95 TTFT"][0]
-    kept = only_differing(table)
+    kept = differing_rows(table)
     assert "model" not in [row[0] for row in kept.rows]
     assert "fleet" in [row[0] for row in kept.rows]
-    assert {row for row, _ in differing(kept)} == set(range(len(kept.rows)))
+    assert {row for row, _ in differing_cells(kept)} == set(range(len(kept.rows)))
 
 
 def test_a_refused_scenario_still_has_its_column() -> None:
-    table = scenario_table([Side("bad", None, None, "rate: must be > 0")])
+    table = scenario_table([PlanSide("bad", None, None, "rate: must be > 0")])
     rows = {row[0]: row[1] for row in table.rows}
     assert rows["model"] == NONE and rows["fleet"] == "none: rate: must be > 0"
 
@@ -260,33 +260,33 @@ def test_a_file_that_is_no_scenario_is_refused_and_nothing_it_names_is_opened(ra
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("measure", list(comparison.MEASURES))
-def test_bars_show_the_figures_of_the_plans(sides: list[Side], measure: str) -> None:
-    bound = bounded("dear", REQUEST, Alternative("dear", "sku", "", 99.0, 30.0, False, True))
-    rows = comparison.side_rows([*sides, bound], sides[0])
+@pytest.mark.parametrize("measure", list(side_by_side.COMPARED_QUANTITIES))
+def test_bars_show_the_figures_of_the_plans(sides: list[PlanSide], measure: str) -> None:
+    bound = bounded_side("dear", REQUEST, Alternative("dear", "sku", "", 99.0, 30.0, False, True))
+    rows = side_by_side.side_rows([*sides, bound], sides[0])
     for row, one in zip(rows, sides[:2], strict=False):
         assert one.plan is not None and one.plan.cost is not None
         assert row["usd_per_month"] == one.plan.cost.usd_per_month
         assert row["usd_per_million_output_tokens"] == one.plan.cost.usd_per_million_output_tokens
-    spec: dict[str, Any] = comparison.side_bars(rows, measure, "each GPU alone", "small.").to_dict()
+    spec: dict[str, Any] = side_by_side.side_chart(rows, measure, "each GPU alone", "small.").to_dict()
     marks = {mark["name"]: mark for mark in spec["datasets"][spec["layer"][0]["data"]["name"]]}
-    field = comparison.MEASURES[measure].field
+    field = side_by_side.COMPARED_QUANTITIES[measure].field
     assert marks["h100-sxm"]["end"] == rows[0][field]
     assert marks["h20"]["label"] == "no fleet"
     assert marks["dear"]["label"].startswith("at least $" if field == "usd_per_month" else "not planned closer")
     assert "not measured" in marks["a100-sxm-80gb"]["label"]
     assert spec["title"]["text"].endswith("of each GPU alone")
     titles = {layer["encoding"]["x"].get("title") for layer in spec["layer"]}
-    assert titles == {comparison.MEASURES[measure].axis}
+    assert titles == {side_by_side.COMPARED_QUANTITIES[measure].axis}
 
 
-def test_an_unknown_measure_is_refused(sides: list[Side]) -> None:
+def test_an_unknown_measure_is_refused(sides: list[PlanSide]) -> None:
     with pytest.raises(UnknownNameError, match="measure"):
-        comparison.side_bars(comparison.side_rows(sides), "Colour", "each GPU", "")
+        side_by_side.side_chart(side_by_side.side_rows(sides), "Colour", "each GPU", "")
 
 
 def test_no_two_of_two_dozen_systems_look_alike() -> None:
-    color, dash = systems._scales([str(place) for place in range(24)])
+    color, dash = systems._system_styles([str(place) for place in range(24)])
     looks = zip(color.to_dict()["scale"]["range"], map(str, dash.to_dict()["scale"]["range"]), strict=True)
     assert len(set(looks)) == 24
 

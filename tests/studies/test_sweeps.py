@@ -23,12 +23,12 @@ import yaml
 from planner.analysis import REFUSED
 from planner.core import InputError, PlannerError, UnknownNameError
 from planner.fleet import plan
-from planner.report import plan_to_dict
-from planner.report.json_documents import write_json
+from planner.report import json_text, plan_to_dict, write_text
 from planner.scenario import load_scenario
 from planner.studies import sweeps
+from planner.studies.sweep_points import Task, with_fields
 from planner.studies.sweep_result import FAILED, UNPLANNED, Sweep, SweepPoint, headline, table
-from planner.studies.sweeps import Task, Way, plan_tasks, portions, process_pool, sweep, with_fields
+from planner.studies.sweeps import PlanOptions, plan_tasks, portions, process_pool, sweep
 
 SCENARIO: dict[str, Any] = {
     "name": "tiny",
@@ -168,7 +168,7 @@ class TestPoints:
         (tmp_path / "s.yaml").write_text(yaml.safe_dump({**SCENARIO, "workload": workload}), encoding="utf-8")
         (from_file,) = sweep(tmp_path / "s.yaml", {RATE: [40]}, Here()).points
         document = {**plan_to_dict(plan(load_scenario(tmp_path / "s.yaml"))), "scenario": {**SCENARIO}}
-        write_json(tmp_path / "plan.json", document)
+        write_text(tmp_path / "plan.json", json_text(document))
         (from_plan,) = sweep(tmp_path / "plan.json", {RATE: [40]}, Here()).points
         assert from_file.usd_per_hour == from_plan.usd_per_hour == by_hand(40)["usd_per_hour"]
 
@@ -251,7 +251,7 @@ class TestExecutors:
 
     def test_a_task_can_be_sent(self) -> None:
         task = Task(0, {RATE: 20}, load_scenario(SCENARIO))
-        assert pickle.loads(pickle.dumps((plan_tasks, task, Way())))[1] == task
+        assert pickle.loads(pickle.dumps((plan_tasks, task, PlanOptions())))[1] == task
 
     def test_progress_counts_to_the_number_of_points(self) -> None:
         told: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The figures that `docs/user-guide.md` quotes: its command lines run, and what they print picked out.
+"""The figures that `docs/tutorial/user-guide.md` quotes: its command lines run, and what they print picked out.
 
     python -m tests.studies.user_guide [WORD ...]
 

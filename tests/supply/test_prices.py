@@ -1,4 +1,4 @@
-"""What a GPU-hour costs against published totals, recounted price lists, tampered ones and scipy's binomial distribution."""
+"""GPU-hour prices against published totals, recounted price lists, tampered ones and scipy's binomial distribution."""
 
 from __future__ import annotations
 
@@ -14,16 +14,9 @@ from scipy.stats import binom
 from hardware_db import Price, is_cited, listed_prices, select_price
 from hardware_db.loader import _read_prices
 from planner.core import InputError
-from planner.supply import HOURS_PER_MONTH, OwnedGpus, SpotTerms, is_committed, offered_prices, resources_of
-from planner.supply.prices import (
-    HOURS_PER_YEAR,
-    PriceProblem,
-    least_spot_instances,
-    owned_usd_per_gpu_hour,
-    price_notes,
-    spot_availability,
-    spot_usable_share,
-)
+from planner.supply import HOURS_PER_MONTH, OwnedGpus, SpotTerms, build_supply, is_committed, offered_prices
+from planner.supply.prices import HOURS_PER_YEAR, PriceProblem, owned_usd_per_gpu_hour, price_notes
+from planner.supply.spot import least_spot_instances, spot_availability, spot_usable_share
 from tests.markets import DAY, DB, db_with, limits, make_price, only, policy
 
 H100 = DB.skus["h100-sxm"]
@@ -240,7 +233,7 @@ def test_reserved_terms_are_committed_and_others_are_not() -> None:
     """Over every commitment that price lists use here."""
     found = {name: is_committed(name) for name in {price.commitment for price in DB.prices}}
     assert {name for name, committed in found.items() if committed} == {"reserved", "reserved_1yr", "reserved_7_30d"}
-    supply = resources_of(["h200-sxm"], policy(commitments=("on_demand", "reserved_1yr")), limits(), DB)
+    supply = build_supply(["h200-sxm"], policy(commitments=("on_demand", "reserved_1yr")), limits(), DB)
     assert {p.name: p.committed for p in only(supply, "h200-sxm").purchases} == {
         "reserved_1yr": True,
         "on_demand": False,

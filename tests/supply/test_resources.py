@@ -22,13 +22,13 @@ from planner.supply import (
     Quota,
     SpotTerms,
     Supply,
-    cost_of,
-    resources_of,
+    build_supply,
+    resource_use,
     spot_shortfalls,
+    supply_cost,
     switching_resource,
-    taken,
 )
-from planner.supply.prices import spot_availability
+from planner.supply.spot import spot_availability
 from tests.markets import DB, db_with, limits, make_price, only, policy
 
 H100 = DB.skus["h100-sxm"]
@@ -106,7 +106,7 @@ def test_purchases_are_worth_the_whole_price_list(granularity: Granularity) -> N
         prices, quotas = random_market(draw)
         ways = tuple(sorted({price.commitment for price in prices}))
         rule = policy(commitments=ways, granularity=granularity)
-        supply = resources_of(["h100-sxm"], rule, limits(quotas=quotas), db_with(*prices))
+        supply = build_supply(["h100-sxm"], rule, limits(quotas=quotas), db_with(*prices))
         gpus = draw.randint(1, 7)
         singly = granularity is Granularity.GPU
         blocks = [1 if singly else price.gpus_per_instance for price in prices]
@@ -142,7 +142,7 @@ def test_a_tighter_limit_never_lowers_the_cost() -> None:
         costs = []
         for gpus in range(9, -1, -1):
             quota = Quota(sku="h100-sxm", gpus=gpus, **place)
-            supply = resources_of(["h100-sxm"], rule, limits(quotas=(quota,)), market)
+            supply = build_supply(["h100-sxm"], rule, limits(quotas=(quota,)), market)
             costs.append(math.inf if supply.unavailable else cheapest_cover(only(supply), 8))
         assert costs == sorted(costs)
         rises.append(costs[-1] > costs[0])
@@ -164,9 +164,9 @@ def test_quotas_by_hand() -> None:
         ((Quota(sku="h100-sxm", gpus=9),), math.inf),
         ((Quota(sku="l4", gpus=0),), 7.5),
     ):
-        supply = resources_of(["h100-sxm"], rule, limits(quotas=quotas), market)
+        supply = build_supply(["h100-sxm"], rule, limits(quotas=quotas), market)
         assert cheapest_cover(only(supply), 10) == usd
-    everything = resources_of(["h100-sxm"], rule, limits(quotas=(Quota(sku="h100-sxm", gpus=0),)), market)
+    everything = build_supply(["h100-sxm"], rule, limits(quotas=(Quota(sku="h100-sxm", gpus=0),)), market)
     assert everything.unavailable == {"h100-sxm": "limits allow 0 GPUs of it"}
 
 
@@ -176,7 +176,7 @@ def test_blocks_follow_the_granularity() -> None:
     by_rule = {
         granularity: [
             way.block
-            for way in only(resources_of(["h100-sxm"], policy(granularity=granularity, **rows), limits(), DB)).purchases
+            for way in only(build_supply(["h100-sxm"], policy(granularity=granularity, **rows), limits(), DB)).purchases
         ]
         for granularity in Granularity
     }
@@ -184,7 +184,7 @@ def test_blocks_follow_the_granularity() -> None:
     eight = db_with(
         make_price(gpus_per_instance=8, usd_per_gpu_hour=1.0), make_price(provider="Q", usd_per_gpu_hour=2.0)
     )
-    supply = resources_of(["h100-sxm"], policy(granularity=Granularity.INSTANCE), limits(), eight)
+    supply = build_supply(["h100-sxm"], policy(granularity=Granularity.INSTANCE), limits(), eight)
     assert {way.name: (way.block, way.usd_per_hour) for way in only(supply).purchases} == {
         "on_demand P any": (8, 1.0),
         "on_demand Q any": (1, 2.0),
@@ -194,7 +194,7 @@ def test_blocks_follow_the_granularity() -> None:
 
 def test_owned_gpus_stand_beside_rented_ones() -> None:
     owned = OwnedGpus(capex_usd_per_gpu=0.0, watts=1000.0, pue=1.2, usd_per_kwh=0.1, count=4)
-    supply = resources_of(["h100-sxm"], policy(owned={"h100-sxm": owned}, granularity=Granularity.NODE), limits(), DB)
+    supply = build_supply(["h100-sxm"], policy(owned={"h100-sxm": owned}, granularity=Granularity.NODE), limits(), DB)
     ways = {way.name: way for way in only(supply).purchases}
     assert ways["owned"].usd_per_hour == pytest.approx(0.12)
     assert (ways["owned"].at_most, ways["owned"].committed) == (4, True)
@@ -202,7 +202,7 @@ def test_owned_gpus_stand_beside_rented_ones() -> None:
     assert supply.cheapest["h100-sxm"] == pytest.approx(0.12)  # written off: what running it costs, never 0
     assert supply.prices["h100-sxm", "owned"] == owned
     bought = OwnedGpus(capex_usd_per_gpu=3e4)
-    alone = resources_of(["h20"], policy(owned={"h20": bought}, granularity=Granularity.NODE), limits(), DB)
+    alone = build_supply(["h20"], policy(owned={"h20": bought}, granularity=Granularity.NODE), limits(), DB)
     assert [(way.name, way.block, way.at_most) for way in only(alone, "h20").purchases] == [("owned", 8, None)]
     assert alone.notes == ()
 
@@ -210,7 +210,7 @@ def test_owned_gpus_stand_beside_rented_ones() -> None:
 def test_what_cannot_be_had_says_why() -> None:
     rule = policy()
     bound = limits(forbidden=("h100-sxm",), gpus={"l4": 0}, power_kw=10.0)
-    supply = resources_of(["h100-sxm", "l4", "mi355x", "tpu-v5e", "a10"], rule, bound, DB)
+    supply = build_supply(["h100-sxm", "l4", "mi355x", "tpu-v5e", "a10"], rule, bound, DB)
     assert supply.unavailable == {
         "h100-sxm": "forbidden by limits.forbidden",
         "l4": "limits allow 0 GPUs of it",
@@ -218,11 +218,11 @@ def test_what_cannot_be_had_says_why() -> None:
         "tpu-v5e": "its power is not published, so that it cannot be counted against a limit of power or CO2",
     }
     assert [resource.name for resource in supply.resources] == ["a10", "power_kw"]
-    servers = resources_of(["l4"], policy(granularity=Granularity.NODE), limits(gpus={"l4": 7}), DB)
+    servers = build_supply(["l4"], policy(granularity=Granularity.NODE), limits(gpus={"l4": 7}), DB)
     assert servers.unavailable == {"l4": "limits allow 0 GPUs of it"}  # a server has 8
     cut = limits(quotas=(Quota(sku="l4", gpus=7, commitment="on_demand"),))
     both = policy(granularity=Granularity.NODE, owned={"l4": OwnedGpus(capex_usd_per_gpu=1.0, count=0)})
-    assert "or quotas leave less than is sold at once" in resources_of(["l4"], both, cut, DB).unavailable["l4"]
+    assert "or quotas leave less than is sold at once" in build_supply(["l4"], both, cut, DB).unavailable["l4"]
 
 
 def test_limited_are_the_skus_that_something_counts() -> None:
@@ -239,12 +239,12 @@ def test_limited_are_the_skus_that_something_counts() -> None:
         (limits(existing={"l4": 1}, switching_usd_per_gpu=10.0), set(skus)),
     ):
         rule = policy(provider="AWS") if bound.quotas else policy()
-        assert resources_of(skus, rule, bound, DB).limited == expected
-    assert resources_of(skus, policy(granularity=Granularity.NODE), limits(), DB).limited == set(skus)
+        assert build_supply(skus, rule, bound, DB).limited == expected
+    assert build_supply(skus, policy(granularity=Granularity.NODE), limits(), DB).limited == set(skus)
 
 
 def test_pins_become_least_amounts_or_are_refused() -> None:
-    assert only(resources_of(["h100-sxm"], policy(), limits(pinned={"h100-sxm": 3}), DB)).at_least == 3
+    assert only(build_supply(["h100-sxm"], policy(), limits(pinned={"h100-sxm": 3}), DB)).at_least == 3
     for changes, text in (
         (
             {"pinned": {"h100-sxm": 3}, "forbidden": ("h100-sxm",)},
@@ -254,7 +254,7 @@ def test_pins_become_least_amounts_or_are_refused() -> None:
         ({"pinned": {"l4": 1}}, "limits.pinned.l4 = 1: cannot be had: it is not among search.skus"),
     ):
         with pytest.raises(InputError, match="^" + re.escape(text) + r".*Fix: "):
-            resources_of(["h100-sxm", "mi355x"], policy(), limits(**changes), DB)
+            build_supply(["h100-sxm", "mi355x"], policy(), limits(**changes), DB)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_pins_become_least_amounts_or_are_refused() -> None:
 )
 def test_limits_that_make_no_sense_are_refused(changes: dict[str, Any], rules: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match="^" + re.escape(text) + r".*Fix: "):
-        resources_of(["h100-sxm"], policy(**rules), limits(**changes), DB)
+        build_supply(["h100-sxm"], policy(**rules), limits(**changes), DB)
 
 
 @pytest.mark.parametrize("granularity", [Granularity.GPU, Granularity.NODE])
@@ -297,7 +297,7 @@ def test_planning_again_with_the_shares_named_ends_with_enough_spot_capacity(
         shares: dict[str, float] = {}
         attempt = 0
         while True:
-            supply = resources_of(["h100-sxm"], rule, limits(), DB, spot_shares=shares)
+            supply = build_supply(["h100-sxm"], rule, limits(), DB, spot_shares=shares)
             (way,) = only(supply).purchases
             gpus = way.block * math.ceil(needed / way.usable_share / way.block - 1e-9)
             short = spot_shortfalls({"h100-sxm": {way.name: (float(gpus), 0.0)}}, supply, rule)
@@ -319,18 +319,18 @@ def test_units_take_gpus_power_and_emissions() -> None:
     """By hand: (8 x 700 W + 4 x 500 W of one's own) x PUE 1.25 = 9.5 kW; 0.2 kg/kWh makes 1.9 kg/h."""
     rule = policy(owned={"l4": OwnedGpus(capex_usd_per_gpu=1.0, watts=500.0)})
     bound = limits(power_kw=100.0, pue=1.25, co2_kg_per_hour=10.0, co2_kg_per_kwh=0.2)
-    unit = taken({"h100-sxm": 8, "l4": 4, "a10": 0}, DB.skus, bound, rule)
+    unit = resource_use({"h100-sxm": 8, "l4": 4, "a10": 0}, DB.skus, bound, rule)
     assert unit == {"h100-sxm": 8.0, "l4": 4.0, "power_kw": pytest.approx(9.5), "co2_kg_per_h": pytest.approx(1.9)}
-    assert taken({"trainium2": 2}, DB.skus, limits(), rule) == {"trainium2": 2.0}
-    resources = {r.name for r in resources_of(["h100-sxm", "l4"], rule, bound, DB).resources}
+    assert resource_use({"trainium2": 2}, DB.skus, limits(), rule) == {"trainium2": 2.0}
+    resources = {r.name for r in build_supply(["h100-sxm", "l4"], rule, bound, DB).resources}
     assert set(unit) == resources
 
 
 def test_switching_costs_only_what_goes_beyond_today() -> None:
     """4 H100 run today; 8766 USD for each further one over a year are 1 USD/h: fleets of 3, 4, 6 cost 0, 0, 2 more."""
     bound = limits(existing={"h100-sxm": 4}, switching_usd_per_gpu=8766.0)
-    supply = resources_of(["h100-sxm", "l4"], policy(), bound, DB)
-    assert taken({"h100-sxm": 6}, DB.skus, bound, policy()) == {"h100-sxm": 6.0, "h100-sxm switching": 6.0}
+    supply = build_supply(["h100-sxm", "l4"], policy(), bound, DB)
+    assert resource_use({"h100-sxm": 6}, DB.skus, bound, policy()) == {"h100-sxm": 6.0, "h100-sxm switching": 6.0}
     switching = only(supply, switching_resource("h100-sxm"))
     assert [cheapest_cover(switching, gpus) for gpus in (3, 4, 6)] == [0.0, 0.0, 2.0]
     assert cheapest_cover(only(supply, switching_resource("l4")), 2) == 2.0  # none of them runs today
@@ -341,10 +341,10 @@ def test_switching_costs_only_what_goes_beyond_today() -> None:
 def test_costs_add_up_over_periods() -> None:
     """By hand: 8 reserved all day at 4.25; 2 more on demand at 6 for 6 of 24 h: 34 + 2 x 6 / 4 = 37 USD/h."""
     rule = policy(commitments=("on_demand", "reserved_1yr"))
-    supply = resources_of(["b200-sxm"], rule, limits(), DB)
+    supply = build_supply(["b200-sxm"], rule, limits(), DB)
     periods = (Period(name="day", hours=6.0), Period(name="night", hours=18.0))
     bought = {"b200-sxm": {"reserved_1yr": (8.0, 8.0), "on_demand": (2.0, 0.0)}}
-    cost = cost_of(bought, supply, periods)
+    cost = supply_cost(bought, supply, periods)
     assert cost.usd_per_hour == pytest.approx(37.0, rel=1e-12)
     assert cost.usd_per_month == pytest.approx(37.0 * 730.0)
     assert cost.by_resource == {"b200-sxm": pytest.approx(37.0)}
@@ -353,16 +353,16 @@ def test_costs_add_up_over_periods() -> None:
     assert day.usd_per_hour == pytest.approx(3.0)
     assert isinstance(day.origin, Price)
     assert day.origin.source_url.startswith("https://")
-    alone = cost_of({"b200-sxm": {"reserved_1yr": (8.0,)}}, supply, (Period(name="always"),))
+    alone = supply_cost({"b200-sxm": {"reserved_1yr": (8.0,)}}, supply, (Period(name="always"),))
     assert alone.usd_per_month * 12 == pytest.approx(297_840.0)  # Qubrid's price per 8-GPU server and year
 
 
 def test_costs_of_what_was_never_offered_are_refused() -> None:
-    supply = resources_of(["b200-sxm"], policy(), limits(), DB)
+    supply = build_supply(["b200-sxm"], policy(), limits(), DB)
     with pytest.raises(UnknownNameError, match=r"^purchase = 'b200-sxm, spot': unknown name"):
-        cost_of({"b200-sxm": {"spot": (1.0,)}}, supply, (Period(name="always"),))
+        supply_cost({"b200-sxm": {"spot": (1.0,)}}, supply, (Period(name="always"),))
     with pytest.raises(InputError, match=r"^bought\.b200-sxm\.on_demand = 2: needs one amount for each of 1 periods"):
-        cost_of({"b200-sxm": {"on_demand": (1.0, 2.0)}}, supply, (Period(name="always"),))
+        supply_cost({"b200-sxm": {"on_demand": (1.0, 2.0)}}, supply, (Period(name="always"),))
 
 
 def test_every_price_of_a_supply_is_cited_and_every_purchase_has_one() -> None:
@@ -371,7 +371,7 @@ def test_every_price_of_a_supply_is_cited_and_every_purchase_has_one() -> None:
     owned = {"h20": OwnedGpus(capex_usd_per_gpu=2e4)}
     for granularity in Granularity:
         rule = policy(commitments=ways, spot=SPOT, owned=owned, granularity=granularity)
-        supply = resources_of(DB.skus, rule, limits(), DB)
+        supply = build_supply(DB.skus, rule, limits(), DB)
         purchases = {(r.name, p.name): p for r in supply.resources for p in r.purchases}
         assert set(purchases) == set(supply.prices)
         for key, origin in supply.prices.items():
@@ -389,12 +389,12 @@ DAY_AND_NIGHT = (Period(name="day", hours=6.0), Period(name="night", hours=18.0)
 
 def planned(rule: PricePolicy, bound: FleetLimits, shares: dict[str, float] | None = None) -> tuple[Allocation, Supply]:
     """Least cost of 20 requests/s by day and 7 by night on pools of 2 H100 (5/s) or 4 L4 (1.2/s)."""
-    supply = resources_of(["h100-sxm", "l4"], rule, bound, DB, spot_shares=shares)
+    supply = build_supply(["h100-sxm", "l4"], rule, bound, DB, spot_shares=shares)
     problem = FleetProblem(
         slices=(Slice(name="chat", demand_per_s=(20.0, 7.0)),),
         periods=DAY_AND_NIGHT,
         units=tuple(
-            Unit(name=sku, rates_per_s={"chat": rate}, takes=taken({sku: gpus}, DB.skus, bound, rule))
+            Unit(name=sku, rates_per_s={"chat": rate}, takes=resource_use({sku: gpus}, DB.skus, bound, rule))
             for sku, gpus, rate in (("h100-sxm", 2, 5.0), ("l4", 4, 1.2))
             if sku not in supply.unavailable
         ),
@@ -424,7 +424,7 @@ def planned(rule: PricePolicy, bound: FleetLimits, shares: dict[str, float] | No
 def test_costs_by_purchase_are_the_objective_to_the_cent(rules: dict[str, Any], bounds: dict[str, Any]) -> None:
     answer, supply = planned(policy(**rules), limits(**bounds))
     assert answer.status is SolveStatus.OPTIMAL
-    cost = cost_of(answer.bought, supply, DAY_AND_NIGHT)
+    cost = supply_cost(answer.bought, supply, DAY_AND_NIGHT)
     assert cost.usd_per_hour == pytest.approx(answer.cost_usd_per_hour - answer.starts_usd_per_hour, abs=1e-9)
     assert sum(cost.by_resource.values()) == pytest.approx(answer.objective, abs=1e-9)
 
@@ -448,6 +448,6 @@ def test_switching_is_paid_for_the_largest_fleet_only() -> None:
     """4 pools of 2 H100 by day against 6 GPUs today: 2 new ones at 8766 USD over a year, 1 USD/h each."""
     bound = limits(existing={"h100-sxm": 6}, switching_usd_per_gpu=8766.0, forbidden=("l4",))
     answer, supply = planned(policy(), bound)
-    assert cost_of(answer.bought, supply, DAY_AND_NIGHT).by_resource["h100-sxm switching"] == pytest.approx(2.0)
+    assert supply_cost(answer.bought, supply, DAY_AND_NIGHT).by_resource["h100-sxm switching"] == pytest.approx(2.0)
     without, _ = planned(policy(), limits(forbidden=("l4",)))
     assert answer.cost_usd_per_hour - without.cost_usd_per_hour == pytest.approx(2.0)

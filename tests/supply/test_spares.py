@@ -1,4 +1,4 @@
-"""Spares and availability against exhaustive failure, scipy's binomial distribution, a simulated process, published data."""
+"""Spares and availability against exhaustive failure, the binomial distribution, a simulation, published data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from scipy.stats import binom
 
 from planner.core import InputError
 from planner.supply import FleetLimits, replicas_that_may_fail
-from planner.supply.spares import availability, probability_up, replicas_on_server, replicas_to_hold, surviving
+from planner.supply.spares import replicas_on_server
+from planner.supply.spot import availability, probability_up, replicas_needed
+
+
+def surviving(replicas: int, gpus_per_replica: int, node_gpus: int, limits: FleetLimits) -> int:
+    """Replicas left after the worst failure that a pool must withstand."""
+    return replicas - replicas_that_may_fail(replicas, gpus_per_replica, node_gpus, limits)
 
 
 def servers_filled(replicas: int, gpus_per_replica: int, node_gpus: int) -> list[set[int]]:
@@ -72,13 +78,13 @@ def test_fewest_replicas_are_found_as_by_counting_up() -> None:
         count = needed
         while binom.sf(needed - 1, count, available) < probability:
             count += 1
-        assert replicas_to_hold(needed, available, probability) == count
+        assert replicas_needed(needed, available, probability) == count
 
 
 def test_limits_of_availability() -> None:
     assert availability(100.0, 0.0) == 1.0
-    assert replicas_to_hold(5, 1.0, 0.999999) == 5
-    assert replicas_to_hold(0, 0.5, 0.9) == 0
+    assert replicas_needed(5, 1.0, 0.999999) == 5
+    assert replicas_needed(0, 0.5, 0.9) == 0
     assert probability_up(0, 0, 0.5) == 1.0
     assert probability_up(10**6, 1, 1e-9) == pytest.approx(-np.expm1(10**6 * np.log1p(-1e-9)), rel=1e-6)
 
@@ -100,7 +106,7 @@ def test_published_failure_rate_of_h100() -> None:
     assert gpu_hours / 16_384 == pytest.approx(3.0, rel=0.04)
     up = availability(gpu_hours / 8, 24.0)
     assert up == pytest.approx(0.996, abs=5e-4)
-    assert replicas_to_hold(100, up, 0.99) == 102
+    assert replicas_needed(100, up, 0.99) == 102
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_published_failure_rate_of_h100() -> None:
         (lambda: availability(0.0, 1.0), "up_h = 0.0: must be finite and > 0 h"),
         (lambda: availability(1.0, -1.0), "down_h = -1.0: must be finite and >= 0 h"),
         (lambda: probability_up(3, 2, 1.5), r"available = 1.5: must lie in \(0, 1\]"),
-        (lambda: replicas_to_hold(3, 0.9, 1.0), r"probability = 1.0: must lie in \(0, 1\)"),
+        (lambda: replicas_needed(3, 0.9, 1.0), r"probability = 1.0: must lie in \(0, 1\)"),
     ],
 )
 def test_errors_instruct(call: object, text: str) -> None:

@@ -17,7 +17,7 @@ from planner.report import comparison, json_documents
 from planner.serving import Deployment, largest_stable_rate_per_s
 from planner.serving.static_batching import largest_static_rate_per_s
 from planner.simulator import simulate
-from planner.systems import SYSTEMS, Comparison, Row, compare
+from planner.systems import SYSTEMS, Comparison, SystemRow, compare
 from planner.traffic import load_lengths
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, disaggregated, mixed, replica, small_request
@@ -40,7 +40,7 @@ def compared() -> Comparison:
     )
 
 
-def _p99(row: Row, metric: Metric) -> float:
+def _p99(row: SystemRow, metric: Metric) -> float:
     assert row.simulated is not None
     return row.simulated.distribution(metric).quantile_s(0.99)
 
@@ -306,7 +306,7 @@ def test_distributions_rise_to_the_quantiles_of_the_performance(compared: Compar
 def test_the_legend_of_distributions_names_the_systems_that_have_one(compared: Comparison) -> None:
     """A system whose queue grows without bound has no distribution; the others keep their colours without it."""
     drawn = {row["system"] for row in systems.latency_cdf_rows(compared, Metric.TTFT)}
-    color = systems.latency_cdfs(compared, Metric.TTFT).to_dict()["layer"][0]["encoding"]["color"]
+    color = systems.latency_cdf_chart(compared, Metric.TTFT).to_dict()["layer"][0]["encoding"]["color"]
     assert set(color["legend"]["values"]) == drawn
     assert color["scale"]["domain"] == [row.system.name for row in compared.compared]
 
@@ -318,15 +318,15 @@ def test_every_chart_has_units_on_its_axes(compared: Comparison) -> None:
         text = chart.to_json()
         assert chart.title.text and chart.title.subtitle
         assert any(unit in text for unit in ("(ms)", "requests/s", "USD per million"))
-    assert systems.html(compared).lstrip().startswith("<!DOCTYPE html>")
+    assert systems.comparison_page(compared).lstrip().startswith("<!DOCTYPE html>")
 
 
 def test_charts_that_lack_their_figures_say_so() -> None:
     bare = compare(mixed(), Workload.of(1.0, AZURE), None, ("engine",), simulated=False)
     for chart, text in (
-        (systems.goodput, "judged by targets"),
-        (systems.attainment, "needs rates"),
-        (systems.sustained, "sustain=True"),
+        (systems.goodput_chart, "judged by targets"),
+        (systems.attainment_chart, "needs rates"),
+        (systems.sustainable_rate_chart, "sustain=True"),
     ):
         with pytest.raises(InputError, match=text):
             chart(bare)

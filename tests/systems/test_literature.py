@@ -57,7 +57,7 @@ NOT_REPRODUCED = {
     "opt-66b, summaries, LongBench: best placement over chunked prefill",
     "opt-66b, summaries, LongBench with mostly short answers: best placement over chunked prefill",
 }
-"""Published gains whose direction does not show; docs/science-literature.md says why."""
+"""Published gains whose direction does not show; docs/studies/literature.md says why."""
 
 
 # ------------------------------------------------------------------------------------------------ lengths
@@ -226,6 +226,6 @@ def test_committed_directions_hold_but_for_those_named() -> None:
 
 
 def test_documented_tables_are_the_committed_ones() -> None:
-    text = (DOCS / "science-literature.md").read_text(encoding="utf-8")
+    text = (DOCS / "studies" / "literature.md").read_text(encoding="utf-8")
     for part in literature.PARTS:
         assert "\n".join(literature.markdown(part)) in text, part

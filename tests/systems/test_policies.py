@@ -1,7 +1,7 @@
 """What `evaluate` says of routers, request classes, prefix caches, hand-over, adapters and overload.
 
 Limits and conservation first, then the simulation as judge. Bands against simulation are wide enough for the noise of a
-few thousand requests; docs/science-queueing.md has the errors over hundreds of scenarios.
+few thousand requests; docs/explanation/queueing.md has the errors over hundreds of scenarios.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.serving import (
     Router,
     evaluate,
     largest_stable_rate_per_s,
-    mixed_stage,
+    pool_under_load,
 )
 from planner.simulator import simulate
 from planner.traffic import Trace
@@ -240,7 +240,7 @@ def test_a_first_token_from_the_decode_pool_comes_after_the_transfer() -> None:
     early, late = handing_over(KvTransfer()), handing_over(KvTransfer(first_token_from_decode=True))
     workload = Workload.of(1e-3, TokenLengths.constant(1000, 101))
     before, after = evaluate(early, workload), evaluate(late, workload)
-    step = mixed_stage(pool(), workload).queue.tpot.mean_s
+    step = pool_under_load(pool(), workload).queue.tpot.mean_s
     assert after.ttft.mean_s - before.ttft.mean_s == pytest.approx(after.kv_transfer_s + step, rel=0.02)
     assert after.e2e.mean_s - before.e2e.mean_s == pytest.approx(step, rel=0.1)
     judge = simulate(late, workload, requests=50)

@@ -19,7 +19,7 @@ from planner.llm import load_llm
 from planner.serving import Deployment, Role, Router, evaluate
 from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
 from planner.systems.catalogue import chosen_systems
-from planner.systems.variants import TOKENS_PER_STEP, Variant, drafting, eagle_draft_cost
+from planner.systems.variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.builders import CHAT, chat, disaggregated, mixed, replica
 from tests.places import DOCS
@@ -156,7 +156,7 @@ def test_drafts_gain_what_was_published(drafter: str) -> None:
 
 def test_a_gain_that_the_guesses_cannot_give_is_refused() -> None:
     with pytest.raises(InputError, match="between 1 and 4"):
-        drafting(3, 4.5, 0.0)
+        speculation_of_gain(3, 4.5, 0.0)
 
 
 def test_an_eagle_draft_is_a_layer_and_the_head() -> None:
@@ -209,7 +209,7 @@ def test_a_draft_takes_its_share_of_a_plain_step() -> None:
 def test_itemised_vector_and_single_steps_agree_on_drafts() -> None:
     timer = replica(speculation=Speculation(draft_tokens=3, acceptance=0.6, draft_cost=0.2)).timer
     shape = step_shape([1000] * 16, [])
-    assert timer.itemised(shape).total_s == pytest.approx(float(timer.times_s(shape)))
+    assert timer.step_time(shape).total_s == pytest.approx(float(timer.times_s(shape)))
     assert timer.decode_s(16.0, 16_000.0) == pytest.approx(float(timer.times_s(shape)), rel=1e-3)
 
 
@@ -222,7 +222,7 @@ def test_speculation_stops_paying_as_the_batch_grows() -> None:
     """Its gain over plain decoding falls with the batch, from well above 1 to below it (compute-bound steps)."""
     gains = []
     for running in (1, 32, 256, 2048):
-        speculation = drafting(5, TOKENS_PER_STEP["ngram"], 0.0)
+        speculation = speculation_of_gain(5, TOKENS_PER_STEP["ngram"], 0.0)
         plain, drafted = (
             replica(speculation=one).timer.decode_s(running, 500.0 * running) for one in (None, speculation)
         )
@@ -232,6 +232,6 @@ def test_speculation_stops_paying_as_the_batch_grows() -> None:
 
 
 def test_the_documentation_lists_every_system() -> None:
-    text = (DOCS / "systems.md").read_text(encoding="utf-8")
+    text = (DOCS / "how-to" / "compare-systems.md").read_text(encoding="utf-8")
     for system in SYSTEMS.values():
         assert f"| `{system.name}` | {system.citation} | {system.summary} | {system.theory} |" in text

@@ -1,7 +1,8 @@
-"""Lengths from buckets against the lengths that were counted: exact where the histogram is, near where it is not."""
+"""Histograms against documented examples; lengths from buckets: exact where the histogram is, else near."""
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
@@ -11,11 +12,57 @@ from hypothesis import strategies as st
 
 from planner.core import InputError
 from planner.traffic import load_lengths
-from planner.traffic.histograms import bucket_lengths, joint_lengths, mean_lengths
-from planner.traffic.prometheus_series import Histogram
+from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
+from planner.traffic.prometheus_series import Series, read_series
 
 ONE_TWO_FIVE = [float(m * 10**e) for e in range(6) for m in (1, 2, 5) if m * 10**e <= 131_072]
 """Edges of vLLM's length histograms for max_model_len 131072 (`build_1_2_5_buckets`)."""
+
+
+def _read(text: str) -> tuple[Series, ...]:
+    return read_series(io.StringIO(text))
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts", "p", "quantile"),
+    [
+        # https://clickhouse.com/docs/sql-reference/aggregate-functions/reference/quantilePrometheusHistogram
+        ([0.0, 0.5, 1.0, math.inf], [6.0, 5.0, 3.0, 5.0], 0.5, 0.35),
+        ([1.0, 2.0, math.inf], [0.0, 4.0, 0.0], 0.25, 1.25),
+        ([1.0, 2.0, math.inf], [2.0, 2.0, 6.0], 0.9, 2.0),  # in the last bucket: its lower edge
+        ([10.0, math.inf], [4.0, 0.0], 0.5, 5.0),  # the first bucket begins at 0
+    ],
+)
+def test_quantiles_are_those_of_histogram_quantile(
+    edges: list[float], counts: list[float], p: float, quantile: float
+) -> None:
+    assert Histogram(np.array(edges), np.array(counts), 1.0).quantile(p) == pytest.approx(quantile)
+
+
+def test_histograms_add_over_labels() -> None:
+    page = "".join(
+        f'h_bucket{{le="{edge}",engine="{engine}"}} {count}\n'
+        for engine in "01"
+        for edge, count in (("10.0", 3), ("20.0", 4), ("+Inf", 5))
+    )
+    page += 'h_sum{engine="0"} 60\nh_sum{engine="1"} 40\nh_count{engine="0"} 5\nh_count{engine="1"} 5\n'
+    histogram = histogram_of(_read(page), "h", lambda series: float(series.values[0]))
+    assert histogram is not None
+    assert (histogram.edges.tolist(), histogram.counts.tolist()) == ([10.0, 20.0, math.inf], [6.0, 2.0, 2.0])
+    assert (histogram.count, histogram.mean) == (10.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ('h_bucket{le="x"} 1\nh_sum 1\nh_count 1\n', "has no upper end le"),
+        ('h_bucket{le="1"} 5\nh_bucket{le="2"} 3\nh_sum 9\nh_count 5\n', "counts fewer up to a higher edge"),
+        ('h_bucket{le="1"} 5\nh_count 5\n', "h_sum = .*the mean is the sum over the count"),
+    ],
+)
+def test_broken_histograms_are_refused(page: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        histogram_of(_read(page), "h", lambda series: float(series.values[0]))
 
 
 def _counted(lengths: np.ndarray, edges: list[float] = ONE_TWO_FIVE) -> Histogram:

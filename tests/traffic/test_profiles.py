@@ -16,7 +16,7 @@ from planner.core import InputError, UnknownNameError
 from planner.traffic import DemandProfile, Trace, load_profile, profile_from_trace, read_trace
 from planner.traffic.profiles import (
     HOURS_PER_WEEK,
-    flat_against_following,
+    following_savings,
     list_profiles,
     load_measured,
     measured_from_rates,
@@ -272,7 +272,7 @@ def test_typical_periods_of_a_long_profile() -> None:
     few = typical_periods(DemandProfile(factors=tuple(factors.tolist()), period_hours=1 / 12), 12)
     assert max(few.factors) == factors.max()
     assert np.average(few.factors, weights=few.hours) == pytest.approx(factors.mean(), rel=1e-12)
-    assert flat_against_following(few).most_saved == pytest.approx(1.0 - factors.mean() / factors.max())
+    assert following_savings(few).max_saving == pytest.approx(1.0 - factors.mean() / factors.max())
 
 
 @pytest.mark.parametrize(("factors", "count", "needed"), [((1.0, 2.0), 1, 2), ((1.0, 1.0), 0, 1)])
@@ -305,15 +305,15 @@ def test_typical_periods_bound_a_convex_cost_from_below() -> None:
 )
 def test_no_fleet_saves_more_by_following(factors: list[float], rate: float) -> None:
     """Whole replicas of any rate, sized period by period: counted, and held against the closed form."""
-    found = flat_against_following(DemandProfile(factors=tuple(factors)))
+    found = following_savings(DemandProfile(factors=tuple(factors)))
     assert found.peak_to_mean == pytest.approx(max(factors) / np.mean(factors))
-    assert found.most_saved == pytest.approx(1.0 - 1.0 / found.peak_to_mean, abs=1e-12)
+    assert found.max_saving == pytest.approx(1.0 - 1.0 / found.peak_to_mean, abs=1e-12)
     flat = math.ceil(max(factors) / rate)
     following = np.mean([math.ceil(factor / rate) for factor in factors])
     assert 1.0 - following / flat <= 1.0 - np.mean(factors) / (flat * rate) + 1e-9
     fine = max(factors) / 10_000.0
     saved = 1.0 - np.mean([math.ceil(factor / fine - 1e-9) for factor in factors]) / 10_000.0
-    assert saved == pytest.approx(found.most_saved, abs=2e-4)
+    assert saved == pytest.approx(found.max_saving, abs=2e-4)
 
 
 # --- presets --------------------------------------------------------------------------------------------------------

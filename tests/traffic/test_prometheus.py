@@ -13,7 +13,7 @@ import pytest
 
 from planner.core import InputError, Metric, UnknownNameError
 from planner.traffic import load_lengths, read_metrics
-from planner.traffic.prometheus import Quantity, metric_names
+from planner.traffic.prometheus import MetricQuantity, metric_names
 from tests.places import DATA
 
 LAW = load_lengths("azure-2023-conv")
@@ -56,7 +56,7 @@ def test_every_name_says_where_it_was_read() -> None:
         assert one.kind in {"counter", "gauge", "histogram"}
     for engine in ("vllm", "sglang"):
         there = {one.quantity for one in metric_names() if one.engine == engine}
-        assert there >= set(Quantity) - {Quantity.TPOT, Quantity.ASKED_TOKENS}
+        assert there >= set(MetricQuantity) - {MetricQuantity.TPOT, MetricQuantity.LOOKED_UP_TOKENS}
 
 
 # --- scrapes --------------------------------------------------------------------------------------------------------

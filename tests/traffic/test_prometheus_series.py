@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.core import InputError, PlannerError
 from planner.traffic import prometheus_series
-from planner.traffic.prometheus_series import Histogram, Series, histogram_of, increases, joined, read_series
+from planner.traffic.prometheus_series import Series, increases, join_scrapes, read_series
 from tests.places import DATA
 
 PAGE = 'a_total{x="1"} 2 3\nb_bucket{le="+Inf"} 4\n'
@@ -79,36 +78,7 @@ def test_a_reset_counter_gained_what_it_shows_after_it() -> None:
 def test_a_series_that_turns_up_between_two_scrapes_rose_from_nothing() -> None:
     (early,) = _read('x_total{reason="stop"} 7\n')
     late = _read('x_total{reason="stop"} 9\nx_total{reason="abort"} 2\n')
-    assert [_total(one) for one in joined([early], late, 10.0)] == [2.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("edges", "counts", "p", "quantile"),
-    [
-        # https://clickhouse.com/docs/sql-reference/aggregate-functions/reference/quantilePrometheusHistogram
-        ([0.0, 0.5, 1.0, math.inf], [6.0, 5.0, 3.0, 5.0], 0.5, 0.35),
-        ([1.0, 2.0, math.inf], [0.0, 4.0, 0.0], 0.25, 1.25),
-        ([1.0, 2.0, math.inf], [2.0, 2.0, 6.0], 0.9, 2.0),  # in the last bucket: its lower edge
-        ([10.0, math.inf], [4.0, 0.0], 0.5, 5.0),  # the first bucket begins at 0
-    ],
-)
-def test_quantiles_are_those_of_histogram_quantile(
-    edges: list[float], counts: list[float], p: float, quantile: float
-) -> None:
-    assert Histogram(np.array(edges), np.array(counts), 1.0).quantile(p) == pytest.approx(quantile)
-
-
-def test_histograms_add_over_labels() -> None:
-    page = "".join(
-        f'h_bucket{{le="{edge}",engine="{engine}"}} {count}\n'
-        for engine in "01"
-        for edge, count in (("10.0", 3), ("20.0", 4), ("+Inf", 5))
-    )
-    page += 'h_sum{engine="0"} 60\nh_sum{engine="1"} 40\nh_count{engine="0"} 5\nh_count{engine="1"} 5\n'
-    found = histogram_of(_read(page), "h", lambda one: float(one.values[0]))
-    assert found is not None
-    assert (found.edges.tolist(), found.counts.tolist()) == ([10.0, 20.0, math.inf], [6.0, 2.0, 2.0])
-    assert (found.count, found.mean) == (10.0, 10.0)
+    assert [_total(one) for one in join_scrapes([early], late, 10.0)] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -131,19 +101,6 @@ def test_histograms_add_over_labels() -> None:
 def test_what_is_no_metrics_is_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         _read(text)
-
-
-@pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        ('h_bucket{le="x"} 1\nh_sum 1\nh_count 1\n', "has no upper end le"),
-        ('h_bucket{le="1"} 5\nh_bucket{le="2"} 3\nh_sum 9\nh_count 5\n', "counts fewer up to a higher edge"),
-        ('h_bucket{le="1"} 5\nh_count 5\n', "h_sum = .*the mean is the sum over the count"),
-    ],
-)
-def test_broken_histograms_are_refused(page: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        histogram_of(_read(page), "h", lambda one: float(one.values[0]))
 
 
 def test_files_beyond_the_limits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The packaged errors are those of docs/accuracy.md, and what is called closest is."""
+"""The packaged errors are those of docs/studies/accuracy.md, and what is called closest_group is."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from planner.core import Table
 from planner.llm import load_llm
 from planner.presets import preset
 from planner.validation import METRICS, Scoreboard, accuracy, accuracy_rows, scoreboard
-from planner.validation.accuracy import WEIGHTS, Origin, closest
-from planner.validation.predict import Prediction, ServingClass
+from planner.validation.accuracy import DIFFERENCE_WEIGHTS, Origin, closest_group
+from planner.validation.predict import Prediction
 from planner.validation.scoreboard import BEGIN, END
+from planner.validation.scores import ServingClass
 from tests.validation.test_scoreboard import BOARD
 
 SKUS = load_hardware().skus
@@ -21,7 +22,7 @@ SKUS = load_hardware().skus
 
 def published(repository: Path) -> list[Table]:
     """The tables of the document, as they stand there."""
-    text = (repository / "docs" / "accuracy.md").read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+    text = (repository / "docs" / "studies" / "accuracy.md").read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
     tables = []
     for part in text.split("### ")[1:]:
         title, _, body = part.partition("\n")
@@ -34,12 +35,12 @@ def test_the_packaged_file_agrees_with_the_document(repository: Path) -> None:
     rows = accuracy_rows()
     first = [row for row in rows if row.is_group and row.metric == METRICS[0]]
     origins = [Origin(row.kind, row.measured_from, row.measured_to) for row in first]
-    assert accuracy.rows_of(published(repository), origins) == rows
+    assert accuracy.rows_of_tables(published(repository), origins) == rows
 
 
 def test_the_packaged_file_is_written_as_it_is_read() -> None:
     text = preset(accuracy.FILE).read_text(encoding="utf-8")
-    assert accuracy.csv_of(accuracy_rows()) == text
+    assert accuracy.rows_csv(accuracy_rows()) == text
 
 
 def test_groups_add_up_to_the_runs_of_their_class() -> None:
@@ -72,7 +73,7 @@ def test_a_scoreboard_is_written_with_the_digits_of_its_tables() -> None:
 def test_a_group_without_measurements_of_a_metric_has_no_row() -> None:
     point = BOARD.predictions[0].point.model_copy(update={"mean_ttft_s": None})
     board = Scoreboard((Prediction(point, 1.0, 0.01),), (False,))
-    rows = accuracy.rows_of(scoreboard.tables(board), accuracy.origins_of(board.predictions))
+    rows = accuracy.rows_of_tables(scoreboard.tables(board), accuracy.group_origins(board.predictions))
     assert {row.metric for row in rows} == {"TPOT"}
 
 
@@ -104,12 +105,14 @@ def test_a_group_without_measurements_of_a_metric_has_no_row() -> None:
 def test_what_is_closest(
     llm: str, sku: str, engine: str, disaggregated: bool, part: str, name: str, differs: tuple[str, ...]
 ) -> None:
-    found = closest(accuracy_rows(), load_llm(llm), SKUS[sku], engine, SKUS, disaggregated=disaggregated, part=part)
+    found = closest_group(
+        accuracy_rows(), load_llm(llm), SKUS[sku], engine, SKUS, disaggregated=disaggregated, part=part
+    )
     assert found is not None
     assert (found.rows[0].name, found.differs) == (name, differs)
-    assert found.distance == sum(WEIGHTS[one] for one in differs)
+    assert found.distance == sum(DIFFERENCE_WEIGHTS[one] for one in differs)
     assert {row.metric for row in found.rows} == set(METRICS)
 
 
 def test_nothing_measured_is_closest_to_nothing() -> None:
-    assert closest((), load_llm("llama-3.1-8b"), SKUS["h100-sxm"], "vllm", SKUS) is None
+    assert closest_group((), load_llm("llama-3.1-8b"), SKUS["h100-sxm"], "vllm", SKUS) is None

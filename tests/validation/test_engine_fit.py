@@ -14,13 +14,13 @@ from planner.validation import read_serving_points
 from planner.validation.engine_fit import (
     DEFAULT_NAMES,
     LATENT_NAMES,
-    SEARCH,
+    SEARCH_RANGES,
     FittedCosts,
+    determinable_constants,
     fit_costs,
     fit_tables,
     halves,
     headline,
-    names_for,
     with_costs,
 )
 from planner.validation.measured_runs import ServingPoint
@@ -59,7 +59,7 @@ def test_known_constants_are_found_again() -> None:
 
 
 def test_errors_on_held_out_runs_vanish() -> None:
-    by_name = {(one.part, one.metric): one for one in _fitted().comparisons}
+    by_name = {(errors.runs, errors.metric): errors for errors in _fitted().comparisons}
     assert set(by_name) == {(part, metric) for part in ("fitted to", "held out") for metric in ("tpot", "ttft")}
     assert by_name["held out", "tpot"].before.median > 0.1
     assert by_name["held out", "tpot"].after.median < 0.01
@@ -70,7 +70,7 @@ def test_intervals_hold_the_fit_and_stay_within_the_search() -> None:
     fitted = _fitted()
     assert set(fitted.intervals) == set(NAMES)
     for name, (low, high) in fitted.intervals.items():
-        assert low <= getattr(fitted.costs, name) <= high <= SEARCH[name].high * (1 + 1e-9)
+        assert low <= getattr(fitted.costs, name) <= high <= SEARCH_RANGES[name].high * (1 + 1e-9)
 
 
 def test_result_says_what_it_was_fitted_to() -> None:
@@ -117,18 +117,18 @@ def test_halves_do_not_depend_on_order_and_share_the_range() -> None:
 
 def test_few_runs_determine_few_constants() -> None:
     points = _made(TRUE)
-    assert names_for(points[:1]) == DEFAULT_NAMES[:1]
-    assert names_for(points[:3]) == DEFAULT_NAMES[:3]
-    assert names_for(points * 4) == DEFAULT_NAMES
+    assert determinable_constants(points[:1]) == DEFAULT_NAMES[:1]
+    assert determinable_constants(points[:3]) == DEFAULT_NAMES[:3]
+    assert determinable_constants(points * 4) == DEFAULT_NAMES
     latent = [point.model_copy(update={"model": "deepseek-ai/DeepSeek-R1"}) for point in points * 4]
-    assert names_for(latent) == (*DEFAULT_NAMES, *LATENT_NAMES)
+    assert determinable_constants(latent) == (*DEFAULT_NAMES, *LATENT_NAMES)
 
 
 def test_everything_that_can_be_fitted_is_a_constant() -> None:
     numbers = {name for name, field in EngineCosts.model_fields.items() if field.annotation is float}
-    assert set(SEARCH) == numbers - {"draft_acceptance"}  # a property of the text, given with the engine's costs
+    assert set(SEARCH_RANGES) == numbers - {"draft_acceptance"}  # a property of the text, given with the engine's costs
     pair = [point for point in read_serving_points(POINTS) if point.disaggregated]
-    assert "handover_s" in names_for([*_made(TRUE), *pair] * 4)
+    assert "handover_s" in determinable_constants([*_made(TRUE), *pair] * 4)
 
 
 def test_runs_that_cannot_be_predicted_are_left_out_and_named() -> None:

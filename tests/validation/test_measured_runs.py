@@ -11,7 +11,12 @@ import pytest
 from hardware_db import Dtype
 from planner.core import InputError
 from planner.validation import read_serving_points
-from planner.validation.measured_runs import DEFAULT_RUNNING, UNKNOWN_PROMPTS, ServingPoint, leading_number
+from planner.validation.measured_runs import (
+    DEFAULT_MAX_RUNNING_REQUESTS,
+    UNSTATED_WHOLE_PROMPTS,
+    ServingPoint,
+    leading_number,
+)
 
 PLAIN = {
     "source_id": "one",
@@ -77,7 +82,7 @@ def test_a_text_means_the_number_it_starts_with(text: str, number: int | None) -
         ("max(8192, ceil64(concurrency + isl + 64))", {}, {}, 8192),
         ("max(8192, ceil64(concurrency + isl + 64))", {"input_tokens": "8192"}, {}, 8320),  # 8272 -> 8320
         ("ceil64((mtp+1) x max_num_seqs + isl + 64)", {}, {"speculative": "mtp"}, 1152),  # 4 * 16 + 1024 + 64 = 1152
-        ("", {"engine": "trtllm"}, {}, UNKNOWN_PROMPTS * 1024 + 16),
+        ("", {"engine": "trtllm"}, {}, UNSTATED_WHOLE_PROMPTS * 1024 + 16),
         ("", {}, {}, 8192),
     ],
 )
@@ -96,7 +101,7 @@ def test_token_budget_of_a_step(tmp_path: Path, text: str, row: Any, link: Any, 
         ("128", "trtllm", 8, 1024),  # TensorRT-LLM counts per attention rank
         ("not set (engine default 1024)", "vllm", 1, 1024),
         ("not set (engine default 2048)", "trtllm", 1, 2048),
-        ("", "sglang", 1, DEFAULT_RUNNING["sglang"]),
+        ("", "sglang", 1, DEFAULT_MAX_RUNNING_REQUESTS["sglang"]),
     ],
 )
 def test_sequences_at_once(tmp_path: Path, text: str, engine: str, dp: int, running: int) -> None:

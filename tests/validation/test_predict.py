@@ -2,69 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hardware_db import Dtype, EngineCosts, HardwareDb, load_hardware
-from planner.engine import Schedule, weights_bytes_per_gpu
+from hardware_db import Dtype, EngineCosts
+from planner.engine import weights_bytes_per_gpu
 from planner.llm import Part, load_llm
 from planner.roofline import Parallelism
-from planner.validation import is_fitted, read_serving_points
-from planner.validation.measured_runs import ServingPoint, WorkerSettings
+from planner.validation import read_serving_points
+from planner.validation.measured_runs import WorkerSettings
 from planner.validation.predict import (
     Prediction,
-    Run,
-    ServingClass,
-    by_group,
+    ReplayedRun,
     deployment_of,
     drawn_lengths,
-    group_key,
     model_of,
     precision_of,
     predict,
-    score,
-    serving_class,
 )
-
-DB = load_hardware()
-SERVER = WorkerSettings(max_batched_tokens=8192, max_running_requests=64)
-POINT = ServingPoint(
-    id="one",
-    engine="vllm",
-    model="meta-llama/Llama-3.1-8B-Instruct",
-    sku="h100-sxm",
-    precision="bf16",
-    kv_cache=Dtype.BF16,
-    input_tokens=1000,
-    output_tokens=101,
-    range_ratio=1.0,
-    concurrency=1,
-    requests=3,
-    servers=(SERVER,),
-    schedule=Schedule(),
-    mean_ttft_s=0.1,
-    mean_tpot_s=0.01,
-)
-
-
-def _point(**changes: object) -> ServingPoint:
-    return ServingPoint(**{**POINT.model_dump(), **changes})
-
-
-def _with_costs(costs: EngineCosts) -> HardwareDb:
-    engine = DB.engines["vllm"].model_copy(update={"costs": costs, "costs_by_architecture": {}})
-    return DB.model_copy(update={"engines": {**DB.engines, "vllm": engine}})
-
+from planner.validation.scores import ServingClass, score, serving_class
+from tests.validation.points import DB, POINT, SERVER, point_with, with_costs
 
 # --- what is played -------------------------------------------------------------------------------------------------
 
 
 def test_lengths_are_those_the_client_draws() -> None:
     """The client: np.random.seed(0), input lengths first, output lengths second, both ends included."""
-    point = _point(input_tokens=8192, output_tokens=1024, range_ratio=0.8, requests=640, concurrency=64)
+    point = point_with(input_tokens=8192, output_tokens=1024, range_ratio=0.8, requests=640, concurrency=64)
     np.random.seed(0)  # noqa: NPY002 - the client uses the legacy generator
     expected = np.random.randint(int(0.8 * 8192), 8192 + 1, 640), np.random.randint(int(0.8 * 1024), 1024 + 1, 640)  # noqa: NPY002
     inputs, outputs = drawn_lengths(point)
@@ -73,13 +39,13 @@ def test_lengths_are_those_the_client_draws() -> None:
 
 
 def test_logged_lengths_go_before_drawn_ones() -> None:
-    inputs, outputs = drawn_lengths(_point(drawn_inputs=(5, 6), drawn_outputs=(7, 8), requests=2))
+    inputs, outputs = drawn_lengths(point_with(drawn_inputs=(5, 6), drawn_outputs=(7, 8), requests=2))
     assert (inputs.tolist(), outputs.tolist()) == ([5, 6], [7, 8])
 
 
 def test_one_user_waits_for_one_prompt_and_then_for_its_own_decodes() -> None:
     """By hand: TTFT is the prompt's step (and the costs of a request), TPOT the mean of 100 decode steps."""
-    db = _with_costs(EngineCosts(request_s=0.004, step_s=0.0005))
+    db = with_costs(EngineCosts(request_s=0.004, step_s=0.0005))
     timer = deployment_of(POINT, db).pools[0].config.timer
     prompt_s = timer.step_s(0, 0, 1000, 1000 * 1001 / 2, 1000, 1)
     decode_s = np.mean([timer.decode_s(1, 1001 + k) for k in range(100)])
@@ -89,24 +55,25 @@ def test_one_user_waits_for_one_prompt_and_then_for_its_own_decodes() -> None:
 
 
 def test_a_slow_open_loop_is_as_fast_as_one_user() -> None:
-    alone, open_loop = predict(POINT, DB), predict(_point(request_rate_per_s=0.01, arrival_scv=0.0), DB)
+    alone, open_loop = predict(POINT, DB), predict(point_with(request_rate_per_s=0.01, arrival_scv=0.0), DB)
     assert open_loop.ttft_s == pytest.approx(alone.ttft_s, rel=1e-6)
     assert open_loop.tpot_s == pytest.approx(alone.tpot_s, rel=1e-6)
     assert open_loop.output_rate_error is None
 
 
 def test_run_has_all_requests_of_the_protocol() -> None:
-    run = Run.of(_point(concurrency=4, requests=40), DB)
+    run = ReplayedRun.of(point_with(concurrency=4, requests=40), DB)
     assert run.workload.is_closed
     assert [lengths.size for lengths in run.lengths] == [40, 40]
 
 
 def test_memory_that_is_free_is_counted_from_the_weights_up() -> None:
     """By hand: with next to no activations, usable = weights + 0.5 * (capacity - weights)."""
-    of_all = deployment_of(_point(servers=(SERVER.model_copy(update={"memory_fraction": 0.5}),)), DB).pools[0].config
+    half = SERVER.model_copy(update={"memory_fraction": 0.5})
+    of_all = deployment_of(point_with(servers=(half,)), DB).pools[0].config
     settings = {"memory_fraction": 0.5, "memory_fraction_of_free": True, "max_batched_tokens": 16}
     small = SERVER.model_copy(update={**settings, "max_running_requests": 1})
-    of_free = deployment_of(_point(servers=(small,)), DB).pools[0].config
+    of_free = deployment_of(point_with(servers=(small,)), DB).pools[0].config
     share = weights_bytes_per_gpu(of_free) / of_free.sku.hbm_capacity_bytes.value
     assert of_all.memory_fraction == 0.5
     assert of_free.memory_fraction == pytest.approx(share + 0.5 * (1.0 - share), rel=1e-2)
@@ -114,7 +81,7 @@ def test_memory_that_is_free_is_counted_from_the_weights_up() -> None:
 
 def test_disaggregated_point_has_two_pools() -> None:
     server = WorkerSettings(workers=2, parallelism=Parallelism(tp=2), max_batched_tokens=4096, max_running_requests=8)
-    deployment = deployment_of(_point(servers=(server, SERVER)), DB)
+    deployment = deployment_of(point_with(servers=(server, SERVER)), DB)
     assert [(pool.replicas, pool.gpus) for pool in deployment.pools] == [(2, 4), (1, 1)]
     assert deployment.is_disaggregated
 
@@ -130,7 +97,7 @@ def test_disaggregated_point_has_two_pools() -> None:
     ],
 )
 def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
-    prediction = predict(_point(**changes), DB)
+    prediction = predict(point_with(**changes), DB)
     assert reason in prediction.reason
     assert (prediction.ttft_error, prediction.tpot_error, prediction.output_rate_error) == (1.0, 1.0, 1.0)
 
@@ -154,11 +121,12 @@ def test_names_of_checkpoints_find_their_architecture(name: str, preset: str) ->
 def test_labels_of_precision() -> None:
     llama, deepseek, gpt = (load_llm(name) for name in ("llama-3.1-8b", "deepseek-r1", "gpt-oss-120b"))
     assert precision_of(POINT, llama).weights is Dtype.BF16
-    fp8 = precision_of(_point(precision="fp8", kv_cache=Dtype.FP8), llama)
+    fp8 = precision_of(point_with(precision="fp8", kv_cache=Dtype.FP8), llama)
     assert (fp8.weights, fp8.activations, fp8.kv_cache) == (Dtype.FP8, Dtype.FP8, Dtype.FP8)
-    assert precision_of(_point(precision="fp8"), deepseek).weights is Dtype.FP8_BLOCK  # as the checkpoint is stored
+    assert precision_of(point_with(precision="fp8"), deepseek).weights is Dtype.FP8_BLOCK  # as the checkpoint is stored
     experts = {
-        sku: precision_of(_point(precision="fp4", sku=sku), gpt).of(Part.EXPERTS) for sku in ("h200-sxm", "b200-sxm")
+        sku: precision_of(point_with(precision="fp4", sku=sku), gpt).of(Part.EXPERTS)
+        for sku in ("h200-sxm", "b200-sxm")
     }
     assert experts["h200-sxm"] == (Dtype.MXFP4, Dtype.BF16)  # no 4-bit units: multiplied in 16 bit
     assert experts["b200-sxm"] == (Dtype.MXFP4, Dtype.FP8)
@@ -178,82 +146,10 @@ def test_errors_are_relative_to_what_was_measured() -> None:
 
 
 def test_what_was_not_measured_has_no_error() -> None:
-    prediction = Prediction(_point(mean_ttft_s=None), ttft_s=0.1, tpot_s=0.02)
+    prediction = Prediction(point_with(mean_ttft_s=None), ttft_s=0.1, tpot_s=0.02)
     assert (prediction.ttft_error, prediction.output_rate_error) == (None, None)
     assert prediction.tpot_error == pytest.approx(1.0)
     assert score([prediction], "ttft") is None
-
-
-def test_score_by_hand() -> None:
-    """Errors +10, -20, +30 % and one run without a prediction: sizes 0.1, 0.2, 0.3, 1."""
-    runs = [Prediction(POINT, 0.1, tpot) for tpot in (0.011, 0.008, 0.013)] + [Prediction(POINT, reason="none")]
-    found = score(runs, "tpot")
-    assert found is not None
-    assert (found.points, found.predicted, found.coverage) == (4, 3, 0.75)
-    assert found.median == pytest.approx(0.25)
-    assert found.mape == pytest.approx(0.4)
-    assert found.p90 == pytest.approx(0.3 + 0.7 * 0.7)  # at 0.9 * 3 = 2.7 between the third and the fourth
-    assert found.bias == pytest.approx(0.1)  # of the predicted ones: -20, +10, +30 %
-
-
-def test_score_of_nothing_predicted_has_no_bias() -> None:
-    found = score([Prediction(POINT, reason="none")], "tpot")
-    assert found is not None
-    assert (found.median, found.coverage) == (1.0, 0.0)
-    assert math.isnan(found.bias)
-
-
-# --- classes and groups ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({}, ServingClass.DENSE),
-        ({"model": "deepseek-ai/DeepSeek-R1"}, ServingClass.SPARSE),
-        ({"model": "openai/gpt-oss-120b"}, ServingClass.SPARSE),
-        ({"model": "nobody/none-7b"}, ServingClass.UNKNOWN),
-        ({"servers": (SERVER, SERVER)}, ServingClass.DISAGGREGATED),
-    ],
-)
-def test_classes(changes: dict[str, object], kind: ServingClass) -> None:
-    assert serving_class(_point(**changes)) is kind
-
-
-def test_fitted_is_model_and_sku_of_the_costs_used() -> None:
-    db = _with_costs(EngineCosts(fitted_on=("meta-llama/Llama-3.1-8B-Instruct @ h100-sxm",)))
-    assert is_fitted(POINT, db)
-    assert is_fitted(_point(model="llama-3.1-8b-instruct"), db)
-    assert not is_fitted(_point(sku="h200-sxm"), db)
-    assert not is_fitted(_point(model="meta-llama/Llama-3.1-70B"), db)
-    assert not is_fitted(_point(engine="sglang"), db)
-    assert not is_fitted(_point(sku="none"), db)
-
-
-def test_costs_of_an_architecture_decide_for_its_gpus() -> None:
-    """Fitted on Hopper only: a Blackwell point of the same model is predicted with other costs."""
-    engine = DB.engines["vllm"].model_copy(
-        update={
-            "costs": EngineCosts(),
-            "costs_by_architecture": {DB.skus["h100-sxm"].architecture: EngineCosts(fitted_on=("a/b @ h100-sxm",))},
-        }
-    )
-    db = DB.model_copy(update={"engines": {"vllm": engine}})
-    assert is_fitted(_point(model="a/b"), db)
-    assert not is_fitted(_point(model="a/b", sku="b200-sxm"), db)
-
-
-def test_groups_are_told_apart_by_all_that_matters() -> None:
-    changes: list[dict[str, object]] = [
-        {},
-        {"concurrency": 9},
-        {"sku": "h200-sxm"},
-        {"draft_tokens": 1},
-        {"precision": "fp8"},
-    ]
-    groups = by_group([Prediction(_point(**change), 0.1, 0.01) for change in changes])
-    assert [len(group) for group in groups.values()] == [2, 1, 1, 1]
-    assert group_key(POINT) in groups
 
 
 # --- measured runs --------------------------------------------------------------------------------------------------
@@ -264,9 +160,9 @@ def test_every_measured_dense_run_has_a_prediction(shared: Path) -> None:
     path = shared / "validation" / "serving_points.csv"
     if not path.is_file():
         pytest.skip("no measured serving points beside the checkout (validation/serving_points.csv)")
-    points = [point for point in read_serving_points(path) if serving_class(point) is ServingClass.DENSE]
-    sample = [point for point in points if point.concurrency <= 64][::30]
-    predictions = [predict(point, DB) for point in sample]
+    points = [run for run in read_serving_points(path) if serving_class(run) is ServingClass.DENSE]
+    sample = [run for run in points if run.concurrency <= 64][::30]
+    predictions = [predict(run, DB) for run in sample]
     assert len(sample) >= 10
     assert [one.reason for one in predictions if one.reason] == []
     assert all(-2 / 3 < one.tpot_error < 2 for one in predictions if one.tpot_error is not None)

@@ -112,12 +112,12 @@ def _ids(points: tuple[ServingPoint, ...]) -> set[str]:
 
 
 def test_runs_are_chosen_by_name() -> None:
-    assert _ids(scoreboard.chosen(POINTS, sku="h200-sxm")) == {"other-gpu"}
-    assert _ids(scoreboard.chosen(POINTS, mode="disaggregated")) == {"pair"}
-    assert scoreboard.chosen(POINTS, engine="vllm", model="LLAMA-3.1") == POINTS
+    assert _ids(scoreboard.select_points(POINTS, sku="h200-sxm")) == {"other-gpu"}
+    assert _ids(scoreboard.select_points(POINTS, mode="disaggregated")) == {"pair"}
+    assert scoreboard.select_points(POINTS, engine="vllm", model="LLAMA-3.1") == POINTS
     for options in ({"engine": "sglang"}, {"sku": "b200-sxm"}, {"mode": "both"}, {"model": "qwen"}):
         with pytest.raises(UnknownNameError, match="--"):
-            scoreboard.chosen(POINTS, **options)
+            scoreboard.select_points(POINTS, **options)
 
 
 def test_two_processes_find_what_one_finds() -> None:

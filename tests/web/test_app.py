@@ -17,12 +17,11 @@ from streamlit.testing.v1 import AppTest
 
 import planner
 from planner.llm import list_llms, load_llm
-from planner.scenario import scenario_text
-from planner.scenario.slos import slo_preset
+from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
 from planner.traffic import load_lengths, read_any_trace
 from planner.web import results, summary
-from planner.web.session import changed
+from planner.web.session import with_changes
 
 APP = ROOT / "app.py"
 TRACES = ROOT / "tests" / "data" / "traces"
@@ -70,8 +69,8 @@ def small(**more: str) -> AppTest:
 @pytest.fixture
 def by_theory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page as it first stands, before simulation and intervals: theory keeps every order exactly."""
-    monkeypatch.setattr(results, "check", lambda page: False)
-    monkeypatch.setattr(summary, "complete", lambda page: False)
+    monkeypatch.setattr(results, "check_by_simulation", lambda page: False)
+    monkeypatch.setattr(summary, "find_interval", lambda page: False)
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +301,7 @@ def test_an_example_is_opened_and_undone(by_theory: None) -> None:
     assert scenario(app) == before  # chosen, not opened yet
     press(app, "open-example")
     today = {"prices.as_of": datetime.now(tz=UTC).date().isoformat()}
-    assert scenario(app) == changed(packaged_content("chat-llama-70b"), today)
+    assert scenario(app) == with_changes(packaged_content("chat-llama-70b"), today)
     press(app, "undo")
     assert scenario(app) == before
 
@@ -321,7 +320,7 @@ def test_targets_of_a_use(by_theory: None) -> None:
     app = small()
     assert app.selectbox(key="slo").value == "own"
     choice("slo", "rag")(app)
-    preset = slo_preset("rag")
+    (preset,) = (preset for preset in slo_presets() if preset.name == "rag")
     assert at(app, "slo") == [target.model_dump(mode="json") for target in preset.targets]
     assert [app.number_input(key=f"slo-{place}-threshold").value for place in (0, 1)] == [6000.0, 175.0]
     assert any(preset.source in item.value for item in app.caption)

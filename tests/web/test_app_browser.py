@@ -22,15 +22,15 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser import (
     BROWSER,
     DRIVER,
+    app_server,
+    chart_count,
     chromium,
-    drawn,
-    found,
+    element_texts,
     is_settled,
+    main_text,
     open_tab,
     resize,
-    served,
     settle,
-    shown,
     wait_for,
 )
 
@@ -60,7 +60,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The real server on a free local port."""
-    with served() as address:
+    with app_server() as address:
         yield address
 
 
@@ -86,20 +86,20 @@ def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
 
 
 def usd_per_month(page: webdriver.Chrome) -> float:
-    (figure,) = [text for text in found(page, "stMetric") if text.startswith("Per month")]
+    (figure,) = [text for text in element_texts(page, "stMetric") if text.startswith("Per month")]
     return float(figure.split("$")[1].split()[0].replace(",", ""))
 
 
 def test_the_first_view_is_an_answer(page: webdriver.Chrome) -> None:
-    assert not found(page, "stException") and not found(page, "stAlertContentError")
-    assert "Serve llama-3.3-70b-instruct at 40 requests/s on" in shown(page)
-    assert [text.splitlines()[0] for text in found(page, "stMetric")[:4]] == [
+    assert not element_texts(page, "stException") and not element_texts(page, "stAlertContentError")
+    assert "Serve llama-3.3-70b-instruct at 40 requests/s on" in main_text(page)
+    assert [text.splitlines()[0] for text in element_texts(page, "stMetric")[:4]] == [
         "Fleet",
         "Per month",
         "Per million output tokens",
         "Headroom",
     ]
-    assert usd_per_month(page) > 0 and drawn(page) >= 2  # the fleet, and the alternatives
+    assert usd_per_month(page) > 0 and chart_count(page) >= 2  # the fleet, and the alternatives
 
 
 @pytest.mark.parametrize("width", [1440, 900])
@@ -114,8 +114,8 @@ def test_the_page_fits_its_width(page: webdriver.Chrome, width: int) -> None:
 @pytest.mark.parametrize(("tab", "charts"), list(TABS.items()))
 def test_every_tab_opens(page: webdriver.Chrome, tab: str, charts: int) -> None:
     open_tab(page, tab)
-    wait_for(lambda: drawn(page) >= charts, f"{charts} charts in the tab {tab}")
-    assert not found(page, "stException") and not found(page, "stAlertContentError")
+    wait_for(lambda: chart_count(page) >= charts, f"{charts} charts in the tab {tab}")
+    assert not element_texts(page, "stException") and not element_texts(page, "stAlertContentError")
     resize(page, 1440, 1900)
     settle(page, "the tab at its full height")
     resize(page, 1440, HEIGHT_PX)
@@ -136,7 +136,7 @@ def test_the_plan_follows_a_slider(page: webdriver.Chrome) -> None:
     before = usd_per_month(page)
     slider = page.find_element(By.CSS_SELECTOR, ".st-key-rate-slider :is([role=slider], input[type=range])")
     slider.send_keys(*[Keys.ARROW_RIGHT] * 20)
-    wait_for(lambda: "at 60 requests/s on" in shown(page) and is_settled(page), "the plan for 60 requests/s")
+    wait_for(lambda: "at 60 requests/s on" in main_text(page) and is_settled(page), "the plan for 60 requests/s")
     assert usd_per_month(page) > before
 
 
@@ -146,7 +146,7 @@ def test_the_address_holds_the_scenario(page: webdriver.Chrome) -> None:
     page.get("about:blank")
     page.get(address)
     settle(page, "the page from its address")
-    assert usd_per_month(page) == before and "at 60 requests/s on" in shown(page)
+    assert usd_per_month(page) == before and "at 60 requests/s on" in main_text(page)
 
 
 def test_a_trace_becomes_the_traffic(page: webdriver.Chrome, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_trace_becomes_the_traffic(page: webdriver.Chrome, tmp_path: Path) -> 
     page.find_element(By.CSS_SELECTOR, ".st-key-trace-file input[type=file]").send_keys(str(trace))
     sidebar = page.find_element(By.CSS_SELECTOR, "[data-testid=stSidebar]")
     wait_for(lambda: "60 requests" in sidebar.text and is_settled(page), "the plan for the trace")
-    assert "at 1 requests/s on" in shown(page)
+    assert "at 1 requests/s on" in main_text(page)
 
 
 def test_the_console_is_quiet(page: webdriver.Chrome) -> None:

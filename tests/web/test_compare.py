@@ -12,7 +12,7 @@ import planner
 from hardware_db import load_hardware
 from planner.scenario import full_content, read_scenario
 from planner.systems import SYSTEMS
-from planner.web import compare_gpus, compare_scenarios, compare_systems
+from planner.web import compare_scenarios, compare_systems, compare_tab
 from tests.builders import SMALL_CHAT
 
 IMPOSSIBLE = ["slo.0.threshold_s=0.000001"]
@@ -26,9 +26,9 @@ def _page(content: dict) -> None:  # type: ignore[type-arg]
     if "scenario" not in st.session_state:
         session.start()
         st.session_state.scenario = content
-    page = results.page(session.content(), session.key())
+    page = results.page_of(session.content(), session.key())
     compare_tab.show(page)
-    if results.check(page):
+    if results.check_by_simulation(page):
         st.rerun()
 
 
@@ -167,7 +167,7 @@ def test_systems_without_a_fleet_are_an_answer() -> None:
 
 
 def test_every_column_of_the_gpus_has_a_definition() -> None:
-    assert set(compare_gpus.HINTS) == set(compare_gpus.SKU_COLUMNS)
+    assert set(compare_tab.HINTS) == set(compare_tab.SKU_COLUMNS)
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -220,11 +220,11 @@ def test_saved_scenarios_are_renamed_opened_and_removed() -> None:
 def test_no_more_than_eight_are_kept() -> None:
     app = _open("Scenarios")
     content = _content()
-    saved = [{"id": number, "name": f"s{number}", "content": content} for number in range(compare_scenarios.MOST)]
+    saved = [{"id": number, "name": f"s{number}", "content": content} for number in range(compare_scenarios.MAX_SAVED)]
     app.session_state[compare_scenarios.SAVED] = saved
     app.run()
     assert app.button(key="compare-save").disabled
-    assert len(_names(app)) == compare_scenarios.MOST
+    assert len(_names(app)) == compare_scenarios.MAX_SAVED
 
 
 def test_what_one_visitor_saves_another_does_not_see() -> None:

@@ -30,7 +30,7 @@ def tab() -> None:
     from planner.web import cost_tab, results, session
 
     session.start()
-    cost_tab.show(results.page(session.content(), session.key()))
+    cost_tab.show(results.page_of(session.content(), session.key()))
 
 
 def opened(**more: str) -> AppTest:

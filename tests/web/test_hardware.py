@@ -13,7 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
-from hardware_db import Dtype, HardwareDb, OwnHardware, load_hardware, select_price, with_own
+from hardware_db import Dtype, HardwareDb, OwnHardware, load_hardware, select_price, with_own_hardware
 from planner.charts import hardware as charts
 from planner.fleet import hardware_for
 from planner.roofline import ridge_point_flops_per_byte
@@ -39,7 +39,7 @@ def run_tab() -> None:
         session.start()
         st.session_state.scenario = json.loads(st.session_state.small)
         st.session_state.past = []
-    hardware_tab.show(results.page(session.content(), session.key()))
+    hardware_tab.show(results.page_of(session.content(), session.key()))
 
 
 def tab(section: str = "", *assignments: str) -> AppTest:
@@ -295,8 +295,8 @@ def test_a_bad_upload_is_explained_in_place() -> None:
 
 
 def test_own_gpus_come_first_and_are_marked() -> None:
-    mine = user_hardware.edited(HARDWARE.skus["l4"], "mine", "Mine", {}, date(2026, 11, 22))
-    rows = hardware_tab.gpu_rows(page(with_own(HARDWARE, OwnHardware(skus=(mine,)))))
+    mine = user_hardware.edited_sku(HARDWARE.skus["l4"], "mine", "Mine", {}, date(2026, 11, 22))
+    rows = hardware_tab.gpu_rows(page(with_own_hardware(HARDWARE, OwnHardware(skus=(mine,)))))
     assert [(row["gpu"], row["own"]) for row in rows[:2]] == [("mine", True), ("h100-sxm", False)]
 
 

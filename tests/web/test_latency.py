@@ -17,7 +17,7 @@ from planner.engine import memory_footprint
 from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
 from planner.serving import longest_prompt_tokens
-from planner.web import latency_growth, latency_prompt, latency_targets
+from planner.web import latency_growth, latency_tab, latency_targets
 from tests.builders import calibrated, small_request
 
 TIMEOUT_S = 60
@@ -70,18 +70,18 @@ def page(content: dict[str, object], simulate: bool) -> None:
     request = results.request_of(key)
     hardware = hardware_for(request)
 
-    def make(say: results.Say) -> planner.Plan:
+    def make(say: results.Progress) -> planner.Plan:
         return planner.plan(request, hardware, say, simulate=simulate, alternatives=False)
 
-    found = results.kept(("of a test", key, simulate), make, "Planning")
+    found = results.compute_once(("of a test", key, simulate), make, "Planning")
     latency_tab.show(results.Page(session.content(), key, request, hardware, found))
 
 
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few points and short runs: what is tested is the page."""
-    monkeypatch.setattr(latency_growth, "POINTS", 3)
-    monkeypatch.setattr(latency_growth, "LEAST_SIMULATED", 300)
+    monkeypatch.setattr(latency_growth, "SWEEP_POINTS", 3)
+    monkeypatch.setattr(latency_growth, "MIN_SIMULATED_REQUESTS", 300)
 
 
 def opened(content: dict[str, Any], simulate: bool = True) -> AppTest:
@@ -226,11 +226,11 @@ def test_the_verdict_names_what_is_missed() -> None:
 def test_a_joint_promise_is_judged_by_its_joint_share() -> None:
     found = plan(small_request(attainment=0.9), alternatives=False)
     text = latency_targets.verdict(found)
-    assert text.startswith("Within all thresholds at once: ") and text.endswith("promised: 90 %.")
+    assert text.startswith("Within all thresholds at once: ") and text.endswith("the target is 90 %.")
 
 
 def test_the_longest_prompt_fits_the_kv_cache_beside_the_answers() -> None:
-    pool = reference(SMALL, simulate=False).deployments[0].judged.pools[0]
+    pool = reference(SMALL, simulate=False).deployments[0].surviving.pools[0]
     room = memory_footprint(pool.config).kv_capacity_tokens
     longest = longest_prompt_tokens(pool.config, 60, 4000)
     assert 0 < longest <= min(room - 60 * 4000, pool.config.llm.max_context_tokens)
@@ -239,7 +239,7 @@ def test_the_longest_prompt_fits_the_kv_cache_beside_the_answers() -> None:
 
 def test_chunks_leave_room_beside_the_answers() -> None:
     config = calibrated(sku="h100-sxm", max_batched_tokens=3000)
-    sizes = latency_prompt.chunk_choices(config, 200)
+    sizes = latency_tab.chunk_choices(config, 200)
     assert 3000 in sizes and min(sizes) >= 400
 
 

@@ -41,7 +41,7 @@ def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
     key = json.dumps(content, sort_keys=True)
     request = results.request_of(key)
     hardware = hardware_for(request)
-    found = results.kept(
+    found = results.compute_once(
         ("test", key, simulate),
         lambda say: planner.plan(request, hardware, say, simulate=simulate, alternatives=simulate),
         "Planning",
@@ -49,7 +49,7 @@ def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
     shown = results.Page(content, key, request, hardware, found)
     summary.show(shown)
     plan_tab.show(shown)
-    if complete and summary.complete(shown):
+    if complete and summary.find_interval(shown):
         st.rerun()
 
 
@@ -137,7 +137,7 @@ def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:
         tab_alone, default_timeout=60, args=((*SMALL_CHAT, "limits.budget_usd_per_hour=1"),)
     ).run()
     assert not app.exception
-    assert "as soon as there is one" in app.info[0].value
+    assert "No feasible fleet yet" in app.info[0].value
 
 
 def tab_alone(overrides: tuple[str, ...]) -> None:
@@ -157,7 +157,7 @@ def tab_alone(overrides: tuple[str, ...]) -> None:
 
 def test_there_is_a_button_for_every_kind_of_file() -> None:
     labels = [getattr(button, "label", "") for button in run(simulate=False).get("download_button")]
-    assert set(plan_tab.HELP) <= set(labels)
+    assert set(plan_tab.FILE_HINTS) <= set(labels)
 
 
 @pytest.mark.parametrize("name", list_scenarios())
@@ -179,7 +179,7 @@ def test_tables_as_csv_hold_every_table_and_every_gpu() -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_the_deployment_is_what_the_command_line_exports(target: str) -> None:
     plan = simulated()
-    assert plan_tab.not_exported(plan, target) == ""
+    assert plan_tab.export_refusal(plan, target) == ""
     files = export_files(fleet_of(plan), target)
     with zipfile.ZipFile(io.BytesIO(plan_tab.export_zip(plan, target))) as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files
@@ -199,10 +199,10 @@ def deployment(page: AppTest) -> Any:
 
 def test_a_zip_holds_its_files_and_is_the_same_every_time() -> None:
     files = {"a.csv": "1,2\n", "folder/b.yaml": "name: ü\n"}
-    packed = plan_tab.zipped(files)
+    packed = plan_tab.zip_bytes(files)
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files
-    assert plan_tab.zipped(files) == packed
+    assert plan_tab.zip_bytes(files) == packed
 
 
 def test_the_plan_as_json_is_what_the_engine_exports() -> None:

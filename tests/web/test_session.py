@@ -13,11 +13,11 @@ from streamlit.testing.v1 import AppTest
 
 import planner
 from hardware_db import load_hardware
-from planner.analysis import Outcome, SmallestRelaxation
+from planner.analysis import PlanOutcome, SmallestRelaxation
 from planner.fleet import Plan, hardware_for
 from planner.scenario import read_scenario, url, user_hardware
 from planner.scenario.files import with_overrides
-from planner.scenario.request_fixes import of_relaxation
+from planner.scenario.request_fixes import fix_from_relaxation
 from planner.web import session
 
 SMALL = (
@@ -37,9 +37,9 @@ def with_dotted_sku() -> url.Content:
     """A scenario that may buy one GPU of a SKU whose id has a dot, too few to serve anything."""
     content = url.full_content(read_scenario("chat-llama-70b", SMALL)[0])
     h100 = load_hardware().skus["h100-sxm"]
-    mine = user_hardware.edited(h100, DOTTED, "Mine", {}, date(2026, 11, 22))
-    content = session.changed(content, user_hardware.changes_with_sku(content, mine, 2.5, searched=True))
-    return session.changed(content, {"search.skus": [DOTTED], "limits.gpus": {DOTTED: 1, "h100-sxm": 1}})
+    mine = user_hardware.edited_sku(h100, DOTTED, "Mine", {}, date(2026, 11, 22))
+    content = session.with_changes(content, user_hardware.changes_with_sku(content, mine, 2.5, searched=True))
+    return session.with_changes(content, {"search.skus": [DOTTED], "limits.gpus": {DOTTED: 1, "h100-sxm": 1}})
 
 
 def test_changes_are_those_of_the_command_line_where_no_name_has_a_dot() -> None:
@@ -47,13 +47,13 @@ def test_changes_are_those_of_the_command_line_where_no_name_has_a_dot() -> None
     content = url.packaged_content("chat-llama-70b")
     changes = {"workload.rate_per_s": 60.0, "slo.1.threshold_s": 0.1, "limits.gpus": {"h100-sxm": 3}, "name": "other"}
     assignments = [f"{path}={json.dumps(value)}" for path, value in changes.items()]
-    assert session.changed(content, changes) == with_overrides(content, assignments)
-    assert all(session.value_at(session.changed(content, changes), path) == new for path, new in changes.items())
+    assert session.with_changes(content, changes) == with_overrides(content, assignments)
+    assert all(session.value_at(session.with_changes(content, changes), path) == new for path, new in changes.items())
 
 
 def test_a_change_leaves_what_it_starts_from_alone() -> None:
     content = url.packaged_content("chat-llama-70b")
-    session.changed(content, {"slo.0.threshold_s": 9.0})
+    session.with_changes(content, {"slo.0.threshold_s": 9.0})
     assert content == url.packaged_content("chat-llama-70b")
 
 
@@ -61,7 +61,7 @@ def test_a_sku_whose_id_has_dots_is_one_name_of_a_path() -> None:
     content = with_dotted_sku()
     assert session.value_at(content, f"limits.gpus.{DOTTED}") == 1
     assert session.value_at(content, f"prices.usd_per_gpu_hour.{DOTTED}") == 2.5
-    more = session.changed(content, {f"limits.gpus.{DOTTED}": 8})
+    more = session.with_changes(content, {f"limits.gpus.{DOTTED}": 8})
     assert more["limits"]["gpus"] == {DOTTED: 8, "h100-sxm": 1}
 
 
@@ -80,12 +80,12 @@ def test_the_way_out_of_a_limit_on_a_sku_with_dots_can_be_taken() -> None:
     """The engine's relaxation of that limit, written by the page and read back from a link, leads to its fleet."""
     content = with_dotted_sku()
     assert not planned(content).feasible
-    needed = planned(session.changed(content, {"limits.gpus": {}})).gpus
-    outcome = Outcome("optimal", "", needed, 10.0)
+    needed = planned(session.with_changes(content, {"limits.gpus": {}})).gpus
+    outcome = PlanOutcome("optimal", "", needed, 10.0)
     found = SmallestRelaxation(f"most {DOTTED}", f"limits.gpus.{DOTTED}", "GPUs", 1.0, float(needed[DOTTED]), outcome)
-    fix = of_relaxation(found)
+    fix = fix_from_relaxation(found)
     assert fix is not None
-    mended = session.changed(content, fix.changes)
+    mended = session.with_changes(content, fix.changes)
     assert url.content_of(url.query_of(mended, "chat-llama-70b"), "chat-llama-70b") == mended
     assert planned(mended).gpus == needed
 
@@ -95,11 +95,11 @@ def test_the_way_out_of_a_limit_on_a_sku_with_dots_can_be_taken() -> None:
 
 def uploader() -> None:
     """The upload of a model, and what the page says of it."""
-    from planner.web import error_view, inputs, session
+    from planner.web import components, inputs, session
 
     session.start()
     inputs.model_inputs()
-    error_view.complain()
+    components.show_complaint()
 
 
 @pytest.fixture

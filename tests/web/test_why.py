@@ -13,7 +13,7 @@ import planner
 from planner.scenario import full_content, read_scenario
 from planner.traffic import load_lengths
 from planner.web import what_if
-from planner.web.session import changed
+from planner.web.session import with_changes
 
 SMALL = {
     "search.skus": ["h100-sxm"],
@@ -27,7 +27,7 @@ TIMEOUT_S = 60
 
 
 def content_with(changes: dict[str, Any]) -> dict[str, Any]:
-    return changed(full_content(read_scenario("chat-llama-70b")[0]), {**SMALL, **changes})
+    return with_changes(full_content(read_scenario("chat-llama-70b")[0]), {**SMALL, **changes})
 
 
 def tab(part: str, content: dict[str, object], factors: dict[str, float]) -> None:
@@ -44,10 +44,10 @@ def tab(part: str, content: dict[str, object], factors: dict[str, float]) -> Non
     key = session.key()
     request = results.request_of(key)
     hardware = hardware_for(request)
-    page = results.Page(session.content(), key, request, hardware, results.theory(request, hardware, key))
+    page = results.Page(session.content(), key, request, hardware, results.theory_plan(request, hardware, key))
     if "moved" not in st.session_state:
         st.session_state.moved = True
-        keys = what_if.keys_of(page, what_if.knobs(page))
+        keys = what_if.slider_keys(page, what_if.knobs(page))
         for name, factor in factors.items():
             st.session_state[keys[name]] = factor
     importlib.import_module(f"planner.web.{part}").show(page)
@@ -106,7 +106,7 @@ def test_before_and_after_are_plans_of_the_engine_and_use_this_writes_them_down(
     content = content_with({})
     app = shown("what_if", content, {"demand": 2.0})
     more = planner.plan(
-        planner.load_scenario(changed(content, {"workload.rate_per_s": 80.0})), simulate=False, alternatives=False
+        planner.load_scenario(with_changes(content, {"workload.rate_per_s": 80.0})), simulate=False, alternatives=False
     )
     assert more.cost is not None
     assert app.metric[0].value == f"${more.cost.usd_per_hour:,.2f}"
@@ -142,7 +142,7 @@ def test_a_dearer_gpu_makes_the_fleet_dearer_in_proportion() -> None:
 def test_scaled_lengths_have_scaled_means(form: Any) -> None:
     content = content_with({"workload.lengths": form})
     before = planner.load_scenario(content).workload.lengths
-    after = planner.load_scenario(changed(content, what_if.length_changes(content, 1.5, 0.5))).workload.lengths
+    after = planner.load_scenario(with_changes(content, what_if.length_changes(content, 1.5, 0.5))).workload.lengths
     assert after.mean_input == pytest.approx(1.5 * before.mean_input, rel=0.01)
     assert after.mean_output == pytest.approx(0.5 * before.mean_output, rel=0.01)
 

@@ -1,0 +1,225 @@
+"""What the fleet of a plan can carry under other conditions: with other kernels, prices or traffic, and hour by hour.
+
+Nothing is planned again here: the deployments stay as they are and are evaluated by theory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from planner.analysis.types import KeptFleet
+from planner.fleet import (
+    Plan,
+    PlannedDeployment,
+    Progress,
+    ScheduledPeriod,
+    deviations_of,
+    pool_name,
+    shifted_deployment,
+)
+from planner.serving import NORMAL_95, Deployment, Performance, evaluate, sustainable_rate_per_s
+from planner.workload import LatencyDistribution, Slo, Workload
+
+SEARCHED_FACTOR = 3.0
+"""Capacity of an hour is searched for up to so many times the demand of the deployment. A choice: more is cut off."""
+
+
+# --- the fleet kept -------------------------------------------------------------------------------------------------
+
+
+def kept_fleet(
+    plan: Plan,
+    workload: Callable[[Workload], Workload] = lambda workload: workload,
+    deployment: Callable[[Deployment], Deployment] = lambda deployment: deployment,
+    cost_factor: float = 1.0,
+) -> KeptFleet:
+    """The fleet of a plan under other conditions, by theory.
+
+    Args:
+        plan: feasible.
+        workload: what becomes of the workload routed to each deployment.
+        deployment: what becomes of each deployment.
+        cost_factor: on the cost of the plan.
+    """
+    margins = [
+        _margin(planned, deployment(planned.surviving), workload(planned.workload)) for planned in plan.deployments
+    ]
+    worst = max(margins, key=lambda margin: (margin.ratio, margin.tightest))
+    planned_per_s = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    return KeptFleet(
+        holds=worst.ratio <= 1.0,
+        tightest=worst.tightest,
+        tightest_ratio=worst.ratio,
+        usd_per_hour=cost_factor * plan.cost.usd_per_hour if plan.cost else math.inf,
+        rate_per_s=planned_per_s * min(margin.growth for margin in margins),
+    )
+
+
+@dataclass(frozen=True)
+class _Margin:
+    """How far a deployment is from missing a target.
+
+    Attributes:
+        ratio: worst latency over threshold.
+        tightest: its target.
+        growth: largest factor on the planned rate at which every target holds.
+    """
+
+    ratio: float
+    tightest: str
+    growth: float
+
+
+def _margin(planned: PlannedDeployment, fleet: Deployment, load: Workload) -> _Margin:
+    """The margin of a deployment that serves another workload, by the targets of its own requests."""
+    performance = evaluate(fleet, load)
+    ratios: list[tuple[float, str]] = []
+    most_per_s = math.inf
+    for slo, names in _slos_by_class(planned, load):
+        ratios += _ratios(_of_classes(performance, names), slo)
+        most_per_s = min(most_per_s, sustainable_rate_per_s(fleet, load, slo, partial(_evaluated_for, names)))
+    ratio, tightest = max(ratios)
+    return _Margin(ratio, tightest, most_per_s / planned.workload.arrivals.rate_per_s)
+
+
+def _slos_by_class(planned: PlannedDeployment, load: Workload) -> list[tuple[Slo, frozenset[str]]]:
+    """Each Slo of a deployment's requests with the classes it applies to.
+
+    Where no class has targets of its own, all have those of the deployment; beside classes that have, one without has
+    no targets.
+    """
+    groups: dict[Slo, set[str]] = {}
+    for kind in load.classes:
+        if kind.slo is not None:
+            groups.setdefault(kind.slo, set()).add(kind.name)
+    if not groups:
+        groups[planned.slo] = {kind.name for kind in load.classes}
+    return [(slo, frozenset(names)) for slo, names in groups.items()]
+
+
+def _evaluated_for(names: frozenset[str], deployment: Deployment, load: Workload) -> Performance:
+    return _of_classes(evaluate(deployment, load), names)
+
+
+def _of_classes(performance: Performance, names: frozenset[str]) -> Performance:
+    """A predicted performance as the requests of some classes see it; gaps between tokens stay those of all."""
+    kinds = [kind for kind in performance.classes if kind.name in names]
+    if not kinds or len(kinds) == len(performance.classes):
+        return performance
+    ttft, tpot, e2e = (
+        LatencyDistribution.mixture(
+            [(distribution, kind.rate_per_s) for distribution, kind in zip(distributions, kinds, strict=True)]
+        )
+        for distributions in zip(*((kind.ttft, kind.tpot, kind.e2e) for kind in kinds), strict=True)
+    )
+    return replace(performance, ttft=ttft, tpot=tpot, e2e=e2e, joint=None)
+
+
+def _ratios(performance: Performance, slo: Slo) -> list[tuple[float, str]]:
+    """Latency over threshold of each target with its name; of joint targets, the share that misses over what may."""
+    if slo.attainment is not None:
+        within = performance.attainment(slo)
+        return [((1.0 - within) / (1.0 - slo.attainment), f"{100 * slo.attainment:g} % within all thresholds")]
+    return [(performance.latency_s(target) / target.threshold_s, target.name) for target in slo.targets]
+
+
+# --- headroom -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """How much more the fleet could serve within every target, by theory, the traffic split as planned.
+
+    Attributes:
+        share: most it serves over the demand, less 1.
+        tightest: the target nearest to its threshold.
+        tightest_ratio: its latency over its threshold.
+        interval: `share` with every kernel at the slow and at the fast end of the middle 90 % of its measurements;
+            None where nothing is calibrated.
+    """
+
+    share: float
+    tightest: str
+    tightest_ratio: float
+    interval: tuple[float, float] | None
+
+
+def is_calibrated(plan: Plan) -> bool:
+    """Whether any step time has an interval."""
+    return any(pool.config.calibration is not None for pool in plan.pools)
+
+
+def headroom(plan: Plan, progress: Progress = lambda _: None) -> Headroom:
+    """How much the demand may grow before the fleet misses a target (see `kept_fleet`).
+
+    Args:
+        plan: feasible.
+        progress: called before each of up to three evaluations, a second each for a fleet of three deployments.
+    """
+    progress("largest demand of this fleet")
+    kept = kept_fleet(plan)
+    demand_per_s = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    interval = None
+    if is_calibrated(plan):
+        ends = []
+        for name, deviations in (("slow", NORMAL_95), ("fast", -NORMAL_95)):
+            progress(f"the same with {name} kernels")
+            shifted = partial(shifted_deployment, deviations=deviations - _planned_deviations(plan))
+            ends.append(kept_fleet(plan, deployment=shifted))
+        interval = (ends[0].rate_per_s / demand_per_s - 1.0, ends[1].rate_per_s / demand_per_s - 1.0)
+    return Headroom(kept.rate_per_s / demand_per_s - 1.0, kept.tightest, kept.tightest_ratio, interval)
+
+
+def _planned_deviations(plan: Plan) -> float:
+    """By how many standard deviations the plan's own step times were shifted already."""
+    return 0.0 if plan.request.pessimism is None else deviations_of(plan.request.pessimism)
+
+
+# --- hour by hour ---------------------------------------------------------------------------------------------------
+
+
+def period_capacities_per_s(plan: Plan, progress: Progress = lambda _: None) -> tuple[float | None, ...]:
+    """By period of the schedule, the largest rate [1/s] at which what is on meets its targets, by theory.
+
+    Sum over deployments of `sustainable_rate_per_s` with the replicas of the period, less those that may fail, up to
+    `SEARCHED_FACTOR` times the largest demand. None for periods in which something is on that the busiest one does
+    without, or in which pools of one configuration serve several deployments: there the schedule does not say what
+    serves what.
+    """
+    known: dict[tuple[int, tuple[int, ...]], float] = {}
+    names = [name for planned in plan.deployments for name in _pool_names(planned)]
+    capacities: list[float | None] = []
+    for period in plan.schedule:
+        if len(set(names)) < len(names) or not set(period.replicas) <= set(names):
+            capacities.append(None)
+            continue
+        rates_per_s = []
+        for place, planned in enumerate(plan.deployments):
+            sizes = _surviving_replicas(planned, period)
+            if (place, sizes) not in known:
+                progress(f"capacity of {' + '.join(map(str, sizes))} replicas")
+                known[place, sizes] = _sustained_per_s(planned, sizes)
+            rates_per_s.append(known[place, sizes])
+        capacities.append(math.fsum(rates_per_s))
+    return tuple(capacities)
+
+
+def _pool_names(planned: PlannedDeployment) -> list[str]:
+    """As `ScheduledPeriod.replicas` names them."""
+    return [pool_name(option) for option in planned.option.pools]
+
+
+def _surviving_replicas(planned: PlannedDeployment, period: ScheduledPeriod) -> tuple[int, ...]:
+    """Replicas that are on in a period and may be counted on, pool by pool."""
+    pools = zip(_pool_names(planned), planned.deployment.pools, planned.surviving.pools, strict=True)
+    return tuple(max(0, period.replicas.get(name, 0) - (all_.replicas - left.replicas)) for name, all_, left in pools)
+
+
+def _sustained_per_s(planned: PlannedDeployment, sizes: tuple[int, ...]) -> float:
+    if min(sizes) < 1:
+        return 0.0
+    most_per_s = SEARCHED_FACTOR * planned.workload.rate_per_s
+    return sustainable_rate_per_s(planned.option.deployment(sizes), planned.workload, planned.slo, at_most=most_per_s)

@@ -1,0 +1,149 @@
+"""Planning again and again: requests are remembered, solves counted and bounded, and every plan is summed up alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hardware_db import HardwareDb, load_hardware
+from planner.analysis.types import PlanMeasure, PlanningCase, PlanOutcome
+from planner.core import InputError, PlannerError
+from planner.fleet import Plan, PlanRequest, Progress
+from planner.fleet import plan as make_plan
+
+Solve = Callable[[PlanRequest, HardwareDb], Plan]
+"""From a request and the hardware to a plan; by theory alone is enough."""
+REFUSED = "refused"
+"""Status of a changed request that the planner does not accept."""
+
+
+class OutOfSolvesError(PlannerError):
+    """The number of solves that was allowed is used up."""
+
+
+class Replanner:
+    """Makes plans, remembers them by request, and counts.
+
+    The plan that is explained is made again here too, without simulation: everything is compared with it, so that a
+    difference never comes from simulating one side only.
+
+    Attributes:
+        hardware: what requests are planned on unless a case says otherwise.
+        solves: plans made so far.
+        task: what they are for at the moment; part of what progress hears.
+    """
+
+    def __init__(
+        self,
+        solve: Solve | None = None,
+        hardware: HardwareDb | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """A replanner that has made no plan yet.
+
+        Args:
+            solve: makes a plan; None: `planner.fleet.plan` by theory.
+            hardware: the packaged database when None.
+            at_most: plans allowed.
+            progress: hears of every plan.
+        """
+        self.hardware = hardware or load_hardware()
+        self.solves = 0
+        self.task = ""
+        self._solve = solve or self._by_theory
+        self._at_most = at_most
+        self._progress = progress or (lambda _: None)
+        self._known: list[tuple[PlanningCase, Plan | InputError]] = []
+
+    def outcome(self, asked: PlanRequest | PlanningCase) -> PlanOutcome:
+        """What a request (on `hardware`) or a case comes to. Raises OutOfSolvesError."""
+        answer = self._answer(asked)
+        return outcome_of(answer) if isinstance(answer, Plan) else PlanOutcome(REFUSED, f"refused: {answer}")
+
+    def plan(self, asked: PlanRequest | PlanningCase) -> Plan:
+        """The plan of a request or a case. Raises OutOfSolvesError, and InputError as `planner.fleet.planning.plan`."""
+        answer = self._answer(asked)
+        if isinstance(answer, Plan):
+            return answer
+        raise answer
+
+    def _answer(self, asked: PlanRequest | PlanningCase) -> Plan | InputError:
+        case = asked if isinstance(asked, PlanningCase) else PlanningCase(asked, self.hardware)
+        for known, known_answer in self._known:
+            if known.hardware is case.hardware and known.request == case.request:
+                return known_answer
+        if self._at_most is not None and self.solves >= self._at_most:
+            raise OutOfSolvesError("solves", self.solves, "as many as were allowed", "allow more, or ask less")
+        self.solves += 1
+        self._progress(self._stage)
+        answer: Plan | InputError
+        try:
+            answer = self._solve(case.request, case.hardware)
+        except InputError as error:
+            answer = error
+        self._known.append((case, answer))
+        return answer
+
+    @property
+    def _stage(self) -> str:
+        return f"{self.task}plan {self.solves}"
+
+    def _by_theory(self, request: PlanRequest, hardware: HardwareDb) -> Plan:
+        """The plan; progress hears what it is for at every stage, so that whoever waits may stop it there."""
+        stage = self._stage
+        return make_plan(request, hardware, lambda _: self._progress(stage), simulate=False, alternatives=False)
+
+
+def outcome_of(plan: Plan) -> PlanOutcome:
+    """A plan in brief."""
+    allocation = plan.allocation
+    binding = tuple(row.name for row in allocation.binding) if allocation else ()
+    if plan.cost is None:
+        reason = plan.diagnosis[0] if plan.diagnosis else plan.status.value
+        return PlanOutcome(plan.status.value, f"none: {reason}", binding=binding, diagnosis=plan.diagnosis)
+    ratios = [(check.predicted_s / check.target.threshold_s, check.target.name) for check in plan.targets]
+    ratio, tightest = max(ratios, default=(math.nan, ""))
+    pools = [pool for planned in plan.deployments for pool in planned.predicted.pools]
+    return PlanOutcome(
+        status=plan.status.value,
+        fleet=" + ".join(planned.deployment.summary for planned in plan.deployments),
+        gpus=plan.gpus,
+        usd_per_hour=plan.cost.usd_per_hour,
+        rate_per_s=sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments),
+        tightest=tightest,
+        tightest_ratio=ratio,
+        bound=", ".join(dict.fromkeys(f"{pool.role.value} {pool.bound.value}" for pool in pools)),
+        binding=binding,
+    )
+
+
+def nearest_change(
+    changes: Callable[[float], bool], here: float, outward: tuple[float, ...], tolerance: float
+) -> float | None:
+    """The value nearest to `here` at which something changes, up to `tolerance`; None: at none of the values given.
+
+    Walks outward until `changes` holds, then halves the last stretch. What changes once stays changed further out;
+    where that is not so, this is a change, but perhaps not the nearest.
+
+    >>> nearest_change(lambda x: x >= 3.3, 1.0, (2.0, 4.0, 8.0), 0.01)
+    3.3046875
+    """
+    inner = here
+    outer = None
+    for value in outward:
+        if changes(value):
+            outer = value
+            break
+        inner = value
+    if outer is None:
+        return None
+    while abs(outer - inner) > tolerance:
+        middle = (inner + outer) / 2.0
+        inner, outer = (inner, middle) if changes(middle) else (middle, outer)
+    return outer
+
+
+def baseline(plan: Plan, replanner: Replanner) -> tuple[PlanOutcome, PlanMeasure]:
+    """The plan made again as everything else is, and what plans are compared by."""
+    return replanner.outcome(plan.request), PlanMeasure.of(plan.request)

@@ -1,0 +1,439 @@
+"""The commands about a given deployment: `evaluate`, `simulate` and `compare`, with the options that describe it."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import planner
+from planner.cli.base import (
+    STDOUT,
+    CalibrationFiles,
+    JsonFile,
+    T,
+    check_outputs,
+    deliver,
+    hardware_for,
+    look_up,
+    require_fleet,
+)
+from planner.cli.completion import complete_llm, complete_scenario, complete_sku
+from planner.core import InputError
+
+if TYPE_CHECKING:
+    from hardware_db import HardwareDb
+    from planner.engine import ReplicaConfig
+    from planner.fleet import PlanRequest
+    from planner.serving import Deployment, Performance, Pool
+    from planner.workload import Slo, Workload
+
+MODES = ("mixed", "disaggregated")
+NO_SCENARIO: Mapping[str, Any] = {
+    "workload": {},
+    "slo": [{"metric": "e2e", "percentile": 0.99, "threshold_s": 1e9}],
+    "search": {"skus": ["any"]},
+}
+"""What a scenario must have and a given deployment does not need."""
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A deployment, its traffic, and the targets it is held against, if any."""
+
+    deployment: Deployment
+    workload: Workload
+    slo: Slo | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentOptions:
+    """A deployment and its traffic as the command line describes them, one field for each option.
+
+    Model, formats, traffic and targets that are not given are those of the scenario.
+    """
+
+    sku: Annotated[
+        str | None, typer.Option(help="GPU of the mixed pool, or of the decode pool.", autocompletion=complete_sku)
+    ]
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Take model, formats, traffic and targets from it.",
+            autocompletion=complete_scenario,
+        ),
+    ] = None
+    llm: Annotated[
+        str | None, typer.Option(help="Preset id, config.json or its folder.", autocompletion=complete_llm)
+    ] = None
+    weights: Annotated[str | None, typer.Option(metavar="DTYPE", help="bf16, fp8, int4, ...")] = None
+    activations: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format that matrices multiply in.")] = None
+    kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = None
+    rate: Annotated[float | None, typer.Option(help="Mean arrivals [requests/s].")] = None
+    lengths: Annotated[
+        str | None, typer.Option(help="Tokens as IN/OUT such as 1000/200, a preset, or a trace (CSV).")
+    ] = None
+    scv: Annotated[str | None, typer.Option(help="SCV of the gaps between arrivals (1: Poisson), or a preset.")] = None
+    mode: Annotated[str, typer.Option(help="mixed or disaggregated.")] = MODES[0]
+    tp: Annotated[int, typer.Option(help="GPUs per replica of that pool.")] = 1
+    replicas: Annotated[int, typer.Option(help="Replicas of that pool.")] = 1
+    prefill_sku: Annotated[
+        str | None, typer.Option(help="GPU of the prefill pool (default: --sku).", autocompletion=complete_sku)
+    ] = None
+    prefill_tp: Annotated[int | None, typer.Option(help="GPUs per prefill replica (default: --tp).")] = None
+    prefill_replicas: Annotated[int | None, typer.Option(help="Prefill replicas (default: 1).")] = None
+    max_running_requests: Annotated[int, typer.Option(help="Per replica; vLLM's max_num_seqs.")] = 256
+    max_batched_tokens: Annotated[int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens.")] = 8192
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
+    router: Annotated[
+        str, typer.Option(help="round_robin, random, power_of_two, least_requests, least_tokens or prefix_affinity.")
+    ] = "round_robin"
+    schedule_order: Annotated[
+        str | None, typer.Option(metavar="ORDER", help="fcfs, shortest_first, priority or fair_share.")
+    ] = None
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option("--prefix-cache/--no-prefix-cache", help="Keep shared prefixes in the KV cache (default: off)."),
+    ] = None
+    arrivals: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Replay this trace (CSV), rescaled to --rate if given.")
+    ] = None
+    concurrency: Annotated[int | None, typer.Option(help="Users in a closed loop, in place of an arrival rate.")] = None
+    calibrations: CalibrationFiles = None
+    uncalibrated: Annotated[bool, typer.Option("--uncalibrated", help="Datasheet rooflines: a bound.")] = False
+
+    def request(self) -> PlanRequest:
+        """Model, traffic and targets: those of the scenario, changed by what else is given. Raises InputError."""
+        if self.scenario is None:
+            for option, value in {"--llm": self.llm, **self._needed_traffic()}.items():
+                if value is None:
+                    raise InputError(
+                        option, "(missing)", "is needed without a scenario", f"give {option} or --scenario"
+                    )
+        assignments = self._traffic_fields() | ({} if self.llm is None else {"llm": self.llm})
+        changes = [f"{key}={json.dumps(value)}" for key, value in assignments.items()]
+        return planner.load_scenario(NO_SCENARIO if self.scenario is None else self.scenario, changes)
+
+    def _needed_traffic(self) -> dict[str, object]:
+        """Options that must be given without a scenario: a trace brings all, a closed loop has no rate."""
+        if self.arrivals is not None:
+            return {}
+        rate = {} if self.concurrency is not None else {"--rate": self.rate}
+        return {**rate, "--lengths": self.lengths}
+
+    def _traffic_fields(self) -> dict[str, object]:
+        """Fields of a scenario with what replaces them; those of other kinds of traffic are taken out."""
+        fields: dict[str, object] = {}
+        if self.arrivals is not None:
+            fields = {"replay": str(Path(self.arrivals).absolute()), "rate_per_s": None}
+            fields |= {"lengths": None, "classes": [], "scv": 1.0, "concurrency": None}
+        if self.concurrency is not None:
+            fields |= {"concurrency": self.concurrency, "rate_per_s": None, "scv": 1.0}
+        if self.lengths is not None:
+            fields |= {"lengths": _lengths(self.lengths), "classes": []}
+        fields |= {key: value for key, value in (("rate_per_s", self.rate), ("scv", self.scv)) if value is not None}
+        return {f"workload.{key}": value for key, value in fields.items()}
+
+    def setting(self, sku: str) -> Setting:
+        """The deployment of these options, its traffic and targets. Raises InputError, UnknownNameError."""
+        from planner.serving import Pool, Role, Router
+
+        request = self.request()
+        router = look_up("--router", self.router, {router.value: router for router in Router})
+        schedule = self._schedule_changes()
+        hardware = hardware_for(self.engine, self.calibrations)
+
+        def config(option: str, name: str, tp: int) -> ReplicaConfig:
+            return self._config(request, hardware, schedule, look_up(option, name, hardware.skus).id, tp)
+
+        pool = config("--sku", sku, self.tp)
+        pools: tuple[Pool, ...]
+        if look_up("--mode", self.mode, dict.fromkeys(MODES, self.mode)) == MODES[0]:
+            self._refuse_prefill_options()
+            pools = (Pool(role=Role.MIXED, config=pool, replicas=self.replicas, router=router),)
+        else:
+            prefill = config("--prefill-sku", _or(self.prefill_sku, sku), _or(self.prefill_tp, self.tp))
+            pools = (
+                Pool(role=Role.PREFILL, config=prefill, replicas=_or(self.prefill_replicas, 1), router=router),
+                Pool(role=Role.DECODE, config=pool, replicas=self.replicas, router=router),
+            )
+        return Setting(planner.Deployment(pools=pools), request.workload, request.slo if self.scenario else None)
+
+    def _config(
+        self, request: PlanRequest, hardware: HardwareDb, schedule: Mapping[str, object], sku: str, tp: int
+    ) -> ReplicaConfig:
+        """One replica; `schedule` holds the fields of the engine's own schedule that are set otherwise."""
+        from hardware_db import select_calibration
+        from planner.core import rebuilt
+        from planner.engine import ReplicaConfig
+        from planner.llm import Precision
+        from planner.roofline import Parallelism
+
+        formats = {"weights": self.weights, "activations": self.activations, "kv_cache": self.kv}
+        given = {name: dtype for name, dtype in formats.items() if dtype is not None}
+        config = ReplicaConfig(
+            llm=request.llm,
+            sku=hardware.skus[sku],
+            engine=look_up("--engine", self.engine, hardware.engines),
+            precision=Precision(**{**request.precision.model_dump(), **given}),
+            parallelism=Parallelism(tp=tp),
+            max_running_requests=self.max_running_requests,
+            max_batched_tokens=self.max_batched_tokens,
+            calibration=None if self.uncalibrated else select_calibration(hardware, sku, self.engine),
+        )
+        return rebuilt(config, own_schedule=config.schedule.model_copy(update=schedule)) if schedule else config
+
+    def _schedule_changes(self) -> dict[str, object]:
+        """Fields of the engine's schedule that options set otherwise."""
+        from planner.engine import Order
+
+        changes: dict[str, object] = {} if self.prefix_cache is None else {"prefix_cache": self.prefix_cache}
+        if self.schedule_order is not None:
+            orders = {order.value: order for order in Order}
+            changes["order"] = look_up("--schedule-order", self.schedule_order, orders)
+        return changes
+
+    def _refuse_prefill_options(self) -> None:
+        for name in ("prefill_sku", "prefill_tp", "prefill_replicas"):
+            if (value := getattr(self, name)) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(option, value, "only a disaggregated deployment has it", "add --mode disaggregated")
+
+
+def _lengths(text: str) -> str | dict[str, int] | dict[str, str]:
+    """Lengths as a scenario writes them: ``IN/OUT`` tokens, the path of a trace, or the name of a preset."""
+    constant = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if constant:
+        return {"input_tokens": int(constant[1]), "output_tokens": int(constant[2])}
+    if text.endswith((".csv", ".gz")):
+        return {"trace": str(Path(text).absolute())}
+    return text
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _parameters(*left_out: str, **replaced: tuple[Any, Any]) -> list[inspect.Parameter]:
+    """Fields of `DeploymentOptions` as parameters of a command; `replaced` has the annotation and default of some."""
+    hints = typing.get_type_hints(DeploymentOptions, include_extras=True)
+    parameters = []
+    for field in dataclasses.fields(DeploymentOptions):
+        if field.name not in left_out:
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            annotation, default = replaced.get(field.name, (hints[field.name], default))
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(field.name, kind, annotation=annotation, default=default))
+    return parameters
+
+
+def _with_options(command: Callable[..., None], options: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """A command with these options before its own; a `DeploymentOptions` of them is its first argument.
+
+    Typer reads options off a signature, so two signatures are joined instead of being written out in every command.
+    """
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    names = [option.name for option in options]
+    joined = [*options, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own)]
+
+    def run(**given: Any) -> None:  # noqa: ANN401
+        command(DeploymentOptions(**{name: given.pop(name) for name in names}), **given)
+
+    run.__signature__ = inspect.Signature(joined)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in joined}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+def of_a_deployment(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with all options of a deployment."""
+    return _with_options(command, _parameters())
+
+
+def of_a_mixed_pool(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that starts from a mixed pool; the scenario is its argument, and a SKU is optional."""
+    sku = Annotated[str | None, typer.Option(help="GPU of the pool; without it the pool is planned.")]
+    options = _parameters("mode", "prefill_sku", "prefill_tp", "prefill_replicas", sku=(sku, None))
+    options = [option for option in options if option.name != "scenario"]
+    scenario = Annotated[str | None, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")]
+    argument = inspect.Parameter("scenario", inspect.Parameter.KEYWORD_ONLY, annotation=scenario, default=None)
+    return _with_options(command, [argument, *options])
+
+
+# --- one deployment ---------------------------------------------------------------------------------------------------
+
+
+@of_a_deployment
+def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
+    """Predict the latencies of a given deployment from theory.
+
+    \b
+    planner evaluate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200
+    planner evaluate --scenario chat-llama-70b --sku h100-sxm --tp 2 --replicas 3
+    planner evaluate --scenario chat-llama-70b --mode disaggregated --sku h200-sxm --prefill-sku h100-sxm
+            --prefill-tp 2 --prefill-replicas 3
+    planner evaluate --llm llama-3.1-8b --sku h100-sxm --concurrency 32 --lengths 1000/200
+    planner evaluate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --arrivals trace.csv --rate 20
+
+    Formats that are not given are those of the scenario, or else of the checkpoint.
+    """
+    setting = _given_setting(options)
+    check_outputs(json_file)
+    _deliver_performance(setting, planner.evaluate(setting.deployment, setting.workload), json_file)
+
+
+@of_a_deployment
+def simulate(
+    options: DeploymentOptions,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 0,
+    requests: Annotated[int, typer.Option(help="Requests to simulate; several hundred per replica.")] = 4000,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate a given deployment request by request.
+
+    Options and output are those of `planner evaluate`.
+
+    \b
+    planner simulate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200 --requests 2000 --seed 1
+    planner simulate --scenario chat-llama-70b --sku h100-sxm --tp 2 --replicas 3 --json simulated.json
+    planner simulate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --rate 20 --lengths 1000/200 --requests 2000
+            --router least_requests --schedule-order shortest_first
+    """
+    from planner.report import terminal
+
+    setting = _given_setting(options)
+    check_outputs(json_file)
+    with terminal.bar(f"simulating {requests:,} requests") as say:
+        performance = planner.simulate(setting.deployment, setting.workload, seed=seed, requests=requests, progress=say)
+    _deliver_performance(setting, performance, json_file)
+
+
+def _given_setting(options: DeploymentOptions) -> Setting:
+    if options.sku is None:
+        raise InputError("--sku", "(missing)", "is needed", "name a GPU, e.g. --sku h100-sxm")
+    return options.setting(options.sku)
+
+
+def _deliver_performance(setting: Setting, performance: Performance, json_file: str | None) -> None:
+    from planner.report import evaluation_to_dict, json_text, performance_report
+
+    deployment, workload, slo = setting.deployment, setting.workload, setting.slo
+    deliver(
+        lambda: performance_report(deployment, performance, slo),
+        (json_file, lambda: json_text(evaluation_to_dict(deployment, workload, performance, slo))),
+    )
+
+
+# --- systems side by side ---------------------------------------------------------------------------------------------
+
+
+@of_a_mixed_pool
+def compare(
+    options: DeploymentOptions,
+    systems: Annotated[
+        str | None, typer.Option("--systems", "--policies", help="Names with commas between; `all` for every one.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths, the same for all.")] = 0,
+    requests: Annotated[int, typer.Option(help="Requests to simulate for each system.")] = 4000,
+    rates: Annotated[
+        str | None, typer.Option(metavar="R,R,...", help="Also: share within all targets at these rates.")
+    ] = None,
+    sustain: Annotated[bool, typer.Option("--sustain", help="Also: largest rate that holds the targets.")] = False,
+    theory: Annotated[bool, typer.Option("--theory", help="From theory alone, without simulating.")] = False,
+    price: Annotated[float | None, typer.Option(help="USD per GPU and hour (default: cheapest listed).")] = None,
+    list_systems: Annotated[bool, typer.Option("--list", help="List the systems and exit.")] = False,
+    csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write a CSV line per system.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write the charts as HTML.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare serving systems of the literature on the same GPUs and traffic.
+
+    \b
+    planner compare chat-llama-70b --sku h100-sxm --tp 4 --replicas 4 --rate 8
+    planner compare --llm llama-3.1-8b --sku h100-sxm --replicas 2 --rate 10 --lengths azure-2023-conv
+            --systems static,orca,vllm,sarathi --requests 500 --plot compare.html
+    planner compare --list      every system, with who described it
+
+    Each system uses the same GPUs, gets the same requests, and is judged by theory and simulation. Without --sku the
+    cheapest mixed fleet of the scenario is planned first; exit code 3: there is none.
+    """
+    from planner.report import Report, json_text, plain, terminal
+    from planner.report import comparison as comparison_report
+    from planner.systems import catalogue
+
+    setting = None if options.sku is None else options.setting(options.sku)
+    request = options.request() if setting is None and options.scenario is not None else None
+    if list_systems:
+        terminal.show(Report("", (comparison_report.system_table(),)))
+        return
+    check_outputs(json_file, csv_file)
+    check_outputs(plot)
+    if plot not in (None, STDOUT) and not str(plot).endswith(".html"):
+        raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
+    names = tuple(catalogue.DEFAULT_SYSTEMS) if systems is None else _names(systems, tuple(catalogue.SYSTEMS))
+    catalogue.chosen_systems(names)
+    with terminal.progress() as say:
+        setting = setting or _planned_setting(request, say)
+        comparison = planner.compare(
+            setting.deployment,
+            setting.workload,
+            setting.slo,
+            names,
+            seed=seed,
+            requests=requests,
+            usd_per_gpu_hour=price,
+            rates=_rates(rates),
+            sustain=sustain,
+            simulated=not theory,
+            progress=say,
+        )
+
+    def charts_page() -> str:
+        from planner.charts import systems as charts
+
+        return charts.comparison_page(comparison)
+
+    deliver(
+        lambda: comparison_report.report(comparison),
+        (json_file, lambda: json_text(plain(comparison_report.comparison_document(comparison)))),
+        (csv_file, lambda: comparison_report.csv_text(comparison)),
+        (plot, charts_page),
+    )
+
+
+def _names(text: str, every: tuple[str, ...]) -> tuple[str, ...]:
+    return every if text.strip() == "all" else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _rates(text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise InputError("--rates", text, "must be numbers with commas between", "write e.g. 2,4,8") from None
+
+
+def _planned_setting(request: PlanRequest | None, say: Callable[[str], None]) -> Setting:
+    """The cheapest mixed fleet of a scenario; where there is none, its diagnosis is printed and the command ends."""
+    from planner.systems import mixed_plan
+
+    if request is None:
+        raise InputError("--sku", "(missing)", "is needed without a scenario", "give --sku or a scenario")
+    result = mixed_plan(request, progress=say)
+    require_fleet(result)
+    deployment = result.deployments[0]
+    return Setting(deployment.deployment, deployment.workload, request.slo)

@@ -1,0 +1,278 @@
+"""The commands about what was measured: benchmark runs, traces, metrics of servers, and price lists.
+
+`validate` and `calibrate-serving` hold predictions against runs; `import-trace`, `import-metrics` and `import-prices`
+turn files into parts of a scenario.
+"""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, look_up, write
+from planner.core import InputError
+
+MIN_RUNS = 2
+"""Fewest benchmark runs that engine constants are fitted to: one to fit, one to hold out."""
+OutFile = Annotated[str, typer.Option("--out", metavar="FILE", help="Write the YAML to FILE; - for stdout.")]
+
+
+# --- benchmark runs ---------------------------------------------------------------------------------------------------
+
+
+def validate(
+    points: Annotated[Path, typer.Argument(help="CSV of measured runs; docs/studies/accuracy.md describes it.")],
+    engine: Annotated[str | None, typer.Option(help="Only runs of this engine.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only runs of models with this in their name.")] = None,
+    sku: Annotated[str | None, typer.Option(help="Only runs on this GPU.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Only mixed or disaggregated runs.")] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only groups that nothing was fitted to.")] = False,
+    fitted: Annotated[bool, typer.Option("--fitted", help="Only groups that constants were fitted to.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All groups (the default).")] = False,
+    calibrations: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of calibrations in place of the packaged ones.")
+    ] = None,
+    details: Annotated[str | None, typer.Option(metavar="FILE", help="Write a CSV line per run.")] = None,
+    markdown_file: Annotated[
+        str | None,
+        typer.Option("--write", metavar="FILE", help="Write the tables between the marks of a Markdown file."),
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write a parity plot as SVG.")] = None,
+    scores: Annotated[str | None, typer.Option(metavar="FILE", help="Write the errors by group as CSV.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes to predict in.")] = 1,
+) -> None:
+    """Predict measured serving runs and show how far off the predictions are.
+
+    Each run is played under its own protocol. A run without a prediction counts as 100 % error.
+
+    \b
+    planner validate points.csv
+    planner validate points.csv --engine vllm --model llama --details runs.csv
+    """
+    from planner.report import Report, terminal
+    from planner.validation import accuracy, is_fitted, read_serving_points, scoreboard
+
+    if held_out + fitted + everything > 1:
+        raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
+    for output in (details, plot, scores):
+        check_outputs(output)
+    if markdown_file is not None:
+        scoreboard.require_marks(markdown_file)
+    runs = scoreboard.select_points(read_serving_points(points), engine, model, sku, mode)
+    if held_out or fitted:
+        db = scoreboard.hardware_with(calibrations)
+        runs = tuple(run for run in runs if is_fitted(run, db) is fitted)
+    if not runs:
+        raise InputError("points", str(points), "holds no such run", "ask for fewer restrictions")
+    with terminal.progress() as say:
+        board = scoreboard.predict_all(runs, calibrations, jobs, say)
+    write(scores, lambda: accuracy.scores_csv(board))
+    if markdown_file is not None:
+        scoreboard.write_between_marks(markdown_file, scoreboard.markdown(board))
+    failures = {"Runs without a prediction": scoreboard.failures(board)}
+    deliver(
+        lambda: Report(scoreboard.headline(board), scoreboard.tables(board), failures),
+        (details, lambda: scoreboard.details_csv(board)),
+        (plot, lambda: scoreboard.plot(board)),
+    )
+
+
+def calibrate_serving(
+    results: Annotated[list[Path], typer.Argument(help="Result files of benchmark clients (JSON or JSONL).")],
+    model: Annotated[str, typer.Option(help="Preset id, config.json or its folder.")],
+    sku: Annotated[str, typer.Option(help="GPU the server ran on.")],
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
+    tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1,
+    dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1,
+    ep: Annotated[int, typer.Option(help="GPUs that experts are spread over.")] = 1,
+    precision: Annotated[str, typer.Option(help="bf16, fp8 or fp4 (default: the checkpoint's own).")] = "",
+    kv: Annotated[str, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = "bf16",
+    max_batched_tokens: Annotated[int | None, typer.Option(help="Tokens per step (default: the engine's).")] = None,
+    max_running_requests: Annotated[int | None, typer.Option(help="Sequences at once (default: the engine's).")] = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(help="Share of HBM it may use (default: the engine's).")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Fit what an engine adds to its kernels to benchmark results of your own.
+
+    Reads vllm bench serve --save-result, SGLang bench_serving, GuideLLM, AIPerf and GenAI-Perf. Every other run is
+    fitted to; the error on the rest is shown before and after. --json writes the constants.
+
+    \b
+    planner calibrate-serving results.json --model llama-3.1-8b --sku h100-sxm --json costs.json
+    """
+    from planner.report import Report, terminal
+    from planner.validation import benchmark_files, engine_fit, hardware_with
+
+    check_outputs(json_file)
+    db = hardware_with()
+    server = benchmark_files.server_of(
+        model=model,
+        sku=look_up("--sku", sku, db.skus).id,
+        engine=look_up("--engine", engine, db.engines),
+        split=(tp, dp, ep),
+        precision=precision,
+        kv_cache=kv,
+        max_batched_tokens=max_batched_tokens,
+        max_running_requests=max_running_requests,
+        memory_fraction=memory_fraction,
+    )
+    runs = [run for file in results for run in benchmark_files.read_results(file)]
+    if len(runs) < MIN_RUNS:
+        raise InputError("results", len(runs), f"needs at least {MIN_RUNS} runs", "benchmark at several concurrencies")
+    fitting, held_out = engine_fit.halves(benchmark_files.points_of(runs, server))
+    names = engine_fit.determinable_constants(fitting)
+    with terminal.progress() as say:
+        fitted = engine_fit.fit_costs(fitting, db, engine, names, held_out=held_out, progress=say)
+    deliver(
+        lambda: Report(engine_fit.headline(fitted), engine_fit.fit_tables(fitted), {"Runs left out": fitted.dropped}),
+        (json_file, lambda: fitted.costs.model_dump_json(indent=2) + "\n"),
+    )
+
+
+# --- parts of a scenario ----------------------------------------------------------------------------------------------
+
+
+def import_trace(
+    file: Annotated[
+        Path, typer.Argument(help="Trace, usage log, benchmark result or conversations; gzip is unpacked.")
+    ],
+    rate: Annotated[float | None, typer.Option(help="Requests per second in place of the recorded rate.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", metavar="MEANING=NAME", help="Which column holds what, e.g. arrival_s=ts. Repeatable."
+        ),
+    ] = None,
+    tokens_per_character: Annotated[
+        float | None, typer.Option(help="Of the text of conversations: no tokens are counted there.")
+    ] = None,
+    cells: Annotated[int, typer.Option(help="Most cells of the histogram of lengths, 100 to 2000.")] = 400,
+    replay: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the requests to FILE, and have the scenario replay them.")
+    ] = None,
+    out: OutFile = STDOUT,
+) -> None:
+    """Make the workload of a scenario from a trace.
+
+    \b
+    planner import-trace requests.csv --out workload.yaml
+    planner import-trace log.csv --column arrival_s=ts --column input_tokens=prompt --column output_tokens=completion
+    planner import-trace ShareGPT.json --tokens-per-character 0.25 --rate 4
+
+    The format is recognised by content: Azure, BurstGPT, Mooncake, ServeGen, OpenAI-style, LiteLLM, Langfuse, results
+    of vllm bench serve and SGLang, ShareGPT. What was assumed or left out stands above the YAML in comments.
+    """
+    from planner.scenario import snippets
+    from planner.traffic import read_any_trace
+
+    check_outputs(None if out == STDOUT else out, replay)
+    trace_file = read_any_trace(file, columns=_columns(columns), tokens_per_character=tokens_per_character)
+    if replay is None:
+        snippet = snippets.trace_snippet(trace_file, rate, cells)
+    else:
+        snippet = snippets.replay_snippet(trace_file, replay, rate)
+        write(replay, lambda: snippets.trace_csv(trace_file.trace))
+    write(out, lambda: snippets.snippet_text(snippet, snippets.trace_comments(trace_file)))
+
+
+def import_metrics(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Answers of Prometheus (JSON), or one or two scrapes of /metrics, first to last."),
+    ],
+    rate: Annotated[
+        str, typer.Option(help="mean, peak, a percentile over the steps such as p95, or requests/s.")
+    ] = "mean",
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between two scrapes, or from the server's start to the only one.")
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also the mean day, hour by hour (UTC).")] = False,
+    week: Annotated[bool, typer.Option("--week", help="Also the mean week, hour by hour from Monday (UTC).")] = False,
+    model: Annotated[str | None, typer.Option(help="Which model, where there are several.")] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm or sglang, where there are both.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest input the server takes (max_model_len).")] = None,
+    out: OutFile = STDOUT,
+) -> None:
+    """Make the workload of a scenario from the Prometheus metrics of vLLM or SGLang.
+
+    \b
+    curl -s http://localhost:8000/metrics > a.txt; sleep 600; curl -s http://localhost:8000/metrics > b.txt
+    planner import-metrics a.txt b.txt --interval 600
+    curl -sG http://prometheus:9090/api/v1/query_range --data-urlencode 'query={__name__=~"vllm:.*"}'
+            -d start=2026-11-20T00:00:00Z -d end=2026-11-21T00:00:00Z -d step=300 > day.json
+    planner import-metrics day.json --rate p95
+    planner import-metrics day.json --profile
+
+    Latencies that the server measured stand above the YAML in comments, to compare a plan with.
+    """
+    from planner.scenario import snippets
+    from planner.traffic import read_metrics
+
+    check_outputs(None if out == STDOUT else out)
+    metrics = read_metrics(*files, interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
+    snippet = snippets.metrics_snippet(metrics, rate, profile=profile, week=week)
+    write(out, lambda: snippets.snippet_text(snippet, snippets.metrics_comments(metrics)))
+
+
+def import_prices(
+    file: Annotated[
+        Path, typer.Argument(help="vms.csv of a SkyPilot catalog, or a table with sku and usd_per_gpu_hour.")
+    ],
+    provider: Annotated[str | None, typer.Option(help="Whose catalog it is (default: the folder it lies in).")] = None,
+    day: Annotated[
+        str | None, typer.Option("--date", help="Day of the prices, YYYY-MM-DD (default: that of the file).")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Where they come from: a URL, or a contract.")] = None,
+    region: Annotated[str | None, typer.Option(help="Only prices of this region.")] = None,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write all prices as a table the planner reads.")
+    ] = None,
+    out: OutFile = STDOUT,
+) -> None:
+    """Make the prices of a scenario from a price list.
+
+    \b
+    planner import-prices ~/.sky/catalogs/v8/aws/vms.csv --region us-east-1
+    planner import-prices contract.csv --date 2026-11-01 --source "contract of 2026"
+
+    The YAML has the cheapest on-demand price of each SKU; --csv keeps all of them. GPUs that no SKU is known for are
+    named in the comments and left out.
+    """
+    from planner.scenario import snippets
+    from planner.supply import prices_csv, read_prices
+
+    check_outputs(None if out == STDOUT else out, csv_file)
+    price_list = read_prices(file, provider=provider, retrieved_on=_day(day, file), source_url=source)
+    snippet = snippets.prices_snippet(price_list, region)
+    write(csv_file, lambda: prices_csv(price_list.prices))
+    write(out, lambda: snippets.snippet_text(snippet, snippets.prices_comments(price_list, region)))
+
+
+def _columns(pairs: list[str] | None) -> dict[str, str] | None:
+    """``MEANING=NAME`` options as a mapping. Raises InputError for one without ``=``."""
+    if not pairs:
+        return None
+    columns: dict[str, str] = {}
+    for pair in pairs:
+        meaning, equals, name = pair.partition("=")
+        if not equals or meaning.strip() in columns:
+            bound = "must read MEANING=NAME" if not equals else "is given twice"
+            raise InputError("--column", pair, bound, "write e.g. --column arrival_s=timestamp")
+        columns[meaning.strip()] = name.strip()
+    return columns
+
+
+def _day(text: str | None, file: Path) -> date | None:
+    """The day asked for, else the one the file was last written on. Raises InputError for a text that is no day."""
+    if text is None:
+        return datetime.fromtimestamp(file.stat().st_mtime).date() if file.is_file() else None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InputError("--date", text, "is no day", "write YYYY-MM-DD") from None

@@ -1,0 +1,425 @@
+"""The commands about a scenario or a plan: `plan`, `explain`, `what-if`, `sweep` and `export`."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import planner
+from planner.cli.base import (
+    INFEASIBLE,
+    STOPPED,
+    Assignments,
+    CalibrationFiles,
+    CostsFile,
+    JsonFile,
+    MarkdownFile,
+    PlanOrScenario,
+    ScenarioName,
+    check_outputs,
+    deliver,
+    hardware_for,
+    require_fleet,
+)
+from planner.cli.completion import complete_setting
+from planner.core import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from planner.analysis import ApiPrice, PlanQuestion
+    from planner.fleet import PlanRequest
+    from planner.launch import Fleet, Target
+
+MAX_SOLVES = 300
+"""Default of --max-solves. A choice: plans enough for the default questions about a dozen SKUs."""
+SMALLEST_DIFFERENCE_USD_PER_HOUR = 0.005
+"""Costs that differ by less are printed alike: half a cent."""
+FILE_HEADING = "==> {} <=="
+"""Line before each file where several are printed, as head(1) writes it."""
+
+
+def plan(
+    scenario: ScenarioName,
+    json_file: JsonFile = None,
+    md_file: MarkdownFile = None,
+    assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Plan the best fleet that meets the targets of a scenario.
+
+    \b
+    planner plan chat-llama-70b
+    planner plan chat-llama-70b --set workload.rate_per_s=80 --set 'search.skus=[h100-sxm, h200-sxm]'
+    planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
+    planner plan my.yaml --json plan.json --md report.md
+    planner plan my.yaml --calibration my-gpu.json
+
+    Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
+    meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
+    """
+    from planner.report import json_text, plan_to_dict, terminal
+    from planner.report import plan as plan_report
+    from planner.scenario import build_request, read_scenario
+
+    check_outputs(json_file, md_file)
+    content, folder = read_scenario(scenario, assignments or ())
+    request = build_request(content, folder)
+    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
+    with terminal.progress() as say:
+        result = planner.plan(request, hardware, progress=say)
+    written = content.model_dump(mode="json", exclude_unset=True)
+    result = dataclasses.replace(result, scenario=written, scenario_folder=str(folder.resolve()))
+    deliver(
+        lambda: plan_report.report(result),
+        (json_file, lambda: json_text(plan_to_dict(result))),
+        (md_file, lambda: plan_report.markdown(result)),
+    )
+    if not result.feasible:
+        raise typer.Exit(INFEASIBLE)
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def explain(
+    subject: PlanOrScenario,
+    only: Annotated[
+        str | None, typer.Option(metavar="Q,Q,...", help="Questions to answer, with commas between; `all` for all.")
+    ] = None,
+    max_solves: Annotated[int, typer.Option(help="Most plans to make; what is left is named.")] = MAX_SOLVES,
+    api_price: Annotated[
+        str | None,
+        typer.Option(metavar="IN/OUT", help="USD per million tokens, IN/OUT or IN/CACHED/OUT; else those listed."),
+    ] = None,
+    json_file: JsonFile = None,
+    md_file: MarkdownFile = None,
+    assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Explain a plan by making it again under other conditions.
+
+    \b
+    planner explain chat-llama-70b
+    planner explain plan.json --only marginal,tornado
+    planner explain my.yaml --only api --api-price 0.59/0.79
+    planner explain my.yaml --only all --max-solves 1000 --md why.md --json why.json
+
+    \b
+    marginal      what 10 ms, one GPU or 10 % more or less of each target and limit is worth
+    steps         the smallest change of each that changes the plan
+    requirements  what each target, limit and rule costs
+    tornado       sensitivity to prices, demand, lengths, shared prefixes and the speed of kernels
+    prices        the price of each SKU at which the plan changes
+    api           against hosted APIs: which is cheaper, and from which load on
+    runners-up    the next best plans, and why they lost
+    relaxations   of an infeasible request: the smallest change of each part alone that helps
+    pareto        cost against the rate served and against each TTFT and TPOT target
+    robust        the plan that holds where kernels are as slow as their measurements allow
+
+    Left out unless asked for: steps and pareto. Exit code 3: there is no fleet; the relaxations say what would help.
+    """
+    from planner.analysis import Replanner, why
+    from planner.fleet import planning
+    from planner.report import explanation, json_text, terminal
+    from planner.scenario import load_request, recorded_usd_per_hour
+
+    check_outputs(json_file, md_file)
+    questions = _questions(only)
+    if max_solves < 1:
+        raise InputError("--max-solves", max_solves, "must be >= 1", "allow a few hundred")
+    request = load_request(subject, assignments or ())
+    recorded = None if assignments else recorded_usd_per_hour(subject)
+    prices = _api_prices(request, api_price)
+    hardware = planning.hardware_for(request, hardware_for(request.search.engine, calibrations, engine_costs))
+    with terminal.progress() as say:
+        replanner = Replanner(hardware=hardware, at_most=max_solves, progress=say)
+        answers = why.explain(replanner.plan(request), replanner, questions, prices)
+    deliver(
+        lambda: explanation.report(answers, _difference_notes(recorded, answers.outcome.usd_per_hour)),
+        (json_file, lambda: json_text(explanation.explanation_document(answers))),
+        (md_file, lambda: explanation.markdown(answers)),
+    )
+    if not answers.outcome.feasible:
+        raise typer.Exit(INFEASIBLE)
+
+
+def _questions(text: str | None) -> tuple[PlanQuestion, ...] | None:
+    """The questions that were named; None where none were. Raises UnknownNameError, or InputError for an empty list."""
+    from planner.analysis import PlanQuestion
+
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == ["all"]:
+        return tuple(PlanQuestion)
+    by_name = {question.value: question for question in PlanQuestion}
+    for name in names:
+        if name not in by_name:
+            raise UnknownNameError("--only", name, by_name)
+    if not names:
+        raise InputError("--only", text, "names no question", f"name some of: {', '.join(by_name)}")
+    return tuple(dict.fromkeys(by_name[name] for name in names))
+
+
+def _api_prices(request: PlanRequest, text: str | None) -> tuple[ApiPrice, ...]:
+    from planner.analysis import api_prices_of, own_price
+
+    if text is None:
+        return api_prices_of(request.llm.id)
+    return (own_price(request.llm.id, text, request.prices.day),)
+
+
+def _difference_notes(recorded: float | None, again: float) -> list[str]:
+    """A note where a plan made again costs something else [USD/h] than the document says."""
+    if recorded is None or abs(again - recorded) < SMALLEST_DIFFERENCE_USD_PER_HOUR:
+        return []
+    return [f"the file says {recorded:,.2f} USD/h; made again by theory, with today's data, it is {again:,.2f}"]
+
+
+def what_if(
+    subject: PlanOrScenario,
+    assignments: Assignments = None,
+    json_file: JsonFile = None,
+    md_file: MarkdownFile = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Plan again with changes, and show before and after.
+
+    \b
+    planner what-if chat-llama-70b --set workload.rate_per_s=80
+    planner what-if plan.json --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
+
+    With several changes each is added in the order given, so that what they bring adds up. Exit code 3: no fleet after
+    the changes.
+    """
+    from planner.analysis import Replanner, changes
+    from planner.fleet import planning
+    from planner.report import json_text, terminal
+    from planner.report import what_if as what_if_report
+    from planner.scenario import load_request
+
+    check_outputs(json_file, md_file)
+    if not assignments:
+        raise InputError("--set", "(missing)", "there is nothing to change", "give e.g. --set workload.rate_per_s=80")
+    before = load_request(subject)
+    changed = [(last, load_request(subject, assignments[: index + 1])) for index, last in enumerate(assignments)]
+    hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
+    with terminal.progress() as say:
+        result = changes.what_if(before, changed, Replanner(hardware=hardware, progress=say))
+    deliver(
+        lambda: what_if_report.report(result),
+        (json_file, lambda: json_text(what_if_report.what_if_document(result))),
+        (md_file, lambda: what_if_report.markdown(result)),
+    )
+    if not result.after.outcome.feasible:
+        raise typer.Exit(INFEASIBLE)
+
+
+# --- many points ------------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    subject: PlanOrScenario,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V,V,...", help="Values of a field, as YAML. Repeatable.", autocompletion=complete_setting
+        ),
+    ] = None,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write one row per point to FILE; - for stdout.")
+    ] = None,
+    json_file: JsonFile = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: one per CPU.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Keep finished points in FILE, and take those in it.")
+    ] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Judge every fleet by simulation too.")] = False,
+    alternatives: Annotated[
+        bool, typer.Option("--alternatives", help="Also the best fleet of each SKU and mode.")
+    ] = False,
+    assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Plan a scenario at every combination of some values.
+
+    \b
+    planner sweep chat-llama-70b --over workload.rate_per_s=20,40,60
+    planner sweep chat-llama-70b --over workload.rate_per_s=20,40 --over slo.0.threshold_s=0.5,1 --csv out.csv
+    planner sweep my.yaml --over 'search.skus=[h100-sxm],[h200-sxm]' --workers 4 --resume points.jsonl
+
+    By theory alone unless --simulate is given. A point without a fleet is a row with its reason. Ctrl-C keeps what is
+    done (exit code 1); the same command with the same --resume file goes on from there. Exit code 3: no point has a
+    fleet.
+    """
+    from planner.report import Report, json_text, plain
+    from planner.scenario import load_request
+    from planner.studies import sweep_result, sweeps
+
+    check_outputs(csv_file, json_file)
+    points = _points(over or ())
+    hardware = None  # every worker reads the packaged database for itself
+    if calibrations or engine_costs is not None:
+        hardware = hardware_for(load_request(subject, assignments or ()).search.engine, calibrations, engine_costs)
+    pool = sweeps.process_pool(workers)
+    try:
+        result = sweeps.sweep(
+            subject,
+            points,
+            pool,
+            simulate,
+            alternatives,
+            progress=True,
+            overrides=assignments or (),
+            resume=resume,
+            hardware=hardware,
+        )
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    deliver(
+        lambda: Report(sweep_result.headline(result), (sweep_result.table(result),)),
+        (csv_file, result.to_csv),
+        (json_file, lambda: json_text(plain(result))),
+    )
+    if result.stopped:
+        again = "the same command goes on" if resume else "with --resume FILE the next one goes on"
+        typer.echo(f"stopped: {result.stopped}; {again} from there", err=True)
+        raise typer.Exit(STOPPED)
+    if not result.feasible:
+        raise typer.Exit(INFEASIBLE)
+
+
+def _points(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """Values by path, of ``KEY=V,V,...`` each. Raises InputError."""
+    from planner.scenario import parse_fields
+
+    points: dict[str, list[Any]] = {}
+    for text in texts:
+        path, equals, values = (word.strip() for word in text.partition("="))
+        if not (equals and path and values):
+            raise InputError("--over", text, "must read KEY=V,V,...", "write e.g. workload.rate_per_s=20,40")
+        if path in points:
+            raise InputError("--over", path, "is given twice", f"write all its values once: {path}=V,V,...")
+        try:
+            points[path] = list(parse_fields(f"values: [{values}]")["values"])
+        except InputError as error:
+            raise InputError(f"--over {path}", values, error.bound, "write values with commas between") from None
+    if not points:
+        raise InputError(
+            "--over", "(missing)", "there is nothing to vary", "give e.g. --over workload.rate_per_s=20,40"
+        )
+    return points
+
+
+# --- files that start it ----------------------------------------------------------------------------------------------
+
+
+def export(
+    subject: Annotated[
+        str | None, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`, or a scenario.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TARGET", help="What runs the fleet; --list names all.")
+    ] = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Write the files there.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    list_targets: Annotated[bool, typer.Option("--list", help="List the targets and exit.")] = False,
+    assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Write the files that start a planned fleet.
+
+    \b
+    planner plan chat-llama-70b --json plan.json
+    planner export plan.json --to kubernetes --out deploy
+    planner export chat-llama-70b --to compose        plans first, and prints the files
+    planner export --list                             every target
+
+    A plan document is not planned again. Every knob that was chosen is written under the engine's own name; one without
+    a documented name is refused by name. Files that are there are kept unless --force is given. Exit code 3: the
+    scenario has no fleet.
+    """
+    from planner import launch
+    from planner.scenario import plan_document_at
+
+    if list_targets:
+        _show_targets(launch.TARGETS.values())
+        return
+    if subject is None:
+        raise InputError("PLAN", "(missing)", "is needed", "give plan.json of `planner plan --json`, or a scenario")
+    if to is None:
+        raise InputError("--to", "(missing)", "is needed", f"give one of: {', '.join(launch.TARGETS)}")
+    if to not in launch.TARGETS:
+        raise UnknownNameError("--to", to, launch.TARGETS)
+    if plan_document_at(subject) is None:
+        fleet = _planned_fleet(subject, assignments or (), calibrations, engine_costs)
+    else:
+        changes = {"--set": assignments, "--calibration": calibrations, "--engine-costs": engine_costs}
+        for option, value in changes.items():
+            if value:
+                fix = "give the scenario, which is planned"
+                raise InputError(option, value, "does not change a plan document", fix)
+        fleet = launch.read_fleet(subject)
+    files = launch.export_files(fleet, to)
+    if out is None:
+        _print_files(files)
+    else:
+        _write_files(files, Path(out), force)
+
+
+def _show_targets(targets: Iterable[Target]) -> None:
+    from planner.core import Table
+    from planner.report import Report, terminal
+
+    rows = tuple((target.name, target.title) for target in targets)
+    terminal.show(Report("", (Table("Targets of planner export", ("Target", "Writes"), rows),)))
+
+
+def _planned_fleet(
+    scenario: str, assignments: Sequence[str], calibrations: Iterable[str] | None, engine_costs: str | None
+) -> Fleet:
+    """The fleet of a scenario; where there is none, its diagnosis is printed and the command ends."""
+    from planner.launch import fleet_of
+    from planner.report import headline, terminal
+    from planner.scenario import load_scenario
+
+    request = load_scenario(scenario, assignments)
+    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
+    with terminal.progress() as say:
+        result = planner.plan(request, hardware, progress=say)
+    require_fleet(result)
+    typer.echo(f"planned {request.name} first: {headline(result)}", err=True)
+    return fleet_of(result)
+
+
+def _print_files(files: Mapping[str, str]) -> None:
+    sys.stdout.write("\n".join(f"{FILE_HEADING.format(name)}\n{text}" for name, text in files.items()))
+
+
+def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:
+    """Write all files, or none where one is there already. Raises InputError."""
+    from planner.report import write_text
+
+    existing = [name for name in files if (folder / name).exists()]
+    if existing and not force:
+        bound = f"already has {', '.join(existing)}"
+        raise InputError("--out", str(folder), bound, "choose another folder, or add --force")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--out", str(folder), f"cannot be made a folder: {error.strerror}", "choose another") from None
+    for name, text in files.items():
+        write_text(str(folder / name), text)
+        if name.endswith(".sh"):
+            (folder / name).chmod(0o755)
+    typer.echo(f"wrote {len(files)} files to {folder}: {', '.join(files)}")

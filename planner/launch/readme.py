@@ -1,0 +1,109 @@
+"""What the READMEs of all targets share: the page, the table of pools, and the sections at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from planner.core import markdown_text, significant, with_unit
+from planner.launch.escaping import one_line
+from planner.launch.fleet import Fleet, LaunchedDeployment
+from planner.launch.spec import LaunchSpec
+
+README_NAME = "README.md"
+SOURCES = (
+    "Flag names were read in the documentation and source of each engine at the version named; the pages are listed in "
+    "`engine_flags.csv` of the planner."
+)
+
+
+def page(title: str, sections: Iterable[str]) -> str:
+    """A README: a title, and sections with blank lines between."""
+    return "\n\n".join([f"# {title}", *sections]) + "\n"
+
+
+def name_text(name: str) -> str:
+    """A name of the user's in Markdown: on one line, and shown as it is."""
+    return markdown_text(one_line(name))
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Lines as a list, each once."""
+    return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
+
+
+def markdown_rows(head: str, rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table: its head (headings and alignment, two lines) and its rows."""
+    return "\n".join([head, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+
+
+def pool_table(
+    specs: Sequence[LaunchSpec],
+    head: str = "Script and service",
+    names: Mapping[str, str] | None = None,
+    port: int = 0,
+) -> str:
+    """The pools as a Markdown table.
+
+    Args:
+        specs: of the pools.
+        head: of the first column.
+        names: of pools in that column by their own name, which stands there where there is none.
+        port: of every replica; their own where it is 0.
+    """
+    columns = f"| {head} | Replicas | GPUs each | Servers | Engine | Router | Port |"
+    return markdown_rows(
+        f"{columns}\n| --- | ---: | --- | ---: | --- | --- | ---: |",
+        (
+            (
+                (names or {}).get(spec.name, spec.name),
+                f"{spec.replicas:,}",
+                f"{spec.gpus} x {spec.sku}",
+                f"{spec.nodes:,}",
+                f"{markdown_text(spec.engine)} {markdown_text(spec.engine_version)}",
+                spec.router.replace("_", " "),
+                port or spec.port,
+            )
+            for spec in specs
+        ),
+    )
+
+
+def closing_sections(
+    fleet: Fleet, specs: Sequence[LaunchSpec], notes: Iterable[str], not_written: str = ""
+) -> list[str]:
+    """The end of a README: the targets, how to check them, what is not written, notes, sources."""
+    return [
+        "## What was promised",
+        "\n".join([*map(_target_line, fleet.deployments), *_shared_service_lines(fleet)]),
+        "## How to check it",
+        f"A replica is ready when `curl -f http://SERVER:PORT{specs[0].health_path}` succeeds. Then send the planned "
+        "rate with the planned input and output tokens for long enough that the tail shows (p99 needs thousands of "
+        "requests), and compare TTFT and TPOT at the client with the targets above.",
+        *(["## What is not written", not_written] if not_written else []),
+        "## Notes",
+        bullets(map(markdown_text, dict.fromkeys(notes))),
+        SOURCES,
+    ]
+
+
+def _target_line(launched: LaunchedDeployment) -> str:
+    rate = significant(launched.workload.arrivals.rate_per_s)
+    targets = ", ".join(
+        f"{target.name} of at most {with_unit(target.threshold_s, target.metric)}" for target in launched.slo.targets
+    )
+    lengths = launched.workload.lengths
+    return (
+        f"- {name_text(launched.service)}: {rate} requests/s of {significant(lengths.mean_input)} input "
+        f"and {significant(lengths.mean_output)} output tokens on average; {targets or 'no latency targets'}."
+    )
+
+
+def _shared_service_lines(fleet: Fleet) -> list[str]:
+    """A line for each service that several deployments share, since nothing here divides its traffic."""
+    names = [launched.service for launched in fleet.deployments]
+    return [
+        f"- {name_text(name)} is served by {names.count(name)} deployments, each with an address of its "
+        "own: send each the requests and the rate above."
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]

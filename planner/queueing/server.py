@@ -1,0 +1,90 @@
+"""One server that works in steps, and the durations of its steps, checked on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.core import FloatArray, InputError
+
+
+@dataclass(frozen=True)
+class BatchServer:
+    """One server that works in steps.
+
+    Attributes:
+        step_s: duration [s] of a step with (running sequences n, prompt tokens p); both arrays of one shape (or
+            broadcastable), result of that shape. Non-decreasing in both. Only called with n + p > 0.
+        max_batched_tokens: most tokens in one step; running sequences take one each, prompts get the rest.
+        max_running: most sequences running at once (the smaller of the configured limit and what KV memory holds).
+    """
+
+    step_s: Callable[[FloatArray, FloatArray], FloatArray]
+    max_batched_tokens: int
+    max_running: float
+
+
+def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+    """Durations [s] of steps, checked.
+
+    Args:
+        server: one server.
+        running: running sequences in the step, any shape.
+        prompt_tokens: prompt tokens in the step [tokens], broadcast together with `running`.
+
+    Returns:
+        Durations [s], of the common shape.
+
+    Raises:
+        InputError: when the step-time function answers with anything but finite positive numbers of that shape.
+    """
+    n, p = np.broadcast_arrays(np.asarray(running, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
+    durations = np.asarray(server.step_s(n, p), dtype=np.float64)
+    if durations.shape != n.shape:
+        raise InputError(
+            "server.step_s", durations.shape, f"must answer in the shape of its arguments, {n.shape}", "use numpy"
+        )
+    bad = ~(np.isfinite(durations) & (durations > 0.0))
+    if bad.any():
+        where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
+        fix = f"check the step time of {where}"
+        raise InputError("server.step_s", float(durations[bad].flat[0]), "must be finite and > 0 s", fix)
+    return durations
+
+
+@lru_cache(maxsize=4096)
+def step_duration_s(server: BatchServer, running: float, prompt_tokens: float) -> float:
+    """Duration [s] of one step, remembered: the theory asks for the same few again and again.
+
+    Args:
+        server: one server.
+        running: running sequences in the step.
+        prompt_tokens: prompt tokens in the step [tokens].
+
+    Raises InputError as `step_durations_s`.
+    """
+    return float(step_durations_s(server, running, prompt_tokens))
+
+
+def require_usable(server: BatchServer, replicas: int) -> None:
+    """Check that chunk budget, running limit and number of replicas make a working pool.
+
+    Args:
+        server: one server.
+        replicas: of the pool.
+
+    Raises:
+        InputError: when one of them is below 1.
+    """
+    if server.max_batched_tokens < 1:
+        fix = "give the most tokens of one step, e.g. 2048"
+        raise InputError("server.max_batched_tokens", server.max_batched_tokens, "must be >= 1 token", fix)
+    if not server.max_running >= 1.0:
+        fix = "give the most sequences that run at once, e.g. 256"
+        raise InputError("server.max_running", server.max_running, "must be >= 1 sequence", fix)
+    if replicas < 1:
+        raise InputError("replicas", replicas, "must be >= 1", "a pool has at least one server")

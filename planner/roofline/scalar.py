@@ -1,0 +1,397 @@
+"""One step at a time: what the vectorised formulas say, in plain floats and with all constants worked out beforehand.
+
+The simulator asks for one step after another, where a formula over arrays costs a hundred times its arithmetic. Here
+are the two things that a step with prompts needs: interpolation in a table (`BilinearTable`) and the attention of its
+prompts (`prompt_attention`). The equations are those of `planner.roofline.attention_kernels` and of
+`planner.roofline.attention_operators`, in the same letters; tests hold the two against each other.
+
+Prompts come as four numbers, those of `Load`: chunks, and the mean new, past and cached tokens of one.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from planner.core import FloatArray
+from planner.llm import BYTES_PER_VALUE
+from planner.roofline.attention_kernels import QUERY_BLOCK, attended_pairs
+from planner.roofline.attention_operators import (
+    RECURRENCE_CHUNK,
+    STATE_BYTES,
+    GroupedDecode,
+    GroupedPrefill,
+    IndexScores,
+    LatentDecode,
+    LatentPrefill,
+    Recurrence,
+)
+from planner.roofline.gpu import CalibratedGpu
+from planner.roofline.kernel_forms import GpuPeaks, LatentPrefillForm, PrefillForm, SizeCorrection
+from planner.roofline.operators import ACTIVATION_BYTES, Operator
+
+PromptAttention = Callable[[float, float, float, float], float]
+"""Seconds of an operator over all its layers from (chunks, new, past, cached), chunks > 0."""
+
+
+class BilinearTable:
+    """A table over two grids of at least two knots each: linear between them, constant beyond.
+
+    >>> table = BilinearTable(np.array([0.0, 2.0]), np.array([0.0, 1.0]), np.array([[0.0, 1.0], [4.0, 5.0]]))
+    >>> table.at(1.0, 0.5), table.at(-1.0, 9.0)
+    (2.5, 1.0)
+    """
+
+    __slots__ = ("_first", "_second", "_values")
+
+    def __init__(self, first: FloatArray, second: FloatArray, values: FloatArray) -> None:
+        self._first: list[float] = first.tolist()
+        self._second: list[float] = second.tolist()
+        self._values: list[list[float]] = values.tolist()
+
+    def at(self, first: float, second: float) -> float:
+        """The value at one point."""
+        i, u = _cell(self._first, first)
+        j, v = _cell(self._second, second)
+        near, far, w = self._values[i], self._values[i + 1], 1.0 - v
+        return (near[j] * w + near[j + 1] * v) * (1.0 - u) + (far[j] * w + far[j + 1] * v) * u
+
+
+def _cell(grid: list[float], x: float) -> tuple[int, float]:
+    """Cell of a grid and the position in it, in [0, 1]."""
+    if x <= grid[0]:
+        return 0, 0.0
+    if x >= grid[-1]:
+        return len(grid) - 2, 1.0
+    i = bisect_right(grid, x) - 1
+    low = grid[i]
+    return i, (x - low) / (grid[i + 1] - low)
+
+
+def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> PromptAttention:
+    """`operator_seconds` of a step's prompts, summed over operators that depend on its shape; decodes take no part.
+
+    Args:
+        operators: those of a step with `Driver.SHAPE`.
+        gpu: that runs them.
+
+    Returns:
+        Seconds as a function of (chunks, new, past, cached).
+
+    Raises:
+        AssertionError: an operator that has no plain form here.
+    """
+    timers: list[PromptAttention] = []
+    for operator in operators:
+        if isinstance(operator, GroupedPrefill):
+            timers.append(_grouped_timer(operator, gpu))
+        elif isinstance(operator, LatentPrefill):
+            timers.append(_latent_timer(operator, gpu))
+        elif isinstance(operator, IndexScores):
+            timers.append(_IndexScoring.of(operator, gpu))
+        elif isinstance(operator, Recurrence):
+            timers.append(_Recurrence.of(operator, gpu))
+        elif not isinstance(operator, GroupedDecode | LatentDecode):
+            raise AssertionError(f"no plain form of {type(operator).__name__}")
+    return timers[0] if len(timers) == 1 else _Sum(tuple(timers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The seconds of several operators."""
+
+    timers: tuple[PromptAttention, ...]
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        total = 0.0
+        for timer in self.timers:
+            total += timer(chunks, new, past, cached)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class _PrefillKernel:
+    """What the two forms of prefill attention share: p_norm(compute, memory), and its correction.
+
+    Attributes:
+        pair_s: of one query-key pair of one head at the kernel's share of peak [s].
+        ideal_pair_s: of one query-key pair of all heads at peak [s].
+        heads: query heads on this GPU.
+        row_tokens: extra keys each query row costs.
+        block: rows of all processors' thread blocks that are not hidden.
+        order: of the p-norm.
+        memory_efficiency: of the bandwidth.
+        correction: factor at two sizes, if the form has one.
+    """
+
+    pair_s: float
+    ideal_pair_s: float
+    heads: float
+    row_tokens: float
+    block: float
+    order: float
+    memory_efficiency: float
+    correction: Callable[[float, float], float] | None
+
+    @classmethod
+    def of(
+        cls,
+        form: PrefillForm | LatentPrefillForm,
+        peaks: GpuPeaks,
+        efficiency: float,
+        row_tokens: float,
+        heads: float,
+        pair_flops: float,
+    ) -> Self:
+        """Constants of a form; `pair_flops` are those of one pair of one head."""
+        return cls(
+            pair_s=pair_flops / (efficiency * peaks.flops_per_s),
+            ideal_pair_s=heads * pair_flops / peaks.flops_per_s,
+            heads=heads,
+            row_tokens=row_tokens,
+            block=form.block_share * QUERY_BLOCK * peaks.sms,
+            order=form.order,
+            memory_efficiency=form.memory_efficiency,
+            correction=None if form.correction is None else _correction(form.correction),
+        )
+
+    def __call__(
+        self, chunks: float, new: float, past: float, pairs: float, longest: float, traffic_s: float
+    ) -> tuple[float, float, float]:
+        """Joined time [s], factor on it, and the ideal [s], from the longest row and the traffic at full bandwidth."""
+        row_tokens, heads = self.row_tokens, self.heads
+        work, least = chunks * heads * (pairs + row_tokens * new), self.block * (longest + row_tokens)
+        compute, memory = (work if work > least else least) * self.pair_s, traffic_s / self.memory_efficiency
+        more, less = (compute, memory) if compute > memory else (memory, compute)
+        order = self.order
+        took = more * (1.0 + (less / more) ** order) ** (1.0 / order)
+        if self.correction is None:
+            return took, 1.0, 0.0
+        tokens, flops_s = past + new, chunks * pairs * self.ideal_pair_s
+        factor = self.correction(tokens, chunks * new / tokens * heads)
+        return took, factor, flops_s if flops_s > traffic_s else traffic_s
+
+
+def _correction(correction: SizeCorrection) -> Callable[[float, float], float]:
+    """`SizeCorrection.factor` of two sizes > 0."""
+    first, second, table = (
+        np.array(values) for values in (correction.first_log2, correction.second_log2, correction.log_factor)
+    )
+    if len(first) == 1:  # a table needs two knots
+        first, table = np.append(first, first + 1.0), np.vstack([table, table])
+    if len(second) == 1:
+        second, table = np.append(second, second + 1.0), np.hstack([table, table])
+    at, log2, exp = BilinearTable(first, second, table).at, math.log2, math.exp
+    return lambda first_size, second_size: exp(at(log2(first_size), log2(second_size)))
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupedRoofline:
+    """`GroupedPrefill` on its roofline: seconds per pair, per token read and per new token."""
+
+    count: float
+    window: float
+    pair_s: float
+    kv_s: float
+    token_s: float
+
+    def layer_s(self, chunks: float, new: float, cached: float, pairs: float) -> float:
+        """Of one layer, for pairs that are known."""
+        window = self.window
+        read = window + new if window and cached > window else cached + new
+        flops_s, traffic_s = pairs * self.pair_s, read * self.kv_s + new * self.token_s
+        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        return self.count * self.layer_s(chunks, new, cached, attended_pairs(new, past, self.window))
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupedKernel:
+    """`GroupedPrefill` by `prefill_attention_s`, never below its roofline."""
+
+    roofline: _GroupedRoofline
+    kernel: _PrefillKernel
+    start_s: float
+    new_s: float
+    past_s: float
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        roofline = self.roofline
+        window = roofline.window
+        pairs, read, longest = attended_pairs(new, past, window), past, past + new
+        if window:
+            read, longest = min(past, window), min(longest, window + QUERY_BLOCK)
+        traffic_s = chunks * (new * self.new_s + read * self.past_s)
+        took, factor, ideal = self.kernel(chunks, new, past, pairs, longest, traffic_s)
+        return roofline.count * max((self.start_s + took) * factor, ideal, roofline.layer_s(chunks, new, cached, pairs))
+
+
+def _grouped_timer(operator: GroupedPrefill, gpu: CalibratedGpu) -> PromptAttention:
+    heads, d = operator.heads, operator.head_dim
+    flops_per_s, bytes_per_s = _peaks(operator, gpu)
+    value_bytes = BYTES_PER_VALUE[operator.kv_cache]
+    kv_bytes = 2.0 * operator.kv_heads * d * value_bytes
+    roofline = _GroupedRoofline(
+        count=operator.count,
+        window=operator.window,
+        pair_s=4.0 * heads * d / flops_per_s,
+        kv_s=kv_bytes / bytes_per_s,
+        token_s=(kv_bytes + 2.0 * heads * d * ACTIVATION_BYTES) / bytes_per_s,
+    )
+    form = gpu.form(PrefillForm, *operator.fit_keys)
+    if form is None:
+        return roofline
+    peaks = gpu.peaks(operator.kv_cache.arithmetic)
+    row_tokens = form.row_tokens * (form.window_row_growth if operator.window else 1.0)
+    return _GroupedKernel(
+        roofline=roofline,
+        kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency(d), row_tokens, heads, 4.0 * d),
+        start_s=form.start_s,
+        new_s=d * (4.0 * heads + 2.0 * operator.kv_heads * (2.0 + 2.0 * value_bytes)) / peaks.bytes_per_s,
+        past_s=kv_bytes / peaks.bytes_per_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LatentRoofline:
+    """`LatentPrefill` on its roofline, in the cheaper of its two forms.
+
+    Attributes:
+        count: layers.
+        top_k: most keys of a query, 0 = all.
+        expanded: channels per head of keys and values in the expanded form.
+        absorbed: the same in the absorbed form.
+        channel_s: of one pair and channel [s].
+        expansion_s: that makes keys and values of one cached token [s].
+        row_s: that reads one latent row [s].
+        token_s: that moves what one new token reads and writes [s].
+    """
+
+    count: float
+    top_k: float
+    expanded: float
+    absorbed: float
+    channel_s: float
+    expansion_s: float
+    row_s: float
+    token_s: float
+
+    def layer_s(self, chunks: float, new: float, cached: float, pairs: float) -> float:
+        """Of one layer, for pairs that are known."""
+        channel_s = self.channel_s
+        flops_s = min(self.expanded * pairs * channel_s + cached * self.expansion_s, self.absorbed * pairs * channel_s)
+        traffic_s = cached * self.row_s + new * self.token_s
+        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        return self.count * self.layer_s(chunks, new, cached, attended_pairs(new, past, self.top_k))
+
+
+@dataclass(frozen=True, slots=True)
+class _LatentKernel:
+    """`LatentPrefill` by `latent_prefill_s`, the quicker of its two forms, never below the roofline.
+
+    The forms differ in their channels alone, to which all of `latent_prefill_s` beyond its start is in proportion.
+    """
+
+    roofline: _LatentRoofline
+    kernel: _PrefillKernel
+    start_s: float
+    read_s: float
+    expansion_s: float
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        roofline, start_s = self.roofline, self.start_s
+        top_k, expanded, absorbed = roofline.top_k, roofline.expanded, roofline.absorbed
+        seen = min(past, top_k) if top_k else past
+        pairs = attended_pairs(new, seen, 0.0)
+        traffic_s = chunks * (2.0 * new + seen) * self.read_s
+        took, factor, ideal = self.kernel(chunks, new, seen, pairs, seen + new, traffic_s)
+        expanded_s = max((start_s + expanded * took) * factor, expanded * ideal) + self.expansion_s * chunks * cached
+        absorbed_s = max((start_s + absorbed * took) * factor, absorbed * ideal)
+        if top_k and past + new > top_k:
+            pairs = attended_pairs(new, past, top_k)
+        return roofline.count * max(min(expanded_s, absorbed_s), roofline.layer_s(chunks, new, cached, pairs))
+
+
+def _latent_timer(operator: LatentPrefill, gpu: CalibratedGpu) -> PromptAttention:
+    heads = operator.heads
+    flops_per_s, bytes_per_s = _peaks(operator, gpu)
+    expanded, absorbed = (key + value for key, value in operator.forms)
+    expansion_flops = 2.0 * operator.kv_rank * heads * (operator.key_dim - operator.rope_dim + operator.value_dim)
+    row_s = (operator.kv_rank + operator.rope_dim) * BYTES_PER_VALUE[operator.kv_cache] / bytes_per_s
+    roofline = _LatentRoofline(
+        count=operator.count,
+        top_k=operator.top_k,
+        expanded=expanded,
+        absorbed=absorbed,
+        channel_s=2.0 * heads / flops_per_s,
+        expansion_s=expansion_flops / flops_per_s,
+        row_s=row_s,
+        token_s=row_s + heads * expanded * ACTIVATION_BYTES / bytes_per_s,
+    )
+    form = gpu.form(LatentPrefillForm, *operator.fit_keys)
+    if form is None:
+        return roofline
+    peaks = gpu.peaks(operator.kv_cache.arithmetic)
+    return _LatentKernel(
+        roofline=roofline,
+        kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency, form.row_tokens, heads, 2.0),
+        start_s=form.start_s,
+        read_s=heads * 2.0 / peaks.bytes_per_s,
+        expansion_s=expansion_flops / (form.compute_efficiency * peaks.flops_per_s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexScoring:
+    """`IndexScores`, of which no kernel was measured: seconds per pair and per token read."""
+
+    count: float
+    pair_s: float
+    token_s: float
+
+    @classmethod
+    def of(cls, operator: IndexScores, gpu: CalibratedGpu) -> Self:
+        """Of an operator on a GPU."""
+        flops_per_s, bytes_per_s = _peaks(operator, gpu)
+        pair_s = 2.0 * operator.heads * operator.head_dim / flops_per_s
+        return cls(operator.count, pair_s, operator.head_dim / bytes_per_s)
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        pairs_s = attended_pairs(new, past, 0.0) * self.pair_s
+        return self.count * chunks * max(pairs_s, (cached + new) * self.token_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recurrence:
+    """`Recurrence`, of which no kernel was measured: seconds of a token's FLOPs and traffic, and of a chunk's state."""
+
+    count: float
+    token_flops_s: float
+    token_s: float
+    state_s: float
+
+    @classmethod
+    def of(cls, operator: Recurrence, gpu: CalibratedGpu) -> Self:
+        """Of an operator on a GPU."""
+        flops_per_s, bytes_per_s = _peaks(operator, gpu)
+        state = operator.heads * operator.key_dim * operator.value_dim
+        channels = operator.heads * (operator.key_dim + operator.value_dim)
+        token_flops_s = 4.0 * (state + RECURRENCE_CHUNK * channels) / flops_per_s
+        state_s, token_s = 2.0 * STATE_BYTES * state / bytes_per_s, 2.0 * channels * ACTIVATION_BYTES / bytes_per_s
+        return cls(operator.count, token_flops_s, token_s + state_s / RECURRENCE_CHUNK, state_s)
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        return self.count * chunks * max(new * self.token_flops_s, self.state_s + new * self.token_s)
+
+
+def _peaks(operator: Operator, gpu: CalibratedGpu) -> tuple[float, float]:
+    """FLOP/s and bytes/s of an operator's roofline."""
+    return gpu.peaks(operator.dtype).flops_per_s, gpu.sku.hbm_bandwidth_bytes_per_s.value

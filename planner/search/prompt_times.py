@@ -1,0 +1,363 @@
+"""What prompts add to the steps of a step-time group, for several chunk budgets and many numbers running at once.
+
+Every prompt is alone with its chunks: what it meets of others is left to `planner.search.bounds`. Axes of arrays: B
+chunk budgets, N numbers running, P prompt tokens of a step, G prompt groups.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from planner.core import FloatArray
+from planner.engine import ReplicaConfig, StepTimer, kv_transfer_bytes
+from planner.roofline import StepShape
+from planner.serving import Role, token_costs
+from planner.workload import CondensedLengths, TokenLengths, condensed_lengths, probability_slices
+
+TOKEN_POINTS = 31
+"""Numbers of prompt tokens of a step, up to each chunk budget, at which its time is looked up. A choice."""
+SHORTEST_S = 1e-12
+"""Guards a division by a time of 0 [s]."""
+OUTPUT_EDGES = np.linspace(0.0, 1.0, 15) ** 2
+"""Slices of the output lengths, finer towards the short ones, whose TPOT varies most. A choice."""
+
+
+@dataclass(frozen=True, eq=False)
+class PromptSteps:
+    """How the prompts of a workload fall into the steps of several chunk budgets, each prompt alone.
+
+    Attributes:
+        distribution: of the lengths, outputs in decode steps.
+        max_batched_tokens: chunk budgets, shape (B,) [tokens].
+        tokens: prompt tokens of a step at which times are looked up, from 0 to the budget, shape (B, P).
+        decode_context: tokens a decode attends to.
+        pairs, context, chunks: per prompt token (see `planner.serving.TokenCosts`), shape (B, 1).
+        groups: sums over a prompt's chunks of what is tabulated over `tokens`, for each prompt group, shape (B, G, P).
+        mean: the same of all prompts on average, shape (B, P).
+        gaps, gap_weights: decode steps of those that decode, in `OUTPUT_EDGES`, and their probabilities, shape (K,).
+        cached: whether prompts are without tokens that a cache holds; their own attention is then not told apart.
+    """
+
+    distribution: CondensedLengths
+    max_batched_tokens: FloatArray
+    tokens: FloatArray
+    decode_context: float
+    pairs: FloatArray
+    context: FloatArray
+    chunks: FloatArray
+    groups: FloatArray
+    mean: FloatArray
+    gaps: FloatArray
+    gap_weights: FloatArray
+    cached: bool
+
+    def shape(self, running: FloatArray, tokens: FloatArray) -> StepShape:
+        """Steps of `running` decodes and `tokens` prompt tokens, broadcast over a first axis of chunk budgets."""
+        extra = (1,) * (max(np.ndim(tokens), np.ndim(running)) - 2)
+        pairs, context, chunks = (
+            per_token.reshape(-1, 1, *extra) for per_token in (self.pairs, self.context, self.chunks)
+        )
+        return StepShape(
+            running, running * self.decode_context, tokens, tokens * pairs, tokens * context, tokens * chunks
+        )
+
+
+def prompt_steps(
+    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | None = None
+) -> PromptSteps:
+    """How prompts fall into steps.
+
+    Args:
+        lengths: input tokens, and outputs in decode steps.
+        max_batched_tokens: chunk budgets.
+        past: tokens of each cell's prompt that are cached, shape (cells,); None: nothing is.
+
+    Returns:
+        `PromptSteps` for all budgets [tokens].
+    """
+    if past is None:
+        return _uncached_prompt_steps(lengths, max_batched_tokens)
+    return _prompt_steps(lengths, max_batched_tokens, past)
+
+
+@lru_cache(maxsize=64)
+def _uncached_prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...]) -> PromptSteps:
+    return _prompt_steps(lengths, max_batched_tokens, 0.0)
+
+
+def _prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | float) -> PromptSteps:
+    distribution = condensed_lengths(lengths)
+    costs = [token_costs(lengths, budget, Role.MIXED, past) for budget in max_batched_tokens]
+    grids = [np.append(0.0, np.geomspace(1.0, float(budget), TOKEN_POINTS)) for budget in max_batched_tokens]
+    grid_of_budget = list(zip(grids, max_batched_tokens, strict=True))
+    gap_slices = probability_slices(distribution.gaps, distribution.gap_weights, OUTPUT_EDGES)
+    return PromptSteps(
+        distribution=distribution,
+        max_batched_tokens=np.array(max_batched_tokens, dtype=np.float64),
+        tokens=np.array(grids),
+        decode_context=costs[0].decode_context,
+        pairs=np.array([[cost.pairs] for cost in costs]),
+        context=np.array([[cost.context] for cost in costs]),
+        chunks=np.array([[cost.chunks] for cost in costs]),
+        groups=np.array([_chunk_weights(grid, distribution.groups, budget) for grid, budget in grid_of_budget]),
+        mean=np.array(
+            [
+                distribution.prompt_weights @ _chunk_weights(grid, distribution.prompts, budget)
+                for grid, budget in grid_of_budget
+            ]
+        ),
+        gaps=gap_slices.means,
+        gap_weights=gap_slices.weights,
+        cached=bool(np.any(past)),
+    )
+
+
+def _chunk_weights(grid: FloatArray, prompts: FloatArray, budget: int) -> FloatArray:
+    """Weights that sum a function on the grid, linear between its points, over each prompt's chunks, (prompts, P)."""
+    whole = np.floor(prompts / budget)
+    rest = prompts - whole * budget
+    right = np.clip(np.searchsorted(grid, rest, side="left"), 1, grid.size - 1)
+    share = (rest - grid[right - 1]) / (grid[right] - grid[right - 1])
+    rows, weights = np.arange(prompts.size), np.zeros((prompts.size, grid.size))
+    weights[rows, right] = share
+    weights[rows, right - 1] += 1.0 - share
+    weights[:, -1] += whole
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class PromptTimes:
+    """What prompts take.
+
+    Attributes:
+        mean_s: X, mean time a prompt adds [s], shape (B, N).
+        group_s: the same of each prompt group, shape (B, N, G).
+        full_s: what the prompts of a full step add to it [s], shape (B, N).
+        own_s: a prompt's way to its first token beside others, without the step in progress [s], shape (B, N, G).
+        idle_own_s: the same where nobody else is, shape (B, G).
+        prefill_per_s: most prompts a replica can serve where nothing decodes [1/s], shape (B,).
+    """
+
+    mean_s: FloatArray
+    group_s: FloatArray
+    full_s: FloatArray
+    own_s: FloatArray
+    idle_own_s: FloatArray
+    prefill_per_s: FloatArray
+
+
+def no_prompt_times(steps: PromptSteps, running: FloatArray) -> PromptTimes:
+    """What prompts take in a decode pool: nothing.
+
+    Args:
+        steps: for its chunk budgets.
+        running: numbers running, shape (N,).
+
+    Returns:
+        Times of 0 [s].
+    """
+    zero = np.zeros((steps.max_batched_tokens.size, running.size))
+    endless = np.full(steps.max_batched_tokens.size, math.inf)
+    each = zero[:, :, None]
+    return PromptTimes(zero, each, zero, each, zero[:, :1], endless)
+
+
+def prompt_times(
+    base: ReplicaConfig, steps: PromptSteps, running: FloatArray, decode_s: FloatArray | None
+) -> PromptTimes:
+    """What prompts take beside so many decodes.
+
+    Args:
+        base: any configuration of the step-time group.
+        steps: how prompts fall into steps.
+        running: numbers running, rising, shape (N,).
+        decode_s: step without prompts at each of them [s], shape (N,); None: nothing decodes.
+
+    Returns:
+        Times [s].
+    """
+    timer, mixed_steps, groups = base.timer, base.schedule.mixed_steps, steps.groups.transpose(0, 2, 1)
+    added, whole_s, beyond_s = alone_s(timer, steps, mixed_steps)
+    own_share = 0.0 if steps.cached else base.costs.prompt_stretch
+    late_s = base.costs.request_s + own_share * beyond_s[:, None, :]
+    prefill_per_s = (steps.tokens[:, 1:] / added[:, 0, 1:]).max(axis=1) / steps.distribution.mean_prompt
+    first_s = np.matmul(added, groups) + late_s
+    idle_own_s = whole_s + late_s[:, 0]
+    if decode_s is not None:
+        overhead_s = _overhead_s(base, running, decode_s)
+        idle_own_s = np.maximum(idle_own_s + min(float(overhead_s[0]), 0.0), SHORTEST_S)
+        added = added_s(timer, mixed_steps, steps, running, decode_s)
+        first_s = own_steps_s(added, steps, running, decode_s) + late_s + overhead_s[:, None]
+    shape = (steps.max_batched_tokens.size, running.size)
+    least = convex_below(added, steps.tokens)
+    mean_s = np.maximum(np.matmul(least, steps.mean[:, :, None])[..., 0], SHORTEST_S)
+    group_s = np.matmul(least, groups)
+    room = 1.0 if decode_s is None else np.maximum(1.0 - running / steps.max_batched_tokens[:, None], 0.0)
+    return PromptTimes(
+        mean_s=np.broadcast_to(mean_s, shape),
+        group_s=np.broadcast_to(group_s, (*shape, group_s.shape[-1])),
+        full_s=np.broadcast_to(added[..., -1] * room, shape),
+        own_s=np.broadcast_to(first_s, (*shape, first_s.shape[-1])),
+        idle_own_s=idle_own_s,
+        prefill_per_s=prefill_per_s,
+    )
+
+
+def _overhead_s(base: ReplicaConfig, running: FloatArray, decode_s: FloatArray) -> FloatArray:
+    """What the engine adds before a first token, or takes off it where prompts go before decodes [s], shape (N,)."""
+    steps = base.costs.lag_steps + (base.schedule.receive_interval_steps - 1) / 2.0
+    late_s = steps * np.minimum(running, 1.0) * decode_s
+    return late_s if base.schedule.mixed_steps else late_s - decode_s
+
+
+@lru_cache(maxsize=512)
+def alone_s(timer: StepTimer, steps: PromptSteps, mixed_steps: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """What prompts take where nothing decodes, kept for the process.
+
+    Args:
+        timer: of the step-time group.
+        steps: how prompts fall into steps.
+        mixed_steps: whether prompts and decodes share steps.
+
+    Returns:
+        `added_s`, shape (B, 1, P), and the two of `own_chunks_s`, all in [s].
+    """
+    return added_s(timer, mixed_steps, steps, np.zeros(1), np.zeros(1)), *own_chunks_s(timer, steps)
+
+
+def added_s(
+    timer: StepTimer, mixed_steps: bool, steps: PromptSteps, running: FloatArray, decode_s: FloatArray
+) -> FloatArray:
+    """What prompt tokens add to steps beside so many decodes; 0 without any.
+
+    Tokens that find no room beside the decodes go to a further step that is as full.
+
+    Args:
+        timer: of the step-time group.
+        mixed_steps: whether prompts and decodes share steps.
+        steps: how prompts fall into steps.
+        running: numbers running, shape (N,).
+        decode_s: step without prompts at each of them [s], shape (N,).
+
+    Returns:
+        Time [s] for each of `steps.tokens`, shape (B, N, P).
+    """
+    room = np.maximum(steps.max_batched_tokens[:, None] - running, 1.0)[:, :, None]
+    tokens = np.minimum(steps.tokens[:, None, :], room)
+    on_grid_s = timer.prompts_s(steps.shape(np.zeros(1), steps.tokens))
+    attention_s = np.array(
+        [np.interp(rows, grid, row) for rows, grid, row in zip(tokens, steps.tokens, on_grid_s, strict=True)]
+    )
+    if mixed_steps:
+        added = timer.times_s(steps.shape(running[None, :, None], tokens), attention_s) - decode_s[None, :, None]
+    else:
+        added = timer.times_s(steps.shape(np.zeros((1, 1, 1)), tokens), attention_s)
+    added = np.maximum(added, 0.0) * np.maximum(steps.tokens[:, None, :] / room, 1.0)
+    added[..., 0] = 0.0
+    return added
+
+
+def convex_below(added: FloatArray, tokens: FloatArray) -> FloatArray:
+    """The largest convex function from 0 that lies nowhere above `added`.
+
+    From each corner the line of least slope to any point further on leads to the next one (gift wrapping), for all
+    rows at once.
+
+    Args:
+        added: heights [s], 0 at the first point, shape (B, N, P).
+        tokens: where they are, rising from 0, shape (B, P).
+
+    Returns:
+        Heights [s], shape (B, N, P).
+    """
+    size = tokens.shape[-1]
+    rows = added.reshape(-1, size)
+    at = np.repeat(tokens, added.shape[1], axis=0)
+    corner, order = np.zeros(rows.shape[0], dtype=np.int64), np.arange(rows.shape[0])
+    slopes = np.zeros((rows.shape[0], size - 1))
+    places = np.arange(size)
+    while np.any(corner < size - 1):
+        ahead = places[None, :] > corner[:, None]
+        run = np.where(ahead, at - at[order, corner][:, None], 1.0)
+        rise = np.where(ahead, (rows - rows[order, corner][:, None]) / run, np.inf)
+        following = np.where(corner < size - 1, size - 1 - np.argmin(rise[:, ::-1], axis=1), corner)
+        least = np.where(corner < size - 1, rise[order, following], 0.0)
+        between = (places[None, :-1] >= corner[:, None]) & (places[None, :-1] < following[:, None])
+        slopes = np.where(between, least[:, None], slopes)
+        corner = following
+    heights = np.cumsum(slopes * np.diff(at, axis=1), axis=1)
+    from_zero = np.concatenate([np.zeros((rows.shape[0], 1)), heights], axis=1)
+    return np.asarray(np.maximum(from_zero, 0.0).reshape(added.shape))
+
+
+def own_steps_s(added: FloatArray, steps: PromptSteps, running: FloatArray, decode_s: FloatArray) -> FloatArray:
+    """Steps of a prompt of each group beside so many decodes.
+
+    Args:
+        added: what prompt tokens add [s], shape (B, N, P).
+        steps: how prompts fall into steps.
+        running: numbers running, shape (N,).
+        decode_s: step without prompts at each of them [s], shape (N,).
+
+    Returns:
+        Time [s], shape (B, N, G).
+    """
+    room = np.maximum(steps.max_batched_tokens[:, None] - running, 1.0)
+    count = np.ceil(steps.distribution.groups / room[..., None] - 1e-9)
+    return np.asarray(np.matmul(added, steps.groups.transpose(0, 2, 1)) + count * decode_s[:, None])
+
+
+def own_chunks_s(timer: StepTimer, steps: PromptSteps) -> tuple[FloatArray, FloatArray]:
+    """Of a prompt's own chunks, alone, for each group.
+
+    Args:
+        timer: of the step-time group.
+        steps: how prompts fall into steps.
+
+    Returns:
+        Their steps as if all tokens were mean ones [s], and what their own attention takes beyond that of mean tokens
+        [s], both of shape (B, G).
+    """
+    prompts, size = steps.distribution.groups, steps.distribution.groups.size
+    each, before, places = [], [], []
+    for b, budget in enumerate(steps.max_batched_tokens.tolist()):
+        past = np.arange(math.ceil(float(prompts.max()) / budget)) * budget
+        tokens = np.clip(prompts[:, None] - past, 0.0, budget)
+        prompt, step = np.nonzero(tokens)
+        each.append(tokens[prompt, step])
+        before.append(past[step])
+        places.append(prompt + b * size)
+    new, old, place = np.concatenate(each), np.concatenate(before), np.concatenate(places)
+    pairs, context, chunks = (
+        np.repeat(per_token[:, 0], size)[place] for per_token in (steps.pairs, steps.context, steps.chunks)
+    )
+    nothing = np.zeros_like(new)
+    own = StepShape(nothing, nothing, new, new * old + new * (new + 1.0) / 2.0, old + new, np.ones_like(new))
+    mean = StepShape(nothing, nothing, new, new * pairs, new * context, new * chunks)
+    more_s = timer.prompts_s(own) - timer.prompts_s(mean)
+    count = size * steps.max_batched_tokens.size
+    whole_s, beyond_s = (np.bincount(place, seconds, count) for seconds in (timer.times_s(mean), more_s))
+    return np.asarray(whole_s.reshape(-1, size)), np.asarray(beyond_s.reshape(-1, size))
+
+
+def transferred_bytes(base: ReplicaConfig, lengths: TokenLengths, points: FloatArray) -> FloatArray:
+    """Bytes of the KV caches that are sent to a decode pool.
+
+    Args:
+        base: any configuration of the step-time group.
+        lengths: of all requests.
+        points: shares of the requests, the smallest caches first, shape (n,).
+
+    Returns:
+        Bytes at each share [bytes], shape (n,).
+    """
+    mask = lengths.outputs > 1
+    if not mask.any():
+        return np.zeros(points.size)
+    sent = kv_transfer_bytes(base, lengths.inputs[mask])
+    slices = probability_slices(sent, lengths.probabilities[mask], np.linspace(0.0, 1.0, points.size + 1))
+    return np.asarray(np.interp(points, np.cumsum(slices.weights) - slices.weights / 2.0, slices.means))

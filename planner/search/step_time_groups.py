@@ -1,0 +1,178 @@
+"""Configurations that differ only in chunk budget and batch limit: one step-time function, memory and screen.
+
+Groups are kept for the process, so that a plan made again after a change of price, demand or limits works nothing out
+twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from planner.core import InputError
+from planner.engine import (
+    KvAllocation,
+    MemoryFootprint,
+    ReplicaConfig,
+    activation_bytes_per_gpu,
+    memory_footprint,
+    require_room,
+)
+from planner.search.bounds import Screen, screen
+from planner.search.cache_keys import BoundedCache, forget_keys, group_key
+from planner.search.types import Demand
+from planner.serving import (
+    Pool,
+    Role,
+    Router,
+    decoding_only,
+    has_prefixes,
+    pool_model,
+    remaining_output_tokens,
+    token_costs,
+)
+
+MOST_GROUPS = 4096
+"""Groups kept in memory; one takes about a tenth of a megabyte. A choice: affects speed only."""
+
+
+@dataclass(eq=False)
+class StepTimeGroup:
+    """Configurations that share step times, in one role, before one shape of demand.
+
+    Attributes:
+        base: any of them.
+        role: of the pool.
+        demand: lengths and targets.
+        footprint: memory of `base`.
+        screen: bounds for all chunk budgets asked for so far.
+    """
+
+    base: ReplicaConfig
+    role: Role
+    demand: Demand
+    footprint: MemoryFootprint
+    screen: Screen
+    _slots: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def slots(self, max_batched_tokens: int, max_running_requests: int) -> float:
+        """Most sequences at once on one replica; 0 when a request does not fit.
+
+        The numbers of `pool_model`, with only what depends on the two arguments worked out anew. Where a prefix cache
+        may spare KV memory, that memory limits nothing here: optimistic.
+        """
+        key = (max_batched_tokens, max_running_requests)
+        if key not in self._slots:
+            in_memory = self._kv_running(max_batched_tokens, max_running_requests)
+            self._slots[key] = min(in_memory, float(max_running_requests), float(max_batched_tokens))
+        return self._slots[key]
+
+    def shortfall(self, max_batched_tokens: int, max_running_requests: int) -> str:
+        """Why a configuration that has no slots does not fit."""
+        lengths = self.demand.workload.lengths
+        try:
+            require_room(with_limits(self.base, max_batched_tokens, max_running_requests), lengths.max_total)
+        except InputError as error:
+            return error.bound
+        return f"{self.base.label}: the longest request does not fit"
+
+    def _kv_running(self, max_batched_tokens: int, max_running_requests: int) -> float:
+        """Sequences for which the KV cache has room; 0 when a request does not fit."""
+        base = self.base
+        config = with_limits(base, max_batched_tokens, max_running_requests)
+        pool = Pool(role=self.role, config=config, replicas=1)
+        if base.schedule.kv is KvAllocation.CONTIGUOUS or base.lora is not None:
+            return _slots_of_pool_model(pool, self.demand)
+        if self.role is not Role.DECODE and has_prefixes(pool, self.demand.workload):
+            return math.inf if _slots_of_pool_model(pool, self.demand) > 0.0 else 0.0
+        footprint, per_block = self.footprint, base.engine.kv_block_tokens
+        left = footprint.usable_bytes - footprint.weights_bytes - activation_bytes_per_gpu(config)
+        blocks = max(0, int(left // (footprint.kv_bytes_per_token * per_block)))
+        longest, held = self._longest_and_held_tokens
+        kept = footprint.sequence_blocks * per_block
+        if longest > blocks * per_block - kept:
+            return 0.0
+        room = blocks * per_block * base.parallelism.dp * (1.0 - base.schedule.watermark)
+        return max(room / (held + per_block / 2.0 + kept), 1.0)
+
+    @cached_property
+    def _longest_and_held_tokens(self) -> tuple[int, float]:
+        """Longest request, and what one holds on average [tokens]."""
+        lengths = self.demand.workload.lengths
+        if self.role is Role.DECODE:
+            lengths, _ = decoding_only(lengths)
+        held = token_costs(lengths, self.base.max_batched_tokens, self.role).held_tokens
+        if not (self.base.schedule.reserve_outputs or self.role is Role.PREFILL):
+            held -= remaining_output_tokens(lengths)
+        return lengths.max_total, held
+
+
+def _slots_of_pool_model(pool: Pool, demand: Demand) -> float:
+    lengths = demand.workload.lengths
+    if pool.role is Role.DECODE:
+        lengths, _ = decoding_only(lengths)
+    try:
+        return pool_model(pool, lengths).max_running
+    except InputError:
+        return 0.0
+
+
+def with_limits(base: ReplicaConfig, max_batched_tokens: int, max_running_requests: int) -> ReplicaConfig:
+    """Another configuration of a step-time group.
+
+    Args:
+        base: any configuration of it.
+        max_batched_tokens: chunk budget, in the range of `ReplicaConfig`: nothing is checked again.
+        max_running_requests: batch limit, likewise.
+
+    Returns:
+        The configuration with these two.
+    """
+    return base.model_copy(
+        update={"max_batched_tokens": max_batched_tokens, "max_running_requests": max_running_requests}
+    )
+
+
+_GROUPS: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
+
+
+def forget_groups() -> None:
+    """Forget every group, and the keys they are kept under."""
+    forget_keys()
+    _GROUPS.clear()
+
+
+def step_time_group(
+    config: ReplicaConfig,
+    role: Role,
+    demand: Demand,
+    of_demand: Hashable,
+    max_batched_tokens: Iterable[int],
+    most_running: int,
+    router: Router = Router.ROUND_ROBIN,
+) -> StepTimeGroup:
+    """The group of a configuration, kept from one plan to the next.
+
+    Args:
+        config: any configuration of it.
+        role: of the pool.
+        demand: what it is judged by.
+        of_demand: `demand_key(demand)`.
+        max_batched_tokens: chunk budgets that will be asked for.
+        most_running: largest batch limit that will be asked for.
+        router: of the pool.
+
+    Returns:
+        The group, with bounds [requests/s] for these budgets and all asked for before.
+    """
+    key = (group_key(config), role, router, of_demand)
+    known, wanted = _GROUPS.get(key), set(max_batched_tokens)
+    if known is not None:
+        have = {int(budget) for budget in known.screen.steps.max_batched_tokens}
+        if wanted <= have and most_running <= known.screen.most_running:
+            return known
+        wanted, most_running = wanted | have, max(most_running, int(known.screen.most_running))
+    screened = screen(config, role, demand, sorted(wanted), float(most_running), router)
+    return _GROUPS.put(key, StepTimeGroup(config, role, demand, memory_footprint(config), screened))

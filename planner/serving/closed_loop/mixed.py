@@ -1,0 +1,239 @@
+"""What a benchmark client measures on a closed loop, from theory: the first burst, the waves after it, the stragglers.
+
+`planner.serving.closed_loop.flow` says who is where in ticks; here ticks are timed at their mean content. The chance of
+a prompt in a step follows from Poisson arrivals (binomial among few users); of the prompts one meets others' (K - 1) /
+K of them (the arrival theorem: Reiser and Lavenberg 1980, J. ACM 27(2)). What waits before a busy prompt queue is the
+distance of the curves of sent and served requests (Little's law), plus what chance adds: the approximation of
+Sakasegawa 1977 (Ann. Inst. Stat. Math. 29) for c prompts a step, halved for constant service. Users whose answers are
+alike stay in the groups in which the first burst was served; how far they still do is followed from the variance of the
+lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.core import FloatArray
+from planner.serving.closed_loop.flow import RUNNING_AT_END, Flow, client_latencies, flow_of, queue_wait_s
+from planner.serving.closed_loop.station import Station, station_of
+from planner.serving.types import Deployment, Method, Performance, PoolPerformance
+from planner.workload import ClosedLoop, TokenLengths
+
+REQUESTS_TO_HALFWAY = 5.0
+"""Requests per user after which it is asked how far users still move together: half of ten each. A choice."""
+REFLECTED_WALK_MEAN = 0.8
+"""Mean of the reflected random walk, sqrt(2 / pi): a balanced queue after a arrivals holds 0.8 sqrt(a)."""
+MOST_LOAD = 0.98
+"""Load of the prompts from which on what chance adds to their wait is worked out at this load. A choice."""
+
+
+@dataclass(frozen=True)
+class TimedFlow:
+    """Durations of a flow, each of shape (slots,) [s].
+
+    Attributes:
+        slot_s: duration of the slot.
+        tick_s: of a tick in it, as others see it (their own prompts left out).
+        own_s: a prompt's own steps.
+        wait_s: what its request waits before.
+    """
+
+    slot_s: FloatArray
+    tick_s: FloatArray
+    own_s: FloatArray
+    wait_s: FloatArray
+
+
+def closed_mixed_performance(
+    deployment: Deployment, loop: ClosedLoop, lengths: TokenLengths, assumptions: tuple[str, ...]
+) -> Performance:
+    """The whole run of a closed loop on a mixed deployment, and its steady part.
+
+    Args:
+        deployment: one mixed pool.
+        loop: users and requests.
+        lengths: of the requests.
+        assumptions: what the result is to say of itself.
+
+    Returns:
+        Latencies [s] of all requests; `steady` has those of the steady part, if there is one.
+
+    Raises:
+        InputError: the model, its KV cache or the longest request does not fit.
+    """
+    station = station_of(deployment.pools[0], lengths, loop)
+    burst_ttft_s = station.burst_ttft_s() if loop.ramp_s == 0.0 else np.zeros(0)
+    step_s = float(station.step_s(np.array([station.users]), np.zeros(1))[0])
+    flow = flow_of(station, loop.ramp_s / step_s, _cycle_ticks(station), _prompts_per_tick(station))
+    times = _timed(station, flow)
+    whole = _performance(station, flow, times, burst_ttft_s, flow.weight, assumptions)
+    steady = flow.steady_weight(station.users)
+    if not float(steady @ flow.sent):
+        return whole
+    return replace(whole, steady=_performance(station, flow, times, np.zeros(0), steady, assumptions, whole.pools[0]))
+
+
+def _prompts_per_tick(station: Station) -> FloatArray:
+    """Prompts a tick takes, by the number of sequences that decode (0, 1, ...); as many as come without mixed steps."""
+    decodes = np.arange(math.ceil(min(station.users, station.max_running)) + 2.0)
+    if not station.is_mixed:
+        return np.full(decodes.size, math.inf)
+    return station.room(decodes) / station.mean_prompt
+
+
+def _cycle_ticks(station: Station) -> FloatArray:
+    """Ticks from a request to the next of the same user, shape (cells,)."""
+    running = min(station.users, station.max_running)
+    prompt = 0.0
+    if station.is_mixed:
+        prompt = math.ceil(station.mean_prompt / float(station.full_step_tokens(running)))
+    return station.ticks + prompt + station.delay_ticks * float(_others_decode(station, _lasting_lockstep(station)))
+
+
+def _timed(station: Station, flow: Flow) -> TimedFlow:
+    """Durations of the slots' steps, and what the first tokens of the requests sent in them take."""
+    users, prompt = max(station.users, 1.0), station.mean_prompt
+    n = np.maximum(flow.running, min(RUNNING_AT_END, users))
+    width, room = flow.width, station.full_step_tokens(n)
+    fresh = np.maximum(flow.served - flow.backlog, 0.0)
+    active, lock = _lockstep(station, flow)
+    rate = fresh / active
+    inside = max(1.0, min(users, station.max_running))
+    group = np.minimum(np.maximum(room / prompt, 1.0), inside)
+    together, seen = (group, 1.0) if station.is_mixed else (inside, 0.5)
+    others = (1.0 - lock) * rate * (1.0 - 1.0 / users) * station.look_ticks + lock * (together - 1.0)
+    pieces = math.ceil(prompt / float(station.full_step_tokens(min(users, station.max_running))))
+    load = rate * prompt / room
+    met = _any_sends(rate * station.look_ticks, users) / station.look_ticks
+    steps = np.maximum(load, np.minimum(met * pieces, 1.0) if station.is_mixed else met * pieces)
+    content = np.minimum(rate * prompt / np.maximum(steps, 1e-12), room)
+    packed = np.maximum(flow.backlog * prompt / room, np.minimum(flow.backlog, 1.0))
+    packed_tokens = np.minimum(flow.backlog * prompt / np.maximum(packed, 1e-12), room)
+    beside = n if station.is_mixed else np.zeros_like(n)
+    mine = np.minimum(prompt * (1.0 + others), room)
+    rest = prompt - (pieces - 1.0) * room + prompt * (others + lock * np.minimum(load, users - 1.0))
+    rest = np.clip(rest, 1.0, room)
+    alone = np.minimum(n, np.maximum(users - 1.0, 0.0)) if station.is_mixed else np.zeros_like(n)
+    tokens = [0.0 * n, content, packed_tokens, np.where(pieces > 1, rest, mine), room]
+    decodes = [n, beside, beside, alone, alone]
+    plain, some, full, last, whole = station.step_s(np.array(decodes), np.maximum(np.array(tokens), 0.0))
+    over = plain if station.is_mixed else 0.0
+    fresh_s, packed_s = active * steps * (some - over), packed * (full - over)
+    slot_s = width * plain + fresh_s + packed_s
+    apart = (1.0 - lock) * (1.0 - 1.0 / users) + lock * seen * (1.0 - group / inside)
+    tick_s = plain + (fresh_s + packed_s) * apart / width
+    tick_s[0] = plain[0] + ((fresh_s * apart + packed_s * (1.0 - group / inside)) / width)[0]
+    mean_step_s = slot_s / (width + (0.0 if station.is_mixed else active * steps + packed))
+    own_s = _own_s(station, flow, last, whole, room, load * (1.0 - lock), others, pieces)
+    pace_s = plain if station.look_ticks > 1.0 else mean_step_s  # no prompt comes in while requests are not looked at
+    wait_s = _wait_s(station, flow, slot_s, pace_s)
+    return TimedFlow(slot_s, tick_s, own_s, wait_s)
+
+
+def _any_sends(arrivals: FloatArray, users: float) -> FloatArray:
+    """Chance that any of `users` sends when `arrivals` are expected."""
+    each = np.clip(arrivals / users, 0.0, 1.0)
+    return np.asarray(1.0 - (1.0 - each) ** users)
+
+
+def _others_decode(station: Station, lock: FloatArray | float) -> FloatArray:
+    """Chance that others decode when a request comes: nobody does where all users move together."""
+    alike = np.clip(station.users - station.users_per_step, 0.0, 1.0)
+    return np.asarray((1.0 - lock) * np.clip(station.users - 1.0, 0.0, 1.0) + lock * alike)
+
+
+def _lasting_lockstep(station: Station) -> float:
+    """How much users still move together halfway through ten requests each, in [0, 1]."""
+    spread = station.burst_ticks
+    return spread / (spread + math.sqrt(12.0 * station.ticks_variance * REQUESTS_TO_HALFWAY))
+
+
+def _lockstep(station: Station, flow: Flow) -> tuple[FloatArray, FloatArray]:
+    """Ticks of each slot in which requests come, and how much those served together in the burst still are.
+
+    The burst is spread over as many ticks as its prompts take; every answer adds the variance of its length, a uniform
+    distribution of which is sqrt(12 variance) wide. Users whose answers are all alike stay in the groups of the burst
+    for ever.
+    """
+    spread = station.burst_ticks
+    apart = spread + np.sqrt(12.0 * station.ticks_variance * flow.before / station.users)
+    return np.clip(apart, min(1.0, flow.width), flow.width), spread / apart
+
+
+def _own_s(
+    station: Station,
+    flow: Flow,
+    last_s: FloatArray,
+    full_s: FloatArray,
+    room: FloatArray,
+    load: FloatArray,
+    others: FloatArray,
+    pieces: int,
+) -> FloatArray:
+    """The steps of a prompt itself [s], with the prompts that share or precede them by chance, shape (slots,).
+
+    `last_s` and `full_s` are the durations of the step that ends a prompt and of a full one, `room` the prompt tokens
+    of a full step, `load` and `others` the share of `room` and the prompts that come by chance, `pieces` the steps of a
+    prompt.
+    """
+    capacity = room / station.mean_prompt
+    if station.is_mixed:
+        behind = np.minimum(load * (1.0 - 1.0 / max(station.users, 1.0)), MOST_LOAD)
+        queued = behind ** (np.sqrt(2.0 * (np.maximum(capacity, 1.0) + 1.0)) - 1.0) / (2.0 * (1.0 - behind))
+        queued = np.minimum(queued, REFLECTED_WALK_MEAN * np.sqrt(np.maximum(flow.sent, 0.0)))
+        single = (pieces - 1.0) * full_s + last_s + queued / capacity * full_s
+    else:
+        together = (1.0 + others) / capacity
+        turn = (together + np.maximum(1.0, 1.0 / capacity)) / 2.0
+        single = np.where(together > 1.0, turn * full_s, last_s)
+    share = np.clip(flow.backlog / np.maximum(flow.served, 1e-12), 0.0, 1.0)
+    return np.asarray((1.0 - share) * single + share * 0.5 * np.maximum(1.0, 1.0 / capacity) * full_s)
+
+
+def _wait_s(station: Station, flow: Flow, slot_s: FloatArray, step_s: FloatArray) -> FloatArray:
+    """Mean wait [s] of the requests sent in each slot, for their turn and for being looked at, shape (slots,)."""
+    request_s = station.config.costs.request_s
+    late_s = np.maximum(station.delay_ticks * step_s - request_s, 0.0)
+    busy = _others_decode(station, _lockstep(station, flow)[1])
+    return np.asarray(queue_wait_s(station, flow, slot_s) + request_s + busy * late_s)
+
+
+def _performance(
+    station: Station,
+    flow: Flow,
+    times: TimedFlow,
+    burst_ttft_s: FloatArray,
+    weight: FloatArray,
+    assumptions: tuple[str, ...],
+    whole_run: PoolPerformance | None = None,
+) -> Performance:
+    """What a client measures on the requests of some slots; `weight` says how often each slot counts."""
+    ttft_s = times.wait_s + times.own_s
+    seen = client_latencies(flow, weight, station, ttft_s=ttft_s, burst_ttft_s=burst_ttft_s, tick_s=times.tick_s)
+    lock = _lasting_lockstep(station)
+    idle = (1.0 - float(_others_decode(station, lock))) * seen.requests / (1.0 + lock * (station.users_per_step - 1.0))
+    request_s = station.config.costs.request_s
+    seconds = float(weight @ times.slot_s) + max(idle, float(bool(burst_ttft_s.size))) * request_s
+    rate = station.replicas * seen.requests / seconds
+    busy_s = weight * times.slot_s
+    running = float(busy_s @ flow.running) / float(busy_s.sum())
+    ticks = float(weight.sum()) * flow.width
+    prompt_tokens = float(weight @ flow.served) * station.mean_prompt / ticks
+    return Performance(
+        method=Method.ANALYTIC,
+        rate_per_s=rate,
+        stable=True,
+        ttft=seen.ttft,
+        tpot=seen.tpot,
+        e2e=seen.e2e,
+        itl=seen.itl,
+        pools=(station.pool_performance(1.0, running, prompt_tokens, float(busy_s.sum()) / ticks, whole_run),),
+        kv_transfer_s=0.0,
+        requests=0,
+        assumptions=assumptions,
+        samples_s={},
+        output_tokens_per_s=rate * station.lengths.mean_output,
+    )

@@ -1,0 +1,321 @@
+"""The events of a run: pools that advance together on one clock, in order of time.
+
+Four things happen: a step (or run of steps) of a replica ends, a KV transfer ends and its blocks are free, a request
+reaches a pool, a replica at a boundary begins its next step. At one instant they happen in this order, so that every
+step sees what arrived at its very start. A run under way is only a plan: an arrival that it has to heed cuts it short.
+So no replica runs past an arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from planner.core import FloatArray, IntArray
+from planner.engine import kv_transfer_bytes
+from planner.serving import Deployment, Pool, PoolLimit, Role, Router
+from planner.simulator.clock import StepClock
+from planner.simulator.replica import Replica
+from planner.simulator.replica_state import Ledger
+from planner.simulator.routing import RequestRouter
+from planner.simulator.rules import ClassRules, rules_of
+from planner.simulator.traffic import DrawnTraffic
+from planner.workload import RequestClass
+
+_END, _SENT, _ARRIVAL = 0, 1, 2
+_Event = tuple[float, int, int, int, int]
+"""(time [s], END, pool, replica, version of its plan), (time [s], SENT, pool, replica, request) or
+(time [s], ARRIVAL, pool, request, its replica or -1)."""
+Progress = Callable[[float], None]
+REPORTS = 100
+"""Most calls of a progress function in one run."""
+
+
+@dataclass(eq=False)
+class PoolRecord:
+    """What a pool did: of the requests that came to it in order of arrival, and of the steps of all its replicas.
+
+    Attributes:
+        pool: the pool.
+        kv_blocks: of each replica.
+        sequence_blocks: of these, what every sequence holds beside its tokens.
+        request: number of each request, shape (n,).
+        arrival_s, admit_s: at this pool [s], each shape (n,).
+        replica: where each request went, shape (n,).
+        hits: its prompt tokens found in the prefix cache, shape (n,).
+        runs: as in `Replica`, shape (runs, 11).
+        gaps: (end [s], gap between two tokens [s], how many), shape (gaps, 3).
+        blocked_s: as in `Replica`, summed.
+        preempted: sequences that lost their KV cache.
+    """
+
+    pool: Pool
+    kv_blocks: int
+    sequence_blocks: int
+    request: IntArray
+    arrival_s: FloatArray
+    admit_s: FloatArray
+    replica: IntArray
+    hits: IntArray
+    runs: FloatArray
+    gaps: FloatArray
+    blocked_s: dict[PoolLimit, float]
+    preempted: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """A whole run; each array but the last of shape (n,) in order of sending [s].
+
+    Attributes:
+        sent_s, first_s, end_s: sent by the client, first and last token at the client.
+        transfer_s: end of the prompt to the arrival of its KV cache, waits for the link included; NaN: not sent.
+        pools: what each did.
+        sends: (start [s], seconds on the link) of every transfer, shape (transfers, 2).
+    """
+
+    sent_s: FloatArray
+    first_s: FloatArray
+    end_s: FloatArray
+    transfer_s: FloatArray
+    pools: tuple[PoolRecord, ...]
+    sends: FloatArray
+
+
+def run_events(
+    deployment: Deployment,
+    traffic: DrawnTraffic,
+    *,
+    seed: int = 0,
+    classes: tuple[RequestClass, ...] = (),
+    progress: Progress | None = None,
+) -> RunRecord:
+    """Every request through the deployment; in a closed loop each end sends the next, until all are sent.
+
+    `seed` is that of routers that choose at random, `classes` are those of the workload (none: all requests alike).
+    """
+    return _EventLoop(deployment, traffic, seed, classes, progress).run()
+
+
+def kv_transfer_s(deployment: Deployment, inputs: IntArray) -> FloatArray:
+    """Time [s] to send each prompt's KV cache, windows and recurrent state between the pools; 0 when mixed.
+
+    `inputs` has shape (n,) [tokens], as has the result.
+    """
+    sent_bytes = kv_transfer_bytes(deployment.pools[0].config, inputs)
+    return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s, dtype=np.float64)
+
+
+class _Link:
+    """KV transfers from prefill to decode replicas.
+
+    A transfer of t seconds whose prompt ended at e may start at e, or layer by layer when the step that ended the
+    prompt began. With `KvTransfer.shared` it starts once all earlier transfers (in order of e) of its sender and of its
+    receiver have ended. It ends t later; layer by layer not before e + t / layers, as the last layer is sent last.
+    """
+
+    def __init__(self, deployment: Deployment, inputs: IntArray) -> None:
+        self.policy = deployment.transfer
+        self.seconds: list[float] = kv_transfer_s(deployment, inputs).tolist()
+        self.layers = deployment.pools[0].config.llm.num_layers
+        self.free_s: dict[tuple[Role, int], float] = {}
+        self.sends: list[tuple[float, float]] = []
+
+    def end_s(self, request: int, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
+        """When the transfer [s] of a prompt is over whose last step began and ended then, between two replicas."""
+        seconds, layerwise = self.seconds[request], self.policy.layerwise
+        start_s = began_s if layerwise else ended_s
+        sides = tuple(zip((Role.PREFILL, Role.DECODE), ends, strict=True))
+        if self.policy.shared:
+            start_s = max(start_s, *(self.free_s.get(side, 0.0) for side in sides))
+        end_s = start_s + seconds
+        if layerwise:
+            end_s = max(end_s, ended_s + seconds / self.layers)
+        self.free_s.update(dict.fromkeys(sides, end_s))
+        self.sends.append((start_s, seconds))
+        return end_s
+
+
+class _Pool:
+    """Replicas behind a router."""
+
+    def __init__(self, pool: Pool, ledger: Ledger, classes: tuple[RequestClass, ...], seed: int) -> None:
+        self.pool, self.ledger = pool, ledger
+        of_classes = tuple(ClassRules(item.priority, item.weight) for item in classes) or (ClassRules(),)
+        self.rules = rules_of(pool, of_classes)
+        at_random = pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
+        count = pool.replicas if at_random else min(pool.replicas, len(ledger.inputs))
+        self.replicas = [
+            Replica(self.rules, StepClock(pool.config.timer, self.rules.tokens_per_step), ledger) for _ in range(count)
+        ]
+        self.router = RequestRouter(pool, ledger, self.replicas, seed)
+
+    def record(self) -> PoolRecord:
+        """What the pool did."""
+        arrival_s = np.array(self.ledger.arrival_s)
+        came = np.flatnonzero(~np.isnan(arrival_s))
+        order = came[np.argsort(arrival_s[came], kind="stable")]
+        runs: list[tuple[float, ...]] = []
+        gaps: list[tuple[float, float, float]] = []
+        for replica in self.replicas:
+            runs += replica.runs
+            gaps += replica.gaps
+        return PoolRecord(
+            pool=self.pool,
+            kv_blocks=self.rules.memory.blocks,
+            sequence_blocks=self.rules.memory.sequence_blocks,
+            request=order,
+            arrival_s=arrival_s[order],
+            admit_s=np.array(self.ledger.admit_s)[order],
+            replica=np.array(self.router.chosen)[order],
+            hits=np.array(self.ledger.hits)[order],
+            runs=np.array(runs, dtype=np.float64).reshape(-1, 11),
+            gaps=np.array(gaps, dtype=np.float64).reshape(-1, 3),
+            blocked_s={cap: sum(r.blocked_s[cap] for r in self.replicas) for cap in self.replicas[0].blocked_s},
+            preempted=sum(replica.preempted for replica in self.replicas),
+        )
+
+
+def _ledger(role: Role, traffic: DrawnTraffic, first_token_from_decode: bool) -> Ledger:
+    """What requests bring to a pool of that role.
+
+    A prefill pool makes one token. Where the decode pool makes the client's first, it has the last prompt token to
+    process once more: a prompt shorter by one, and one decode step more.
+    """
+    inputs, outputs, again = traffic.inputs, traffic.outputs, 0
+    if role is Role.PREFILL:
+        outputs = np.ones_like(outputs)
+    elif role is Role.DECODE and first_token_from_decode:
+        again = 1
+    return Ledger(
+        (inputs - again).tolist(),
+        (outputs + again).tolist(),
+        class_index=traffic.class_index.tolist(),
+        prefix=traffic.prefix.tolist(),
+        prefix_tokens=np.minimum(traffic.prefix_tokens, inputs - again).tolist(),
+        adapter=traffic.adapter.tolist(),
+    )
+
+
+class _EventLoop:
+    """The events of one run."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        traffic: DrawnTraffic,
+        seed: int,
+        classes: tuple[RequestClass, ...],
+        progress: Progress | None,
+    ) -> None:
+        self.late_first = deployment.is_disaggregated and deployment.transfer.first_token_from_decode
+        seeds = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(len(deployment.pools), np.uint64)
+        self.pools = [
+            _Pool(pool, _ledger(pool.role, traffic, self.late_first), classes, int(word))
+            for pool, word in zip(deployment.pools, seeds, strict=True)
+        ]
+        costs = deployment.pools[0].config.costs
+        self.request_s, self.admission_s = costs.request_s, costs.admission_s
+        self.free_s = [0.0] * len(self.pools[0].replicas)
+        self.transfer_overhead_s = costs.handover_s if deployment.is_disaggregated else 0.0
+        self.link = _Link(deployment, traffic.inputs) if deployment.is_disaggregated else None
+        self.arrived_s = np.full(traffic.inputs.size, np.nan)
+        self.count, self.ended = traffic.inputs.size, 0
+        self.progress = progress
+        self.sent_s: list[float] = traffic.sent_s.tolist()
+        self.events: list[_Event] = [
+            (sent_s + self.request_s, _ARRIVAL, 0, request, -1) for request, sent_s in enumerate(self.sent_s)
+        ]
+        heapify(self.events)
+
+    def run(self) -> RunRecord:
+        """Until nothing is left to happen."""
+        events = self.events
+        while events:
+            now_s = events[0][0]
+            woken: dict[tuple[int, int], Replica] = {}
+            while events and events[0][0] == now_s:
+                _, event, pool, number, version = heappop(events)
+                if event == _ARRIVAL:
+                    number = self._arrive(pool, number, version, now_s)
+                elif event == _SENT:
+                    self.pools[pool].replicas[number].release(version)
+                elif self.pools[pool].replicas[number].version == version:
+                    self._finish(pool, number, now_s)
+                woken[pool, number] = self.pools[pool].replicas[number]
+            for (pool, number), replica in woken.items():
+                if replica.plan is None:
+                    end_s = replica.begin(now_s)
+                    if end_s is not None:
+                        heappush(events, (end_s, _END, pool, number, replica.version))
+        return self._record()
+
+    def _arrive(self, pool: int, request: int, number: int, now_s: float) -> int:
+        """A request reaches a pool; the replica that gets it, or will once it has taken in those before."""
+        if number < 0:
+            number = self.pools[pool].router.route(request)
+            if pool == 0 and self.admission_s:
+                free_s, self.free_s[number] = self.free_s[number], max(now_s, self.free_s[number]) + self.admission_s
+                if free_s > now_s:
+                    heappush(self.events, (free_s, _ARRIVAL, pool, request, number))
+                    return number
+        replica = self.pools[pool].replicas[number]
+        if replica.arrive(request, now_s) and replica.plan is not None:
+            heappush(self.events, (replica.plan.end_s, _END, pool, number, replica.version))
+        return number
+
+    def _finish(self, pool: int, number: int, now_s: float) -> None:
+        """A step ends; whoever ends with it goes on to the next pool or makes room for the next request."""
+        router, replica = self.pools[pool].router, self.pools[pool].replicas[number]
+        plan = replica.plan
+        if plan is None:
+            return
+        began_s = plan.start_s
+        for request in replica.finish(plan):
+            router.release(request, number)
+            if pool == 0 and self.link is not None:
+                if self.pools[1].ledger.outputs[request] > 1:
+                    self._send_kv(self.link, request, number, began_s, now_s)
+                    continue
+                replica.release(request)
+            self._end(now_s)
+
+    def _send_kv(self, link: _Link, request: int, number: int, began_s: float, now_s: float) -> None:
+        """Send the KV cache of a prompt. With a shared link its receiver is known, and its blocks held, from now on."""
+        decode, shared = self.pools[1], link.policy.shared
+        receiver = decode.router.route(request) if shared else -1
+        sent_s = link.end_s(request, began_s, now_s, (number, receiver))
+        self.arrived_s[request] = sent_s
+        if shared:
+            heappush(self.events, (sent_s, _SENT, 0, number, request))
+        else:
+            self.pools[0].replicas[number].release(request)
+        if not self.late_first:
+            decode.ledger.token_s[request] = now_s + self.transfer_overhead_s
+        heappush(self.events, (sent_s + self.transfer_overhead_s, _ARRIVAL, 1, request, receiver))
+
+    def _end(self, now_s: float) -> None:
+        """A request has its last token. In a closed loop its user sends the next."""
+        self.ended += 1
+        if self.progress is not None and self.ended * REPORTS // self.count > (self.ended - 1) * REPORTS // self.count:
+            self.progress(self.ended / self.count)
+        if len(self.sent_s) < self.count:
+            heappush(self.events, (now_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), -1))
+            self.sent_s.append(now_s)
+
+    def _record(self) -> RunRecord:
+        ends = [np.array(pool.ledger.end_s) for pool in self.pools]
+        end_s = ends[0] if len(ends) == 1 else np.where(np.isnan(ends[1]), ends[0] + self.transfer_overhead_s, ends[1])
+        prompt_s = np.array(self.pools[0].ledger.first_s)
+        first_s = np.array(self.pools[1].ledger.first_s) if self.late_first else prompt_s + self.transfer_overhead_s
+        return RunRecord(
+            sent_s=np.array(self.sent_s),
+            first_s=first_s,
+            end_s=end_s,
+            transfer_s=self.arrived_s - prompt_s,
+            pools=tuple(pool.record() for pool in self.pools),
+            sends=np.array(self.link.sends if self.link else [], dtype=np.float64).reshape(-1, 2),
+        )

@@ -1,0 +1,151 @@
+"""Errors of predictions, summed up by class and by group of runs.
+
+A class is a kind of serving (dense, sparse, disaggregated); a group is a line of the scoreboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from hardware_db import HardwareDb
+from planner.core import PlannerError
+from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
+from planner.validation.measured_runs import ServingPoint
+from planner.validation.predict import Prediction, model_of
+
+
+class ServingClass(StrEnum):
+    """Kinds of points that are summed up apart."""
+
+    DENSE = "dense, mixed"
+    SPARSE = "MoE and MLA, mixed"
+    DISAGGREGATED = "disaggregated"
+    UNKNOWN = "unknown model"
+
+
+def serving_class(point: ServingPoint) -> ServingClass:
+    """The kind of a point: disaggregated, or mixed with routed experts or latent attention, or mixed without."""
+    if point.disaggregated:
+        return ServingClass.DISAGGREGATED
+    try:
+        llm = model_of(point.model)
+    except PlannerError:
+        return ServingClass.UNKNOWN
+    return ServingClass.SPARSE if is_sparse(llm) else ServingClass.DENSE
+
+
+def is_sparse(llm: LlmSpec) -> bool:
+    """Whether a model has routed experts or latent attention."""
+    return any(
+        isinstance(layer.feed_forward, MoeFeedForward) or isinstance(layer.attention, LatentAttention)
+        for layer in llm.layers
+    )
+
+
+def group_name(point: ServingPoint) -> str:
+    """The name of a point's group as `EngineCosts.fitted_on` has it: ``model @ sku``."""
+    return f"{point.model} @ {point.sku}"
+
+
+def is_fitted(point: ServingPoint, db: HardwareDb) -> bool:
+    """Whether the engine constants a point is predicted with were fitted to its group (model and SKU).
+
+    Owners before a model's name and capitals do not count.
+    """
+    engine, sku = db.engines.get(point.engine), db.skus.get(point.sku)
+    if engine is None or sku is None:
+        return False
+    fitted = {_normalised_group(name) for name in engine.costs_on(sku).fitted_on}
+    return _normalised_group(group_name(point)) in fitted
+
+
+def _normalised_group(name: str) -> str:
+    return name.rsplit("/", 1)[-1].lower()
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of one group of points.
+
+    Attributes:
+        points: in the group and measured.
+        predicted: of these, with a prediction.
+        median, p90, mape: of the absolute relative error, 1 where there is no prediction.
+        bias: median of the signed error of the predicted ones; nan when there are none.
+    """
+
+    points: int
+    predicted: int
+    median: float
+    p90: float
+    mape: float
+    bias: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of the points with a prediction."""
+        return self.predicted / self.points
+
+
+METRICS = ("tpot", "ttft", "output_rate")
+"""What is compared: attributes of `Prediction` end in ``_error``."""
+
+
+def score(predictions: Iterable[Prediction], metric: str) -> Score | None:
+    """Errors of a group in one of `METRICS`; None when nothing was measured.
+
+    >>> point = ServingPoint.model_construct(mean_tpot_s=0.020, mean_ttft_s=None)
+    >>> errors = score([Prediction(point, 1.0, 0.021), Prediction(point, 1.0, 0.018), Prediction(point)], "tpot")
+    >>> round(errors.median, 3), round(errors.mape, 3), errors.predicted
+    (0.1, 0.383, 2)
+    """
+    pairs = [(getattr(prediction, f"{metric}_error"), prediction.tpot_s is not None) for prediction in predictions]
+    measured = [(error, known) for error, known in pairs if error is not None]
+    if not measured:
+        return None
+    sizes = np.abs(np.array([error for error, _ in measured], dtype=np.float64))
+    signed = [error for error, known in measured if known]
+    return Score(
+        points=sizes.size,
+        predicted=len(signed),
+        median=float(np.median(sizes)),
+        p90=float(np.quantile(sizes, 0.9)),
+        mape=float(sizes.mean()),
+        bias=float(np.median(signed)) if signed else float("nan"),
+    )
+
+
+class GroupKey(NamedTuple):
+    """What a line of the scoreboard stands for."""
+
+    engine: str
+    model: str
+    sku: str
+    precision: str
+    mode: str
+    speculation: str
+
+
+def group_key(point: ServingPoint) -> GroupKey:
+    """The line of the scoreboard a point belongs to."""
+    return GroupKey(
+        point.engine,
+        point.model,
+        point.sku,
+        point.precision,
+        "disaggregated" if point.disaggregated else "mixed",
+        "MTP" if point.draft_tokens else "",
+    )
+
+
+def by_group(predictions: Iterable[Prediction]) -> dict[GroupKey, list[Prediction]]:
+    """Predictions by line of the scoreboard, in alphabetical order."""
+    groups: dict[GroupKey, list[Prediction]] = {}
+    for prediction in predictions:
+        groups.setdefault(group_key(prediction.point), []).append(prediction)
+    return dict(sorted(groups.items(), key=lambda item: tuple(map(str.lower, item[0]))))

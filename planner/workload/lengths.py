@@ -1,0 +1,192 @@
+"""How long requests are: the joint distribution of input and output tokens, and what prompts have in common."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field, model_validator
+
+from planner.core import FloatArray, Frozen, InputError, IntArray
+from planner.workload.checks import MAX_TOKENS, check_draw, checked_tokens, checked_weights, read_only
+
+MAX_LENGTH_CELLS = 200_000
+"""Most cells of one distribution of lengths; `planner.traffic` condenses millions of requests to thousands."""
+MAX_PREFIXES = 100_000
+"""Most distinct shared prefixes of one class."""
+
+
+class TokenLengths(Frozen):
+    """Joint distribution of input and output tokens per request: weighted cells, correlation kept.
+
+    Cell k says: a request has `input_tokens[k]` input and `output_tokens[k]` output tokens with probability
+    proportional to `weights[k]`. Every request has at least one input and one output token.
+
+    Raises InputError when the fields differ in number, when a length is not a whole number from 1 to `MAX_TOKENS`,
+    or when the weights are negative or sum to nothing.
+
+    >>> chat = TokenLengths.from_pairs([100, 300], [50, 10], weights=[3, 1])
+    >>> chat.mean_input, chat.mean_output, chat.max_total
+    (150.0, 40.0, 310)
+    """
+
+    input_tokens: tuple[int, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="per cell [tokens]")
+    output_tokens: tuple[int, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="per cell [tokens]")
+    weights: tuple[float, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="any positive scale")
+    source: str = Field(default="given", description="where the distribution comes from")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sizes = {len(self.input_tokens), len(self.output_tokens), len(self.weights)}
+        if len(sizes) != 1:
+            raise InputError("lengths", sorted(sizes), "input_tokens, output_tokens and weights differ in number")
+        checked_tokens("input_tokens", self.input_tokens)
+        checked_tokens("output_tokens", self.output_tokens)
+        checked_weights(self.weights)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Same cells, weights and source (the arrays derived from them do not count)."""
+        if not isinstance(other, TokenLengths):
+            return NotImplemented
+        return self is other or self._cells == other._cells
+
+    def __hash__(self) -> int:
+        """Of cells, weights and source."""
+        return self._hash
+
+    @property
+    def _cells(self) -> tuple[object, ...]:
+        return (self.input_tokens, self.output_tokens, self.weights, self.source)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._cells)
+
+    @classmethod
+    def constant(cls, input_tokens: int, output_tokens: int) -> Self:
+        """Every request alike.
+
+        >>> TokenLengths.constant(1000, 100).mean_decode_context
+        1050.0
+        """
+        return cls(input_tokens=(input_tokens,), output_tokens=(output_tokens,), weights=(1.0,), source="constant")
+
+    @classmethod
+    def from_pairs(
+        cls,
+        input_tokens: ArrayLike,
+        output_tokens: ArrayLike,
+        weights: ArrayLike | None = None,
+        source: str = "given",
+    ) -> Self:
+        """From arrays of shape (n,) [tokens], one cell per request, or per weighted cell. Raises InputError."""
+        inputs = checked_tokens("input_tokens", input_tokens)
+        outputs = checked_tokens("output_tokens", output_tokens)
+        mass = checked_weights(np.ones(inputs.size) if weights is None else weights)
+        return cls(
+            input_tokens=tuple(inputs.tolist()),
+            output_tokens=tuple(outputs.tolist()),
+            weights=tuple(mass.tolist()),
+            source=source,
+        )
+
+    @cached_property
+    def inputs(self) -> FloatArray:
+        """Input tokens per cell, shape (n,)."""
+        return read_only(np.asarray(self.input_tokens, dtype=np.float64))
+
+    @cached_property
+    def outputs(self) -> FloatArray:
+        """Output tokens per cell, shape (n,)."""
+        return read_only(np.asarray(self.output_tokens, dtype=np.float64))
+
+    @cached_property
+    def probabilities(self) -> FloatArray:
+        """Probability per cell, shape (n,), sums to 1."""
+        mass = np.asarray(self.weights, dtype=np.float64)
+        return read_only(mass / mass.sum())
+
+    @cached_property
+    def mean_input(self) -> float:
+        """Mean input tokens per request."""
+        return float(self.inputs @ self.probabilities)
+
+    @cached_property
+    def mean_output(self) -> float:
+        """Mean output tokens per request."""
+        return float(self.outputs @ self.probabilities)
+
+    @cached_property
+    def max_total(self) -> int:
+        """Longest input + output with positive weight [tokens]."""
+        return int((self.inputs + self.outputs)[self.probabilities > 0].max())
+
+    @cached_property
+    def mean_decode_context(self) -> float:
+        """Mean context [tokens] of a sequence seen at a random decode step: length-biased over outputs.
+
+        The first output token comes from prefill. A request of input I and output O then takes O - 1 decode steps
+        at contexts I + 1, ..., I + O - 1 (the new token attends to itself), whose mean is I + O/2. Over requests::
+
+            E[(I + O/2) (O - 1)] / E[O - 1]
+
+        Where no request decodes (every output is one token) it is mean_input + 1, the context of a first decode step.
+
+        >>> TokenLengths.from_pairs([10, 10], [2, 4]).mean_decode_context  # contexts 11 | 11, 12, 13
+        11.75
+        """
+        steps = self.outputs - 1.0
+        total = float(steps @ self.probabilities)
+        if total <= 0.0:
+            return self.mean_input + 1.0
+        return float(((self.inputs + self.outputs / 2.0) * steps) @ self.probabilities) / total
+
+    def scaled(self, inputs: float, outputs: float, most_tokens: int) -> TokenLengths:
+        """Lengths times factors, rounded to whole tokens >= 1, inputs cut so that no request exceeds `most_tokens`.
+
+        >>> scaled = TokenLengths.constant(1000, 100).scaled(1.2, 0.8, most_tokens=1250)
+        >>> scaled.mean_input, scaled.mean_output
+        (1170.0, 80.0)
+        """
+        output_tokens = np.clip(np.rint(self.outputs * outputs), 1.0, most_tokens - 1.0)
+        input_tokens = np.clip(np.rint(self.inputs * inputs), 1.0, most_tokens - output_tokens)
+        return TokenLengths.from_pairs(input_tokens, output_tokens, self.probabilities, source=self.source)
+
+    def sample(self, count: int, seed: int) -> tuple[IntArray, IntArray]:
+        """`count` independent draws of (input tokens, output tokens), each shape (count,). Repeats for one seed."""
+        check_draw(count, seed)
+        cells = np.random.default_rng(seed).choice(self.inputs.size, size=count, p=self.probabilities)
+        return self.inputs[cells].astype(np.int64), self.outputs[cells].astype(np.int64)
+
+
+def zipf(count: int, skew: float) -> FloatArray:
+    """Probabilities of `count` things, the k-th in proportion to k^-skew, shape (count,); skew 0: all alike.
+
+    >>> zipf(2, 1.0).round(3).tolist()
+    [0.667, 0.333]
+    """
+    weight = np.arange(1.0, count + 1.0) ** -skew
+    return np.asarray(weight / weight.sum())
+
+
+class SharedPrefixes(Frozen):
+    """Prompts that begin alike: each request starts with one of `groups` prefixes of `tokens` tokens.
+
+    A system prompt is one group; tenants, documents or tools are many. Group k of 1 ... `groups` has a popularity in
+    proportion to k^-`skew` (Zipf). A prompt shorter than the prefix shares all of itself.
+
+    >>> SharedPrefixes(tokens=1024, groups=2, skew=1.0).popularity.round(3).tolist()
+    [0.667, 0.333]
+    """
+
+    tokens: int = Field(ge=1, le=MAX_TOKENS, description="shared tokens at the start of a prompt")
+    groups: int = Field(default=1, ge=1, le=MAX_PREFIXES, description="distinct prefixes")
+    skew: float = Field(default=0.0, ge=0.0, le=4.0, description="exponent of their popularity; 0: all alike")
+
+    @property
+    def popularity(self) -> FloatArray:
+        """Probability of each prefix, shape (groups,)."""
+        return zipf(self.groups, self.skew)

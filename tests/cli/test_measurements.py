@@ -1,0 +1,122 @@
+"""The commands that import: run as a user runs them, and their output planned with the real reader of scenarios."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer import Typer
+from typer.testing import CliRunner
+
+from planner.cli.base import OneLineErrors
+from planner.cli.measurements import import_metrics, import_prices, import_trace
+from planner.supply import read_prices
+from tests.places import DATA, DOCS
+
+app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
+app.command("import-trace")(import_trace)
+app.command("import-metrics")(import_metrics)
+app.command("import-prices")(import_prices)
+
+
+def _run(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_trace_goes_to_stdout_as_yaml_with_comments() -> None:
+    code, out, err = _run("import-trace", DATA / "traces" / "azure_2023_conv_head.csv", "--rate", "5")
+    assert (code, err) == (0, "")
+    assert out.startswith("# Azure LLM inference trace (CSV)\n# Requests: ")
+    assert yaml.safe_load(out)["workload"]["rate_per_s"] == 5.0
+
+
+def test_columns_are_named_one_by_one(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("ts,prompt,completion\n0,100,10\n2,100,10\n4,100,10\n", encoding="utf-8")
+    named = ("--column", "arrival_s=ts", "--column", "input_tokens=prompt", "--column", "output_tokens=completion")
+    code, out, _ = _run("import-trace", log, *named)
+    assert (code, yaml.safe_load(out)["workload"]["lengths"]["cells"]) == (0, [[100, 10, 3.0]])
+    code, _, err = _run("import-trace", log, "--column", "ts")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--column = 'ts': must read MEANING=NAME" in err
+
+
+def test_conversations_need_to_be_told_how_to_count(tmp_path: Path) -> None:
+    chats = tmp_path / "chats.json"
+    turns = [{"from": "human", "value": "a" * 40}, {"from": "gpt", "value": "b" * 20}]
+    chats.write_text(json.dumps([{"conversations": turns}]), encoding="utf-8")
+    code, _, err = _run("import-trace", chats, "--rate", 4)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give tokens_per_character" in err
+    code, out, _ = _run("import-trace", chats, "--rate", 4, "--tokens-per-character", 0.25)
+    assert yaml.safe_load(out)["workload"] == {
+        "rate_per_s": 4.0,
+        "lengths": {"cells": [[10, 5, 1.0]], "source": "chats.json"},
+    }
+
+
+def test_a_trace_is_written_to_be_replayed(tmp_path: Path) -> None:
+    requests, out = tmp_path / "requests.csv", tmp_path / "workload.yaml"
+    code, shown, _ = _run(
+        "import-trace", DATA / "traces" / "azure_2023_conv_head.csv", "--replay", requests, "--out", out
+    )
+    assert (code, shown) == (0, "")
+    assert yaml.safe_load(out.read_text(encoding="utf-8")) == {"workload": {"replay": str(requests)}}
+    assert requests.read_text(encoding="utf-8").startswith("arrival_s,input_tokens,output_tokens\n0,")
+
+
+def test_metrics_of_two_scrapes() -> None:
+    pages = (DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt")
+    code, out, _ = _run("import-metrics", *pages, "--interval", 600)
+    assert (code, yaml.safe_load(out)["workload"]["rate_per_s"]) == (0, 2.5)
+    assert "# measured TTFT: mean 147.3 ms" in out
+    code, _, err = _run("import-metrics", *pages)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give the seconds between them" in err
+
+
+def test_prices_with_all_of_them_as_a_table(tmp_path: Path) -> None:
+    catalog = tmp_path / "aws" / "vms.csv"
+    catalog.parent.mkdir()
+    header = "InstanceType,AcceleratorName,AcceleratorCount,Region,Price,SpotPrice\n"
+    catalog.write_text(header + "p5.48xlarge,H100,8,us-east-1,55.04,20\nx,Z9,1,us-east-1,1,\n", encoding="utf-8")
+    table = tmp_path / "prices.csv"
+    code, out, _ = _run("import-prices", catalog, "--date", "2026-11-20", "--csv", table)
+    assert (code, yaml.safe_load(out)) == (0, {"prices": {"usd_per_gpu_hour": {"h100-sxm": 6.88}}})
+    assert "# no SKU known for Z9 (x): 1 rows left out" in out
+    kept = read_prices(io.StringIO(table.read_text(encoding="utf-8"))).prices
+    assert [(p.commitment, p.retrieved_on.isoformat()) for p in kept] == [
+        ("on_demand", "2026-11-20"),
+        ("spot", "2026-11-20"),
+    ]
+    assert _run("import-prices", catalog)[0] == 0  # the day of the file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("import-trace", "absent.csv"), "no such file"),
+        (("import-metrics", "absent.txt"), "no such file"),
+        (("import-prices", "absent.csv"), "no such file"),
+        (("import-prices", "absent.csv", "--date", "soon"), "--date = 'soon': is no day. Fix: write YYYY-MM-DD"),
+        (("import-trace", "absent.csv", "--out", "no/such/folder/x.yaml"), "no/such/folder"),
+    ],
+)
+def test_complaints_are_one_line_and_code_2(arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = _run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_the_guide_names_commands_and_options_that_there_are() -> None:
+    guide = (DOCS / "how-to" / "import.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    planner (\S+) (.*)$", guide, re.MULTILINE)
+    assert {name for name, _ in lines} == {"import-trace", "import-metrics", "import-prices"}
+    for name, rest in lines:
+        _, shown, _ = _run(name, "--help")
+        assert set(re.findall(r"--[\w-]+", rest)) <= set(re.findall(r"--[\w-]+", shown))

@@ -1,0 +1,161 @@
+"""Names and paths that a user gives lead to no other file, process or socket."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.run import read_calibration as read_run_calibration
+from hardware_db import read_calibration
+from planner import launch
+from planner.core import InputError, PlannerError
+from planner.llm import load_llm
+from planner.llm.hub import load_from_hub
+from planner.scenario import (
+    load_request,
+    load_scenario,
+)
+from planner.scenario.url import content_of, packaged_content
+from planner.scenario.user_hardware import sku_of_toml
+from planner.studies import scenario_in
+from planner.supply import read_prices
+from planner.traffic import read_any_trace, read_trace
+from planner.traffic.prometheus_series import read_series
+from planner.validation import read_serving_points
+from planner.validation.benchmark_files import read_results
+from tests.fuzz.cases import Case
+from tests.fuzz.guard import ROOT, Failures, answered, assert_refused, watched
+from tests.fuzz.mutations import Mutation
+from tests.fuzz.readers import READERS, START
+from tests.made_up_fleets import NASTY, mixed
+
+LLAMA = ROOT / "planner" / "presets" / "llms" / "llama-3.1-8b.json"
+
+LONG = "x" * 5000
+BY_PATH: dict[str, Callable[[str], object]] = {
+    "read_calibration": read_calibration,
+    "calibration.run.read_calibration": lambda path: read_run_calibration(Path(path)),
+    "load_llm": lambda path: load_llm(f"{path}/"),
+    "load_scenario": load_scenario,
+    "load_request": load_request,
+    "read_any_trace": read_any_trace,
+    "read_trace": read_trace,
+    "read_prices": read_prices,
+    "read_series": read_series,
+    "read_results": read_results,
+    "read_serving_points": read_serving_points,
+}
+
+
+NO_FILES = (LONG, LONG + ".json", "a\0b.json", "", ".", "/", "~nobody/x.json", "\ud800.json")
+
+
+def test_paths_that_no_file_can_have_are_refused() -> None:
+    """OSError for a name that is too long came through, and so did ValueError for one with a null character."""
+    failures = Failures()
+    for reader, read in BY_PATH.items():
+        for name in NO_FILES:
+            with failures.of(f"{reader}, path {name[:20]!a}"):
+                assert_refused(functools.partial(read, name), "")
+    failures.report()
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A FIFO that nobody writes to, and a device that never ends."""
+    fifo = tmp_path / "fifo.json"
+    os.mkfifo(fifo)
+    failures = Failures()
+    for reader, read in BY_PATH.items():
+        for name in (str(fifo), "/dev/zero"):
+            with failures.of(f"{reader}, path {name}"):
+                assert_refused(functools.partial(read, name), "")
+    failures.report()
+
+
+@pytest.mark.parametrize("llm", [LONG, "a\0b", "../../etc/passwd", "/etc/passwd", "hf:../../../etc/passwd", "~/x"])
+def test_a_scenario_names_no_model_that_is_none(llm: str, tmp_path: Path) -> None:
+    """OSError for a name that is too long to be looked for came through."""
+    path = tmp_path / "scenario.json"
+    path.write_text(json.dumps({**json.loads(READERS["scenario"].trees[0].read_bytes()), "llm": llm}))
+    assert_refused(lambda: load_scenario(path), "")
+
+
+REFERENCES: dict[str, dict[str, Any]] = {
+    "model": {"llm": "../secret/config.json"},
+    "model on the Hub": {"llm": "hf:org/name"},
+    "absolute model": {"llm": "/etc/passwd"},
+    "lengths": {"workload": {"rate_per_s": 1.0, "lengths": {"trace": "../secret.csv"}}},
+    "replay": {"workload": {"replay": "/etc/passwd"}},
+    "profile": {"profile": {"trace": "../secret.csv"}},
+    "prices": {"prices": {"file": "../secret.csv", "as_of": "2026-11-22"}},
+    "offline": {"offline": [{"name": "a", "lengths": {"trace": "x.csv"}, "requests_per_hour": 1.0}]},
+    "service": {
+        "services": [{"name": "a", "llm": "../x", "workload": {"rate_per_s": 1.0, "lengths": "azure-2023-conv"}}]
+    },
+    "cascade": {"cascade": {"llm": "../x", "points": [{"escalated": 0.5, "quality": 0.5}]}},
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("kind", ["scenario", "plan"])
+def test_uploads_open_no_files(name: str, kind: str) -> None:
+    """What is refused is not opened first either: Python reports no other file, process or socket meanwhile."""
+    scenario = {**packaged_content(START), **REFERENCES[name]}
+    upload = {"schema_version": 2, "deployments": [], "scenario": scenario, "scenario_folder": "/etc"}
+    raw = json.dumps(upload if kind == "plan" else scenario).encode()
+    with watched() as seen, pytest.raises(PlannerError):
+        scenario_in("upload.json", raw)
+    assert seen == []
+
+
+def test_links_and_uploads_touch_nothing() -> None:
+    """Over damaged ones too. `watched` itself is checked: it sees a file that is opened."""
+    with watched() as seen:
+        (ROOT / "pyproject.toml").read_text()
+    assert seen
+    cases = (Case("link", 0, number % 3 == 0, (Mutation(31 * number, number, 97 * number),)) for number in range(30))
+    queries = [case.content().decode("utf-8", "replace") for case in cases]
+    with watched() as seen:
+        for query in queries:
+            answered(lambda query=query: content_of({"llm": query, "name": query}, START))
+            answered(lambda query=query: scenario_in("x.yaml", query.encode("utf-8", "replace")))
+            answered(lambda query=query: sku_of_toml(query.encode("utf-8", "replace")))
+            answered(lambda query=query: read_any_trace(io.StringIO(query)))
+    assert seen == []
+
+
+@pytest.mark.parametrize("commit", ["/etc", "../../..", "a/../../b", ".", "..", "", "\0", "a\nb"])
+def test_the_cache_of_the_hub_leads_nowhere_else(commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ref of a cache that others write to is not taken for a path: an absolute one was."""
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    model = tmp_path / "models--org--name"
+    (model / "refs").mkdir(parents=True)
+    (model / "snapshots").mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "config.json").write_bytes(LLAMA.read_bytes())
+    (model / "refs" / "main").write_text(str(outside) if commit == "/etc" else commit)
+    with pytest.raises(InputError, match="cannot be fetched"):
+        load_from_hub("hf:org/name", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("target", launch.TARGETS)
+def test_names_of_exported_files_stay_in_their_folder(target: str) -> None:
+    """Names of services are the user's; names of files are plain words."""
+    for name in (*NASTY, LONG, "a\0b", "con", "\u202egnp.exe"):
+        made = mixed()
+        renamed = type(made)(name, tuple(type(one)(name, *_rest(one)) for one in made.deployments))
+        for file in launch.export_files(renamed, target):
+            assert re.fullmatch(r"[A-Za-z0-9][\w.-]{0,120}(/[A-Za-z0-9][\w.-]{0,120})*", file, re.ASCII), file
+
+
+def _rest(one: Any) -> tuple[Any, ...]:
+    return (one.deployment, one.nodes, one.workload, one.slo)

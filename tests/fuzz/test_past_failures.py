@@ -1,0 +1,245 @@
+"""What once broke a reader, or nearly did: each under the name of what it did."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from calibration.records import open_folder
+from calibration.run import read_calibration as read_run_calibration
+from calibration.tables import read_table
+from hardware_db import EngineCosts, load_hardware, read_calibration
+from planner.core import UnsupportedFeatureError
+from planner.llm import load_llm
+from planner.scenario import (
+    load_request,
+    parse_fields,
+)
+from planner.scenario.files import MAX_DEPTH, MAX_NODES
+from planner.scenario.url import content_of, packaged_content, query_of
+from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
+from planner.studies import scenario_in
+from planner.traffic import read_metrics
+from planner.traffic.prometheus_series import read_series
+from planner.validation import read_serving_points
+from planner.validation.benchmark_files import read_results
+from tests.fuzz.guard import ROOT, answered, assert_refused
+from tests.fuzz.readers import READERS, START
+
+LLAMA = ROOT / "planner" / "presets" / "llms" / "llama-3.1-8b.json"
+
+
+def _llama(**changes: object) -> dict[str, object]:
+    return {**json.loads(LLAMA.read_bytes()), **changes}
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_deep_nesting_is_refused(depth: int, opening: str, tmp_path: Path) -> None:
+    """RecursionError came out of tomllib, json (two readers of calibrations), deepcopy and repr."""
+    closing = "]" if opening == "[" else "}"
+    deep = opening * depth + ("" if opening == "[" else "1") + closing * depth
+    path = tmp_path / "deep.json"
+    path.write_text(deep)
+    (tmp_path / "deep.toml").write_text(f'id = "deep"\nnote = {"[" * depth + "]" * depth}\n')
+    assert_refused(lambda: read_calibration(path), "JSON|object|missing")
+    assert_refused(lambda: read_run_calibration(path), "JSON|object|missing")
+    assert_refused(lambda: load_hardware(tmp_path), "not valid TOML|valid string")
+    assert_refused(lambda: scenario_in("deep.json", deep.encode()), "nested|mapping|levels")
+    assert_refused(lambda: scenario_in("deep.json", b'{"name": ' + deep.encode() + b"}"), "nested|mapping|levels")
+    assert_refused(lambda: read_results(path), "JSON|client")
+
+
+@pytest.mark.parametrize("read", ["calibration_of_json", "read_calibration", "read_results", "load_llm"])
+def test_what_is_just_short_of_too_deep_is_refused_as_well(read: str, tmp_path: Path) -> None:
+    """Some levels below Python's limit a value can be read, and fails when the error about it wants to show it."""
+    path = tmp_path / "config.json"
+    seeds = {"load_llm": LLAMA.read_text(), "read_results": '{"hidden_size": 1, "mean_ttft_ms": 1}'}
+    seed = seeds.get(read, '{"schema_version": 1, "sku": 1, "hidden_size": 1}')
+    name = {"load_llm": "hidden_size", "read_results": "completed"}.get(read, "schema_version")
+    calls: dict[str, Callable[[], object]] = {
+        "calibration_of_json": lambda: calibration_of_json(path.read_bytes()),
+        "read_calibration": lambda: (read_calibration(path), read_run_calibration(path)),
+        "read_results": lambda: read_results(path),
+        "load_llm": lambda: load_llm(path),
+    }
+    here = len(inspect.stack())
+    for depth in range(sys.getrecursionlimit() - here - 60, sys.getrecursionlimit() - here + 10):
+        fields = json.loads(seed) | {name: "deep"}
+        path.write_text(json.dumps(fields).replace('"deep"', "[" * depth + "]" * depth))
+        assert_refused(calls[read], "")
+
+
+def test_a_plan_with_a_deep_scenario_is_refused(tmp_path: Path) -> None:
+    """json reads 400 levels, and deepcopy did not survive them."""
+    path = tmp_path / "plan.json"
+    deep = "[" * 400 + "]" * 400
+    path.write_text(f'{{"schema_version": 2, "deployments": [], "scenario": {{"llm": {deep}}}}}')
+    assert_refused(lambda: load_request(path), f"more than {MAX_DEPTH} levels")
+
+
+def test_an_endless_id_does_not_fill_the_error() -> None:
+    """A file is called by the id in it, in front of every complaint: 20,000 characters of them."""
+    assert_refused(lambda: sku_of_toml(b"id = " + b"[" * 20_000), r"^\[{100}\.toml")
+
+
+def test_records_refuse_fields_that_are_called_as_pythons_own() -> None:
+    """``{"self": 1}`` was a TypeError: two values for the same argument."""
+    for name in ("self", "cls", "data"):
+        assert_refused(functools.partial(EngineCosts, **{name: 1}), f"{name} = 1: unknown field")
+
+
+@pytest.mark.parametrize("text", ["!!timestamp x", "!!bool x", "[" * 199, "{a: " * 50, "&a [*a]", "<<: {a: 1}"])
+def test_a_name_that_is_broken_yaml_makes_a_link(text: str) -> None:
+    """`query_of` asks YAML whether a text reads as itself; PyYAML fails on tags with errors that are not its own."""
+    content = packaged_content(START) | {"name": text}
+    assert content_of(query_of(content, START), START)["name"] == text
+
+
+def test_numbers_in_sixties_do_not_take_for_ever() -> None:
+    """YAML 1.1 reads 1:30 as 90, in quadratic time: 300,000 digits took half a minute."""
+    assert parse_fields("a: 1:30") == {"a": 90}
+    assert_refused(lambda: parse_fields("a: " + "1:1" * 300_000), "a number has 900000 characters")
+
+
+def test_brackets_do_not_take_for_ever() -> None:
+    """What a token costs PyYAML grows with the brackets around it: a megabyte like this took over an hour."""
+    assert_refused(
+        lambda: parse_fields("a: [" + ("[" * 300 + "]" * 300 + ",") * 1600 + "1]"), f"more than {MAX_DEPTH} levels"
+    )
+    assert_refused(lambda: parse_fields("a: [" + "1," * (MAX_NODES + 1) + "1]"), f"more than {MAX_NODES} values")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x" + " " * 200_000 + "1 2 3",
+        "x{" + "a" * 200_000 + "} 1",
+        "x{" + "a" * 200_000,
+        'x{a="' * 40_000,
+        "x 1 " + "1" * 200_000,
+    ],
+    ids=["blanks", "label", "open label", "open quotes", "time"],
+)
+def test_long_lines_of_metrics_take_time_in_proportion(line: str) -> None:
+    """The regular expressions went back over blanks and names: hours for a line of a megabyte."""
+    answered(lambda: read_series(io.StringIO(line + "\n")), limit_s=10.0)
+
+
+def test_line_ends_in_labels_of_metrics_are_line_feeds_only() -> None:
+    """The exposition format knows one line end; U+2028 and U+0085 are ordinary characters of a label."""
+    (one,) = read_series(io.StringIO('a_total{x="b\u2028c\x85d"} 2\r\n'))
+    assert one.labels == {"x": "b\u2028c\x85d"}
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ([1e17, "3"], "is no sample"),
+        ([1700000000, "1e308"], "is beyond 1e\\+18"),
+        ([1700000000, "-1e19"], "is beyond 1e\\+18"),
+    ],
+)
+def test_samples_out_of_all_proportion_are_refused(sample: list[object], words: str) -> None:
+    """A time of 1e17 s made a profile of 202 TiB; a count of 1e308 let a warning out of numpy."""
+    document = json.loads(READERS["metrics"].trees[0].read_bytes())
+    document["data"]["result"][0]["values"][-1] = sample
+    assert_refused(lambda: read_metrics(io.StringIO(json.dumps(document))).profile(), words)
+
+
+@pytest.mark.parametrize("edge", ["1e308", "-1e308"])
+def test_buckets_out_of_all_proportion_are_refused(edge: str) -> None:
+    """Sums of edges overflowed, with a warning."""
+    document = json.loads(READERS["metrics"].trees[0].read_bytes())
+    document["data"]["result"][3]["metric"]["le"] = edge
+    assert_refused(lambda: read_metrics(io.StringIO(json.dumps(document))), "has no upper end le")
+
+
+def test_profiles_of_ever_shorter_periods_are_refused() -> None:
+    """An array as long as the time watched is over the period."""
+    found = read_metrics(READERS["metrics"].trees[0])
+    assert_refused(lambda: found.profile(1e-9), "more than 1000000 periods")
+
+
+@pytest.mark.parametrize(
+    ("quantised", "words"),
+    [
+        ({"ignore": [f"word{n}" for n in range(5001)]}, "lists more than 5000 modules"),
+        ({"ignore": [f"model.word{n}" for n in range(2000)]}, "than can be matched in time"),
+        ({"ignore": [f"re:.*.*.*.*x{n}" for n in range(10)]}, "than can be matched in time"),
+        ({"config_groups": {str(n): {} for n in range(21)}}, "more than 20 groups"),
+        ({"config_groups": {"a": {"targets": ["b"] * 501}}}, "lists more than 500 modules"),
+    ],
+)
+def test_long_lists_of_modules_are_refused(quantised: dict[str, object], words: str) -> None:
+    """Every entry was matched with every module of every layer: minutes for a config.json of 100 kB."""
+    config = _llama(quantization_config={"quant_method": "compressed-tensors", **_ONE_GROUP, **quantised})
+    with pytest.raises(UnsupportedFeatureError, match=words):
+        load_llm(config)
+
+
+_ONE_GROUP = {"config_groups": {"a": {"targets": ["Linear"], "weights": {"type": "float", "num_bits": 8}}}}
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"max_num_tokens": "7" * 5000}, "has 5000 characters, more than 2000"),
+        ({"max_num_tokens": "7" * 400}, "more than 15 digits"),
+        ({"client_requests": "1" * 100 + " x concurrency"}, "more than 15 digits"),
+        ({"kv_memory_fraction": "0.5.5"}, ""),
+        ({"other_settings": "batch_wait_timeout_iters 1 and batch_wait_max_tokens_ratio 0.2.3"}, ""),
+    ],
+)
+def test_settings_of_serving_points(cells: dict[str, str], words: str, tmp_path: Path) -> None:
+    """Python's ValueErrors for numbers of 5000 digits and for 1.2.3 came through."""
+    row = {"source_id": "a", "engine": "vllm", "model": "m", "sku": "h100_sxm", "input_tokens": "1024"}
+    row |= {"output_tokens": "1024", "concurrency": "4", "tp_size": "1"}
+    (tmp_path / "points.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    (tmp_path / "points_settings.csv").write_text("source_id,settings_id\na,s\n")
+    (tmp_path / "serving_settings.csv").write_text(f"settings_id,{','.join(cells)}\ns,{','.join(cells.values())}\n")
+    if words:
+        assert_refused(lambda: read_serving_points(tmp_path / "points.csv"), words)
+    else:
+        assert len(read_serving_points(tmp_path / "points.csv")) == 1
+
+
+@pytest.mark.parametrize("name", ["points_settings.csv", "serving_settings.csv"])
+def test_settings_without_their_key_column_say_nothing(name: str, tmp_path: Path) -> None:
+    """KeyError."""
+    points = (ROOT / "tests" / "reference" / "serving" / "points.csv").read_text()
+    (tmp_path / "points.csv").write_text(points)
+    (tmp_path / name).write_text("a,b\n1,2\n")
+    assert read_serving_points(tmp_path / "points.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe", "cannot be read as a table"),
+        (b"a,b\r1,2\rx", "is no CSV table|has no rows|cells"),
+        (b'a,b\n"' + b"x" * 200_000 + b'",1\n', "is no CSV table"),
+        (b"", "has no rows"),
+    ],
+)
+def test_measured_tables(content: bytes, words: str, tmp_path: Path) -> None:
+    """UnicodeDecodeError and csv.Error came through."""
+    (tmp_path / "gemm.csv").write_bytes(content)
+    assert_refused(lambda: read_table(tmp_path, "gemm"), words)
+
+
+@pytest.mark.parametrize("name", ["measurements.jsonl", "setup.json"])
+@pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"[]\n", b"{}\n", b"null\n"])
+def test_measurements_of_a_run_that_goes_on(name: str, content: bytes, tmp_path: Path) -> None:
+    """UnicodeDecodeError and RecursionError came through, and so did what json makes of a setup that is no object."""
+    log = (ROOT / "tests" / "fuzz" / "seeds" / "measurements.jsonl").read_bytes()
+    (tmp_path / "measurements.jsonl").write_bytes(log)
+    (tmp_path / name).write_bytes(content)
+    answered(lambda: open_folder(tmp_path, {"sku": "h100-sxm"}, resume=True))

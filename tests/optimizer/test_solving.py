@@ -1,0 +1,421 @@
+"""Optima and statuses against brute force, a second solver, closed forms and the symmetries of the problem."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pulp
+import pytest
+
+from planner.core import PlannerError
+from planner.optimizer import (
+    Allocation,
+    FleetProblem,
+    Objective,
+    Period,
+    Purchase,
+    Resource,
+    Slice,
+    SolveStatus,
+    UnitStage,
+    shortlist,
+    solve,
+)
+from planner.optimizer.dominance import dominated_units
+from planner.optimizer.evaluate_allocation import evaluate_fleet
+from planner.optimizer.highs import to_pulp
+from planner.optimizer.layout import build_layout
+from planner.optimizer.program import build_program
+from tests.fleet_oracle import Fleets, small_problem
+from tests.optimizer.problems import (
+    FOUND,
+    MAX_RATE,
+    MAX_RATIO,
+    MIN_COST,
+    bought,
+    chat,
+    check_against_brute_force,
+    check_allocation,
+    golden_problem,
+    medium_problem,
+    problem,
+    unit,
+    value,
+    with_resource,
+)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("block", range(9))
+def test_equals_brute_force_on_540_small_problems(objective, block):
+    """All features together: slices, periods, stages, channels, purchases, starts, groups, pins, deferrable work."""
+    for seed in range(20 * block, 20 * block + 20):
+        check_against_brute_force(3000 + seed, objective)
+
+
+@pytest.mark.parametrize("decade", range(5))
+def test_equals_cbc_on_50_medium_problems(decade):
+    """CBC reads the program as stated: unscaled, untightened, with all units."""
+    path = pulp.PULP_CBC_CMD.pulp_cbc_path
+    if not os.access(path, os.X_OK):
+        pytest.skip("this PuLP brings no CBC for this machine")
+    solved = 0
+    for seed in range(10 * decade, 10 * decade + 10):
+        stated = medium_problem(seed, count=9, periods=1 + seed % 2)
+        other = to_pulp(build_program(stated, MIN_COST))
+        other.solve(pulp.COIN_CMD(path=path, msg=False, gapRel=1e-3, timeLimit=20))
+        answer = solve(stated, MIN_COST, relative_gap=1e-3)
+        if other.status == pulp.LpStatusInfeasible:
+            assert answer.status is SolveStatus.INFEASIBLE, seed
+        else:
+            assert answer.status in FOUND, seed
+            assert answer.objective == pytest.approx(other.objective.value(), rel=2.1e-3), seed
+            solved += 1
+    assert solved > 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_least_cost_equals_the_dynamic_program_of_the_covering_knapsack(seed):
+    """One slice and no limit: C(d) = min_j k_j + C(d - r_j), exact for whole rates."""
+    rng = np.random.default_rng(seed)
+    rates, costs = rng.integers(3, 40, 150), rng.integers(2, 60, 150)
+    demand = 200
+    least = [0] * (demand + 1)
+    for d in range(1, demand + 1):
+        least[d] = min(int(k) + least[max(0, d - int(r))] for r, k in zip(rates, costs, strict=True))
+    units = [unit(f"u{i}", float(r), float(k)) for i, (r, k) in enumerate(zip(rates, costs, strict=True))]
+    answer = solve(problem(units, float(demand)), MIN_COST)
+    assert (answer.status, answer.objective) == (SolveStatus.OPTIMAL, least[demand])
+
+
+@pytest.mark.parametrize(("rate", "demand", "count"), [(4.0, 10.0, 3), (4.0, 12.0, 3), (0.1, 0.3, 3), (7.0, 0.01, 1)])
+def test_one_unit_takes_the_ceiling_of_demand_over_rate(rate, demand, count):
+    answer = solve(problem([unit("a", rate, 2.5)], demand), MIN_COST)
+    assert answer.units == {"a": (count,)}
+    assert answer.objective == answer.cost_usd_per_hour == 2.5 * count
+
+
+def test_stages_are_balanced_with_free_ratios():
+    """15/s need five first-stage units of 3/s and three second-stage units of 5/s; other channels are no help."""
+    units = [
+        unit("first", 3.0, 1.0, stage=UnitStage.FIRST, channel="fp8"),
+        unit("second", 5.0, 1.0, stage=UnitStage.SECOND, channel="fp8"),
+        unit("other", 50.0, 0.1, stage=UnitStage.SECOND, channel="bf16"),
+    ]
+    answer = solve(problem(units, 15.0), MIN_COST)
+    assert answer.units == {"first": (5,), "second": (3,)}
+    assert answer.routed_per_s == {"first": {"chat": (15.0,)}, "second": {"chat": (15.0,)}}
+
+
+def test_blocks_are_bought_whole_and_headroom_on_top():
+    """Nine units take 9; at three quarters usable 12 are needed, bought by eights: 16."""
+    answer = solve(
+        problem([unit("a", 1.0, takes={"gpu": 1.0})], 9.0, resources=(bought("gpu", 1.0, block=8, usable_share=0.75),)),
+        MIN_COST,
+    )
+    assert (answer.units, answer.bought, answer.cost_usd_per_hour) == ({"a": (9,)}, {"gpu": {"plain": (16.0,)}}, 16.0)
+
+
+def test_a_reserved_base_and_peaks_on_demand():
+    """The newsvendor of two purchases: reserve what is used for a longer share of the day than the ratio of prices.
+
+    Needs 2, 4, 10 for 8 h each; reserved costs 0.6 of on demand, so units needed at least 14.4 of 24 h are reserved: 4.
+    """
+    ways = (Purchase(name="on_demand", usd_per_hour=1.0), Purchase(name="reserved", usd_per_hour=0.6, committed=True))
+    periods = tuple(Period(name=name, hours=8.0) for name in ("night", "morning", "noon"))
+    stated = problem(
+        [unit("a", 1.0, takes={"gpu": 1.0})],
+        2.0,
+        4.0,
+        10.0,
+        resources=(Resource(name="gpu", purchases=ways),),
+        periods=periods,
+    )
+    answer = solve(stated, MIN_COST)
+    assert answer.bought == {"gpu": {"reserved": (4.0, 4.0, 4.0), "on_demand": (0.0, 0.0, 6.0)}}
+    assert answer.cost_usd_per_hour == pytest.approx(0.6 * 4 + 6 / 3)
+
+
+def test_starts_are_counted_around_the_clock():
+    """Two units at noon, one at night: one start a day, 24 h x mean cost = 1 start; dear starts keep both on."""
+    periods = (Period(name="night", hours=12.0), Period(name="noon", hours=12.0))
+    for usd, expected in ((6.0, (1, 2)), (30.0, (2, 2))):
+        answer = solve(problem([unit("a", 1.0, 1.0, usd_per_start=usd)], 1.0, 2.0, periods=periods), MIN_COST)
+        assert answer.units == {"a": expected}
+        assert answer.starts_usd_per_hour == (usd / 24 if expected == (1, 2) else 0.0)
+
+
+def test_deferrable_work_fills_the_valley():
+    """Two steady units carry 1 and 2 of chat and, in what is spare, an average of one half of batch work."""
+    periods = (Period(name="night", hours=1.0), Period(name="noon", hours=1.0))
+    batch = Slice(name="batch", demand_per_s=(0.0, 1.0), deferrable=True)
+    stated = FleetProblem(
+        slices=(chat(1.0, 2.0), batch), units=(unit("a", {"chat": 1.0, "batch": 1.0}, 1.0),), periods=periods
+    )
+    answer = solve(stated, MIN_COST)
+    assert answer.units == {"a": (2, 2)}
+    assert answer.routed_per_s["a"]["batch"] == pytest.approx((1.0, 0.0))
+
+
+def test_a_pinned_unit_stays_and_an_owned_machine_is_paid_for():
+    owned = Resource(
+        name="own", purchases=(Purchase(name="owned", usd_per_hour=0.5, committed=True, at_least=4.0, at_most=4.0),)
+    )
+    units = [unit("a", 1.0, 1.0), unit("idle", 1.0, 2.0, at_least=1), unit("mine", 1.0, takes={"own": 1.0})]
+    answer = solve(problem(units, 3.0, resources=(owned,)), MIN_COST)
+    assert answer.units == {"idle": (1,), "mine": (2,)}
+    assert answer.cost_usd_per_hour == 2.0 + 4 * 0.5
+
+
+def test_max_rate_spends_no_more_than_it_needs():
+    """Both serve the whole demand; a solver that stops at the rate may return the dear one."""
+    answer = solve(
+        problem([unit("dear", 10.0, 9.0), unit("cheap", 5.0, 2.0)], 10.0, budget_usd_per_hour=100.0), MAX_RATE
+    )
+    assert (answer.rate_per_s, answer.cost_usd_per_hour, answer.units) == (10.0, 4.0, {"cheap": (2,)})
+    assert [row.name for row in answer.binding] == ["cap_at_demand__chat"]
+
+
+def test_the_ratio_is_a_true_ratio():
+    """Neither the cheapest nor the fastest allocation: 5/4 beats 1/1 and 12/10; of equal ratios the most is served."""
+    answer = solve(
+        problem([unit("small", 1.0, 1.0), unit("good", 5.0, 4.0), unit("large", 12.0, 10.0)], 13.0), MAX_RATIO
+    )
+    assert (answer.objective, answer.units) == (1.25, {"good": (2,)})
+    assert list(answer.iterates) == sorted(answer.iterates) and answer.iterates[-1] == 1.25
+    assert answer.constraints[0].dual is None
+
+
+def test_dinkelbachs_ratios_rise_strictly_to_the_optimum():
+    longest = 0
+    for seed in range(40):
+        answer = solve(small_problem(seed, MAX_RATIO), MAX_RATIO)
+        assert all(b > a for a, b in zip(answer.iterates, answer.iterates[1:], strict=False))
+        assert answer.objective is None or answer.iterates[-1] == answer.objective
+        longest = max(longest, len(answer.iterates))
+    assert longest >= 3
+
+
+def test_free_units_are_not_wasted():
+    answer = solve(
+        problem([unit("own", 2.0, takes={"gpu": 1.0})], 5.0, resources=(Resource(name="gpu", at_most=9.0),)), MIN_COST
+    )
+    assert (answer.units, answer.cost_usd_per_hour, answer.gap) == ({"own": (3,)}, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("rate", [1e5, 1e7, 1e9, 1e12])
+def test_a_unit_far_larger_than_the_demand_is_still_a_whole_unit(rate):
+    """Within an integer tolerance of 1e-6 a millionth of such a unit would do."""
+    assert solve(problem([unit("a", rate, 3.0)], 1.0), MIN_COST).units == {"a": (1,)}
+    two = FleetProblem(
+        slices=(chat(1.0), Slice(name="code", demand_per_s=(2.0,))),
+        units=(unit("a", {"chat": rate, "code": 1.5}, 3.0),),
+    )
+    assert solve(two, MIN_COST).units == {"a": (2,)}
+
+
+def test_nothing_to_serve_costs_nothing():
+    answer = solve(problem([unit("a", 1.0, 3.0)], 0.0), MIN_COST)
+    assert (answer.status, dict(answer.units), answer.cost_usd_per_hour) == (SolveStatus.OPTIMAL, {}, 0.0)
+
+
+def hard_problem(**change):
+    """A knapsack in 20 dimensions with nearly equal values for their weights: no proof within minutes."""
+    rng = np.random.default_rng(0)
+    weights = rng.integers(5, 100, (60, 20))
+    values = weights.mean(axis=1) + rng.integers(0, 10, 60)
+    takes = [{f"r{j}": float(w) for j, w in enumerate(row)} for row in weights]
+    units = [unit(f"u{i}", float(v), float(v), take) for i, (v, take) in enumerate(zip(values, takes, strict=True))]
+    resources = tuple(Resource(name=f"r{j}", at_most=1000.0) for j in range(20))
+    return problem(units, resources=resources).model_copy(update=change)
+
+
+@pytest.mark.parametrize("few", [8, 96])
+@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
+def test_a_time_limit_is_a_status_and_never_called_optimal(objective, few, monkeypatch):
+    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", few)
+    stated = hard_problem() if objective is MAX_RATE else hard_problem(min_rate_per_s=1050.0)
+    answer = solve(stated, objective, time_limit_s=0.5)
+    assert answer.status in (SolveStatus.TIME_LIMIT, SolveStatus.NO_SOLUTION_IN_TIME)
+    if objective is MAX_RATE:
+        assert answer.status is SolveStatus.TIME_LIMIT and answer.status.has_allocation
+        assert answer.gap > 1e-3
+        check_allocation(answer, stated, objective)
+
+
+@pytest.mark.parametrize("few", [8, 96])
+@pytest.mark.parametrize("objective", Objective)
+def test_no_time_at_all(objective, few, monkeypatch):
+    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", few)
+    answer = solve(hard_problem(slices=(chat(900.0),)), objective, time_limit_s=1e-9)
+    assert answer.status is SolveStatus.NO_SOLUTION_IN_TIME
+    assert (answer.objective, answer.gap, dict(answer.units)) == (None, None, {})
+
+
+@pytest.mark.parametrize("few", [8, 96])
+def test_a_wide_gap_is_said_and_kept(few, monkeypatch):
+    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", few)
+    best = solve(hard_problem(), MAX_RATE, time_limit_s=0.3).objective
+    answer = solve(hard_problem(), MAX_RATE, relative_gap=0.5)
+    assert answer.status is SolveStatus.WITHIN_GAP
+    assert 1e-6 < answer.gap <= 0.5
+    assert answer.objective * (1 + answer.gap) >= best
+
+
+def test_the_gap_bounds_the_distance_to_the_optimum(monkeypatch):
+    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", 1)
+    for seed in range(18):
+        for objective, worse in ((MAX_RATE, -1), (MAX_RATIO, -1), (MIN_COST, 1)):
+            stated = small_problem(seed, objective)
+            expected = Fleets(stated, objective is MIN_COST).best(objective)
+            if expected is not None:
+                answer = solve(stated, objective, relative_gap=0.2)
+                assert answer.status in FOUND and answer.gap <= 0.2 + 1e-6
+                assert worse * (answer.objective * (1 - worse * answer.gap) - expected[0]) <= 1e-9 * expected[0]
+
+
+@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
+def test_unbounded_says_what_is_missing(objective):
+    held = [unit("first", 1.0, stage=UnitStage.FIRST), unit("second", 1.0, 1.0, {"x": 1.0}, stage=UnitStage.SECOND)]
+    stated = problem(
+        [*held, unit("loose", 1.0, 1.0, {"y": 1.0})], resources=(Resource(name="x", at_most=3.0), bought("y", 1.0))
+    )
+    answer = solve(stated, objective)
+    assert answer.status is SolveStatus.UNBOUNDED
+    assert answer.diagnosis.summary.startswith(
+        "nothing limits unit 'loose': give demand_per_s, budget_usd_per_hour, max_units"
+    )
+    kept = solve(stated.model_copy(update={"units": tuple(held)}), objective)
+    assert (kept.status, kept.rate_per_s, kept.units) == (SolveStatus.OPTIMAL, 3.0, {"first": (3,), "second": (3,)})
+    limited = solve(stated.model_copy(update={"budget_usd_per_hour": 7.0}), MAX_RATE)
+    assert (limited.status, limited.rate_per_s) == (SolveStatus.OPTIMAL, 3.0 + 2.0)
+
+
+def test_without_units_there_is_a_diagnosis():
+    answer = solve(problem([], 1.0), MIN_COST)
+    assert answer.status is SolveStatus.INFEASIBLE and "there is no unit to choose from" in answer.diagnosis.summary
+
+
+def in_other_units(stated, money, time):
+    """Prices times `money`, rates times `time`."""
+    scale = lambda x, factor: None if x is None else x * factor  # noqa: E731
+    return stated.model_copy(
+        update={
+            "slices": tuple(
+                s.model_copy(update={"demand_per_s": tuple(d * time for d in s.demand_per_s)}) for s in stated.slices
+            ),
+            "units": tuple(
+                u.model_copy(
+                    update={
+                        "rates_per_s": {name: rate * time for name, rate in u.rates_per_s.items()},
+                        "usd_per_hour": u.usd_per_hour * money,
+                        "usd_per_start": u.usd_per_start * money,
+                    }
+                )
+                for u in stated.units
+            ),
+            "resources": tuple(
+                r.model_copy(
+                    update={
+                        "purchases": tuple(
+                            p.model_copy(update={"usd_per_hour": p.usd_per_hour * money}) for p in r.purchases
+                        )
+                    }
+                )
+                for r in stated.resources
+            ),
+            "budget_usd_per_hour": scale(stated.budget_usd_per_hour, money * (1 + 1e-9)),
+            "min_rate_per_s": scale(stated.min_rate_per_s, time * (1 - 1e-9)),
+        }
+    )
+
+
+@pytest.mark.parametrize(("money", "time"), [(1e-4, 1e3), (3e5, 7e-4), (90.0, 1e-6)])
+def test_units_of_money_and_of_time_do_not_matter(money, time):
+    """Cost scales by the one, rate by the other, their ratio by the quotient."""
+    factors = {MIN_COST: money, MAX_RATE: time, MAX_RATIO: time / money}
+    for seed in range(8):
+        for objective, factor in factors.items():
+            stated = small_problem(seed, objective)
+            expected = value(stated, objective)
+            if math.isfinite(expected):
+                assert value(in_other_units(stated, money, time), objective) == pytest.approx(
+                    factor * expected, rel=1e-6
+                )
+
+
+def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
+    dropped = 0
+    for seed in range(45):
+        objective = list(Objective)[seed % 3]
+        stated = small_problem(seed, objective)
+        last = stated.units[-1]
+        worse = last.model_copy(
+            update={"name": "worse", "usd_per_hour": last.usd_per_hour + 0.5, "at_least": 0, "at_most": None}
+        )
+        more = stated.model_copy(update={"units": (worse, *reversed(stated.units))})
+        dropped += "worse" in dominated_units(more)
+        assert value(more, objective) == pytest.approx(value(stated, objective), rel=1e-9) or last.at_most is not None
+    assert dropped > 15
+
+
+def test_tighter_limits_are_never_cheaper():
+    """Half the quota, half the budget, half the units, one group, a unit less: no cheaper, and no more is served."""
+    for seed in range(9):
+        for objective in (MIN_COST, MAX_RATE):
+            stated = small_problem(seed, objective)
+            before = value(stated, objective)
+            tighter = [
+                stated.model_copy(update={"budget_usd_per_hour": 0.5 * (stated.budget_usd_per_hour or 16.0)}),
+                stated.model_copy(update={"max_units": (stated.max_units or 6) // 2}),
+                stated.model_copy(update={"max_groups": 1}),
+                with_resource(stated, "within_resource", ["x"], 0.5 * (stated.resources[0].at_most or 8.0)),
+                stated.model_copy(update={"units": stated.units[1:]}) if not stated.units[0].at_least else stated,
+            ]
+            for changed in tighter:
+                after = value(changed, objective) if changed.units else before
+                assert after >= before * (1 - 1e-9) if objective is MIN_COST else after <= before * (1 + 1e-9)
+
+
+def test_the_same_request_gets_the_same_answer():
+    stated = medium_problem(3, count=30)
+    assert solve(stated, MIN_COST, relative_gap=0.01) == solve(stated, MIN_COST, relative_gap=0.01)
+
+
+def test_units_that_miss_a_limit_are_refused():
+    layout = build_layout(problem([unit("a", 4.0, 2.5)], 10.0, budget_usd_per_hour=5.0))
+    for count, message in (
+        (2, r"serve_demand__chat = 8.0: units miss their limit >= 10"),
+        (3, r"within_budget = 7.5: units miss their limit <= 5"),
+    ):
+        with pytest.raises(PlannerError, match=message):
+            evaluate_fleet(MIN_COST, layout, np.array([count, 4.0 * count]))
+
+
+def test_an_allocation_survives_json():
+    for objective in Objective:
+        answer = solve(golden_problem(), objective)
+        assert Allocation.model_validate_json(answer.model_dump_json()) == answer
+
+
+def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
+    """The decomposition of large problems and branch and bound, each with a proof, on the same problems."""
+    from planner.optimizer import solving
+
+    for seed in range(3):
+        stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_hour": None})
+        direct = solve(stated, MIN_COST, relative_gap=0.01)
+        monkeypatch.setattr(solving, "LARGE_RATES_OVER_PERIODS", 0)
+        handed = solve(stated, MIN_COST, relative_gap=0.02)
+        monkeypatch.undo()
+        assert handed.status.has_allocation == direct.status.has_allocation
+        if handed.status.has_allocation:
+            assert handed.objective * (1 - handed.gap) <= direct.objective * (1 + 1e-6)
+            assert direct.objective * (1 - direct.gap) <= handed.objective * (1 + 1e-6)
+            check_allocation(handed, stated, MIN_COST)
+
+
+def test_an_unlimited_budget_may_be_written_as_a_large_one():
+    assert solve(problem([unit("a", 1.0, 0.3)], 2.0, budget_usd_per_hour=1e12), MIN_COST).units == {"a": (2,)}

@@ -1,0 +1,33 @@
+"""Slice means against sorting by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from planner.queueing.quantisation import binned_slice_means, slice_means
+from planner.workload import tail_edges
+
+
+class TestSlices:
+    def test_all_rows_at_once_is_row_by_row(self) -> None:
+        generator = np.random.default_rng(0)
+        values, weights = generator.exponential(size=(7, 400)), generator.random((7, 400))
+        edges = tail_edges(12)
+        for found, v, w in zip(slice_means(values, weights, edges), values, weights, strict=True):
+            order = np.argsort(v)
+            counts = np.rint(1e4 * w[order] / w.sum()).astype(int)  # every sample as often as it weighs
+            fine = np.repeat(v[order], counts)
+            cuts = np.rint(edges * fine.size).astype(int)
+            parts = [fine[a:b].mean() for a, b in pairwise(cuts)]
+            assert found == pytest.approx(parts, rel=0.02)
+
+    def test_bins_keep_the_mean_and_nearly_the_slices(self) -> None:
+        generator = np.random.default_rng(0)
+        values, weights = generator.exponential(size=(5, 3000)) + 0.01, generator.random((5, 3000))
+        edges = tail_edges(12)
+        sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(values, weights, edges)
+        assert binned @ np.diff(edges) == pytest.approx(sorted_out @ np.diff(edges), rel=1e-12)
+        assert binned == pytest.approx(sorted_out, rel=0.02)

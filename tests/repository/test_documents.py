@@ -1,0 +1,47 @@
+"""The documents are short enough to be read, and point at what is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs import packages
+from tests.places import DOCS, ROOT
+from tests.repository.layers import TABLE
+
+DESIGN = (DOCS / "design.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "most_words"), [("README.md", 900), ("docs/design.md", 2500)])
+def test_it_stays_short(name: str, most_words: int) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").split()) <= most_words
+
+
+def test_the_places_of_the_design_are_there() -> None:
+    """The table "Where do I find": a dozen questions or more, each with files or folders that exist."""
+    table = DESIGN.split("## Where do I find")[1].split("## ")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 12
+    assert all(re.search(r"`[\w/]+(/|\.py)`", row) for row in rows)
+    named = re.findall(r"`((?:planner|hardware_db|tests|calibration)/[\w/.]*)`", DESIGN)
+    assert not [place for place in named if not (ROOT / place).exists()]
+
+
+def test_the_picture_shows_the_packages_as_they_are() -> None:
+    drawn = {package for band in packages.BANDS.values() for package in band}
+    assert drawn == {packages.short(row.package) for row in TABLE}
+    assert packages.PICTURE.read_text(encoding="utf-8") == packages.svg(), "draw it anew: python -m docs.packages"
+
+
+def test_bands_follow_the_layers() -> None:
+    """What flows goes down the page or stays within a band."""
+    row = {package: place for place, band in enumerate(packages.BANDS.values()) for package in band}
+    assert [flow for flow in packages.flows() if row[flow[0]] > row[flow[1]]] == []
+
+
+def test_pages_are_of_four_kinds() -> None:
+    """Tutorial, how-to, reference, explanation, and studies; at the root only where to begin and what binds."""
+    folders = {path.name for path in DOCS.iterdir() if path.is_dir() and path.name not in ("images", "__pycache__")}
+    assert folders == {"tutorial", "how-to", "reference", "explanation", "studies"}
+    assert {path.name for path in DOCS.glob("*.md")} == {"index.md", "design.md", "conventions.md", "progress.md"}

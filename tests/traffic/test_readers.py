@@ -1,0 +1,596 @@
+"""Files in every recognised format against answers known by hand, published figures, and one another."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.core import InputError, PlannerError
+from planner.traffic import (
+    RecognisedTrace,
+    Trace,
+    describe,
+    load_lengths,
+    read_any_trace,
+    read_trace,
+    readers,
+    requests,
+)
+from planner.traffic.length_presets import preset_info
+from planner.traffic.requests import RECOGNISED_FORMATS
+from planner.workload import ArrivalProcess
+from tests.places import DATA
+
+HEADER = "arrival_s,input_tokens,output_tokens\n"
+
+
+def _read(text: str | bytes) -> RecognisedTrace:
+    return read_any_trace(io.BytesIO(text) if isinstance(text, bytes) else io.StringIO(text))
+
+
+def _columns(found: RecognisedTrace) -> tuple[list[float], list[int], list[int]]:
+    trace = found.trace
+    return trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist()
+
+
+def _lines(rows: Sequence[Mapping[str, object]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _same(one: RecognisedTrace, other: RecognisedTrace) -> None:
+    assert one.trace.arrival_s == pytest.approx(other.trace.arrival_s, abs=1e-6)
+    assert _columns(one)[1:] == _columns(other)[1:]
+    assert one.prefix_share == other.prefix_share
+
+
+# --- formats --------------------------------------------------------------------------------------------------------
+
+
+def test_azure() -> None:
+    path = DATA / "traces" / "azure_2023_conv_head.csv"
+    found = read_any_trace(path)
+    assert found.format == "Azure LLM inference trace (CSV)"
+    assert (found.notes, found.prefix_share, found.lengths_only) == ((), None, False)
+    assert _columns(found) == _columns(RecognisedTrace(read_trace(path), ""))
+
+
+def test_burstgpt_leaves_failures_out() -> None:
+    """Its README: failures have 0 response tokens; times are whole seconds."""
+    found = read_any_trace(DATA / "traces" / "burstgpt_like.csv")
+    assert found.format == "BurstGPT trace (CSV)"
+    assert _columns(found) == ([0.0, 40.0, 113.0, 225.0], [472, 1087, 417, 1360], [18, 230, 276, 647])
+    assert found.notes == ("2 requests without input or output (failed, or no generation) left out",)
+
+
+def test_mooncake_by_hand() -> None:
+    """Blocks of 512 at the start that came before: none, [0], [0, 1], [0, 2] beyond the prompt of 1000, none."""
+    found = read_any_trace(DATA / "traces" / "mooncake_like.jsonl")
+    assert found.format == "Mooncake trace (JSONL)"
+    assert found.trace.arrival_s.tolist() == pytest.approx([0.0, 1.5, 3.052, 4.711, 6.104])
+    assert found.prefix_share == pytest.approx((512 + 1024 + 1000) / (1024 + 1500 + 1300 + 1000 + 600))
+    assert "blocks of 512 tokens" in found.notes[1]
+
+
+def test_servegen() -> None:
+    found = read_any_trace(DATA / "traces" / "servegen_like.csv")
+    assert found.format == "ServeGen requests (CSV)"
+    assert found.trace.arrival_s.tolist() == pytest.approx([0.0, 0.7, 2.4])
+    assert _columns(found)[1:] == ([10, 15, 700], [20, 25, 310])
+
+
+def test_vllm_takes_back_the_wait_for_the_clients_own_limit() -> None:
+    """start_times 0, 0.5, 2.5, 2.75 less queue_times 0, 0, 1, 0.25; the fifth request failed."""
+    found = read_any_trace(DATA / "traces" / "vllm_serve_detailed.json")
+    assert found.format == "vllm bench serve result"
+    assert _columns(found) == ([0.0, 0.5, 1.5, 2.5], [100, 200, 300, 400], [10, 20, 30, 40])
+    assert found.notes == ("1 request failed left out",)
+
+
+def _vllm(**changes: object) -> str:
+    run = json.loads((DATA / "traces" / "vllm_serve_detailed.json").read_text(encoding="utf-8")) | changes
+    return json.dumps({key: value for key, value in run.items() if value != "drop"})
+
+
+def test_vllm_without_times_has_lengths_only() -> None:
+    found = _read(_vllm(start_times="drop"))
+    assert found.lengths_only
+    assert _columns(found) == ([0.0, 0.5, 1.0, 1.5], [100, 200, 300, 400], [10, 20, 30, 40])
+    assert "spaced evenly at 2 requests/s (the rate of the run)" in found.notes[-1]
+
+
+@pytest.mark.parametrize("rate", ["inf", float("inf")])
+def test_a_run_without_a_rate_tells_no_arrivals(rate: object) -> None:
+    """Sent as fast as the server takes them, start times are those of the server; the rate is the one achieved."""
+    found = _read(_vllm(request_rate=rate))
+    assert found.lengths_only
+    assert found.trace.rate_per_s == pytest.approx(0.9756)
+    assert found.notes[0] == "requests were sent as fast as the server took them"
+
+
+def test_vllm_without_queue_times_says_that_the_client_held_requests_back() -> None:
+    found = _read(_vllm(queue_times="drop"))
+    assert found.trace.arrival_s.tolist() == [0.0, 0.5, 2.5, 2.75]
+    assert "held requests back (max_concurrency)" in found.notes[0]
+
+
+def test_sglang_reads_the_largest_run() -> None:
+    found = read_any_trace(DATA / "traces" / "sglang_bench_details.jsonl")
+    assert found.format == "SGLang bench_serving result"
+    assert found.lengths_only
+    assert _columns(found) == ([0.0, 0.125, 0.25], [64, 80, 96], [10, 20, 30])
+    assert found.notes[0] == "2 runs in the file: the one with most requests is read"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        (_vllm(input_lens="drop"), "benchmark with --save-detailed"),
+        ('{"mean_ttft_ms": 3.0, "random_range_ratio": 1.0}', "benchmark with --output-details"),
+        (_vllm(output_lens=[1, 2]), "output_lens = 2: has 2 entries beside 5 input_lens. Fix: save the run again"),
+    ],
+)
+def test_benchmarks_without_details_are_refused(text: str, fix: str) -> None:
+    with pytest.raises(InputError, match=re.escape(fix)):
+        _read(text)
+
+
+def test_openai_batch_results() -> None:
+    found = read_any_trace(DATA / "traces" / "openai_batch.jsonl")
+    assert found.format == "OpenAI-style usage log (JSONL)"
+    assert _columns(found) == ([0.0, 6.0], [2000, 1072], [9, 2])
+    assert found.prefix_share == pytest.approx(1536 / 3072)
+    assert found.notes == ("1 request failed left out",)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"created": 1700000000, "usage": {"prompt_tokens": 30, "completion_tokens": 4}},
+        {"created_at": 1700000000.0, "usage": {"input_tokens": 30, "output_tokens": 4}},
+        {"timestamp": "2023-11-14T22:13:20Z", "response": {"usage": {"prompt_tokens": "30", "completion_tokens": "4"}}},
+        {"response": {"created_at": 1700000000, "usage": {"input_tokens": 30, "output_tokens": 4}}},
+        {"body": {"created": 1700000000, "usage": {"prompt_tokens": 30, "completion_tokens": 4}}},
+        {"timestamp": "2023-11-14 22:13:20", "message": {"usage": {"input_tokens": 30, "output_tokens": 4}}},
+        {"startTime": "2023-11-14T22:13:20+00:00", "promptTokens": 30, "completionTokens": 4},
+        {"start_time": "2023-11-14 22:13:20.000000", "usage_details": {"input": 30, "output": 4}},
+        {"startTime": "2023-11-14T22:13:20Z", "usage": {"input": 30, "output": 4, "unit": "TOKENS"}},
+    ],
+)
+def test_usage_is_found_where_gateways_put_it(row: dict[str, object]) -> None:
+    later = json.loads(re.sub(r"1700000000(\.0)?", "1700000005", json.dumps(row)).replace("22:13:20", "22:13:25"))
+    assert _columns(_read(_lines([row, later]))) == ([0.0, 5.0], [30, 30], [4, 4])
+
+
+def test_anthropic_counts_cached_input_beside_the_new() -> None:
+    usage = {
+        "input_tokens": 100,
+        "cache_read_input_tokens": 500,
+        "cache_creation_input_tokens": 400,
+        "output_tokens": 7,
+    }
+    plain = {"input_tokens": 1000, "output_tokens": 7}
+    found = _read(_lines([{"created": 1, "usage": usage}, {"created": 2, "usage": plain}]))
+    assert _columns(found)[1:] == ([1000, 1000], [7, 7])
+    assert found.prefix_share == pytest.approx(0.25)
+
+
+def test_litellm_exports_newest_first() -> None:
+    found = read_any_trace(DATA / "traces" / "litellm_spend_logs.json")
+    assert found.format == "LiteLLM spend log (JSON)"
+    assert _columns(found) == ([0.0, 9.25], [100, 300], [10, 30])
+    assert found.prefix_share == pytest.approx(256 / 400)
+    assert found.notes == ("1 request failed left out", "rows sorted by time")
+
+
+def test_langfuse_csv_leaves_spans_and_errors_out() -> None:
+    found = read_any_trace(DATA / "traces" / "langfuse_observations.csv")
+    assert found.format == "Langfuse export (CSV)"
+    assert _columns(found) == ([0.0, 5.5], [1436, 64], [87, 100])
+    assert found.prefix_share == pytest.approx(1024 / 1500)
+    assert found.notes[:2] == (
+        "1 request failed left out",
+        "1 request without input or output (failed, or no generation) left out",
+    )
+
+
+def test_langfuse_details_add_up_to_its_own_totals() -> None:
+    """inputUsage and outputUsage are sums over usageDetails: reading either gives the same."""
+    text = (DATA / "traces" / "langfuse_observations.csv").read_text(encoding="utf-8")
+    _same(
+        read_any_trace(DATA / "traces" / "langfuse_observations.csv"),
+        _read(text.replace("inputUsage", "x").replace("outputUs", "y")),
+    )
+
+
+def test_other_public_layouts() -> None:
+    vidur = _read("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,591,140\n0.125,547,248\n")
+    assert (vidur.format, _columns(vidur)) == ("Vidur trace (CSV)", ([0.0, 0.125], [591, 547], [140, 248]))
+    proxy = _read(
+        "time,status,retry-after,policy,prompt tokens,completion tokens,cached tokens,total tokens\n"
+        "2025-10-28T10:15:30.123Z,200,,,150,75,,225\n2025-10-28T10:15:35.456Z,200,,,200,100,50,300\n"
+        "2025-10-28T10:15:40.789Z,429,60,rate-limit-policy-1,,,,\n"
+    )
+    assert _columns(proxy)[1:] == ([150, 200], [75, 100])
+    assert proxy.prefix_share == pytest.approx(50 / 350)
+    rows = [{"chat_id": i, "timestamp": 61.114 + i, "input_length": 46, "output_length": 5, "hash_ids": [1, 2, 3]}
+            for i in range(2)]  # fmt: skip
+    bailian = _read(_lines(rows))
+    assert bailian.format == "Qwen Bailian usage trace (JSONL)"
+    assert bailian.trace.rate_per_s == pytest.approx(1.0)
+    assert bailian.prefix_share == 0.5
+    offline = _read(
+        _lines([{"request_id": i, "type": "text", "input_length": 61 + i, "output_length": 9} for i in range(3)])
+    )
+    assert (offline.format, offline.lengths_only) == ("ServeGen offline trace (JSONL)", True)
+    assert "give a rate of your own" in offline.notes[-1]
+
+
+def test_fractions_are_no_milliseconds_of_mooncake() -> None:
+    rows = [{"timestamp": t, "input_length": 5, "output_length": 5} for t in (0.5, 2.25)]
+    assert _read(_lines(rows)).trace.arrival_s.tolist() == [0.0, 1.75]
+    whole = [{"timestamp": t, "input_length": 5, "output_length": 5} for t in (500, 2250)]
+    assert _read(_lines(whole)).trace.arrival_s.tolist() == [0.0, 1.75]
+
+
+# --- published figures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "percent"), [("mooncake_conversation", 37.4), ("mooncake_synthetic", 65.1)])
+def test_prefix_shares_are_those_published_beside_the_traces(name: str, percent: float, shared: Path) -> None:
+    found = read_any_trace(shared / "traces" / f"{name}.csv.gz")
+    assert found.prefix_share == pytest.approx(percent / 100.0, abs=5e-4)
+
+
+def test_a_public_trace_is_the_packaged_one(shared: Path) -> None:
+    """Mooncake's clock is found to tick every 3 s, and what is left is as bursty as the packaged trace says."""
+    found = read_any_trace(shared / "traces" / "mooncake_conversation.csv.gz")
+    info, lengths = preset_info("mooncake-conversation"), load_lengths("mooncake-conversation")
+    assert found.notes == ("timestamps tick every 3 s: arrivals spread inside a tick",)
+    assert found.trace.rate_per_s == pytest.approx(info.rate_per_s, rel=1e-3)
+    assert found.trace.arrival_scv() == pytest.approx(info.interarrival_scv, rel=0.02)
+    assert found.trace.lengths().mean_input == pytest.approx(lengths.mean_input, rel=1e-6)
+
+
+def test_facts_repeat_the_published_ones(shared: Path) -> None:
+    """README of the traces: 8819 rows in 3436 s, 2.567/s, CV of the gaps 13.15, p50 and p95 of both lengths."""
+    facts = dict(describe(read_any_trace(shared / "traces" / "azure_2023_code.csv.gz")))
+    assert facts == {
+        "Requests": "8,819",
+        "Duration": "57.3 min",
+        "Mean rate": "2.57 requests/s",
+        "SCV of the gaps": "173",
+        "Input tokens, p50": "1,469",
+        "Input tokens, p95": "7,303",
+        "Output tokens, p50": "13",
+        "Output tokens, p95": "90",
+    }
+
+
+def test_facts_without_arrivals() -> None:
+    facts = dict(describe(_read(_vllm(start_times="drop"))))
+    assert facts["Arrivals"] == "not recorded"
+    assert "Mean rate" not in facts
+    found = RecognisedTrace(Trace.from_arrays([0, 8 * 3600, 86400 * 3], [1] * 3, [2] * 3), "", (), 0.125)
+    assert dict(describe(found))["Duration"] == "3 days"
+    assert dict(describe(found))["Input tokens seen before"] == "12.5 %"
+
+
+# --- the same requests, written differently -------------------------------------------------------------------------
+
+MOMENTS = (1700000000.0, 1700000001.5, 1700000004.25)
+ISO = ("2023-11-14T22:13:20Z", "2023-11-14T23:13:21.5+01:00", "2023-11-14 22:13:24.25")
+
+
+@pytest.mark.parametrize(
+    ("column", "times"),
+    [
+        ("timestamp", MOMENTS),
+        ("timestamp", [1e3 * t for t in MOMENTS]),
+        ("timestamp", [1e6 * t for t in MOMENTS]),
+        ("timestamp", [f"{1e9 * t:.0f}" for t in MOMENTS]),
+        ("timestamp_ms", [0, 1500, 4250]),
+        ("startTimeMs", [0, 1500, 4250]),
+        ("arrival_us", [0, 1500000, 4250000]),
+        ("time_s", [-3.0, -1.5, 1.25]),
+        ("created_at", ISO),
+        ("Request Time", [t.replace("Z", " UTC") for t in ISO]),
+    ],
+)
+def test_times_in_any_unit(column: str, times: list[object]) -> None:
+    rows = "".join(f"{t},{10 + i},{i + 1}\n" for i, t in enumerate(times))
+    found = _read(f"{column},prompt_tokens,completion_tokens\n{rows}")
+    assert found.trace.arrival_s.tolist() == pytest.approx([0.0, 1.5, 4.25], abs=1e-5)
+    assert _columns(found)[1:] == ([10, 11, 12], [1, 2, 3])
+
+
+TABLE = HEADER + "0.5,100,10\n2.25,200,20\n3.5,300,30\n"
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+def test_any_separator(delimiter: str) -> None:
+    _same(_read(TABLE.replace(",", delimiter)), _read(TABLE))
+    _same(_read("sep=" + delimiter + "\n# a comment\n\n" + TABLE.replace(",", delimiter)), _read(TABLE))
+
+
+def test_decimal_commas_in_tables_with_semicolons() -> None:
+    _same(_read(TABLE.replace(",", ";").replace(".", ",")), _read(TABLE))
+
+
+@pytest.mark.parametrize("wrap", ["bytes", "bom", "utf-16", "gzip", "path", "gzip path", "misnamed"])
+def test_every_way_in(wrap: str, tmp_path: Path) -> None:
+    raw, path = TABLE.encode(), tmp_path / "requests.json"
+    path.write_bytes(gzip.compress(raw, mtime=0) if wrap == "gzip path" else raw)
+    source = {
+        "bytes": io.BytesIO(raw),
+        "bom": io.BytesIO(TABLE.encode("utf-8-sig")),
+        "utf-16": io.BytesIO(TABLE.encode("utf-16")),
+        "gzip": io.BytesIO(gzip.compress(raw, mtime=0)),
+        "path": str(path),
+        "gzip path": path,
+        "misnamed": path,
+    }[wrap]
+    found = read_any_trace(source, name="mine")  # type: ignore[arg-type]
+    _same(found, _read(TABLE))
+    assert found.trace.source == "mine"
+
+
+def _objects() -> list[dict[str, object]]:
+    return [
+        {"arrival_s": 0.5, "input_tokens": 100, "output_tokens": 10, "note": None},
+        {"arrival_s": 2.25, "output_tokens": 20, "input_tokens": 200},
+        {"note": {"a": {"b": 1}}, "arrival_s": 3.5, "input_tokens": 300, "output_tokens": 30},
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _lines(_objects()),
+        _lines(_objects()).replace("\n", "\r\n\r\n"),
+        json.dumps(_objects()),
+        json.dumps({"meta": {"page": 1}, "data": _objects()}),
+        "\n".join(json.dumps(row, indent=2) for row in _objects()),
+        "[" + json.dumps({"rows": 1, "type": "SPAN"}) + "," + json.dumps(_objects())[1:],
+    ],
+)
+def test_json_in_any_layout(text: str) -> None:
+    _same(_read(text), _read(TABLE))
+
+
+def test_rows_in_any_order() -> None:
+    """Sorting is stable, and blocks count as seen by time, not by place in the file."""
+    lines = (DATA / "traces" / "mooncake_like.jsonl").read_text(encoding="utf-8").splitlines()
+    sorted_rows = read_any_trace(DATA / "traces" / "mooncake_like.jsonl")
+    for seed in range(5):
+        shuffled = _read("\n".join(np.random.default_rng(seed).permutation(lines)))
+        _same(shuffled, sorted_rows)
+    assert "rows sorted by time" in shuffled.notes
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.lists(st.integers(0, 6), min_size=1, max_size=5)), min_size=1, max_size=25
+    )
+)
+def test_prefix_share_by_brute_force(prompts: list[tuple[int, list[int]]]) -> None:
+    rows, expected, seen = [], 0, set[int]()
+    lengths = [min(512 * len(ids), 512 * (len(ids) - 1) + 12 * tail) for tail, ids in prompts]
+    lengths[0] = 512 * len(prompts[0][1])
+    for time, (length, (_, ids)) in enumerate(zip(lengths, prompts, strict=True)):
+        rows.append({"timestamp": 10 * time, "input_length": length, "output_length": 1, "hash_ids": ids})
+        leading = 0
+        while leading < len(ids) and ids[leading] in seen:
+            leading += 1
+        expected += min(512 * leading, length)
+        seen |= set(ids)
+    assert _read(_lines(rows)).prefix_share == pytest.approx(expected / sum(lengths))
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def test_whole_seconds_are_spread_and_poisson_is_found_again() -> None:
+    """Poisson arrivals at 5/s in a log of whole epoch seconds have SCV near 5; spread inside the second, near 1."""
+    times = np.floor(ArrivalProcess(rate_per_s=5.0).sample_times_s(20_000, seed=3)) + 1.7e9
+    rows = [{"created": int(t), "usage": {"prompt_tokens": 9, "completion_tokens": 3}} for t in times]
+    found = _read(_lines(rows))
+    assert found.notes == ("timestamps tick every 1 s: arrivals spread inside a tick",)
+    assert found.trace.arrival_scv() == pytest.approx(1.0, abs=0.05)
+    assert found.trace.rate_per_s == pytest.approx(5.0, rel=0.02)
+
+
+def test_batches_at_odd_times_are_no_clock() -> None:
+    times = np.repeat(np.cumsum(np.random.default_rng(0).exponential(1.0, 300)), 4)
+    found = _read(HEADER + "".join(f"{t:.4f},5,1\n" for t in times))
+    assert found.notes == ()
+    assert found.trace.arrival_scv() > 4.0
+
+
+def test_one_moment_for_all_is_no_arrival() -> None:
+    found = _read(HEADER + "7,5,1\n7,6,2\n7,7,3\n")
+    assert found.lengths_only
+    assert found.trace.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert found.notes[0] == "all requests carry the same time"
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty. Fix: give a table"),
+        ("\ufeff\n \n", "is empty. Fix: give a table"),
+        ("# only a comment\n", "no column of input tokens or output tokens (columns: none). Fix: give a table"),
+        ("a,b\n1,2\n", "no column of input tokens or output tokens (columns: a, b). Fix: give a table"),
+        ("timestamp,input_tokens\n1,2\n", "no column of output tokens (columns: timestamp, input_tokens)"),
+        (HEADER, "no row with input and output tokens. Fix: give a table"),
+        (HEADER + "0,5,0\n", "has no request with input and output tokens. Fix: 1 request without input or output"),
+        (HEADER + "0,-5,1\n1,5,1\n", "row 2 input_tokens = -5: must be a whole number of tokens from 1 to 100000000"),
+        (HEADER + "0,5,1\n\n1,2.5,1\n", "row 4 input_tokens = 2.5: must be a whole number of tokens"),
+        (HEADER + "0,nan,1\n", "row 2 input_tokens = 'nan': must be finite. Fix: drop or correct the row"),
+        (HEADER + "0,1e999,1\n", "row 2 input_tokens = '1e999': must be finite"),
+        (HEADER + "inf,5,1\n", "row 2 time = 'inf': must be finite"),
+        (HEADER + "0,many,1\n", "row 2 input_tokens = 'many': must be a number"),
+        (HEADER + "0,5\n", "row 2 = '0,5': has 2 of 3 columns. Fix: complete or drop the row"),
+        (HEADER + "soon,5,1\n", "row 2 time = 'soon': must be a number of seconds or an ISO date"),
+        (HEADER + "2024-01-01,5,1\n7,5,1\n", "row 3 time = '7': must be a number of seconds or an ISO date, like"),
+        (HEADER + "7,5,1\n2024-01-01,5,1\n", "row 3 time = '2024-01-01': must be a number"),
+        (HEADER + "-1e308,5,1\n1e308,5,1\n", "arrival_s = inf: must be finite"),
+        (HEADER + "0,5,1\n1e12,5,1\n", "must be <= 1e+11 s"),
+        (HEADER + '0,5,"' + "1" * 200_000 + '"\n', "field larger than field limit (131072)). Fix: export it as JSONL"),
+        ("x" * 200_000, "the line of column names has 200000 characters"),
+        ("{", "line 1 is not JSON (Expecting property name enclosed in double quotes)"),
+        ('{"input_tokens": 1}\n{"input', "line 2 is not JSON"),
+        ("[" * 100_000, "holds JSON that cannot be read (RecursionError)"),
+        ('{"input_tokens": ' + "9" * 5000 + "}", "holds JSON that cannot be read (ValueError)"),
+        ('{"input_tokens": ' + "9" * 400 + ', "output_tokens": 1}', "row 1 input_tokens = 9999"),
+        ('{"input_tokens": NaN, "output_tokens": 1}', "row 1 input_tokens = nan: must be finite"),
+        ('{"input_tokens": true, "output_tokens": 1}', "row 1 input_tokens = True: must be a number"),
+        ('{"input_tokens": [1], "output_tokens": 1}', "row 1 input_tokens = 'a list': must be a number"),
+        ('{"time": [1], "input_tokens": 1, "output_tokens": 1}', "row 1 time = 'a list': must be a number of seconds"),
+        ('{"hash_ids": [[]], "input_length": 1, "output_length": 1}', "row 1 hash_ids = 'a list': must hold numbers"),
+        ("[1, 2]", "a list of int, not of objects. Fix: give a table"),
+        ('{"a": 1}', "no row with input and output tokens"),
+        ('{"a": 1} 5', "JSON of a int, not of objects"),
+        ("\0\1\2", "is a binary file"),
+    ],
+)
+def test_bad_files_are_explained(text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        _read(text)
+
+
+def test_refusals_list_what_is_recognised() -> None:
+    with pytest.raises(InputError) as refused:
+        _read("colour,size\nred,5\n")
+    assert all(words in str(refused.value) for words in RECOGNISED_FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"PK\x03\x04zip", "is a ZIP archive. Fix: save it as CSV or JSONL, plain or gzip"),
+        (b"PAR1\x15\x04", "is a Parquet file"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "is not text (invalid start byte)"),
+        (b"\xff\xfea", "is not text"),
+        (gzip.compress(TABLE.encode(), mtime=0)[:-12], "cannot be read"),
+        (gzip.compress(TABLE.encode(), mtime=0)[:12] + b"\xff" * 9, "cannot be read"),
+    ],
+)
+def test_files_that_are_no_text(content: bytes, complaint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        _read(content)
+
+
+@pytest.mark.parametrize("path", ["absent.csv", ".", "a\0b", "x" * 5000])
+def test_paths_that_are_no_file(path: str) -> None:
+    with pytest.raises(InputError, match=r"no such file|cannot be read"):
+        read_any_trace(path)
+
+
+def test_files_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(readers, "KIND", readers.KIND._replace(most_bytes=1000))
+    big = (TABLE + "4,5,6\n" * 500).encode()
+    (tmp_path / "big.csv").write_bytes(big)
+    sources = (
+        tmp_path / "big.csv",
+        io.BytesIO(big),
+        io.StringIO(big.decode()),
+        io.BytesIO(gzip.compress(big, mtime=0)),
+    )
+    for source in sources:
+        with pytest.raises(InputError, match=r"is larger than 0\.001 MB\. Fix: cut it to a busy hour"):
+            read_any_trace(source)
+    monkeypatch.undo()
+    monkeypatch.setattr(requests, "MAX_TRACE_ROWS", 2)
+    with pytest.raises(InputError, match=r"row = 4: a trace holds at most 2 requests"):
+        _read(TABLE)
+
+
+def test_a_bomb_is_unpacked_no_further_than_the_limit() -> None:
+    """A megabyte that expands to a gigabyte."""
+    squeezed = gzip.compress(b"0" * 10_000_000, compresslevel=9, mtime=0)
+    with pytest.raises(InputError, match=r"is larger than 100 MB"):
+        _read(squeezed * 100)
+
+
+ONE = '{"time": 1, "input_tokens": 1, "output_tokens": 1}\n'
+
+
+@pytest.mark.parametrize("text", [_lines([{"a": 1}] * 12_000), "usage\n" + "{}\n" * 12_000, ONE + "{}" * 12_000])
+def test_many_rows_without_tokens_are_given_up(text: str) -> None:
+    with pytest.raises(InputError, match=r"hardly a token count in the first 10000 rows"):
+        _read(text)
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2000),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=6),
+    st.sampled_from(
+        ["2024-01-01", "12", "nan", "-1e400", "2024-01-01T00:00:00Z", "inf", "{}", "0001-01-01", "failure"]
+    ),
+)
+KEYS = st.sampled_from(
+    [
+        *("timestamp", "created", "arrival_s", "timestamp_ms", "input_tokens", "output_tokens", "prompt_tokens"),
+        *("completion_tokens", "usage", "usageDetails", "response", "body", "input", "output", "status", "hash_ids"),
+        *("input_length", "output_length", "input_lens", "output_lens", "start_times", "queue_times", "errors"),
+        *("request_rate", "mean_ttft_ms", "cached_tokens", "data", "max_concurrency", "", "input_cached_tokens"),
+    ]
+)
+VALUES = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=8)
+ROWS = st.lists(st.dictionaries(KEYS, VALUES, max_size=7), max_size=6)
+
+
+def _survives(content: str | bytes) -> None:
+    """Either a sound trace or an error that instructs; never anything else."""
+    try:
+        found = _read(content)
+    except PlannerError as error:
+        assert error.fix
+        return
+    trace = found.trace
+    assert trace.arrival_s.size == trace.input_tokens.size == trace.output_tokens.size > 0
+    assert trace.arrival_s[0] == 0.0
+    assert (np.diff(trace.arrival_s) >= 0.0).all()
+    assert min(trace.input_tokens.min(), trace.output_tokens.min()) >= 1
+    assert found.prefix_share is None or 0.0 <= found.prefix_share <= 1.0
+    assert describe(found)
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=200) | st.binary(max_size=60).map(gzip.compress) | st.text(max_size=200))
+def test_arbitrary_bytes(content: str | bytes) -> None:
+    _survives(content)
+
+
+@settings(max_examples=300)
+@given(ROWS)
+def test_arbitrary_json(rows: list[dict[str, object]]) -> None:
+    _survives(_lines(rows))
+    _survives(json.dumps(rows))
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(KEYS, min_size=1, max_size=6),
+    st.lists(st.lists(SCALARS, max_size=7), max_size=6),
+    st.sampled_from(",;\t|"),
+)
+def test_arbitrary_tables(header: list[str], rows: list[list[object]], delimiter: str) -> None:
+    lines = [header, *([str(cell) for cell in row] for row in rows)]
+    _survives("\n".join(delimiter.join(line) for line in lines))
