@@ -93,18 +93,18 @@ def _bar(name: str, moves: tuple[_Move, _Move], base: Plan, replanner: Replanner
 def _moves(case: PlanningCase, base: Plan) -> Iterator[tuple[str, tuple[_Move, _Move]]]:
     """Every input of the tornado by name, moved down and up."""
 
-    def both_ways(move: Callable[[float], _Move]) -> tuple[_Move, _Move]:
+    def down_and_up(move: Callable[[float], _Move]) -> tuple[_Move, _Move]:
         return move(-SWING), move(SWING)
 
     workload = case.request.workload
     for sku in base.gpus:
-        yield f"price of {sku}", both_ways(partial(_price_move, case, sku))
-    yield "demand", both_ways(partial(_demand_move, case))
+        yield f"price of {sku}", down_and_up(partial(_price_move, case, sku))
+    yield "demand", down_and_up(partial(_demand_move, case))
     if not isinstance(workload.arrivals, RecordedArrivals):
-        yield "input lengths", both_ways(partial(_traffic_move, case, _scaled_inputs))
-        yield "output lengths", both_ways(partial(_traffic_move, case, _scaled_outputs))
+        yield "input lengths", down_and_up(partial(_traffic_move, case, _scaled_inputs))
+        yield "output lengths", down_and_up(partial(_traffic_move, case, _scaled_outputs))
     if any(kind.prefixes is not None for kind in workload.classes):
-        yield "shared prefixes", both_ways(partial(_traffic_move, case, with_prefixes))
+        yield "shared prefixes", down_and_up(partial(_traffic_move, case, with_prefixes))
     if is_calibrated(base):
         yield "speed of kernels", (_kernel_move(case, -NORMAL_95), _kernel_move(case, NORMAL_95))
 

@@ -160,8 +160,13 @@ def _portions(shares: Sequence[tuple[UsedPool, float]]) -> list[UsedPool]:
 def apportionment(whole: int, weights: Sequence[float]) -> list[int]:
     """A whole number divided in proportion to weights by largest remainders, every part at least 1.
 
+    The parts sum to the whole, or to their number where the whole is smaller: what a small share is raised by is taken
+    from the parts that are furthest above their shares.
+
     >>> apportionment(10, [0.52, 0.31, 0.17])
     [5, 3, 2]
+    >>> apportionment(50, [49.9, 0.05, 0.05])
+    [48, 1, 1]
     """
     total = math.fsum(weights)
     exact = [whole * weight / total for weight in weights]
@@ -169,4 +174,6 @@ def apportionment(whole: int, weights: Sequence[float]) -> list[int]:
     order = sorted(range(len(weights)), key=lambda index: math.floor(exact[index]) - exact[index])
     for index in order[: max(0, whole - sum(counts))]:
         counts[index] += 1
+    for _ in range(sum(counts) - max(whole, len(counts))):
+        counts[max((index for index, count in enumerate(counts) if count > 1), key=lambda i: counts[i] - exact[i])] -= 1
     return counts

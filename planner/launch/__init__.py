@@ -1,6 +1,6 @@
-"""A fleet as files that start it, one writer for each way of running it.
+"""A fleet as files that start it, one writer for each target: scripts, Compose, Kubernetes, ...
 
-`TARGETS` lists the ways; each turns a `planner.launch.fleet.Fleet` into files, name -> content. What an engine calls a
+`TARGETS` lists them; each turns a `planner.launch.fleet.Fleet` into files, name -> content. What an engine calls a
 knob is data (`planner.launch.flags`); names of models and services are the user's and reach a file only quoted.
 """
 
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Target:
-    """One way of running a fleet.
+    """Something that runs a fleet.
 
     Attributes:
         name: as the command line calls it.

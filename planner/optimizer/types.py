@@ -265,6 +265,8 @@ class Allocation(Frozen):
         constraints: every limit; not the rows of single units.
         iterates: max_rate_per_cost: Dinkelbach's rising ratios.
         diagnosis: given when infeasible or unbounded.
+
+    Plan files keep the names `cost_per_h` and `starts_usd_per_h`, under which they were first written.
     """
 
     status: SolveStatus
@@ -273,8 +275,8 @@ class Allocation(Frozen):
     units: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     bought: Mapping[str, Mapping[str, tuple[float, ...]]] = Field(default_factory=dict)
     routed_per_s: Mapping[str, Mapping[str, tuple[float, ...]]] = Field(default_factory=dict)
-    cost_usd_per_hour: float = 0.0
-    starts_usd_per_hour: float = 0.0
+    cost_usd_per_hour: float = Field(default=0.0, serialization_alias="cost_per_h")
+    starts_usd_per_hour: float = Field(default=0.0, serialization_alias="starts_usd_per_h")
     rate_per_s: float = 0.0
     constraints: tuple[ConstraintReport, ...] = ()
     iterates: tuple[float, ...] = ()

@@ -1,6 +1,7 @@
 """Results as records, tables, JSON, data frames and HTML. Nothing is computed here that a result does not hold.
 
-`records` names every field of a plan once; the other modules turn records into what a person or a program reads.
+`records` names the fields that JSON documents and data frames show. `plan`, `performance`, `explanation`, `what_if` and
+`comparison` each put one type of result into a headline and tables; `layout` and `terminal` show those.
 """
 
 from planner.report import (

@@ -44,7 +44,7 @@ def plain(value: object) -> Any:  # noqa: ANN401
     [0.5, None, {'gpus': 6}]
     """
     if isinstance(value, Frozen):
-        value = value.model_dump(mode="json")
+        value = value.model_dump(mode="json", by_alias=True)
     elif dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

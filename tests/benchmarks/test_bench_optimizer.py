@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, UnitStage, Unit, solve
+from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Unit, UnitStage, solve
 from planner.optimizer.dominance import dominated_units
 
 PRICES = {f"sku{i}": usd for i, usd in enumerate([2.5, 0.8, 1.6, 3.0, 5.0, 0.4, 1.1, 2.0, 3.9, 6.5, 0.6, 1.3, 4.4])}

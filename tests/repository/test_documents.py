@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import pytest
 
 from docs import packages
 from tests.places import DOCS, ROOT
-from tests.repository.layers import TABLE
+from tests.repository.layers import SOURCES, TABLE
 
 DESIGN = (DOCS / "design.md").read_text(encoding="utf-8")
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name leads to a module, or to something in one."""
+    words = name.split(".")
+    for count in range(len(words), 0, -1):
+        module = ".".join(words[:count])
+        try:
+            place: object = importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+        for word in words[count:]:
+            if word in getattr(place, "__annotations__", {}):  # a field, of which nothing more is named
+                return True
+            if not hasattr(place, word):
+                return False
+            place = getattr(place, word)
+        return True
+    return False
+
+
+def test_names_that_are_written_down_exist() -> None:
+    """`planner.serving.performance` and the like, in documents and in docstrings."""
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    texts |= SOURCES | {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}
+    named = {
+        (place, name)
+        for place, text in texts.items()
+        for name in re.findall(r"`((?:planner|hardware_db)(?:\.\w+)+)`", text)
+    }
+    assert len(named) > 100
+    assert sorted(f"{place}: {name}" for place, name in named if not is_there(name)) == []
 
 
 @pytest.mark.parametrize(("name", "most_words"), [("README.md", 900), ("docs/design.md", 2500)])

@@ -77,7 +77,7 @@ def _middles(edges: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class CutLognormal:
-    """A log-normal distribution without its part above `most`: `location` and `spread` of the logarithm before the cut."""
+    """A log-normal distribution without its part above `most`; `location` and `spread` of the logarithm uncut."""
 
     location: float
     spread: float

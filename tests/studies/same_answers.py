@@ -49,7 +49,16 @@ def questions(out: Path) -> dict[str, list[str]]:
         for target in TARGETS:
             asked[f"{name}.export.{target}"] = ["export", nvidia, "--to", target]
     first = SCENARIOS[0]
-    asked["explain"] = ["explain", first, "--only", "marginal,requirements,tornado", "--max-solves", "30", "--json", "-"]
+    asked["explain"] = [
+        "explain",
+        first,
+        "--only",
+        "marginal,requirements,tornado",
+        "--max-solves",
+        "30",
+        "--json",
+        "-",
+    ]
     asked["what-if"] = ["what-if", first, "--set", "workload.rate_per_s=50", "--json", "-"]
     asked["sweep"] = ["sweep", first, "--over", "workload.rate_per_s=20,40", "--workers", "1", "--json", "-"]
     asked["infeasible"] = ["plan", first, "--set", "limits.usd_per_hour=10"]

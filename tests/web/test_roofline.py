@@ -174,7 +174,8 @@ def test_a_robust_plan_is_shown_with_the_kernels_it_was_made_with() -> None:
     changes = (MIXED, "pessimism=0.95")
     (robust,), (plain,) = roofline_tab.pools_of(page_of(*changes)), roofline_tab.pools_of(page_of(MIXED))
     assert robust.pool.config.calibration != plain.pool.config.calibration
-    fits = on_sku(robust.pool, robust.planned.workload.lengths, "l40s", roofline_tab._planning_hardware(page_of(*changes)))
+    slower = roofline_tab._planning_hardware(page_of(*changes))
+    fits = on_sku(robust.pool, robust.planned.workload.lengths, "l40s", slower)
     usual = on_sku(plain.pool, plain.planned.workload.lengths, "l40s", page_of(MIXED).hardware)
     assert fits.model is not None and usual.model is not None
     slow, fast = (float(m.pool.config.timer.times_s(steps.decode_step(m, 40))) for m in (fits.model, usual.model))
