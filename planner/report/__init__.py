@@ -28,7 +28,16 @@ from planner.report.json_documents import (
 )
 from planner.report.layout import Report
 from planner.report.performance import class_table, confidence_table, performance_report
-from planner.report.plan import ROUNDING, diagnosis, headline, markdown, planner_version, tables, token_distributions
+from planner.report.plan import (
+    ROUNDING,
+    diagnosis,
+    headline,
+    markdown,
+    plan_assumptions,
+    planner_version,
+    tables,
+    token_distributions,
+)
 
 __all__ = [
     "ROUNDING",
@@ -53,6 +62,7 @@ __all__ = [
     "performance_report",
     "plain",
     "plan",
+    "plan_assumptions",
     "plan_to_dict",
     "planner_version",
     "purchase_tables",

@@ -158,7 +158,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
     return tuple(shown)
 
 
-def assumed(plan: Plan) -> tuple[str, ...]:
+def plan_assumptions(plan: Plan) -> tuple[str, ...]:
     """What the numbers take for granted, without the prices, which have a table of their own."""
     sources = {bought.price.source_url for bought in plan.bought if bought.price is not None}
     return tuple(note for note in plan.assumptions if not any(source in note for source in sources))
@@ -458,7 +458,7 @@ def _relaxation_cell(ratio: float) -> str:
 
 def report(plan: Plan) -> Report:
     """The plan as a terminal shows it."""
-    lists = {"Why, and what would help": diagnosis(plan), "Warnings": plan.warnings, "Assumed": assumed(plan)}
+    lists = {"Why, and what would help": diagnosis(plan), "Warnings": plan.warnings, "Assumed": plan_assumptions(plan)}
     return Report(headline(plan), tables(plan), lists)
 
 
@@ -469,7 +469,7 @@ def markdown(plan: Plan) -> str:
         *_section("Why it is infeasible, and what would help", diagnosis(plan)),
         *_section("Warnings", plan.warnings),
         *map(markdown_table, tables(plan)),
-        *_section("What is assumed", assumed(plan)),
+        *_section("What is assumed", plan_assumptions(plan)),
         *_section("Method", METHOD),
         f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.",
     ]

@@ -49,7 +49,7 @@ def show(page: Page) -> None:
     _rejected(plan, tables)
     with st.expander("What is assumed, and how it was computed"):
         st.markdown("**Assumed**")
-        components.bullets(report.assumed(plan))
+        components.bullets(report.plan_assumptions(plan))
         st.markdown("**Method**")
         components.bullets(report.METHOD)
 

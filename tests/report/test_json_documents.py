@@ -113,7 +113,7 @@ def test_totals_are_the_sums_of_their_parts(exported: dict[str, Any]) -> None:
     assert sum(planned["rate_per_s"] for planned in deployments) == pytest.approx(30.0)
     assert sum(planned["simulated"]["goodput_per_s"] for planned in deployments) == pytest.approx(cost["goodput_per_s"])
     assert sum(planned["deployment"]["gpus"] for planned in deployments) == sum(exported["gpus"].values())
-    assert exported["allocation"]["cost_usd_per_hour"] == pytest.approx(cost["usd_per_hour"])
+    assert exported["allocation"]["cost_per_h"] == pytest.approx(cost["usd_per_hour"])
 
 
 def test_latencies_are_exported_with_their_tails(plan: Plan, exported: dict[str, Any]) -> None:

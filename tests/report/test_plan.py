@@ -262,7 +262,7 @@ def test_markdown_shows_the_same_cells_as_the_tables(plan: Plan) -> None:
         assert f"\n## {table.title}\n" in text
         for row in table.rows:
             assert "| " + " | ".join(row) + " |" in text
-    for line in (*report.assumed(plan), *plan.warnings, *report.METHOD):
+    for line in (*report.plan_assumptions(plan), *plan.warnings, *report.METHOD):
         assert f"- {line}" in text
 
 

@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 from planner.cli.base import app
 from planner.fleet import PlanRequest
 from planner.scenario import load_scenario, url
-from tests.places import ROOT
+from tests.places import DOCS, ROOT
 from tests.studies import user_guide
 
-GUIDE = (ROOT / "docs" / "tutorial" / "user-guide.md").read_text(encoding="utf-8")
+GUIDE = (DOCS / "tutorial" / "user-guide.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-IMAGES = ROOT / "docs" / "images"
+IMAGES = DOCS / "images"
 WORDS = " ".join(GUIDE.split())
 
 COMMANDS = [line.strip() for line in re.findall(r"^    (planner .+)$", GUIDE, re.MULTILINE)]
@@ -99,7 +99,7 @@ def test_what_the_page_says_is_what_the_command_line_says() -> None:
 
 
 def test_pictures_are_there_small_and_shown() -> None:
-    shown = re.findall(r"!\[[^\]]+\]\(images/([^)]+)\)", GUIDE)
+    shown = re.findall(r"!\[[^\]]+\]\(\.\./images/([^)]+)\)", GUIDE)
     assert len(shown) >= 8 and len(set(shown)) == len(shown)
     assert sorted(shown) == sorted(path.name for path in IMAGES.glob("guide-*.png"))
     pngs = [IMAGES / name for name in (*shown, *re.findall(r"docs/images/([^)]+\.png)", README))]
@@ -111,7 +111,7 @@ def test_pictures_are_there_small_and_shown() -> None:
 def test_links_to_files_lead_somewhere() -> None:
     files = re.findall(r"\]\((?!http)([^)#]+)", GUIDE)
     assert files
-    assert not [file for file in files if not (ROOT / "docs" / file).exists()]
+    assert not [file for file in files if not (DOCS / "tutorial" / file).exists()]
 
 
 def test_the_packaged_scenarios_of_the_guide_are_listed() -> None:
