@@ -8,7 +8,7 @@ command line is the only thing it knows of the product, so it runs on any two co
     (cd ../before && python -m tests.studies.same_answers ../before.answers)
     python -m tests.studies.same_answers ../after.answers ../before.answers
 
-Times that a run took and the day it was made on are left out of the comparison; nothing else is.
+Times that a run took, the day it was made on and the folder it was made in are left out of the comparison; nothing else is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCENARIOS = ("chat-llama-70b", "rag-llama-70b", "reasoning-qwen3-32b")
 TARGETS = ("scripts", "compose", "kubernetes", "kserve", "llm-d", "dynamo", "ray-serve", "skypilot", "benchmarks")
 MIXED = ("--sku", "h100-sxm", "--tp", "4", "--replicas", "4", "--rate", "4")
 SPLIT = (*MIXED, "--mode", "disaggregated", "--prefill-sku", "h200-sxm", "--prefill-tp", "2", "--prefill-replicas", "3")
-VOLATILE = re.compile(r"elapsed|\"seconds\"|planned in|Planned by .* in \d|_on\": \"\d{4}-\d\d-\d\d")
+VOLATILE = re.compile(r"elapsed|scenario_folder|\"seconds\"|planned in|Planned by .* in \d|_on\": \"\d{4}-\d\d-\d\d")
 """Lines that tell when or how long."""
 
 
@@ -61,7 +61,7 @@ def questions(out: Path) -> dict[str, list[str]]:
     ]
     asked["what-if"] = ["what-if", first, "--set", "workload.rate_per_s=50", "--json", "-"]
     asked["sweep"] = ["sweep", first, "--over", "workload.rate_per_s=20,40", "--workers", "1", "--json", "-"]
-    asked["infeasible"] = ["plan", first, "--set", "limits.usd_per_hour=10"]
+    asked["infeasible"] = ["plan", first, "--set", "limits.budget_usd_per_hour=10"]
     asked["malformed"] = ["plan", first, "--set", "workload.rate=3"]
     return asked
 
