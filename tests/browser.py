@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -137,12 +138,33 @@ def chart_count(page: webdriver.Chrome) -> int:
     return int(page.execute_script(DRAWN))
 
 
-def is_settled(page: webdriver.Chrome) -> bool:
-    """The script has run to its end and nothing more is to come: the plan is checked, its intervals are there."""
+FIGURES = 4
+"""Shown above the tabs: fleet, cost, cost of a token, headroom."""
+
+
+STILL_S = 0.4
+"""How long nothing may change on a settled page: between two runs of the script it stands still for less."""
+
+
+def settled_text(page: webdriver.Chrome) -> str:
+    """The text of a page that shows a checked plan with its figures while no script runs; else nothing."""
     if page.execute_script(STATE) != "notRunning":
+        return ""
+    try:
+        text = main_text(page)
+    except StaleElementReferenceException:  # drawn anew while it was read
+        return ""
+    complete = "Checked by simulation" in text and "interval follows" not in text
+    return text if complete and len(element_texts(page, "stMetric")) >= FIGURES else ""
+
+
+def is_settled(page: webdriver.Chrome) -> bool:
+    """Nothing more is to come: the plan is checked, its figures and intervals are there, and nothing moves."""
+    text = settled_text(page)
+    if not text:
         return False
-    text = main_text(page)
-    return "Checked by simulation" in text and "interval follows" not in text
+    time.sleep(STILL_S)
+    return settled_text(page) == text
 
 
 def settle(page: webdriver.Chrome, what: str, patience_s: float = PATIENCE_S) -> None:

@@ -20,7 +20,14 @@ from planner.core import Frozen, InputError, Metric, UnknownNameError
 from planner.fleet import Plan
 from planner.report.comparison import comparison_document
 from planner.report.json_documents import plain
-from planner.report.records import PERCENTILES, LatencySummary, PerformanceSummary, performance_summary, plan_document
+from planner.report.records import (
+    PERCENTILES,
+    LatencySummary,
+    PerformanceSummary,
+    PlanDocument,
+    performance_summary,
+    plan_document,
+)
 from planner.serving import Performance, RateSweep
 from planner.systems import Comparison
 from planner.validation import Scoreboard
@@ -137,40 +144,41 @@ def _is_plain(values: Sequence[object]) -> bool:
 # --- plans and performances -------------------------------------------------------------------------------------------
 
 
-def _plan(plan: Plan) -> dict[str, TableBuilder]:
-    document = plan_document(plan)
-    planned, cost = document.deployments, document.cost
-    methods = ("predicted", "simulated") if plan.simulated else ("predicted",)
+@dataclasses.dataclass(frozen=True)
+class _PlanTables:
+    """The tables of a plan, each made when it is asked for.
 
-    def pools() -> list[Cells]:
-        return [
-            {"deployment": deployment.name, "service": deployment.service, **_flat(pool, without=("schedule",))}
-            for deployment in planned
-            for pool in deployment.deployment.pools
-        ]
+    Attributes:
+        document: everything the plan says.
+        methods: predicted, and simulated where it was.
+    """
 
-    def latencies() -> list[Cells]:
-        rows = [
-            {"deployment": EVERYTHING, "service": EVERYTHING, "request_class": EVERYTHING, "method": method}
-            | {"rate_per_s": sum(getattr(deployment, method).rate_per_s for deployment in planned), **_flat(whole)}
-            for method in methods
-            if (whole := getattr(document, method)) is not None
-        ]
-        for deployment in planned:
-            for method in methods:
-                about = {"deployment": deployment.name, "service": deployment.service}
-                rows += [about | row for row in _latency_rows(getattr(deployment, method), method)]
-        return rows
+    document: PlanDocument
+    methods: tuple[str, ...]
 
-    def load() -> list[Cells]:
-        return [
-            {"deployment": deployment.name, "method": method, **_flat(pool)}
-            for deployment in planned
-            for method in methods
-            for pool in getattr(deployment, method).pools
-        ]
+    def builders(self) -> dict[str, TableBuilder]:
+        """What makes each table, by its name."""
+        document = self.document
+        return {
+            "deployments": self.deployments,
+            "pools": self.pools,
+            "latencies": self.latencies,
+            "load": self.load,
+            "cost": self.cost,
+            "targets": lambda: list(map(_flat, document.targets)),
+            "agreement": lambda: list(map(_flat, document.agreement)),
+            "alternatives": lambda: list(map(_flat, document.alternatives)),
+            "bought": self.bought,
+            "constraints": self.constraints,
+            "rejections": lambda: list(map(_flat, document.rejections)),
+            "schedule": lambda: [_flat(period, without=("replicas", "gpus")) for period in document.schedule],
+            "schedule_replicas": lambda: self.schedule("replicas", "configuration", "replicas"),
+            "schedule_gpus": lambda: self.schedule("gpus", "sku", "gpus"),
+            "slices": self.slices,
+        }
 
-    def deployments() -> list[Cells]:
+    def deployments(self) -> list[Cells]:
+        """Each deployment, with its goodput by the last method."""
         return [
             {
                 "deployment": deployment.name,
@@ -179,53 +187,82 @@ def _plan(plan: Plan) -> dict[str, TableBuilder]:
                 "gpus": deployment.deployment.gpus,
                 "rate_per_s": deployment.rate_per_s,
                 "usd_per_hour": deployment.usd_per_hour,
-                "goodput_per_s": getattr(deployment, methods[-1]).goodput_per_s,
-                "method": methods[-1],
+                "goodput_per_s": getattr(deployment, self.methods[-1]).goodput_per_s,
+                "method": self.methods[-1],
             }
-            for deployment in planned
+            for deployment in self.document.deployments
         ]
 
-    def bought() -> list[Cells]:
+    def pools(self) -> list[Cells]:
+        """Each pool, under its deployment."""
+        return [
+            {"deployment": deployment.name, "service": deployment.service, **_flat(pool, without=("schedule",))}
+            for deployment in self.document.deployments
+            for pool in deployment.deployment.pools
+        ]
+
+    def latencies(self) -> list[Cells]:
+        """Everything together, then each deployment and each of its request classes, by every method."""
+        deployments = self.document.deployments
+        rows = [
+            {"deployment": EVERYTHING, "service": EVERYTHING, "request_class": EVERYTHING, "method": method}
+            | {"rate_per_s": sum(getattr(deployment, method).rate_per_s for deployment in deployments), **_flat(whole)}
+            for method in self.methods
+            if (whole := getattr(self.document, method)) is not None
+        ]
+        for deployment in deployments:
+            for method in self.methods:
+                about = {"deployment": deployment.name, "service": deployment.service}
+                rows += [about | row for row in _latency_rows(getattr(deployment, method), method)]
+        return rows
+
+    def load(self) -> list[Cells]:
+        """Each pool under its load, by every method."""
+        return [
+            {"deployment": deployment.name, "method": method, **_flat(pool)}
+            for deployment in self.document.deployments
+            for method in self.methods
+            for pool in getattr(deployment, method).pools
+        ]
+
+    def cost(self) -> list[Cells]:
+        """One row; none without a fleet."""
+        document = self.document
+        return [{**_flat(document.cost), "flat_usd_per_hour": document.flat_usd_per_hour}] if document.cost else []
+
+    def bought(self) -> list[Cells]:
         """GPUs, with where their price is from; nothing of it for GPUs of one's own."""
         return [
             _flat(gpus, without=("price",))
             | ({} if gpus.price is None else _flat(gpus.price, without=("sku", "usd_per_gpu_hour")))
-            for gpus in document.bought
+            for gpus in self.document.bought
         ]
 
-    def constraints() -> list[Cells]:
-        rows = document.allocation.constraints if document.allocation else ()
+    def constraints(self) -> list[Cells]:
+        """Each limit of the program, with its slack and dual."""
+        rows = self.document.allocation.constraints if self.document.allocation else ()
         return [{**_flat(row), "is_tight": row.is_tight} for row in rows]
 
-    def periods(field: str, what: str, number: str) -> list[Cells]:
+    def schedule(self, field: str, what: str, number: str) -> list[Cells]:
         """The fleet over the day or week: a row per period and configuration or SKU."""
         return [
             {"period": period.name, what: name, number: count}
-            for period in document.schedule
+            for period in self.document.schedule
             for name, count in getattr(period, field).items()
         ]
 
-    return {
-        "deployments": deployments,
-        "pools": pools,
-        "latencies": latencies,
-        "load": load,
-        "cost": lambda: [{**_flat(cost), "flat_usd_per_hour": document.flat_usd_per_hour}] if cost else [],
-        "targets": lambda: list(map(_flat, document.targets)),
-        "agreement": lambda: list(map(_flat, document.agreement)),
-        "alternatives": lambda: list(map(_flat, document.alternatives)),
-        "bought": bought,
-        "constraints": constraints,
-        "rejections": lambda: list(map(_flat, document.rejections)),
-        "schedule": lambda: [_flat(period, without=("replicas", "gpus")) for period in document.schedule],
-        "schedule_replicas": lambda: periods("replicas", "configuration", "replicas"),
-        "schedule_gpus": lambda: periods("gpus", "sku", "gpus"),
-        "slices": lambda: [
+    def slices(self) -> list[Cells]:
+        """Which deployment serves how much of each slice of the traffic."""
+        return [
             {"deployment": deployment.name, "slice": name, "rate_per_s": rate}
-            for deployment in planned
+            for deployment in self.document.deployments
             for name, rate in deployment.slices.items()
-        ],
-    }
+        ]
+
+
+def _plan(plan: Plan) -> dict[str, TableBuilder]:
+    methods = ("predicted", "simulated") if plan.simulated else ("predicted",)
+    return _PlanTables(plan_document(plan), methods).builders()
 
 
 def _latency_rows(summary: PerformanceSummary, method: str) -> list[Cells]:
