@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from calibration import aiconfigurator, assemble, vidur
+from calibration import aiconfigurator, assemble, borrowed, vidur
 from calibration.imported import Imported, ImportedFit, completed_fit, fit_imported
 from hardware_db import Calibration, load_hardware
 from planner.core import InputError, PlannerError
@@ -42,19 +42,31 @@ def fit_table(
         typer.echo(f"skipped, no SKU record or no GPU tables of their own: {', '.join(skipped)}")
     else:
         folders = {folder: sku or assemble.SKUS.get(folder.name, "")}
-    for path, sku_id in folders.items():
-        _fit_folder(path, sku_id, tuple(engine or assemble.ENGINES), out)
+    fitted: list[Calibration] = []
+    for path, sku_id in sorted(folders.items(), key=lambda item: item[1] in borrowed.CHAINS):
+        fitted += _fit_folder(path, sku_id, tuple(engine or assemble.ENGINES), out, fitted)
 
 
-def _fit_folder(folder: Path, sku_id: str, engines: tuple[str, ...], out: Path) -> None:
+def _fit_folder(
+    folder: Path, sku_id: str, engines: tuple[str, ...], out: Path, fitted: list[Calibration]
+) -> list[Calibration]:
+    """Write the calibrations of one folder. GPUs measured in part borrow from those `fitted` before, else packaged."""
     if not folder.is_dir():
         raise InputError("folder", str(folder), "is not a directory", "give a folder with gemm.csv[.gz] and others")
-    calibrations = assemble.calibrate(folder, load_hardware().skus, sku_id, engines, date.today())
+    hardware, today = load_hardware(), date.today()
+    if sku_id in borrowed.CHAINS:
+        newer = {(calibration.sku, calibration.engine) for calibration in fitted}
+        older = [other for other in hardware.calibrations if (other.sku, other.engine) not in newer]
+        parent, packaged = folder.resolve().parent, [*fitted, *older]
+        calibrations = borrowed.calibrate_partly(parent, hardware.skus, sku_id, engines, packaged, today)
+    else:
+        calibrations = assemble.calibrate(folder, hardware.skus, sku_id, engines, today)
     out.mkdir(parents=True, exist_ok=True)
     for calibration in calibrations.values():
         path = out / file_name(calibration)
         path.write_text(document(calibration), encoding="utf-8")
         typer.echo(f"\n{path}\n{errors_table(calibration)}")
+    return list(calibrations.values())
 
 
 Out = Annotated[Path, typer.Option(help="file to write, or a folder to write <sku>__<stack>.json into")]

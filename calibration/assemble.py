@@ -7,7 +7,7 @@ rows stands for it: the engine chose it for most shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration import operators
+from calibration import boxes, gemm_floors, operators, recurrent, sparse_index
+from calibration.expert_kernels import SLOW_SHARE, expert_rows
 from calibration.fit import Problem, fit, fittable
 from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
-from planner.roofline import SizeCorrection
+from planner.roofline import WEIGHT_FORMATS, SizeCorrection
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 """Engine profile -> its name in the tables' backend column."""
@@ -30,32 +31,42 @@ SKUS = {
     "h200_sxm": "h200-sxm",
     "l40s": "l40s",
     "b200_sxm": "b200-sxm",
+    "b300_sxm": "b300-sxm",
     "gb200": "gb200-nvl72",
+    "gb300": "gb300-nvl72",
     "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server",
+    "mi355x": "mi355x",
+    "mi300x": "mi300x",
+    "mi325x": "mi325x",
 }
-"""Folder of tables -> SKU."""
+"""Folder of tables -> SKU; those of AMD are measured in part (`calibration.borrowed`)."""
 GEMM_DTYPES = {
     "bf16": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
     "int8": "sq",
     "int8_wo": "int8_wo",
-    "int4": "int4_wo",
-    "fp4": "nvfp4",
+    "int4_wo": "int4_wo",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
 }
 EXPERT_DTYPES = {
     "bf16": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
-    "int4": "int4_wo",
-    "fp4": "nvfp4",
-    "mxfp4": "w4a16_mxfp4",
+    "mxfp8": "mxfp8",
+    "int4_wo": "int4_wo",
+    "nvfp4": "nvfp4",
+    "mxfp4": "w4a4_mxfp4",
+    "mxfp4_wo": "w4a16_mxfp4",
     "mxfp4_fp8": "w4a8_mxfp4_mxfp8",
 }
 """Variant of a calibration -> number format in the tables."""
 SPLITS = ((True, True), (True, False), (False, False))
 """Whether decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit decides."""
 COLLECTIVES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
+COLLECTIVE_GPUS = (2, 4, 8)
+"""Numbers of GPUs that collectives were measured over."""
 MIN_ROWS = 200
 """Rows below which a kernel is not fitted (collectives, of two dozen sizes, apart)."""
 EXCHANGE_SMS = 20.0
@@ -64,6 +75,16 @@ ELEMENTWISE_FOLDERS = {"a100-sxm-80gb": ("vidur_a100", "a100-sxm-80gb")}
 ELEMENTWISE_DEFAULT = ("vidur_h100", "h100-sxm")
 """Folder of element-wise tables, and the SKU they were measured on, for a SKU without a table of its own; by SKU."""
 HOST_BOUND_NOTE = "vLLM's rows for this format are timed with the host's launch time in them and are left out"
+SCALE_PASS_BACKEND = "trtllm"
+"""Backend whose table of 8-bit products contains a pass that finds the scale of the activation tensor."""
+BLOCK_GEMM_FOLDERS = {
+    "b200_sxm": ("b300_sxm",),
+    "gb200": ("b300_sxm",),
+    "gb300": ("b300_sxm",),
+    "b300_sxm": ("gb300",),
+}
+"""Folder -> folders of boards with the same tensor cores for 8 bits, where other backends' block-scaled products were
+measured. SGLang's take 6 to 18 us more than TensorRT-LLM's there, and so do SGLang's steps."""
 LATENT_DECODE_BACKENDS = {"l40s": "sglang", "rtx_pro_6000_server": "sglang"}
 """Folder -> backend of latent decode; TensorRT-LLM elsewhere. On these two its kernel does not split the cache."""
 LATENT_NOTE = (
@@ -71,6 +92,8 @@ LATENT_NOTE = (
     "absorbed form in prefill and an 8-bit slow path in decode, which serving avoids"
 )
 FAST_PATH_NOTE = "rows with over 32 query heads per KV head, off TensorRT-LLM's fast path, left out"
+GATED_DELTA_KEY_HEADS = 16.0
+"""Key heads of every gated delta net of Qwen3.5 (config.json, ``linear_num_key_heads``) on one GPU."""
 LIBRARY = "any"
 """Backend of what engines share: NCCL, DeepEP, element-wise kernels."""
 SOURCE = (
@@ -89,12 +112,18 @@ class Candidate:
     kernel: str
     problems: tuple[Problem, ...]
     note: str = ""
+    spread: float = 0.0
+    """Least spread [log] of its fit: what boxes differ by where its rows are another one's."""
+    measured_by: str = ""
+    """Backend whose rows these are, where not its own."""
+    measured_on: str = ""
+    """SKU whose rows these are, where not its own: its shares of the peaks stand in."""
 
 
 def calibrate(
     folder: Path, skus: Mapping[str, GpuSku], sku_id: str, engines: tuple[str, ...], on: date
 ) -> dict[str, Calibration]:
-    """One complete calibration per engine that has matrix products of its own.
+    """One complete calibration per engine that has kernels of its own, beside latent attention, which all share.
 
     Raises:
         InputError: the folder has no usable tables.
@@ -105,16 +134,20 @@ def calibrate(
     for engine in engines:
         if engine not in ENGINES:
             raise UnknownNameError("engine", engine, ENGINES)
-    fitted = {key: _best_fits(candidates) for key, candidates in operators_of(folder, skus, sku_id)}
-    gemm = fitted.get("gemm/bf16", {})
-    if not gemm:
+    fitted = {
+        key: _without_slow_paths(key, _best_fits(candidates)) for key, candidates in operators_of(folder, skus, sku_id)
+    }
+    plain = fitted.get("gemm/bf16")
+    if not plain:
         raise InputError("folder", str(folder), "has no bf16 matrix products", "give a folder with gemm.csv[.gz]")
+    fitted = {key: _without_launch_floors(key, by_backend, plain) for key, by_backend in fitted.items()}
     calibrations = {}
     for engine in engines:
         backend = ENGINES[engine]
-        if backend not in gemm:
+        own = [by_backend[backend][0] for key, by_backend in fitted.items() if backend in by_backend and _tells(key)]
+        if not own:
             continue
-        version = gemm[backend][0].version
+        version = own[0].version
         calibrations[engine] = Calibration(
             sku=sku_id,
             stack=f"{engine} {version}",
@@ -125,6 +158,11 @@ def calibrate(
             note="Short bursts in CUDA graphs: clocks are higher than in sustained serving, host time is not included.",
         )
     return calibrations
+
+
+def _tells(key: str) -> bool:
+    """Whether a kernel differs between engines; latent attention is one engine's in every calibration."""
+    return not key.startswith("latent_")
 
 
 FitsByBackend = Mapping[str, tuple[Candidate, KernelFit]]
@@ -140,18 +178,38 @@ def _best_fits(candidates: list[Candidate]) -> FitsByBackend:
     return best
 
 
+def _without_slow_paths(key: str, fitted: FitsByBackend) -> FitsByBackend:
+    """Without experts that read their weights slower than any kernel chosen for serving: another's stand for them."""
+    if not key.startswith("experts/"):
+        return fitted
+    share = {backend: one.parameters["memory_efficiency"].value for backend, (_, one) in fitted.items()}
+    return {backend: both for backend, both in fitted.items() if share[backend] >= SLOW_SHARE}
+
+
 def _engine_fit(backend: str, fitted: FitsByBackend) -> KernelFit:
     """The backend's own fit; where it has none, that of the other backend whose kernel is fastest."""
     lender = backend if backend in fitted else _fastest_backend(fitted)
     candidate, result = fitted[lender]
-    origin = f"{candidate.backend} {candidate.version}, kernel {candidate.kernel}"
+    origin = f"{candidate.measured_by or candidate.backend} {candidate.version}, kernel {candidate.kernel}"
     if candidate.backend == LIBRARY:
         origin = f"library {candidate.version}, kernel {candidate.kernel}"
     elif lender != backend:
         origin = f"no usable rows of {backend}: those of {origin}"
     beyond = _interpolation_note(result)
     note = "; ".join(text for text in (origin, result.note, candidate.note, beyond) if text)
-    return result.model_copy(update={"note": note})
+    spread = max(result.spread, round(candidate.spread, 4))
+    return result.model_copy(update={"note": note, "spread": spread, "measured_on": candidate.measured_on})
+
+
+def _without_launch_floors(key: str, fitted: FitsByBackend, plain: FitsByBackend) -> FitsByBackend:
+    """Matrix products that quantise no activations, without launches that only their measurement has."""
+    operator, variant = key.split("/", maxsplit=1)
+    if operator != "gemm" or WEIGHT_FORMATS[variant].quantised:
+        return fitted
+    return {
+        backend: (candidate, gemm_floors.without_launch_floor(result, plain.get(backend, (candidate, result))[1]))
+        for backend, (candidate, result) in fitted.items()
+    }
 
 
 def _fastest_backend(fitted: FitsByBackend) -> str:
@@ -177,11 +235,13 @@ def _interpolation_note(result: KernelFit) -> str:
 def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
     """Every operator of a calibration with the kernels that could stand for it."""
     sku = skus[sku_id]
-    yield from _gemms(folder, sku)
+    yield from _gemms(folder, skus, sku_id)
     yield from _attention(folder, sku)
     yield from _latent(folder, sku)
+    yield from _recurrent(folder, sku)
+    yield from _sparse_index(folder, sku)
     yield from _experts(folder, sku)
-    yield from _collectives(folder, sku)
+    yield from _collectives(folder, skus, sku_id)
     yield from _exchange(folder, sku)
     yield from _elementwise(folder, skus, sku_id)
 
@@ -211,8 +271,8 @@ def _rows_with(rows: ColumnTable, **wanted: str) -> Mask:
     return mask
 
 
-def _gemms(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
-    table = read_table(folder, "gemm")
+def _gemms(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
+    table, sku = read_table(folder, "gemm"), skus[sku_id]
     if table is None:
         return
     for variant, dtype in GEMM_DTYPES.items():
@@ -221,14 +281,33 @@ def _gemms(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
         if variant == "fp8_block":
             mask &= table.text("backend") != "vllm"
             note = HOST_BOUND_NOTE
-        if variant == "fp8" and sku.architecture == "Blackwell":
+        if variant == "fp8" and sku.architecture.startswith("Blackwell"):
             mask &= table["m"] > 1
             note = "rows with m = 1, three times slower than m = 2, left out"
-        if mask.any():
-            yield (
-                f"gemm/{variant}",
-                _candidates(table.rows(mask), [partial(operators.gemm, sku=sku, variant=variant)], note),
-            )
+        rows = table.rows(mask)
+        if variant == "fp8" and (rows.text("backend") == SCALE_PASS_BACKEND).any():
+            rows = gemm_floors.without_scale_pass(rows, read_table(folder, "computescale"), SCALE_PASS_BACKEND)
+            note = "; ".join(text for text in (note, gemm_floors.SCALE_PASS_NOTE) if text)
+        candidates = _candidates(rows, [partial(operators.gemm, sku=sku, variant=variant)], note) if len(rows) else []
+        if variant == "fp8_block":
+            candidates += _lent_block_gemms(folder, skus, {candidate.backend for candidate in candidates})
+        if candidates:
+            yield f"gemm/{variant}", candidates
+
+
+def _lent_block_gemms(folder: Path, skus: Mapping[str, GpuSku], known: Container[str]) -> list[Candidate]:
+    """Block-scaled products of the backends that were measured on another board with the same compute units only."""
+    candidates = []
+    for lender in BLOCK_GEMM_FOLDERS.get(folder.name, ()):
+        table = read_table(folder.parent / lender, "gemm")
+        if table is None or SKUS[lender] not in skus:
+            continue
+        lent = table.rows(_rows_with(table, dtype=GEMM_DTYPES["fp8_block"]) & (table.text("backend") != "vllm"))
+        note = f"measured on {SKUS[lender]}, whose shares of the peaks are taken over; {HOST_BOUND_NOTE}"
+        make = partial(operators.gemm, sku=skus[SKUS[lender]], variant="fp8_block")
+        lent_by = [found for found in _candidates(lent, [make], note) if found.backend not in known]
+        candidates += [replace(found, measured_on=SKUS[lender]) for found in lent_by]
+    return candidates
 
 
 def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
@@ -285,43 +364,77 @@ def _latent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
                 )
 
 
+def _recurrent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
+    table = read_table(folder, "gdn")
+    if table is None:
+        return
+    if "num_k_heads" not in table.columns:  # left out where all rows have the same, those of whole Qwen3.5 layers
+        table = table.with_columns(num_k_heads=np.full(len(table), GATED_DELTA_KEY_HEADS))
+    for kernel, phase, make in (
+        ("recurrent_prefill", "context", recurrent.recurrent_prefill),
+        ("recurrent_decode", "generation", recurrent.recurrent_decode),
+    ):
+        rows = recurrent.layer_rows(table, phase)
+        yield f"{kernel}/gated_delta", _candidates(rows, [partial(make, sku=sku)], "convolution included")
+
+
+def _sparse_index(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
+    scores, paged, top_k, attention = (
+        read_table(folder, name)
+        for name in (
+            "glm5_mqa_logits_module",
+            "dsv4_paged_mqa_logits_module",
+            "glm5_topk_module",
+            "glm5_dsa_attn_module",
+        )
+    )
+    if scores is None or paged is None or top_k is None or attention is None:
+        return
+    yield "index_scores/prefill", _candidates(scores, [partial(sparse_index.prompt_scores, sku=sku)])
+    yield "index_scores/decode", _candidates(paged, [partial(sparse_index.decode_scores, sku=sku)])
+    yield "sparse_prefill/bf16", _candidates(attention, [partial(sparse_index.sparse_prefill, sku=sku)])
+    note = "mean of two score patterns"
+    rows = sparse_index.mean_of_modes(top_k)
+    yield "index_selection/top_k", _candidates(rows, [partial(sparse_index.selection, sku=sku)], note)
+
+
 def _experts(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
     table = read_table(folder, "moe")
     if table is None:
         return
     for variant, dtype in EXPERT_DTYPES.items():
-        mask = _rows_with(table, dtype=dtype)
-        if mask.any():
-            yield (
-                f"experts/{variant}",
-                _candidates(table.rows(mask), [partial(operators.experts, sku=sku, variant=variant)]),
-            )
+        candidates = []
+        for chosen in expert_rows(table, sku.architecture, variant, dtype):
+            problem = operators.experts(chosen.rows, sku, variant, chosen.more)
+            if len(chosen.rows) >= MIN_ROWS and fittable(problem):
+                version = str(chosen.rows.columns["backend_version"][0])
+                note, by = chosen.note, chosen.measured_by
+                candidates.append(Candidate(chosen.backend, version, chosen.kernel, (problem,), note, measured_by=by))
+        if candidates:
+            yield f"experts/{variant}", candidates
 
 
-def _collectives(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
-    table = read_table(folder, "collectives")
-    if table is None:
-        return
-    link = sku.scale_up.bandwidth_bytes_per_s.value
-    for gpus in (2, 4, 8):
-        group_rows = table.rows(table["num_gpus"] == gpus)
-        if not len(group_rows):
+def _collectives(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
+    for gpus in COLLECTIVE_GPUS:
+        group = boxes.group_rows(folder, skus, sku_id, gpus, SKUS)
+        if group is None:
             continue
-        reduced = group_rows.rows(_rows_with(group_rows, op="all_reduce", mode="graph"))
-        yield (f"all_reduce/{gpus}", _by_backend(reduced, link, 1.0))
+        yield (f"all_reduce/{gpus}", _by_backend(group, _rows_with(group.rows, op="all_reduce", mode="graph"), 1.0))
         for key, op in COLLECTIVES.items():
-            rows = group_rows.rows(_rows_with(group_rows, op=op, backend="nccl"))
-            yield (f"{key}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(rows, link, (gpus - 1) / gpus)])
+            at = _rows_with(group.rows, op=op, backend="nccl")
+            yield (f"{key}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(group, at, (gpus - 1) / gpus)])
 
 
-def _by_backend(rows: ColumnTable, link_bytes_per_s: float, share: float) -> list[Candidate]:
-    candidates = []
+def _by_backend(group: boxes.GroupRows, at: Mask, share: float) -> list[Candidate]:
+    candidates, rows = [], group.rows.rows(at)
     for backend in np.unique(rows.text("backend")).tolist():
         backend_rows = rows.rows(_rows_with(rows, backend=backend))
-        problem = operators.collective(backend_rows, link_bytes_per_s, share)
+        problem = operators.collective(backend_rows, group.link_bytes_per_s, share)
         kernels = "/".join(np.unique(backend_rows.text("kernel")).tolist())
         version = str(backend_rows.columns["backend_version"][0])
-        candidates.append(Candidate(backend, version, kernels, (problem,), f"library {backend}"))
+        note = "; ".join(text for text in (f"library {backend}", group.note) if text)
+        found = Candidate(backend, version, kernels, (problem,), note, group.spread, measured_on=group.measured_on)
+        candidates.append(found)
     return candidates
 
 
@@ -329,7 +442,7 @@ def _exchange(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]
     table = read_table(folder, "ep_all_to_all")
     if table is None:
         return
-    link, ranks = sku.scale_up.bandwidth_bytes_per_s.value, 4.0 if folder.name == "gb200" else 8.0
+    link, ranks = sku.scale_up.bandwidth_bytes_per_s.value, float(min(sku.node.gpus, 8))
     for kernel, sms in (("low_latency", 0.0), ("normal", EXCHANGE_SMS)):
         for op, value_bytes in (("dispatch", 1.0 + 4.0 / 128.0), ("combine", 2.0)):
             mask = _rows_with(table, kernel=f"deepep_{kernel}", op=op) & (table["num_sms"] == sms)

@@ -102,7 +102,7 @@ def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
 
 
 def _peaks(sku: GpuSku, arithmetic: Dtype) -> GpuPeaks:
-    return GpuPeaks(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 1))
+    return GpuPeaks(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count))
 
 
 def _gemm(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:

@@ -107,7 +107,7 @@ def match_sku(name: str, sm_count: int, memory_bytes: int, skus: Mapping[str, Gp
     """Id of the one SKU that fits a driver's device name, its processors and its memory; None where not exactly one.
 
     Every word of the id must be in the name, but for form factor and size, which drivers leave out; memory within 10 %
-    and the number of processors (where the SKU states it) decide then. The id with most words in the name wins.
+    and the number of processors decide then. The id with most words in the name wins.
     """
     words = set(re.findall(r"[a-z0-9]+", re.sub(r"sxm\d", "sxm", name.lower())))
     scores: dict[str, int] = {}
@@ -116,7 +116,7 @@ def match_sku(name: str, sm_count: int, memory_bytes: int, skus: Mapping[str, Gp
         needed = {word for word in own if not OPTIONAL_ID_WORD.fullmatch(word)}
         capacity = sku.hbm_capacity_bytes.value
         right_size = abs(memory_bytes - capacity) <= MEMORY_TOLERANCE * capacity
-        if needed <= words and right_size and sku.sm_count in (None, sm_count):
+        if needed <= words and right_size and sku.sm_count == sm_count:
             scores[sku.id] = len(words & set(own))
     best = [sku for sku, score in scores.items() if score == max(scores.values())]
     return best[0] if len(best) == 1 else None

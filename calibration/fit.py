@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from calibration.tables import ColumnTable, FloatArray
-from hardware_db import Coefficient, Correction, KernelFit
+from hardware_db import Coefficient, Correction, KernelFit, MeasuredShapes
 from planner.core import InputError
-from planner.roofline import SizeCorrection, knot_position
+from planner.roofline import ShapeCorrection, SizeCorrection, knot_position
 
 Indices = NDArray[np.intp]
 Sizes = Callable[[ColumnTable], tuple[FloatArray, FloatArray]]
@@ -44,6 +44,8 @@ FIRST_KNOTS, SECOND_KNOTS = 12, 8
 """Knots of a correction at most, per size: about one a doubling of the sizes that matter."""
 SHRINK_ROWS, SMOOTH_ROWS = 0.2, 0.5
 """Weight of the pulls on a correction, as numbers of rows at each knot."""
+SHAPE_KNOTS = 8
+"""Knots at most of the curve of a measured shape: one every two doublings of the tokens that tables have."""
 NORMAL_90 = 1.645
 """Half width of a 90 % interval of a normal distribution [standard deviations]."""
 MAX_HALF_WIDTH = 3.0
@@ -81,6 +83,9 @@ class Problem:
         axis: column that interpolation runs along.
         fixed: coefficients that are not fitted.
         sizes: the two sizes the form is corrected over (`planner.roofline.kernels`), if it is.
+        shapes: the sizes of each row's shape, shape (rows, sizes), where measured shapes get curves of their own over
+            `axis`.
+        more: rows of further shapes that get curves and nothing else.
         note: where the rows come from and what to know about them.
     """
 
@@ -92,6 +97,8 @@ class Problem:
     fixed: Mapping[str, float]
     sizes: Sizes | None = None
     note: str = ""
+    shapes: Callable[[ColumnTable], FloatArray] | None = None
+    more: ColumnTable | None = None
 
 
 def fit(problem: Problem, training_rows: int = TRAINING_ROWS) -> KernelFit:
@@ -116,6 +123,7 @@ def fit(problem: Problem, training_rows: int = TRAINING_ROWS) -> KernelFit:
     if few:
         everything = np.arange(len(groups))
         solution = _solution(problem, stratified_rows(problem, everything, training_rows), groups, everything)
+    solution = replace(solution, measured=measured_curves(problem, solution, _with_more(problem)))
     used = len(groups) if few else len(train)
     return _kernel_fit(problem, solution, np.concatenate(ratios), min(used, training_rows))
 
@@ -128,11 +136,12 @@ def predicted_s(problem: Problem, result: KernelFit) -> FloatArray:
 
 @dataclass(frozen=True)
 class FitSolution:
-    """Fitted coefficients, the standard error of the logarithm of each, and the correction."""
+    """Fitted coefficients, the standard error of the logarithm of each, and the corrections."""
 
     values: Mapping[str, float]
     errors: Mapping[str, float]
     correction: SizeCorrection | None = None
+    measured: ShapeCorrection | None = None
 
 
 def fittable(problem: Problem) -> bool:
@@ -172,7 +181,21 @@ def stratified_rows(problem: Problem, rows: Indices, most: int) -> Indices:
 
 def _log_ratio(problem: Problem, solution: FitSolution, rows: ColumnTable) -> FloatArray:
     """log(measured / predicted) of every row."""
-    return np.log(rows["latency_s"] / problem.predict(solution.values, rows, solution.correction))
+    ratio: FloatArray = np.log(rows["latency_s"] / problem.predict(solution.values, rows, solution.correction))
+    if solution.measured is None or problem.shapes is None:
+        return ratio
+    for shape, at in _by_shape(problem.shapes(rows)):
+        ratio[at] -= np.log(solution.measured.at(shape).factor(rows[problem.axis][at], 1.0))
+    return ratio
+
+
+def _by_shape(shapes: FloatArray) -> Iterator[tuple[tuple[float, ...], Indices]]:
+    """Every distinct shape and its rows."""
+    distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    edges = np.searchsorted(inverse[order], np.arange(len(distinct) + 1))
+    for number, shape in enumerate(distinct.tolist()):
+        yield tuple(shape), order[edges[number] : edges[number + 1]]
 
 
 def _solution(problem: Problem, chosen: Indices, groups: Indices, train: Indices) -> FitSolution:
@@ -204,7 +227,72 @@ def _solution(problem: Problem, chosen: Indices, groups: Indices, train: Indices
         return solution
     train_rows = problem.rows.rows(_sample(train, CORRECTED_ROWS))
     correction = fitted_correction(*problem.sizes(train_rows), _log_ratio(problem, solution, train_rows))
-    return replace(solution, correction=correction)
+    corrected = replace(solution, correction=correction)
+    return replace(corrected, measured=measured_curves(problem, corrected, problem.rows.rows(train)))
+
+
+def measured_curves(problem: Problem, solution: FitSolution, rows: ColumnTable) -> ShapeCorrection | None:
+    """What a form with its correction misses at every measured shape, as a curve over the axis; None if not wanted.
+
+    Robust least squares as in `fitted_correction`. A curve never makes more of the axis take less time: where it
+    would, the time stays halfway between the largest before and the smallest after it.
+    """
+    if problem.shapes is None:
+        return None
+    residual, size = _log_ratio(problem, replace(solution, measured=None), rows), rows[problem.axis]
+    base = np.log(rows["latency_s"]) - residual
+    knots = _knots(size, SHAPE_KNOTS)
+    shapes, curves = [], []
+    for shape, at in _by_shape(problem.shapes(rows)):
+        curve = _curve(knots, size[at], residual[at])
+        sizes, inverse = np.unique(size[at], return_inverse=True)
+        known = np.bincount(inverse, base[at]) / np.bincount(inverse)
+        before = np.interp(knots, np.log2(sizes), known)
+        rising = 0.5 * (np.maximum.accumulate(before + curve) + np.minimum.accumulate((before + curve)[::-1])[::-1])
+        shapes.append(shape)
+        curves.append(tuple(np.round(rising - before, 3).tolist()))
+    return ShapeCorrection(tuple(knots.tolist()), tuple(shapes), tuple(curves))
+
+
+def _with_more(problem: Problem) -> ColumnTable:
+    """The rows of a problem and those that get curves only."""
+    rows, more = problem.rows.columns, problem.more
+    if more is None:
+        return problem.rows
+    return ColumnTable({name: np.concatenate([column, more.columns[name]]) for name, column in rows.items()})
+
+
+def _curve(knots: FloatArray, size: FloatArray, log_ratio: FloatArray) -> FloatArray:
+    i, up = knot_position(knots, size)
+    each, design = np.arange(len(size)), np.zeros((len(size), len(knots)))
+    design[each, i] = 1.0 - up
+    design[each, np.minimum(i + 1, len(knots) - 1)] += up
+    bending = _second_differences(len(knots), 1)
+    prior = SHRINK_ROWS * np.eye(len(knots)) + SMOOTH_ROWS * bending.T @ bending
+    return _robust_solution(design, log_ratio, prior)
+
+
+def _robust_solution(design: FloatArray, log_ratio: FloatArray, prior: FloatArray) -> FloatArray:
+    """Least squares with a prior and soft-L1 weights, three rounds."""
+    solution: FloatArray = np.zeros(design.shape[1])
+    for _ in range(3):
+        weight = 1.0 / np.sqrt(1.0 + ((log_ratio - design @ solution) / OUTLIER_RESIDUAL) ** 2)
+        weighted = design * weight[:, None]
+        solution = np.asarray(np.linalg.solve(weighted.T @ design + prior, weighted.T @ log_ratio), dtype=np.float64)
+    return solution
+
+
+def measured_shape_error(problem: Problem, solution: FitSolution) -> float | None:
+    """Median error at measured shapes when every other size of the axis is left out of their curves, each half once."""
+    if problem.shapes is None:
+        return None
+    number = np.unique(problem.rows[problem.axis], return_inverse=True)[1]
+    errors = []
+    for half in (0, 1):
+        known, asked = (problem.rows.rows(number % 2 == side) for side in (half, 1 - half))
+        curves = measured_curves(problem, solution, known)
+        errors.append(np.abs(np.expm1(-_log_ratio(problem, replace(solution, measured=curves), asked))))
+    return _rounded(float(np.median(np.concatenate(errors))))
 
 
 def fitted_correction(first: FloatArray, second: FloatArray, log_ratio: FloatArray) -> SizeCorrection:
@@ -224,11 +312,7 @@ def fitted_correction(first: FloatArray, second: FloatArray, log_ratio: FloatArr
             design[each, cell] += row_weight * column_weight
     bending = _second_differences(len(rows), len(columns))
     prior = SHRINK_ROWS * np.eye(cells) + SMOOTH_ROWS * bending.T @ bending
-    table: FloatArray = np.zeros(cells)
-    for _ in range(3):
-        weight = 1.0 / np.sqrt(1.0 + ((log_ratio - design @ table) / OUTLIER_RESIDUAL) ** 2)
-        weighted = design * weight[:, None]
-        table = np.asarray(np.linalg.solve(weighted.T @ design + prior, weighted.T @ log_ratio), dtype=np.float64)
+    table = _robust_solution(design, log_ratio, prior)
     factors = np.round(table.reshape(len(rows), len(columns)), 4)
     return SizeCorrection(tuple(rows.tolist()), tuple(columns.tolist()), tuple(tuple(row) for row in factors.tolist()))
 
@@ -270,22 +354,25 @@ def _kernel_fit(problem: Problem, solution: FitSolution, ratios: FloatArray, sam
     """The record of a fit; `ratios` are log(measured / predicted) of the rows held out."""
     relative_errors = np.abs(np.expm1(-ratios))
     values, errors, correction = solution.values, solution.errors, solution.correction
-    table = (
-        None
-        if correction is None
-        else Correction(**{attribute.name: getattr(correction, attribute.name) for attribute in fields(correction)})
-    )
+    table = None if correction is None else Correction(**_fields(correction))
+    shapes = None if solution.measured is None else MeasuredShapes(**_fields(solution.measured))
     return KernelFit(
         parameters={name: _coefficient(problem, name, values[name], errors.get(name, 0.0)) for name in values},
         correction=table,
+        measured_shapes=shapes,
         samples=samples,
         held_out=len(ratios),
         median_error=_rounded(float(np.median(relative_errors))),
         p90_error=_rounded(float(np.quantile(relative_errors, 0.9))),
+        measured_shape_error=measured_shape_error(problem, solution),
         interpolation_error=interpolation_error(problem),
         spread=_rounded(float(np.std(ratios))),
         note=problem.note,
     )
+
+
+def _fields(record: SizeCorrection | ShapeCorrection) -> dict[str, Any]:
+    return {attribute.name: getattr(record, attribute.name) for attribute in fields(record)}
 
 
 def _coefficient(problem: Problem, name: str, value: float, error: float) -> Coefficient:

@@ -72,10 +72,8 @@ def gpu_peaks(
     """The peaks of a SKU; with a working set [bytes] per row, the bandwidth of each row as the L2 cache raises it.
 
     Raises:
-        InputError: the SKU's record lacks its number of SMs or its L2 size.
+        InputError: the SKU's record lacks its L2 size.
     """
-    if sku.sm_count is None:
-        raise InputError(f"{sku.id}.sm_count", None, "fitting needs the number of SMs", "add it to the SKU file")
     bandwidth = sku.hbm_bandwidth_bytes_per_s.value
     if working_set is None:
         return GpuPeaks(peak(sku, arithmetic), bandwidth, sku.sm_count)
@@ -86,15 +84,16 @@ def gpu_peaks(
     return GpuPeaks(peak(sku, arithmetic), cast(float, raised), sku.sm_count)
 
 
-def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False) -> Problem:
-    """Matrix products with n, k >= 512; columns m, n, k."""
+def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False, prequantised: bool = False) -> Problem:
+    """Matrix products with n, k >= 512; columns m, n, k. `prequantised`: timed without the pass that quantises."""
     kind = WEIGHT_FORMATS[variant]
+    quantised = kind.quantised and not prequantised
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         working_set = WEIGHT_COPIES * rows["n"] * rows["k"] * kind.weight_bytes
         peaks = gpu_peaks(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
         form, sizes = GemmForm.from_values(values, correction), (rows["m"], rows["n"], rows["k"])
-        return gemm_s(*sizes, form, peaks, kind.weight_bytes, kind.activation_bytes, kind.quantised)
+        return gemm_s(*sizes, form, peaks, kind.weight_bytes, kind.activation_bytes, quantised)
 
     bounds = {
         "start_s": START,
@@ -106,7 +105,7 @@ def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False) -> Pr
         "split_s": ParameterBound(2e-6, 1e-8, 2e-4),
         "resident_gain": GAIN,
     }
-    if kind.quantised:
+    if quantised:
         bounds["quantise_efficiency"] = ParameterBound(0.5, 0.02, 1.0)
         bounds["quantise_row"] = ParameterBound(500.0, 1.0, 20000.0)
     core = (rows["n"] >= 512) & (rows["k"] >= 512)
@@ -264,8 +263,11 @@ def _latent_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     return rows["prefix_len"] + 1.0, rows["batch"] * rows["num_heads"]
 
 
-def experts(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
-    """Routed experts of the busiest GPU; columns num_tokens, hidden, inter, topk, num_experts, tp, ep, gated."""
+def experts(rows: ColumnTable, sku: GpuSku, variant: str, more: ColumnTable | None = None) -> Problem:
+    """Routed experts of the busiest GPU; columns num_tokens, hidden, inter, topk, num_experts, tp, ep, gated.
+
+    `more`: rows of other kernels the same engine runs at further shapes.
+    """
     kind = WEIGHT_FORMATS[variant]
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
@@ -286,21 +288,27 @@ def experts(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         "fill": FILL,
         "resident_gain": GAIN,
     }
-    pairs, active = _routed_loads(rows)
     group: tuple[str, ...] = ("hidden", "inter", "topk", "num_experts")
     note = ""
     if not rows.keys(*group).max():
         group, note = ("tp", "ep"), "one model measured: judged on its other TP and EP degrees"
-    loaded = rows.with_columns(_pairs=pairs, _active=active)
-    return Problem(loaded, predict, bounds, group, "num_tokens", {}, _experts_sizes, note)
+    further = None if more is None or not len(more) else _with_loads(more)
+    rows = _with_loads(rows)
+    return Problem(rows, predict, bounds, group, "num_tokens", {}, _experts_sizes, note, _experts_shapes, further)
 
 
 def _experts_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     return rows["_pairs"] / rows["_active"], rows["inter"] / rows["tp"]
 
 
-def _routed_loads(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
-    """Pairs and active experts of the measured rank under each row's routing."""
+def _experts_shapes(rows: ColumnTable) -> FloatArray:
+    """As `planner.roofline.experts_s` looks a shape up."""
+    routing = [rows[name] for name in ("topk", "num_experts", "ep")]
+    return np.stack([rows["hidden"], rows["inter"] / rows["tp"], *routing, 2.0 + (rows["gated"] > 0)], axis=1)
+
+
+def _with_loads(rows: ColumnTable) -> ColumnTable:
+    """With the pairs and active experts of the measured rank under each row's routing."""
     pairs, active = np.empty(len(rows)), np.empty(len(rows))
     routing = rows.text("distribution")
     kind = rows.keys("distribution", "num_experts", "topk", "ep")
@@ -312,9 +320,10 @@ def _routed_loads(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
         if routing[first] == "balanced":
             loads = balanced_load(tokens, count, k, ranks)
         else:
-            loads = routed_load(tokens, count, k, ranks, float(routing[first].rsplit("_", 1)[1]))
+            skew = 0.0 if routing[first] == "uniform" else float(routing[first].rsplit("_", 1)[1])
+            loads = routed_load(tokens, count, k, ranks, skew)
         pairs[at], active[at] = loads
-    return pairs, active
+    return rows.with_columns(_pairs=pairs, _active=active)
 
 
 def balanced_load(

@@ -6,6 +6,7 @@ unit. As there, the bounds are lower bounds on purpose: what may have stayed in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ def least_time_s(name: str, table: ColumnTable, sku: GpuSku) -> FloatArray:
     """Time [s] that no row of a table can fall below on a SKU, shape (rows,); 0 for tables without a bound.
 
     The largest of FLOPs / peak, (bytes - L2 cache) / HBM bandwidth and bytes / link (Williams, Waterman, Patterson
-    2009, CACM 52(4)).
+    2009, CACM 52(4)). Where the size of the cache is not known, all data may have stayed in it.
 
     Args:
         name: of the table, as in ``docs/explanation/calibration.md``.
@@ -45,7 +46,7 @@ def least_time_s(name: str, table: ColumnTable, sku: GpuSku) -> FloatArray:
     if name not in LEAST_WORK or not len(table):
         return np.zeros(len(table))
     work = LEAST_WORK[name](table, sku)
-    kept = 0.0 if sku.l2_bytes is None else sku.l2_bytes.value
+    kept = math.inf if sku.l2_bytes is None else sku.l2_bytes.value
     from_memory_s = np.maximum(0.0, work.hbm_bytes - kept) / sku.hbm_bandwidth_bytes_per_s.value
     link = max(sku.scale_up.bandwidth_bytes_per_s.value, sku.node.pcie_bytes_per_s.value)
     return np.maximum(np.maximum(work.compute_s, from_memory_s), work.link_bytes / link)

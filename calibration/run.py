@@ -193,10 +193,14 @@ def _bench(device: Device, sku: GpuSku) -> Workbench:
     torch = load_torch()
     torch.manual_seed(0)
     half = formats_of(sku)[0]
-    l2_bytes = float(device.l2_bytes or (sku.l2_bytes.value if sku.l2_bytes else 0.0))
     if device.kind == "cpu":
         return Workbench(torch, "cpu", half)
-    return Workbench(torch, "cuda:0", half, l2_bytes)
+    if device.l2_bytes:
+        return Workbench(torch, "cuda:0", half, float(device.l2_bytes))
+    if sku.l2_bytes is None:
+        bound = "neither the driver nor the SKU's record says how large the cache is that copies of data must exceed"
+        raise InputError(f"{sku.id}.l2_bytes", None, bound, "add it to the SKU file")
+    return Workbench(torch, "cuda:0", half, sku.l2_bytes.value)
 
 
 def _measure(session: Session, extent: Extent, device: Device, started: float, console: Console) -> dict[str, str]:

@@ -41,27 +41,47 @@ class Confidence(StrEnum):
 class Dtype(StrEnum):
     """Number formats of weights, activations and KV cache.
 
-    A SKU states peaks for the formats its matrix units multiply: bf16, fp16, fp8, int8, int4, fp4. The block-scaled
-    storage formats run on the units of `arithmetic`.
+    A SKU states peaks for what its matrix units multiply: bf16, fp16, fp8, int8, int4, fp4. Formats that differ in
+    their scales only run on the units of `arithmetic`, where the GPU can apply their scales (`GpuSku.multiplies`).
     """
 
     BF16 = "bf16"
     FP16 = "fp16"
     FP8 = "fp8"
-    """e4m3 with a scale per tensor, channel or token."""
+    """e4m3 with one scale per tensor."""
+    FP8_TOKEN = "fp8_token"
+    """e4m3 with a scale per token of activations and per output channel of weights."""
     FP8_BLOCK = "fp8_block"
-    """e4m3 with a scale per 128 x 128 block of weights (DeepSeek-V3)."""
+    """e4m3 with a scale per 128 x 128 block of weights and per 128 values of activations (DeepSeek-V3)."""
+    MXFP8 = "mxfp8"
+    """e4m3 with a power-of-two scale per 32 values (OCP Microscaling)."""
     INT8 = "int8"
+    """Scale per output channel of weights and per token of activations."""
     INT4 = "int4"
+    """16-bit scale per group of 128 values (AWQ, GPTQ)."""
+    INT4_G32 = "int4_g32"
+    """16-bit scale per group of 32 values (Kimi-K2.5)."""
     FP4 = "fp4"
-    """NVFP4: e2m1 with an fp8 scale per 16 values."""
+    """e2m1 as matrix units multiply it; stored as `NVFP4` or `MXFP4`."""
+    NVFP4 = "nvfp4"
+    """e2m1 with an fp8 scale per 16 values and one 32-bit scale per tensor."""
     MXFP4 = "mxfp4"
     """e2m1 with a power-of-two scale per 32 values (OCP Microscaling)."""
 
     @property
     def arithmetic(self) -> Dtype:
         """The format in which matrix units multiply values stored so."""
-        return {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.MXFP4: Dtype.FP4}.get(self, self)
+        return _ARITHMETIC.get(self, self)
+
+
+_ARITHMETIC = {
+    Dtype.FP8_TOKEN: Dtype.FP8,
+    Dtype.FP8_BLOCK: Dtype.FP8,
+    Dtype.MXFP8: Dtype.FP8,
+    Dtype.INT4_G32: Dtype.INT4,
+    Dtype.NVFP4: Dtype.FP4,
+    Dtype.MXFP4: Dtype.FP4,
+}
 
 
 class Fact(Frozen):
@@ -116,7 +136,7 @@ class GpuSku(Frozen):
     hbm_capacity_bytes: Fact = Field(description="capacity to plan with, before the driver's reserve")
     hbm_bandwidth_bytes_per_s: Fact
     l2_bytes: Fact | None = None
-    sm_count: int | None = None
+    sm_count: int = Field(ge=1, description="processors that thread blocks are spread over: SMs, CUs, cores")
     scale_up: ScaleUp
     node: NodeSku
     tdp_watts: Fact | None = None
@@ -128,6 +148,18 @@ class GpuSku(Frozen):
         if not {Dtype.BF16, Dtype.FP16} & set(self.peak_flops_per_s):
             raise InputError("peak_flops_per_s", sorted(self.peak_flops_per_s), "needs a bf16 or fp16 peak")
         return self
+
+    def multiplies(self, dtype: Dtype) -> bool:
+        """Whether its matrix units multiply values of a format, scales included.
+
+        Units that scale blocks of 32 values came with 4-bit ones (OCP Microscaling Formats 1.0; NVIDIA Blackwell, AMD
+        CDNA 4). Blocks of 16 with FP8 scales, NVFP4, are NVIDIA's: AMD's take power-of-two scales per 32 values only
+        (CDNA 4 instruction set architecture, V_MFMA_SCALE_F32).
+        """
+        if dtype is Dtype.NVFP4 and self.vendor != "NVIDIA":
+            return False
+        needed = {dtype.arithmetic, Dtype.FP4} if dtype is Dtype.MXFP8 else {dtype.arithmetic}
+        return needed <= set(self.peak_flops_per_s)
 
 
 class Price(Frozen):
@@ -184,6 +216,29 @@ class Correction(Frozen):
         return self
 
 
+class MeasuredShapes(Frozen):
+    """What a kernel form and its correction still miss at the very shapes that were measured: log(measured / form).
+
+    A curve over one size for every shape, interpolated between the knots and constant beyond them. Which sizes make a
+    shape, the form says.
+    """
+
+    size_log2: tuple[float, ...] = Field(min_length=1, description="knots of the size, log2, rising")
+    shapes: tuple[tuple[Positive, ...], ...] = Field(min_length=1, description="sizes of each measured shape")
+    log_factor: tuple[tuple[float, ...], ...] = Field(description="one curve per shape")
+
+    @model_validator(mode="after")
+    def _shaped(self) -> MeasuredShapes:
+        if any(b <= a for a, b in pairwise(self.size_log2)):
+            raise InputError("size_log2", self.size_log2, "knots must rise", "sort them and drop repeats")
+        if [len(curve) for curve in self.log_factor] != [len(self.size_log2)] * len(self.shapes):
+            wanted = f"needs {len(self.shapes)} curves of {len(self.size_log2)} values"
+            raise InputError("log_factor", len(self.log_factor), wanted, "give one value for every shape and knot")
+        if len({len(shape) for shape in self.shapes}) > 1 or len(set(self.shapes)) < len(self.shapes):
+            raise InputError("shapes", len(self.shapes), "must have the same sizes and differ", "drop repeats")
+        return self
+
+
 class KernelFit(Frozen):
     """One kernel form fitted to measurements: coefficients, and how well they predict what was held out.
 
@@ -193,12 +248,18 @@ class KernelFit(Frozen):
 
     parameters: Mapping[str, Coefficient] = Field(min_length=1, description="of a form of planner.roofline.kernels")
     correction: Correction | None = Field(default=None, description="of the form's time, never below its roofline")
+    measured_shapes: MeasuredShapes | None = Field(default=None, description="of both, at the shapes measured")
     samples: int = Field(ge=1, description="measurements the fit used")
     held_out: int = Field(ge=0, description="measurements it was judged on")
     median_error: float = Field(ge=0, description="held-out median")
     p90_error: float = Field(ge=0, description="held-out 90th percentile")
+    measured_shape_error: float | None = Field(
+        default=None, ge=0, description="held-out median at measured shapes, every other size left out"
+    )
     interpolation_error: float | None = Field(default=None, description="held-out median of log-log interpolation")
     spread: float = Field(ge=0, description="standard deviation of log(measured / fitted)")
+    measured_on: str = Field(default="", description="SKU whose shares of peak stand in; empty: measured on its own")
+    form_of: str = Field(default="", description="SKU whose form few rows were fitted in; empty: its own")
     note: str = ""
 
     @model_validator(mode="after")
@@ -224,6 +285,11 @@ class Calibration(Frozen):
     source: str = Field(min_length=8)
     note: str = ""
 
+    @property
+    def lenders(self) -> tuple[str, ...]:
+        """SKUs whose shares of peak stand in for kernels that were not measured on its own."""
+        return tuple(sorted({fit.measured_on for fit in self.kernels.values() if fit.measured_on}))
+
 
 class EngineCosts(Frozen):
     """What an engine adds to its kernels, fitted to serving results. All 0 and 1: nothing is known, nothing is added.
@@ -236,31 +302,44 @@ class EngineCosts(Frozen):
     ended. A step with prompts and more than `captured_tokens` tokens is launched kernel by kernel, so that the host may
     be what takes longest:
 
-        max(prompt_stretch * kernels, launch_s * launches + latent_prompt_s * latent layers)
+        max(prompt_stretch * kernels,
+            launch_s * launches + latent_prompt_s * latent layers + expert_prompt_s * expert layers)
         + step_s + sequence_s * sequences
 
     A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. Where
-    prefill and decode have pools of their own, `handover_s` passes beside the transfer of the KV cache before the
-    decode server takes over and the first token reaches the client.
+    prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes take
+    on the link.
     """
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")
     sequence_s: float = Field(default=0.0, ge=0, description="host time per running sequence and step")
-    gap_s: float = Field(default=0.0, ge=-2e-6, description="per launch in a step of decodes: gaps and small kernels")
+    gap_s: float = Field(default=0.0, ge=-6e-6, description="per launch in a step of decodes: gaps and small kernels")
     launch_s: float = Field(default=0.0, ge=0, description="host time per launch in a step with prompts")
     captured_tokens: int = Field(default=0, ge=0, description="most tokens of a prompt step that is replayed, too")
     latent_s: float = Field(default=0.0, ge=0, description="more per layer of latent attention in a step of decodes")
     latent_prompt_s: float = Field(default=0.0, ge=0, description="more host time per such layer in steps with prompts")
+    expert_prompt_s: float = Field(default=0.0, ge=0, description="the same per layer of routed experts")
     request_s: float = Field(default=0.0, ge=0, description="HTTP, tokenisation and hand-over of a request")
     admission_s: float = Field(default=0.0, ge=0, description="time between two requests that arrive together")
-    handover_s: float = Field(default=0.0, ge=0, description="router, and the decode server taking over")
+    transfer_request_s: float = Field(default=0.0, ge=0, description="per KV transfer: router, descriptors, take-over")
     draft_acceptance: float = Field(default=0.7, ge=0, le=1, description="of a drafted token, the ones before it right")
     lag_steps: int = Field(default=0, ge=0, le=8, description="steps already prepared when a request arrives")
     stretch: float = Field(default=1.0, ge=1.0, description="kernels in a serving step over the same kernels alone")
     prompt_stretch: float = Field(default=1.0, ge=1.0, description="the same in a step with prompts")
     fitted_on: tuple[str, ...] = Field(default=(), description="groups of measurements it was fitted to")
     source: str = Field(default="none: kernels only", min_length=8)
+
+
+class MemoryShare(StrEnum):
+    """What an engine's memory fraction is a share of."""
+
+    ALL = "all"
+    """All memory of the GPU, for everything the engine keeps there (vLLM: gpu_memory_utilization)."""
+    STATIC = "static"
+    """All memory, for weights and KV cache only; activations come on top (SGLang: mem_fraction_static)."""
+    FREE = "free"
+    """What weights and activations leave, for the KV cache (TensorRT-LLM: free_gpu_memory_fraction)."""
 
 
 class EngineProfile(Frozen):
@@ -270,7 +349,9 @@ class EngineProfile(Frozen):
     name: str
     version: str
     kv_block_tokens: int = Field(ge=1, description="tokens per KV block")
-    memory_fraction: Fraction = Field(description="share of HBM the engine may use, weights included")
+    memory_fraction: Fraction = Field(description="share of HBM, of what `memory_fraction_of` says")
+    memory_fraction_of: MemoryShare = MemoryShare.ALL
+    vendors: tuple[str, ...] = Field(default=(), description="of the GPUs it runs on; empty: not limited")
     mixed_steps: bool = Field(default=True, description="by default a step may hold prompts and decodes together")
     whole_prompts: bool = Field(default=False, description="by default prompts are not split over steps")
     reserves_outputs: bool = Field(

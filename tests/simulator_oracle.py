@@ -25,7 +25,7 @@ from planner.engine import (
 from planner.engine.step_times import StepTime
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec
 from planner.roofline import Bound, StepShape
-from planner.serving import Deployment, Role
+from planner.serving import Deployment, KvTransfer, Role
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -45,6 +45,9 @@ ENGINE = EngineProfile(
     retrieved_on=DAY,
 )
 
+EARLY = KvTransfer(first_token_from_decode=False)
+"""The plain loop delivers the first token where the prompt ends."""
+
 
 def fact(value: float) -> Fact:
     return Fact(value=value, source="H100 datasheet, scaled by the test", retrieved_on=DAY)
@@ -63,6 +66,7 @@ def gpu(
         vendor="NVIDIA",
         architecture="Hopper",
         year=2022,
+        sm_count=132,
         peak_flops_per_s={Dtype.BF16: fact(flops * speed)},
         hbm_capacity_bytes=fact(capacity_bytes),
         hbm_bandwidth_bytes_per_s=fact(H100_BANDWIDTH_BYTES_PER_S * speed),

@@ -117,13 +117,15 @@ def dollars(usd: float) -> str:
 
 def calibration_words(plan: Plan) -> str:
     """In a word or two how step times are known: calibrated, carried over, not calibrated, or partly so."""
-    states = set()
+    states: set[str] = set()
     for pool in plan.pools:
         fit = pool.config.calibration
         if fit is None:
             states.add("not calibrated")
+        elif fit.sku != pool.config.sku.id:
+            states.add("carried over")
         else:
-            states.add("calibrated" if fit.sku == pool.config.sku.id else "carried over")
+            states |= {"calibrated", "carried over"} if fit.lenders else {"calibrated"}
     if len(states) < 2:
         return "".join(states).capitalize() if states != {"carried over"} else "Calibration carried over"
     return "Partly calibrated" if "not calibrated" in states else "Calibrated, partly carried over"
@@ -140,7 +142,9 @@ def calibration_sources(plan: Plan) -> tuple[str, ...]:
         samples = sum(kernel.samples for kernel in fit.kernels.values())
         what = f"{samples:,} kernel measurements on {fit.stack}, {fit.fitted_on.isoformat()}"
         own = fit.sku == sku.id
-        how = "fitted to " if own else f"not measured; shares of peak carried over from {fit.sku}: "
+        lenders = ", ".join(fit.lenders)
+        mine = f"measured in part, the rest carried over from {lenders}: " if lenders else "fitted to "
+        how = mine if own else f"not measured; shares of peak carried over from {fit.sku}: "
         sources[sku.id] = f"{sku_words(sku)}: {how}{what}"
     return tuple(sources.values())
 

@@ -33,9 +33,14 @@ from planner.validation import FITTED, HELD_OUT, AccuracyRow
 RIDGES_FLOPS_PER_BYTE = (50.0, 100.0, 200.0, 400.0, 800.0)
 """Ridge points that get a line: they span those of the packaged GPUs in 16 and in 8 bit. A choice."""
 SKU_MAP_HEIGHT_PX = 480
-OWN, BORROWED, DATASHEET = "own kernels measured", "shares of a relative", "datasheet only"
+OWN, PARTLY, BORROWED, DATASHEET = "own kernels measured", "measured in part", "shares of a relative", "datasheet only"
 """How well the kernels of a GPU are known."""
-KNOWLEDGE_STYLES = {OWN: (BLUE, "circle"), BORROWED: (ORANGE, "triangle-up"), DATASHEET: (VERMILLION, "square")}
+KNOWLEDGE_STYLES = {
+    OWN: (BLUE, "circle"),
+    PARTLY: (GREEN, "diamond"),
+    BORROWED: (ORANGE, "triangle-up"),
+    DATASHEET: (VERMILLION, "square"),
+}
 COMMITMENT_STYLES = {
     "on_demand": (BLUE, "circle"),
     "spot": (ORANGE, "triangle-up"),
@@ -65,7 +70,8 @@ def knowledge(hardware: HardwareDb, sku: str, engine: str) -> tuple[str, str]:
     calibration = select_calibration(hardware, sku, engine)
     if calibration is None:
         return DATASHEET, ""
-    return (OWN if calibration.sku == sku else BORROWED), f"{calibration.sku}, {calibration.stack}"
+    own = PARTLY if calibration.lenders else OWN
+    return (own if calibration.sku == sku else BORROWED), f"{calibration.sku}, {calibration.stack}"
 
 
 def sku_map_rows(hardware: HardwareDb, dtype: Dtype, engine: str, marked: Collection[str] = ()) -> list[Row]:

@@ -177,8 +177,9 @@ def timing_source(operator: Operator, gpu: CalibratedGpu) -> str:
         return "not measured: roofline of the datasheet"
     fit = calibration.kernels[key]
     stands_in = f" in place of {operator.fit_keys[0]}" if key != operator.fit_keys[0] else ""
-    own = calibration.sku == gpu.sku.id
-    where = "fitted" if own else f"not measured on {gpu.sku.id}: shares of peak of {calibration.sku}, fitted"
+    lender = fit.measured_on or calibration.sku
+    own = lender == gpu.sku.id
+    where = "fitted" if own else f"not measured on {gpu.sku.id}: shares of peak of {lender}, fitted"
     error = f"{100.0 * fit.median_error:.0f} % median error on {fit.held_out:,} held out"
     return f"{where} {calibration.fitted_on}, {calibration.stack}, {key}{stands_in}: {error}"
 
@@ -415,12 +416,23 @@ def ridge_rows(skus: Iterable[GpuSku], stored: Mapping[Dtype, Dtype] | None = No
 
     Args:
         skus: in the order of the rows.
-        stored: format that weights are stored in, by the format of the arithmetic; others as they are multiplied.
+        stored: format that weights are stored in, by the format of the arithmetic; others as they are multiplied, 4-bit
+            ones with the scales of a format whose blocks the SKU takes.
 
     Returns rows with sku, dtype, weights (format stored), peak_flops_per_s, bandwidth_bytes_per_s,
     ridge_flops_per_byte, compute_bound_tokens and, for both facts, *_source, *_kind and *_retrieved_on.
     """
-    return [_ridge_row(sku, dtype, (stored or {}).get(dtype, dtype)) for sku in skus for dtype in _formats(sku)]
+    return [
+        _ridge_row(sku, dtype, (stored or {}).get(dtype) or _as_multiplied(sku, dtype))
+        for sku in skus
+        for dtype in _formats(sku)
+    ]
+
+
+def _as_multiplied(sku: GpuSku, dtype: Dtype) -> Dtype:
+    if dtype is not Dtype.FP4:
+        return dtype
+    return Dtype.NVFP4 if sku.multiplies(Dtype.NVFP4) else Dtype.MXFP4
 
 
 def _formats(sku: GpuSku) -> list[Dtype]:

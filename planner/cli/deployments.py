@@ -79,8 +79,16 @@ class DeploymentOptions:
     llm: Annotated[
         str | None, typer.Option(help="Preset id, config.json or its folder.", autocompletion=complete_llm)
     ] = None
-    weights: Annotated[str | None, typer.Option(metavar="DTYPE", help="bf16, fp8, int4, ...")] = None
-    activations: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format that matrices multiply in.")] = None
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE",
+            help="bf16, fp8 (per tensor), fp8_token, fp8_block, mxfp8, int8, int4 (by 128), int4_g32, nvfp4 or mxfp4.",
+        ),
+    ] = None
+    activations: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="The same; 16 bit: weights are unpacked (weight only).")
+    ] = None
     kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = None
     rate: Annotated[float | None, typer.Option(help="Mean arrivals [requests/s].")] = None
     lengths: Annotated[

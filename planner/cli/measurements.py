@@ -54,7 +54,7 @@ def validate(
     planner validate points.csv --engine vllm --model llama --details runs.csv
     """
     from planner.report import Report, terminal
-    from planner.validation import accuracy, is_fitted, read_serving_points, scoreboard
+    from planner.validation import accuracy, is_fitted, read_serving_runs, scoreboard
 
     if held_out + fitted + everything > 1:
         raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
@@ -62,7 +62,7 @@ def validate(
         check_outputs(output)
     if markdown_file is not None:
         scoreboard.require_marks(markdown_file)
-    runs = scoreboard.select_points(read_serving_points(points), engine, model, sku, mode)
+    runs = scoreboard.select_points(read_serving_runs(points), engine, model, sku, mode)
     if held_out or fitted:
         db = scoreboard.hardware_with(calibrations)
         runs = tuple(run for run in runs if is_fitted(run, db) is fitted)
@@ -89,7 +89,7 @@ def calibrate_serving(
     tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1,
     dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1,
     ep: Annotated[int, typer.Option(help="GPUs that experts are spread over.")] = 1,
-    precision: Annotated[str, typer.Option(help="bf16, fp8 or fp4 (default: the checkpoint's own).")] = "",
+    precision: Annotated[str, typer.Option(help="bf16, fp8, int4 or fp4 (default: the checkpoint's own).")] = "",
     kv: Annotated[str, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = "bf16",
     max_batched_tokens: Annotated[int | None, typer.Option(help="Tokens per step (default: the engine's).")] = None,
     max_running_requests: Annotated[int | None, typer.Option(help="Sequences at once (default: the engine's).")] = None,

@@ -17,15 +17,25 @@ from planner.engine.memory import (
     kv_transfer_bytes,
     memory_footprint,
     require_room,
+    usable_bytes_per_gpu,
     weights_bytes_per_gpu,
 )
-from planner.engine.replica import ReplicaConfig, step_time
+from planner.engine.replica import (
+    LEAST_BATCHED_TOKENS,
+    MOST_BATCHED_TOKENS,
+    MOST_RUNNING_REQUESTS,
+    ReplicaConfig,
+    step_time,
+)
 from planner.engine.scheduler import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
 from planner.engine.step_times import StepTime, StepTimer
 
 __all__ = [
     "BOUNDS",
     "CONTEXTS",
+    "LEAST_BATCHED_TOKENS",
+    "MOST_BATCHED_TOKENS",
+    "MOST_RUNNING_REQUESTS",
     "AdapterWork",
     "Batching",
     "KvAllocation",
@@ -46,5 +56,6 @@ __all__ = [
     "operator_time",
     "require_room",
     "step_time",
+    "usable_bytes_per_gpu",
     "weights_bytes_per_gpu",
 ]

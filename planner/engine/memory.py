@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_db import Dtype
+from hardware_db import Dtype, MemoryShare
 from planner.core import FloatArray, InputError
 from planner.engine.lora import LORA_DTYPE, lora_bytes
 from planner.engine.replica import ReplicaConfig
@@ -24,6 +24,7 @@ from planner.llm import (
     Part,
     Precision,
     StateSpace,
+    attention_output_weights,
     attention_weights,
     embedding_parameters,
     feed_forward_weights,
@@ -46,7 +47,7 @@ class MemoryFootprint:
     """What one GPU of the replica holds [bytes], and the KV cache of the replica [tokens].
 
     Attributes:
-        usable_bytes: HBM the engine may use (capacity * memory fraction).
+        usable_bytes: HBM that weights, activations and KV cache may take together.
         weights_bytes: this GPU's share of the weights, and the slots of adapters.
         activation_bytes: reserve for the widest live activations of a full step and for logits.
         kv_capacity_bytes: what is left for KV cache; 0 when nothing is.
@@ -83,11 +84,11 @@ def memory_footprint(replica: ReplicaConfig) -> MemoryFootprint:
         Bytes of one GPU and KV tokens of the replica; `reason` says what does not fit.
     """
     split = replica.parallelism
-    usable = replica.sku.hbm_capacity_bytes.value * (replica.memory_fraction or replica.engine.memory_fraction)
     weights = weights_bytes_per_gpu(replica) + lora_bytes_per_gpu(replica)
     activations = activation_bytes_per_gpu(replica)
     per_token = kv_bytes_per_token_per_gpu(replica.llm, replica.precision.kv_cache, split.tp) / split.pp
     block_bytes = per_token * replica.engine.kv_block_tokens
+    usable = usable_bytes_per_gpu(replica, weights, activations)
     left = usable - weights - activations
     blocks = max(0, int(left // block_bytes))
     return MemoryFootprint(
@@ -101,6 +102,27 @@ def memory_footprint(replica: ReplicaConfig) -> MemoryFootprint:
         sequence_blocks=math.ceil(sequence_bytes_per_gpu(replica) / block_bytes),
         reason=None if blocks else _shortfall(replica, weights, activations, usable),
     )
+
+
+def usable_bytes_per_gpu(replica: ReplicaConfig, weights: float, activations: float) -> float:
+    """HBM that weights, activations and KV cache may take together, as the engine reads its memory fraction.
+
+    Args:
+        replica: the replica.
+        weights: on one GPU, slots of adapters included [bytes].
+        activations: on one GPU [bytes].
+
+    Returns:
+        Share f of the capacity C for all three (`MemoryShare.ALL`); f C and the activations (STATIC); weights,
+        activations and f of what they leave of C (FREE); never more than C [bytes].
+    """
+    capacity = replica.sku.hbm_capacity_bytes.value
+    fraction, of = replica.memory_fraction or replica.engine.memory_fraction, replica.engine.memory_fraction_of
+    if of is MemoryShare.ALL:
+        return fraction * capacity
+    taken = weights + activations
+    share = fraction * capacity + activations if of is MemoryShare.STATIC else taken + fraction * (capacity - taken)
+    return min(capacity, share)
 
 
 def _shortfall(replica: ReplicaConfig, weights: float, activations: float, usable: float) -> str:
@@ -189,7 +211,9 @@ def _layer_bytes_per_gpu(group: LayerGroup, hidden: int, precision: Precision, s
     def stored(part: Part, weights: float) -> float:
         return weights * BYTES_PER_VALUE[precision.of(part)[0]]
 
-    attention = stored(Part.ATTENTION, _attention_weights_per_gpu(group, hidden, split.tp))
+    output = attention_output_weights(group.attention, hidden) / split.tp
+    attention = stored(Part.ATTENTION, _attention_weights_per_gpu(group, hidden, split.tp) - output)
+    attention += stored(Part.ATTENTION_OUTPUT, output)
     block = group.feed_forward
     if isinstance(block, MoeFeedForward):
         routed = block.experts * feed_forward_weights(block, hidden) / split.stage_gpus

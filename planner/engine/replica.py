@@ -9,28 +9,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hardware_db import Calibration, EngineCosts, EngineProfile, GpuSku
 from planner.core import Frozen, InputError
 from planner.engine.scheduler import LoraAdapters, Schedule, Speculation
 from planner.engine.step_times import StepTime, StepTimer, build_timer
-from planner.llm import LlmSpec, Precision
-from planner.roofline import Parallelism, StepShape, compute_dtype
+from planner.llm import LlmSpec, Precision, linear_parameters_by_part
+from planner.roofline import (
+    CalibratedGpu,
+    Parallelism,
+    StepShape,
+    compute_dtype,
+    fast_domain_gpus,
+    step_operators,
+)
 
 SERVED_SKEW = 0.8
 """Exponent of the popularity of experts in serving: of 0, 0.5, 0.8 and 1.01 the one that meets TPOT of DeepSeek-R1 on
 H200 and Qwen3-235B-A22B on H100 best (docs/studies/accuracy.md)."""
 
 
+LEAST_BATCHED_TOKENS, MOST_BATCHED_TOKENS, MOST_RUNNING_REQUESTS = 16, 67_108_864, 4_194_304
+"""Limits that a replica may have. The upper ones are those of 1,024 attention ranks of 65,536 tokens and 4,096 requests
+each, the most that engines are started with a rank: a choice, it keeps typing errors out."""
+
+
 class ReplicaConfig(Frozen):
     """Everything that decides how fast one replica is and how much it holds.
 
     `max_running_requests` is vLLM's max_num_seqs, `max_batched_tokens` its max_num_batched_tokens (chunk budget), both
-    of the whole replica (all attention ranks together). `own_schedule` None is the engine's. `expert_skew` is the
-    exponent of a power law of the experts' popularity, 0 for all alike; None is `SERVED_SKEW` with a calibration and 0
-    without, whose times are bounds. `lora` are adapters on top of the model; `mask_s` is the time a step waits for the
-    grammar mask of each constrained sequence (constrained decoding).
+    of the whole replica (all attention ranks together); with pipeline stages the budget is that of each micro-batch.
+    `own_schedule` None is the engine's. `expert_skew` is the exponent of a power law of the experts' popularity, 0 for
+    all alike; None is `SERVED_SKEW` with a calibration and 0 without, whose times are bounds. `lora` are adapters on
+    top of the model; `mask_s` is the time a step waits for the grammar mask of each constrained sequence (constrained
+    decoding).
     """
 
     llm: LlmSpec
@@ -38,8 +51,8 @@ class ReplicaConfig(Frozen):
     engine: EngineProfile
     precision: Precision = Precision()
     parallelism: Parallelism = Parallelism()
-    max_running_requests: int = Field(default=256, ge=1, le=65_536)
-    max_batched_tokens: int = Field(default=8192, ge=16, le=1_048_576)
+    max_running_requests: int = Field(default=256, ge=1, le=MOST_RUNNING_REQUESTS)
+    max_batched_tokens: int = Field(default=8192, ge=LEAST_BATCHED_TOKENS, le=MOST_BATCHED_TOKENS)
     calibration: Calibration | None = None
     speculation: Speculation | None = None
     own_schedule: Schedule | None = Field(default=None, description="instead of the engine's")
@@ -48,10 +61,26 @@ class ReplicaConfig(Frozen):
     lora: LoraAdapters | None = None
     mask_s: float = Field(default=0.0, ge=0.0, le=1.0, description="host time per decoding sequence and step [s]")
 
+    @model_validator(mode="after")
+    def _engine_runs_on_the_gpu(self) -> ReplicaConfig:
+        if self.engine.vendors and self.sku.vendor not in self.engine.vendors:
+            bound = f"runs on GPUs of {' and '.join(self.engine.vendors)} only, not on {self.sku.name}"
+            raise InputError("replica.engine", self.engine.id, bound, "choose another engine or GPU")
+        return self
+
     @property
     def label(self) -> str:
         """E.g. ``h100-sxm TP2``."""
         return f"{self.sku.id} {self.parallelism.label}"
+
+    @property
+    def step_tokens(self) -> int:
+        """Most tokens of a step [tokens]: a chunk budget for each of the pp micro-batches in flight.
+
+        Source: vLLM keeps pp batches in flight, each scheduled with its own max_num_batched_tokens (`batch_queue` of
+        its engine core); SGLang and TensorRT-LLM run pp micro-batches likewise.
+        """
+        return self.max_batched_tokens * self.parallelism.pp
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -97,13 +126,50 @@ class ReplicaConfig(Frozen):
             notes.append(f"{self.sku.id}: uncalibrated: operators at 100 % of their roofline, no launch or host time")
         elif self.calibration.sku != self.sku.id:
             notes.append(f"{self.sku.id}: not measured: shares of peak as fitted on {self.calibration.sku}")
-        dtype = compute_dtype(self.precision.activations, self.sku)
-        if dtype is not self.precision.activations.arithmetic:
+        else:
+            notes.extend(self._provenance())
+        if self.parallelism.tp > fast_domain_gpus(self.sku):
             notes.append(
-                f"{self.sku.id}: no {self.precision.activations} matrix units, {self.precision.weights} weights are "
-                f"dequantised and multiplied in {dtype}"
+                f"{self.sku.id}: TP {self.parallelism.tp} crosses the network: not measured, taken as sums inside each "
+                "domain and then across them, at the speed of the network link and the latency inside a domain"
             )
-        return tuple(notes)
+        return (*notes, *self._format_notes())
+
+    def _format_notes(self) -> list[str]:
+        """Formats that its GPU's matrix units do not multiply, and kernels of relatives that stand in for others."""
+        asked = dict.fromkeys(self.precision.of(part) for part in linear_parameters_by_part(self.llm))
+        notes = [
+            f"{self.sku.id}: no {activations} matrix units, {weights} weights are dequantised and multiplied in "
+            f"{compute_dtype(activations, self.sku)}"
+            for weights, activations in asked
+            if not self.sku.multiplies(activations)
+        ]
+        gpu = CalibratedGpu(self.sku, self.calibration)
+        operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
+        wanted = {keys[0]: gpu.first_key(*keys) for keys in (operator.fit_keys for operator in operators) if keys}
+        notes += [
+            f"{self.sku.id}: {first} is not measured, {key} stands in"
+            for first, key in wanted.items()
+            if key not in (None, first) and first.startswith(("gemm/", "experts/"))
+        ]
+        return notes
+
+    def _provenance(self) -> list[str]:
+        """Which of its kernels were measured on its GPU, where some of them were not."""
+        calibration = self.calibration
+        if calibration is None or not any(fit.measured_on for fit in calibration.kernels.values()):
+            return []
+        gpu = CalibratedGpu(self.sku, calibration)
+        operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
+        keys = dict.fromkeys(key for key in (gpu.first_key(*operator.fit_keys) for operator in operators) if key)
+        places: dict[str, list[str]] = {}
+        for key in keys:
+            fit = calibration.kernels[key]
+            own = "measured, in few rows" if fit.form_of else "measured"
+            place = f"borrowed from {fit.measured_on}" if fit.measured_on else own
+            places.setdefault(place, []).append(key)
+        said = "; ".join(f"{', '.join(names)} {place}" for place, names in places.items())
+        return [f"{self.sku.id}: {said}"]
 
 
 def step_time(

@@ -5,8 +5,9 @@ A step takes
     kernels as the engine runs them + draft steps + host time
 
 with kernels the sum of the operators' seconds from `planner.roofline` at one GPU's load, and the engine's costs as
-`hardware_db.EngineCosts` says. The operators are those of all layers: each of pp stages has 1/pp of them and runs pp
-micro-batches of 1/pp of the sequences.
+`hardware_db.EngineCosts` says. The operators are those of all layers: each of pp stages has 1/pp of them. A step is one
+round of the pp micro-batches in flight, each with 1/pp of the decodes and chunks of its own, and takes what the busiest
+of them takes through all stages: as long as it is on its way, no other batch may take its place.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from planner.roofline import (
     Bound,
     CalibratedGpu,
     Driver,
+    Experts,
     LatentDecode,
     Load,
     Number,
@@ -90,6 +92,7 @@ class StepTimer:
         costs: what the engine adds.
         launches: kernels of a step.
         latent_layers: layers of latent attention.
+        expert_layers: layers of routed experts.
         queries: tokens per decoding sequence and step.
         draft: timer of one draft step; None without speculation, or where drafts are free.
         draft_steps: draft steps that a step takes.
@@ -103,6 +106,7 @@ class StepTimer:
     costs: EngineCosts
     launches: float = 0.0
     latent_layers: float = 0.0
+    expert_layers: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
     draft_steps: float = 0.0
@@ -230,11 +234,18 @@ class StepTimer:
         costs = self.costs
         between = costs.gap_s * self.launches + costs.latent_s * self.latent_layers
         replayed = at_least(costs.stretch * kernels_s + between, roof_s)
-        host = costs.launch_s * self.launches + costs.latent_prompt_s * self.latent_layers
+        host = self.launching_s
         launched = at_least(costs.prompt_stretch * kernels_s, host)
         is_launched: Any = (load.chunks > 0.0) * (load.tokens > costs.captured_tokens)
         served: Number = is_launched * launched + (1.0 - is_launched) * replayed
         return served
+
+    @property
+    def launching_s(self) -> float:
+        """Host time of launching the kernels of a step with prompts one by one [s]."""
+        costs = self.costs
+        layers_s = costs.latent_prompt_s * self.latent_layers + costs.expert_prompt_s * self.expert_layers
+        return costs.launch_s * self.launches + layers_s
 
     def _host_s(self, load: Load) -> Number:
         """Host time that no kernel hides [s]."""
@@ -284,7 +295,7 @@ class ScalarStepTimer:
         self.roofs = _ScalarTables(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
         self.prompts = prompt_attention(timer.shape_operators, timer.gpu)
         self.between_s = costs.gap_s * timer.launches + costs.latent_s * timer.latent_layers
-        self.launching_s = costs.launch_s * timer.launches + costs.latent_prompt_s * timer.latent_layers
+        self.launching_s = timer.launching_s
         self.stretch, self.prompt_stretch, self.captured = costs.stretch, costs.prompt_stretch, costs.captured_tokens
         self.host_s, self.sequence_s = costs.step_s, costs.sequence_s
         self.draft = timer.draft._scalar if timer.draft is not None else None
@@ -454,5 +465,6 @@ def _kernel_timer(
         # Prefill and decode attention are one launch each, whichever a step needs.
         launches=sum(operator.launches for operator in operators),
         latent_layers=sum(operator.count for operator in shape_operators if isinstance(operator, LatentDecode)),
+        expert_layers=sum(operator.count for operator in operators if isinstance(operator, Experts)),
         queries=queries,
     )

@@ -20,6 +20,7 @@ from planner.fleet.calibration_bounds import requested_hardware
 from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
 from planner.fleet.costs import bought_gpus, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
+from planner.fleet.format_warnings import format_warnings
 from planner.fleet.search import (
     COARSE_GAP,
     FleetSearch,
@@ -103,7 +104,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
         assumptions=_assumptions(request, market, deployments, bought, fleet.passed_over_usd_per_hour),
-        warnings=_warnings(market, bought, targets, means),
+        warnings=(*_warnings(market, bought, targets, means), *format_warnings(deployments)),
         considered=search.considered,
         elapsed_s=time.perf_counter() - started,
         bought=bought,

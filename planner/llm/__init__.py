@@ -7,6 +7,7 @@
 from planner.llm import hf_config
 from planner.llm.hub import load_from_hub
 from planner.llm.layers import (
+    ACTIVATIONS_OF,
     BYTES_PER_VALUE,
     Attention,
     DenseFeedForward,
@@ -20,6 +21,7 @@ from planner.llm.layers import (
     Precision,
     StateSpace,
     attention_matrices,
+    attention_output_weights,
     attention_weights,
     feed_forward_weights,
     shared_expert_weights,
@@ -31,6 +33,7 @@ from planner.llm.sizes import (
     kv_bytes_per_token,
     kv_window_bytes,
     linear_parameters,
+    linear_parameters_by_part,
     lm_head_weights,
     parameters,
     state_bytes,
@@ -39,6 +42,7 @@ from planner.llm.sizes import (
 from planner.llm.spec import LlmSpec
 
 __all__ = [
+    "ACTIVATIONS_OF",
     "BYTES_PER_VALUE",
     "Attention",
     "DenseFeedForward",
@@ -54,6 +58,7 @@ __all__ = [
     "StateSpace",
     "active_parameters",
     "attention_matrices",
+    "attention_output_weights",
     "attention_weights",
     "embedding_parameters",
     "feed_forward_weights",
@@ -61,6 +66,7 @@ __all__ = [
     "kv_bytes_per_token",
     "kv_window_bytes",
     "linear_parameters",
+    "linear_parameters_by_part",
     "list_llms",
     "lm_head_weights",
     "load_from_hub",

@@ -18,6 +18,7 @@ from hardware_db import Dtype
 from planner.core import InputError, UnsupportedFeatureError, shorten
 from planner.llm.hf_config import ConfigFields
 from planner.llm.layers import (
+    OUTPUT_PROJECTIONS,
     Attention,
     DecoderLayers,
     FeedForward,
@@ -40,23 +41,52 @@ Formats = tuple[Dtype, Dtype]
 
 _CHECKPOINT_DTYPE = {"float16": Dtype.FP16, "bfloat16": Dtype.BF16, "float32": Dtype.BF16}
 """16-bit format a checkpoint is served in. float32 checkpoints are served in 16 bits by default; BF16 here."""
-_VALUES_PER_SCALE = {Dtype.INT4: 128, Dtype.FP4: 16}
-"""Weights that share one scale: what `planner.llm.layers.BYTES_PER_VALUE` assumes."""
-_MX_VALUES_PER_SCALE = 32
-"""Weights that share one scale in `Dtype.MXFP4`."""
+_BY_VALUES_PER_SCALE: dict[tuple[str | None, int], dict[int, Dtype]] = {
+    ("int", 4): {128: Dtype.INT4, 32: Dtype.INT4_G32},
+    ("float", 4): {16: Dtype.NVFP4, 32: Dtype.MXFP4},
+}
+"""Format by type, bits and the number of weights that share one scale: what `BYTES_PER_VALUE` assumes."""
 _SCALE_BLOCK = (128, 128)
 """Weights that share one scale in `Dtype.FP8_BLOCK`."""
 _TENSOR_DTYPE: dict[tuple[str | None, int], Dtype] = {
     ("float", 8): Dtype.FP8,
     ("int", 8): Dtype.INT8,
-    ("int", 4): Dtype.INT4,
-    ("float", 4): Dtype.FP4,
 }
-_MODELOPT_DTYPE = {"FP8": Dtype.FP8, "NVFP4": Dtype.FP4}
-_UNQUANTISED_LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+_MODELOPT_FORMATS: dict[str, tuple[Dtype, Dtype | None]] = {
+    "FP8": (Dtype.FP8, Dtype.FP8),
+    "FP8_PER_CHANNEL_PER_TOKEN": (Dtype.FP8_TOKEN, Dtype.FP8_TOKEN),
+    "FP8_BLOCK_SCALES": (Dtype.FP8_BLOCK, Dtype.FP8),
+    "MXFP8": (Dtype.MXFP8, Dtype.MXFP8),
+    "NVFP4": (Dtype.NVFP4, Dtype.NVFP4),
+    "NVFP4_AWQ": (Dtype.NVFP4, Dtype.NVFP4),
+    "W4A16_NVFP4": (Dtype.NVFP4, None),
+    "W4A8_NVFP4_FP8": (Dtype.NVFP4, Dtype.FP8),
+    "W4A16_MXFP4": (Dtype.MXFP4, None),
+    "W4A8_MXFP4_FP8": (Dtype.MXFP4, Dtype.FP8),
+    "W4A8_MXFP4_MXFP8": (Dtype.MXFP4, Dtype.MXFP8),
+    "W4A16_AWQ": (Dtype.INT4, None),
+    "W4A16_GPTQ": (Dtype.INT4, None),
+    "W4A8_AWQ": (Dtype.INT4, Dtype.FP8),
+    "W8A16": (Dtype.INT8, None),
+    "W8A16_GPTQ": (Dtype.INT8, None),
+    "W8A8_SQ_PER_CHANNEL": (Dtype.INT8, Dtype.INT8),
+}
+"""Formats of weights and activations by ``QuantAlgo`` of ``tensorrt_llm/quantization/mode.py``; None: 16 bit."""
+_CACHE_DTYPE = {"FP8": Dtype.FP8, "INT8": Dtype.INT8, "NVFP4": Dtype.NVFP4}
+_QUARK_TYPE = {
+    "fp8_e4m3": ("float", 8),
+    "fp4": ("float", 4),
+    "int8": ("int", 8),
+    "int4": ("int", 4),
+    "uint4": ("int", 4),
+}
+"""Type and bits by ``dtype`` of AMD Quark, whose exported specifications vLLM reads in ``quantization/quark``."""
+_STRATEGY = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "group", "per_block": "block"}
+"""``strategy`` of compressed-tensors by ``qscheme`` of Quark."""
+_UNQUANTISED_LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude")
 _UNQUANTISED_MODULES = re.compile(
     r"lm_head|embed|norm|router|correction_bias|(^|[.*:])gate\$?\*?$|shared_expert_gate|conv1d|A_log|dt_bias|"
-    r"mtp|nextn|eh_proj|shared_head|visi|visual|audio|projector|rotary"
+    r"mtp|nextn|eh_proj|shared_head|indexers_proj|visi|visual|audio|projector|patch_merge|rotary"
 )
 """Modules in 16 bits whatever the method (head, embeddings, norms, router, convolutions) and those of other models."""
 _FIX = "remove quantization_config and choose the precision yourself"
@@ -78,11 +108,12 @@ class _Group(NamedTuple):
 
 
 class _Scheme(NamedTuple):
-    """What a quantisation method says. `only` is the one part it quantises, None for all."""
+    """What a quantisation method says. `only` is the one part it quantises, None for all; `head` is the LM head's."""
 
     groups: tuple[_Group, ...]
     kv_cache: Dtype
     only: Part | None = None
+    head: Formats | None = None
 
 
 class _Pattern(NamedTuple):
@@ -110,8 +141,8 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
 
     Without ``quantization_config`` all are the 16-bit checkpoint type (BF16 when none is named). Known methods:
     ``fp8`` (per tensor, or per block with ``weight_block_size``), ``fbgemm_fp8``, ``compressed-tensors``,
-    ``modelopt``, ``mxfp4`` (experts only), and ``awq`` and ``gptq`` with 16-bit activations. Int8 with a scale per
-    group of 128 is taken for int8, 1.6 % below its bytes. `hidden` [channels].
+    ``modelopt``, ``quark``, ``mxfp4`` (experts only), and ``awq`` and ``gptq`` with 16-bit activations. Int8 with a
+    scale per group of 128 is taken for int8, 1.6 % below its bytes. `hidden` [channels].
 
     Raises:
         InputError: malformed fields. UnsupportedFeatureError: another method or group size, a list that leaves out
@@ -134,21 +165,21 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
 
 def _read_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     """What a ``quantization_config`` says, by its method. Raises as `native_precision`."""
-    method = quantised.text("quant_method")
+    method = quantised.text("quant_method") or ("modelopt" if "quant_algo" in quantised.values else None)
+    if method is not None and method in _SCHEMES:
+        return _SCHEMES[method](quantised, base)
     match method:
-        case "fp8" | "fbgemm_fp8":
-            block = quantised.integers("weight_block_size")
-            return _Scheme((_Group((_block_dtype(quantised, block), Dtype.FP8)),), _cache_dtype(quantised, base))
+        case "fbgemm_fp8":
+            formats, only = (Dtype.FP8_TOKEN, Dtype.FP8_TOKEN), None
+        case "fp8":
+            formats, only = (_block_dtype(quantised, quantised.integers("weight_block_size")), Dtype.FP8), None
         case "mxfp4":
-            return _Scheme((_Group((Dtype.MXFP4, base)),), _cache_dtype(quantised, base), Part.EXPERTS)
-        case "awq" | "gptq":
-            return _weight_only_scheme(quantised, base)
-        case "modelopt":
-            return _modelopt_scheme(quantised.section("quantization") or quantised, base)
-        case "compressed-tensors":
-            return _compressed_scheme(quantised, base)
-    known = "fp8, fbgemm_fp8, mxfp4, compressed-tensors, modelopt, awq, gptq"
-    raise UnsupportedFeatureError(quantised.path("quant_method"), method, f"is not modelled (known: {known})", _FIX)
+            formats, only = (Dtype.MXFP4, base), Part.EXPERTS
+        case _:
+            known = ", ".join(("fp8", "fbgemm_fp8", "mxfp4", *_SCHEMES))
+            bound = f"is not modelled (known: {known})"
+            raise UnsupportedFeatureError(quantised.path("quant_method"), method, bound, _FIX)
+    return _Scheme((_Group(formats),), _cache_dtype(quantised, base), only)
 
 
 def _block_dtype(quantised: ConfigFields, block: tuple[int, ...]) -> Dtype:
@@ -162,29 +193,104 @@ def _block_dtype(quantised: ConfigFields, block: tuple[int, ...]) -> Dtype:
 def _weight_only_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     """AWQ and GPTQ: 4-bit weights, or 8-bit ones (GPTQ only); ``group_size`` is 128 by default in both."""
     bits = quantised.size("bits")
-    dtype = {("awq", 4): Dtype.INT4, ("gptq", 4): Dtype.INT4, ("gptq", 8): Dtype.INT8}.get(
-        (quantised.text("quant_method") or "", bits)
-    )
-    if dtype is None:
+    if (quantised.text("quant_method"), bits) not in (("awq", 4), ("gptq", 4), ("gptq", 8)):
         bound = f"{bits}-bit weights of this method are not modelled"
         raise UnsupportedFeatureError(quantised.path("bits"), bits, bound, _FIX)
     if quantised.flag("lm_head", default=False):
         raise UnsupportedFeatureError(quantised.path("lm_head"), True, "a quantised LM head is not modelled", _FIX)
-    _refuse_other_groups(quantised, dtype, quantised.values.get("group_size", 128))
+    dtype = Dtype.INT8 if bits == 8 else _grouped_dtype(quantised, ("int", 4), quantised.values.get("group_size", 128))
     return _Scheme((_Group((dtype, base)),), base)
 
 
 def _modelopt_scheme(inner: ConfigFields, base: Dtype) -> _Scheme:
-    """ModelOpt: one algorithm for all matrices, and one for the KV cache."""
+    """ModelOpt: one algorithm for all matrices or one for each, and one for the KV cache."""
+    inner = inner.section("quantization") or inner
     algorithm = inner.text("quant_algo")
-    dtype = _MODELOPT_DTYPE.get(algorithm or "")
-    if dtype is None:
-        bound = f"is not modelled (known: {', '.join(_MODELOPT_DTYPE)})"
-        raise UnsupportedFeatureError(inner.path("quant_algo"), algorithm, bound, _FIX)
     cache = inner.text("kv_cache_quant_algo")
-    if cache is not None and cache not in _MODELOPT_DTYPE:
+    if cache is not None and cache not in _CACHE_DTYPE:
         raise UnsupportedFeatureError(inner.path("kv_cache_quant_algo"), cache, "is not modelled", _FIX)
-    return _Scheme((_Group((dtype, dtype)),), _MODELOPT_DTYPE[cache] if cache else _cache_dtype(inner, base))
+    kv_cache = _CACHE_DTYPE[cache] if cache else _cache_dtype(inner, base)
+    if algorithm == "MIXED_PRECISION":
+        return _mixed_scheme(inner, base, kv_cache)
+    return _Scheme((_Group(_modelopt_formats(inner, base)),), kv_cache)
+
+
+def _modelopt_formats(inner: ConfigFields, base: Dtype) -> Formats:
+    """Formats of a ``quant_algo``, whose groups of values must be those modelled."""
+    algorithm = inner.text("quant_algo")
+    if algorithm not in _MODELOPT_FORMATS:
+        known = ", ".join((*_MODELOPT_FORMATS, "MIXED_PRECISION"))
+        raise UnsupportedFeatureError(inner.path("quant_algo"), algorithm, f"is not modelled (known: {known})", _FIX)
+    weights, activations = _MODELOPT_FORMATS[algorithm]
+    if weights is Dtype.INT4:
+        weights = _grouped_dtype(inner, ("int", 4), inner.values.get("group_size", 128))
+    return weights, activations or base
+
+
+def _mixed_scheme(inner: ConfigFields, base: Dtype, kv_cache: Dtype) -> _Scheme:
+    """An algorithm for each of ``quantized_layers``; experts of a layer must be alike."""
+    layers = inner.section("quantized_layers") or ConfigFields({}, inner.path("quantized_layers"))
+    targets: dict[Formats, list[_Pattern]] = defaultdict(list)
+    head: Formats | None = None
+    formats_of: dict[str, set[Formats]] = defaultdict(set)
+    for name in layers.values:
+        module = layers.section(name) or layers
+        formats_of[re.sub(r"experts\.\d+", "experts.0", name)].add(_modelopt_formats(module, base))
+    if len(formats_of) > MAX_LISTED_MODULES:
+        bound = f"lists more than {MAX_LISTED_MODULES} modules"
+        raise UnsupportedFeatureError(layers.prefix, f"{len(formats_of)} modules", bound, _FIX)
+    for name, (formats, *others) in formats_of.items():
+        if others:
+            raise UnsupportedFeatureError(layers.prefix, name, "experts of several formats are not modelled", _FIX)
+        if name == "lm_head":
+            head = formats
+        else:
+            targets[formats].append(_whole_name(name))
+    if not targets:
+        raise UnsupportedFeatureError(layers.prefix, "(none)", "names no matrix of a layer", _FIX)
+    groups = (_Group(formats, tuple(patterns)) for formats, patterns in targets.items())
+    return _Scheme(tuple(groups), kv_cache, head=head)
+
+
+def _quark_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
+    """AMD Quark: formats of all matrices, and others by patterns of their names."""
+    by_type = quantised.values.get("layer_type_quant_config")
+    if by_type:
+        bound = "formats by type of layer are not modelled"
+        raise UnsupportedFeatureError(quantised.path("layer_type_quant_config"), "(given)", bound, _FIX)
+    named = quantised.section("layer_quant_config")
+    groups = [
+        _Group(_quark_formats(named, name, base), (_parsed_pattern(named, name, name),))
+        for name in (named.values if named is not None else ())
+        if named is not None
+    ]
+    export = quantised.section("export")
+    kept = quantised.values.get("kv_cache_quant_config") or (export.texts("kv_cache_group") if export else ())
+    rest = _Group(_quark_formats(quantised, "global_quant_config", base))
+    return _Scheme((*groups, rest), Dtype.FP8 if kept else base)
+
+
+def _quark_formats(parent: ConfigFields, name: str, base: Dtype) -> Formats:
+    """Formats of weights and inputs of a specification of Quark."""
+    spec = parent.section(name) or ConfigFields({}, parent.path(name))
+    tensors = (spec.section("weight"), spec.section("input_tensors"))
+    weights, activations = (base if tensor is None else _quark_dtype(tensor) for tensor in tensors)
+    return weights, activations
+
+
+def _quark_dtype(tensor: ConfigFields) -> Dtype:
+    """Format of ``{"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}``."""
+    name = (tensor.text("dtype") or "").removesuffix("fn")
+    if name not in _QUARK_TYPE:
+        bound = f"is not modelled (known: {', '.join(_QUARK_TYPE)})"
+        raise UnsupportedFeatureError(tensor.path("dtype"), name, bound, _FIX)
+    kind, bits = _QUARK_TYPE[name]
+    fields = {"type": kind, "num_bits": bits, "group_size": tensor.values.get("group_size")}
+    fields |= {
+        "strategy": _STRATEGY.get(tensor.text("qscheme") or ""),
+        "block_structure": tensor.values.get("block_size"),
+    }
+    return _tensor_dtype(ConfigFields(fields, tensor.prefix))
 
 
 def _compressed_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
@@ -220,30 +326,53 @@ def _compressed_group(groups: ConfigFields, name: str, base: Dtype) -> _Group:
 
 def _tensor_dtype(tensor: ConfigFields) -> Dtype:
     """Format of ``{"type": "int", "num_bits": 4, "group_size": 128}``, as compressed-tensors writes it."""
-    kind, bits = tensor.text("type"), tensor.size("num_bits")
+    kind, bits, strategy = tensor.text("type"), tensor.size("num_bits"), tensor.text("strategy")
+    if (kind, bits) in _BY_VALUES_PER_SCALE:
+        return _grouped_dtype(tensor, (kind, bits), tensor.values.get("group_size"))
     dtype = _TENSOR_DTYPE.get((kind, bits))
     if dtype is None:
         bound = f"{bits}-bit {kind and shorten(kind)} quantisation is not modelled"
         raise UnsupportedFeatureError(tensor.path("num_bits"), bits, bound, _FIX)
-    if dtype is Dtype.FP8 and tensor.text("strategy") == "block":
+    if dtype is Dtype.FP8 and strategy == "block":
         return _block_dtype(tensor, tensor.integers("block_structure"))
-    if dtype is Dtype.FP4 and tensor.values.get("group_size") == _MX_VALUES_PER_SCALE:
-        return Dtype.MXFP4
-    _refuse_other_groups(tensor, dtype, tensor.values.get("group_size"))
+    if dtype is Dtype.FP8 and strategy in ("channel", "token"):
+        return Dtype.FP8_TOKEN
+    if dtype is Dtype.FP8 and strategy == "group" and tensor.values.get("group_size") == _MX_VALUES_PER_SCALE:
+        return Dtype.MXFP8
     return dtype
 
 
-def _refuse_other_groups(tensor: ConfigFields, dtype: Dtype, group: object) -> None:
-    """Refuse a number of values to a scale that is not modelled."""
-    if dtype in _VALUES_PER_SCALE and group != _VALUES_PER_SCALE[dtype]:
-        bound = f"{dtype.value} is modelled with {_VALUES_PER_SCALE[dtype]} values to a scale"
+def _grouped_dtype(tensor: ConfigFields, type_and_bits: tuple[str | None, int], group: object) -> Dtype:
+    """A 4-bit format by the number of values to a scale; refuses a number that is not modelled."""
+    known = _BY_VALUES_PER_SCALE[type_and_bits]
+    if not isinstance(group, int) or group not in known:
+        kind, bits = type_and_bits
+        bound = f"{kind}{bits} is modelled with {' or '.join(map(str, known))} values to a scale"
         raise UnsupportedFeatureError(tensor.path("group_size"), group, bound, _FIX)
+    return known[group]
+
+
+_MX_VALUES_PER_SCALE = 32
+"""Values that share one scale in `Dtype.MXFP8`; 8-bit activations in groups of 128 belong to `Dtype.FP8_BLOCK`."""
 
 
 def _cache_dtype(quantised: ConfigFields, base: Dtype) -> Dtype:
     """Number format of the KV cache."""
+    named = quantised.values.get("kv_cache_scheme")
+    if isinstance(named, str) and named in _CACHE_DTYPE:
+        return _CACHE_DTYPE[named]
     scheme = quantised.section("kv_cache_scheme")
-    return base if scheme is None else _tensor_dtype(scheme)
+    return base if scheme is None else _tensor_dtype(scheme).arithmetic
+
+
+_SCHEMES: dict[str, Callable[[ConfigFields, Dtype], _Scheme]] = {
+    "compressed-tensors": _compressed_scheme,
+    "modelopt": _modelopt_scheme,
+    "quark": _quark_scheme,
+    "awq": _weight_only_scheme,
+    "gptq": _weight_only_scheme,
+}
+"""Readers of the methods that many formats have in common, by ``quant_method``."""
 
 
 # ------------------------------------------------------------------------------------------------ lists of modules
@@ -297,6 +426,11 @@ def _parsed_pattern(quantised: ConfigFields, key: str, text: str) -> _Pattern:
         return _Pattern(text, re.compile(r".*\.self_attn\.").match)
     if "*" in text:
         return _Pattern(text, re.compile(f"{fnmatch.translate(text)}|{fnmatch.translate(text + '.*')}").match)
+    return _whole_name(text)
+
+
+def _whole_name(text: str) -> _Pattern:
+    """Whole components of a dotted name."""
     return _Pattern(text, re.compile(rf"(?:^|\.){re.escape(text)}(?:\.|$)").search, whole=True)
 
 
@@ -345,7 +479,8 @@ def _layer_modules(attention: Attention | None, feed_forward: FeedForward | None
     if isinstance(attention, LinearAttention | StateSpace):
         block = ("linear_attn",) if isinstance(attention, LinearAttention) else ("mixer",)
     for name, (inputs, outputs) in attention_matrices(attention, hidden).items():
-        yield _Module(Part.ATTENTION, inputs * outputs, _module_names(block, name))
+        part = Part.ATTENTION_OUTPUT if name in OUTPUT_PROJECTIONS else Part.ATTENTION
+        yield _Module(part, inputs * outputs, _module_names(block, name))
     if feed_forward is None:
         return
     names = ("gate_proj", "up_proj", "down_proj") if feed_forward.gated else ("up_proj", "down_proj")
@@ -386,10 +521,13 @@ def _weights_by_format(
     tally: _FormatWeights = defaultdict(Counter)
     used: set[str] = set()
     anywhere, by_layer = _patterns_by_layer(ignored)
-    work, always = 0, sum(map(_matching_work, (*anywhere, *targets)))
+    split = [(group.formats, *_patterns_by_layer(group.targets)) for group in scheme.groups if group.targets]
+    rest = next((group.formats for group in scheme.groups if not group.targets), (base, base))
+    work = 0
     for layer in _representatives(layers, (*ignored, *targets)):
         own = by_layer.get(str(layer.number), [])
-        work += always + sum(map(_matching_work, own))
+        groups = [(formats, [*free, *bound.get(str(layer.number), [])]) for formats, free, bound in split]
+        work += sum(map(_matching_work, (*anywhere, *own, *(target for _, some in groups for target in some))))
         if work > MAX_MATCHING_WORK:
             bound = "names more modules, in more layers, than can be matched in time"
             raise UnsupportedFeatureError(quantised.prefix, f"{len(ignored)} modules", bound, _FIX)
@@ -398,7 +536,9 @@ def _weights_by_format(
             names = _Names.of(layer.number, module)
             ignored_by = [pattern.text for pattern in here if _matches(pattern, names)]
             used.update(ignored_by)
-            formats = (base, base) if ignored_by else _module_formats(scheme, module.part, names, base)
+            plain = bool(ignored_by) or scheme.only not in (None, module.part)
+            aimed = (formats for formats, some in groups if any(_matches(target, names) for target in some))
+            formats = (base, base) if plain else next(aimed, rest)
             tally[module.part][formats] += layer.copies * module.weights
     _refuse_unknown(quantised, ignored, used, len(layers))
     _refuse_unused_formats(quantised, scheme, tally)
@@ -438,16 +578,6 @@ def _matching_work(pattern: _Pattern) -> int:
     return _WORK_BY_REPEATS[repeats] if repeats < len(_WORK_BY_REPEATS) else _WORK_BEYOND
 
 
-def _module_formats(scheme: _Scheme, part: Part, names: _Names, base: Dtype) -> Formats:
-    """Formats of a module that is not left alone."""
-    if scheme.only not in (None, part):
-        return base, base
-    for group in scheme.groups:
-        if any(_matches(target, names) for target in group.targets):
-            return group.formats
-    return next((group.formats for group in scheme.groups if not group.targets), (base, base))
-
-
 def _refuse_unknown(quantised: ConfigFields, ignored: tuple[_Pattern, ...], used: set[str], layers: int) -> None:
     """Refuse a pattern that matched no module, unless it names a layer beyond the last or what is never quantised."""
     for pattern in ignored:
@@ -472,10 +602,14 @@ def _precision_by_part(quantised: ConfigFields, scheme: _Scheme, tally: _FormatW
     whole = {part: counts.most_common(1)[0][0] for part, counts in tally.items()}
     _refuse_divided(quantised, tally)
     weights, activations = (base, base) if scheme.only else _commonest_formats(scheme, tally, base)
+    usual = {Part.ATTENTION_OUTPUT: whole.get(Part.ATTENTION, (weights, activations))}
+    usual[Part.LM_HEAD] = base, base
+    if scheme.head is not None:
+        whole[Part.LM_HEAD] = scheme.head
     exceptions = (
         PartPrecision(part=part, weights=formats[0], activations=formats[1])
         for part, formats in sorted(whole.items())
-        if formats != (weights, activations)
+        if formats != usual.get(part, (weights, activations))
     )
     return Precision(weights=weights, activations=activations, kv_cache=scheme.kv_cache, parts=tuple(exceptions))
 

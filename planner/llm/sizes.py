@@ -24,6 +24,7 @@ from planner.llm.layers import (
     Part,
     Precision,
     StateSpace,
+    attention_output_weights,
     attention_weights,
     feed_forward_biases,
     feed_forward_weights,
@@ -98,7 +99,8 @@ def _layer_matrices(group: LayerGroup, hidden: int) -> dict[Part, int]:
     """Weights of the matrices of one layer, by part."""
     feed_forward = group.feed_forward
     weights = feed_forward_weights(feed_forward, hidden)
-    attention = {Part.ATTENTION: attention_weights(group.attention, hidden)}
+    output = attention_output_weights(group.attention, hidden)
+    attention = {Part.ATTENTION: attention_weights(group.attention, hidden) - output, Part.ATTENTION_OUTPUT: output}
     if isinstance(feed_forward, MoeFeedForward):
         shared = shared_expert_weights(feed_forward, hidden)
         return attention | {Part.EXPERTS: feed_forward.experts * weights, Part.SHARED_EXPERTS: shared}

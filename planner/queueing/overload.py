@@ -79,7 +79,7 @@ def transient_wait_distribution(
 
     Args:
         load: rho, of any size.
-        variance_per_s: v, e.g. of `work_variance_per_s` [s^2/s].
+        variance_per_s: v, e.g. of `work_variance_per_s` [s^2/s]; 0 (alike requests at equal distances) is the fluid.
         horizon_s: length of the period, > 0 [s].
         start_s: the load has lasted this long when the period begins [s].
 
@@ -92,10 +92,12 @@ def transient_wait_distribution(
     >>> round(distribution.mean_s, 1), round(distribution.quantile_s(0.99))
     (25.0, 50)
     """
-    if not (load >= 0.0 and variance_per_s > 0.0 and horizon_s > 0.0 and start_s >= 0.0):
-        raise InputError("horizon_s", horizon_s, "horizon and variance must be > 0, load >= 0", "give positive numbers")
+    if not (load >= 0.0 and variance_per_s >= 0.0 and horizon_s > 0.0 and start_s >= 0.0):
+        raise InputError("horizon_s", horizon_s, "must be > 0, load and variance >= 0", "give positive numbers")
     times = start_s + horizon_s * (np.arange(INSTANTS) + 0.5) / INSTANTS
     drift = load - 1.0
+    if variance_per_s == 0.0:
+        return condensed_with_atom(np.maximum(drift, 0.0) * times, np.ones(INSTANTS))
     middle = np.clip((np.arange(LEVELS) + 0.5) / LEVELS, 0.0, 1.0)
     waits = []
     for after_s in times:

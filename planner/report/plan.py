@@ -129,6 +129,11 @@ def _calibration_words(plan: Plan) -> str:
         for config in fitted
         if config.calibration is not None and config.calibration.sku != config.sku.id
     }
+    borrowed |= {
+        f"{config.sku.id} measured in part, with shares of peak of {', '.join(config.calibration.lenders)}"
+        for config in fitted
+        if config.calibration is not None and config.calibration.lenders
+    }
     how = f"calibrated ({', '.join(sorted(borrowed))})" if borrowed else "calibrated"
     return how if len(fitted) == len(configs) else f"partly {how}"
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hardware_db import Dtype
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline.arithmetic import Number, at_most
@@ -21,14 +23,27 @@ from planner.roofline.attention_kernels import (
     prefill_attention_s,
 )
 from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.kernel_forms import DecodeForm, LatentDecodeForm, LatentPrefillForm, PrefillForm
+from planner.roofline.index_kernels import (
+    index_scores_s,
+    index_selection_s,
+    selecting_rows,
+    sparse_prefill_s,
+    sparse_token_s,
+)
+from planner.roofline.kernel_forms import (
+    DecodeForm,
+    IndexScoresForm,
+    IndexSelectionForm,
+    LatentDecodeForm,
+    LatentPrefillForm,
+    PrefillForm,
+    RecurrentDecodeForm,
+    RecurrentPrefillForm,
+    SparsePrefillForm,
+)
 from planner.roofline.operators import ACTIVATION_BYTES, Operator, OperatorWork
+from planner.roofline.recurrent_kernels import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
 from planner.roofline.shape import Load
-
-STATE_BYTES = 4.0
-"""Bytes per value of a recurrent state, kept in 32 bit."""
-RECURRENCE_CHUNK = 64.0
-"""Tokens a chunked linear-attention kernel treats at once (Yang et al. 2024, arXiv:2406.06484, sec. 4)."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,8 @@ class LatentPrefill(Operator):
 
     Expanded: keys and values are made per head, those of cached tokens anew, and attention runs on them. Absorbed: as
     in decoding, every head works on latent rows, with longer dot products and nothing to make. Expanded is cheaper
-    unless a short chunk follows a long past (DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1).
+    unless a short chunk follows a long past (DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1). Chunks that end beyond
+    `top_k` keys run a kernel of their own over the chosen ones, where it was measured.
     """
 
     heads: float
@@ -135,6 +151,17 @@ class LatentPrefill(Operator):
         """Kernels over a cache of this format, else of 16 bit."""
         return _cache_keys("latent_prefill", self.kv_cache)
 
+    sparse_key = "sparse_prefill/bf16"
+    """Fit of the kernel over chosen keys, which computes in 16 bit whatever the cache."""
+
+    def sparse_form(self, gpu: CalibratedGpu) -> SparsePrefillForm | None:
+        """Coefficients of that kernel; None without an index, or where it was not measured."""
+        return gpu.form(SparsePrefillForm, self.sparse_key) if self.top_k else None
+
+    def sparse_token_s(self, form: SparsePrefillForm, gpu: CalibratedGpu) -> float:
+        """`sparse_token_s` of these heads [s]."""
+        return sparse_token_s(self.top_k, self.heads, self.kv_rank, self.rope_dim, form, gpu.peaks(self.dtype))
+
     def work(self, load: Load) -> OperatorWork:
         """2 h (key + value) FLOPs per pair, and the expansion; latent rows read and written, queries and outputs."""
         pairs = load.chunks * attended_pairs(load.new, load.past, self.top_k)
@@ -156,7 +183,13 @@ class LatentPrefill(Operator):
             for key, value in self.forms
         )
         expansion = self.expansion_flops(load) / (form.compute_efficiency * peaks.flops_per_s)
-        return _masked(load.chunks, at_most(expanded + expansion, absorbed))
+        seconds = at_most(expanded + expansion, absorbed)
+        chosen = self.sparse_form(gpu)
+        if chosen is not None:
+            token_s = self.sparse_token_s(chosen, gpu)
+            sparse = sparse_prefill_s(load.chunks * load.new, token_s, chosen, gpu.peaks(self.dtype))
+            seconds = np.where(np.asarray(load.past + load.new) > self.top_k, sparse, seconds)
+        return _masked(load.chunks, seconds)
 
 
 @dataclass(frozen=True)
@@ -204,10 +237,24 @@ class LatentDecode(Operator):
 
 @dataclass(frozen=True)
 class IndexScores(Operator):
-    """The sparse indexer scores every cached token with small heads in 8 bit (DeepSeek-V3.2), one key per token."""
+    """The sparse indexer scores every cached token with small heads in 8 bit (DeepSeek-V3.2), one key per token.
+
+    Queries that see more than `top_k` keys select the largest scores.
+    """
 
     heads: float
     head_dim: float
+    top_k: float
+
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Scores of prompts, scores of decodes over a paged cache, selection."""
+        return ("index_scores/prefill", "index_scores/decode", "index_selection/top_k")
+
+    @property
+    def launches(self) -> float:
+        """Scores and selection."""
+        return 2.0 * self.count
 
     def work(self, load: Load) -> OperatorWork:
         """2 heads d FLOPs per query and cached token; one key of d bytes read per cached token."""
@@ -215,32 +262,69 @@ class IndexScores(Operator):
         read = load.chunks * (load.cached + load.new) + load.decodes * load.context
         return OperatorWork(2.0 * self.heads * self.head_dim * pairs, read * self.head_dim)
 
+    def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
+        """`index_scores_s` of chunks and of decodes, and `index_selection_s` of each."""
+        prefill, decode = (gpu.form(IndexScoresForm, key) for key in self.fit_keys[:2])
+        selection = gpu.form(IndexSelectionForm, self.fit_keys[2])
+        if prefill is None or decode is None or selection is None:
+            return None
+        peaks, sizes = gpu.peaks(self.dtype), (self.heads, self.head_dim)
+        pairs, keys = load.chunks * attended_pairs(load.new, load.past, 0.0), load.chunks * (load.cached + load.new)
+        rows, seen = selecting_rows(load.new, load.past, self.top_k)
+        prompts_s = index_scores_s(pairs, keys, *sizes, prefill, peaks)
+        prompts_s = prompts_s + index_selection_s(load.chunks * rows, seen, selection, peaks)
+        beyond: Any = load.context > self.top_k
+        read: Number = load.decodes * load.context
+        rows = load.decodes * load.queries * beyond
+        decodes_s = index_scores_s(read * load.queries, read, *sizes, decode, peaks)
+        decodes_s = decodes_s + index_selection_s(rows, load.context, selection, peaks)
+        return _masked(load.chunks, prompts_s) + _masked(load.decodes, decodes_s)
+
 
 @dataclass(frozen=True)
 class Recurrence(Operator):
-    """Linear attention or state space: a state of heads x key x value channels instead of a cache.
+    """Short convolution and linear attention or state space: a state of heads x key x value channels, no cache.
 
     Decoding reads and writes the state once per sequence and token: 8 FLOPs per state value (decay, delta, update,
     read-out). Prompts go through in chunks of c = 64 tokens: 4 FLOPs per state value and token between chunks and
-    4 c (key + value) within one, with a state read and written per chunk (Yang et al. 2024, arXiv:2406.06484).
+    4 c (key + value) within one (Yang et al. 2024, arXiv:2406.06484); their state is read and written once, since it
+    can stay on the chip between chunks.
+
+    Attributes:
+        shape: heads and their states on this GPU.
     """
 
-    heads: float
-    key_dim: float
-    value_dim: float
+    shape: RecurrentHeads
+
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Kernels of the gated delta net, which stand for other recurrences too: their state moves alike."""
+        return ("recurrent_prefill/gated_delta", "recurrent_decode/gated_delta")
+
+    @property
+    def launches(self) -> float:
+        """Convolution and scan or update."""
+        return 2.0 * self.count
 
     def work(self, load: Load) -> OperatorWork:
-        """FLOPs and state traffic of decodes and of the chunks of prompts, as the class says."""
-        state = self.heads * self.key_dim * self.value_dim
-        within = 4.0 * RECURRENCE_CHUNK * self.heads * (self.key_dim + self.value_dim)
-        prompt = load.chunks * load.new
-        pieces = load.chunks + prompt / RECURRENCE_CHUNK
-        decoded = load.decodes * load.queries
-        width = self.heads * (2.0 * self.key_dim + 2.0 * self.value_dim) * ACTIVATION_BYTES
+        """FLOPs and state traffic of decodes and of prompts, as the class says."""
+        shape = self.shape
+        prompt, decoded = load.chunks * load.new, load.decodes * load.queries
         return OperatorWork(
-            decoded * 8.0 * state + prompt * (4.0 * state + within),
-            2.0 * STATE_BYTES * state * (decoded + pieces) + (decoded + prompt) * width,
+            decoded * shape.update_flops + prompt * shape.scan_flops,
+            (decoded + load.chunks) * shape.state_bytes + (decoded + prompt) * shape.token_bytes,
         )
+
+    def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
+        """`recurrent_prefill_s` of the chunks and `recurrent_decode_s` of the decodes, kernels of their own."""
+        prefill = gpu.form(RecurrentPrefillForm, self.fit_keys[0])
+        decode = gpu.form(RecurrentDecodeForm, self.fit_keys[1])
+        if prefill is None or decode is None:
+            return None
+        peaks = gpu.peaks(self.dtype)
+        prompts_s = recurrent_prefill_s(load.chunks, load.new, self.shape, prefill, peaks)
+        decodes_s = recurrent_decode_s(load.decodes * load.queries, self.shape, decode, peaks)
+        return _masked(load.chunks, prompts_s) + _masked(load.decodes, decodes_s)
 
 
 def _masked(count: Number, seconds: Number) -> Number:

@@ -10,6 +10,7 @@ from hardware_db import Calibration, Dtype, GpuSku, Topology
 from planner.core import InputError
 from planner.llm import GroupedQueryAttention
 from planner.roofline.kernel_forms import Form, GpuPeaks
+from planner.roofline.shape import Parallelism
 
 FormType = TypeVar("FormType", bound=Form)
 
@@ -31,7 +32,7 @@ class CalibratedGpu:
         if dtype not in self.sku.peak_flops_per_s:
             dtype = half_precision(self.sku)
         flops_per_s = self.sku.peak_flops_per_s[dtype].value
-        return GpuPeaks(flops_per_s, self.sku.hbm_bandwidth_bytes_per_s.value, float(self.sku.sm_count or 1))
+        return GpuPeaks(flops_per_s, self.sku.hbm_bandwidth_bytes_per_s.value, float(self.sku.sm_count))
 
     @cached_property
     def _forms(self) -> dict[tuple[str, type[Form]], Form]:
@@ -66,20 +67,33 @@ def half_precision(sku: GpuSku) -> Dtype:
     return Dtype.BF16 if Dtype.BF16 in sku.peak_flops_per_s else Dtype.FP16
 
 
-def compute_dtype(activations: Dtype, sku: GpuSku) -> Dtype:
-    """Number format in which the SKU multiplies activations of a format.
+def kernel_activations(activations: Dtype, sku: GpuSku) -> Dtype:
+    """Number format of the activations that a SKU's kernels multiply, where a format is asked for.
 
-    That format's arithmetic where the SKU has a peak for it; otherwise weights are dequantised and multiplied in 16
-    bit (weight-only kernels), which saves memory traffic but no FLOPs.
+    That format where the SKU's matrix units multiply it; otherwise 16 bit, with weights unpacked on the way
+    (weight-only kernels), which saves memory traffic but no FLOPs.
 
     Args:
-        activations: number format of the activations.
+        activations: number format that was asked for.
         sku: datasheet.
 
     Returns:
-        A format the SKU has a peak for.
+        The format itself or `half_precision`.
     """
-    return activations.arithmetic if activations.arithmetic in sku.peak_flops_per_s else half_precision(sku)
+    return activations if sku.multiplies(activations) else half_precision(sku)
+
+
+def compute_dtype(activations: Dtype, sku: GpuSku) -> Dtype:
+    """Number format of the matrix units that multiply activations of a format.
+
+    Args:
+        activations: number format that was asked for.
+        sku: datasheet.
+
+    Returns:
+        The arithmetic of `kernel_activations`, a format the SKU has a peak for.
+    """
+    return kernel_activations(activations, sku).arithmetic
 
 
 def ridge_point_flops_per_byte(sku: GpuSku, dtype: Dtype) -> float:
@@ -148,7 +162,7 @@ def link_bandwidth_bytes_per_s(sku: GpuSku, gpus: int) -> float:
         gpus: n, GPUs of the group.
     """
     up = sku.scale_up
-    if gpus > max(sku.node.gpus, up.domain_gpus):
+    if gpus > fast_domain_gpus(sku):
         return sku.node.nic_bytes_per_s_per_gpu.value
     if gpus > up.domain_gpus or up.topology is Topology.HOST:
         return sku.node.pcie_bytes_per_s.value
@@ -158,19 +172,33 @@ def link_bandwidth_bytes_per_s(sku: GpuSku, gpus: int) -> float:
     return whole
 
 
-def require_tp_in_one_domain(sku: GpuSku, tp: int) -> None:
-    """Refuse tensor parallelism beyond one fast domain or node.
+def fast_domain_gpus(sku: GpuSku) -> int:
+    """GPUs that reach one another without the network: of a scale-up domain or of a node, whichever is larger.
 
     Args:
         sku: datasheet.
-        tp: GPUs of the group.
+
+    Returns:
+        GPUs.
+    """
+    return max(sku.node.gpus, sku.scale_up.domain_gpus)
+
+
+def require_tp_in_one_domain(sku: GpuSku, parallelism: Parallelism) -> None:
+    """Refuse tensor parallelism beyond one fast domain or node, unless it is stated and fills domains.
+
+    Args:
+        sku: datasheet.
+        parallelism: how the replica is split.
 
     Raises:
         InputError: the group is larger.
     """
-    largest = max(sku.node.gpus, sku.scale_up.domain_gpus)
-    if tp > largest:
+    largest, tp = fast_domain_gpus(sku), parallelism.tp
+    if tp > largest and not parallelism.across_domains:
         raise InputError("parallelism.tp", tp, f"{sku.id} has at most {largest} GPUs in one fast domain", "lower tp")
+    if tp > largest and tp % largest:
+        raise InputError("parallelism.tp", tp, f"{sku.id}: must fill domains of {largest} GPUs", f"use {2 * largest}")
 
 
 def kv_heads_per_gpu(attention: GroupedQueryAttention, tp: int) -> int:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_db import Correction, Dtype, KernelFit
+from hardware_db import Correction, Dtype, KernelFit, MeasuredShapes
 from planner.core import FloatArray, InputError, UnknownNameError
+from planner.llm import ACTIVATIONS_OF, BYTES_PER_VALUE
 from planner.roofline.arithmetic import PLAIN_NUMBERS, Value
 
 SMALLEST_SIZE = 1e-9
@@ -56,21 +57,47 @@ class WeightFormat:
     quantised: bool
 
 
+def weight_key(weights: Dtype, activations: Dtype) -> str:
+    """Name of the kernels that multiply two formats: ``bf16``, ``fp8``, ``int8_wo`` (weight only), ``mxfp4_fp8``, ...
+
+    Args:
+        weights: number format of the weights.
+        activations: number format of the activations, one of `planner.llm.ACTIVATIONS_OF` for these weights.
+
+    Returns:
+        A key of `WEIGHT_FORMATS`.
+    """
+    if BYTES_PER_VALUE[weights] == 2.0:
+        return "bf16"
+    if BYTES_PER_VALUE[activations] == 2.0:
+        return f"{weights.value}_wo"
+    if weights.arithmetic is activations.arithmetic:
+        return weights.value
+    return f"{weights.value}_{activations.arithmetic.value}"
+
+
+def _weight_format(weights: Dtype, activations: Dtype) -> WeightFormat:
+    arithmetic = activations.arithmetic
+    activation_bytes = _PLAIN_ACTIVATION_BYTES.get(arithmetic, BYTES_PER_VALUE[weights])
+    quantised = arithmetic is weights.arithmetic and arithmetic in (Dtype.FP8, Dtype.FP4)
+    return WeightFormat(arithmetic, BYTES_PER_VALUE[weights], activation_bytes, quantised)
+
+
+_PLAIN_ACTIVATION_BYTES = {Dtype.BF16: 2.0, Dtype.FP8: 1.0, Dtype.INT8: 1.0}
+"""Per activation, by arithmetic; scales of 8-bit ones, at most 3 % of their bytes, are left out. 4-bit activations are
+scaled as the weights they are multiplied with."""
 WEIGHT_FORMATS: dict[str, WeightFormat] = {
-    "bf16": WeightFormat(Dtype.BF16, 2.0, 2.0, quantised=False),
-    "fp8": WeightFormat(Dtype.FP8, 1.0, 1.0, quantised=True),
-    "fp8_block": WeightFormat(Dtype.FP8, 1.0 + 4.0 / 128**2, 1.0, quantised=True),
-    "int8": WeightFormat(Dtype.INT8, 1.0, 1.0, quantised=False),
-    "int8_wo": WeightFormat(Dtype.BF16, 1.0, 2.0, quantised=False),
-    "int4": WeightFormat(Dtype.BF16, 0.5 + 2.0 / 128, 2.0, quantised=False),
-    "fp4": WeightFormat(Dtype.FP4, 0.5 + 1.0 / 16, 0.5 + 1.0 / 16, quantised=True),
-    "mxfp4": WeightFormat(Dtype.BF16, 0.5 + 1.0 / 32, 2.0, quantised=False),
-    "mxfp4_fp8": WeightFormat(Dtype.FP8, 0.5 + 1.0 / 32, 1.0, quantised=False),
+    weight_key(weights, activations): _weight_format(weights, activations)
+    for weights, known in ACTIVATIONS_OF.items()
+    for activations in known
+    if Dtype.FP16 not in (weights, activations)
 }
 """By variant name of a calibration (``gemm/fp8``). Bytes: scales as in `planner.llm.layers.BYTES_PER_VALUE`.
 
-int8 multiplies integers (SmoothQuant, Xiao et al. 2023, arXiv:2211.10438) whose activations the norm before it
-quantises; int8_wo, int4 and mxfp4 multiply 16-bit values after unpacking the weights; mxfp4_fp8 multiplies 8-bit ones.
+``fp8``, ``int8``, ``nvfp4`` ... multiply activations of the same width; ``fp8_wo``, ``int8_wo``, ``int4_wo`` ... 16-bit
+ones after unpacking the weights; ``mxfp4_fp8``, ``int4_fp8`` ... 8-bit ones. The activations of fp8 and of 4 bits are
+quantised by a pass of its own, those of int8 by the norm before it (SmoothQuant, Xiao et al. 2023, arXiv:2211.10438),
+those of mixed products by the kernels before them.
 """
 
 
@@ -113,6 +140,88 @@ class SizeCorrection:
         low = table[i, j] * (1.0 - right) + table[i, beside] * right
         high = table[above, j] * (1.0 - right) + table[above, beside] * right
         return np.asarray(np.exp(low * (1.0 - up) + high * up))
+
+
+SHAPE_LENGTHS_LOG2 = (0.5, 0.5, 1.0, 1.0, 1.0, 0.2)
+"""Distances over which what was measured at a shape of experts tells about another one [doublings]: of the hidden size,
+the width of an expert, the experts a token visits, all experts, the groups they live in, and the matrices of an expert.
+Fitted: of four sets the one with the least error on models left out, for eleven of twelve kernels."""
+SHAPE_DOUBT = 0.3
+"""Weight of no correction at all where curves of other shapes are averaged; that of an equal shape is 1. Fitted so."""
+
+
+@dataclass(frozen=True)
+class ShapeCorrection:
+    """What a form misses at measured shapes (`hardware_db` MeasuredShapes): at such a shape its own curve over a size.
+
+    At any other shape the curves of those near it are averaged,
+
+        curve = sum_i w_i curve_i / (sum_i w_i + doubt),    w_i = exp(-distance_i^2 / 2)
+
+    which fades to none where nothing near was measured (kernel regression, Nadaraya 1964, Theory Probab. Appl. 9, 141,
+    with a pull to zero).
+
+    Attributes:
+        size_log2: knots of the size [log2].
+        shapes: sizes of each measured shape.
+        log_factor: natural logarithm of the factor at every knot, one curve per shape.
+    """
+
+    size_log2: tuple[float, ...]
+    shapes: tuple[tuple[float, ...], ...]
+    log_factor: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, record: MeasuredShapes | None) -> ShapeCorrection | None:
+        """From a calibration's record, None where there is none. Equal records share what they have looked up."""
+        return None if record is None else _shape_correction(record)
+
+    @cached_property
+    def _arrays(self) -> tuple[FloatArray, FloatArray]:
+        return _shape_position(np.array(self.shapes)), np.array(self.log_factor)
+
+    @cached_property
+    def _curves(self) -> dict[tuple[float, ...], SizeCorrection]:
+        return {}
+
+    def at(self, shape: tuple[float, ...]) -> SizeCorrection:
+        """The curve of a shape, whose first size is that of the knots; its second one does not matter.
+
+        >>> measured = ShapeCorrection((0.0, 4.0), ((4096.0, 1024.0, 8.0, 128.0, 1.0, 3.0),), ((0.2, 0.1),))
+        >>> measured.at((4096.0, 1024.0, 8.0, 128.0, 1.0, 3.0)).log_factor
+        ((0.2,), (0.1,))
+        >>> measured.at((512.0, 64.0, 1.0, 8.0, 1.0, 3.0)).log_factor  # nothing near was measured
+        ((0.0,), (0.0,))
+        """
+        curve = self._curves.get(shape)
+        if curve is None:
+            measured = shape in self.shapes
+            log_factor = self.log_factor[self.shapes.index(shape)] if measured else self._near(shape)
+            curve = SizeCorrection(self.size_log2, (0.0,), tuple((value,) for value in log_factor))
+            self._curves[shape] = curve
+        return curve
+
+    def _near(self, shape: tuple[float, ...]) -> tuple[float, ...]:
+        positions, curves = self._arrays
+        distance = (positions - _shape_position(np.array([shape]))) / np.array(SHAPE_LENGTHS_LOG2)
+        weight = np.exp(-0.5 * (distance**2).sum(axis=1))
+        return tuple((weight @ curves / (weight.sum() + SHAPE_DOUBT)).round(4).tolist())
+
+
+@lru_cache(maxsize=512)
+def _shape_correction(record: MeasuredShapes) -> ShapeCorrection:
+    return ShapeCorrection(record.size_log2, record.shapes, record.log_factor)
+
+
+def _shape_position(shapes: FloatArray) -> FloatArray:
+    """Where shapes of experts lie [doublings]; from one group of experts to two is twice as far as from two to four.
+
+    Without expert parallelism the load is another one (no GPU is busier than the rest) and engines may run other
+    kernels.
+    """
+    position = np.log2(shapes)
+    position[:, 4] += shapes[:, 4] > 1.0
+    return np.asarray(position)
 
 
 def knot_position(knots_log2: FloatArray, size: float | FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
@@ -159,21 +268,29 @@ class Form:
 
     Attributes:
         correction: of the form's time, if any; its two sizes are named in the form's equation.
+        measured: of the corrected time at measured shapes, if any; likewise.
     """
 
     correction: SizeCorrection | None = field(default=None, kw_only=True)
+    measured: ShapeCorrection | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, fit: KernelFit) -> Self:
         """From a calibration's record. Coefficients that only describe how it was measured are left out."""
         values = {name: coefficient.value for name, coefficient in fit.parameters.items()}
-        return cls.from_values(values, SizeCorrection.of(fit.correction))
+        return cls.from_values(values, SizeCorrection.of(fit.correction), ShapeCorrection.of(fit.measured_shapes))
 
     @classmethod
-    def from_values(cls, values: Mapping[str, float], correction: SizeCorrection | None = None) -> Self:
+    def from_values(
+        cls,
+        values: Mapping[str, float],
+        correction: SizeCorrection | None = None,
+        measured: ShapeCorrection | None = None,
+    ) -> Self:
         """From plain numbers by name; those that are no coefficients of this form are left out."""
-        known = {attribute.name for attribute in fields(cls)} - {"correction"}
-        return cls(**{name: value for name, value in values.items() if name in known}, correction=correction)
+        known = {attribute.name for attribute in fields(cls)} - {"correction", "measured"}
+        chosen = {name: value for name, value in values.items() if name in known}
+        return cls(**chosen, correction=correction, measured=measured)
 
 
 @dataclass(frozen=True)
@@ -316,6 +433,85 @@ class LatentPrefillForm(Form):
 
 
 @dataclass(frozen=True)
+class RecurrentPrefillForm(Form):
+    """Short convolution and chunked scan of prompts through a recurrent state.
+
+    Attributes:
+        start_s: launch floor of both kernels.
+        compute_efficiency: of the peak, with enough sequences and heads to fill the processors.
+        memory_efficiency: of the bandwidth.
+        order: of the p-norm of the work of all and the chain of one.
+        token_s: a token's part of one sequence's chain of chunks, which come one after another.
+    """
+
+    start_s: float
+    compute_efficiency: float
+    memory_efficiency: float
+    order: float
+    token_s: float
+
+
+@dataclass(frozen=True)
+class RecurrentDecodeForm(Form):
+    """Short convolution and update of the recurrent state, one token per sequence.
+
+    Attributes:
+        start_s: launch floor of both kernels.
+        memory_efficiency: of the bandwidth.
+        order: of the p-norm of floor and memory time.
+    """
+
+    start_s: float
+    memory_efficiency: float
+    order: float
+
+
+@dataclass(frozen=True)
+class IndexScoresForm(Form):
+    """Scores of a sparse index: small heads against one 8-bit key per token.
+
+    Attributes:
+        start_s: launch floor.
+        compute_efficiency: of the peak.
+        memory_efficiency: of the bandwidth.
+        order: of the p-norm of compute and memory time.
+    """
+
+    start_s: float
+    compute_efficiency: float
+    memory_efficiency: float
+    order: float
+
+
+@dataclass(frozen=True)
+class IndexSelectionForm(Form):
+    """The largest of each query's scores, one thread block a query.
+
+    Attributes:
+        start_s: launch floor.
+        row_s: of a thread block, whatever it selects from.
+        key_s: of a thread block per score.
+    """
+
+    start_s: float
+    row_s: float
+    key_s: float
+
+
+@dataclass(frozen=True)
+class SparsePrefillForm(Form):
+    """Latent attention of new tokens over the keys a sparse index chose for each, one thread block a token.
+
+    Attributes:
+        start_s: launch floor.
+        compute_efficiency: of the peak, every token's keys and heads filled up.
+    """
+
+    start_s: float
+    compute_efficiency: float
+
+
+@dataclass(frozen=True)
 class ExpertsForm(Form):
     """Routed experts of one GPU: top-k, permutation, two grouped GEMMs, un-permutation.
 
@@ -372,6 +568,11 @@ FORMS: dict[str, type[Form]] = {
     "attention_decode": DecodeForm,
     "latent_prefill": LatentPrefillForm,
     "latent_decode": LatentDecodeForm,
+    "recurrent_prefill": RecurrentPrefillForm,
+    "recurrent_decode": RecurrentDecodeForm,
+    "index_scores": IndexScoresForm,
+    "index_selection": IndexSelectionForm,
+    "sparse_prefill": SparsePrefillForm,
     "experts": ExpertsForm,
     "all_reduce": CollectiveForm,
     "all_gather": CollectiveForm,

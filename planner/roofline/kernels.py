@@ -136,6 +136,8 @@ class ExpertShape:
         gated: two matrices into it instead of one.
         weight_bytes: bytes per weight, scales included.
         activation_bytes: bytes per activation read.
+        routing: experts a token visits, all experts, groups they live in; with them a shape can be looked up among
+            the measured ones.
     """
 
     hidden: float | FloatArray
@@ -143,6 +145,7 @@ class ExpertShape:
     gated: bool | BoolArray
     weight_bytes: float
     activation_bytes: float = 2.0
+    routing: tuple[float, float, float] | None = None
 
 
 def experts_s(
@@ -163,7 +166,8 @@ def experts_s(
         GEMM2 likewise with I in place of H
         time  = start + token_s tokens + GEMM1 + GEMM2
 
-    Corrected over r and I.
+    Corrected over r and I, then over tokens by the curve of the shape H, I, experts a token visits, experts, groups of
+    experts, g + 1.
 
     Args:
         tokens: tokens this GPU routes, shape (steps,).
@@ -198,7 +202,11 @@ def experts_s(
     weights = active * (width + intermediate) * hidden * expert.weight_bytes
     least = 2.0 * pairs * (width + intermediate) * hidden / peaks.flops_per_s
     ideal = np.maximum(least, weights / peaks.bytes_per_s)
-    return corrected_s(took, ideal, form.correction, pairs / active, intermediate)
+    took = corrected_s(took, ideal, form.correction, pairs / active, intermediate)
+    if form.measured is None or expert.routing is None:
+        return took
+    shape = (float(hidden), float(intermediate), *expert.routing, 3.0 if expert.gated else 2.0)
+    return corrected_s(took, ideal, form.measured.at(shape), tokens, 1.0)
 
 
 def collective_s(payload_bytes: Value, form: CollectiveForm, link_bytes_per_s: float) -> Value:

@@ -26,8 +26,15 @@ from hardware_db import Dtype
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline.arithmetic import Number, at_least
 from planner.roofline.expert_load import routed_load
-from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.kernel_forms import WEIGHT_FORMATS, CollectiveForm, ElementwiseForm, ExpertsForm, GemmForm
+from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes
+from planner.roofline.kernel_forms import (
+    WEIGHT_FORMATS,
+    CollectiveForm,
+    ElementwiseForm,
+    ExpertsForm,
+    GemmForm,
+    weight_key,
+)
 from planner.roofline.kernels import ExpertShape, collective_s, elementwise_s, experts_s, gemm_s
 from planner.roofline.shape import Load, OperatorFamily
 
@@ -38,16 +45,28 @@ COLLECTIVE_SIZES = (2, 4, 8)
 EXPERT_LAUNCHES = 6.0
 """Kernels of routed experts in a layer: routing, permutation, two grouped products, activation and sum."""
 
+_FLOAT_8 = ("fp8", "fp8_token", "fp8_block")
+_PACKED = ("int4_wo", "mxfp4_wo", "int8_wo", "bf16")
 GEMM_FALLBACKS: dict[str, tuple[str, ...]] = {
-    "fp8_block": ("fp8_block", "fp8", "bf16"),
-    "fp8": ("fp8", "fp8_block", "bf16"),
-    "int8": ("int8", "fp8", "bf16"),
-    "int8_wo": ("int8_wo", "int4", "bf16"),
-    "int4": ("int4", "int8_wo", "bf16"),
-    "fp4": ("fp4", "fp8", "bf16"),
-    "mxfp4": ("mxfp4", "int4", "bf16"),
-    "mxfp4_fp8": ("mxfp4_fp8", "fp4", "fp8", "bf16"),
     "bf16": ("bf16",),
+    "fp8": (*_FLOAT_8, "bf16"),
+    "fp8_token": ("fp8_token", "fp8", "fp8_block", "bf16"),
+    "fp8_block": ("fp8_block", "fp8", "fp8_token", "bf16"),
+    "mxfp8": ("mxfp8", "fp8_block", "fp8", "fp8_token", "bf16"),
+    **{f"{name}_wo": (f"{name}_wo", "fp8_wo", "int8_wo", "bf16") for name in (*_FLOAT_8, "mxfp8")},
+    "int8": ("int8", "fp8", "bf16"),
+    "int8_wo": ("int8_wo", "int4_wo", "bf16"),
+    "int4_wo": _PACKED,
+    "int4_g32_wo": ("int4_g32_wo", *_PACKED),
+    "mxfp4_wo": ("mxfp4_wo", *_PACKED),
+    "nvfp4_wo": ("nvfp4_wo", *_PACKED),
+    "nvfp4": ("nvfp4", "mxfp4", *_FLOAT_8, "bf16"),
+    "mxfp4": ("mxfp4", "nvfp4", *_FLOAT_8, "bf16"),
+    **{
+        f"{name}_fp8": (f"{name}_fp8", "mxfp4_fp8", "nvfp4", "mxfp4", *_FLOAT_8, "bf16")
+        for name in ("int4", "int4_g32", "nvfp4", "mxfp4")
+    },
+    **{f"{name}_int8": (f"{name}_int8", "int8", "bf16") for name in ("int4", "int4_g32")},
 }
 """Fits to use for a weight format, best first: the nearest measured relative stands in for what was not measured."""
 
@@ -121,25 +140,6 @@ class Operator(ABC):
         return self.count
 
 
-def weight_key(weights: Dtype, activations: Dtype) -> str:
-    """Name of the kernels that multiply two formats: ``bf16``, ``fp8``, ``int8_wo`` (weight only), ...
-
-    Args:
-        weights: number format of the weights.
-        activations: number format of the activations.
-
-    Returns:
-        A key of `WEIGHT_FORMATS`.
-    """
-    if weights in (Dtype.BF16, Dtype.FP16):
-        return "bf16"
-    if weights is Dtype.INT8 and activations is not Dtype.INT8:
-        return "int8_wo"
-    if weights is Dtype.MXFP4 and activations in (Dtype.FP8, Dtype.FP8_BLOCK):
-        return "mxfp4_fp8"
-    return weights.value
-
-
 @dataclass(frozen=True)
 class MatrixProduct(Operator):
     """x[m, k] W[k, n] for all tokens of the step (or its sampled rows): weights read once, activations in and out.
@@ -169,12 +169,10 @@ class MatrixProduct(Operator):
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """`gemm_s`, with a quantisation pass where activations are quantised on the fly."""
-        key = weight_key(self.weights, self.activations)
         form = gpu.form(GemmForm, *self.fit_keys)
         if form is None:
             return None
-        stored = WEIGHT_FORMATS[key]
-        native = stored.arithmetic is self.dtype or key == "bf16"
+        stored = WEIGHT_FORMATS[weight_key(self.weights, self.activations)]
         return gemm_s(
             np.asarray(driving_tokens(load, self.driver), dtype=np.float64),
             self.n,
@@ -182,8 +180,8 @@ class MatrixProduct(Operator):
             form,
             gpu.peaks(self.dtype),
             stored.weight_bytes,
-            stored.activation_bytes if native else ACTIVATION_BYTES,
-            stored.quantised and native,
+            stored.activation_bytes,
+            stored.quantised,
         )
 
 
@@ -239,14 +237,14 @@ class Experts(Operator):
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """`experts_s` over the routed load."""
-        key = weight_key(self.weights, self.activations)
         form = gpu.form(ExpertsForm, *self.fit_keys)
         if form is None:
             return None
         pairs, active = self._routed(load)
-        stored = WEIGHT_FORMATS[key]
-        activation_bytes = stored.activation_bytes if stored.arithmetic is self.dtype else ACTIVATION_BYTES
-        expert = ExpertShape(self.hidden, self.intermediate, self.gated, stored.weight_bytes, activation_bytes)
+        stored = WEIGHT_FORMATS[weight_key(self.weights, self.activations)]
+        routing = (float(self.visits), float(self.total), float(self.ep))
+        weight_bytes, activation_bytes = stored.weight_bytes, stored.activation_bytes
+        expert = ExpertShape(self.hidden, self.intermediate, self.gated, weight_bytes, activation_bytes, routing)
         tokens = np.asarray(load.group_tokens)
         return experts_s(tokens, np.asarray(pairs), np.asarray(active), expert, form, gpu.peaks(self.dtype))
 
@@ -315,11 +313,17 @@ class Collective(Operator):
         return OperatorWork(0.0, 2.0 * payload * min(1.0, self.ideal_share), payload * self.ideal_share)
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
-        """`collective_s`: the whole buffer for an all-reduce, the part that travels otherwise."""
-        form = gpu.form(CollectiveForm, *self.fit_keys)
-        if form is None:
+        """`collective_s`: the whole buffer for an all-reduce, the part that travels otherwise.
+
+        Where an all-reduce was measured over fewer GPUs only, the buffer counts as much more as a ring over more sends.
+        """
+        key = gpu.first_key(*self.fit_keys)
+        form = None if key is None else gpu.form(CollectiveForm, key)
+        if key is None or form is None:
             return None
-        share = 1.0 if self.operation == "all_reduce" else self.ideal_share
+        share = self.ideal_share
+        if self.operation == "all_reduce":
+            share = max(1.0, self.ideal_share / all_reduce_link_bytes(1.0, int(key.rpartition("/")[2])))
         return collective_s(self._payload(load) * share, form, self.link_bytes_per_s)
 
 

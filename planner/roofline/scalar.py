@@ -22,8 +22,6 @@ from planner.core import FloatArray
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline.attention_kernels import QUERY_BLOCK, attended_pairs
 from planner.roofline.attention_operators import (
-    RECURRENCE_CHUNK,
-    STATE_BYTES,
     GroupedDecode,
     GroupedPrefill,
     IndexScores,
@@ -32,7 +30,16 @@ from planner.roofline.attention_operators import (
     Recurrence,
 )
 from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.kernel_forms import GpuPeaks, LatentPrefillForm, PrefillForm, SizeCorrection
+from planner.roofline.index_kernels import INDEX_SCALE_BYTES
+from planner.roofline.kernel_forms import (
+    GpuPeaks,
+    IndexScoresForm,
+    IndexSelectionForm,
+    LatentPrefillForm,
+    PrefillForm,
+    RecurrentPrefillForm,
+    SizeCorrection,
+)
 from planner.roofline.operators import ACTIVATION_BYTES, Operator
 
 PromptAttention = Callable[[float, float, float, float], float]
@@ -93,9 +100,9 @@ def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> Promp
         elif isinstance(operator, LatentPrefill):
             timers.append(_latent_timer(operator, gpu))
         elif isinstance(operator, IndexScores):
-            timers.append(_IndexScoring.of(operator, gpu))
+            timers.append(_index_timer(operator, gpu))
         elif isinstance(operator, Recurrence):
-            timers.append(_Recurrence.of(operator, gpu))
+            timers.append(_recurrence_timer(operator, gpu))
         elif not isinstance(operator, GroupedDecode | LatentDecode):
             raise AssertionError(f"no plain form of {type(operator).__name__}")
     return timers[0] if len(timers) == 1 else _Sum(tuple(timers))
@@ -305,10 +312,16 @@ class _LatentKernel:
     start_s: float
     read_s: float
     expansion_s: float
+    sparse: tuple[float, float, float] | None
+    """Start [s], time of a token [s] and processors of the kernel over chosen keys."""
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
         roofline, start_s = self.roofline, self.start_s
         top_k, expanded, absorbed = roofline.top_k, roofline.expanded, roofline.absorbed
+        if self.sparse is not None and past + new > top_k:
+            pairs, (start_s, token_s, sms) = attended_pairs(new, past, top_k), self.sparse
+            sparse_s = start_s + max(chunks * new, sms) * token_s
+            return roofline.count * max(sparse_s, roofline.layer_s(chunks, new, cached, pairs))
         seen = min(past, top_k) if top_k else past
         pairs = attended_pairs(new, seen, 0.0)
         traffic_s = chunks * (2.0 * new + seen) * self.read_s
@@ -339,57 +352,163 @@ def _latent_timer(operator: LatentPrefill, gpu: CalibratedGpu) -> PromptAttentio
     form = gpu.form(LatentPrefillForm, *operator.fit_keys)
     if form is None:
         return roofline
-    peaks = gpu.peaks(operator.kv_cache.arithmetic)
+    peaks, chosen = gpu.peaks(operator.kv_cache.arithmetic), operator.sparse_form(gpu)
     return _LatentKernel(
         roofline=roofline,
         kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency, form.row_tokens, heads, 2.0),
         start_s=form.start_s,
         read_s=heads * 2.0 / peaks.bytes_per_s,
         expansion_s=expansion_flops / (form.compute_efficiency * peaks.flops_per_s),
+        sparse=None if chosen is None else (chosen.start_s, operator.sparse_token_s(chosen, gpu), peaks.sms),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _IndexScoring:
-    """`IndexScores`, of which no kernel was measured: seconds per pair and per token read."""
+class _IndexRoofline:
+    """`IndexScores` on its roofline: seconds per pair and per token read."""
 
     count: float
     pair_s: float
     token_s: float
 
-    @classmethod
-    def of(cls, operator: IndexScores, gpu: CalibratedGpu) -> Self:
-        """Of an operator on a GPU."""
-        flops_per_s, bytes_per_s = _peaks(operator, gpu)
-        pair_s = 2.0 * operator.heads * operator.head_dim / flops_per_s
-        return cls(operator.count, pair_s, operator.head_dim / bytes_per_s)
+    def layer_s(self, chunks: float, new: float, cached: float, pairs: float) -> float:
+        """Of one layer, for pairs that are known."""
+        return chunks * max(pairs * self.pair_s, (cached + new) * self.token_s)
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        pairs_s = attended_pairs(new, past, 0.0) * self.pair_s
-        return self.count * chunks * max(pairs_s, (cached + new) * self.token_s)
+        return self.count * self.layer_s(chunks, new, cached, attended_pairs(new, past, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
-class _Recurrence:
-    """`Recurrence`, of which no kernel was measured: seconds of a token's FLOPs and traffic, and of a chunk's state."""
+class _IndexKernel:
+    """`IndexScores` by `index_scores_s` and `index_selection_s`, never below its roofline.
+
+    Attributes:
+        roofline: of the operator.
+        scores: form of the scores.
+        pair_s: FLOPs of a pair at the kernel's share of peak [s].
+        key_s: of a key read at the kernel's share of the bandwidth [s].
+        selection: form of the selection.
+        top_k: most keys a query attends to.
+        sms: processors.
+    """
+
+    roofline: _IndexRoofline
+    scores: IndexScoresForm
+    pair_s: float
+    key_s: float
+    selection: IndexSelectionForm
+    top_k: float
+    sms: float
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        pairs, form = attended_pairs(new, past, 0.0), self.scores
+        compute = chunks * pairs * self.pair_s
+        memory = chunks * (cached + new) * self.key_s
+        more, less = (compute, memory) if compute > memory else (memory, compute)
+        took: float = form.start_s + more * (1.0 + (less / more) ** form.order) ** (1.0 / form.order)
+        seen = past + new
+        if seen > self.top_k:
+            selection, before = self.selection, max(past, self.top_k)
+            blocks = max(chunks * (seen - before) / self.sms, 1.0)
+            took += selection.start_s + blocks * (selection.row_s + selection.key_s * (seen + before + 1.0) / 2.0)
+        return self.roofline.count * max(took, self.roofline.layer_s(chunks, new, cached, pairs))
+
+
+def _index_timer(operator: IndexScores, gpu: CalibratedGpu) -> PromptAttention:
+    flops_per_s, bytes_per_s = _peaks(operator, gpu)
+    pair_s = 2.0 * operator.heads * operator.head_dim / flops_per_s
+    roofline = _IndexRoofline(operator.count, pair_s, operator.head_dim / bytes_per_s)
+    prefill, decode, select = operator.fit_keys
+    scores, selection = gpu.form(IndexScoresForm, prefill), gpu.form(IndexSelectionForm, select)
+    if scores is None or selection is None or gpu.first_key(decode) is None:
+        return roofline
+    return _IndexKernel(
+        roofline=roofline,
+        scores=scores,
+        pair_s=pair_s / scores.compute_efficiency,
+        key_s=(operator.head_dim + INDEX_SCALE_BYTES) / (scores.memory_efficiency * bytes_per_s),
+        selection=selection,
+        top_k=operator.top_k,
+        sms=gpu.peaks(operator.dtype).sms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RecurrenceRoofline:
+    """`Recurrence` on its roofline: seconds of a token's FLOPs and traffic, and of a sequence's state."""
 
     count: float
-    token_flops_s: float
+    flops_s: float
     token_s: float
     state_s: float
 
-    @classmethod
-    def of(cls, operator: Recurrence, gpu: CalibratedGpu) -> Self:
-        """Of an operator on a GPU."""
-        flops_per_s, bytes_per_s = _peaks(operator, gpu)
-        state = operator.heads * operator.key_dim * operator.value_dim
-        channels = operator.heads * (operator.key_dim + operator.value_dim)
-        token_flops_s = 4.0 * (state + RECURRENCE_CHUNK * channels) / flops_per_s
-        state_s, token_s = 2.0 * STATE_BYTES * state / bytes_per_s, 2.0 * channels * ACTIVATION_BYTES / bytes_per_s
-        return cls(operator.count, token_flops_s, token_s + state_s / RECURRENCE_CHUNK, state_s)
+    def layer_s(self, chunks: float, new: float) -> float:
+        """Of one layer."""
+        flops_s, traffic_s = new * self.flops_s, self.state_s + new * self.token_s
+        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        return self.count * chunks * max(new * self.token_flops_s, self.state_s + new * self.token_s)
+        return self.count * self.layer_s(chunks, new)
+
+
+@dataclass(frozen=True, slots=True)
+class _RecurrenceKernel:
+    """`Recurrence` by `recurrent_prefill_s`, never below its roofline.
+
+    Attributes:
+        roofline: of the operator.
+        start_s: of the form [s].
+        token_s: of a token's FLOPs and traffic at the kernels' shares of the peaks [s].
+        state_s: of a sequence's state at the kernels' share of the bandwidth [s].
+        chain_s: of a token in the chain of its sequence [s].
+        order: of the p-norm.
+        heads: on this GPU.
+        correction: factor at two sizes, if the form has one.
+    """
+
+    roofline: _RecurrenceRoofline
+    start_s: float
+    token_s: float
+    state_s: float
+    chain_s: float
+    order: float
+    heads: float
+    correction: Callable[[float, float], float] | None
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        work, chain = chunks * (self.state_s + new * self.token_s), new * self.chain_s
+        more, less = (work, chain) if work > chain else (chain, work)
+        took: float = self.start_s + more * (1.0 + (less / more) ** self.order) ** (1.0 / self.order)
+        if self.correction is not None:
+            took *= self.correction(new, chunks * self.heads)
+        ideal = self.roofline.layer_s(chunks, new)
+        return self.roofline.count * (took if took > ideal else ideal)
+
+
+def _recurrence_timer(operator: Recurrence, gpu: CalibratedGpu) -> PromptAttention:
+    shape, (flops_per_s, bytes_per_s) = operator.shape, _peaks(operator, gpu)
+    roofline = _RecurrenceRoofline(
+        count=operator.count,
+        flops_s=shape.scan_flops / flops_per_s,
+        token_s=shape.token_bytes / bytes_per_s,
+        state_s=shape.state_bytes / bytes_per_s,
+    )
+    prefill, decode = operator.fit_keys
+    form = gpu.form(RecurrentPrefillForm, prefill)
+    if form is None or gpu.first_key(decode) is None:
+        return roofline
+    moved = form.memory_efficiency * bytes_per_s
+    return _RecurrenceKernel(
+        roofline=roofline,
+        start_s=form.start_s,
+        token_s=roofline.flops_s / form.compute_efficiency + shape.passed_bytes / moved,
+        state_s=shape.state_bytes / moved,
+        chain_s=form.token_s,
+        order=form.order,
+        heads=shape.heads,
+        correction=None if form.correction is None else _correction(form.correction),
+    )
 
 
 def _peaks(operator: Operator, gpu: CalibratedGpu) -> tuple[float, float]:

@@ -51,13 +51,15 @@ class Parallelism(Frozen):
 
     Attention (and all dense matrices) is split over `tp` GPUs and repeated on `dp` ranks that serve requests of their
     own (attention data parallelism). Routed experts are spread over all `tp * dp` GPUs of a stage: `ep` groups of whole
-    experts, each expert split over the `tp * dp / ep` GPUs of its group. Layers are split over `pp` stages.
+    experts, each expert split over the `tp * dp / ep` GPUs of its group. Layers are split over `pp` stages. `tp` beyond
+    one fast domain is refused unless `across_domains` says that it is meant: sums then cross the network.
     """
 
     tp: int = Field(default=1, ge=1, le=72)
     pp: int = Field(default=1, ge=1, le=64)
     ep: int = Field(default=1, ge=1, le=1024)
     dp: int = Field(default=1, ge=1, le=1024)
+    across_domains: bool = Field(default=False, description="tp may reach beyond one fast domain")
 
     @model_validator(mode="after")
     def _experts_divide(self) -> Self:
@@ -140,7 +142,7 @@ class Load:
         """The part of a step that one GPU of a replica sees.
 
         Decodes are spread evenly over the attention ranks and the pipeline's micro-batches; prompt chunks stay whole,
-        so that fewer chunks than ranks leave ranks idle: the busiest rank is meant.
+        so that fewer chunks than ranks and micro-batches leave some idle: the busiest rank and micro-batch is meant.
         """
         dp, shares = float(parallelism.dp), float(parallelism.dp * parallelism.pp)
         busy = at_least(at_most(shape.chunks, shares), 1.0)

@@ -27,7 +27,9 @@ from planner.roofline.attention_operators import (
 from planner.roofline.gpu import (
     all_reduce_link_bytes,
     compute_dtype,
+    fast_domain_gpus,
     half_precision,
+    kernel_activations,
     kv_heads_per_gpu,
     link_bandwidth_bytes_per_s,
     require_tp_in_one_domain,
@@ -41,6 +43,7 @@ from planner.roofline.operators import (
     MatrixProduct,
     Operator,
 )
+from planner.roofline.recurrent_kernels import RecurrentHeads
 from planner.roofline.shape import OperatorFamily, Parallelism
 
 DISPATCH_BYTES = 1.0
@@ -65,9 +68,9 @@ def step_operators(
         Operators in the order of the model: embedding, every group of layers, head.
 
     Raises:
-        InputError: heads do not split over tp, or tp is larger than one fast domain.
+        InputError: heads do not split over tp, or tp is larger than one fast domain and `across_domains` is not set.
     """
-    require_tp_in_one_domain(sku, parallelism.tp)
+    require_tp_in_one_domain(sku, parallelism)
     builder = _Builder(llm, sku, precision, parallelism, skew)
     operators = [builder.embedding()]
     for group in llm.layers:
@@ -110,9 +113,14 @@ class _Builder:
         self, family: OperatorFamily, part: Part, count: float, n: float, k: float, driver: Driver = Driver.TOKENS
     ) -> MatrixProduct:
         """A matrix product in the formats of a part of the model."""
-        weights, activations = self.precision.of(part)
-        dtype = compute_dtype(activations, self.sku)
+        weights, activations = self.formats(part)
+        dtype = activations.arithmetic
         return MatrixProduct(family, dtype, count, driver, float(n), float(k), weights, activations)
+
+    def formats(self, part: Part) -> tuple[Dtype, Dtype]:
+        """Number formats that the GPU multiplies for a part of the model: weights, and activations as it can."""
+        weights, activations = self.precision.of(part)
+        return weights, kernel_activations(activations, self.sku)
 
     def plain(self, family: OperatorFamily, count: float, n: float, k: float) -> MatrixProduct:
         """A matrix product in 16 bit."""
@@ -164,7 +172,7 @@ class _Builder:
             self.elementwise(OperatorFamily.QKV, count, 2.0 * (heads + kv_heads) * d, 1.0),
             GroupedPrefill(OperatorFamily.ATTENTION_PREFILL, *shape),
             GroupedDecode(OperatorFamily.ATTENTION_DECODE, *shape),
-            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * d),
+            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * d),
         ]
 
     def query_norms(self, kind: GroupedQueryAttention, count: float, values: float) -> list[Operator]:
@@ -176,9 +184,8 @@ class _Builder:
             return operators
         if kind.qk_norm_values <= 2 * kind.head_dim or self.tp == 1:
             return [*operators, self.elementwise(OperatorFamily.NORM, count, 2.0 * values, 2.0)]
-        share = all_reduce_link_bytes(1.0, self.tp)
-        sums = self.collective(OperatorFamily.ALL_REDUCE, "all_reduce", self.tp, count, Driver.TOKENS, 2.0, share, 4.0)
-        return [*operators, self.elementwise(OperatorFamily.NORM, count, 6.0 * values, 8.0), sums]
+        sums = self.over_shards(OperatorFamily.ALL_REDUCE, "all_reduce", count, Driver.TOKENS, 2.0, 4.0)
+        return [*operators, self.elementwise(OperatorFamily.NORM, count, 6.0 * values, 8.0), *sums]
 
     def latent(self, kind: LatentAttention, count: float) -> list[Operator]:
         """Compressed projections (repeated on every GPU), expansions and attention (split over heads)."""
@@ -213,7 +220,9 @@ class _Builder:
                 kv_cache=cache,
                 top_k=top_k,
             ),
-            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, heads * kind.value_dim),
+            self.matrix(
+                OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * kind.value_dim
+            ),
         ]
         if kind.index is not None:
             index = kind.index
@@ -227,25 +236,35 @@ class _Builder:
                     Driver.SHAPE,
                     float(index.heads),
                     float(index.head_dim),
+                    float(index.top_k),
                 ),
             ]
         return operators
 
     def recurrent(self, kind: LinearAttention | StateSpace, count: float) -> list[Operator]:
-        """Projections, short convolution and state update, split over heads."""
+        """Projections, short convolution and state update, split over heads.
+
+        The gated delta net projects decay and step of its heads in 16 bit, apart from queries, keys, values and gate
+        (``in_proj_ba`` of ``qwen3_next.py`` in SGLang, vLLM and TensorRT-LLM). The passes are the split of the
+        projections, the gates of decay and step, and the gated norm of the output.
+        """
+        operators: list[Operator] = []
         if isinstance(kind, LinearAttention):
             heads, key, value = kind.value_heads / self.tp, kind.key_dim, kind.value_dim
-            keys, values = kind.key_heads * kind.key_dim, kind.value_heads * kind.value_dim
-            into, out = (2.0 * keys + 2.0 * values + 2.0 * kind.value_heads) / self.tp, values / self.tp
+            out = heads * value
+            into = kind.conv_channels / self.tp + out
+            operators.append(self.plain(OperatorFamily.QKV, count, 2.0 * heads, self.hidden))
         else:
             heads, key, value = kind.heads / self.tp, kind.state_size, kind.head_dim
-            into = (2.0 * kind.inner + 2.0 * kind.groups * kind.state_size + kind.heads) / self.tp
-            out = kind.inner / self.tp
+            out = heads * value
+            into = kind.conv_channels / self.tp + out + heads
+        shape = RecurrentHeads(heads, float(key), float(value), kind.conv_channels / self.tp)
         return [
+            *operators,
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, into, self.hidden),
-            self.elementwise(OperatorFamily.RECURRENCE, count, 4.0 * kind.conv_channels / self.tp + 4.0 * out, 6.0),
-            Recurrence(OperatorFamily.RECURRENCE, self.half, count, Driver.SHAPE, heads, float(key), float(value)),
-            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, out),
+            self.elementwise(OperatorFamily.RECURRENCE, count, 2.0 * into + 3.0 * out, 3.0),
+            Recurrence(OperatorFamily.RECURRENCE, self.half, count, Driver.SHAPE, shape),
+            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, out),
         ]
 
     def dense(self, group: LayerGroup, block: DenseFeedForward) -> list[Operator]:
@@ -267,7 +286,7 @@ class _Builder:
     def experts(self, group: LayerGroup, moe: MoeFeedForward) -> list[Operator]:
         """Router, shared experts, routed experts, and the exchange of tokens around them."""
         count, split = float(group.count), self.parallelism
-        weights, activations = self.precision.of(Part.EXPERTS)
+        weights, activations = self.formats(Part.EXPERTS)
         operators: list[Operator] = [self.plain(OperatorFamily.ROUTER, count, float(moe.experts), self.hidden)]
         if moe.shared_intermediate:
             operators += self.feed_forward(
@@ -276,7 +295,7 @@ class _Builder:
         operators.append(
             Experts(
                 OperatorFamily.EXPERTS,
-                compute_dtype(activations, self.sku),
+                activations.arithmetic,
                 count,
                 Driver.GROUP_TOKENS,
                 self.hidden,
@@ -320,8 +339,34 @@ class _Builder:
         """The sum over tensor-parallel shards after a block."""
         if self.tp == 1:
             return []
-        sizes = (self.tp, float(layers), Driver.TOKENS, self.hidden, all_reduce_link_bytes(1.0, self.tp))
-        return [self.collective(OperatorFamily.ALL_REDUCE, "all_reduce", *sizes)]
+        return self.over_shards(OperatorFamily.ALL_REDUCE, "all_reduce", float(layers), Driver.TOKENS, self.hidden)
+
+    def over_shards(
+        self,
+        family: OperatorFamily,
+        operation: str,
+        count: float,
+        driver: Driver,
+        values: float,
+        bytes_per_value: float = ACTIVATION_BYTES,
+    ) -> list[Operator]:
+        """An all-reduce or all-gather among the tensor-parallel shards.
+
+        Beyond one fast domain it is done in each of them and then, by every GPU for its part of the values, across
+        them over its own network link (hierarchical, as NCCL's rings on rail-aligned networks carry it). Nobody
+        measured that for this project: the latency is that of the collective inside a domain, the nearest there is.
+        """
+        inside = min(self.tp, fast_domain_gpus(self.sku))
+
+        def among(gpus: int, values: float, link: float) -> Collective:
+            share = all_reduce_link_bytes(1.0, gpus) if operation == "all_reduce" else (gpus - 1) / gpus
+            return Collective(family, self.half, count, driver, operation, gpus, values, bytes_per_value, share, link)
+
+        levels: list[Operator] = [among(inside, values, link_bandwidth_bytes_per_s(self.sku, inside))]
+        if self.tp > inside:
+            network = self.sku.node.nic_bytes_per_s_per_gpu.value
+            levels.append(among(self.tp // inside, values / inside, network))
+        return levels
 
     def collective(
         self,
@@ -346,8 +391,8 @@ class _Builder:
         ]
         if self.tp > 1:
             operators += self.all_reduce(1)
-            sizes = (self.tp, 1.0, Driver.ROWS, float(self.llm.vocab_size), (self.tp - 1) / self.tp)
-            operators.append(self.collective(OperatorFamily.ALL_GATHER, "all_gather", *sizes))
+            values = float(self.llm.vocab_size)
+            operators += self.over_shards(OperatorFamily.ALL_GATHER, "all_gather", 1.0, Driver.ROWS, values)
         if self.parallelism.pp > 1:
             hops = float(self.parallelism.pp - 1)
             operators.append(

@@ -7,6 +7,7 @@ wrong input right (`input_fixes`).
 
 from planner.scenario import catalogue, files, read, request_fixes, snippets, types, url, user_hardware
 from planner.scenario.catalogue import SloPreset, slo_presets
+from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
 from planner.scenario.input_fixes import fixes_for_error
 from planner.scenario.read import (
@@ -48,6 +49,7 @@ __all__ = [
     "first_name",
     "fixes",
     "fixes_for_error",
+    "formats_with",
     "full_content",
     "lengths_of",
     "limit_in_words",

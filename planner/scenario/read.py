@@ -19,6 +19,7 @@ from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, list_llms, load_llm
+from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
     check_depth,
@@ -80,9 +81,16 @@ def load_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[
 
 
 def read_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, Path]:
-    """The validated scenario, and the folder its relative paths start from."""
+    """The validated scenario, and the folder its relative paths start from.
+
+    An override of the model alone leaves the formats to a checkpoint that is quantised already (`formats_with`).
+    """
     content, folder = scenario_content(scenario)
-    return _validate(with_overrides(_in_current_version(content), overrides)), folder
+    changed = with_overrides(_in_current_version(content), overrides)
+    fields = {assignment.partition("=")[0].partition(".")[0].strip() for assignment in overrides}
+    if "llm" in fields and "precision" not in fields and isinstance(changed.get("llm"), str):
+        changed |= formats_with(changed["llm"])
+    return _validate(changed), folder
 
 
 def _in_current_version(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -360,7 +360,7 @@ def _search_fixes(plan: Plan, hardware: HardwareDb) -> Iterator[Fix]:
             yield Fix(
                 f"Try {mode.value} pools too", {"search.modes": [*(known.value for known in search.modes), mode.value]}
             )
-    if request.precision.weights in (Dtype.BF16, Dtype.FP16):
+    if request.precision.weights in (Dtype.BF16, Dtype.FP16) and not request.precision.parts:
         formats = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
         yield Fix(f"Serve in FP8 (now {request.precision.weights.value})", {"precision": formats})
 

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 
 from hardware_db import Dtype, EngineProfile
 from planner.core import PlannerError, with_unit
-from planner.engine import LoraAdapters, ReplicaConfig, Speculation
+from planner.engine import (
+    LEAST_BATCHED_TOKENS,
+    MOST_BATCHED_TOKENS,
+    MOST_RUNNING_REQUESTS,
+    LoraAdapters,
+    ReplicaConfig,
+    Speculation,
+)
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.search.cache_keys import demand_key
@@ -25,8 +32,6 @@ from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolO
 from planner.serving import Role
 from planner.workload import LatencyTarget
 
-LEAST_BATCHED_TOKENS, MOST_BATCHED_TOKENS, MOST_RUNNING_REQUESTS = 16, 1_048_576, 65_536
-"""What `ReplicaConfig` allows."""
 ROLES = {Mode.MIXED: (Role.MIXED,), Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE)}
 
 

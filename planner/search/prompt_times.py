@@ -33,7 +33,8 @@ class PromptSteps:
     Attributes:
         distribution: of the lengths, outputs in decode steps.
         max_batched_tokens: chunk budgets, shape (B,) [tokens].
-        tokens: prompt tokens of a step at which times are looked up, from 0 to the budget, shape (B, P).
+        step_tokens: of a step, a chunk budget for each pipeline stage, shape (B,) [tokens].
+        tokens: prompt tokens of a step at which times are looked up, from 0 to the most, shape (B, P).
         decode_context: tokens a decode attends to.
         pairs, context, chunks: per prompt token (see `planner.serving.TokenCosts`), shape (B, 1).
         groups: sums over a prompt's chunks of what is tabulated over `tokens`, for each prompt group, shape (B, G, P).
@@ -44,6 +45,7 @@ class PromptSteps:
 
     distribution: CondensedLengths
     max_batched_tokens: FloatArray
+    step_tokens: FloatArray
     tokens: FloatArray
     decode_context: float
     pairs: FloatArray
@@ -67,7 +69,7 @@ class PromptSteps:
 
 
 def prompt_steps(
-    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | None = None
+    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | None = None, stages: int = 1
 ) -> PromptSteps:
     """How prompts fall into steps.
 
@@ -75,39 +77,44 @@ def prompt_steps(
         lengths: input tokens, and outputs in decode steps.
         max_batched_tokens: chunk budgets.
         past: tokens of each cell's prompt that are cached, shape (cells,); None: nothing is.
+        stages: of the pipeline; so many micro-batches, each with a chunk budget, make a step.
 
     Returns:
         `PromptSteps` for all budgets [tokens].
     """
     if past is None:
-        return _uncached_prompt_steps(lengths, max_batched_tokens)
-    return _prompt_steps(lengths, max_batched_tokens, past)
+        return _uncached_prompt_steps(lengths, max_batched_tokens, stages)
+    return _prompt_steps(lengths, max_batched_tokens, past, stages)
 
 
 @lru_cache(maxsize=64)
-def _uncached_prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...]) -> PromptSteps:
-    return _prompt_steps(lengths, max_batched_tokens, 0.0)
+def _uncached_prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...], stages: int) -> PromptSteps:
+    return _prompt_steps(lengths, max_batched_tokens, 0.0, stages)
 
 
-def _prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | float) -> PromptSteps:
+def _prompt_steps(
+    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | float, stages: int
+) -> PromptSteps:
     distribution = condensed_lengths(lengths)
     costs = [token_costs(lengths, budget, Role.MIXED, past) for budget in max_batched_tokens]
-    grids = [np.append(0.0, np.geomspace(1.0, float(budget), TOKEN_POINTS)) for budget in max_batched_tokens]
-    grid_of_budget = list(zip(grids, max_batched_tokens, strict=True))
+    rooms = [budget * stages for budget in max_batched_tokens]
+    grids = [np.append(0.0, np.geomspace(1.0, float(room), TOKEN_POINTS)) for room in rooms]
+    grid_of_room = list(zip(grids, rooms, strict=True))
     gap_slices = probability_slices(distribution.gaps, distribution.gap_weights, OUTPUT_EDGES)
     return PromptSteps(
         distribution=distribution,
         max_batched_tokens=np.array(max_batched_tokens, dtype=np.float64),
+        step_tokens=np.array(rooms, dtype=np.float64),
         tokens=np.array(grids),
         decode_context=costs[0].decode_context,
         pairs=np.array([[cost.pairs] for cost in costs]),
         context=np.array([[cost.context] for cost in costs]),
         chunks=np.array([[cost.chunks] for cost in costs]),
-        groups=np.array([_chunk_weights(grid, distribution.groups, budget) for grid, budget in grid_of_budget]),
+        groups=np.array([_chunk_weights(grid, distribution.groups, room) for grid, room in grid_of_room]),
         mean=np.array(
             [
-                distribution.prompt_weights @ _chunk_weights(grid, distribution.prompts, budget)
-                for grid, budget in grid_of_budget
+                distribution.prompt_weights @ _chunk_weights(grid, distribution.prompts, room)
+                for grid, room in grid_of_room
             ]
         ),
         gaps=gap_slices.means,
@@ -116,10 +123,10 @@ def _prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...], pa
     )
 
 
-def _chunk_weights(grid: FloatArray, prompts: FloatArray, budget: int) -> FloatArray:
-    """Weights that sum a function on the grid, linear between its points, over each prompt's chunks, (prompts, P)."""
-    whole = np.floor(prompts / budget)
-    rest = prompts - whole * budget
+def _chunk_weights(grid: FloatArray, prompts: FloatArray, room: int) -> FloatArray:
+    """Weights that sum a function on the grid, linear between its points, over each prompt's steps, (prompts, P)."""
+    whole = np.floor(prompts / room)
+    rest = prompts - whole * room
     right = np.clip(np.searchsorted(grid, rest, side="left"), 1, grid.size - 1)
     share = (rest - grid[right - 1]) / (grid[right] - grid[right - 1])
     rows, weights = np.arange(prompts.size), np.zeros((prompts.size, grid.size))
@@ -196,7 +203,7 @@ def prompt_times(
     least = convex_below(added, steps.tokens)
     mean_s = np.maximum(np.matmul(least, steps.mean[:, :, None])[..., 0], SHORTEST_S)
     group_s = np.matmul(least, groups)
-    room = 1.0 if decode_s is None else np.maximum(1.0 - running / steps.max_batched_tokens[:, None], 0.0)
+    room = 1.0 if decode_s is None else np.maximum(1.0 - running / steps.step_tokens[:, None], 0.0)
     return PromptTimes(
         mean_s=np.broadcast_to(mean_s, shape),
         group_s=np.broadcast_to(group_s, (*shape, group_s.shape[-1])),
@@ -246,7 +253,7 @@ def added_s(
     Returns:
         Time [s] for each of `steps.tokens`, shape (B, N, P).
     """
-    room = np.maximum(steps.max_batched_tokens[:, None] - running, 1.0)[:, :, None]
+    room = np.maximum(steps.step_tokens[:, None] - running, 1.0)[:, :, None]
     tokens = np.minimum(steps.tokens[:, None, :], room)
     on_grid_s = timer.prompts_s(steps.shape(np.zeros(1), steps.tokens))
     attention_s = np.array(
@@ -306,7 +313,7 @@ def own_steps_s(added: FloatArray, steps: PromptSteps, running: FloatArray, deco
     Returns:
         Time [s], shape (B, N, G).
     """
-    room = np.maximum(steps.max_batched_tokens[:, None] - running, 1.0)
+    room = np.maximum(steps.step_tokens[:, None] - running, 1.0)
     count = np.ceil(steps.distribution.groups / room[..., None] - 1e-9)
     return np.asarray(np.matmul(added, steps.groups.transpose(0, 2, 1)) + count * decode_s[:, None])
 
@@ -323,24 +330,27 @@ def own_chunks_s(timer: StepTimer, steps: PromptSteps) -> tuple[FloatArray, Floa
         [s], both of shape (B, G).
     """
     prompts, size = steps.distribution.groups, steps.distribution.groups.size
-    each, before, places = [], [], []
-    for b, budget in enumerate(steps.max_batched_tokens.tolist()):
-        past = np.arange(math.ceil(float(prompts.max()) / budget)) * budget
-        tokens = np.clip(prompts[:, None] - past, 0.0, budget)
+    each, before, pieces, places = [], [], [], []
+    for b, (budget, room) in enumerate(zip(steps.max_batched_tokens, steps.step_tokens, strict=True)):
+        past = np.arange(math.ceil(float(prompts.max()) / room)) * room
+        tokens = np.clip(prompts[:, None] - past, 0.0, room)
         prompt, step = np.nonzero(tokens)
         each.append(tokens[prompt, step])
         before.append(past[step])
+        pieces.append(np.maximum(tokens[prompt, step] / budget, 1.0))
         places.append(prompt + b * size)
-    new, old, place = np.concatenate(each), np.concatenate(before), np.concatenate(places)
+    new, old, count, place = (np.concatenate(parts) for parts in (each, before, pieces, places))
     pairs, context, chunks = (
         np.repeat(per_token[:, 0], size)[place] for per_token in (steps.pairs, steps.context, steps.chunks)
     )
     nothing = np.zeros_like(new)
-    own = StepShape(nothing, nothing, new, new * old + new * (new + 1.0) / 2.0, old + new, np.ones_like(new))
+    cached = count * old + (count + 1.0) * new / 2.0
+    own = StepShape(nothing, nothing, new, new * old + new * (new + 1.0) / 2.0, cached, count)
     mean = StepShape(nothing, nothing, new, new * pairs, new * context, new * chunks)
     more_s = timer.prompts_s(own) - timer.prompts_s(mean)
-    count = size * steps.max_batched_tokens.size
-    whole_s, beyond_s = (np.bincount(place, seconds, count) for seconds in (timer.times_s(mean), more_s))
+    whole_s, beyond_s = (
+        np.bincount(place, seconds, size * steps.step_tokens.size) for seconds in (timer.times_s(mean), more_s)
+    )
     return np.asarray(whole_s.reshape(-1, size)), np.asarray(beyond_s.reshape(-1, size))
 
 

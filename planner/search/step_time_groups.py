@@ -19,6 +19,7 @@ from planner.engine import (
     activation_bytes_per_gpu,
     memory_footprint,
     require_room,
+    usable_bytes_per_gpu,
 )
 from planner.search.bounds import Screen, screen
 from planner.search.cache_keys import BoundedCache, forget_keys, group_key
@@ -66,7 +67,8 @@ class StepTimeGroup:
         key = (max_batched_tokens, max_running_requests)
         if key not in self._slots:
             in_memory = self._kv_running(max_batched_tokens, max_running_requests)
-            self._slots[key] = min(in_memory, float(max_running_requests), float(max_batched_tokens))
+            step_tokens = float(max_batched_tokens * self.base.parallelism.pp)
+            self._slots[key] = min(in_memory, float(max_running_requests), step_tokens)
         return self._slots[key]
 
     def shortfall(self, max_batched_tokens: int, max_running_requests: int) -> str:
@@ -88,7 +90,8 @@ class StepTimeGroup:
         if self.role is not Role.DECODE and has_prefixes(pool, self.demand.workload):
             return math.inf if _slots_of_pool_model(pool, self.demand) > 0.0 else 0.0
         footprint, per_block = self.footprint, base.engine.kv_block_tokens
-        left = footprint.usable_bytes - footprint.weights_bytes - activation_bytes_per_gpu(config)
+        weights, activations = footprint.weights_bytes, activation_bytes_per_gpu(config)
+        left = usable_bytes_per_gpu(config, weights, activations) - weights - activations
         blocks = max(0, int(left // (footprint.kv_bytes_per_token * per_block)))
         longest, held = self._longest_and_held_tokens
         kept = footprint.sequence_blocks * per_block

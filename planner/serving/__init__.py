@@ -14,6 +14,7 @@ from planner.serving.pool import (
     PoolModel,
     TokenCosts,
     lengths_in_steps,
+    notes_on_waiting_prompts,
     pool_model,
     remaining_output_tokens,
     step_shapes,
@@ -41,7 +42,7 @@ from planner.serving.types import (
     Role,
     Router,
 )
-from planner.serving.uncertainty import NORMAL_95, latency_intervals, step_spread
+from planner.serving.uncertainty import NORMAL_95, ServingKind, is_sparse, latency_intervals, step_spread
 
 __all__ = [
     "MOST_STABLE_SHARE",
@@ -58,17 +59,20 @@ __all__ = [
     "RateSweep",
     "Role",
     "Router",
+    "ServingKind",
     "TokenCosts",
     "behind_cache",
     "chunk_count",
     "decoding_only",
     "evaluate",
     "has_prefixes",
+    "is_sparse",
     "largest_stable_rate_per_s",
     "latency_intervals",
     "lengths_in_steps",
     "log_excess",
     "longest_prompt_tokens",
+    "notes_on_waiting_prompts",
     "pool_limit_per_s",
     "pool_model",
     "pool_under_load",

@@ -29,6 +29,7 @@ from planner.serving.kv_transfer import (
     transfer_distribution,
     waiting_for_link,
 )
+from planner.serving.pool import notes_on_waiting_prompts
 from planner.serving.pool_load import (
     PoolUnderLoad,
     decoding_only,
@@ -87,11 +88,17 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
     if isinstance(workload.arrivals, ClosedLoop) and not _is_static(deployment):
         assumptions = _assumptions(deployment) + _closed_loop_assumptions(deployment)
         closed = closed_loop_performance(deployment, workload.arrivals, workload.lengths, assumptions)
-        return _with_intervals(deployment, workload.lengths, closed)
+        return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, closed))
     performance = _long_run(deployment, workload)
     if horizon_s is not None and not performance.stable:
         performance = _overloaded(deployment, workload, horizon_s, performance)
-    return _with_intervals(deployment, workload.lengths, performance)
+    return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, performance))
+
+
+def _with_notes(deployment: Deployment, lengths: TokenLengths, performance: Performance) -> Performance:
+    """The same, saying so where whole prompts wait for a step with room."""
+    notes = notes_on_waiting_prompts(deployment, performance.pools, int(lengths.inputs.max()))
+    return replace(performance, assumptions=(*performance.assumptions, *notes)) if notes else performance
 
 
 def _is_static(deployment: Deployment) -> bool:
@@ -196,12 +203,14 @@ def _disaggregated(deployment: Deployment, workload: Workload) -> Performance:
     link = waiting_for_link(deployment, decode.lengths, decode.rate_per_s)
     stable = prefill.queue.stable and decode.queue.stable and (link.stable or not deployment.transfer.shared)
     prompts, classes = _in_order(prefill)
+    request = LatencyDistribution.constant(deployment.pools[0].config.costs.transfer_request_s)
     transfer_s = float(kv_transfer_times_s(deployment, decode.lengths) @ decode.lengths.probabilities)
     unbounded = LatencyDistribution.unbounded()
     seen = _TandemLatencies(unbounded, unbounded, unbounded, unbounded)
     if stable:
         transfer = transfer_distribution(deployment, decode.lengths, link, _last_step(prefill))
-        seen = _tandem(deployment, prompts.ttft, transfer, decode).with_prefill_only(prompts.ttft, share)
+        prompt = sum_of_independent(prompts.ttft, request)
+        seen = _tandem(deployment, prompt, transfer, decode).with_prefill_only(prompt, share)
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
@@ -260,14 +269,16 @@ def _tandem_classes(
     joint = decode.queue.joint
     if joint is None or not classes:
         return ()
+    request = LatencyDistribution.constant(deployment.pools[0].config.costs.transfer_request_s)
     performances = []
     for seen, requests in zip(classes, workload.classes, strict=True):
         decoding, share = decoding_only(requests.lengths)
         own = joint.of_lengths(decoding.inputs, decoding.outputs - 1.0, decoding.probabilities)
         queue = replace(decode.queue, ttft=own.ttft, tpot=own.tpot, e2e=own.e2e, joint=own)
         transfer = transfer_distribution(deployment, decoding, link, _last_step(prefill))
-        tandem = _tandem(deployment, seen.ttft, transfer, replace(decode, queue=queue, lengths=decoding))
-        whole = tandem.with_prefill_only(seen.ttft, share)
+        prompt = sum_of_independent(seen.ttft, request)
+        tandem = _tandem(deployment, prompt, transfer, replace(decode, queue=queue, lengths=decoding))
+        whole = tandem.with_prefill_only(prompt, share)
         latencies = {Metric.TTFT: whole.ttft, Metric.TPOT: whole.tpot, Metric.E2E: whole.e2e}
         together = JointDistribution.independent(whole.ttft, whole.tpot)
         attainment = None if requests.slo is None else predicted_attainment(requests.slo, latencies, together)
@@ -279,7 +290,8 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
     """Latencies over the first `horizon_s` [s] of an overload: `queueing.overload` for the wait, the rest as it is near
     saturation (decodes) and well below it (a first token without the queue).
 
-    The wait is for the pool that gives out first: before the first token, or after it for a decode pool.
+    The wait is for the pool that gives out first: before the first token, or after it for a decode pool where the first
+    token comes from the prefill pool.
     """
     limit = largest_stable_rate_per_s(deployment, workload)
     calm, full = (evaluate(deployment, workload.at_rate(share * limit)) for share in (CALM_LOAD, FULL_LOAD))
@@ -288,7 +300,7 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
     lengths, first, tpot, itl = workload.lengths, calm.ttft, full.tpot, full.itl
     ttft = sum_of_independent(wait, first)
     e2e = sum_of_independent(ttft, _decode_times(lengths, tpot))
-    if pool.role is Role.DECODE:
+    if pool.role is Role.DECODE and not deployment.transfer.first_token_from_decode:
         decoding, share = decoding_only(lengths)
         slow, free = (
             pool_under_load(deployment.pools[1], workload.at_rate(load * limit)).queue

@@ -12,14 +12,17 @@ Approximations made here:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from heapq import heappop, heappush
 
 import numpy as np
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray, InputError, IntArray
 from planner.engine import (
     AdapterWork,
+    Batching,
     KvAllocation,
     MemoryFootprint,
     ReplicaConfig,
@@ -30,11 +33,15 @@ from planner.engine import (
 )
 from planner.queueing import BatchServer
 from planner.roofline import StepShape
-from planner.serving.types import Pool, Role
+from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import TokenLengths
 
 ATTENTION_POINTS = 120
 """Numbers of prompt tokens at which their attention is tabulated. A choice: read linearly in between."""
+ORDER_SEED = 0
+"""Of the order in which prompts of several lengths come. A choice: affects where prompts that do not fit fall."""
+PROMPTS_FOLLOWED = 2000
+"""Prompts followed for how many requests run where whole prompts wait for a step with room. A choice of accuracy."""
 DISTINCT_POINTS = 32
 """Numbers of requests at which the expected distinct adapters among them are worked out. A choice."""
 
@@ -266,6 +273,7 @@ class PoolModel:
 
     Attributes:
         pool: the pool.
+        lengths: tokens to compute and output tokens.
         footprint: memory of a replica.
         costs: per running sequence and prompt token.
         kv_running: sequences for which a replica has KV memory.
@@ -274,6 +282,7 @@ class PoolModel:
     """
 
     pool: Pool
+    lengths: TokenLengths
     footprint: MemoryFootprint
     costs: TokenCosts
     kv_running: float
@@ -284,7 +293,7 @@ class PoolModel:
     def server(self) -> BatchServer:
         """One replica as a server of steps."""
         timer, costs, config = self.pool.config.timer, self.costs, self.pool.config
-        tokens = np.unique(np.round(np.geomspace(1.0, config.max_batched_tokens, ATTENTION_POINTS)))
+        tokens = np.unique(np.round(np.geomspace(1.0, config.step_tokens, ATTENTION_POINTS)))
         step_s = PoolStepTime(
             timer=timer,
             costs=costs,
@@ -293,7 +302,7 @@ class PoolModel:
             separate_phases=not config.schedule.mixed_steps,
             extras=self._extras(),
         )
-        return BatchServer(step_s=step_s, max_batched_tokens=config.max_batched_tokens, max_running=self.max_running)
+        return BatchServer(step_s=step_s, max_batched_tokens=config.step_tokens, max_running=self.max_running)
 
     def _extras(self) -> StepExtras | None:
         config = self.pool.config
@@ -303,10 +312,35 @@ class PoolModel:
 
     @property
     def max_running(self) -> float:
-        """Most sequences at once on one replica: batch limit, KV cache, places in a mixed step, adapter slots."""
+        """Most sequences at once on one replica, on average where whole prompts wait for a step that has room."""
+        return min(self.most_places, self._places_beside_prompts)
+
+    @property
+    def most_places(self) -> float:
+        """Places for sequences on one replica: batch limit, KV cache, places in a mixed step, adapter slots."""
         config = self.pool.config
-        limits = (float(config.max_running_requests), self.kv_running, float(config.max_batched_tokens))
+        limits = (float(config.max_running_requests), self.kv_running, float(config.step_tokens))
         return min(*limits, self._adapter_limit)
+
+    @cached_property
+    def _places_beside_prompts(self) -> float:
+        """Mean sequences at once where prompts always wait, each for a step that has room for it whole; else inf.
+
+        Prompts come in one after the other, each as soon as few enough run, and stay for their decode steps.
+        """
+        lengths, limits = self.lengths, most_running_with(self.pool, self.lengths)
+        if float(limits[lengths.probabilities > 0.0].min()) >= self.most_places:
+            return math.inf
+        most = limits[in_random_order(lengths.probabilities, PROMPTS_FOLLOWED)]
+        stays = 1.0 + decode_steps(lengths.outputs, tokens_per_step(self.pool.config))
+        stay = stays[in_random_order(lengths.probabilities, PROMPTS_FOLLOWED, seed=ORDER_SEED + 1)]
+        leaving: list[float] = []
+        now = 0.0
+        for limit, ticks in zip(np.minimum(most, self.most_places).tolist(), stay.tolist(), strict=True):
+            while leaving and len(leaving) + 1 > limit:
+                now = max(now, heappop(leaving))
+            heappush(leaving, now + ticks)
+        return max(1.0, float(stay.sum()) / max(leaving))
 
     @cached_property
     def _adapter_limit(self) -> float:
@@ -325,6 +359,95 @@ class PoolModel:
         probabilities = adapter_popularity(config.lora)
         distinct = np.array([expected_distinct(count, probabilities) for count in draws])
         return AdapterCosts(AdapterWork.of(config), draws, distinct)
+
+
+def most_running_with(pool: Pool, lengths: TokenLengths) -> FloatArray:
+    """Most requests at once when a prompt of each length is the last to have come; inf where prompts are split.
+
+    Whole prompts come in where they fit beside the decodes of their micro-batch. Source: TensorRT-LLM's
+    MicroBatchScheduler stops at the first request, in order of arrival, whose tokens do not fit into max_num_tokens.
+    A prompt longer than the whole budget goes where no other prompt is (`planner.engine.Schedule.whole_prompts`).
+
+    Args:
+        pool: the pool.
+        lengths: of its requests.
+
+    Returns:
+        Requests [-], shape (cells,).
+    """
+    config, inputs = pool.config, lengths.inputs.astype(np.float64)
+    schedule = config.schedule
+    together = schedule.mixed_steps and schedule.batching is Batching.CONTINUOUS
+    if pool.role is not Role.MIXED or not (together and schedule.whole_prompts):
+        return np.full(inputs.size, math.inf)
+    per_decode = 1.0 + (config.speculation.draft_tokens if config.speculation else 0.0)
+    beside = np.floor((config.max_batched_tokens - inputs) * (config.parallelism.pp / per_decode))
+    return np.where(inputs > config.max_batched_tokens, math.inf, 1.0 + beside)
+
+
+def notes_on_waiting_prompts(
+    deployment: Deployment, performances: Sequence[PoolPerformance], longest_input: int
+) -> tuple[str, ...]:
+    """What to say where whole prompts wait for a step with room, and how to mend it.
+
+    Args:
+        deployment: the pools.
+        performances: how each works.
+        longest_input: tokens of the longest prompt.
+
+    Returns:
+        Sentences, each with its fix; none where prompts are never held back so.
+    """
+    notes = []
+    for pool, seen in zip(deployment.pools, performances, strict=True):
+        if seen.limit is PoolLimit.BATCHED_TOKENS:
+            config = pool.config
+            per_decode = 1 + (config.speculation.draft_tokens if config.speculation else 0)
+            stages = config.parallelism.pp
+            beside = max(0, (config.max_batched_tokens - longest_input) * stages // per_decode)
+            enough = longest_input + -(-config.max_running_requests * per_decode // stages)
+            notes.append(
+                f"{config.label}: prompts of {longest_input} tokens are not split and wait until at most {beside} "
+                f"requests run beside them (max_batched_tokens = {config.max_batched_tokens}). "
+                f"Fix: split prompts (chunked prefill), or set max_batched_tokens to {enough}"
+            )
+    return tuple(notes)
+
+
+def in_random_order(probabilities: FloatArray, count: int, seed: int = ORDER_SEED) -> IntArray:
+    """Length cells of `count` requests, each as often as its probability says, in an order that is always the same.
+
+    Args:
+        probabilities: of the cells, shape (cells,).
+        count: of requests.
+        seed: of the order.
+
+    Returns:
+        Indices of cells, shape (count,).
+    """
+    shares = (np.random.default_rng(seed).permutation(count) + 0.5) / count
+    return np.asarray(np.minimum(np.searchsorted(np.cumsum(probabilities), shares), probabilities.size - 1))
+
+
+def last_piece_s(model: PoolModel, prompts: FloatArray, running: float) -> FloatArray:
+    """What the last piece of a prompt takes beyond its step [s], where several are in the pipeline at once.
+
+    Piece j of a step enters the first of pp stages j stage times after its step began, and nobody comes after it when
+    nobody waits: the step of (pieces - 1) / pp more. 0 for prompts of one piece.
+
+    Args:
+        model: the pool.
+        prompts: input tokens, any shape.
+        running: sequences that decode beside them.
+
+    Returns:
+        Time [s], shape of `prompts`.
+    """
+    config = model.pool.config
+    room = max(config.step_tokens - running, 1.0)
+    last = prompts - (np.ceil(prompts / room - 1e-9) - 1.0) * room
+    behind = (np.maximum(last / config.max_batched_tokens, 1.0) - 1.0) / config.parallelism.pp
+    return np.asarray(behind * model.server.step_s(np.full_like(last, running), last))
 
 
 def pool_model(
@@ -385,7 +508,7 @@ def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, sha
     if schedule.kv is KvAllocation.CONTIGUOUS:
         held = float(_contiguous_tokens(config, longest)) + footprint.sequence_blocks * block
     room = footprint.kv_capacity_tokens * (1.0 - schedule.watermark) - shared_tokens
-    return PoolModel(pool, footprint, costs, max(room / held, 1.0), held, kv_waste=1.0 - stored / held)
+    return PoolModel(pool, lengths, footprint, costs, max(room / held, 1.0), held, kv_waste=1.0 - stored / held)
 
 
 def _contiguous_tokens(config: ReplicaConfig, longest: float) -> int:

@@ -29,7 +29,7 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.roofline import Bound
-from planner.serving.pool import PoolModel, lengths_in_steps, pool_model, step_shapes, tokens_per_step
+from planner.serving.pool import PoolModel, last_piece_s, lengths_in_steps, pool_model, step_shapes, tokens_per_step
 from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
 from planner.serving.router import routed_queue
 from planner.serving.static_batching import largest_static_rate_per_s
@@ -84,14 +84,16 @@ class PoolUnderLoad:
             return 0.0
         per_replica = self.rate_per_s / self.model.pool.replicas
         offered = per_replica * self.lengths.mean_input * self.queue.mean_step_s
-        return min(offered, float(self.model.pool.config.max_batched_tokens))
+        return min(offered, float(self.model.pool.config.step_tokens))
 
     def _limit(self) -> PoolLimit:
         config = self.model.pool.config
         if self.queue.limit == "running":
+            if self.model.max_running < self.model.most_places:
+                return PoolLimit.BATCHED_TOKENS
             kv_first = self.model.kv_running < config.max_running_requests
             return PoolLimit.KV_CAPACITY if kv_first else PoolLimit.RUNNING_REQUESTS
-        room = max(1.0, config.max_batched_tokens - self.queue.mean_running)
+        room = max(1.0, config.step_tokens - self.queue.mean_running)
         return PoolLimit(self._bound(self.queue.mean_running, room).value)
 
     def _bound(self, running: float, prompt_tokens: float) -> Bound:
@@ -175,6 +177,8 @@ def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
         return queue
     chunk = max(model.server.max_batched_tokens - queue.mean_running, 1.0)
     beyond_s = np.array(_own_attention_s(_ByStepTimes(model), tuple(joint.prompts.tolist()), chunk))
+    if model.pool.config.parallelism.pp > 1:
+        beyond_s += last_piece_s(model, joint.prompts, queue.mean_running) * (1.0 - queue.utilisation)
     first_s = joint.first_s + beyond_s[:, None]
     joint = replace(joint, first_s=np.maximum(first_s, LEAST_TTFT_SHARE * joint.first_s.min()))
     e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
@@ -207,7 +211,9 @@ def _own_attention_s(step_times: _ByStepTimes, prompts: tuple[float, ...], chunk
     each, before = tokens[prompt, step], past[step]
     mean = step_shapes(np.zeros_like(each), each, model.costs)
     pairs = each * before + each * (each + 1.0) / 2.0
-    own = replace(mean, chunk_pairs=pairs, chunk_context=before + each, chunks=np.ones_like(each))
+    pieces = np.maximum(each / model.pool.config.max_batched_tokens, 1.0)
+    cached = pieces * before + (pieces + 1.0) * each / 2.0
+    own = replace(mean, chunk_pairs=pairs, chunk_context=cached, chunks=pieces)
     timer = model.pool.config.timer
     beyond_s = (timer.prompts_s(own) - timer.prompts_s(mean)) * model.pool.config.costs.prompt_stretch
     return tuple(np.bincount(prompt, beyond_s, sizes.size).tolist())
@@ -382,7 +388,7 @@ def prompt_time_share(pool: Pool, workload: Workload) -> float:
         return float(pool.role is Role.PREFILL)
     loaded, lengths = pool_under_load(pool, workload), workload.lengths
     size_biased = float(lengths.inputs**2 @ lengths.probabilities) / lengths.mean_input
-    bunch = min(size_biased, max(1.0, pool.config.max_batched_tokens - loaded.queue.mean_running))
+    bunch = min(size_biased, max(1.0, pool.config.step_tokens - loaded.queue.mean_running))
     running = np.full(2, max(loaded.queue.mean_running, 1e-9))
     with_prompt, without = loaded.model.server.step_s(running, np.array([bunch, 0.0]))
     added = (with_prompt - without) / bunch * loaded.prompt_tokens_per_step()

@@ -74,9 +74,9 @@ def static_server(pool: Pool, lengths: TokenLengths) -> StaticServer:
     batch = min(config.max_running_requests, _room(pool, lengths))
 
     def prefill_s(sequences: FloatArray, inputs: FloatArray) -> FloatArray:
-        steps = np.ceil(sequences * inputs / config.max_batched_tokens)
+        steps = np.ceil(sequences * inputs / config.step_tokens)
         tokens, none = sequences * inputs / steps, np.zeros_like(inputs)
-        chunks = np.maximum(sequences / steps, 1.0)
+        chunks = np.maximum(sequences / steps, np.maximum(tokens / config.max_batched_tokens, 1.0))
         shape = StepShape(none, none, tokens, tokens * (inputs + 1.0) / 2.0, np.maximum(tokens, inputs), chunks)
         return steps * timer.times_s(shape)
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from hardware_db import GpuSku
 from planner.core import Frozen, InputError, Metric
 from planner.engine import ReplicaConfig
 from planner.roofline import Bound
@@ -49,6 +50,12 @@ class Router(StrEnum):
     shared prefix as `LEAST_REQUESTS`."""
 
 
+TRANSFER_SHARE = 0.85
+"""Share of its link's bandwidth that a KV transfer reaches: 341 of 400 Gb/s for writes of 16 MiB with NIXL over UCX
+(github.com/ai-dynamo/nixl pull request 1647); Mooncake reaches 0.80 to 0.84 of one 400 Gb/s NIC from 100 MB on
+(github.com/uccl-project/uccl pull request 265, github.com/kvcache-ai/Mooncake issue 813)."""
+
+
 class KvTransfer(Frozen):
     """How KV caches travel from prefill to decode.
 
@@ -58,12 +65,13 @@ class KvTransfer(Frozen):
         layerwise: a layer's cache is sent while the next layers are computed, so that only what the last chunk's step
             does not cover, and at least one layer's share, is waited for.
         first_token_from_decode: the client gets its first token from the decode replica, after the transfer and in the
-            first step there, instead of from the prefill replica.
+            first step there, instead of from the prefill replica. So do vLLM, SGLang and TensorRT-LLM: their routers
+            pass the decode server's stream on, and a wait for a place to decode counts towards TTFT.
     """
 
     shared: bool = True
     layerwise: bool = False
-    first_token_from_decode: bool = False
+    first_token_from_decode: bool = True
 
 
 class Pool(Frozen):
@@ -103,13 +111,20 @@ class Deployment(Frozen):
         return cls(pools=(Pool(role=Role.MIXED, config=config, replicas=replicas),))
 
     @classmethod
-    def disaggregated(cls, prefill: ReplicaConfig, decode: ReplicaConfig, replicas: tuple[int, int] = (1, 1)) -> Self:
-        """A prefill and a decode pool; KV travels over the NICs of the smaller replica."""
+    def disaggregated(
+        cls,
+        prefill: ReplicaConfig,
+        decode: ReplicaConfig,
+        replicas: tuple[int, int] = (1, 1),
+        transfer: KvTransfer = KvTransfer(),  # noqa: B008 - frozen
+    ) -> Self:
+        """A prefill and a decode pool; KV travels over the link of the smaller replica."""
         return cls(
             pools=(
                 Pool(role=Role.PREFILL, config=prefill, replicas=replicas[0]),
                 Pool(role=Role.DECODE, config=decode, replicas=replicas[1]),
-            )
+            ),
+            transfer=transfer,
         )
 
     @property
@@ -129,12 +144,24 @@ class Deployment(Frozen):
 
     @property
     def kv_link_bytes_per_s(self) -> float:
-        """Bandwidth of one prompt's KV transfer [bytes/s]: NICs of the smaller of the two replicas; inf when mixed."""
+        """Bandwidth of one prompt's KV transfer [bytes/s], `TRANSFER_SHARE` of the link; inf when mixed.
+
+        The link is that of all GPUs of the smaller of the two replicas: their NICs, or the scale-up link where one of
+        its domains is larger than a server and holds both replicas.
+        """
         if not self.is_disaggregated:
             return float("inf")
-        return min(
-            pool.config.sku.node.nic_bytes_per_s_per_gpu.value * pool.config.parallelism.gpus for pool in self.pools
+        gpus = sum(pool.config.parallelism.gpus for pool in self.pools)
+        return TRANSFER_SHARE * min(
+            _between_servers_bytes_per_s(pool.config.sku, gpus) * pool.config.parallelism.gpus for pool in self.pools
         )
+
+
+def _between_servers_bytes_per_s(sku: GpuSku, gpus: int) -> float:
+    """Bandwidth of one GPU and direction [bytes/s] to a GPU of another server, in a group of so many GPUs."""
+    if gpus <= sku.scale_up.domain_gpus > sku.node.gpus:
+        return sku.scale_up.bandwidth_bytes_per_s.value
+    return sku.node.nic_bytes_per_s_per_gpu.value
 
 
 class Method(StrEnum):
@@ -153,6 +180,8 @@ class PoolLimit(StrEnum):
     OVERHEAD = "overhead"
     KV_CAPACITY = "kv_capacity"
     RUNNING_REQUESTS = "running_requests"
+    BATCHED_TOKENS = "batched_tokens"
+    """Prompts that are not split do not fit into a step beside the requests that run."""
 
 
 @dataclass(frozen=True)

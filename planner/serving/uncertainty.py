@@ -1,28 +1,43 @@
-"""How far a predicted mean may be off: the spread of kernel measurements about their fits, carried to latencies.
+"""How far a predicted mean may be off: the scatter of kernels about their fits, and what models, GPUs and engines add.
 
-Each fit of a calibration says how its held-out measurements scatter: sd of log(measured / fitted). A step of seconds
-t_f per fit f, T in all, then has the relative standard deviation (first order, fits independent of one another, what
-is timed by one fit off by one common factor)
+Two things add up, as variances of the logarithm:
 
-    sqrt(sum_f (t_f / T * spread_f)^2)
+- **Kernels.** Each fit of a calibration says how its held-out measurements scatter: sd of log(measured / fitted). A
+  step of seconds t_f per fit f, T in all, then has (first order, fits independent of one another, what is timed by one
+  fit off by one common factor)
 
-Intervals hold the middle 90 %: mean * exp(-+ 1.645 sd). Engine costs, lengths and arrivals count as known, and what
-a slower step adds to queues is left out: near saturation true intervals of TTFT are wider.
+      sqrt(sum_f (t_f / T * spread_f)^2)
+
+- **Groups.** Serving runs of one model, GPU and engine err together, by more than kernels explain: other kernels than
+  those measured, another engine version, launches that overlap. How much (`GROUP_SPREADS`) is what measured runs
+  differ by from predictions whose engine constants their group had no part in (docs/studies/accuracy.md). It is a
+  random effect: the same factor for every step of a model on a GPU and engine, with `correlation` between what prompts
+  and decodes are off by.
+
+TTFT has a third part: requests that wait. A wait changes faster than the step time that causes it, the more so the
+fuller the servers; `wait` times the share of TTFT that is waiting stands for it.
+
+Intervals hold the middle 90 %: mean * exp(-+ 1.645 sd). Lengths and arrivals count as known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from weakref import WeakKeyDictionary
 
 from planner.core import Metric
 from planner.engine import ReplicaConfig, StepTimer
+from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
 from planner.roofline import CalibratedGpu, OperatorFamily, StepShape, step_operators
-from planner.serving.types import Deployment, Role
+from planner.serving.types import Deployment, Pool, Role
 
 NORMAL_95 = 1.645
 """95 % quantile of the standard normal distribution: the middle 90 % lie within."""
+LEAST_S = 1e-30
+"""Times are taken for at least this as divisors [s]. A guard, not a choice."""
 
 
 def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
@@ -47,16 +62,159 @@ def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
     return math.sqrt(sum((fit_s / scale * kernels[key].spread) ** 2 for key, fit_s in seconds.items()))
 
 
+class ServingKind(StrEnum):
+    """Kinds of serving whose predictions are off by different amounts."""
+
+    DENSE = "dense, mixed"
+    SPARSE = "MoE and MLA, mixed"
+    DISAGGREGATED = "disaggregated"
+
+
+@dataclass(frozen=True)
+class GroupSpread:
+    """What predicted means of one kind of serving are off by beyond their kernels: sd of log(true / predicted) [-].
+
+    Attributes:
+        tpot: of mean TPOT.
+        ttft: of mean TTFT where nothing waits.
+        wait: the same for the share of TTFT that is waiting.
+        undocumented_tpot, undocumented_ttft: on top, for runs whose flags nobody has published. A plan sets its own.
+        shared: share of the variance of TPOT that is common to a model, GPU and engine; the rest differs run by run.
+        correlation: of what TPOT and TTFT of a group are off by.
+    """
+
+    tpot: float
+    ttft: float
+    wait: float
+    undocumented_tpot: float
+    undocumented_ttft: float
+    shared: float
+    correlation: float
+
+
+GROUP_SPREADS: Mapping[ServingKind, GroupSpread] = {
+    ServingKind.DENSE: GroupSpread(0.06, 0.15, 0.3, 0.02, 0.2, 0.7, 0.3),
+    ServingKind.SPARSE: GroupSpread(0.12, 0.2, 0.3, 0.05, 0.2, 0.7, 0.3),
+    ServingKind.DISAGGREGATED: GroupSpread(0.12, 0.3, 0.4, 0.05, 0.3, 0.7, 0.3),
+}
+"""Fitted on measured serving runs, leaving one model-and-SKU group out: tests/studies/leave_one_out.py."""
+BORROWED_SPREAD = 0.15
+"""On top for a SKU that was not measured, whose shares of peak are another's: sd of the log of a kernel's share of peak
+among measured SKUs is about this (docs/explanation/calibration.md)."""
+
+
+@dataclass(frozen=True)
+class KernelSpreads:
+    """What the kernels alone make a prediction uncertain by, and how much of TTFT is waiting.
+
+    Attributes:
+        tpot: sd of the log of a decode step [-].
+        ttft: sd of the log of a step with one prompt [-].
+        wait_share: of mean TTFT, in [0, 1].
+    """
+
+    tpot: float
+    ttft: float
+    wait_share: float
+
+
+def serving_kind(deployment: Deployment) -> ServingKind:
+    """The kind of a deployment: disaggregated, or mixed with routed experts or latent attention, or mixed without.
+
+    Args:
+        deployment: its pools.
+
+    Returns:
+        Its kind.
+    """
+    if deployment.is_disaggregated:
+        return ServingKind.DISAGGREGATED
+    return ServingKind.SPARSE if is_sparse(deployment.pools[0].config.llm) else ServingKind.DENSE
+
+
+def is_sparse(llm: LlmSpec) -> bool:
+    """Whether a model has routed experts or latent attention.
+
+    Args:
+        llm: model.
+
+    Returns:
+        True where some layer has either.
+    """
+    return any(
+        isinstance(layer.feed_forward, MoeFeedForward) or isinstance(layer.attention, LatentAttention)
+        for layer in llm.layers
+    )
+
+
+def kernel_spreads(
+    deployment: Deployment, mean_input: float, mean_output: float, running: Sequence[float], ttft_s: float
+) -> KernelSpreads:
+    """What kernels make the means of a deployment uncertain by.
+
+    Args:
+        deployment: the pools, all of them calibrated.
+        mean_input: tokens of a request.
+        mean_output: tokens of its answer.
+        running: sequences decoding on a replica, by pool.
+        ttft_s: predicted mean TTFT [s].
+
+    Returns:
+        Standard deviations of logarithms, and the share of TTFT that is not the request's own prompt and transfer.
+    """
+    first, last = deployment.pools[0], deployment.pools[-1]
+    beside = running[0] if first.role is Role.MIXED else 0.0
+    context = mean_input + mean_output / 2.0
+    tokens = min(mean_input, float(first.config.max_batched_tokens))
+    prompt = StepShape(beside, beside * context, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
+    decodes = max(1.0, running[-1])
+    own_s = first.config.costs.request_s + first.config.timer.step_time(prompt).total_s * mean_input / tokens
+    if deployment.is_disaggregated:
+        own_s += first.config.costs.transfer_request_s
+    return KernelSpreads(
+        tpot=step_spread(last.config, StepShape(decodes, decodes * context)),
+        ttft=step_spread(first.config, prompt),
+        wait_share=max(0.0, 1.0 - own_s / max(ttft_s, LEAST_S)),
+    )
+
+
+def latency_spreads(deployment: Deployment, kernels: KernelSpreads, documented: bool = True) -> tuple[float, float]:
+    """Standard deviations of the logarithms of mean TTFT and mean TPOT.
+
+    Args:
+        deployment: the pools.
+        kernels: what its kernels contribute.
+        documented: its flags are known, as those of a plan are; false for a run whose limits nobody has published.
+
+    Returns:
+        Of TTFT and of TPOT [-].
+    """
+    group = GROUP_SPREADS[serving_kind(deployment)]
+    borrowed = BORROWED_SPREAD if any(map(_is_borrowed, deployment.pools)) else 0.0
+    ttft = math.hypot(kernels.ttft, group.ttft, kernels.wait_share * group.wait, borrowed)
+    tpot = math.hypot(kernels.tpot, group.tpot, borrowed)
+    if documented:
+        return ttft, tpot
+    return math.hypot(ttft, group.undocumented_ttft), math.hypot(tpot, group.undocumented_tpot)
+
+
+def _is_borrowed(pool: Pool) -> bool:
+    """Whether a pool's shares of peak were measured on another SKU."""
+    calibration = pool.config.calibration
+    return calibration is not None and calibration.sku != pool.config.sku.id
+
+
 def latency_intervals(
     deployment: Deployment,
     mean_input: float,
     mean_output: float,
     running: Sequence[float],
     means_s: Mapping[Metric, float],
+    documented: bool = True,
 ) -> dict[Metric, tuple[float, float]]:
     """90 % intervals [s] of the means given (TTFT, TPOT, E2E, ITL); empty unless every pool is calibrated.
 
-    TPOT and ITL have the spread of a decode step, TTFT that of a step with one prompt, E2E both by their shares of it.
+    E2E has the spreads of TTFT and of TPOT by their shares of it, as if both erred together; ITL has that of TPOT.
 
     Args:
         deployment: the pools.
@@ -64,23 +222,18 @@ def latency_intervals(
         mean_output: tokens of its answer.
         running: sequences decoding on a replica, by pool.
         means_s: predicted means [s].
+        documented: as in `latency_spreads`.
 
     Returns:
         (low, high) [s] by metric.
     """
-    first, last = deployment.pools[0], deployment.pools[-1]
     if any(pool.config.calibration is None for pool in deployment.pools):
         return {}
     if not all(math.isfinite(seconds) for seconds in means_s.values()):
         return {}
-    beside = running[0] if first.role is Role.MIXED else 0.0
-    context = mean_input + mean_output / 2.0
-    tokens = min(mean_input, float(first.config.max_batched_tokens))
-    prompt = StepShape(beside, beside * context, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
-    decodes = max(1.0, running[-1])
-    ttft = step_spread(first.config, prompt)
-    tpot = step_spread(last.config, StepShape(decodes, decodes * context))
-    ttft_share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], 1e-30))
+    kernels = kernel_spreads(deployment, mean_input, mean_output, running, means_s[Metric.TTFT])
+    ttft, tpot = latency_spreads(deployment, kernels, documented)
+    ttft_share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], LEAST_S))
     e2e = ttft_share * ttft + (1.0 - ttft_share) * tpot
     spreads = {Metric.TTFT: ttft, Metric.TPOT: tpot, Metric.E2E: e2e, Metric.ITL: tpot}
     return {metric: interval_90(means_s[metric], spread) for metric, spread in spreads.items() if metric in means_s}

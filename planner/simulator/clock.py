@@ -57,7 +57,7 @@ class StepClock:
         self.tokens_per_step = tokens_per_step
         self.lines: dict[tuple[int, int], tuple[float, float] | None] = {}
 
-    def step_s(self, decodes: int, context: float, chunk: float, pairs: float, cached: float, chunks: int) -> float:
+    def step_s(self, decodes: int, context: float, chunk: float, pairs: float, cached: float, chunks: float) -> float:
         """Duration [s] of a step; arguments as in `StepShape`."""
         return self.timer.step_s(decodes, context, chunk, pairs, cached, chunks)
 

@@ -220,7 +220,7 @@ class _EventLoop:
         costs = deployment.pools[0].config.costs
         self.request_s, self.admission_s = costs.request_s, costs.admission_s
         self.free_s = [0.0] * len(self.pools[0].replicas)
-        self.transfer_overhead_s = costs.handover_s if deployment.is_disaggregated else 0.0
+        self.transfer_request_s = costs.transfer_request_s if deployment.is_disaggregated else 0.0
         self.link = _Link(deployment, traffic.inputs) if deployment.is_disaggregated else None
         self.arrived_s = np.full(traffic.inputs.size, np.nan)
         self.count, self.ended = traffic.inputs.size, 0
@@ -294,8 +294,8 @@ class _EventLoop:
         else:
             self.pools[0].replicas[number].release(request)
         if not self.late_first:
-            decode.ledger.token_s[request] = now_s + self.transfer_overhead_s
-        heappush(self.events, (sent_s + self.transfer_overhead_s, _ARRIVAL, 1, request, receiver))
+            decode.ledger.token_s[request] = now_s + self.transfer_request_s
+        heappush(self.events, (sent_s + self.transfer_request_s, _ARRIVAL, 1, request, receiver))
 
     def _end(self, now_s: float) -> None:
         """A request has its last token. In a closed loop its user sends the next."""
@@ -308,9 +308,9 @@ class _EventLoop:
 
     def _record(self) -> RunRecord:
         ends = [np.array(pool.ledger.end_s) for pool in self.pools]
-        end_s = ends[0] if len(ends) == 1 else np.where(np.isnan(ends[1]), ends[0] + self.transfer_overhead_s, ends[1])
+        end_s = ends[0] if len(ends) == 1 else np.where(np.isnan(ends[1]), ends[0] + self.transfer_request_s, ends[1])
         prompt_s = np.array(self.pools[0].ledger.first_s)
-        first_s = np.array(self.pools[1].ledger.first_s) if self.late_first else prompt_s + self.transfer_overhead_s
+        first_s = np.array(self.pools[1].ledger.first_s) if self.late_first else prompt_s + self.transfer_request_s
         return RunRecord(
             sent_s=np.array(self.sent_s),
             first_s=first_s,

@@ -19,6 +19,7 @@ from planner.serving import (
     PoolPerformance,
     Role,
     latency_intervals,
+    notes_on_waiting_prompts,
 )
 from planner.simulator.events import PoolRecord, RunRecord
 from planner.simulator.traffic import DrawnTraffic
@@ -112,7 +113,8 @@ def _performance(
         pools=pools,
         kv_transfer_s=float(sent_s.mean()) if sent_s.size else 0.0,
         requests=chosen.size,
-        assumptions=_assumptions(deployment),
+        assumptions=_assumptions(deployment)
+        + notes_on_waiting_prompts(deployment, pools, int(traffic.inputs[chosen].max())),
         samples_s=samples,
         output_tokens_per_s=float(traffic.outputs[ended].sum()) / (window_s[1] - window_s[0]),
         interval=latency_intervals(deployment, *lengths, [pool.mean_running for pool in pools], means),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from planner.serving import PoolLimit
+from planner.simulator.cache import Sequence
 from planner.simulator.replica_state import ReplicaState, StepPlan
 
 
@@ -30,8 +31,18 @@ class RecordingReplica(ReplicaState):
             return
         else:
             cap = self._binding_cap(head, len(plan.ended))
+            if cap is None and plan.run is not None and self._is_too_long(head):
+                cap = PoolLimit.BATCHED_TOKENS
         if cap is not None:
             self.blocked_s[cap] += plan.end_s - max(plan.start_s, arrival_s)
+
+    def _is_too_long(self, sequence: Sequence) -> bool:
+        """Whether a whole prompt that waits does not fit into a step beside the decodes of its micro-batch."""
+        rules = self.rules
+        if not (self.waiting and rules.schedule.whole_prompts and self.is_mixed and not sequence.ready):
+            return False
+        beside = -(-len(self.decoding) * rules.tokens_per_decode // rules.micro_batches)
+        return rules.max_batched_tokens - beside < sequence.tokens <= rules.max_batched_tokens
 
     def _record_gaps(self, plan: StepPlan) -> None:
         """Gaps that end with the steps of a plan; one entry if all sequences had their last token at its start."""

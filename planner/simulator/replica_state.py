@@ -135,7 +135,9 @@ class ReplicaState:
         self.staged: dict[int, Sequence] = {}
         self.runs: list[tuple[float, ...]] = []
         self.gaps: list[tuple[float, float, float]] = []
-        self.blocked_s = {PoolLimit.RUNNING_REQUESTS: 0.0, PoolLimit.KV_CAPACITY: 0.0}
+        self.blocked_s = dict.fromkeys(
+            (PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY, PoolLimit.BATCHED_TOKENS), 0.0
+        )
         self.is_static = self.schedule.batching is Batching.STATIC
         self.is_fair = self.schedule.order is Order.FAIR_SHARE
         self.in_order = self.schedule.order is Order.FCFS and self.slots is None

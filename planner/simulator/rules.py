@@ -26,7 +26,8 @@ class Rules:
         role: of its pool.
         schedule: the engine's policy.
         max_running: most sequences at once.
-        max_batched_tokens: most tokens of a step.
+        max_batched_tokens: most tokens of a micro-batch; of a step without pipeline stages.
+        micro_batches: of a step, one for each pipeline stage.
         tokens_per_decode: tokens of the chunk budget that a decoding sequence takes (its drafts included).
         tokens_per_step: tokens a decoding sequence gains in a step, on average.
         lag_steps: steps between the boundary at which a request is looked at and its being queued.
@@ -52,6 +53,7 @@ class Rules:
     mask_s: float = 0.0
     adapters: AdapterWork | None = None
     adapter_slots: int = 0
+    micro_batches: int = 1
 
     @property
     def reserves(self) -> bool:
@@ -72,7 +74,7 @@ def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> R
     per_decode = 1 + speculation.draft_tokens if speculation else 1
     running = config.max_running_requests
     if config.schedule.mixed_steps and config.schedule.batching is Batching.CONTINUOUS:
-        running = min(running, max(1, config.max_batched_tokens // per_decode))
+        running = min(running, max(1, config.step_tokens // per_decode))
     room = memory_footprint(config)
     block_bytes = room.kv_bytes_per_token * config.engine.kv_block_tokens
     return Rules(
@@ -90,6 +92,7 @@ def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> R
         mask_s=config.mask_s,
         adapters=AdapterWork.of(config) if config.lora is not None else None,
         adapter_slots=config.lora.slots if config.lora is not None else 0,
+        micro_batches=config.parallelism.pp,
     )
 
 

@@ -18,12 +18,16 @@ The step takes what `ReplicaConfig.timer` says for exactly this content. A promp
 token at the end of it and decodes one token per step from the next step on. A replica with nothing to do waits for the
 next arrival, which starts a step at once.
 
+With pp pipeline stages a step is a round of pp micro-batches, each with a chunk budget and its share of the decodes: it
+holds up to pp times as many prompt tokens and takes what the busiest micro-batch takes through all stages. A prompt of
+several chunks in one step ends (chunks - 1) / pp of a step after it where nobody waits.
+
 Other fields of `ReplicaConfig.schedule` (`planner.engine.Schedule`) change the rules:
 
 - without `mixed_steps`, a step holds prompts only as long as there is a prompt to admit or to go on with (it has the
   whole chunk budget), else decodes only;
 - with `whole_prompts` a prompt joins a step only if it fits in what is left of the budget; one longer than the whole
-  budget goes where no other prompt is;
+  budget goes where no other prompt is; `PoolLimit.BATCHED_TOKENS` says where prompts wait for decodes to end for it;
 - with `batch_wait_steps` the prompts that could be admitted beside running decodes wait until all waiting prompts have
   `batch_wait_fill * max_batched_tokens` tokens, or for that many steps;
 - with `receive_interval_steps` above 1, arrivals are looked at only so many decode steps after the last look, or after

@@ -35,18 +35,23 @@ class StaticBatch:
         """Whether its prompts are still being processed."""
         return self.done < self.padded * len(self.sequences)
 
-    def next_chunk(self, max_batched_tokens: int) -> tuple[int, int, int, int]:
+    def next_chunk(self, max_batched_tokens: int, micro_batches: int = 1) -> tuple[int, int, float, float]:
         """Chunk tokens, pairs, context and chunks (as in `StepShape`) of the next step, one prompt after the other.
 
+        Each micro-batch has the chunk budget; a prompt of more is in several.
+
         >>> StaticBatch([Sequence(0, 3, 1), Sequence(1, 2, 1)], padded=3).next_chunk(4)  # a prompt of 3, the first of 3
-        (4, 7, 4, 2)
+        (4, 7, 4.0, 2)
         """
-        total, room = self.padded * len(self.sequences), max_batched_tokens
-        chunk = pairs = cached = chunks = 0
+        total, room = self.padded * len(self.sequences), max_batched_tokens * micro_batches
+        chunk = pairs = 0
+        cached: float = 0
+        chunks: float = 0
         while room > 0 and self.done < total:
             past = self.done % self.padded
             new = min(self.padded - past, room)
-            chunk, chunks, cached = chunk + new, chunks + 1, cached + past + new
+            pieces = 1 if new <= max_batched_tokens else new / max_batched_tokens
+            chunk, chunks, cached = chunk + new, chunks + pieces, cached + pieces * past + (pieces + 1) * new / 2
             pairs += new * past + new * (new + 1) // 2
             self.done += new
             room -= new

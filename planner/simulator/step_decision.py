@@ -63,16 +63,21 @@ class DecidingReplica(AdmittingReplica):
         """A step with prompt chunks, or None when there is none to take in."""
         whole, block = self.schedule.whole_prompts, self.rules.memory.block_tokens
         decodes, context = (len(self.decoding), self.context) if self.is_mixed else (0, 0.0)
-        room: float = self.rules.max_batched_tokens - decodes * self.rules.tokens_per_decode
+        micro_batches = self.rules.micro_batches
+        # Decodes are spread over the micro-batches; without pipeline stages a step is one.
+        beside = -(-decodes * self.rules.tokens_per_decode // micro_batches)
+        piece = self.rules.max_batched_tokens - beside
+        room: float = piece * micro_batches
         chunk = pairs = cached = 0.0
-        chunks = 0
+        chunks: float = 0
+        behind = 0.0
         ended: list[Sequence] = []
         chunks_by_adapter: list[tuple[int, float]] = []
         while room > 0:
             if self.prompt is None:
                 if held_back or not self.waiting:
                     break
-                self.prompt = self._next_to_join(len(ended), room, chunks == 0, False)
+                self.prompt = self._next_to_join(len(ended), min(room, piece), chunks == 0, False)
                 if self.prompt is None:
                     break
                 self._admit(self.prompt)
@@ -80,12 +85,16 @@ class DecidingReplica(AdmittingReplica):
             prompt = self.prompt
             new = self.prompt_left if whole or self.prompt_left < room else room
             past = prompt.tokens - self.prompt_left
-            chunk, chunks, cached = chunk + new, chunks + 1, cached + past + new
+            pieces = 1 if micro_batches == 1 or new <= piece else new / piece
+            chunk, chunks, cached = chunk + new, chunks + pieces, cached + pieces * past + (pieces + 1) * new / 2
             pairs += new * past + new * (new + 1) / 2
             chunks_by_adapter.append((prompt.adapter, new))
+            if whole and micro_batches > 1 and new > (room % piece or piece):
+                room -= room % piece  # it goes whole into the next micro-batch
             room -= new
             self.prompt_left -= new
             if not self.prompt_left:
+                behind = max(behind, (pieces - 1) / micro_batches)
                 ended.append(prompt)
                 self.prompt = None
         if not chunks:
@@ -94,11 +103,10 @@ class DecidingReplica(AdmittingReplica):
             self.cache.count_held(self.ticks)
         shape = (decodes, context, chunk, pairs, cached, chunks)
         start_s = self.now_s + self.pause_s
-        end_s = (
-            start_s
-            + self.clock.step_s(*shape)
-            + (self._extra_s(decodes, chunks_by_adapter) if self.has_extras else 0.0)
-        )
+        step_s = self.clock.step_s(*shape)
+        if behind and self.prompt is None and not (self.waiting or self.inbox):
+            step_s += behind * step_s  # the last piece of a long prompt follows those before it
+        end_s = start_s + step_s + (self._extra_s(decodes, chunks_by_adapter) if self.has_extras else 0.0)
         return StepPlan(start_s, end_s, 1, shape, room, ended, None)
 
     def _extra_s(self, decodes: int, chunks: list[tuple[int, float]]) -> float:
@@ -172,6 +180,6 @@ class DecidingReplica(AdmittingReplica):
 
     def _padded_step(self, batch: StaticBatch) -> StepPlan:
         """The next prompt tokens, up to the chunk budget; first tokens come after the last of them."""
-        shape = (0, 0.0, *batch.next_chunk(self.rules.max_batched_tokens))
+        shape = (0, 0.0, *batch.next_chunk(self.rules.max_batched_tokens, self.rules.micro_batches))
         ended = [] if batch.in_prompts else batch.sequences
         return StepPlan(self.now_s, self.now_s + self.clock.step_s(*shape), 1, shape, 0, ended, None)

@@ -5,12 +5,13 @@
 its kernels.
 """
 
-from planner.validation import accuracy, benchmark_files, engine_fit, scoreboard
+from planner.validation import accuracy, benchmark_files, engine_fit, predict, scoreboard
 from planner.validation.accuracy import FITTED, HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy_rows
 from planner.validation.benchmark_files import read_costs
-from planner.validation.measured_runs import read_serving_points
+from planner.validation.measured_runs import RefusedRun, ServingPoint, read_serving_points, read_serving_runs
 from planner.validation.scoreboard import Scoreboard, hardware_with
 from planner.validation.scores import is_fitted
+from planner.validation.server_flags import settings_of_flags
 
 __all__ = [
     "FITTED",
@@ -18,14 +19,19 @@ __all__ = [
     "METRICS",
     "AccuracyRow",
     "Likeness",
+    "RefusedRun",
     "Scoreboard",
+    "ServingPoint",
     "accuracy",
     "accuracy_rows",
     "benchmark_files",
     "engine_fit",
     "hardware_with",
     "is_fitted",
+    "predict",
     "read_costs",
     "read_serving_points",
+    "read_serving_runs",
     "scoreboard",
+    "settings_of_flags",
 ]

@@ -16,10 +16,12 @@ from hardware_db import GpuSku
 from planner.core import Table, UnknownNameError
 from planner.llm import LlmSpec
 from planner.presets import preset
+from planner.serving import is_sparse
 from planner.validation import scoreboard
-from planner.validation.predict import Prediction, model_of
+from planner.validation.checkpoint_names import model_of
+from planner.validation.predict import Prediction
 from planner.validation.scoreboard import METRIC_NAMES, NOTHING, Scoreboard
-from planner.validation.scores import ServingClass, by_group, is_sparse, serving_class
+from planner.validation.scores import ServingClass, by_group, serving_class
 
 SOURCE = "docs/studies/accuracy.md"
 """Where the same numbers stand in words, with how they were made."""

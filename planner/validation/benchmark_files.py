@@ -43,7 +43,7 @@ MAX_REQUESTS = 1_000_000
 SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 """Units of time in exports of AIPerf and GenAI-Perf; without one they mean milliseconds."""
 
-LABELS = ("", "bf16", "fp8", "fp4")
+LABELS = ("", "bf16", "fp8", "int4", "fp4")
 """Labels of precision that points are predicted by; blank is the checkpoint's own."""
 
 
@@ -173,9 +173,9 @@ def _point(run: BenchmarkRun, server: Server) -> ServingPoint:
 
 
 def native_label(llm: LlmSpec) -> str:
-    """The precision label of a checkpoint's own formats: ``fp4``, ``fp8`` or ``bf16``, the narrowest there is."""
+    """The precision label of a checkpoint's own formats: ``fp4``, ``int4``, ``fp8`` or ``bf16``, the narrowest."""
     formats = llm.native_precision.model_dump_json()
-    return next((label for label in ("fp4", "fp8") if label in formats), "bf16")
+    return next((label for label in ("fp4", "int4", "fp8") if label in formats), "bf16")
 
 
 def read_costs(path: str | Path) -> EngineCosts:

@@ -20,8 +20,9 @@ from planner.core import FloatArray, InputError, PlannerError, Table, number_of,
 from planner.engine import ReplicaConfig
 from planner.llm import LatentAttention
 from planner.serving import Deployment
+from planner.validation.checkpoint_names import model_of
 from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import Prediction, ReplayedRun, model_of, replayed_means_s
+from planner.validation.predict import Prediction, ReplayedRun, prediction_of
 from planner.validation.scores import Score, group_name, score
 
 TTFT_WEIGHT = 0.4
@@ -63,12 +64,13 @@ SEARCH_RANGES: Mapping[str, SearchRange] = {
     "prompt_stretch": SearchRange(1.05, 2.0),
     "latent_s": SearchRange(5e-6, 3e-4),
     "latent_prompt_s": SearchRange(5e-4, 2e-2),
-    "handover_s": SearchRange(5e-2, 5.0),
+    "expert_prompt_s": SearchRange(2e-4, 2e-2),
+    "transfer_request_s": SearchRange(5e-2, 5.0),
 }
 """Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
 DEFAULT_NAMES = tuple(SEARCH_RANGES)[:8]
 LATENT_NAMES = ("latent_s", "latent_prompt_s")
-GAP_LOW_S = -2e-6
+GAP_LOW_S = -6e-6
 """Lowest `gap_s`, as `EngineCosts` allows."""
 
 
@@ -169,7 +171,7 @@ def determinable_constants(points: Sequence[ServingPoint]) -> tuple[str, ...]:
     latent = any(isinstance(layer.attention, LatentAttention) for p in points for layer in model_of(p.model).layers)
     apart = any(point.disaggregated for point in points)
     means = sum((point.mean_ttft_s is not None) + (point.mean_tpot_s is not None) for point in points)
-    names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()), *(("handover_s",) if apart else ()))
+    names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()), *(("transfer_request_s",) if apart else ()))
     return names[: max(1, means // 2)]
 
 
@@ -201,7 +203,7 @@ def with_costs(config: ReplicaConfig, costs: EngineCosts) -> ReplicaConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
+class Trial:
     """A run that is played with one set of costs after the other."""
 
     point: ServingPoint
@@ -209,23 +211,28 @@ class _Trial:
 
     @property
     def own_costs(self) -> EngineCosts:
+        """The constants that the engine has on the run's first GPU."""
         return self.run.deployment.pools[0].config.costs
 
-    def predicted(self, costs: EngineCosts) -> Prediction:
-        """Raises PlannerError."""
+    def run_with(self, costs: EngineCosts) -> ReplayedRun:
+        """The run on an engine with other costs."""
         pools = tuple(
             pool.model_copy(update={"config": with_costs(pool.config, costs)}) for pool in self.run.deployment.pools
         )
-        run = replace(self.run, deployment=Deployment.model_construct(pools=pools))
-        return Prediction(self.point, *replayed_means_s(run))
+        deployment = Deployment.model_construct(pools=pools, transfer=self.run.deployment.transfer)
+        return replace(self.run, deployment=deployment)
+
+    def predicted(self, costs: EngineCosts) -> Prediction:
+        """Raises PlannerError."""
+        return prediction_of(self.point, self.run_with(costs))
 
 
-def _trials(points: Sequence[ServingPoint], db: HardwareDb) -> tuple[list[_Trial], tuple[str, ...]]:
+def _trials(points: Sequence[ServingPoint], db: HardwareDb) -> tuple[list[Trial], tuple[str, ...]]:
     """Runs that can be played, and why others cannot."""
     trials, dropped = [], []
     for point in points:
         try:
-            trial = _Trial(point, ReplayedRun.of(point, db))
+            trial = Trial(point, ReplayedRun.of(point, db))
             _require_calibration(trial)
             trial.predicted(trial.own_costs)
             trials.append(trial)
@@ -234,14 +241,14 @@ def _trials(points: Sequence[ServingPoint], db: HardwareDb) -> tuple[list[_Trial
     return trials, tuple(dropped)
 
 
-def _require_calibration(trial: _Trial) -> None:
+def _require_calibration(trial: Trial) -> None:
     for pool in trial.run.deployment.pools:
         if pool.config.calibration is None:
             bound = "has no calibration, and engine constants are what is left above calibrated kernels"
             raise InputError("sku", pool.config.sku.id, bound, "calibrate its kernels first: python -m calibration run")
 
 
-def _error_comparisons(runs: str, trials: Sequence[_Trial], costs: EngineCosts) -> list[ErrorComparison]:
+def _error_comparisons(runs: str, trials: Sequence[Trial], costs: EngineCosts) -> list[ErrorComparison]:
     before = [trial.predicted(trial.own_costs) for trial in trials]
     after = [trial.predicted(costs) for trial in trials]
     comparisons = []
@@ -260,16 +267,16 @@ class _Fit:
 
     def __init__(
         self,
-        trials: Sequence[_Trial],
+        trials: Sequence[Trial],
         names: tuple[str, ...],
         start: EngineCosts,
         progress: Callable[[str], None],
     ) -> None:
         self.trials, self.names, self.start, self.progress = trials, names, start, progress
-        self.low = np.array([_lowest_coordinate(name) for name in names])
-        self.high = np.array([_to_coordinate(name, SEARCH_RANGES[name].high) for name in names])
+        self.low = np.array([lowest_coordinate(name) for name in names])
+        self.high = np.array([to_coordinate(name, SEARCH_RANGES[name].high) for name in names])
         margin = 1e-3 * (self.high - self.low)
-        self.begin = np.clip([_start_coordinate(name, start) for name in names], self.low + margin, self.high - margin)
+        self.begin = np.clip([start_coordinate(name, start) for name in names], self.low + margin, self.high - margin)
         self.evaluated = 0
         self.latest: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
 
@@ -287,7 +294,7 @@ class _Fit:
         return self.costs(solution.x), self._intervals(solution.x, np.asarray(solution.jac), float(solution.cost))
 
     def costs(self, x: FloatArray) -> EngineCosts:
-        values = {name: _from_coordinate(name, float(at)) for name, at in zip(self.names, x, strict=True)}
+        values = {name: from_coordinate(name, float(at)) for name, at in zip(self.names, x, strict=True)}
         return EngineCosts(**{**self.start.model_dump(), **values})
 
     def residuals(self, x: FloatArray) -> FloatArray:
@@ -317,7 +324,7 @@ class _Fit:
         width = NORMAL_95 * np.sqrt(variance)
         low, high = np.clip(x - width, self.low, self.high), np.clip(x + width, self.low, self.high)
         return {
-            name: (_from_coordinate(name, float(low[index])), _from_coordinate(name, float(high[index])))
+            name: (from_coordinate(name, float(low[index])), from_coordinate(name, float(high[index])))
             for index, name in enumerate(self.names)
         }
 
@@ -334,10 +341,10 @@ def _is_factor(name: str) -> bool:
     return name.endswith("stretch")
 
 
-def _to_coordinate(name: str, value: float) -> float:
+def to_coordinate(name: str, value: float) -> float:
     """Where a constant lies in search coordinates.
 
-    >>> _to_coordinate("gap_s", 3e-6), round(_to_coordinate("stretch", 1.1), 4) == round(math.log(0.1), 4)
+    >>> to_coordinate("gap_s", 3e-6), round(to_coordinate("stretch", 1.1), 4) == round(math.log(0.1), 4)
     (3.0, True)
     """
     if name == "gap_s":
@@ -345,22 +352,23 @@ def _to_coordinate(name: str, value: float) -> float:
     return math.log(value - 1.0) if _is_factor(name) else math.log(value)
 
 
-def _from_coordinate(name: str, x: float) -> float:
-    """The inverse of `_to_coordinate`."""
+def from_coordinate(name: str, x: float) -> float:
+    """The inverse of `to_coordinate`."""
     if name == "gap_s":
         return x * MICROSECOND_S
     return 1.0 + math.exp(x) if _is_factor(name) else math.exp(x)
 
 
-def _lowest_coordinate(name: str) -> float:
+def lowest_coordinate(name: str) -> float:
+    """The lower end of a constant's search range, in search coordinates."""
     return GAP_LOW_S / MICROSECOND_S if name == "gap_s" else MIN_LOG_CONSTANT
 
 
-def _start_coordinate(name: str, start: EngineCosts) -> float:
+def start_coordinate(name: str, start: EngineCosts) -> float:
     """The start's own value, or the usual one where the start says nothing."""
     own = float(getattr(start, name))
     nothing = 1.0 if _is_factor(name) else 0.0
-    return _to_coordinate(name, SEARCH_RANGES[name].start if own == nothing else own)
+    return to_coordinate(name, SEARCH_RANGES[name].start if own == nothing else own)
 
 
 # --- shown ----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,9 @@ from pydantic import Field
 
 from hardware_db import Dtype
 from planner.core import Frozen, InputError
-from planner.engine import Schedule
+from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
+from planner.validation.server_flags import settings_of_flags
 
 Row = Mapping[str, str]
 
@@ -32,20 +33,36 @@ MAX_FILE_BYTES = 100_000_000
 """Largest CSV that is read."""
 MAX_CELL = 2000
 """Most characters of a cell: settings are searched for phrases, which takes the square of their length."""
+MAX_SHOWN = 40
+"""Most characters of a name that an error repeats."""
+REQUIRED_COLUMNS = ("engine", "model", "sku", "input_tokens", "output_tokens")
+"""Columns without which no row can be read."""
 MAX_DIGITS = 15
 """Most digits of a whole number: more is no count of anything here."""
 
 SKU_ALIASES = {
-    "a100_sxm": "a100-sxm-80gb",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "b200_sxm": "b200-sxm",
+    "a100-sxm": "a100-sxm-80gb",
+    "h100": "h100-sxm",
+    "h200": "h200-sxm",
+    "b200": "b200-sxm",
+    "b300": "b300-sxm",
     "gb200": "gb200-nvl72",
-    "l40s": "l40s",
+    "gb200-sxm": "gb200-nvl72",
+    "gb300": "gb300-nvl72",
+    "gb300-sxm": "gb300-nvl72",
+    "rtx-pro-6000-server": "rtx-pro-6000-blackwell-server",
 }
-"""Names of SKUs in AIConfigurator's tables and in the hardware database."""
-ENGINE_ALIASES = {"trtllm": "tensorrt-llm"}
+"""Names of SKUs in tables of measurements (AIConfigurator, InferenceX) and in the hardware database. A bare name is the
+form that HGX and NVL72 servers hold."""
+ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt": "tensorrt-llm", "trt-llm": "tensorrt-llm"}
 """Names of engines in the same tables and here."""
+ENGINE_WRAPPING = re.compile(r"^(?:dynamo|mori|nim)-|-(?:disagg|disaggregated|agg|rocm|mtp)$")
+"""What tables put around an engine's name: the router before it, how it is deployed. The engine loop is its own."""
+NO_VALUE = frozenset({"nan", "NaN", "None", "null", "N/A", "n/a", "<NA>", "-", "?", "unknown"})
+"""Cells that say nothing: as other tools write a blank."""
+NO_SPECULATION = frozenset({"", "none", "no", "off", "false", "0"})
+OWN_SPECULATION = frozenset({"mtp", "nextn", "eagle", "true", "yes", "on"})
+"""Speculation with the multi-token-prediction module of the model itself (SGLang runs it as EAGLE)."""
 DEFAULT_MAX_BATCHED_TOKENS = {"vllm": 8192, "sglang": 8192, "tensorrt-llm": 8192}
 """Chunk budget where nothing is stated: the engines' own defaults (vLLM V1 on datacentre GPUs, SGLang's
 chunked-prefill-size, TensorRT-LLM's max_num_tokens)."""
@@ -59,7 +76,9 @@ UNSTATED_LENGTH_SPREAD = 0.2
 """Lengths of a client that is not described lie within this share of the nominal: without any spread all users would
 send their prompts in lockstep for ever. A choice."""
 DEFAULT_MAX_RUNNING_REQUESTS = {"vllm": 1024, "sglang": 2048, "tensorrt-llm": 2048}
-"""Sequences running at once where nothing is stated: engine defaults on datacentre GPUs."""
+"""Sequences running at once on each attention rank where nothing is stated: engine defaults on datacentre GPUs."""
+LIMITS_PER_RANK = ("vllm", "tensorrt-llm")
+"""Engines whose stated limits are those of one attention rank; SGLang divides its limit among the ranks."""
 
 
 class WorkerSettings(Frozen):
@@ -69,18 +88,46 @@ class WorkerSettings(Frozen):
     parallelism: Parallelism = Parallelism()
     max_batched_tokens: int = Field(ge=16)
     max_running_requests: int = Field(ge=1)
-    memory_fraction: float | None = None
-    memory_fraction_of_free: bool = Field(default=False, description="of what weights leave, not of the whole GPU")
+    memory_fraction: float | None = Field(default=None, gt=0, le=1, description="as the engine reads it")
 
 
-class ServingPoint(Frozen):
-    """One measured run."""
+class Statistic(StrEnum):
+    """Which number stands for a run's requests."""
+
+    MEAN = "mean"
+    MEDIAN = "median"
+
+
+class MeasuredRun(Frozen):
+    """What was measured, and on what: the part of a row that can be shown even where the rest cannot be read."""
 
     id: str
     engine: str
     model: str
     sku: str
     precision: str
+    statistic: Statistic = Field(default=Statistic.MEAN, description="of a run's requests that the two times are")
+    mean_ttft_s: float | None = Field(default=None, gt=0)
+    mean_tpot_s: float | None = Field(default=None, gt=0)
+    measured_on: str = ""
+    settings_id: str = ""
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Model and SKU: the unit that is fitted to, or held out, as a whole."""
+        return self.model, self.sku
+
+
+class RefusedRun(MeasuredRun):
+    """A row that cannot be read: there is no prediction for it, and `reason` says why."""
+
+    disaggregated: bool = False
+    reason: str
+
+
+class ServingPoint(MeasuredRun):
+    """One measured run, with all that it takes to play it again."""
+
     quantisation: str = ""
     kv_cache: Dtype
     input_tokens: int = Field(ge=1, description="nominal; drawn uniformly from range_ratio to range_top times this")
@@ -97,22 +144,14 @@ class ServingPoint(Frozen):
     servers: tuple[WorkerSettings, ...] = Field(min_length=1, max_length=2, description="mixed; or prefill and decode")
     schedule: Schedule
     draft_tokens: int = Field(default=0, ge=0)
+    checkpoint: str = Field(default="", description="its name on the Hugging Face Hub, where it is stated")
     moe_backend: str = Field(default="", description="kernels of the routed experts, where they are stated")
-    mean_ttft_s: float | None = Field(default=None, gt=0)
-    mean_tpot_s: float | None = Field(default=None, gt=0)
-    measured_on: str = ""
-    settings_id: str = ""
     unknown: tuple[str, ...] = ()
 
     @property
     def disaggregated(self) -> bool:
         """Whether prefill and decode ran on servers of their own."""
         return len(self.servers) == 2
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """Model and SKU: the unit that is fitted to, or held out, as a whole."""
-        return self.model, self.sku
 
     @property
     def mean_output_tokens(self) -> float:
@@ -128,28 +167,39 @@ class ServingPoint(Frozen):
 
 
 def read_serving_points(path: str | Path, repeats: bool = False) -> tuple[ServingPoint, ...]:
-    """Points of a CSV file and the settings beside it. `repeats`: also rows that repeat another row's run.
+    """The runs of a CSV file that can be read; see `read_serving_runs`. Raises InputError."""
+    return tuple(run for run in read_serving_runs(path, repeats) if isinstance(run, ServingPoint))
 
-    Raises InputError for a file that cannot be read or a field out of range, naming row and column.
+
+def read_serving_runs(path: str | Path, repeats: bool = False) -> tuple[ServingPoint | RefusedRun, ...]:
+    """Runs of a CSV file and the settings beside it, in order. `repeats`: also rows that repeat another row's run.
+
+    A cell of a row, or of its settings, that cannot be read refuses that row alone.
+
+    Raises InputError for a file that cannot be read or lacks one of `REQUIRED_COLUMNS`.
     """
     place = Path(path)
     rows = _rows(place)
     if not rows:
         raise InputError("points", place.name, "has no rows", "give a CSV file with a header and measured points")
+    missing = [name for name in REQUIRED_COLUMNS if name not in rows[0]]
+    if missing:
+        raise InputError("points", place.name, f"has no column {missing[0]}", "add it to the header, and its cells")
     links = {
         row.get("source_id", ""): row for row in _rows(place.with_name(f"{place.stem}_settings.csv"), optional=True)
     }
     settings = {
         row.get("settings_id", ""): row for row in _rows(place.with_name("serving_settings.csv"), optional=True)
     }
-    points = []
+    configurations = _rows(place.with_name(f"{place.stem.removesuffix('_points')}_settings.csv"), optional=True)
+    runs: list[ServingPoint | RefusedRun] = []
     for row in rows:
         link = links.get(row.get("source_id", ""), {})
         if link.get("same_run_as") and not repeats:
             continue
-        with _naming_row(row):
-            points.append(_point_of(row, link, settings.get(link.get("settings_id", ""), {})))
-    return tuple(points)
+        own = settings.get(link.get("settings_id", ""), {}) or settings_of_flags(row, configurations)
+        runs.append(run_of(row, link, own))
+    return tuple(runs)
 
 
 def _rows(path: Path, optional: bool = False) -> list[dict[str, str]]:
@@ -161,31 +211,74 @@ def _rows(path: Path, optional: bool = False) -> list[dict[str, str]]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError("points", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "split the file")
         with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            return [_checked_cells(row, reader.line_num, path) for row in reader]
+            return [{key: _cell(value) for key, value in row.items() if key} for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError("points", str(path), f"cannot be read ({type(error).__name__})", "give a CSV file") from None
 
 
-def _checked_cells(row: Mapping[str | None, str | None], line: int, path: Path) -> dict[str, str]:
-    """A row without cells beyond the header. Raises InputError for a cell longer than `MAX_CELL`."""
-    cells = {key: (value or "").strip() for key, value in row.items() if key}
-    for key, cell in cells.items():
-        if len(cell) > MAX_CELL:
-            bound = f"has {len(cell)} characters, more than {MAX_CELL}"
-            raise InputError(f"{path.name} line {line}: {key[:40]}", cell, bound, "shorten the cell")
-    return cells
+def _cell(text: str | None) -> str:
+    """A cell as plain text, blank where it says nothing."""
+    stripped = (text or "").strip()
+    return "" if stripped in NO_VALUE else stripped
 
 
-@contextmanager
-def _naming_row(row: Row) -> Iterator[None]:
-    """Errors inside name the row."""
+def run_of(row: Row, link: Row, settings: Row) -> ServingPoint | RefusedRun:
+    """The run of a row, or why it cannot be read."""
     try:
-        yield
+        for source in (row, link, settings):
+            _check_cells(source)
+        return _point_of(row, link, settings)
     except InputError as error:
         field = error.field.removeprefix("points.").removeprefix("servingpoint.")
-        place = f"points[{row.get('source_id') or '?'}].{field}"
-        raise InputError(place, error.value, error.bound, error.fix or "correct the row") from None
+        place = f"points[{row.get('source_id', '')[:MAX_SHOWN] or '?'}].{field}"
+        reason = InputError(place, error.value, error.bound, error.fix or "correct the row")
+    statistic = _statistic(row)
+    return RefusedRun(
+        **_labels(row, link),
+        statistic=statistic,
+        mean_ttft_s=_positive_milliseconds(row.get(f"{statistic}_ttft_ms", "")),
+        mean_tpot_s=_positive_milliseconds(row.get(f"{statistic}_tpot_ms", "")),
+        disaggregated=_is_disaggregated(row, settings),
+        reason=str(reason),
+    )
+
+
+def _check_cells(source: Row) -> None:
+    """Raise InputError for a cell longer than `MAX_CELL`."""
+    for key, cell in source.items():
+        if len(cell) > MAX_CELL:
+            bound = f"has {len(cell)} characters, more than {MAX_CELL}"
+            raise InputError(f"points.{key[:MAX_SHOWN]}", cell, bound, "shorten the cell")
+
+
+def _labels(row: Row, link: Row) -> dict[str, str]:
+    """What a row says of itself in plain words, under this project's names."""
+    engine, sku = (row.get(name, "").lower().replace("_", "-") for name in ("engine", "sku"))
+    engine = ENGINE_WRAPPING.sub("", ENGINE_WRAPPING.sub("", engine))
+    return {
+        "id": row.get("source_id", "")[:MAX_CELL] or "?",
+        "engine": ENGINE_ALIASES.get(engine, engine)[:MAX_CELL],
+        "model": row.get("model", "")[:MAX_CELL],
+        "sku": SKU_ALIASES.get(sku, sku)[:MAX_CELL],
+        "precision": row.get("precision", "").lower()[:MAX_CELL],
+        "measured_on": row.get("measured_on", "")[:MAX_CELL],
+        "settings_id": link.get("settings_id", "")[:MAX_CELL],
+    }
+
+
+def _statistic(row: Row) -> Statistic:
+    """The mean; the median of a row that has medians and no mean."""
+    means, medians = ([row.get(f"{kind}_{time}_ms") for time in ("ttft", "tpot")] for kind in Statistic)
+    return Statistic.MEDIAN if any(medians) and not any(means) else Statistic.MEAN
+
+
+def _positive_milliseconds(text: str) -> float | None:
+    """A time in milliseconds as seconds; None where it is not one."""
+    try:
+        value = float(text) / 1e3
+    except ValueError:
+        return None
+    return value if 0.0 < value < math.inf else None
 
 
 class _Fields:
@@ -203,9 +296,14 @@ class _Fields:
                     return source[name]
         return ""
 
-    def number(self, source: Row, name: str) -> int | None:
-        """The whole number a value starts with, or None."""
-        return leading_number(source.get(name, ""))
+    def number(self, *names: str) -> int | None:
+        """The whole number that the first of the names with one starts with, in the link before the row, or None."""
+        for name in names:
+            for source in (self.link, self.row):
+                value = leading_number(source.get(name, ""), name)
+                if value is not None:
+                    return value
+        return None
 
     def required(self, name: str) -> str:
         """A value of the point's own row. Raises InputError when blank."""
@@ -216,20 +314,30 @@ class _Fields:
 
     def whole(self, name: str) -> int:
         """A whole number of the point's own row. Raises InputError."""
-        value = leading_number(self.required(name))
+        value = leading_number(self.required(name), name)
         if value is None:
             raise InputError(f"points.{name}", self.row[name], "must be a whole number", "correct the row")
         return value
 
 
-def leading_number(text: str) -> int | None:
+def leading_number(text: str, name: str = "number") -> int | None:
     """The whole number a text starts with: ``"8192 (default)"`` is 8192, ``"not set"`` is None.
+
+    Raises InputError for a number that a word, a unit or a second number makes another one (``"8k"``, ``"256-512"``).
 
     >>> leading_number("32768 (chunked-prefill-size)"), leading_number("not set (engine default 1024)")
     (32768, None)
+    >>> leading_number("8,192"), leading_number("8.0")
+    (8192, 8)
     """
-    match = re.match(r"\s*(?:chunked-prefill-size\s+)?(\d+)", text)
-    return _whole_number(match.group(1)) if match else None
+    match = re.match(r"\s*(?:chunked-prefill-size\s+)?(\d{1,3}(?:,\d{3})+|\d+)(?:\.0*)?(?![\d.])(.{0,40})", text)
+    if match is None:
+        if re.match(r"\s*\d", text):
+            raise InputError(f"points.{name}", text, "must be a whole number", "correct the row")
+        return None
+    if re.match(r"\w|\s*(?:-|–|\.\.|to |or |/)\s*\d", match.group(2)):
+        raise InputError(f"points.{name}", text, "is no single whole number", "write one number")
+    return _whole_number(match.group(1).replace(",", ""))
 
 
 def _whole_number(digits: str) -> int:
@@ -238,23 +346,37 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
+def leading_share(text: str, name: str = "share") -> float | None:
+    """The share a text starts with: ``"0.85 (mem-fraction-static)"`` is 0.85, ``"90 %"`` 0.9, ``"not set"`` None.
+
+    Raises InputError for anything else that starts with a digit, such as ``"0.8-0.9"``.
+
+    >>> leading_share("0.85 (mem-fraction-static)"), leading_share("90 %"), leading_share("not set")
+    (0.85, 0.9, None)
+    """
+    match = re.match(r"\s*(\d{0,3}\.\d{1,15}|\d{1,3})(?![\d.])\s*(%?)(?!\s*(?:-|–|to |or |/)\s*[\d.])", text)
+    if match is None:
+        if re.match(r"\s*[\d.]", text):
+            raise InputError(f"points.{name}", text, "must be a share between 0 and 1", "write one number")
+        return None
+    return float(match.group(1)) / (100.0 if match.group(2) else 1.0)
+
+
 def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
-    fields = _Fields(row, link, settings)
-    engine = ENGINE_ALIASES.get(row.get("engine", ""), row.get("engine", ""))
-    concurrency = fields.number(row, "concurrency")
+    fields, labels = _Fields(row, link, settings), _labels(row, link)
+    engine = labels["engine"]
+    for name in ("engine", "model", "sku"):
+        fields.required(name)
+    concurrency = fields.number("concurrency")
     if concurrency is None:
         fields.unknown.append("concurrency")
         concurrency = 1
     dp = _attention_dp(fields, concurrency)
     draft = _draft_tokens(fields, dp)
     client = _client_load(fields, concurrency)
-    fraction = _share_of(settings.get("kv_memory_fraction", ""))
+    fraction = leading_share(settings.get("kv_memory_fraction", ""), "kv_memory_fraction")
     return ServingPoint(
-        id=row.get("source_id") or "?",
-        engine=engine,
-        model=fields.required("model"),
-        sku=SKU_ALIASES.get(fields.required("sku"), row["sku"]),
-        precision=row.get("precision", ""),
+        **labels,
         quantisation=f"{row.get('gemm_quant_mode', '')} {row.get('moe_quant_mode', '')}".strip(),
         kv_cache=_kv_cache(fields, engine),
         input_tokens=fields.whole("input_tokens"),
@@ -266,18 +388,13 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         servers=_server_settings(fields, engine, concurrency, dp, draft, fraction),
         schedule=_schedule(fields, engine, concurrency),
         draft_tokens=draft,
-        mean_ttft_s=_milliseconds(row, "mean_ttft_ms"),
-        mean_tpot_s=_milliseconds(row, "mean_tpot_ms"),
+        statistic=_statistic(row),
+        mean_ttft_s=_milliseconds(row, f"{_statistic(row)}_ttft_ms"),
+        mean_tpot_s=_milliseconds(row, f"{_statistic(row)}_tpot_ms"),
+        checkpoint=settings.get("checkpoint", "") or row.get("checkpoint", ""),
         moe_backend=settings.get("moe_backend", "") or row.get("moe_backend", ""),
-        measured_on=row.get("measured_on", ""),
-        settings_id=link.get("settings_id", ""),
         unknown=tuple(fields.unknown),
     )
-
-
-def _share_of(text: str) -> float | None:
-    """A share as a plain number; None where it is anything else, such as blank or "not set"."""
-    return float(text) if re.fullmatch(r"\d++(?:\.\d++)?|\.\d++", text) else None
 
 
 def _decimal(name: str, text: str) -> float:
@@ -295,7 +412,7 @@ def _milliseconds(row: Row, name: str) -> float | None:
 
 def _attention_dp(fields: _Fields, concurrency: int) -> int:
     """Attention ranks of a mixed server: the true value where stated, else a rule of the settings, else the row."""
-    true = fields.number(fields.link, "attention_dp")
+    true = fields.number("attention_dp")
     if true is not None:
         return true
     rule = fields.settings.get("attention_dp", "")
@@ -304,18 +421,22 @@ def _attention_dp(fields: _Fields, concurrency: int) -> int:
         ranks, isl, osl, least = map(_whole_number, match.groups())
         at = (fields.whole("input_tokens"), fields.whole("output_tokens"))
         return ranks if at == (isl, osl) and concurrency > least else 1
-    return fields.number(fields.row, "attention_dp_size") or 1
+    return fields.number("attention_dp_size") or 1
 
 
 def _draft_tokens(fields: _Fields, dp: int) -> int:
     """Draft tokens per step, 0 without speculation: the first number, or the one ``with attention DP``."""
-    if fields.link.get("speculative", fields.row.get("speculative", "")) != "mtp":
+    kind = (fields.link.get("speculative") or fields.row.get("speculative", "")).lower()
+    if kind in NO_SPECULATION:
         return 0
+    if kind not in OWN_SPECULATION:
+        bound = "drafts of another kind than the model's own multi-token prediction are not modelled"
+        raise InputError("points.speculative", kind, bound, "leave the row out, or write none or mtp")
     text = fields.settings.get("speculative_tokens", "") or fields.row.get("speculative_tokens", "")
     with_dp = re.search(r"(\d+) with attention DP", text)
     if dp > 1 and with_dp:
         return _whole_number(with_dp.group(1))
-    return leading_number(text) or 1
+    return leading_number(text, "speculative_tokens") or 1
 
 
 class _ClientLoad(NamedTuple):
@@ -327,7 +448,8 @@ class _ClientLoad(NamedTuple):
 
 
 def _client_load(fields: _Fields, concurrency: int) -> _ClientLoad:
-    ratio = _decimal("client_range_ratio", fields.text("client_range_ratio") or "1")
+    stated = leading_share(fields.text("client_range_ratio"), "client_range_ratio")
+    ratio = 1.0 if stated is None else stated
     text, output = fields.text("client_requests"), fields.whole("output_tokens")
     by_output = re.search(rf"output {output}: (\d+) x concurrency", text)
     capped = re.search(r"(\d+) x concurrency up to (\d+); (\d+) at (\d+)", text)
@@ -338,8 +460,11 @@ def _client_load(fields: _Fields, concurrency: int) -> _ClientLoad:
     times = re.search(r"(\d+) x concurrency", text)
     if times is not None:
         return _ClientLoad(ratio, 1.0, _whole_number(times.group(1)) * concurrency)
+    plain = leading_number(text, "client_requests")
+    if plain is not None:
+        return _ClientLoad(ratio, 1.0, plain)
     fields.unknown.append("client_requests")
-    if fields.text("client_range_ratio"):
+    if stated is not None:
         return _ClientLoad(ratio, 1.0, 10 * concurrency)
     fields.unknown.append("client_range_ratio")
     return _ClientLoad(1.0 - UNSTATED_LENGTH_SPREAD, 1.0 + UNSTATED_LENGTH_SPREAD, 10 * concurrency)
@@ -362,7 +487,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
     wait_steps, fill = 0, 0.0
     wait = re.search(r"batch_wait_timeout_iters (\d+) and batch_wait_max_tokens_ratio (\d+(?:\.\d+)?)", other)
     lengths = (fields.whole("input_tokens"), fields.whole("output_tokens"))
-    tp = fields.number(fields.link, "attention_tp") or fields.number(fields.row, "tp_size") or 1
+    tp = fields.number("attention_tp", "tp_size") or 1
     if wait and lengths == (1024, 1024) and tp < 8:
         wait_steps, fill = _whole_number(wait.group(1)), float(wait.group(2))
     interval = re.search(r"scheduler-recv-interval:? (\d+)(?: steps if concurrency >= (\d+), else (\d+))?", other)
@@ -383,29 +508,41 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
 def _server_settings(
     fields: _Fields, engine: str, concurrency: int, dp: int, draft: int, fraction: float | None
 ) -> tuple[WorkerSettings, ...]:
-    settings, of_free = fields.settings, "free" in fields.settings.get("kv_memory_fraction_of", "")
-    if settings.get("prefill_workers"):
-        return tuple(_role_settings(fields, engine, role, concurrency, of_free) for role in ("prefill", "decode"))
-    gpus = fields.number(fields.link, "gpus") or fields.number(fields.row, "gpus")
-    tp_size = fields.number(fields.row, "tp_size") or 1
-    gpus = gpus or tp_size * dp
-    tp = fields.number(fields.link, "attention_tp") or max(1, gpus // dp)
-    ep = _expert_parallel(fields, gpus)
+    if _is_disaggregated(fields.row, fields.settings):
+        return tuple(_role_settings(fields, engine, role, concurrency) for role in ("prefill", "decode"))
+    pp = fields.number("pp_size") or 1
+    gpus = fields.number("gpus") or _printed_gpus(fields, dp) * pp
+    dp = min(dp, gpus // pp)
+    tp = fields.number("attention_tp") or max(1, gpus // (dp * pp))
+    ep = _expert_parallel(fields, tp * dp)
     return (
         WorkerSettings(
-            parallelism=Parallelism(tp=tp, dp=dp, ep=ep),
-            max_batched_tokens=_token_limit(fields, engine, concurrency, draft) * dp,
+            parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep, across_domains=True),
+            max_batched_tokens=max(LEAST_BATCHED_TOKENS, _token_limit(fields, engine, concurrency, draft) * dp),
             max_running_requests=_running_limit(fields, engine, concurrency, dp),
             memory_fraction=fraction,
-            memory_fraction_of_free=of_free,
         ),
     )
 
 
+def _printed_gpus(fields: _Fields, dp: int) -> int:
+    """GPUs of a stage where only the row's labels are known: TP times attention ranks.
+
+    Exports of InferenceX print TP times EP in their place (64 for 8 GPUs with EP 8), and TP as moe_tp_size: wherever
+    the true number is known, labels of which neither expert degree is 1 mean that.
+    """
+    gpus = (fields.number("tp_size") or 1) * dp
+    expert_tp, ep = fields.number("moe_tp_size") or 1, fields.number("moe_ep_size") or 1
+    if ep > 1 and expert_tp % ep == 0 and expert_tp * ep == gpus:
+        fields.unknown.append("gpus")
+        return expert_tp
+    return gpus
+
+
 def _expert_parallel(fields: _Fields, gpus: int) -> int:
-    true = fields.number(fields.link, "moe_ep")
-    stated = leading_number(fields.settings.get("expert_parallel", ""))
-    ep = true or stated or fields.number(fields.row, "moe_ep_size") or 1
+    true = fields.number("moe_ep")
+    stated = leading_number(fields.settings.get("expert_parallel", ""), "expert_parallel")
+    ep = true or stated or fields.number("moe_ep_size") or 1
     return ep if gpus % ep == 0 else 1
 
 
@@ -416,7 +553,7 @@ def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> 
         rows = (draft + 1) * concurrency if "mtp" in text else concurrency
         tokens = 64 * math.ceil((rows + isl + 64) / 64)
         return max(8192, tokens) if text.startswith("max(8192") else tokens
-    stated = leading_number(text)
+    stated = leading_number(text, "max_num_tokens")
     if stated is not None:
         return stated
     if "not set" not in text:
@@ -430,34 +567,54 @@ def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> i
     text = fields.settings.get("max_num_seqs", "") or fields.row.get("max_num_seqs", "")
     if text.startswith("= concurrency"):
         return concurrency
-    stated = leading_number(text)
+    stated = leading_number(text, "max_num_seqs")
     if stated is None and "not set" not in text:
         fields.unknown.append("max_num_seqs")
-    per_rank = dp if engine == "tensorrt-llm" else 1
-    return (stated or DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024)) * per_rank
+    if stated is None:
+        return DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024) * dp
+    return stated * (dp if engine in LIMITS_PER_RANK else 1)
 
 
-def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int, of_free: bool) -> WorkerSettings:
+def _is_disaggregated(row: Row, settings: Row) -> bool:
+    """Whether prefill and decode ran apart: as the settings say, else as the row does."""
+    return bool(settings.get("prefill_workers")) or row.get("mode", "").lower().startswith("disagg")
+
+
+def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int) -> WorkerSettings:
+    """The servers of one role: as the settings say, else as the row does."""
     settings = fields.settings
-    workers = leading_number(settings.get(f"{role}_workers", "")) or 1
-    gpus = leading_number(settings.get(f"{role}_gpus", "")) or 1
-    on = settings.get(f"{role}_attention_dp", "").startswith("on")
-    if not settings.get(f"{role}_attention_dp"):
+
+    def stated(name: str, in_row: str = "") -> int | None:
+        number = leading_number(settings.get(f"{role}_{name}", ""), f"{role}_{name}")
+        return number if number is not None or not in_row else fields.number(f"{role}_{in_row}")
+
+    workers, tp, pp = stated("workers", "num_workers"), stated("tp", "tp_size"), fields.number(f"{role}_pp_size") or 1
+    if workers is None:
+        bound = "a disaggregated run needs the number of its servers"
+        raise InputError(f"points.{role}_workers", settings.get(f"{role}_workers", ""), bound, "state it")
+    text = settings.get(f"{role}_attention_dp", "")
+    ranks = re.search(r"dp-size (\d+)", text)
+    in_row = None if text else fields.number(f"{role}_attention_dp_size")
+    gpus = stated("gpus") or (tp or 1) * (in_row or 1) * pp
+    if not text and in_row is None:
         fields.unknown.append(f"{role}_attention_dp")
-        on = True
-    tp = leading_number(settings.get(f"{role}_tp", "")) or gpus
-    dp = gpus if on else 1
-    tp = 1 if on else tp
-    ep = leading_number(settings.get(f"{role}_ep", "")) or (gpus if on else 1)
-    tokens = leading_number(settings.get(f"{role}_max_num_tokens", ""))
-    running = leading_number(settings.get(f"{role}_max_num_seqs", ""))
-    per_rank = dp if engine == "tensorrt-llm" else 1
+    if ranks is not None:
+        dp = _whole_number(ranks.group(1))
+    elif in_row is not None:
+        dp = in_row
+    else:
+        dp = gpus // pp if text.startswith("on") or not text else 1
+    if ranks is not None or in_row is not None or dp > 1:
+        tp = max(1, gpus // (dp * pp))
+    tp = tp or max(1, gpus // pp)
+    ep = stated("ep", "moe_ep_size") or (gpus if dp > 1 else 1)
+    tokens, running = stated("max_num_tokens"), stated("max_num_seqs")
+    per_rank = dp if engine in LIMITS_PER_RANK else 1
     default = UNSTATED_PREFILL_TOKENS if role == "prefill" else DEFAULT_MAX_BATCHED_TOKENS.get(engine, 8192)
     return WorkerSettings(
         workers=workers,
-        parallelism=Parallelism(tp=tp, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1),
-        max_batched_tokens=max(16, (tokens or default) * per_rank),
-        max_running_requests=(running or DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024)) * per_rank,
-        memory_fraction=_share_of(settings.get(f"{role}_kv_memory_fraction", "")),
-        memory_fraction_of_free=of_free,
+        parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1, across_domains=True),
+        max_batched_tokens=max(LEAST_BATCHED_TOKENS, (tokens or default) * per_rank),
+        max_running_requests=running * per_rank if running else DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024) * dp,
+        memory_fraction=leading_share(settings.get(f"{role}_kv_memory_fraction", ""), f"{role}_kv_memory_fraction"),
     )

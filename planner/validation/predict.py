@@ -7,18 +7,20 @@ second are compared with the measured ones. A point that cannot be predicted cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hardware_db import Dtype, HardwareDb, select_calibration
-from planner.core import IntArray, PlannerError, UnknownNameError
-from planner.engine import ReplicaConfig, Speculation, activation_bytes_per_gpu, weights_bytes_per_gpu
-from planner.llm import LlmSpec, Part, PartPrecision, Precision, list_llms, load_llm
-from planner.serving import Deployment, Pool, Role
+from hardware_db import HardwareDb, select_calibration
+from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
+from planner.engine import ReplicaConfig, Speculation
+from planner.llm import LlmSpec
+from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
-from planner.validation.measured_runs import ServingPoint, WorkerSettings
+from planner.validation.checkpoint_formats import precision_of
+from planner.validation.checkpoint_names import model_of
+from planner.validation.measured_runs import RefusedRun, ServingPoint, Statistic, WorkerSettings
 from planner.workload import TokenLengths, Workload
 
 UNPREDICTED_ERROR = 1.0
@@ -30,15 +32,17 @@ class Prediction:
     """One point and what was predicted for it.
 
     Attributes:
-        point: what was measured.
-        ttft_s, tpot_s: predicted means over the run, None when there is no prediction.
+        point: what was measured, or the row that cannot be read.
+        ttft_s, tpot_s: predicted means over the run, or medians where the point has them; None without a prediction.
+        intervals_s: 90 % intervals of both means (`planner.serving.latency_intervals`); wider where flags are unknown.
         reason: why there is none.
     """
 
-    point: ServingPoint
+    point: ServingPoint | RefusedRun
     ttft_s: float | None = None
     tpot_s: float | None = None
     reason: str = ""
+    intervals_s: Mapping[Metric, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def ttft_error(self) -> float | None:
@@ -66,9 +70,11 @@ class Prediction:
         return _output_rate(self.point, self.point.mean_ttft_s, self.point.mean_tpot_s)
 
 
-def _output_rate(point: ServingPoint, ttft_s: float | None, tpot_s: float | None) -> float | None:
+def _output_rate(point: ServingPoint | RefusedRun, ttft_s: float | None, tpot_s: float | None) -> float | None:
     """Output tokens per second of K users: K O / (TTFT + (O - 1) TPOT), Little's law with O the mean output tokens."""
-    if ttft_s is None or tpot_s is None or point.request_rate_per_s is not None:
+    if ttft_s is None or tpot_s is None or isinstance(point, RefusedRun):
+        return None
+    if point.request_rate_per_s is not None or point.statistic is Statistic.MEDIAN:
         return None
     tokens = point.mean_output_tokens
     return point.concurrency * tokens / (ttft_s + (tokens - 1.0) * tpot_s)
@@ -80,10 +86,12 @@ def _relative_error(predicted: float | None, measured: float | None) -> float | 
     return UNPREDICTED_ERROR if predicted is None else predicted / measured - 1.0
 
 
-def predict(point: ServingPoint, db: HardwareDb) -> Prediction:
+def predict(point: ServingPoint | RefusedRun, db: HardwareDb) -> Prediction:
     """The prediction for one point; never raises PlannerError: what cannot be predicted says why."""
+    if isinstance(point, RefusedRun):
+        return Prediction(point, reason=point.reason)
     try:
-        return Prediction(point, *replayed_means_s(ReplayedRun.of(point, db)))
+        return prediction_of(point, ReplayedRun.of(point, db))
     except PlannerError as error:
         return Prediction(point, reason=str(error))
 
@@ -114,11 +122,22 @@ class ReplayedRun:
         return cls(deployment_of(point, db), workload, (inputs, outputs))
 
 
-def replayed_means_s(run: ReplayedRun) -> tuple[float, float]:
-    """Mean TTFT and mean TPOT [s] over all requests of a run, the first burst and the last stragglers included."""
+def replayed(run: ReplayedRun) -> Performance:
+    """What a run's client measures: over all its requests, the first burst and the last stragglers included."""
     requests = run.lengths[0].size
-    result = simulate(run.deployment, run.workload, requests=requests, warmup_fraction=0.0, drawn=run.lengths)
-    return result.ttft.mean_s, result.tpot.mean_s
+    return simulate(run.deployment, run.workload, requests=requests, warmup_fraction=0.0, drawn=run.lengths)
+
+
+def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:
+    """The means of a point's run and how sure they are. Raises PlannerError for what does not fit."""
+    result = replayed(run)
+    distributions = {metric: result.distribution(metric) for metric in Metric}
+    median = point.statistic is Statistic.MEDIAN
+    means_s = {metric: d.quantile_s(0.5) if median else d.mean_s for metric, d in distributions.items()}
+    lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
+    running = [pool.mean_running for pool in result.pools]
+    intervals = latency_intervals(run.deployment, *lengths, running, means_s, documented=not point.unknown)
+    return Prediction(point, means_s[Metric.TTFT], means_s[Metric.TPOT], intervals_s=intervals)
 
 
 def drawn_lengths(point: ServingPoint) -> tuple[IntArray, IntArray]:
@@ -140,7 +159,7 @@ def drawn_lengths(point: ServingPoint) -> tuple[IntArray, IntArray]:
 
 def deployment_of(point: ServingPoint, db: HardwareDb) -> Deployment:
     """The servers of a point. Raises PlannerError for what is unknown or does not fit."""
-    llm = model_of(point.model)
+    llm = _with_context(model_of(point.model), point)
     roles = (Role.PREFILL, Role.DECODE) if point.disaggregated else (Role.MIXED,)
     pools = tuple(
         Pool(role=role, config=_config(point, server, llm, db), replicas=server.workers)
@@ -149,70 +168,35 @@ def deployment_of(point: ServingPoint, db: HardwareDb) -> Deployment:
     return Deployment(pools=pools)
 
 
+def _with_context(llm: LlmSpec, point: ServingPoint) -> LlmSpec:
+    """The model with room for the run's longest request: what was measured had it, by a later release or by scaling."""
+    if point.drawn_inputs:
+        longest = max(map(sum, zip(point.drawn_inputs, point.drawn_outputs, strict=True)))
+    else:
+        longest = int((point.input_tokens + point.output_tokens) * point.range_top)
+    return llm if longest <= llm.max_context_tokens else llm.model_copy(update={"max_context_tokens": longest})
+
+
 def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: HardwareDb) -> ReplicaConfig:
     if point.engine not in db.engines:
         raise UnknownNameError("points.engine", point.engine, db.engines)
     if point.sku not in db.skus:
         raise UnknownNameError("points.sku", point.sku, db.skus)
+    if point.draft_tokens and llm.mtp is None:
+        bound = f"{llm.id} has no multi-token-prediction module to draft with; drafters of their own are not modelled"
+        raise InputError("points.speculative", point.draft_tokens, bound, "leave the run out")
     drafts, accepted = point.draft_tokens, db.engines[point.engine].costs_on(db.skus[point.sku]).draft_acceptance
     speculation = Speculation(draft_tokens=drafts, acceptance=accepted) if drafts else None
-    config = ReplicaConfig(
+    return ReplicaConfig(
         llm=llm,
         sku=db.skus[point.sku],
         engine=db.engines[point.engine],
-        precision=precision_of(point, llm),
+        precision=precision_of(point, llm, db.skus[point.sku]),
         parallelism=server.parallelism,
         max_running_requests=server.max_running_requests,
         max_batched_tokens=server.max_batched_tokens,
         calibration=select_calibration(db, point.sku, point.engine),
+        memory_fraction=server.memory_fraction,
         speculation=speculation,
         own_schedule=point.schedule,
     )
-    fraction = server.memory_fraction
-    if fraction is not None and server.memory_fraction_of_free:
-        used = (weights_bytes_per_gpu(config) + activation_bytes_per_gpu(config)) / config.sku.hbm_capacity_bytes.value
-        fraction = min(1.0, used + fraction * max(0.0, 1.0 - used))
-    return config.model_copy(update={"memory_fraction": fraction})
-
-
-@cache
-def model_of(name: str) -> LlmSpec:
-    """The preset of a Hugging Face name; suffixes of precision and tuning do not change an architecture.
-
-    Raises UnknownNameError.
-    """
-    last = name.rsplit("/", 1)[-1].lower()
-    for suffix in ("", "-fp8", "-instruct", "-instruct-fp8"):
-        shorter = last.removesuffix(suffix) if suffix else last
-        if shorter in list_llms():
-            return load_llm(shorter)
-    return load_llm(last)
-
-
-def precision_of(point: ServingPoint, llm: LlmSpec) -> Precision:
-    """Number formats of a run: its labels, and the checkpoint's own formats where a label leaves them open."""
-    native, kv_cache = llm.native_precision, point.kv_cache
-    labels = f"{point.precision} {point.quantisation}"
-    if "fp4" in labels:
-        return _four_bit_precision(point, native.model_copy(update={"kv_cache": kv_cache}))
-    if "fp8" not in labels:
-        return Precision(kv_cache=kv_cache)
-    blocks = "fp8_block" in labels or native.weights is Dtype.FP8_BLOCK
-    weights = Dtype.FP8_BLOCK if blocks else Dtype.FP8
-    return Precision(weights=weights, activations=Dtype.FP8, kv_cache=kv_cache)
-
-
-def _four_bit_precision(point: ServingPoint, native: Precision) -> Precision:
-    """MXFP4 experts by the kernels that ran them.
-
-    8-bit activations where the GPU has 4-bit units, else 16-bit ones. Marlin unpacks MXFP4 as it does INT4, for which
-    its kernels are measured; they stand in.
-    """
-    others = tuple(part for part in native.parts if part.part is not Part.EXPERTS)
-    if "marlin" in point.moe_backend.lower():
-        experts = PartPrecision(part=Part.EXPERTS, weights=Dtype.INT4, activations=Dtype.BF16)
-    elif point.sku.startswith(("b200", "gb200", "b300", "gb300")):
-        experts = PartPrecision(part=Part.EXPERTS, weights=Dtype.MXFP4, activations=Dtype.FP8)
-    else:
-        return native
-    return native.model_copy(update={"parts": (*others, experts)})

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from hardware_db import HardwareDb, load_hardware, read_calibration
-from planner.core import InputError, Table, UnknownNameError, number_of, percent
-from planner.validation.measured_runs import ServingPoint, WorkerSettings
+from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent
+from planner.validation.measured_runs import RefusedRun, ServingPoint, WorkerSettings
 from planner.validation.parity_plot import Dot, parity_svg
 from planner.validation.predict import Prediction, predict
 from planner.validation.scores import (
@@ -74,7 +74,7 @@ def hardware_with(calibrations: str | Path | None = None) -> HardwareDb:
 
 
 def predict_all(
-    points: Sequence[ServingPoint],
+    points: Sequence[ServingPoint | RefusedRun],
     calibrations: str | Path | None = None,
     jobs: int = 1,
     progress: Callable[[str], None] = lambda stage: None,
@@ -91,7 +91,7 @@ def predict_all(
 
 
 def _predictions(
-    points: Sequence[ServingPoint], db: HardwareDb, calibrations: str | Path | None, jobs: int
+    points: Sequence[ServingPoint | RefusedRun], db: HardwareDb, calibrations: str | Path | None, jobs: int
 ) -> Iterator[Prediction]:
     if jobs <= 1:
         yield from (predict(point, db) for point in points)
@@ -106,19 +106,19 @@ _DATABASES: dict[str | Path | None, HardwareDb] = {}
 """The database each process has read, so that its step tables are built once."""
 
 
-def _predict_in_process(calibrations: str | Path | None, point: ServingPoint) -> Prediction:
+def _predict_in_process(calibrations: str | Path | None, point: ServingPoint | RefusedRun) -> Prediction:
     if calibrations not in _DATABASES:
         _DATABASES[calibrations] = hardware_with(calibrations)
     return predict(point, _DATABASES[calibrations])
 
 
 def select_points(
-    points: Sequence[ServingPoint],
+    points: Sequence[ServingPoint | RefusedRun],
     engine: str | None = None,
     model: str | None = None,
     sku: str | None = None,
     mode: str | None = None,
-) -> tuple[ServingPoint, ...]:
+) -> tuple[ServingPoint | RefusedRun, ...]:
     """Points of an engine, a model (part of its name is enough), a SKU, a mode. Raises UnknownNameError for none."""
     kept = tuple(points)
     properties = (("--engine", engine, _engine), ("--sku", sku, _sku), ("--mode", mode, _mode))
@@ -136,15 +136,15 @@ def select_points(
     return kept
 
 
-def _engine(point: ServingPoint) -> str:
+def _engine(point: ServingPoint | RefusedRun) -> str:
     return point.engine
 
 
-def _sku(point: ServingPoint) -> str:
+def _sku(point: ServingPoint | RefusedRun) -> str:
     return point.sku
 
 
-def _mode(point: ServingPoint) -> str:
+def _mode(point: ServingPoint | RefusedRun) -> str:
     return "disaggregated" if point.disaggregated else "mixed"
 
 
@@ -273,7 +273,8 @@ def details_csv(board: Scoreboard) -> str:
         _detail_row(prediction, fitted) for prediction, fitted in zip(board.predictions, board.fitted, strict=True)
     ]
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(lines[0]) if lines else [], lineterminator="\n")
+    columns: list[str] = max((list(line) for line in lines), key=len, default=[])
+    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
@@ -281,7 +282,7 @@ def details_csv(board: Scoreboard) -> str:
 
 def _detail_row(prediction: Prediction, fitted: bool) -> dict[str, object]:
     point = prediction.point
-    schedule = point.schedule.model_dump()
+    asked, played = ({}, {}) if isinstance(point, RefusedRun) else (_asked_cells(point), _played_cells(point))
     return {
         "source_id": point.id,
         "measured_on": point.measured_on,
@@ -292,6 +293,28 @@ def _detail_row(prediction: Prediction, fitted: bool) -> dict[str, object]:
         "precision": point.precision,
         "class": serving_class(point).value,
         "group": "fitted" if fitted else "held out",
+        **asked,
+        "measured_ttft_ms": _ms(point.mean_ttft_s),
+        "predicted_ttft_ms": _ms(prediction.ttft_s),
+        "ttft_low_ms": _ms(_bound(prediction, Metric.TTFT, 0)),
+        "ttft_high_ms": _ms(_bound(prediction, Metric.TTFT, 1)),
+        "ttft_error": _rounded(prediction.ttft_error),
+        "measured_tpot_ms": _ms(point.mean_tpot_s),
+        "predicted_tpot_ms": _ms(prediction.tpot_s),
+        "tpot_low_ms": _ms(_bound(prediction, Metric.TPOT, 0)),
+        "tpot_high_ms": _ms(_bound(prediction, Metric.TPOT, 1)),
+        "tpot_error": _rounded(prediction.tpot_error),
+        "measured_output_tokens_per_s": _rounded(prediction.measured_output_rate_per_s),
+        "predicted_output_tokens_per_s": _rounded(prediction.output_rate_per_s),
+        "output_rate_error": _rounded(prediction.output_rate_error),
+        **played,
+        "reason": prediction.reason,
+    }
+
+
+def _asked_cells(point: ServingPoint) -> dict[str, object]:
+    """What the client sent."""
+    return {
         "input_tokens": point.input_tokens,
         "output_tokens": point.output_tokens,
         "range_ratio": point.range_ratio,
@@ -299,27 +322,29 @@ def _detail_row(prediction: Prediction, fitted: bool) -> dict[str, object]:
         "concurrency": point.concurrency,
         "request_rate_per_s": point.request_rate_per_s,
         "requests": point.requests,
-        "measured_ttft_ms": _ms(point.mean_ttft_s),
-        "predicted_ttft_ms": _ms(prediction.ttft_s),
-        "ttft_error": _rounded(prediction.ttft_error),
-        "measured_tpot_ms": _ms(point.mean_tpot_s),
-        "predicted_tpot_ms": _ms(prediction.tpot_s),
-        "tpot_error": _rounded(prediction.tpot_error),
-        "measured_output_tokens_per_s": _rounded(prediction.measured_output_rate_per_s),
-        "predicted_output_tokens_per_s": _rounded(prediction.output_rate_per_s),
-        "output_rate_error": _rounded(prediction.output_rate_error),
+    }
+
+
+def _played_cells(point: ServingPoint) -> dict[str, object]:
+    """How the run was played, and what of it was not stated."""
+    return {
         "servers": "; ".join(map(_server, point.servers)),
         "draft_tokens": point.draft_tokens,
         "kv_cache": str(point.kv_cache),
         "moe_backend": point.moe_backend,
-        **schedule,
+        **point.schedule.model_dump(),
         "unknown": " ".join(point.unknown),
-        "reason": prediction.reason,
     }
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(1e3 * seconds, 4)
+
+
+def _bound(prediction: Prediction, metric: Metric, side: int) -> float | None:
+    """One end of a mean's 90 % interval [s]; None without a prediction or a calibration."""
+    interval = prediction.intervals_s.get(metric)
+    return None if interval is None else interval[side]
 
 
 def _rounded(value: float | None) -> float | None:

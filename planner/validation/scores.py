@@ -14,21 +14,22 @@ import numpy as np
 
 from hardware_db import HardwareDb
 from planner.core import PlannerError
-from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
-from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import Prediction, model_of
+from planner.serving import ServingKind, is_sparse
+from planner.validation.checkpoint_names import model_of
+from planner.validation.measured_runs import MeasuredRun, RefusedRun, ServingPoint
+from planner.validation.predict import Prediction
 
 
 class ServingClass(StrEnum):
     """Kinds of points that are summed up apart."""
 
-    DENSE = "dense, mixed"
-    SPARSE = "MoE and MLA, mixed"
-    DISAGGREGATED = "disaggregated"
+    DENSE = ServingKind.DENSE.value
+    SPARSE = ServingKind.SPARSE.value
+    DISAGGREGATED = ServingKind.DISAGGREGATED.value
     UNKNOWN = "unknown model"
 
 
-def serving_class(point: ServingPoint) -> ServingClass:
+def serving_class(point: ServingPoint | RefusedRun) -> ServingClass:
     """The kind of a point: disaggregated, or mixed with routed experts or latent attention, or mixed without."""
     if point.disaggregated:
         return ServingClass.DISAGGREGATED
@@ -39,20 +40,12 @@ def serving_class(point: ServingPoint) -> ServingClass:
     return ServingClass.SPARSE if is_sparse(llm) else ServingClass.DENSE
 
 
-def is_sparse(llm: LlmSpec) -> bool:
-    """Whether a model has routed experts or latent attention."""
-    return any(
-        isinstance(layer.feed_forward, MoeFeedForward) or isinstance(layer.attention, LatentAttention)
-        for layer in llm.layers
-    )
-
-
-def group_name(point: ServingPoint) -> str:
+def group_name(point: MeasuredRun) -> str:
     """The name of a point's group as `EngineCosts.fitted_on` has it: ``model @ sku``."""
     return f"{point.model} @ {point.sku}"
 
 
-def is_fitted(point: ServingPoint, db: HardwareDb) -> bool:
+def is_fitted(point: MeasuredRun, db: HardwareDb) -> bool:
     """Whether the engine constants a point is predicted with were fitted to its group (model and SKU).
 
     Owners before a model's name and capitals do not count.
@@ -131,7 +124,7 @@ class GroupKey(NamedTuple):
     speculation: str
 
 
-def group_key(point: ServingPoint) -> GroupKey:
+def group_key(point: ServingPoint | RefusedRun) -> GroupKey:
     """The line of the scoreboard a point belongs to."""
     return GroupKey(
         point.engine,
@@ -139,7 +132,7 @@ def group_key(point: ServingPoint) -> GroupKey:
         point.sku,
         point.precision,
         "disaggregated" if point.disaggregated else "mixed",
-        "MTP" if point.draft_tokens else "",
+        "MTP" if isinstance(point, ServingPoint) and point.draft_tokens else "",
     )
 
 

@@ -201,9 +201,11 @@ def _gpu_row(page: Page, name: str, own: set[str], searched: set[str]) -> Row:
 
 def knowledge_in_words(rows: list[Row]) -> str:
     """How many GPUs there are, and how well their kernels are known."""
-    counts = {name: sum(row["kernels"] == name for row in rows) for name in (charts.OWN, charts.BORROWED)}
+    known = (charts.OWN, charts.PARTLY, charts.BORROWED)
+    counts = {name: sum(row["kernels"] == name for row in rows) for name in known}
     rest = len(rows) - sum(counts.values())
-    text = f"{number_of(len(rows), 'GPU')}. Kernels were measured on {counts[charts.OWN]}; {counts[charts.BORROWED]} "
+    text = f"{number_of(len(rows), 'GPU')}. Kernels were measured on {counts[charts.OWN]}, in part on "
+    text += f"{counts[charts.PARTLY]}; {counts[charts.BORROWED]} "
     text += "borrow the shares of peak of a related GPU"
     return f"{text}; {rest} have datasheet peaks only." if rest else f"{text}."
 

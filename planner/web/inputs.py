@@ -10,7 +10,7 @@ import streamlit as st
 from planner.core import InputError, Metric, significant
 from planner.llm import list_llms, load_llm
 from planner.optimizer import Objective
-from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, list_scenarios, slo_presets
+from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, formats_with, list_scenarios, slo_presets
 from planner.studies import scenario_in
 from planner.web import components, inputs_hardware, inputs_traffic, session
 
@@ -20,12 +20,24 @@ UPLOADED = "uploaded config.json"
 OWN_TARGETS = "own"
 SCENARIO_FORMATS = "As in the scenario file"
 PRECISIONS: dict[str, dict[str, str] | None] = {
+    "As the checkpoint": None,
+    "BF16": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"},
     "FP8, FP8 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
     "FP8, BF16 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
-    "BF16": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"},
-    "INT4 weights, BF16 rest": {"weights": "int4", "activations": "bf16", "kv_cache": "bf16"},
-    "As the checkpoint": None,
+    "FP8 per token and channel, FP8 cache": {"weights": "fp8_token", "activations": "fp8_token", "kv_cache": "fp8"},
+    "FP8 in blocks (128 x 128), FP8 cache": {"weights": "fp8_block", "activations": "fp8", "kv_cache": "fp8"},
+    "MXFP8, FP8 cache": {"weights": "mxfp8", "activations": "mxfp8", "kv_cache": "fp8"},
+    "NVFP4 (W4A4), FP8 cache": {"weights": "nvfp4", "activations": "nvfp4", "kv_cache": "fp8"},
+    "NVFP4 weights only (W4A16)": {"weights": "nvfp4", "activations": "bf16", "kv_cache": "bf16"},
+    "MXFP4 (W4A4), FP8 cache": {"weights": "mxfp4", "activations": "mxfp4", "kv_cache": "fp8"},
+    "MXFP4 weights, FP8 activations (W4A8)": {"weights": "mxfp4", "activations": "fp8", "kv_cache": "fp8"},
+    "MXFP4 weights only (W4A16)": {"weights": "mxfp4", "activations": "bf16", "kv_cache": "bf16"},
+    "INT4 weights only, groups of 128 (W4A16)": {"weights": "int4", "activations": "bf16", "kv_cache": "bf16"},
+    "INT4 weights only, groups of 32 (W4A16)": {"weights": "int4_g32", "activations": "bf16", "kv_cache": "bf16"},
+    "INT8 (W8A8)": {"weights": "int8", "activations": "int8", "kv_cache": "bf16"},
+    "INT8 weights only (W8A16)": {"weights": "int8", "activations": "bf16", "kv_cache": "bf16"},
 }
+"""What a visitor can choose for all matrices; formats part by part come with a checkpoint or stand in the scenario."""
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
     Objective.MAX_RATE.value: "Most requests for the budget",
@@ -137,7 +149,7 @@ def model_inputs() -> None:
         options,
         label_visibility="collapsed",
         format_func=lambda name: _uploaded_name(llm) if name == UPLOADED else name,
-        **session.bind("llm", shown, lambda name: {} if name == UPLOADED else {"llm": name}),
+        **session.bind("llm", shown, lambda name: {} if name == UPLOADED else {"llm": name, **formats_with(name)}),
     )
     components.upload(
         "or drop a config.json",
@@ -204,7 +216,7 @@ def read_config(name: str, raw: bytes) -> None:
         raise InputError("config.json", name, "is not a JSON object", fix)
     llm = {"_name": name.removesuffix(".json"), **content}
     load_llm(dict(llm))  # raises where it cannot be read as a model
-    session.change({"llm": llm})
+    session.change({"llm": llm, **formats_with(llm)})
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------

@@ -134,6 +134,40 @@ class TestOtherMemory:
     def test_a_memory_fraction_of_its_own_counts(self) -> None:
         assert memory_footprint(replica(memory_fraction=0.5)).usable_bytes == 40 * 2**30
 
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+    def test_a_memory_fraction_is_of_what_the_engine_says(self, engine: str) -> None:
+        """KV cache by hand, as the engines' pages define their fractions (sources in hardware_db/engines)."""
+        config = replica(memory_fraction=0.8).model_copy(update={"engine": HARDWARE.engines[engine]})
+        weights, activations, all_bytes = weights_bytes_per_gpu(config), activation_bytes_per_gpu(config), 80 * 2**30
+        kv_bytes = {
+            "vllm": 0.8 * all_bytes - weights - activations,
+            "sglang": 0.8 * all_bytes - weights,
+            "tensorrt-llm": 0.8 * (all_bytes - weights - activations),
+        }
+        assert memory_footprint(config).kv_capacity_bytes == pytest.approx(kv_bytes[engine], rel=1e-12)
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+    def test_no_fraction_takes_more_than_there_is(self, engine: str) -> None:
+        config = replica(memory_fraction=1.0).model_copy(update={"engine": HARDWARE.engines[engine]})
+        assert memory_footprint(config).usable_bytes == 80 * 2**30
+        too_large = replica("llama-3.1-70b").model_copy(update={"engine": HARDWARE.engines[engine]})
+        assert not memory_footprint(too_large).fits
+
+    def test_fp8_deepseek_fits_four_gb200_with_a_rank_each(self) -> None:
+        """It ran there: 671 GB of weights, attention and embeddings four times, on 4 x 185 GiB."""
+        llm = load_llm("deepseek-r1")
+        config = replica("deepseek-r1", HARDWARE.skus["gb200-nvl72"], parallelism=Parallelism(dp=4, ep=4))
+        config = config.model_copy(
+            update={"engine": HARDWARE.engines["tensorrt-llm"], "precision": llm.native_precision}
+        )
+        assert weights_bytes_per_gpu(config) == pytest.approx(183e9, rel=0.01)
+        assert memory_footprint(config).fits
+
+
+def test_limits_of_many_ranks_are_allowed() -> None:
+    many = replica(max_running_requests=98_304, max_batched_tokens=72 * 16_384)
+    assert many.max_running_requests == 98_304
+
 
 def test_requests_longer_than_the_context_or_the_cache_are_refused() -> None:
     with pytest.raises(InputError, match=r"longer than the 131072 tokens of context of llama-3\.1-8b"):

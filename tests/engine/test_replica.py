@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_db import GpuSku, KernelFit
+from hardware_db import Dtype, GpuSku, KernelFit
 from planner.core import InputError
 from planner.engine import (
     Schedule,
     step_time,
     weights_bytes_per_gpu,
 )
+from planner.llm import Part, PartPrecision, Precision, load_llm
 from planner.roofline import Bound, OperatorFamily, StepShape
 from tests.builders import FP8, H100, HARDWARE, calibrated, replica
 
@@ -102,6 +103,19 @@ def test_the_schedule_is_the_engines_unless_another_is_given() -> None:
 def test_a_sku_without_fp8_says_how_fp8_weights_run() -> None:
     notes = replica(sku=HARDWARE.skus["a100-sxm-80gb"], precision=FP8).assumptions
     assert any("no fp8 matrix units" in note and "multiplied in bf16" in note for note in notes)
+
+
+def test_formats_a_gpu_cannot_multiply_and_kernels_that_stand_in_are_named_part_by_part() -> None:
+    nvfp4 = Precision(weights=Dtype.NVFP4, activations=Dtype.NVFP4)
+    notes = calibrated(sku="h100-sxm", precision=nvfp4).assumptions
+    assert any("no nvfp4 matrix units, nvfp4 weights are dequantised and multiplied in bf16" in note for note in notes)
+    assert any("gemm/nvfp4_wo is not measured, gemm/" in note for note in notes)
+    experts = PartPrecision(part=Part.EXPERTS, weights=Dtype.MXFP4, activations=Dtype.MXFP4)
+    mixed = calibrated(sku="h100-sxm").model_copy(
+        update={"llm": load_llm("gpt-oss-120b"), "precision": Precision(parts=(experts,))}
+    )
+    assert any("no mxfp4 matrix units, mxfp4 weights" in note for note in mixed.assumptions)
+    assert not any("matrix units" in note for note in calibrated(sku="b200-sxm", precision=nvfp4).assumptions)
 
 
 @settings(max_examples=40, deadline=None)

@@ -28,8 +28,9 @@ from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
 from planner.studies import scenario_in
 from planner.traffic import read_metrics
 from planner.traffic.prometheus_series import read_series
-from planner.validation import read_serving_points
+from planner.validation import read_serving_points, read_serving_runs
 from planner.validation.benchmark_files import read_results
+from planner.validation.measured_runs import RefusedRun
 from tests.fuzz.guard import ROOT, answered, assert_refused
 from tests.fuzz.readers import READERS, START
 
@@ -194,7 +195,7 @@ _ONE_GROUP = {"config_groups": {"a": {"targets": ["Linear"], "weights": {"type":
         ({"max_num_tokens": "7" * 5000}, "has 5000 characters, more than 2000"),
         ({"max_num_tokens": "7" * 400}, "more than 15 digits"),
         ({"client_requests": "1" * 100 + " x concurrency"}, "more than 15 digits"),
-        ({"kv_memory_fraction": "0.5.5"}, ""),
+        ({"kv_memory_fraction": "0.5.5"}, "must be a share between 0 and 1"),
         ({"other_settings": "batch_wait_timeout_iters 1 and batch_wait_max_tokens_ratio 0.2.3"}, ""),
     ],
 )
@@ -205,10 +206,9 @@ def test_settings_of_serving_points(cells: dict[str, str], words: str, tmp_path:
     (tmp_path / "points.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
     (tmp_path / "points_settings.csv").write_text("source_id,settings_id\na,s\n")
     (tmp_path / "serving_settings.csv").write_text(f"settings_id,{','.join(cells)}\ns,{','.join(cells.values())}\n")
-    if words:
-        assert_refused(lambda: read_serving_points(tmp_path / "points.csv"), words)
-    else:
-        assert len(read_serving_points(tmp_path / "points.csv")) == 1
+    (run,) = read_serving_runs(tmp_path / "points.csv")
+    assert isinstance(run, RefusedRun) is bool(words)
+    assert not isinstance(run, RefusedRun) or words in run.reason
 
 
 @pytest.mark.parametrize("name", ["points_settings.csv", "serving_settings.csv"])

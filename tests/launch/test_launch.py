@@ -216,7 +216,6 @@ def test_weights_come_from_the_checkpoint_from_a_flag_or_from_a_checkpoint_to_be
             {"own_schedule": Schedule(order=Order.SHORTEST_FIRST, reserve_outputs=False)},
             "schedule.order",
         ),
-        ("tensorrt-llm", {"sku": HARDWARE.skus["mi300x"]}, "sku = 'mi300x'"),
         ("sglang", {"sku": HARDWARE.skus["mi355x"]}, "sku = 'mi355x'"),
         ("vllm", {"sku": HARDWARE.skus["gaudi3"]}, "sku = 'gaudi3'"),
         ("tensorrt-llm", {"parallelism": Parallelism(tp=8, pp=2)}, "parallelism = 16"),

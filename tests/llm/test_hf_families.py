@@ -354,7 +354,8 @@ def test_states_are_constant_and_only_where_there_is_recurrence() -> None:
 def test_parts_of_deepseek_v3() -> None:
     llm = load_llm("deepseek-v3")
     assert linear_parameters_by_part(llm) == {
-        Part.ATTENTION: 61 * 187_105_280,
+        Part.ATTENTION: 61 * (187_105_280 - 16384 * 7168),
+        Part.ATTENTION_OUTPUT: 61 * 16384 * 7168,
         Part.FEED_FORWARD: 3 * 3 * 7168 * 18432,
         Part.EXPERTS: 58 * 256 * 3 * 7168 * 2048,
         Part.SHARED_EXPERTS: 58 * 3 * 7168 * 2048,
@@ -389,7 +390,7 @@ def test_checkpoint_size_of_gpt_oss(llm: str, gibibytes: float) -> None:
 
 def test_parts_have_their_own_bytes() -> None:
     llm = load_llm("deepseek-v3")
-    attention = linear_parameters_by_part(llm)[Part.ATTENTION]
+    attention = linear_parameters_by_part(llm)[Part.ATTENTION] + linear_parameters_by_part(llm)[Part.ATTENTION_OUTPUT]
     fp8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
     exception = PartPrecision(part=Part.ATTENTION, weights=Dtype.BF16, activations=Dtype.BF16)
     head = PartPrecision(part=Part.LM_HEAD, weights=Dtype.FP8, activations=Dtype.FP8)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hardware_db import Dtype
 from planner.core import InputError, PlannerError, UnsupportedFeatureError
-from planner.llm import LlmSpec, Part, Precision, load_llm
+from planner.llm import LlmSpec, Part, Precision, load_llm, weight_bytes
 from planner.llm.hf_quantisation import MAX_STRAY_SHARE
 from tests.configs import Config, llama, preset_config
 
@@ -36,6 +36,15 @@ def compressed(weights: Config, activations: Config | None = None, **more: Any) 
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"], **more}
 
 
+def quark(weight: Config, inputs: Config | None = None, **more: Any) -> Config:
+    """As AMD Quark writes it, e.g. in config.json of huggingface.co/amd/Llama-3.1-405B-Instruct-MXFP4."""
+    formats = {"weight": weight, "input_tensors": inputs, "output_tensors": None, "bias": None}
+    rest = {"layer_quant_config": {}, "layer_type_quant_config": {}, "export": {"kv_cache_group": []}}
+    return {"quant_method": "quark", "global_quant_config": formats, "exclude": ["lm_head"], **rest, **more}
+
+
+FP4_E8M0 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+PER_CHANNEL = {"dtype": "fp8_e4m3", "qscheme": "per_channel", "group_size": None}
 FLOAT8 = {"num_bits": 8, "type": "float"}
 INTEGER8 = {"num_bits": 8, "type": "int"}
 
@@ -50,12 +59,12 @@ INTEGER8 = {"num_bits": 8, "type": "int"}
         ),
         ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.mlp.gate"]}, "fp8 fp8 bf16"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block fp8 bf16"),
-        ({"quant_method": "fbgemm_fp8"}, "fp8 fp8 bf16"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8_token fp8_token bf16"),
         ({"quant_method": "gptq", "bits": 8}, "int8 bf16 bf16"),
         (compressed(INTEGER8), "int8 bf16 bf16"),
         (compressed(FLOAT8), "fp8 bf16 bf16"),
         (compressed(FLOAT8 | {"strategy": "block", "block_structure": [128, 128]}, FLOAT8), "fp8_block fp8 bf16"),
-        (compressed({"num_bits": 4, "type": "float", "group_size": 16}), "fp4 bf16 bf16"),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 16}), "nvfp4 bf16 bf16"),
         (compressed({"num_bits": 4, "type": "float", "group_size": 32}), "mxfp4 bf16 bf16"),
         (
             {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}},
@@ -66,12 +75,28 @@ INTEGER8 = {"num_bits": 8, "type": "int"}
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8 fp8 bf16"),
         (
             {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}},
-            "fp4 fp4 fp8",
+            "nvfp4 nvfp4 fp8",
         ),
         (compressed(FLOAT8, FLOAT8), "fp8 fp8 bf16"),
         (compressed(FLOAT8, FLOAT8, kv_cache_scheme=FLOAT8), "fp8 fp8 fp8"),
         (compressed(INTEGER8, INTEGER8), "int8 int8 bf16"),
         (compressed({"num_bits": 4, "type": "int", "group_size": 128}), "int4 bf16 bf16"),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 32}), "int4_g32 bf16 bf16"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4_g32 bf16 bf16"),
+        # FP8-dynamic of huggingface.co/RedHatAI: scales per channel and per token
+        (compressed(FLOAT8 | {"strategy": "channel"}, FLOAT8 | {"strategy": "token"}), "fp8_token fp8_token bf16"),
+        (compressed(FLOAT8 | {"strategy": "group", "group_size": 32}), "mxfp8 bf16 bf16"),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 128}, INTEGER8), "int4 int8 bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, "fp8_token fp8_token bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ", "group_size": 128}, "int4 fp8 bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, "nvfp4 bf16 bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_MXFP8"}, "mxfp4 mxfp8 bf16"),
+        # config.json of huggingface.co/Qwen/Qwen3-32B-FP8-Static-PerTensor, which names no method
+        ({"quant_algo": "FP8", "kv_cache_scheme": "FP8", "producer": {"name": "modelopt"}}, "fp8 fp8 fp8"),
+        (quark(FP4_E8M0, FP4_E8M0), "mxfp4 mxfp4 bf16"),
+        (quark(FP4_E8M0, {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}), "mxfp4 fp8 bf16"),
+        (quark(PER_CHANNEL, PER_CHANNEL, kv_cache_quant_config={"*k_proj": {}}), "fp8_token fp8_token fp8"),
+        (quark({"dtype": "int4", "qscheme": "per_group", "group_size": 128}), "int4 bf16 bf16"),
     ],
 )
 def test_native_precision_is_that_of_the_checkpoint(quantisation: Config | None, formats: str) -> None:
@@ -107,7 +132,12 @@ def test_presets_name_their_formats() -> None:
     ("quantisation", "complaint"),
     [
         ({"quant_method": "mxfp4"}, r"quantization_config = 'mxfp4': applies to no module of this model"),
-        ({"quant_method": "quark"}, r"quant_method = 'quark': is not modelled \(known: fp8, fbgemm_fp8, mxfp4, compr"),
+        ({"quant_method": "hqq"}, r"quant_method = 'hqq': is not modelled \(known: fp8, fbgemm_fp8, mxfp4, compr"),
+        (
+            quark({"dtype": "fp6_e2m3", "qscheme": "per_group"}),
+            r"dtype = 'fp6_e2m3': is not modelled \(known: fp8_e4m3",
+        ),
+        (quark(FP4_E8M0, layer_type_quant_config={"Linear": {}}), "formats by type of layer are not modelled"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"= \[64, 64\]: fp8 is modelled with 128 x 128"),
         ({"quant_method": "fp8", "ignored_layers": ["surprise"]}, "= 'surprise': is left unquantised but is no module"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "formats per module are not modelled"),
@@ -135,7 +165,10 @@ def test_presets_name_their_formats() -> None:
             {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT3"},
             "kv_cache_quant_algo = 'INT3'",
         ),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, r"group_size = 32: int4 is modelled with 128 values"),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 64},
+            r"group_size = 64: int4 is modelled with 128 or 32 values",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "W4A8"}, r"quant_algo = 'W4A8': is not modelled \(known: FP8"),
         (compressed({"num_bits": 2, "type": "int"}), "num_bits = 2: 2-bit 'int' quantisation is not modelled"),
         (compressed(FLOAT8, config_groups={}), "needs one number format for all layers or targets for each, has 0"),
@@ -170,8 +203,30 @@ def test_attention_in_16_bit_of_deepseek_v3_nvfp4() -> None:
     excluded += ["lm_head", "model.embed_tokens", "model.norm", "model.layers.61*"]
     inner = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": excluded}
     precision = precision_of("deepseek-v3", quant_method="modelopt", quantization=inner)
-    assert (precision.weights, precision.activations, precision.kv_cache) == (Dtype.FP4, Dtype.FP4, Dtype.BF16)
+    assert (precision.weights, precision.activations, precision.kv_cache) == (Dtype.NVFP4, Dtype.NVFP4, Dtype.BF16)
     assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT}
+
+
+def test_attention_output_of_deepseek_v3_1_nvfp4_is_narrower_than_the_rest_of_attention() -> None:
+    # hf_quant_config.json of huggingface.co/nvidia/DeepSeek-V3.1-NVFP4: o_proj is not left out.
+    left_out = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+    excluded = [f"model.layers.{layer}.self_attn.{name}" for layer in range(61) for name in left_out]
+    inner = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16}
+    inner["exclude_modules"] = [*excluded, "lm_head", "model.layers.61*"]
+    precision = precision_of("deepseek-v3", quant_method="modelopt", quantization=inner)
+    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT, Part.ATTENTION_OUTPUT: "nvfp4 nvfp4"}
+
+
+def test_an_algorithm_for_each_layer() -> None:
+    # quantized_layers of hf_quant_config.json of huggingface.co/nvidia/Qwen3.6-27B-NVFP4, with the names of Qwen3-32B
+    layers: Config = {"lm_head": {"quant_algo": "W4A16_NVFP4", "group_size": 16}}
+    for layer in range(64):
+        layers |= {f"model.layers.{layer}.mlp.{name}_proj": layers["lm_head"] for name in ("gate", "up", "down")}
+        layers |= {f"model.layers.{layer}.self_attn.{name}_proj": {"quant_algo": "FP8"} for name in "qkvo"}
+    mixed = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8", "quantized_layers": layers}
+    precision = precision_of("qwen3-32b", quant_method="modelopt", quantization=mixed)
+    assert (precision.weights, precision.activations, precision.kv_cache) == (Dtype.NVFP4, Dtype.BF16, Dtype.FP8)
+    assert parts(precision) == {Part.ATTENTION: "fp8 fp8", Part.LM_HEAD: "nvfp4 bf16"}
 
 
 def test_experts_only_of_kimi_k2() -> None:
@@ -185,8 +240,10 @@ def test_experts_only_of_kimi_k2() -> None:
         Part.FEED_FORWARD: SIXTEEN_BIT,
         Part.SHARED_EXPERTS: SIXTEEN_BIT,
     }
-    with pytest.raises(UnsupportedFeatureError, match="group_size = 32: int4 is modelled with 128 values to a scale"):
-        precision_of("kimi-k2-instruct", **compressed(weights | {"group_size": 32}, ignore=ignore))
+    small = precision_of("kimi-k2-instruct", **compressed(weights | {"group_size": 32}, ignore=ignore))
+    assert (small.weights, small.parts) == (Dtype.INT4_G32, precision.parts)
+    llm = load_llm("kimi-k2-instruct")  # "594 GB": model card of huggingface.co/moonshotai/Kimi-K2-Thinking
+    assert weight_bytes(llm, small) == pytest.approx(594e9, rel=0.005)
 
 
 def test_lists_of_gpt_oss() -> None:
@@ -251,7 +308,7 @@ def test_hf_quant_config_beside_a_config_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(preset_config("qwen3-30b-a3b")), encoding="utf-8")
     assert load_llm(tmp_path).native_precision == Precision()
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside), encoding="utf-8")
-    expected = Precision(weights=Dtype.FP4, activations=Dtype.FP4, kv_cache=Dtype.FP8)
+    expected = Precision(weights=Dtype.NVFP4, activations=Dtype.NVFP4, kv_cache=Dtype.FP8)
     assert load_llm(tmp_path).native_precision == expected
     assert load_llm(tmp_path / "config.json").native_precision == expected
     (tmp_path / "hf_quant_config.json").write_text("[]", encoding="utf-8")

@@ -63,8 +63,18 @@ RECOUNT_LEAVES_OUT = {
     "deepseek-ai/DeepSeek-V3.2": "the sparse index",
 }
 """Models whose recounted active parameters leave out what the names say."""
-OUTSIDE_COLLECTION = {"yi-34b"}
-"""Presets that the reference collection does not hold; checked against their published count alone."""
+OF_2026 = {
+    "glm-5",
+    "kimi-k2.5",
+    "nvidia-nemotron-3-nano-30b-a3b-bf16",
+    "qwen3-coder-480b-a35b-instruct",
+    "qwen3.5-122b-a10b",
+    "qwen3.5-27b",
+    "qwen3.5-35b-a3b",
+}
+"""Presets of the second collection (reference/models_2026)."""
+OUTSIDE_COLLECTION = {"yi-34b", "glm-4.7", *OF_2026}
+"""Presets that the first collection does not hold; checked against their published count."""
 
 
 # ------------------------------------------------------------------------------------------ published counts
@@ -175,6 +185,17 @@ def test_presets_agree_with_the_reference_collection(shared: Path) -> None:
         assert llm.model_copy(update=outside) == reference.model_copy(update=outside)
 
 
+def test_presets_of_2026_agree_with_their_checkpoints(shared: Path) -> None:
+    models = shared / "reference" / "models_2026"
+    if not models.is_dir():
+        pytest.skip("no checkpoints of 2026 beside the checkout (reference/models_2026)")
+    for preset in sorted(OF_2026):
+        llm = load_llm(preset)
+        published = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
+        same = {"source": "", "id": "", "name": ""}
+        assert llm.model_copy(update=same) == published.model_copy(update=same)
+
+
 # ------------------------------------------------------------------------------------------ bytes
 
 
@@ -195,6 +216,32 @@ def test_kv_bytes_per_token(llm: str, bf16_bytes: int) -> None:
     assert kv_bytes_per_token(spec, Dtype.FP8) == bf16_bytes / 2
     for dtype, per_value in BYTES_PER_VALUE.items():
         assert kv_bytes_per_token(spec, dtype) == bf16_bytes / 2 * per_value
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value_bits", "scale_bits", "values"),
+    [
+        (Dtype.MXFP4, 4, 8, 32),  # OCP Microscaling Formats 1.0, table 1
+        (Dtype.MXFP8, 8, 8, 32),
+        (Dtype.NVFP4, 4, 8, 16),  # NVIDIA 2025, arXiv:2509.25149, sec. 2
+        (Dtype.INT4, 4, 16, 128),  # Lin et al. 2023, arXiv:2306.00978, sec. 5.1
+        (Dtype.INT4_G32, 4, 16, 32),  # config.json of huggingface.co/moonshotai/Kimi-K2-Thinking
+        (Dtype.FP8_BLOCK, 8, 32, 128 * 128),  # DeepSeek-AI 2024, arXiv:2412.19437, sec. 3.3.2
+    ],
+)
+def test_bytes_per_value_are_the_value_and_its_share_of_the_scale(
+    dtype: Dtype, value_bits: int, scale_bits: int, values: int
+) -> None:
+    assert BYTES_PER_VALUE[dtype] == (value_bits + scale_bits / values) / 8
+
+
+def test_a_format_of_matrix_units_is_no_way_to_store_values() -> None:
+    with pytest.raises(InputError, match=r"weights = 'fp4': says how values are multiplied.* Fix: use nvfp4 or mxfp4"):
+        Precision(weights=Dtype.FP4)
+    with pytest.raises(
+        InputError, match=r"no engine multiplies int8 weights with them\. Fix: use one of int8, bf16, fp16"
+    ):
+        Precision(weights=Dtype.INT8, activations=Dtype.FP8)
 
 
 def test_fp8_weight_bytes_of_llama_3_3_70b() -> None:
@@ -225,7 +272,7 @@ def test_sixteen_bit_weights_take_two_bytes_a_parameter(preset: str) -> None:
 
 def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> None:
     llm = load_llm("qwen3-30b-a3b")
-    sizes = [weight_bytes(llm, Precision(weights=dtype)) for dtype in (Dtype.BF16, Dtype.INT8, Dtype.FP4, Dtype.INT4)]
+    sizes = [weight_bytes(llm, Precision(weights=dtype)) for dtype in (Dtype.BF16, Dtype.INT8, Dtype.NVFP4, Dtype.INT4)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] > 2 * (parameters(llm) - linear_parameters(llm))
 
@@ -455,7 +502,7 @@ def test_missing_kv_heads_mean_multi_head_attention() -> None:
 
 
 def test_presets_have_ids_names_and_sources() -> None:
-    assert len(list_llms()) == 40
+    assert len(list_llms()) == 48
     for preset in list_llms():
         llm = load_llm(preset)
         assert llm.id == preset == llm.name.split("/")[1].lower().removesuffix("-hf")
@@ -854,7 +901,7 @@ def spec_or_refusal(config: Any) -> None:
         assert str(error)
         return
     assert 0 < active_parameters(llm) <= parameters(llm)
-    for dtype in Dtype:
+    for dtype in BYTES_PER_VALUE:
         assert 0 < weight_bytes(llm, Precision(weights=dtype)) < math.inf
         cache = kv_bytes_per_token(llm, dtype) + kv_window_bytes(llm, dtype, 100) + state_bytes(llm)
         assert 0 <= cache < math.inf

@@ -82,3 +82,13 @@ class TestClosedForms:
     def test_refusals(self) -> None:
         with pytest.raises(InputError, match="horizon_s"):
             transient_wait_distribution(1.5, 1.0, 0.0)
+
+
+def test_without_fluctuation_waits_are_those_of_the_fluid() -> None:
+    """Alike requests at equal distances: the one after t seconds waits (rho - 1) t, and nobody below capacity."""
+    found = transient_wait_distribution(1.5, 0.0, 100.0)
+    nearly = transient_wait_distribution(1.5, 1e-6, 100.0)
+    assert found.mean_s == pytest.approx(25.0)
+    for probability in (0.1, 0.5, 0.99):
+        assert found.quantile_s(probability) == pytest.approx(nearly.quantile_s(probability), rel=0.03)
+    assert transient_wait_distribution(0.8, 0.0, 100.0).mean_s == 0.0

@@ -17,7 +17,7 @@ KERNELS = ("planner.roofline", "planner.queueing", "planner.optimizer")
 CARDS = (*KERNELS, "planner.engine", "planner.serving", "planner.search")
 EXCEPTIONS = {"planner.engine": 0, "planner.serving": 0, "planner.search": 0}
 """Public functions that may still lack a section, by package: may only fall."""
-STORED = {"handover_s", "pessimism"}
+STORED = {"pessimism"}
 """Fields of files that users keep, under the names they have there."""
 
 

@@ -22,10 +22,16 @@ from planner.roofline import (
     ExpertShape,
     GemmForm,
     GpuPeaks,
+    IndexScoresForm,
+    IndexSelectionForm,
     LatentDecodeForm,
     LatentPrefillForm,
     PrefillForm,
+    RecurrentDecodeForm,
+    RecurrentHeads,
+    RecurrentPrefillForm,
     SizeCorrection,
+    SparsePrefillForm,
     attended_pairs,
     collective_s,
     decode_attention_s,
@@ -33,10 +39,16 @@ from planner.roofline import (
     exchanged_bytes,
     experts_s,
     gemm_s,
+    index_scores_s,
+    index_selection_s,
     latent_decode_s,
     latent_prefill_s,
     prefill_attention_s,
+    recurrent_decode_s,
+    recurrent_prefill_s,
     routed_load,
+    sparse_prefill_s,
+    sparse_token_s,
 )
 from planner.roofline.arithmetic import p_norm
 
@@ -306,7 +318,7 @@ def fitted_peaks(calibration: Calibration, arithmetic: Dtype) -> GpuPeaks:
     sku: GpuSku = load_hardware().skus[calibration.sku]
     peaks = sku.peak_flops_per_s
     peak = (peaks.get(arithmetic) or peaks[Dtype.BF16]).value
-    return GpuPeaks(peak, sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count or 0))
+    return GpuPeaks(peak, sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count))
 
 
 SIZES = 2.0 ** np.arange(0, 18, 1.5)
@@ -381,7 +393,46 @@ def sweep_collective(calibration: Calibration, variant: str, fit: KernelFit) -> 
     return [(collective_s(SIZES * 1e4, CollectiveForm.of(fit), link), SIZES * 1e4 / link)]
 
 
+def sweep_recurrent_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    there, form, found = fitted_peaks(calibration, Dtype.BF16), RecurrentPrefillForm.of(fit), []
+    for heads, batch in itertools.product((2.0, 16.0, 64.0), (1.0, 33.0)):
+        shape = RecurrentHeads(heads, 128.0, 128.0, 1.5 * heads * 128.0)
+        took = recurrent_prefill_s(batch + 0 * SIZES, SIZES, shape, form, there)
+        traffic = batch * (shape.state_bytes + SIZES * shape.token_bytes)
+        flops_s = batch * SIZES * shape.scan_flops / there.flops_per_s
+        found.append((took, np.maximum(traffic / there.bytes_per_s, flops_s)))
+    return found
+
+
+def sweep_recurrent_decode(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    there, shape = fitted_peaks(calibration, Dtype.BF16), RecurrentHeads(16.0, 128.0, 128.0, 3072.0)
+    took = recurrent_decode_s(SIZES, shape, RecurrentDecodeForm.of(fit), there)
+    return [(took, SIZES * shape.state_bytes / there.bytes_per_s)]
+
+
+def sweep_index_scores(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    there, form = fitted_peaks(calibration, Dtype.FP8), IndexScoresForm.of(fit)
+    took = index_scores_s(SIZES * 1e3, SIZES, 64.0, 128.0, form, there)
+    return [(took, np.maximum(SIZES * 1e3 * 16384 / there.flops_per_s, SIZES * 132 / there.bytes_per_s))]
+
+
+def sweep_index_selection(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    there, form = fitted_peaks(calibration, Dtype.FP8), IndexSelectionForm.of(fit)
+    return [(index_selection_s(SIZES, 8192.0 + 0 * SIZES, form, there), SIZES * 8192 * 4 / there.bytes_per_s)]
+
+
+def sweep_sparse_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    there, form = fitted_peaks(calibration, Dtype.BF16), SparsePrefillForm.of(fit)
+    token_s = sparse_token_s(2048.0, 64.0, 512.0, 64.0, form, there)
+    return [(sparse_prefill_s(SIZES, token_s, form, there), SIZES * 2 * 64 * 1088 * 2048 / there.flops_per_s)]
+
+
 SWEEPS = {
+    "recurrent_prefill": sweep_recurrent_prefill,
+    "recurrent_decode": sweep_recurrent_decode,
+    "index_scores": sweep_index_scores,
+    "index_selection": sweep_index_selection,
+    "sparse_prefill": sweep_sparse_prefill,
     "gemm": sweep_gemm,
     "experts": sweep_experts,
     "attention_prefill": sweep_prefill,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_db import Dtype, load_hardware
+from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
 from planner.core import InputError
 from planner.engine.replica import step_shape
 from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_llm
@@ -34,7 +35,8 @@ from planner.roofline import (
 )
 from planner.roofline.attention_operators import LatentPrefill
 from planner.roofline.gpu import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
-from planner.roofline.operators import MatrixProduct, collective_keys
+from planner.roofline.kernel_forms import WEIGHT_FORMATS
+from planner.roofline.operators import GEMM_FALLBACKS, Collective, MatrixProduct, collective_keys
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
@@ -311,6 +313,70 @@ class TestGpu:
         assert compute_dtype(Dtype.FP8, HARDWARE.skus["a100-sxm-80gb"]) is Dtype.BF16
         assert half_precision(HARDWARE.skus["t4"]) is Dtype.FP16
 
+    @pytest.mark.parametrize(
+        ("sku", "multiplied"),
+        [
+            ("h100-sxm", {"bf16", "fp8", "int8"}),  # no 4-bit units and none for blocks of 32
+            ("b200-sxm", {"bf16", "fp8", "int8", "mxfp8", "nvfp4", "mxfp4"}),  # NVIDIA Blackwell Tuning Guide
+            ("mi355x", {"bf16", "fp8", "int8", "mxfp8", "mxfp4"}),  # CDNA 4 ISA: scales are powers of two per 32 values
+            ("mi300x", {"bf16", "fp8", "int8"}),
+            ("a100-sxm-80gb", {"bf16", "int8"}),
+        ],
+    )
+    def test_formats_that_matrix_units_multiply(self, sku: str, multiplied: set[str]) -> None:
+        asked = ("bf16", "fp8", "int8", "mxfp8", "nvfp4", "mxfp4")
+        assert {name for name in asked if HARDWARE.skus[sku].multiplies(Dtype(name))} == multiplied
+
+    @pytest.mark.parametrize(
+        ("sku", "weights", "activations", "kernel"),
+        [
+            ("b200-sxm", "nvfp4", "nvfp4", "nvfp4"),
+            ("h100-sxm", "nvfp4", "nvfp4", "nvfp4_wo"),  # Hopper unpacks them: Marlin
+            ("mi355x", "nvfp4", "nvfp4", "nvfp4_wo"),
+            ("mi355x", "mxfp4", "mxfp4", "mxfp4"),
+            ("b200-sxm", "mxfp4", "mxfp8", "mxfp4_fp8"),
+            ("h100-sxm", "mxfp4", "mxfp8", "mxfp4_wo"),
+            ("h100-sxm", "mxfp4", "fp8", "mxfp4_fp8"),
+            ("a100-sxm-80gb", "fp8_block", "fp8", "fp8_block_wo"),
+            ("h100-sxm", "fp8_token", "fp8_token", "fp8_token"),
+            ("h100-sxm", "int4_g32", "bf16", "int4_g32_wo"),
+            ("h100-sxm", "int8", "int8", "int8"),
+        ],
+    )
+    def test_kernels_by_formats(self, sku: str, weights: str, activations: str, kernel: str) -> None:
+        precision = Precision(weights=Dtype(weights), activations=Dtype(activations))
+        found = step_operators(load_llm("llama-3.1-8b"), HARDWARE.skus[sku], precision, Parallelism())
+        products = [one for one in found if isinstance(one, MatrixProduct) and one.family is OperatorFamily.QKV]
+        assert {product.fit_keys[0] for product in products} == {f"gemm/{kernel}"}
+        assert {product.dtype for product in products} == {WEIGHT_FORMATS[kernel].arithmetic}
+
+    def test_every_format_has_kernels_to_fall_back_on(self) -> None:
+        assert set(WEIGHT_FORMATS) == set(GEMM_FALLBACKS)
+        for name, relatives in GEMM_FALLBACKS.items():
+            assert (relatives[0], relatives[-1]) == (name, "bf16")
+            assert set(relatives) <= set(WEIGHT_FORMATS)
+
+    def test_tensor_parallelism_over_nodes_sums_inside_and_then_across(self) -> None:
+        """By hand: ring all-reduce of 8 over NVLink, then each GPU's eighth between 2 nodes over its own NIC."""
+        split = Parallelism(tp=16, across_domains=True)
+        found = step_operators(load_llm("llama-3.1-405b"), H100, BF16, split)
+        sums = [one for one in found if isinstance(one, Collective) and one.family is OperatorFamily.ALL_REDUCE]
+        inside, across = sums[0], sums[1]
+        assert (inside.gpus, across.gpus) == (8, 2)
+        assert (inside.values, across.values) == (16_384.0, 16_384.0 / 8)
+        assert (inside.ideal_share, across.ideal_share) == (1.75, 1.0)
+        assert (inside.link_bytes_per_s, across.link_bytes_per_s) == (450e9, 50e9)
+        one_node = operators("llama-3.1-405b", tp=8)
+        assert len(found) == len(one_node) + sum(isinstance(one, Collective) for one in one_node)
+
+    def test_tensor_parallelism_over_nodes_is_refused_unless_it_is_meant(self) -> None:
+        with pytest.raises(InputError, match="h100-sxm has at most 8 GPUs in one fast domain"):
+            operators("llama-3.1-405b", tp=16)
+        with pytest.raises(InputError, match="must fill domains of 8 GPUs"):
+            step_operators(load_llm("llama-3.1-405b"), H100, BF16, Parallelism(tp=12, across_domains=True))
+        rack = step_operators(load_llm("llama-3.1-405b"), HARDWARE.skus["gb200-nvl72"], BF16, Parallelism(tp=16))
+        assert {one.gpus for one in rack if isinstance(one, Collective)} == {16}
+
     def test_ring_all_reduce_sends_nearly_twice_the_payload(self) -> None:
         # Patarasuk and Yuan 2009: 2 (n - 1) / n of the payload per rank.
         assert all_reduce_link_bytes(1.0, 1) == 0.0
@@ -341,6 +407,29 @@ class TestGpu:
         assert collective_keys("all_reduce", 4)[0] == "all_reduce/4"
         assert collective_keys("all_reduce", 3)[0] == "all_reduce/4"
         assert collective_keys("all_reduce", 72)[0] == "all_reduce/8"
+
+    def test_an_all_reduce_over_more_gpus_than_measured_sends_as_a_longer_ring_does(self) -> None:
+        fit = KernelFit(
+            parameters={
+                "start_s": Coefficient(value=1e-9, low=1e-9, high=1e-9),
+                "link_efficiency": Coefficient(value=0.5, low=0.5, high=0.5),
+                "order": Coefficient(value=1.0, low=1.0, high=1.0),
+            },
+            samples=9, held_out=0, median_error=0.0, p90_error=0.0, spread=0.0,
+        )  # fmt: skip
+        own = {"sku": "gb200-nvl72", "stack": "made up", "fitted_on": date(2026, 11, 22), "source": "made up for this"}
+        gpu = CalibratedGpu(HARDWARE.skus["gb200-nvl72"], Calibration(kernels={"all_reduce/4": fit}, **own))
+
+        def seconds(gpus: int) -> float:
+            one = Collective(
+                OperatorFamily.ALL_REDUCE, Dtype.BF16, 1.0, Driver.TOKENS, "all_reduce", gpus, 2**20, 2.0,
+                all_reduce_link_bytes(1.0, gpus), 900e9,
+            )  # fmt: skip
+            return float(one.kernel_s(Load.of(decodes(64, 1), Parallelism()), gpu))
+
+        # Patarasuk and Yuan 2009: 2 (n - 1) / n of the buffer
+        assert seconds(8) / seconds(4) == pytest.approx((7 / 8) / (3 / 4), rel=1e-3)
+        assert seconds(3) == seconds(4)
 
 
 @settings(max_examples=50, deadline=None)

@@ -11,6 +11,7 @@ import yaml
 from hardware_db import Dtype, load_hardware
 from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for, plan
+from planner.llm import load_llm
 from planner.scenario import build_request, file_references, list_scenarios, load_scenario, read_scenario
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 from tests.builders import small_request
@@ -203,3 +204,12 @@ def test_names_of_fields_that_yaml_reads_as_something_else_are_refused_in_one_li
     path.write_text(yaml.safe_dump({**MINIMAL, **yaml.safe_load(text)}))
     with pytest.raises(InputError, match=r"has fields whose names are no text\. Fix: .* quotes"):
         load_scenario(path)
+
+
+def test_a_model_stored_in_few_bits_is_served_as_stored_where_it_takes_the_place_of_another() -> None:
+    assert load_scenario("chat-llama-70b").precision.weights is Dtype.FP8
+    native = load_scenario("chat-llama-70b", ["llm=gpt-oss-120b"]).precision
+    assert native == load_llm("gpt-oss-120b").native_precision  # MXFP4 experts, not FP8
+    assert load_scenario("chat-llama-70b", ["llm=llama-3.1-8b"]).precision.weights is Dtype.FP8  # when loaded
+    asked = ["llm=gpt-oss-120b", "precision.weights=fp8", "precision.activations=fp8"]
+    assert load_scenario("chat-llama-70b", asked).precision.weights is Dtype.FP8

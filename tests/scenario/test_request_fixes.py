@@ -192,7 +192,7 @@ BAD: dict[str, dict[str, Any]] = {
     "constant lengths": {"workload.lengths": {"input_tokens": 200_000, "output_tokens": 100}},
     "scaled lengths": {"workload.lengths": {"preset": "azure-2023-conv", "mean_input_tokens": 100_000}},
     "cells": {"workload.lengths": {"cells": [[200_000, 100, 1.0], [10, 10, 1.0]]}},
-    "number format": {"precision.weights": "nvfp4"},
+    "number format": {"precision.weights": "nf4"},
     "spot": {"prices.commitments": ["spot"]},
     "CO2": {"limits.co2_kg_per_hour": 3},
     "pinned and forbidden": {"limits.pinned": {"h100-sxm": 2}, "limits.forbidden": ["h100-sxm"]},

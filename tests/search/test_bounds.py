@@ -175,6 +175,21 @@ def test_the_bound_holds_where_prompts_and_decodes_have_steps_of_their_own() -> 
         assert not holds(pool, asked, JUST_ABOVE * bound)
 
 
+@pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL])
+def test_the_bound_holds_for_pipelines(role: Role) -> None:
+    """Each micro-batch has a chunk budget: a bound at one for all would be too low for long prompts."""
+    asked = demand("llama-3.1-8b", LONG, goals=slo(3.0, 0.05))
+    for stages, budget, count in itertools.product((2, 4), BUDGETS, (1,)):
+        config = replica(asked, "h100-sxm", 1, True, budget, 256).model_copy(
+            update={"parallelism": Parallelism(pp=stages)}
+        )
+        pool = Pool(role=role, config=config, replicas=count)
+        slots = pool_model(pool, asked.workload.lengths).max_running
+        bound = screen(config, role, asked, BUDGETS, 256.0).bound_per_s(count, budget, slots)
+        assert bound > 0.0
+        assert not holds(pool, asked, JUST_ABOVE * bound)
+
+
 def test_the_bound_holds_under_speculation() -> None:
     asked = demand("llama-3.1-8b")
     draft = Speculation(draft_tokens=3, acceptance=0.7, draft_cost=0.05)

@@ -194,6 +194,16 @@ def test_tandems_agree_with_the_simulation(users: int, replicas: tuple[int, int]
     assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.25)
 
 
+def test_tandems_with_few_places_to_decode_agree_with_the_simulation() -> None:
+    """Sixteen users on eight places: half of each answer's time is waited for before its first token."""
+    deployment = Deployment.disaggregated(large(COSTS), large(COSTS, max_running_requests=8))
+    workload = Workload.closed(16, benchmark_lengths(2048, 512))
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload)
+    assert judge.ttft.mean_s > 0.4 * judge.e2e.mean_s
+    assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.05)
+    assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
+
+
 def test_alike_answers_move_in_the_groups_of_the_burst() -> None:
     """Eight prompts of 1000 tokens share one step of 8192 and stay together: nobody's decode meets a prompt."""
     config = large(COSTS)
@@ -201,3 +211,92 @@ def test_alike_answers_move_in_the_groups_of_the_burst() -> None:
     step = config.timer.step_s(0.0, 0.0, 8000.0, 8 * 1000 * 1001 / 2, 8000.0, 8.0)
     assert found.ttft.mean_s == pytest.approx(step, rel=0.03)
     assert found.tpot.mean_s == pytest.approx(config.timer.decode_s(8.0, 8 * 1100.5), rel=0.01)
+
+
+# ------------------------------------------------------------------------------------- whole prompts near the budget
+
+
+def whole(**changes: Any) -> ReplicaConfig:
+    """Llama-3.1-8B under an engine that keeps prompts whole."""
+    return calibrated(sku="h100-sxm", engine="tensorrt-llm", max_batched_tokens=8192, **changes)
+
+
+def test_prompts_of_exactly_the_budget_are_served_one_request_at_a_time() -> None:
+    """No step has room for one beside a decode: prompt, then its 255 decode steps alone, then the next."""
+    config = whole()
+    deployment, workload = Deployment.mixed(config), Workload.closed(64, TokenLengths.constant(8192, 256))
+    prompt_s = config.timer.step_s(0.0, 0.0, 8192.0, 8192 * 8193 / 2, 8192.0, 1.0)
+    request_s = prompt_s + 255.0 * config.timer.decode_s(1.0, 8192.0 + 128.5)
+    for answer in (evaluate, simulate):
+        found = answer(deployment, workload)
+        assert found.rate_per_s == pytest.approx(1.0 / request_s, rel=0.01)
+        assert found.pools[0].limit is PoolLimit.BATCHED_TOKENS
+        assert any("max_batched_tokens to 8448" in note for note in found.assumptions)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("users", [1, 4, 64, 256])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.97, 1.0])
+def test_theory_agrees_with_the_simulation_on_whole_prompts_near_the_budget(
+    share: float, users: int, alike: bool
+) -> None:
+    inputs = int(8192 * share)
+    lengths = TokenLengths.constant(inputs, 256) if alike else benchmark_lengths(inputs, 256)
+    deployment, workload = Deployment.mixed(whole()), Workload.closed(users, lengths)
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload)
+    chance = share == 1.0 and not alike  # the order of a few long prompts, each of which empties the batch, decides
+    assert theory.output_tokens_per_s == pytest.approx(judge.output_tokens_per_s, rel=0.1 if chance else 0.03)
+    assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.2 if chance else 0.04)
+    assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
+    assert theory.e2e.mean_s == pytest.approx(judge.e2e.mean_s, rel=0.04)
+
+
+def test_room_for_all_beside_the_longest_prompt_takes_the_limit_away() -> None:
+    lengths = TokenLengths.constant(8192, 256)
+    tight, roomy = (
+        evaluate(
+            Deployment.mixed(whole().model_copy(update={"max_batched_tokens": budget})), Workload.closed(16, lengths)
+        )
+        for budget in (8192 + 14, 8192 + 15)
+    )
+    assert tight.pools[0].limit is PoolLimit.BATCHED_TOKENS
+    assert roomy.pools[0].limit is not PoolLimit.BATCHED_TOKENS
+    assert not any("are not split" in note for note in roomy.assumptions)
+
+
+def test_a_decode_pool_has_no_prompts_to_fit() -> None:
+    deployment = Deployment.disaggregated(whole(), whole())
+    found = evaluate(deployment, Workload.closed(16, TokenLengths.constant(8192, 512)))
+    assert found.pools[1].mean_running > 2.0
+
+
+# ------------------------------------------------------------------------------------- pipeline stages
+
+PIPELINES: dict[str, tuple[int, int, TokenLengths]] = {
+    "decodes": (2, 64, TokenLengths.constant(1000, 300)),
+    "chat": (4, 64, benchmark_lengths(1024, 512)),
+    "documents": (2, 64, benchmark_lengths(8192, 1024)),
+    "prompts dominate": (2, 64, TokenLengths.constant(8000, 4)),
+    "prompts dominate four stages": (4, 64, TokenLengths.constant(8000, 4)),
+    "alone": (4, 1, TokenLengths.constant(20_000, 100)),
+}
+
+
+@pytest.mark.parametrize("case", PIPELINES)
+def test_theory_agrees_with_the_simulation_on_pipelines(case: str) -> None:
+    stages, users, lengths = PIPELINES[case]
+    config = with_costs(calibrated("llama-3.1-70b", parallelism=Parallelism(tp=4, pp=stages)), SERVED)
+    deployment, workload = Deployment.mixed(config), Workload.closed(users, lengths)
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload)
+    assert theory.output_tokens_per_s == pytest.approx(judge.output_tokens_per_s, rel=0.03)
+    assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.1)
+    assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_prompt_heavy_pipeline_serves_a_prompt_a_stage_time(stages: int) -> None:
+    """Many users, short answers: nearly pp prompts in the time that one takes through all stages."""
+    config = with_costs(calibrated("llama-3.1-70b", parallelism=Parallelism(tp=4, pp=stages)), EngineCosts())
+    found = evaluate(Deployment.mixed(config), Workload.closed(128, TokenLengths.constant(8000, 4)))
+    through_s = config.timer.step_s(0.0, 0.0, 8000.0, 8000 * 8001 / 2, 8000.0, 1.0)
+    assert found.rate_per_s == pytest.approx(stages / through_s, rel=0.05)

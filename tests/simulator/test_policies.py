@@ -29,6 +29,7 @@ from planner.simulator.events import RunRecord, run_events
 from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass, TokenLengths
 from tests.simulator_oracle import (
+    EARLY,
     LLAMA_8B_KV_BYTES_PER_TOKEN,
     PlainRun,
     gpu,
@@ -181,8 +182,8 @@ def test_two_pools_and_closed_loops_equal_the_plain_loop() -> None:
             fields = POLICIES[str(rng.choice(list(POLICIES)))]
             configs.append(server(int(rng.choice([450, 1500])), rng, {**base(rng), **fields}, lora=lora))
         replicas = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
-        deployment = Deployment.disaggregated(*configs, replicas)
-        deployment = deployment.model_copy(update={"transfer": KvTransfer(shared=False)})
+        deployment = Deployment.disaggregated(*configs, replicas, transfer=EARLY)
+        deployment = deployment.model_copy(update={"transfer": KvTransfer(shared=False, first_token_from_decode=False)})
         offered = requests(rng)
         if seed % 2:
             offered = dataclasses.replace(offered, sent_s=np.zeros(min(8, offered.inputs.size)))
@@ -472,7 +473,7 @@ def test_what_static_batching_excludes_is_refused(
 def test_policies_that_exclude_each_other_are_refused() -> None:
     static = scheduled(replica(), batching=Batching.STATIC)
     with pytest.raises(InputError, match=r"pool.role = 'decode': does not go with static batching"):
-        run_events(Deployment.disaggregated(replica(), static), plain([0.0], [10], [10]))
+        run_events(Deployment.disaggregated(replica(), static, transfer=EARLY), plain([0.0], [10], [10]))
     swapping = scheduled(replica(), prefix_cache=True, on_preemption=Preemption.SWAP)
     with pytest.raises(InputError, match=r"schedule.on_preemption = 'swap': a swapped KV cache cannot share blocks"):
         run_events(Deployment.mixed(swapping), plain([0.0], [10], [10]))

@@ -18,7 +18,7 @@ from planner.simulator.routing import RequestRouter, random_pairs
 from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.simulator.test_closed import random_case, random_replica
-from tests.simulator_oracle import FloatArray, LinearTimer, gpu, linear, replica, with_kv_tokens
+from tests.simulator_oracle import EARLY, FloatArray, LinearTimer, gpu, linear, replica, with_kv_tokens
 
 TOKEN_S = 2.0**-17
 LEAST = (Router.LEAST_REQUESTS, Router.LEAST_TOKENS)
@@ -250,7 +250,9 @@ def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise
     rng = np.random.default_rng(seed)
     replicas = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     router = (Router.RANDOM, Router.LEAST_REQUESTS)[seed % 2]
-    deployment = split(KvTransfer(layerwise=layerwise), replicas, routers=(Router.ROUND_ROBIN, router))
+    deployment = split(
+        KvTransfer(layerwise=layerwise, first_token_from_decode=False), replicas, routers=(Router.ROUND_ROBIN, router)
+    )
     lengths = TokenLengths.from_pairs([200, 1500, 4000], [20, 5, 1])
     offered = prompts(200, seed, 8.0 * min(replicas), lengths)
     played = run_events(deployment, offered, seed=seed)
@@ -280,7 +282,7 @@ def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise
 def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
     """64 prefill replicas into one decode replica, all prompts alike: arrivals at its link are Poisson (the output of
     M/D/infinity), so that waits are those of M/D/1: load * t / (2 (1 - load)) (Pollaczek-Khinchine)."""
-    deployment = split(KvTransfer(), (64, 1))
+    deployment = split(EARLY, (64, 1))
     seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
     workload = Workload.of(0.5 / seconds, TokenLengths.constant(500, 2))
     runs = [simulate(deployment, workload, requests=10_000, seed=seed) for seed in range(4)]
@@ -295,14 +297,14 @@ def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
 
 
 def test_a_link_of_ones_own_never_waits() -> None:
-    deployment = split(KvTransfer(shared=False), (4, 1))
+    deployment = split(KvTransfer(shared=False, first_token_from_decode=False), (4, 1))
     offered = prompts(300, 1, 30.0, TokenLengths.from_pairs([200, 1500], [20, 5]))
     played = run_events(deployment, offered)
     assert played.transfer_s == pytest.approx(kv_transfer_s(deployment, offered.inputs), rel=1e-9)
 
 
 def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
-    deployment = split(KvTransfer())
+    deployment = split(EARLY)
     seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
     found = {
         load: simulate(deployment, Workload.of(load / seconds, TokenLengths.constant(500, 3)), requests=2000)
@@ -316,7 +318,7 @@ def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
 
 def test_an_overloaded_link_that_fills_the_prefill_replica_is_unstable_too() -> None:
     """With room for five prompts no more wait for the link; the others wait for admission."""
-    deployment = split(KvTransfer(), prefill=linear(with_kv_tokens(2700, gpu(nic=1e9))))
+    deployment = split(EARLY, prefill=linear(with_kv_tokens(2700, gpu(nic=1e9))))
     seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
     run = simulate(deployment, Workload.of(1.3 / seconds, TokenLengths.constant(500, 3)), requests=2000)
     assert run.kv_transfer_s < 6 * seconds
@@ -326,7 +328,7 @@ def test_an_overloaded_link_that_fills_the_prefill_replica_is_unstable_too() -> 
 
 @pytest.mark.parametrize(("nic", "bound"), [(1e9, "step"), (1e11, "layer")])
 def test_layer_by_layer_a_lone_prompt_waits_for_what_its_step_does_not_cover(nic: float, bound: str) -> None:
-    deployment = split(KvTransfer(layerwise=True), nic=nic)
+    deployment = split(KvTransfer(layerwise=True, first_token_from_decode=False), nic=nic)
     seconds = float(kv_transfer_s(deployment, np.array([1000]))[0])
     step = LinearTimer().step_s(0, 0, 1000, 1000 * 1001 / 2, 1000, 1)
     exposed = {"step": seconds - step, "layer": seconds / 32}
@@ -372,10 +374,10 @@ def test_a_prefill_replica_keeps_a_prompt_until_it_is_sent() -> None:
     prefill = linear(with_kv_tokens(1100, gpu(nic=1e9)))
     offered = DrawnTraffic.plain(np.zeros(2), np.array([1000, 1000]), np.array([3, 3]))
     step = LinearTimer().step_s(0, 0, 1000, 1000 * 1001 / 2, 1000, 1)
-    shared = run_events(split(KvTransfer(), prefill=prefill), offered)
-    seconds = float(kv_transfer_s(split(KvTransfer()), np.array([1000]))[0])
+    shared = run_events(split(EARLY, prefill=prefill), offered)
+    seconds = float(kv_transfer_s(split(EARLY), np.array([1000]))[0])
     assert shared.first_s == pytest.approx([step, step + seconds + step], rel=1e-9)
-    alone = run_events(split(KvTransfer(shared=False), prefill=prefill), offered)
+    alone = run_events(split(KvTransfer(shared=False, first_token_from_decode=False), prefill=prefill), offered)
     assert alone.first_s == pytest.approx([step, 2 * step], rel=1e-9)
 
 

@@ -16,6 +16,7 @@ from planner.engine.replica import step_shape
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward
 from planner.roofline import Bound, Parallelism, StepShape
 from planner.serving import Deployment, KvTransfer, Method, Performance, PoolLimit, Role
+from planner.serving.types import TRANSFER_SHARE
 from planner.simulator import simulate
 from planner.simulator.clock import DecodeRun, StepClock
 from planner.simulator.events import run_events
@@ -23,6 +24,7 @@ from planner.simulator.traffic import draw
 from planner.workload import RequestClass, TokenLengths, Workload
 from tests.simulator_oracle import (
     DAY,
+    EARLY,
     ENGINE,
     GIB,
     H100_BANDWIDTH_BYTES_PER_S,
@@ -90,9 +92,9 @@ def test_one_output_token_ends_with_the_prompt() -> None:
 
 def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     prefill, decode = replica(max_batched_tokens=1024), replica(gpu(speed=0.5))
-    deployment = Deployment.disaggregated(prefill, decode)
+    deployment = Deployment.disaggregated(prefill, decode, transfer=EARLY)
     ttft, _, e2e = alone(deployment, 1500, 20)
-    transfer = 1500 * LLAMA_8B_KV_BYTES_PER_TOKEN / 25e9  # the slower NIC of the two
+    transfer = 1500 * LLAMA_8B_KV_BYTES_PER_TOKEN / (TRANSFER_SHARE * 25e9)  # the slower NIC of the two
     decodes = sum(step_s(decode, [1500 + j], []) for j in range(1, 20))
     assert ttft == pytest.approx(step_s(prefill, [], [(1024, 0)]) + step_s(prefill, [], [(476, 1024)]), rel=1e-12)
     assert e2e == pytest.approx(ttft + transfer + decodes, rel=1e-12)
@@ -162,7 +164,7 @@ def test_running_sequences_obey_littles_distribution() -> None:
 
 def test_decode_pool_obeys_littles_distribution_and_prefill_pool_decodes_nothing() -> None:
     lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
-    deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2))
+    deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2), transfer=EARLY)
     result = simulate(deployment, Workload.of(20.0, lengths), requests=6000)
     decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT] - result.kv_transfer_s
     assert result.pools[0].mean_running == 0.0
@@ -194,8 +196,12 @@ def random_case(seed: int) -> tuple[Deployment, Workload]:
     replicas = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     mixed = rng.random() < 0.6
     deployment = (
-        Deployment.mixed(config(), replicas[0]) if mixed else Deployment.disaggregated(config(), config(), replicas)
-    ).model_copy(update={"transfer": KvTransfer(shared=False)})  # the plain loop knows no queue for the link
+        Deployment.mixed(config(), replicas[0])
+        if mixed
+        else Deployment.disaggregated(config(), config(), replicas, transfer=EARLY)
+    ).model_copy(
+        update={"transfer": KvTransfer(shared=False, first_token_from_decode=False)}
+    )  # the plain loop knows no queue for the link
     return deployment, Workload.of(
         float(rng.choice([3.0, 30.0, 300.0])), lengths, scv=float(rng.choice([0.0, 1.0, 4.0]))
     )
@@ -259,7 +265,7 @@ def test_every_offered_token_is_processed_once() -> None:
     config = replica(max_batched_tokens=512, max_running_requests=20)
     i, o = offered.inputs, offered.outputs
     mixed = run_events(Deployment.mixed(config, 3), offered).pools
-    split = run_events(Deployment.disaggregated(config, config, (3, 2)), offered).pools
+    split = run_events(Deployment.disaggregated(config, config, (3, 2), transfer=EARLY), offered).pools
     for pool in mixed + split:
         _, _, steps, _, _, decodes, _, chunk_tokens, pairs, _, _ = pool.runs.T
         assert steps @ chunk_tokens == (0 if pool.pool.role is Role.DECODE else i.sum())
@@ -327,7 +333,9 @@ def test_more_replicas_than_requests_leave_some_idle() -> None:
 
 def test_decode_pool_without_work_is_idle() -> None:
     result = simulate(
-        Deployment.disaggregated(replica(), replica()), Workload.of(5.0, TokenLengths.constant(500, 1)), requests=50
+        Deployment.disaggregated(replica(), replica(), transfer=EARLY),
+        Workload.of(5.0, TokenLengths.constant(500, 1)),
+        requests=50,
     )
     assert result.pools[1].utilisation == result.pools[1].mean_step_s == result.kv_transfer_s == 0.0
     assert np.array_equal(result.samples_s[Metric.TTFT], result.samples_s[Metric.E2E])
@@ -348,7 +356,7 @@ def test_load_below_capacity_is_stable(load: float) -> None:
 
 def test_overloaded_decode_pool_is_seen_and_named() -> None:
     lengths = TokenLengths.constant(2000, 200)
-    deployment = Deployment.disaggregated(replica(), replica(max_running_requests=4))
+    deployment = Deployment.disaggregated(replica(), replica(max_running_requests=4), transfer=EARLY)
     result = simulate(deployment, Workload.of(20.0, lengths), requests=1000)
     assert not result.stable
     assert result.pools[0].limit is PoolLimit.COMPUTE
@@ -378,7 +386,9 @@ def test_bounds_are_memory_for_decodes_compute_for_prompts_overhead_for_slow_hos
 
 def test_assumptions_are_those_of_the_configurations_once() -> None:
     lengths = TokenLengths.constant(100, 10)
-    result = simulate(Deployment.disaggregated(replica(), replica()), Workload.of(5.0, lengths), requests=500)
+    result = simulate(
+        Deployment.disaggregated(replica(), replica(), transfer=EARLY), Workload.of(5.0, lengths), requests=500
+    )
     link = "KV transfer at full NIC bandwidth one after the other on each replica's link"
     assert result.assumptions == (*replica().assumptions, link)
 

@@ -1,81 +1,388 @@
-"""Refit the engine constants that ship, from the measured serving points, and show what they predict elsewhere.
+"""Fit the engine constants that ship, and judge them by leaving one model-and-SKU group out, every group in turn.
 
-    python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--most 24]
+    python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--most 14] [--jobs 2] --out FOLDER
 
-Each engine is fitted to the groups named in `FITS`, to at most so many runs of each, drawn at random but always the
-same; every other group of the engine is held out. `hardware_db/engines/*.toml` holds the outcome. The last digits
-depend on which runs are drawn: constants that trade off against each other (gap, sequence, launch) move together by
-tens of percent, the errors in `docs/studies/accuracy.md` by one or two points.
+The constants of an engine (`hardware_db.EngineCosts`) are fitted on all GPU architectures it was measured on, together:
+those of one architecture are drawn to those of the other as if they came from one distribution (`POOLING_SD`), so that
+what the runs of one cannot tell is taken from the other. Runs whose set-up is not documented weigh less.
+
+Leaving a group out: at the optimum, residuals are linear in the constants near enough that the optimum without a
+group's runs is one robust Gauss-Newton step away (infinitesimal jackknife; Giordano et al. 2019, AISTATS,
+arXiv:1806.00550). The runs of the group are then played with those constants: all of them, not a sample.
+
+`FOLDER/costs.json` holds constants with 95 % intervals, `FOLDER/left_out.csv` the predictions of every run made with
+constants that its group had no part in. `tests.studies.leave_one_out` makes tables and spreads of the latter.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+import math
+import multiprocessing
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
 
 import numpy as np
+from scipy.optimize import least_squares
 
-from hardware_db import EngineCosts, load_hardware
+from hardware_db import EngineCosts, HardwareDb, load_hardware
+from planner.core import FloatArray, PlannerError
+from planner.serving.uncertainty import kernel_spreads
 from planner.validation import read_serving_points
-from planner.validation.engine_fit import fit_costs
+from planner.validation.engine_fit import (
+    DIFFERENCE_STEP,
+    LOSS_SCALE,
+    NORMAL_95,
+    PULL_WEIGHT,
+    SEARCH_RANGES,
+    TTFT_WEIGHT,
+    Trial,
+    from_coordinate,
+    lowest_coordinate,
+    start_coordinate,
+    to_coordinate,
+)
 from planner.validation.measured_runs import ServingPoint
+from planner.validation.predict import ReplayedRun, replayed
+from planner.validation.scores import serving_class
 
-FITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "vllm": (("Llama-3.1-70B @ h100-sxm", "MiniMax-M2.5 @ h200-sxm"), ()),
-    "tensorrt-llm": (
-        ("Qwen3-32B @ h100-sxm", "Qwen3-235B-A22B-FP8 @ h100-sxm", "DeepSeek-R1 @ h200-sxm"),
-        ("latent_s", "latent_prompt_s"),
-    ),
-    "tensorrt-llm on Blackwell": (("Llama-3.1-70B @ b200-sxm",), ()),
-    "sglang": (
-        ("Llama-3.1-8B-Instruct @ h200-sxm", "DeepSeek-R1 @ h200-sxm"),
-        ("latent_s", "latent_prompt_s", "handover_s"),
-    ),
-    "sglang on Blackwell": (("DeepSeek-R1 @ b200-sxm",), ("latent_s", "latent_prompt_s")),
-}
-"""Groups each engine is fitted to, and the constants beside the common ones."""
-COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "prompt_stretch")
-MOST_USERS = 160
-"""Runs with more users are left out of the fit: they take most of the time and say little about the constants."""
+NAMES = (
+    "sequence_s",
+    "gap_s",
+    "launch_s",
+    "request_s",
+    "admission_s",
+    "prompt_stretch",
+    "latent_s",
+    "latent_prompt_s",
+    "expert_prompt_s",
+    "transfer_request_s",
+)
+"""Constants that are fitted."""
+POOLING_SD = 0.7
+"""Standard deviation of a constant between architectures, in search coordinates: a factor of two. A choice."""
+POOLING_WEIGHT = 4.0 * LOSS_SCALE / POOLING_SD
+"""Weight of the difference of a constant between two architectures: the sixteen or so runs of a group err together, so
+that a group, not a run, counts as one observation."""
+UNDOCUMENTED_TTFT_WEIGHT = 0.1
+"""In place of `TTFT_WEIGHT` for runs whose token or sequence limits nobody has published: their TTFT depends on these
+more than on anything that is fitted. A choice."""
+SLOWEST_S = 0.8
+"""Runs that take longer to play than this are left out of the fit (not of the judgement). A choice; affects speed."""
+MAX_EVALUATIONS = 6
+"""Steps of the solver."""
+
+
+def architecture(db: HardwareDb, sku: str) -> str:
+    """The first word of a SKU's architecture: the key of `EngineProfile.costs_by_architecture`."""
+    return db.skus[sku].architecture.split()[0]
+
+
+def ttft_weight(point: ServingPoint) -> float:
+    """Weight of a log error of TTFT."""
+    return UNDOCUMENTED_TTFT_WEIGHT if point.unknown else TTFT_WEIGHT
 
 
 def drawn(points: Sequence[ServingPoint], most: int) -> list[ServingPoint]:
-    """At most so many points, the same ones for every call."""
-    order = np.random.default_rng(1).permutation(len(points))
-    return [points[index] for index in order[:most]]
+    """At most so many of a group's points, spread evenly over its runs in order of set-up and load."""
+
+    def place(point: ServingPoint) -> tuple[object, ...]:
+        servers = tuple(server.parallelism.label for server in point.servers)
+        return point.disaggregated, point.input_tokens, point.output_tokens, servers, point.concurrency, point.id
+
+    ordered = sorted(points, key=place)
+    picked = np.unique(np.linspace(0, len(ordered) - 1, min(most, len(ordered))).round().astype(int))
+    return [ordered[index] for index in picked]
 
 
-def of_group(points: Sequence[ServingPoint], engine: str, group: str) -> list[ServingPoint]:
-    """Runs of an engine on one model and SKU, without speculation."""
-    model, sku = group.split(" @ ")
-    return [
-        point
-        for point in points
-        if (point.engine, point.model.rsplit("/", 1)[-1], point.sku) == (engine, model, sku)
-        and not point.draft_tokens
-        and 1 < point.concurrency <= MOST_USERS
+@dataclass(frozen=True)
+class Outcome:
+    """Log errors of TPOT and TTFT of one run; None where it was not measured."""
+
+    tpot: float | None
+    ttft: float | None
+
+
+TRIALS: list[Trial] = []
+"""Runs to play, inherited by worker processes."""
+
+
+def play(task: tuple[int, EngineCosts]) -> Outcome:
+    """One run with given constants."""
+    index, costs = task
+    played = TRIALS[index].predicted(costs)
+    tpot, ttft = (None if error is None else math.log1p(error) for error in (played.tpot_error, played.ttft_error))
+    return Outcome(tpot, ttft)
+
+
+class PooledFit:
+    """Residuals of the runs of all architectures of an engine, and the pulls between their constants."""
+
+    def __init__(
+        self, architectures: Sequence[str], of_run: Sequence[int], starts: Sequence[EngineCosts], workers: object
+    ) -> None:
+        self.architectures, self.of_run, self.start, self.pool = architectures, np.array(of_run), starts[0], workers
+        self.low = np.array([lowest_coordinate(name) for name in NAMES])
+        self.high = np.array([to_coordinate(name, SEARCH_RANGES[name].high) for name in NAMES])
+        margin = 1e-3 * (self.high - self.low)
+        begin = np.array([[start_coordinate(name, costs) for name in NAMES] for costs in starts])
+        self.begin = np.clip(begin, self.low + margin, self.high - margin)
+
+    def costs(self, x: FloatArray) -> EngineCosts:
+        """Constants at a point of the search."""
+        values = {name: from_coordinate(name, float(at)) for name, at in zip(NAMES, x, strict=True)}
+        return EngineCosts(**{**self.start.model_dump(), **values})
+
+    def errors(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Weighted log errors, shape (2 runs,), NaN where not measured, at x of shape (architectures, constants)."""
+        costs = [self.costs(row) for row in x]
+        outcomes = self.pool.map(play, [(i, costs[a]) for i, a in enumerate(self.of_run)], chunksize=4)  # type: ignore[attr-defined]
+        weights = [ttft_weight(trial.point) for trial in TRIALS]
+        rows = [
+            (math.nan if o.tpot is None else o.tpot, math.nan if o.ttft is None else w * o.ttft)
+            for o, w in zip(outcomes, weights, strict=True)
+        ]
+        return np.array(rows).ravel(), np.repeat(np.arange(len(TRIALS)), 2)
+
+    def solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Optimum (architectures, constants), its residuals and slopes (rows of `errors`, all constants)."""
+        count, size = len(self.architectures), len(NAMES)
+        state: dict[str, FloatArray] = {}
+
+        def residuals(flat: FloatArray) -> FloatArray:
+            began = perf_counter()
+            state["errors"] = self.errors(flat.reshape(count, size))[0]
+            state["x"] = flat.copy()
+            print(f"    {np.nanmedian(np.abs(state['errors'][::2])):.4f} {perf_counter() - began:.0f} s", flush=True)
+            return np.concatenate([np.nan_to_num(state["errors"]), self.pulls(flat)])
+
+        def slopes(flat: FloatArray) -> FloatArray:
+            if not np.array_equal(flat, state["x"]):
+                residuals(flat)
+            here, matrix = state["errors"], np.zeros((state["errors"].size, flat.size))
+            for constant in range(size):
+                moved = flat.reshape(count, size).copy()
+                steps = np.where(moved[:, constant] + DIFFERENCE_STEP <= self.high[constant], 1.0, -1.0)
+                moved[:, constant] += steps * DIFFERENCE_STEP
+                change = np.nan_to_num(self.errors(moved)[0] - here) / DIFFERENCE_STEP
+                for a in range(count):
+                    of_a = np.repeat(self.of_run == a, 2)
+                    matrix[of_a, a * size + constant] = change[of_a] * steps[a]
+            state["slopes"] = matrix
+            return np.concatenate([matrix, self.pull_slopes(flat.size)])
+
+        solution = least_squares(
+            residuals,
+            self.begin.ravel(),
+            jac=slopes,
+            bounds=(np.tile(self.low, count), np.tile(self.high, count)),
+            loss="soft_l1",
+            f_scale=LOSS_SCALE,
+            max_nfev=MAX_EVALUATIONS,
+        )
+        final = residuals(solution.x)[: 2 * len(TRIALS)]
+        slopes(solution.x)
+        return solution.x.reshape(count, size), final, state["slopes"]
+
+    def pulls(self, flat: FloatArray) -> FloatArray:
+        """Distances to the start of the search, and between architectures."""
+        slopes = self.pull_slopes(flat.size)
+        targets = np.zeros(slopes.shape[0])
+        targets[: flat.size] = PULL_WEIGHT * self.begin.ravel()
+        return slopes @ flat - targets
+
+    def pull_slopes(self, size: int) -> FloatArray:
+        """Slopes of `pulls`, which are linear."""
+        rows = [PULL_WEIGHT * np.eye(size)]
+        constants = len(NAMES)
+        for a in range(len(self.architectures)):
+            for b in range(a):
+                row = np.zeros((constants, size))
+                row[:, a * constants : (a + 1) * constants] = POOLING_WEIGHT * np.eye(constants)
+                row[:, b * constants : (b + 1) * constants] = -POOLING_WEIGHT * np.eye(constants)
+                rows.append(row)
+        return np.concatenate(rows)
+
+    def step(
+        self, x: FloatArray, errors: FloatArray, slopes: FloatArray, keep: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The optimum of the linearised problem with the rows kept, and the covariance of its constants.
+
+        Weights are those of the soft L1 loss, 1 / sqrt(1 + z), iterated.
+        """
+        flat, size = x.ravel(), x.size
+        matrix = np.concatenate([slopes[keep], self.pull_slopes(size)])
+        base = np.concatenate([np.nan_to_num(errors[keep]), self.pulls(flat)])
+        low, high = np.tile(self.low, len(x)) - flat, np.tile(self.high, len(x)) - flat
+        solution = least_squares(
+            lambda d: base + matrix @ d,
+            np.clip(np.zeros(size), low + 1e-9, high - 1e-9),
+            jac=lambda d: matrix,
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=LOSS_SCALE,
+        )
+        spare = max(1, int(keep.sum()) - 2 * size)
+        covariance = 2.0 * float(solution.cost) / spare * np.linalg.inv(matrix.T @ matrix)
+        return (flat + solution.x).reshape(x.shape), covariance
+
+
+def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most: int, jobs: int, out: Path) -> None:
+    """Fit one engine, write its constants and what it predicts for every group left out."""
+    known = [p for p in points if isinstance(p, ServingPoint) and p.engine == engine and p.sku in db.skus]
+    groups: dict[tuple[str, str, bool], list[ServingPoint]] = {}
+    for point in known:
+        if not point.draft_tokens and "concurrency" not in point.unknown:
+            groups.setdefault((*point.group, point.disaggregated), []).append(point)
+    TRIALS.clear()
+    for members in groups.values():
+        for point in drawn(members, most):
+            try:
+                trial = Trial(point, ReplayedRun.of(point, db))
+                began = perf_counter()
+                trial.predicted(trial.own_costs)
+                trial.predicted(trial.own_costs)
+            except PlannerError as error:
+                print("   left out:", point.id, error)
+                continue
+            if (perf_counter() - began) / 2.0 < SLOWEST_S:
+                TRIALS.append(trial)
+    architectures = sorted({architecture(db, trial.point.sku) for trial in TRIALS}, reverse=True)
+    of_run = [architectures.index(architecture(db, trial.point.sku)) for trial in TRIALS]
+    starts = [
+        next(trial.own_costs for trial, a in zip(TRIALS, of_run, strict=True) if a == number)
+        for number in range(len(architectures))
     ]
+    print(f"{engine}: {len(TRIALS)} runs of {len(groups)} groups on {', '.join(architectures)}", flush=True)
+    with multiprocessing.get_context("fork").Pool(jobs) as workers:
+        fit = PooledFit(architectures, of_run, starts, workers)
+        x, errors, slopes = fit.solve()
+        measured = ~np.isnan(errors)
+        _, covariance = fit.step(x, errors, slopes, measured)
+        sd = np.sqrt(np.diag(covariance)).reshape(x.shape)
+        found = {
+            name: {
+                constant: [
+                    from_coordinate(constant, float(np.clip(at, fit.low[c], fit.high[c])))
+                    for at in (x[a, c], x[a, c] - NORMAL_95 * sd[a, c], x[a, c] + NORMAL_95 * sd[a, c])
+                ]
+                for c, constant in enumerate(NAMES)
+            }
+            for a, name in enumerate(architectures)
+        }
+        fitted_on = {
+            name: sorted(
+                {
+                    f"{t.point.model} @ {t.point.sku}"
+                    for t, a in zip(TRIALS, of_run, strict=True)
+                    if architectures[a] == name
+                }
+            )
+            for name in architectures
+        }
+        (out / f"costs-{engine}.json").write_text(json.dumps({"costs": found, "fitted_on": fitted_on}, indent=1) + "\n")
+    rows = []
+    by_group: dict[tuple[str, str], list[ServingPoint]] = {}
+    for point in known:
+        by_group.setdefault(point.group, []).append(point)
+    tasks = []
+    for group, members in sorted(by_group.items()):
+        of_group = np.repeat([trial.point.group == group for trial in TRIALS], 2)
+        left, _ = fit.step(x, errors, slopes, measured & ~of_group)
+        place = architecture(db, group[1])
+        costs = fit.costs(left[architectures.index(place)] if place in architectures else left.mean(axis=0))
+        tasks += [(point, costs) for point in members]
+    with multiprocessing.get_context("fork").Pool(jobs) as workers:
+        rows = list(workers.imap(judged_run, tasks, chunksize=4))
+    with (out / f"left_out-{engine}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            (
+                "source_id",
+                "engine",
+                "model",
+                "sku",
+                "class",
+                "documented",
+                "drafts",
+                "concurrency",
+                "measured_tpot_s",
+                "tpot_s",
+                "measured_ttft_s",
+                "ttft_s",
+                "tpot_kernel_sd",
+                "ttft_kernel_sd",
+                "wait_share",
+                "reason",
+            )
+        )
+        writer.writerows(rows)
+
+
+def judged_run(task: tuple[ServingPoint, EngineCosts]) -> tuple[object, ...]:
+    """The row of one run played with constants that its group had no part in."""
+    point, costs = task
+    head = (
+        point.id,
+        point.engine,
+        point.model,
+        point.sku,
+        serving_class(point).value,
+        int(not point.unknown),
+        point.draft_tokens,
+        point.concurrency,
+    )
+    try:
+        run = Trial(point, ReplayedRun.of(point, load_hardware_once())).run_with(costs)
+        seen = replayed(run)
+        lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
+        spread = kernel_spreads(run.deployment, *lengths, [pool.mean_running for pool in seen.pools], seen.ttft.mean_s)
+    except PlannerError as error:
+        return (*head, point.mean_tpot_s, None, point.mean_ttft_s, None, None, None, None, str(error)[:200])
+    return (
+        *head,
+        point.mean_tpot_s,
+        _short(seen.tpot.mean_s),
+        point.mean_ttft_s,
+        _short(seen.ttft.mean_s),
+        _short(spread.tpot),
+        _short(spread.ttft),
+        _short(spread.wait_share),
+        "",
+    )
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+_DB: list[HardwareDb] = []
+
+
+def load_hardware_once() -> HardwareDb:
+    """The hardware database, read once in each process."""
+    if not _DB:
+        _DB.append(load_hardware())
+    return _DB[0]
 
 
 def main() -> None:
-    """Fit, print constants with intervals and errors before and after."""
+    """Fit, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points")
-    parser.add_argument("fits", nargs="*", default=list(FITS), help="which of the fits")
-    parser.add_argument("--most", type=int, default=24, help="runs of each group")
+    parser.add_argument("engines", nargs="*", default=["vllm", "tensorrt-llm", "sglang"])
+    parser.add_argument("--most", type=int, default=14, help="runs of each group that are fitted to")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    points, db = read_serving_points(given.points), load_hardware()
-    for name in given.fits:
-        (groups, more), engine = FITS[name], name.split(" on ")[0]
-        chosen = [point for group in groups for point in drawn(of_group(points, engine, group), given.most)]
-        captured = db.engines[engine].costs.captured_tokens
-        start = EngineCosts(lag_steps=1, handover_s=0.5, captured_tokens=captured)
-        found = fit_costs(chosen, db, engine, (*COMMON, *more), start)
-        print(f"\n{name}: {len(chosen)} runs of {', '.join(groups)}")
-        for constant, (low, high) in found.intervals.items():
-            print(f"  {constant:16} {getattr(found.costs, constant):10.3g}  [{low:.3g}, {high:.3g}]")
-        for one in found.comparisons:
-            print(f"  {one.metric:12} {100 * one.before.median:5.1f} % -> {100 * one.after.median:5.1f} % (median)")
+    given.out.mkdir(parents=True, exist_ok=True)
+    points, db = read_serving_points(given.points), load_hardware_once()
+    for engine in given.engines:
+        fit_engine(engine, points, db, given.most, given.jobs, given.out)
 
 
 if __name__ == "__main__":

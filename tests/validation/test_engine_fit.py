@@ -128,7 +128,7 @@ def test_everything_that_can_be_fitted_is_a_constant() -> None:
     numbers = {name for name, field in EngineCosts.model_fields.items() if field.annotation is float}
     assert set(SEARCH_RANGES) == numbers - {"draft_acceptance"}  # a property of the text, given with the engine's costs
     pair = [point for point in read_serving_points(POINTS) if point.disaggregated]
-    assert "handover_s" in determinable_constants([*_made(TRUE), *pair] * 4)
+    assert "transfer_request_s" in determinable_constants([*_made(TRUE), *pair] * 4)
 
 
 def test_runs_that_cannot_be_predicted_are_left_out_and_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from hardware_db import Dtype
 from planner.core import InputError
-from planner.validation import read_serving_points
+from planner.validation import read_serving_points, read_serving_runs
 from planner.validation.measured_runs import (
     DEFAULT_MAX_RUNNING_REQUESTS,
     UNSTATED_WHOLE_PROMPTS,
+    RefusedRun,
     ServingPoint,
     leading_number,
+    run_of,
 )
 
 PLAIN = {
@@ -224,12 +227,12 @@ def test_format_of_the_cache(tmp_path: Path, text: str, row: Any, dtype: Dtype) 
     assert ("kv_cache_dtype" in point.unknown) == (text == "")
 
 
-def test_memory_fraction_of_all_or_of_what_is_free(tmp_path: Path) -> None:
-    whole = _read(tmp_path, {}, {"kv_memory_fraction": "0.9", "kv_memory_fraction_of": "total GPU memory"})
-    free = _read(tmp_path, {}, {"kv_memory_fraction": "0.8", "kv_memory_fraction_of": "memory left free after loading"})
-    unset = _read(tmp_path, {}, {"kv_memory_fraction": "not set"})
-    found = [(_server(point).memory_fraction, _server(point).memory_fraction_of_free) for point in (whole, free, unset)]
-    assert found == [(0.9, False), (0.8, True), (None, False)]
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("0.9", 0.9), (".85", 0.85), ("0.82 (mem-fraction-static)", 0.82), ("90%", 0.9), ("not set", None), ("", None)],
+)
+def test_share_of_the_memory(tmp_path: Path, text: str, share: float | None) -> None:
+    assert _server(_read(tmp_path, {}, {"kv_memory_fraction": text})).memory_fraction == share
 
 
 def test_disaggregated_servers(tmp_path: Path) -> None:
@@ -286,16 +289,143 @@ def test_kernels_of_the_experts_are_those_of_the_settings(tmp_path: Path) -> Non
         ({"output_tokens": "many"}, r"points\[one\].output_tokens", "must be a whole number"),
         ({"mean_ttft_ms": "fast"}, r"points\[one\].mean_ttft_ms", "must be a number"),
         ({"mean_tpot_ms": "-1"}, r"points\[one\].mean_tpot_s", "greater than 0"),
-        ({"mean_tpot_ms": "nan"}, r"points\[one\].mean_tpot_s", "nan"),
+        ({"mean_tpot_ms": "inf"}, r"points\[one\].mean_tpot_s", "inf"),
         ({"model": ""}, r"points\[one\].model", "every row needs it"),
-        ({"client_range_ratio": "wide"}, r"points\[one\].client_range_ratio", "must be a number"),
+        ({"client_range_ratio": "0.8-1"}, r"points\[one\].client_range_ratio", "must be a share"),
         ({"concurrency": "0"}, r"points\[one\].concurrency", "greater than or equal to 1"),
     ],
 )
-def test_bad_rows_say_where(tmp_path: Path, row: dict[str, str], field: str, bound: str) -> None:
+def test_bad_rows_are_refused_and_say_where(tmp_path: Path, row: dict[str, str], field: str, bound: str) -> None:
     _write(tmp_path / "points.csv", {**PLAIN, **row})
-    with pytest.raises(InputError, match=rf"{field} = .*{bound}"):
-        read_serving_points(tmp_path / "points.csv")
+    (run,) = read_serving_runs(tmp_path / "points.csv")
+    assert isinstance(run, RefusedRun)
+    assert re.search(rf"{field} = .*{bound}", run.reason)
+    assert run.sku == "h100-sxm"
+    assert read_serving_points(tmp_path / "points.csv") == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"max_num_seqs": "256-512"}, "is no single whole number"),
+        ({"max_num_tokens": "8k"}, "is no single whole number"),
+        ({"max_num_tokens": "8192.5"}, "must be a whole number"),
+        ({"kv_memory_fraction": "0.8-0.9"}, "must be a share between 0 and 1"),
+        ({"kv_memory_fraction": "85"}, "less than or equal to 1"),
+        ({"client_range_ratio": "wide 0.8"}, ""),  # words say nothing: the engine's or client's own is taken
+        ({"prefill_workers": "several"}, "needs the number of its servers"),
+        ({"max_num_tokens": "7" * 3000}, "has 3000 characters"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_refuses_its_rows_and_no_others(
+    tmp_path: Path, settings: dict[str, str], field: str
+) -> None:
+    """Two rows, of which the second has no settings."""
+    path = tmp_path / "points.csv"
+    header, cells = ",".join(PLAIN), ",".join(PLAIN.values())
+    path.write_text(f"{header}\n{cells}\n{cells.replace('one', 'two', 1)}\n", encoding="utf-8")
+    _write(tmp_path / "points_settings.csv", {"source_id": "one", "settings_id": "s"})
+    _write(tmp_path / "serving_settings.csv", {"settings_id": "s", **settings})
+    first, second = read_serving_runs(path)
+    assert isinstance(second, ServingPoint)
+    assert isinstance(first, RefusedRun) is bool(field)
+    if isinstance(first, RefusedRun):
+        assert field in first.reason and first.reason.startswith("points[one].")
+        assert (first.id, first.model, first.mean_tpot_s) == ("one", PLAIN["model"], 0.01)
+        assert first.disaggregated is ("prefill_workers" in settings)
+
+
+def test_a_file_without_a_column_is_an_error_of_the_file(tmp_path: Path) -> None:
+    _write(tmp_path / "points.csv", {key: cell for key, cell in PLAIN.items() if key != "sku"})
+    with pytest.raises(InputError, match="has no column sku"):
+        read_serving_runs(tmp_path / "points.csv")
+
+
+@pytest.mark.parametrize(
+    ("engine", "sku", "names"),
+    [
+        ("dynamo-trt", "gb300", ("tensorrt-llm", "gb300-nvl72")),
+        ("dynamo-trtllm", "b300_sxm", ("tensorrt-llm", "b300-sxm")),
+        ("dynamo-sglang", "gb200_nvl72", ("sglang", "gb200-nvl72")),
+        ("dynamo-vllm", "B200", ("vllm", "b200-sxm")),
+        ("sglang-disagg", "MI355X", ("sglang", "mi355x")),
+        ("TRTLLM", "h100", ("tensorrt-llm", "h100-sxm")),
+        ("atom", "mi325x", ("atom", "mi325x")),  # an engine of its own, not modelled: refused when predicted
+    ],
+)
+def test_routers_in_front_of_an_engine_are_not_engines(
+    tmp_path: Path, engine: str, sku: str, names: tuple[str, str]
+) -> None:
+    point = _read(tmp_path, {"engine": engine, "sku": sku}, {})
+    assert (point.engine, point.sku) == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "split"),
+    [
+        (
+            ("64", "1", "8", "8"),
+            (8, 1, 8),
+        ),  # tp_size, attention_dp_size, moe_tp_size, moe_ep_size as exports print them
+        (("1", "16", "4", "4"), (1, 4, 4)),
+        (("16", "1", "16", "1"), (16, 1, 1)),
+        (("8", "1", "1", "8"), (8, 1, 8)),
+        (("1", "72", "1", "72"), (1, 72, 72)),
+    ],
+)
+def test_parallelism_of_a_row_alone(tmp_path: Path, labels: tuple[str, ...], split: tuple[int, ...]) -> None:
+    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    found = _server(_read(tmp_path, dict(zip(names, labels, strict=True)), {})).parallelism
+    assert (found.tp, found.dp, found.ep) == split
+
+
+def _alone(row: dict[str, str]) -> ServingPoint:
+    run = run_of(row, {}, {})
+    assert isinstance(run, ServingPoint)
+    return run
+
+
+def test_labels_alone_give_the_parallelism_that_is_known(shared: Path) -> None:
+    """Rows of which the true parallelism is known, read without it: GPUs, TP and attention ranks."""
+    path = shared / "validation" / "serving_points.csv"
+    if not path.is_file():
+        pytest.skip("no measured serving points beside the checkout (validation/serving_points.csv)")
+    known = {point.id: point for point in read_serving_points(path, repeats=True) if not point.disaggregated}
+    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    links = csv.DictReader(path.with_name("serving_points_settings.csv").read_text(encoding="utf-8").splitlines())
+    stated = {row["source_id"] for row in links if row["gpus"] and row["attention_tp"]}
+    same = [
+        _alone(row).servers[0].parallelism.model_copy(update={"ep": 1})
+        == known[row["source_id"]].servers[0].parallelism.model_copy(update={"ep": 1})
+        for row in rows
+        if row["source_id"] in known and row["source_id"] in stated and row["mode"] == "agg"
+    ]
+    assert len(same) > 800
+    assert sum(same) >= len(same) - 1
+
+
+def test_disaggregated_servers_of_a_row_alone(tmp_path: Path) -> None:
+    row = {"mode": "disagg", "prefill_num_workers": "2.0", "prefill_tp_size": "4", "prefill_attention_dp_size": "1"}
+    row |= {
+        "decode_num_workers": "1",
+        "decode_tp_size": "1",
+        "decode_attention_dp_size": "8",
+        "decode_moe_ep_size": "8",
+    }
+    prefill, decode = _read(tmp_path, {**row, "decode_pp_size": "2", "engine": "dynamo-trt"}, {}).servers
+    assert (prefill.workers, prefill.parallelism.tp, prefill.parallelism.gpus) == (2, 4, 4)
+    assert (decode.parallelism.tp, decode.parallelism.dp, decode.parallelism.pp, decode.parallelism.gpus) == (
+        1,
+        8,
+        2,
+        16,
+    )
+
+
+def test_drafts_of_another_model_are_refused(tmp_path: Path) -> None:
+    _write(tmp_path / "points.csv", {**PLAIN, "speculative": "ngram"})
+    (run,) = read_serving_runs(tmp_path / "points.csv")
+    assert isinstance(run, RefusedRun) and "drafts of another kind" in run.reason
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

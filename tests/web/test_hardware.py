@@ -92,8 +92,9 @@ def test_what_is_known_of_kernels_follows_the_calibrations() -> None:
     bare = HARDWARE.model_copy(update={"calibrations": ()})
     assert charts.knowledge(bare, "h100-sxm", "vllm") == (charts.DATASHEET, "")
     kind, source = charts.knowledge(HARDWARE, "mi300x", "vllm")
-    assert kind == charts.BORROWED
-    assert source.startswith("h200-sxm")
+    assert kind == charts.PARTLY
+    assert source.startswith("mi300x, vllm")
+    assert charts.knowledge(HARDWARE, "h100-pcie", "vllm")[0] == charts.BORROWED
 
 
 def test_prices_keep_their_number_source_and_age() -> None:

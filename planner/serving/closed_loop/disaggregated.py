@@ -34,6 +34,7 @@ class Ring:
         prompt_s: one prompt alone [s].
         saturated_s: seconds per prompt of a busy prefill replica.
         transfer_s: mean KV transfer [s].
+        late_first: the first token comes from the decode replica.
         decoding_share: of its cycle in the decode station a request really decodes.
         tick_s: decode step by the number in the station (0, 1, ...) [s].
     """
@@ -43,13 +44,15 @@ class Ring:
     prompt_s: float
     saturated_s: float
     transfer_s: float
+    late_first: bool
     decoding_share: float
     tick_s: FloatArray
 
     @property
     def delay_s(self) -> float:
         """Between the end of an answer and the first decode of the next, where nothing queues."""
-        return self.prefill.config.costs.request_s + self.prompt_s + self.transfer_s
+        costs = self.prefill.config.costs
+        return costs.request_s + self.prompt_s + costs.transfer_request_s + self.transfer_s
 
     @property
     def prefill_per_decode(self) -> float:
@@ -101,7 +104,8 @@ def _ring(deployment: Deployment, loop: ClosedLoop, lengths: TokenLengths) -> Ri
     grid = np.arange(np.ceil(most) + 2.0)
     ticks = max(1.0, float(decode.ticks @ decode.probabilities))
     steps_s = decode.step_s(np.maximum(grid, RUNNING_AT_END), np.zeros(grid.size))
-    ring = Ring(prefill, decode, alone_s, float(full_s) * prompt / room, transfer_s, 1.0, steps_s)
+    late_first = deployment.transfer.first_token_from_decode
+    ring = Ring(prefill, decode, alone_s, float(full_s) * prompt / room, transfer_s, late_first, 1.0, steps_s)
     running = most
     for _ in range(FIXED_POINT_ROUNDS):
         tick_s = float(np.interp(running, grid, steps_s))
@@ -126,7 +130,10 @@ def _performance(
     queue_s = queue_wait_s(decode, _served_by_prefill(ring, flow), slot_s)
     ttft_s = _ttft_s(ring, flow, slot_s, queue_s)
     if burst_ttft_s.size:
-        ttft_s[0] = float(burst_ttft_s.mean())
+        ttft_s[0] = float(burst_ttft_s.mean()) + ring.prefill.config.costs.transfer_request_s
+    decode_wait_s = ring.transfer_s + _decode_wait_s(ring, flow, slot_s, queue_s, weight)
+    if ring.late_first:
+        ttft_s = ttft_s + decode_wait_s + tick_s
     seen = client_latencies(
         flow,
         weight,
@@ -134,7 +141,7 @@ def _performance(
         ttft_s=ttft_s,
         burst_ttft_s=np.zeros(0),
         tick_s=tick_s,
-        second_token_delay_s=ring.transfer_s + _decode_wait_s(ring, flow, slot_s, queue_s, weight),
+        second_token_delay_s=0.0 if ring.late_first else decode_wait_s,
     )
     seconds = float(weight @ slot_s)
     rate = decode.replicas * seen.requests / seconds
@@ -184,9 +191,9 @@ def _ttft_s(ring: Ring, flow: Flow, slot_s: FloatArray, queue_s: FloatArray) -> 
     chance = load ** (np.sqrt(2.0 * (replicas + 1.0)) - 1.0) / (2.0 * replicas * (1.0 - load))
     chance = np.minimum(chance, np.sqrt(np.maximum(flow.sent, 0.0)))
     shared_s = load * ring.prompt_s / 2.0
-    return np.asarray(
-        ring.prefill.config.costs.request_s + queue_s + ring.prompt_s + chance * ring.saturated_s + shared_s
-    )
+    costs = ring.prefill.config.costs
+    own_s = costs.request_s + ring.prompt_s + costs.transfer_request_s
+    return np.asarray(own_s + queue_s + chance * ring.saturated_s + shared_s)
 
 
 def _pool_performances(

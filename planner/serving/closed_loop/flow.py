@@ -13,6 +13,7 @@ follows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +99,9 @@ def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: Fl
     burst = 0.0 if ramp_ticks > 0.0 else users
     now = 0.0
     waiting = all_sent = started = burst
-    places = station.max_running
+    places, all_served = station.max_running / inside, 0.0
+    limits = station.most_running_in_turn(math.ceil(total) + 1)
+    in_turn = [] if limits is None else (limits / inside).tolist()
     room = (capacity * width).tolist()
     for slot in range(MOST_SLOTS):
         ended = min(float(ending[slot]), now)
@@ -107,11 +110,14 @@ def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: Fl
         fresh = min(ended + new, total - all_sent)
         free = places - now + ended
         begun = max(0.0, min(waiting + fresh, room[int(now * inside)], free))
+        if in_turn:
+            begun = _let_in(begun, now - ended, all_served, in_turn)
         sent.append(fresh + (burst if slot == 0 else 0.0))
         before.append(all_sent - (burst if slot == 0 else 0.0))
         served.append(begun)
         backlog.append(min(begun, waiting))
         all_sent += fresh
+        all_served += begun
         waiting += fresh - begun
         running.append((now + (begun - ended) / 2.0) * inside)
         now += begun - ended
@@ -129,6 +135,22 @@ def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: Fl
         before=sent_before,
         weight=_weights(station, sent_before, total),
     )
+
+
+def _let_in(most: float, inside: float, before: float, limits: list[float]) -> float:
+    """How many of `most` prompts come in beside `inside` requests, in turn, each up to its limit of requests at once.
+
+    `before` have come in already. The first that does not fit holds back the others.
+    """
+    begun = 0.0
+    while most - begun > LEAST_RISE:
+        turn = int(before + begun + LEAST_RISE)
+        part = min(turn + 1.0 - before - begun, most - begun)
+        fits = limits[min(turn, len(limits) - 1)] - inside - begun
+        if fits < part:
+            return begun + max(fits, 0.0)
+        begun += part
+    return begun
 
 
 def _on_whole_slots(slots: FloatArray, probabilities: FloatArray) -> FloatArray:
@@ -170,7 +192,7 @@ def queue_wait_s(station: Station, flow: Flow, slot_s: FloatArray) -> FloatArray
     sent, served = (np.concatenate([[0.0], np.cumsum(values)]) for values in (flow.sent, flow.served))
     middle, sent_s = (sent[:-1] + sent[1:]) / 2.0, (edges[:-1] + edges[1:]) / 2.0
     if flow.backlog[0] > 0.0:
-        sent_s[0], middle[0] = 0.0, (min(station.users, station.max_running) + sent[1]) / 2.0
+        sent_s[0], middle[0] = 0.0, (station.burst_size + sent[1]) / 2.0
     rising = served + np.arange(served.size) * LEAST_RISE
     wait_s = np.interp(middle, rising, edges) - sent_s
     return np.where(wait_s > LEAST_WAIT_SLOTS * slot_s, wait_s, 0.0)

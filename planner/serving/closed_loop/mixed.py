@@ -19,6 +19,7 @@ import numpy as np
 from planner.core import FloatArray
 from planner.serving.closed_loop.flow import RUNNING_AT_END, Flow, client_latencies, flow_of, queue_wait_s
 from planner.serving.closed_loop.station import Station, station_of
+from planner.serving.pool import last_piece_s
 from planner.serving.types import Deployment, Method, Performance, PoolPerformance
 from planner.workload import ClosedLoop, TokenLengths
 
@@ -89,7 +90,7 @@ def _cycle_ticks(station: Station) -> FloatArray:
     running = min(station.users, station.max_running)
     prompt = 0.0
     if station.is_mixed:
-        prompt = math.ceil(station.mean_prompt / float(station.full_step_tokens(running)))
+        prompt = math.ceil(station.mean_prompt / float(station.room(running)))
     return station.ticks + prompt + station.delay_ticks * float(_others_decode(station, _lasting_lockstep(station)))
 
 
@@ -97,7 +98,7 @@ def _timed(station: Station, flow: Flow) -> TimedFlow:
     """Durations of the slots' steps, and what the first tokens of the requests sent in them take."""
     users, prompt = max(station.users, 1.0), station.mean_prompt
     n = np.maximum(flow.running, min(RUNNING_AT_END, users))
-    width, room = flow.width, station.full_step_tokens(n)
+    width, room = flow.width, station.room(n)
     fresh = np.maximum(flow.served - flow.backlog, 0.0)
     active, lock = _lockstep(station, flow)
     rate = fresh / active
@@ -105,12 +106,13 @@ def _timed(station: Station, flow: Flow) -> TimedFlow:
     group = np.minimum(np.maximum(room / prompt, 1.0), inside)
     together, seen = (group, 1.0) if station.is_mixed else (inside, 0.5)
     others = (1.0 - lock) * rate * (1.0 - 1.0 / users) * station.look_ticks + lock * (together - 1.0)
-    pieces = math.ceil(prompt / float(station.full_step_tokens(min(users, station.max_running))))
+    pieces = math.ceil(prompt / float(station.room(min(users, station.max_running))))
     load = rate * prompt / room
     met = _any_sends(rate * station.look_ticks, users) / station.look_ticks
     steps = np.maximum(load, np.minimum(met * pieces, 1.0) if station.is_mixed else met * pieces)
+    steps = np.maximum(steps, rate / users)  # no step holds more prompts than there are users
     content = np.minimum(rate * prompt / np.maximum(steps, 1e-12), room)
-    packed = np.maximum(flow.backlog * prompt / room, np.minimum(flow.backlog, 1.0))
+    packed = np.maximum(flow.backlog * prompt / room, np.minimum(flow.backlog, min(width, 1.0)))
     packed_tokens = np.minimum(flow.backlog * prompt / np.maximum(packed, 1e-12), room)
     beside = n if station.is_mixed else np.zeros_like(n)
     mine = np.minimum(prompt * (1.0 + others), room)
@@ -120,6 +122,10 @@ def _timed(station: Station, flow: Flow) -> TimedFlow:
     tokens = [0.0 * n, content, packed_tokens, np.where(pieces > 1, rest, mine), room]
     decodes = [n, beside, beside, alone, alone]
     plain, some, full, last, whole = station.step_s(np.array(decodes), np.maximum(np.array(tokens), 0.0))
+    if station.config.parallelism.pp > 1:
+        occupied = min(1.0, float(flow.served @ (prompt / room)) / (width * flow.served.size))
+        behind_s = (1.0 - occupied) * last_piece_s(station.model, np.full_like(n, prompt), 0.0)
+        some, last = some + behind_s, last + behind_s
     over = plain if station.is_mixed else 0.0
     fresh_s, packed_s = active * steps * (some - over), packed * (full - over)
     slot_s = width * plain + fresh_s + packed_s

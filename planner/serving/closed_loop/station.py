@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from planner.core import FloatArray
 from planner.engine import ReplicaConfig
 from planner.roofline import Bound
-from planner.serving.pool import PoolModel, decode_steps, pool_model, step_shapes, tokens_per_step
+from planner.serving.pool import (
+    PoolModel,
+    decode_steps,
+    in_random_order,
+    most_running_with,
+    pool_model,
+    step_shapes,
+    tokens_per_step,
+)
 from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import ClosedLoop, TokenLengths
 
@@ -85,28 +94,43 @@ class Station:
     @property
     def max_running(self) -> float:
         """Most requests at once."""
-        limit, config = self.model.max_running, self.config
+        limit = self.model.most_places
         if self.is_mixed:
-            places = config.max_batched_tokens
-            if config.schedule.whole_prompts and self.mean_prompt <= places:
-                places -= math.floor(self.mean_prompt) - 1
-            limit = min(limit, places // self.tokens_per_decode)
+            limit = min(limit, self.config.step_tokens // self.tokens_per_decode, float(self._most_running_with.max()))
         return max(1.0, limit)
 
-    def room(self, running: FloatArray | float) -> FloatArray:
-        """Prompt tokens a step takes beside so many decodes; 0 where a whole prompt does not fit beside them."""
-        max_batched_tokens = float(self.config.max_batched_tokens)
-        decodes = np.asarray(running, dtype=np.float64) * (self.tokens_per_decode if self.is_mixed else 0.0)
-        left = np.maximum(max_batched_tokens - decodes, 1.0)
-        if not self.config.schedule.whole_prompts:
-            return np.asarray(left)
-        fitting = np.floor(left / self.mean_prompt) * self.mean_prompt
-        return np.full_like(left, self.mean_prompt) if self.mean_prompt > max_batched_tokens else np.asarray(fitting)
+    @cached_property
+    def _most_running_with(self) -> FloatArray:
+        return most_running_with(self.model.pool, self.lengths)
 
-    def full_step_tokens(self, running: FloatArray | float) -> FloatArray:
-        """Prompt tokens of a full step beside so many decodes [tokens], when it has any."""
-        room = self.room(running)
-        return np.where(room > 0.0, room, self.mean_prompt) if self.config.schedule.whole_prompts else room
+    def most_running_in_turn(self, count: int) -> FloatArray | None:
+        """Most requests at once when each of `count` prompts is the last to have come; None where that is no limit.
+
+        A prompt that does not fit holds back all that came after it.
+        """
+        limits = self._most_running_with
+        if float(limits[self.probabilities > 0.0].min()) >= min(self.users, self.max_running):
+            return None
+        return np.asarray(limits[in_random_order(self.probabilities, count)])
+
+    @cached_property
+    def burst_size(self) -> int:
+        """Of the requests that begin together, those whose prompts are served one after the other from the start."""
+        count = max(1, round(min(self.users, self.max_running)))
+        limits = self.most_running_in_turn(count)
+        if limits is None:
+            return count
+        held_back = np.flatnonzero(limits < np.arange(1, count + 1))
+        return max(1, int(held_back[0])) if held_back.size else count
+
+    def room(self, running: FloatArray | float) -> FloatArray:
+        """Prompt tokens of a full step beside so many decodes [tokens]; of whole prompts at least a mean one."""
+        budget, stages = float(self.config.max_batched_tokens), self.config.parallelism.pp
+        decodes = np.asarray(running, dtype=np.float64) * (self.tokens_per_decode if self.is_mixed else 0.0)
+        left = np.maximum(budget - decodes / stages, 1.0)
+        if self.config.schedule.whole_prompts:
+            left = np.maximum(np.floor(left / self.mean_prompt), 1.0) * self.mean_prompt
+        return np.asarray(left * stages)
 
     def step_s(self, running: FloatArray, tokens: FloatArray) -> FloatArray:
         """Duration [s] of steps of `running` decodes and `tokens` prompt tokens."""
@@ -117,14 +141,14 @@ class Station:
 
         Every step is full; those whose prompts are done decode beside the rest where steps are mixed.
         """
-        count = max(1, round(min(self.users, self.max_running)))
+        count = self.burst_size
         steps = max(1, math.ceil(count * self.mean_prompt / float(self.room(0.0)) - 1e-9))
         costs = self.config.costs
         index = np.arange(steps, dtype=np.float64)
         done = np.zeros(steps)
         if self.is_mixed and self.model.pool.role is Role.MIXED:
             done = np.minimum(index * float(self.room(0.0)) / self.mean_prompt, count - 1.0)
-        room = self.full_step_tokens(done)
+        room = self.room(done)
         left = np.maximum(count * self.mean_prompt - np.concatenate([[0.0], np.cumsum(room)[:-1]]), 0.0)
         tokens = np.minimum(room, left)
         ends_s = np.cumsum(np.where(tokens > 0.0, self.step_s(done, np.maximum(tokens, 1.0)), 0.0))
@@ -155,7 +179,9 @@ class Station:
         bound = list(Bound)[int(pool.config.timer.bounds_s(shape).argmax())] if whole_run is None else whole_run.bound
         held = running if pool.role is not Role.PREFILL else busy
         limit = PoolLimit(bound.value)
-        if self.users > self.max_running and pool.role is not Role.PREFILL:
+        if float(self._most_running_with.min()) < min(self.users, model.most_places):
+            limit = PoolLimit.BATCHED_TOKENS
+        elif self.users > self.max_running and pool.role is not Role.PREFILL:
             kv_first = model.kv_running < pool.config.max_running_requests
             limit = PoolLimit.KV_CAPACITY if kv_first else PoolLimit.RUNNING_REQUESTS
         occupancy = min(1.0, held * model.held_tokens / model.footprint.kv_capacity_tokens)

@@ -1,0 +1,168 @@
+"""Which measured kernel stands for the routed experts of an engine: the one it takes in serving, not the one measured.
+
+Tables name the kernels their collector got. Mostly an engine takes the same ones; where serving takes another, or the
+collector got a tactic that no auto-tuner would choose, `SERVED` and `untuned` say so, with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.tables import ColumnTable, Mask
+
+SLOW_SHARE = 0.25
+"""Fitted share of the bandwidth below which a kernel is a slow path that serving avoids: kernels known to serve reach
+0.5 to 1."""
+UNTUNED_RATIO = 1.5
+"""Times the bound of more or less work from which a row is a tactic that was not tuned: tuned rows scatter by 1.2."""
+GROUP_LIMITED = {"hidden": 7168.0, "inter": 2048.0, "topk": 8.0, "num_experts": 256.0}
+"""DeepSeek-V3, whose router picks groups of experts first (arXiv:2412.19437, sec. 2.1.2). Dealt in strides its tokens
+all choose the groups of the first ranks: the time of a balanced row does not fall with their number."""
+
+
+@dataclass(frozen=True)
+class ServedKernels:
+    """Kernels that run an engine's experts of one format.
+
+    Attributes:
+        backend: whose rows measure them.
+        dtype: number format of the rows, by its name in the tables.
+        kernels: their names; empty for the one with most rows, to which others that the backend took for a model or
+            two give further shapes.
+        reason: why not simply its own rows.
+    """
+
+    backend: str
+    dtype: str
+    kernels: tuple[str, ...] = ()
+    reason: str = ""
+
+
+SERVED = {
+    ("vllm", "Hopper", "fp8"): ServedKernels(
+        "trtllm",
+        "fp8",
+        reason="vLLM runs FlashInfer's CUTLASS experts, TensorRT-LLM's kernel, and tunes it at start-up "
+        "(kernel_warmup.py); its own rows are the untuned tactic, 3 to 5 times slower",
+    ),
+    ("vllm", "Hopper", "fp8_block"): ServedKernels(
+        "vllm",
+        "fp8_block",
+        ("vllm_fp8moe_triton_tritonexperts", "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"),
+        "Triton without expert parallelism, FlashInfer CUTLASS with it (fused_moe/oracle/fp8.py)",
+    ),
+    ("sglang", "Hopper", "fp8"): ServedKernels(
+        "sglang",
+        "fp8_block",
+        ("sglang_fused_moe_triton",),
+        "no rows per tensor: the same Triton kernel with scales in blocks",
+    ),
+    ("sglang", "Hopper", "bf16"): ServedKernels(
+        "sglang",
+        "bf16",
+        ("sglang_fused_moe_triton",),
+        "Triton is SGLang's default; its FlashInfer CUTLASS rows are an untuned tactic, 3 to 5 times slower",
+    ),
+    ("sglang", "Hopper", "mxfp4_wo"): ServedKernels(
+        "vllm",
+        "w4a16_mxfp4",
+        ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",),
+        "SGLang takes OpenAI's Triton kernels for gpt-oss (server_args.py, moe_runner_backend triton_kernel), as vLLM "
+        "does; its own rows unpack the weights to 16 bit",
+    ),
+}
+"""(Backend, start of the architecture, variant of a calibration) -> what runs, where that is not the kernel with most
+of the backend's own rows."""
+
+
+@dataclass(frozen=True)
+class ExpertRows:
+    """Rows of the kernels that stand for a backend's experts.
+
+    Attributes:
+        backend: the engine they stand for, by its name in the tables.
+        measured_by: whose rows they are.
+        kernel: name of those with most rows.
+        rows: that shape the form.
+        more: that give curves of further shapes; may be empty.
+        note: what was chosen and left out, and why.
+    """
+
+    backend: str
+    measured_by: str
+    kernel: str
+    rows: ColumnTable
+    more: ColumnTable
+    note: str
+
+
+def served_kernels(backend: str, architecture: str, variant: str, dtype: str) -> ServedKernels:
+    """What runs a backend's experts of a format: by `SERVED`, else its own rows."""
+    for (whose, start, of), served in SERVED.items():
+        if (whose, of) == (backend, variant) and architecture.startswith(start):
+            return served
+    return ServedKernels(backend, dtype)
+
+
+def expert_rows(table: ColumnTable, architecture: str, variant: str, dtype: str) -> list[ExpertRows]:
+    """Per backend the rows that stand for its experts of a format, where there are any."""
+    found = []
+    for backend in np.unique(table.text("backend")).tolist():
+        served = served_kernels(str(backend), architecture, variant, dtype)
+        at = (table.text("backend") == served.backend) & (table.text("dtype") == served.dtype)
+        if served.kernels:
+            at &= np.isin(table.text("kernel"), served.kernels)
+        if at.any():
+            found.append(_chosen(str(backend), served, table.rows(at)))
+    return found
+
+
+def _chosen(backend: str, served: ServedKernels, rows: ColumnTable) -> ExpertRows:
+    notes = [served.reason]
+    if served.backend == "vllm":
+        at = _concentrated(rows)
+        rows = rows.rows(~at)
+        notes.append(f"{at.sum()} balanced rows of a group-limited router left out" if at.any() else "")
+    if served.backend == "trtllm":
+        at = untuned(rows)
+        rows = rows.rows(~at)
+        notes.append(f"{at.sum()} rows of {len(at)} with an untuned tactic left out" if at.any() else "")
+    kernels = rows.text("kernel")
+    names, counts = np.unique(kernels, return_counts=True)
+    main = str(names[counts.argmax()])
+    shaping = np.isin(kernels, served.kernels or (main,))
+    others = ", ".join(name for name in names.tolist() if name != main)
+    notes.append(f"further shapes: {others}" if others else "")
+    note = "; ".join(text for text in notes if text)
+    return ExpertRows(backend, served.backend, main, rows.rows(shaping), rows.rows(~shaping), note)
+
+
+def _concentrated(rows: ColumnTable) -> Mask:
+    """Balanced rows whose routing is not: those of a group-limited router on more than one GPU."""
+    at = (rows.text("distribution") == "balanced") & (rows["ep"] > 1)
+    for name, value in GROUP_LIMITED.items():
+        at &= rows[name] == value
+    return np.asarray(at)
+
+
+def untuned(rows: ColumnTable) -> Mask:
+    """Rows that take far longer than the same model under another split allows.
+
+    A GPU that holds more of every layer (smaller tp and ep) bounds one that holds less, and so does one that holds
+    less, times the ratio of the work, since kernels do not get less efficient with more of it. A line beyond
+    `UNTUNED_RATIO` times either bound ran a tactic that TensorRT-LLM's auto-tuner would not have chosen.
+    """
+    line = rows.keys("hidden", "inter", "topk", "num_experts", "distribution", "num_tokens", "gated", "kernel")
+    time, tp, ep = rows["latency_s"], rows["tp"], rows["ep"]
+    slow = np.zeros(len(rows), dtype=np.bool_)
+    order = np.argsort(line, kind="stable")
+    for at in np.split(order, np.flatnonzero(np.diff(line[order])) + 1):
+        tps, eps = tp[at], ep[at]
+        more = (tps <= tps[:, None]) & (eps <= eps[:, None])
+        less = (tps >= tps[:, None]) & (eps >= eps[:, None])
+        ratio = (tps * eps) / (tps * eps)[:, None]
+        bound = np.where(more, time[at], np.where(less, time[at] * ratio, np.inf)).min(axis=1)
+        slow[at] = time[at] > UNTUNED_RATIO * bound
+    return slow

@@ -1,0 +1,100 @@
+"""What is fitted to the tables of linear attention: a short convolution and a chunked scan or an update of the state.
+
+A row of the table ``gdn`` is one kernel; the kernels of one layer and call are added up, since a layer runs them one
+after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from calibration.fit import ParameterBound, Problem
+from calibration.operators import GAIN, ORDER, gpu_peaks
+from calibration.tables import ColumnTable, FloatArray
+from hardware_db import Dtype, GpuSku
+from planner.roofline import (
+    RecurrentDecodeForm,
+    RecurrentHeads,
+    RecurrentPrefillForm,
+    SizeCorrection,
+    recurrent_decode_s,
+    recurrent_prefill_s,
+)
+
+GATED_DELTA_DIM = 128.0
+"""Key and value channels of a head of every measured gated delta net (Qwen3.5 config.json, ``linear_key_head_dim``)."""
+FEWEST_PROMPT_TOKENS, MOST_PROMPT_TOKENS = 64.0, 16_384.0
+"""Tokens of a call that are fitted: from one chunk of the scan to the largest token budget engines have by default."""
+CALL = ("backend", "backend_version", "phase", "model_name", "num_k_heads", "num_v_heads", "batch_size", "seq_len")
+"""Columns that name one call of a layer."""
+
+
+def layer_rows(rows: ColumnTable, phase: str) -> ColumnTable:
+    """The calls of one phase whose convolution and scan (or update) were both measured, with the time of both.
+
+    Args:
+        rows: of the table ``gdn``.
+        phase: ``context`` or ``generation``.
+
+    Returns:
+        Rows of the scan or update, whose kernel they keep.
+    """
+    rows = rows.rows(rows.text("phase") == phase)
+    call, kernels = rows.keys(*CALL), rows.text("kernel")
+    convolves = np.char.startswith(kernels, "causal_conv1d")
+    convolution_s = np.full(call.max(initial=-1) + 1, np.nan)
+    convolution_s[call[convolves]] = rows["latency_s"][convolves]
+    total_s = rows["latency_s"] + convolution_s[call]
+    return rows.with_columns(latency_s=total_s).rows(~convolves & ~np.isnan(total_s))
+
+
+def _shape(rows: ColumnTable) -> RecurrentHeads:
+    """The heads of every row."""
+    heads = rows["num_v_heads"]
+    channels = (2.0 * rows["num_k_heads"] + heads) * GATED_DELTA_DIM
+    return RecurrentHeads(cast(float, heads), GATED_DELTA_DIM, GATED_DELTA_DIM, cast(float, channels))
+
+
+def recurrent_prefill(rows: ColumnTable, sku: GpuSku) -> Problem:
+    """Whole prompts through a gated delta net; rows as `layer_rows` makes them."""
+    peaks = gpu_peaks(sku, Dtype.BF16)
+
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        form = RecurrentPrefillForm.from_values(values, correction)
+        return recurrent_prefill_s(rows["batch_size"], rows["seq_len"], _shape(rows), form, peaks)
+
+    bounds = {
+        "start_s": ParameterBound(2e-5, 1e-7, 1e-3),
+        "compute_efficiency": ParameterBound(0.2, 0.01, 1.0),
+        "memory_efficiency": ParameterBound(0.5, 0.02, 1.0),
+        "order": ParameterBound(2.5, 1.0, 20.0),
+        "token_s": ParameterBound(3e-8, 1e-10, 1e-6),
+    }
+    tokens = rows["num_tokens"]
+    chosen = rows.rows((tokens >= FEWEST_PROMPT_TOKENS) & (tokens <= MOST_PROMPT_TOKENS))
+    return Problem(chosen, predict, bounds, ("num_k_heads", "num_v_heads"), "seq_len", {}, _prefill_sizes)
+
+
+def _prefill_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
+    return rows["seq_len"], rows["batch_size"] * rows["num_v_heads"]
+
+
+def recurrent_decode(rows: ColumnTable, sku: GpuSku) -> Problem:
+    """One token of each sequence through a gated delta net; rows as `layer_rows` makes them."""
+
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        shape, form = _shape(rows), RecurrentDecodeForm.from_values(values, correction)
+        states = rows["batch_size"] * shape.state_bytes / 2.0
+        peaks = gpu_peaks(sku, Dtype.BF16, values["resident_gain"], states)
+        return recurrent_decode_s(rows["batch_size"], shape, form, peaks)
+
+    bounds = {
+        "start_s": ParameterBound(5e-6, 1e-7, 1e-3),
+        "memory_efficiency": ParameterBound(0.8, 0.02, 1.0),
+        "order": ORDER,
+        "resident_gain": GAIN,
+    }
+    return Problem(rows, predict, bounds, ("num_k_heads", "num_v_heads"), "batch_size", {})

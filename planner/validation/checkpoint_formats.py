@@ -1,0 +1,97 @@
+"""Number formats that a measured run was served in, part by part.
+
+Answers: of labels such as ``fp8`` or ``nvfp4``, the checkpoint's name and the kernels of its experts, which format each
+part of the model was in. What published NVFP4 checkpoints leave in 16 bit stands in `presets/nvfp4_checkpoints.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+
+from hardware_db import Dtype, GpuSku
+from planner.llm import LlmSpec, Part, PartPrecision, Precision
+from planner.presets import preset
+from planner.validation.measured_runs import ServingPoint
+
+OUTPUT_QUANTISED = "attention but its output"
+"""In the list of what a checkpoint leaves in 16 bit."""
+
+
+def precision_of(point: ServingPoint, llm: LlmSpec, sku: GpuSku) -> Precision:
+    """Number formats of a run: its labels, and the checkpoint's own formats where labels leave them open."""
+    labels = f"{point.precision} {point.quantisation}".lower()
+    return _formats(point, labels, llm, sku).model_copy(update={"kv_cache": point.kv_cache})
+
+
+def _formats(point: ServingPoint, labels: str, llm: LlmSpec, sku: GpuSku) -> Precision:
+    native = llm.native_precision
+    if "fp4" in labels:
+        return _four_bit_formats(point, labels, llm, sku)
+    if "int4" in labels or "w4a16" in labels:
+        return native if native.weights.arithmetic is Dtype.INT4 else Precision(weights=Dtype.INT4)
+    if "fp8" in labels and native.weights.arithmetic is Dtype.FP8:
+        return native
+    if "fp8" in labels:
+        weights = Dtype.FP8_BLOCK if "fp8_block" in labels else Dtype.FP8
+        return Precision(weights=weights, activations=Dtype.FP8)
+    return Precision() if labels.strip() else native
+
+
+def _four_bit_formats(point: ServingPoint, labels: str, llm: LlmSpec, sku: GpuSku) -> Precision:
+    """MXFP4 where the checkpoint is stored so, or where the GPU's units take no other; else NVFP4.
+
+    Activations of NVFP4 are stored alike (W4A4). Those of a checkpoint that states none, such as gpt-oss, are of 8 bits
+    where the GPU scales them in blocks, which is what TensorRT-LLM, FlashInfer and AITER run there, else of 16.
+    """
+    native = llm.native_precision
+    if Dtype.MXFP4 in {native.of(part)[0] for part in Part}:
+        return _with_experts(native, *_mxfp4_experts(point, sku))
+    stored = Dtype.MXFP4 if "mxfp4" in labels or not _takes_nvfp4(sku) else Dtype.NVFP4
+    precision = _left_in_sixteen_bit(point.checkpoint or point.model, llm, stored)
+    return _with_experts(precision, stored, Dtype.BF16) if _unpacks(point) else precision
+
+
+def _takes_nvfp4(sku: GpuSku) -> bool:
+    """Whether its units multiply NVFP4, or no 4-bit format at all and kernels unpack it."""
+    return sku.multiplies(Dtype.NVFP4) or not sku.multiplies(Dtype.MXFP4)
+
+
+def _unpacks(point: ServingPoint) -> bool:
+    """Whether the kernels of the experts multiply in 16 bit whatever the GPU has."""
+    return "marlin" in point.moe_backend.lower()
+
+
+def _mxfp4_experts(point: ServingPoint, sku: GpuSku) -> tuple[Dtype, Dtype]:
+    """Formats by the kernels of the run. Marlin unpacks MXFP4 as it does INT4, for which its kernels are measured."""
+    if _unpacks(point):
+        return Dtype.INT4_G32, Dtype.BF16
+    return Dtype.MXFP4, Dtype.MXFP8 if sku.multiplies(Dtype.MXFP8) else Dtype.BF16
+
+
+def _with_experts(precision: Precision, weights: Dtype, activations: Dtype) -> Precision:
+    """With other formats of the routed experts."""
+    others = tuple(part for part in precision.parts if part.part is not Part.EXPERTS)
+    experts = PartPrecision(part=Part.EXPERTS, weights=weights, activations=activations)
+    return precision.model_copy(update={"parts": (*others, experts)})
+
+
+def _left_in_sixteen_bit(name: str, llm: LlmSpec, stored: Dtype) -> Precision:
+    """4-bit weights and activations, but for what the checkpoint, or the latest of its model, leaves alone."""
+    lists = _sixteen_bit_parts()
+    words = lists.get(name.lower(), lists.get(llm.id, ()))
+    plain = {Part.ATTENTION if word == OUTPUT_QUANTISED else Part(word) for word in words}
+    parts = [PartPrecision(part=part, weights=Dtype.BF16, activations=Dtype.BF16) for part in sorted(plain)]
+    if OUTPUT_QUANTISED in words:
+        parts.append(PartPrecision(part=Part.ATTENTION_OUTPUT, weights=stored, activations=stored))
+    return Precision(weights=stored, activations=stored, parts=tuple(parts))
+
+
+@cache
+def _sixteen_bit_parts() -> dict[str, tuple[str, ...]]:
+    """What is left in 16 bit, by checkpoint and by preset; of several checkpoints of a preset, that of the last."""
+    lists: dict[str, tuple[str, ...]] = {}
+    for row in csv.DictReader(preset("nvfp4_checkpoints.csv").read_text(encoding="utf-8").splitlines()):
+        words = tuple(filter(None, row["sixteen_bit_parts"].split("; ")))
+        lists |= {row["checkpoint"].lower(): words, row["llm"]: words}
+    return lists

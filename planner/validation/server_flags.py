@@ -1,0 +1,56 @@
+"""Settings of a measured run read from the flags its server was started with.
+
+Some tables hold no settings of each point but the launch command of each configuration: ``NAME_settings.csv`` beside
+``NAME_points.csv``, rows matched by `MATCHED`, flags in the column ``server_flags``. They are those of the newest
+script; older runs may have had others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+MATCHED = ("sku", "precision", "engine", "speculative", "checkpoint")
+"""Columns by which a configuration belongs to a point."""
+SETTING_OF_FLAG = {
+    "--chunked-prefill-size": "max_num_tokens",
+    "--max-num-batched-tokens": "max_num_tokens",
+    "--max-running-requests": "max_num_seqs",
+    "--max-num-seqs": "max_num_seqs",
+    "--kv-cache-dtype": "kv_cache_dtype",
+    "--mem-fraction-static": "kv_memory_fraction",
+    "--gpu-memory-utilization": "kv_memory_fraction",
+    "--scheduler-recv-interval": "other_settings",
+    "--speculative-num-steps": "speculative_tokens",
+}
+"""Flags of vLLM and SGLang -> column of ``serving_settings.csv``."""
+WORD_BEFORE = {"--scheduler-recv-interval": "scheduler-recv-interval "}
+INFERENCEX_SCRIPTS = "benchmarks/single_node/"
+INFERENCEX_RANGE_RATIO = "0.8"
+"""Shortest over longest length that InferenceX's client draws in every run of its fixed-length scripts (its
+``full-sweep-tmpl.yml``); the launch script does not say it."""
+
+Row = Mapping[str, str]
+
+
+def settings_of_flags(row: Row, configurations: Sequence[Row]) -> dict[str, str]:
+    """Settings of a point, as ``serving_settings.csv`` words them, of the one configuration that matches it; else none.
+
+    A flag whose value is a variable of the script is left out: it is not known.
+
+    >>> flags = {"server_flags": "--chunked-prefill-size=131072 --kv-cache-dtype fp8_e4m3 --tp $TP", "script": ""}
+    >>> settings_of_flags({}, [flags])["max_num_tokens"], settings_of_flags({}, [flags])["kv_cache_dtype"]
+    ('131072', 'fp8_e4m3')
+    """
+    matching = [found for found in configurations if all(found.get(name) == row.get(name) for name in MATCHED)]
+    if len(matching) != 1:
+        return {}
+    found = matching[0]
+    settings = {name: found[name] for name in ("client_requests", "checkpoint") if found.get(name)}
+    if found.get("script", "").startswith(INFERENCEX_SCRIPTS):
+        settings["client_range_ratio"] = INFERENCEX_RANGE_RATIO
+    words = re.findall(r"(--[a-z-]+)[= ]\"?([\w.]+)", found.get("server_flags", ""))
+    for flag, value in words:
+        if flag in SETTING_OF_FLAG:
+            settings[SETTING_OF_FLAG[flag]] = WORD_BEFORE.get(flag, "") + value
+    return settings

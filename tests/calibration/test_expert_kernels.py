@@ -1,0 +1,187 @@
+"""Which measured kernel stands for an engine's experts, and what curves of measured shapes do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration import assemble, operators
+from calibration.expert_kernels import SERVED, SLOW_SHARE, expert_rows, served_kernels, untuned
+from calibration.fit import fit
+from calibration.tables import ColumnTable, read_table
+from hardware_db import Calibration, Dtype, GpuSku, load_hardware
+from planner.core import FloatArray
+from planner.roofline import (
+    CalibratedGpu,
+    Driver,
+    Experts,
+    Load,
+    OperatorFamily,
+    ShapeCorrection,
+    SizeCorrection,
+    operator_seconds,
+)
+from tests.places import SHARED
+
+HARDWARE = load_hardware()
+H200 = HARDWARE.skus["h200-sxm"]
+TABLES = SHARED / "kernels"
+NEEDS_TABLES = pytest.mark.skipif(not TABLES.is_dir(), reason="needs the measured tables beside the repository")
+
+ENGINE_CHOICES = [
+    # vLLM tunes FlashInfer's CUTLASS experts at start-up; the kernel is TensorRT-LLM's, whose rows are tuned.
+    ("vllm", "Hopper", "fp8", "trtllm", "fp8"),
+    # fused_moe/oracle/fp8.py: "On Hopper for Block Fp8, prefer Triton for TP and FI CUTLASS for EP".
+    ("vllm", "Hopper", "fp8_block", "vllm", "fp8_block"),
+    # SGLang's Triton experts take scales per tensor and per block.
+    ("sglang", "Hopper", "fp8", "sglang", "fp8_block"),
+    # server_args.py: gpt-oss in MXFP4 runs OpenAI's Triton kernels, which only vLLM's rows measure.
+    ("sglang", "Hopper", "mxfp4_wo", "vllm", "w4a16_mxfp4"),
+    # On Blackwell vLLM's rows are FlashInfer's TRT-LLM-gen kernels, its default there.
+    ("vllm", "Blackwell", "fp8", "vllm", "fp8"),
+    ("vllm", "Blackwell Ultra", "nvfp4", "vllm", "nvfp4"),
+    ("trtllm", "Hopper", "fp8", "trtllm", "fp8"),
+]
+
+
+@pytest.mark.parametrize(("engine", "architecture", "variant", "backend", "dtype"), ENGINE_CHOICES)
+def test_an_engine_runs_the_kernel_it_takes_in_serving(
+    engine: str, architecture: str, variant: str, backend: str, dtype: str
+) -> None:
+    served = served_kernels(engine, architecture, variant, assemble.EXPERT_DTYPES[variant])
+    assert (served.backend, served.dtype) == (backend, dtype)
+
+
+def test_every_exception_gives_its_reason() -> None:
+    assert all(served.reason for served in SERVED.values())
+
+
+@NEEDS_TABLES
+def test_what_is_said_to_run_is_in_the_tables() -> None:
+    table = read_table(TABLES / "h200_sxm", "moe")
+    assert table is not None
+    for (backend, _, variant), served in SERVED.items():
+        found = {one.backend: one for one in expert_rows(table, "Hopper", variant, assemble.EXPERT_DTYPES[variant])}
+        names = set(found[backend].rows.text("kernel").tolist())
+        assert set(served.kernels) <= names
+        assert found[backend].measured_by == served.backend
+
+
+def lines(latency: dict[tuple[float, float], float]) -> ColumnTable:
+    """Rows of one model at one load: time by (tp, ep)."""
+    n = len(latency)
+    tp, ep = np.array(list(latency), dtype=np.float64).T
+    same = {"hidden": 4096.0, "inter": 1536.0, "topk": 8.0, "num_experts": 128.0, "num_tokens": 64.0, "gated": 1.0}
+    columns = {name: np.full(n, value) for name, value in same.items()}
+    text = {"distribution": np.array(["balanced"] * n), "kernel": np.array(["cutlass"] * n)}
+    return ColumnTable({**columns, **text, "tp": tp, "ep": ep, "latency_s": np.array(list(latency.values()))})
+
+
+def test_a_row_slower_than_more_work_was_not_tuned() -> None:
+    # Half of the experts cannot take six times as long as all of them.
+    assert untuned(lines({(1, 1): 100e-6, (1, 2): 60e-6, (1, 4): 600e-6})).tolist() == [False, False, True]
+
+
+def test_a_row_far_slower_than_less_work_allows_was_not_tuned() -> None:
+    # Twice the work takes at most about twice as long.
+    assert untuned(lines({(1, 1): 900e-6, (2, 1): 100e-6, (4, 1): 60e-6})).tolist() == [True, False, False]
+
+
+def test_scaling_as_kernels_do_is_kept() -> None:
+    assert not untuned(lines({(1, 1): 400e-6, (2, 1): 210e-6, (4, 1): 120e-6, (1, 4): 130e-6})).any()
+
+
+SHAPES = [(2048.0, 768.0, 8.0, 128.0), (4096.0, 1536.0, 8.0, 128.0), (7168.0, 2048.0, 8.0, 256.0)]
+
+
+def synthetic(bias: float, sku: GpuSku = H200) -> ColumnTable:
+    """Rows of a form with known coefficients; the middle one of three models is `bias` [log] slower."""
+    tokens = 2.0 ** np.arange(0.0, 15.0)
+    rows = [(*shape, ep, n) for shape in SHAPES for ep in (1.0, 4.0) for n in tokens]
+    hidden, inter, topk, experts, ep, n = np.array(rows).T
+    ones = np.ones(len(n))
+    text = {"distribution": np.array(["balanced"] * len(n))}
+    sizes = {"hidden": hidden, "inter": inter, "topk": topk, "num_experts": experts, "ep": ep, "num_tokens": n}
+    table = ColumnTable({**sizes, **text, "tp": ones, "gated": ones, "latency_s": ones})
+    problem = operators.experts(table, sku, "bf16")
+    truth = {"start_s": 2e-5, "token_s": 3e-9, "compute_efficiency": 0.5, "memory_efficiency": 0.8, "order": 2.5}
+    time: FloatArray = problem.predict(
+        {**truth, "small_tile_loss": 0.1, "fill": 3.0, "resident_gain": 1.0}, problem.rows
+    )
+    return table.with_columns(latency_s=time * np.exp(bias * (hidden == 4096.0)))
+
+
+def test_a_measured_shape_gets_what_was_measured_there() -> None:
+    problem = operators.experts(synthetic(0.3), H200, "bf16")
+    result = fit(problem)
+    assert result.measured_shape_error is not None and result.measured_shape_error < 0.04
+    assert result.median_error > 0.04  # a model left out has no curve of its own
+    without = fit(replace(problem, shapes=None))
+    assert without.measured_shapes is None and without.measured_shape_error is None
+
+
+def test_curves_fade_where_nothing_near_was_measured() -> None:
+    near, far = (4096.0, 1400.0, 8.0, 128.0, 1.0, 3.0), (512.0, 96.0, 2.0, 16.0, 1.0, 3.0)
+    measured = ShapeCorrection((0.0, 10.0), ((4096.0, 1536.0, 8.0, 128.0, 1.0, 3.0),), ((0.4, 0.2),))
+    assert measured.at(near).log_factor[0][0] == pytest.approx(0.4 / 1.3, rel=0.05)
+    assert measured.at(far).log_factor[0][0] == pytest.approx(0.0, abs=1e-3)
+    grouped = (*near[:4], 2.0, near[5])
+    assert measured.at(grouped).log_factor[0][0] < 0.5 * measured.at(near).log_factor[0][0]
+
+
+def test_curves_never_make_more_tokens_faster() -> None:
+    rows = synthetic(0.0)
+    dipped = rows["latency_s"] * np.where((rows["num_tokens"] > 100) & (rows["num_tokens"] < 1000), 0.3, 1.0)
+    problem = operators.experts(rows.with_columns(latency_s=dipped), H200, "bf16")
+    result = fit(problem)
+    measured = ShapeCorrection.of(result.measured_shapes)
+    assert measured is not None
+    values = {name: one.value for name, one in result.parameters.items()}
+    base = problem.predict(values, problem.rows, SizeCorrection.of(result.correction))
+    shape = problem.shapes
+    assert shape is not None
+    for one in set(map(tuple, shape(problem.rows).tolist())):
+        at = (shape(problem.rows) == one).all(axis=1)
+        tokens = problem.rows["num_tokens"][at]
+        order = np.argsort(tokens)
+        time = (base[at] * measured.at(one).factor(tokens, 1.0))[order]
+        on_knots = np.isin(np.round(np.log2(tokens[order]), 4), measured.size_log2)
+        assert np.all(np.diff(time[on_knots]) >= -1e-3 * time[on_knots][1:])
+
+
+@NEEDS_TABLES
+def test_a_slow_path_stands_for_no_engine() -> None:
+    """vLLM's own FP8 rows on Hopper are one: fitted to them, experts would read at 11 % of the bandwidth."""
+    table = read_table(TABLES / "h200_sxm", "moe")
+    assert table is not None
+    at = (table.text("backend") == "vllm") & (table.text("dtype") == "fp8")
+    problem = operators.experts(table.rows(np.flatnonzero(at)[::7]), H200, "fp8")
+    slow = fit(replace(problem, shapes=None))
+    assert slow.parameters["memory_efficiency"].value < SLOW_SHARE
+    candidate = assemble.Candidate("vllm", "0", "k", (problem,))
+    assert not assemble._without_slow_paths("experts/fp8", {"vllm": (candidate, slow)})
+
+
+@pytest.mark.parametrize(
+    "fits",
+    [one for one in HARDWARE.calibrations if one.sku in ("h100-sxm", "h200-sxm")],
+    ids=lambda one: one.stack if one.sku == "h100-sxm" else f"{one.sku} {one.stack}",
+)
+def test_fp8_experts_decode_faster_than_16_bit_ones_on_hopper(fits: Calibration) -> None:
+    """Half the bytes: kernels of other engines and measured runs gain 1.5 to 1.9 times; nothing serves them slower."""
+    gpu, tokens = CalibratedGpu(HARDWARE.skus[fits.sku], fits), np.array([16.0, 64.0, 256.0])
+    load = Load(tokens, tokens, tokens, *[np.zeros(3)] * 6)
+    for hidden, inter, visits, total in ((2880, 2880, 4, 128), (4096, 1536, 8, 128), (7168, 2048, 8, 256)):
+
+        def seconds(dtype: Dtype, sizes: tuple[int, ...] = (hidden, inter, visits, total)) -> FloatArray:
+            width, wide, k, count = sizes
+            split = (True, count, k, 1, dtype, dtype, 0.8)
+            one = Experts(
+                OperatorFamily.EXPERTS, dtype.arithmetic, 1.0, Driver.GROUP_TOKENS, float(width), wide / 4.0, *split
+            )
+            return np.asarray(operator_seconds(one, load, gpu, 1e11))
+
+        for dtype in (Dtype.FP8, Dtype.FP8_BLOCK):
+            assert np.all(seconds(dtype) < 0.85 * seconds(Dtype.BF16)), (hidden, dtype)

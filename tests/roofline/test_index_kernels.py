@@ -1,0 +1,64 @@
+"""Kernel forms of sparse attention: rows and keys by counting, limits, and growth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.roofline import (
+    GpuPeaks,
+    IndexScoresForm,
+    IndexSelectionForm,
+    SparsePrefillForm,
+    index_scores_s,
+    index_selection_s,
+    selecting_rows,
+    sparse_prefill_s,
+    sparse_token_s,
+)
+
+PEAKS = GpuPeaks(2e15, 4e12, 132.0)
+
+
+@pytest.mark.parametrize(("new", "past", "top_k"), [(4, 0, 2), (7, 3, 5), (5, 90, 20), (3, 0, 20), (1, 20, 20)])
+def test_selecting_rows_by_counting(new, past, top_k):
+    seen = [past + i for i in range(1, new + 1) if past + i > top_k]
+    rows, mean = selecting_rows(float(new), float(past), float(top_k))
+    assert rows == len(seen)
+    if seen:
+        assert mean == pytest.approx(np.mean(seen))
+
+
+def test_scores_at_the_peaks_are_on_the_roofline():
+    form = IndexScoresForm(start_s=0.0, compute_efficiency=1.0, memory_efficiency=1.0, order=float("inf"))
+    # 64 heads of 128 channels: 2 * 64 * 128 FLOPs a pair; a key of 128 bytes and its scale
+    assert index_scores_s(1e9, 1e3, 64.0, 128.0, form, PEAKS) == pytest.approx(1e9 * 16384 / 2e15)
+    assert index_scores_s(1.0, 1e6, 64.0, 128.0, form, PEAKS) == pytest.approx(1e6 * 132 / 4e12)
+
+
+def test_nothing_is_selected_from_few_keys():
+    form = IndexSelectionForm(start_s=3e-6, row_s=4e-6, key_s=3e-10)
+    assert index_selection_s(0.0, 1000.0, form, PEAKS) == 0.0
+    assert index_selection_s(np.array([0.0, 1.0]), np.array([9.0, 1e5]), form, PEAKS) == pytest.approx([0.0, 3.7e-5])
+
+
+def test_selection_fills_the_processors_before_it_takes_longer():
+    form = IndexSelectionForm(start_s=0.0, row_s=4e-6, key_s=3e-10)
+    one = index_selection_s(1.0, 8192.0, form, PEAKS)
+    assert index_selection_s(132.0, 8192.0, form, PEAKS) == one
+    assert index_selection_s(264.0, 8192.0, form, PEAKS) == pytest.approx(2.0 * one)
+
+
+def test_splitting_heads_below_a_group_gains_nothing():
+    form = SparsePrefillForm(start_s=0.0, compute_efficiency=0.6)
+    few, group, two = (sparse_token_s(2048.0, heads, 512.0, 64.0, form, PEAKS) for heads in (16.0, 64.0, 128.0))
+    assert few == group
+    assert two == 2.0 * group
+
+
+def test_sparse_prompts_take_their_flops_and_grow():
+    form = SparsePrefillForm(start_s=0.0, compute_efficiency=1.0)
+    token_s = sparse_token_s(2048.0, 64.0, 512.0, 64.0, form, PEAKS)
+    flops = 2 * 64 * (576 + 512) * 2048  # absorbed: a dot product of 576 and a sum of 512 per head and key
+    assert sparse_prefill_s(4096.0, token_s, form, PEAKS) == pytest.approx(4096 * flops / 2e15)
+    assert (np.diff(sparse_prefill_s(2.0 ** np.arange(15), token_s, form, PEAKS)) >= 0).all()

@@ -1,0 +1,59 @@
+"""How sure a prediction says it is: what adds up, and what must make it wider."""
+
+import math
+
+import pytest
+
+from planner.core import Metric
+from planner.serving import Deployment, ServingKind, latency_intervals
+from planner.serving.uncertainty import GROUP_SPREADS, KernelSpreads, interval_90, latency_spreads, serving_kind
+from tests.serving.test_closed_loop import large
+
+MEANS_S = {Metric.TTFT: 0.5, Metric.TPOT: 0.02, Metric.E2E: 10.5, Metric.ITL: 0.02}
+
+
+def test_variances_of_kernels_and_groups_add_up() -> None:
+    deployment = Deployment.mixed(large())
+    group = GROUP_SPREADS[serving_kind(deployment)]
+    ttft, tpot = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.0))
+    assert tpot**2 == pytest.approx(0.04**2 + group.tpot**2)
+    assert ttft**2 == pytest.approx(0.03**2 + group.ttft**2)
+
+
+def test_waiting_and_unknown_flags_make_the_first_token_less_sure() -> None:
+    """A wait changes faster than the step time behind it; a run whose limits nobody published may have others."""
+    deployment = Deployment.disaggregated(large(), large())
+    calm, _ = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.1))
+    busy, _ = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.9))
+    unknown, _ = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.9), documented=False)
+    assert calm < busy <= unknown
+
+
+def test_a_borrowed_calibration_is_less_sure_than_a_measured_one() -> None:
+    config = large()
+    assert config.calibration is not None
+    lent = config.model_copy(update={"calibration": config.calibration.model_copy(update={"sku": "gb300-nvl72"})})
+    own, borrowed = (latency_spreads(Deployment.mixed(c), KernelSpreads(0.04, 0.03, 0.0)) for c in (config, lent))
+    assert all(more > less for more, less in zip(borrowed, own, strict=True))
+
+
+def test_intervals_hold_the_mean_and_are_log_symmetric() -> None:
+    deployment = Deployment.mixed(large())
+    intervals = latency_intervals(deployment, 2000.0, 500.0, [16.0], MEANS_S)
+    for metric, (low, high) in intervals.items():
+        assert low < MEANS_S[metric] < high
+        assert low * high == pytest.approx(MEANS_S[metric] ** 2)
+
+
+@pytest.mark.parametrize("kind", ServingKind)
+def test_spreads_are_those_of_servers_not_of_bounds(kind: ServingKind) -> None:
+    """Repeats of a run differ by 0.2 % in TPOT and 2 % in TTFT: no prediction is surer, nor a factor of 3 off."""
+    group = GROUP_SPREADS[kind]
+    assert 0.002 < group.tpot < math.log(3.0)
+    assert 0.02 < group.ttft < math.log(3.0)
+    assert 0.0 <= group.shared <= 1.0
+    assert -1.0 <= group.correlation <= 1.0
+
+
+def test_nothing_spreads_nothing() -> None:
+    assert interval_90(3.0, 0.0) == (3.0, 3.0)

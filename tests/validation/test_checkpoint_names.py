@@ -1,0 +1,147 @@
+"""Names of checkpoints. Truth: the pages of the checkpoints, and their published config.json where it is at hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.core import UnknownNameError, UnsupportedFeatureError
+from planner.llm import LlmSpec, list_llms, load_llm
+from planner.presets import preset
+from planner.validation.checkpoint_names import architecture_name, model_of
+
+NAMES = {
+    "deepseek-r1": """
+        deepseek-ai/DeepSeek-R1 deepseek-ai/DeepSeek-R1-0528 nvidia/DeepSeek-R1-0528-FP4-V2
+        nvidia/DeepSeek-R1-0528-NVFP4 amd/DeepSeek-R1-0528-MXFP4-Preview amd/DeepSeek-R1-MXFP4-ASQ
+        DeepSeek-R1-0528-W4A8 QuantTrio/DeepSeek-R1-0528-AWQ dsr1
+    """,
+    "deepseek-v3": """
+        deepseek-ai/DeepSeek-V3-0324 nvidia/DeepSeek-V3.1-NVFP4 deepseek-ai/DeepSeek-V3.1-Terminus
+    """,
+    "deepseek-v3.2": """
+        nvidia/DeepSeek-V3.2-NVFP4 deepseek-ai/DeepSeek-V3.2-Exp
+    """,
+    "kimi-k2-instruct": """
+        moonshotai/Kimi-K2-Instruct-0905 moonshotai/Kimi-K2-Thinking nvidia/Kimi-K2-Thinking-NVFP4
+    """,
+    "kimi-k2.5": """
+        moonshotai/Kimi-K2.5 nvidia/Kimi-K2.5-NVFP4 amd/Kimi-K2.5-MXFP4 nvidia/Kimi-K2.6-NVFP4
+    """,
+    "glm-5": """
+        zai-org/GLM-5-FP8 nvidia/GLM-5-NVFP4 amd/GLM-5.1-MXFP4 zai-org/GLM-5.1-FP8
+    """,
+    "glm-4.7": """
+        zai-org/GLM-4.5-FP8 zai-org/GLM-4.6 zai-org/GLM-4.7-FP8 QuantTrio/GLM-4.6-GPTQ-Int4-Int8Mix
+    """,
+    "glm-4.5-air": """
+        zai-org/GLM-4.5-Air-FP8
+    """,
+    "minimax-m2.5": """
+        MiniMaxAI/MiniMax-M2.1 nvidia/MiniMax-M2.5-NVFP4 amd/MiniMax-M2.5-MXFP4 nvidia/MiniMax-M2.7-NVFP4
+    """,
+    "qwen3-235b-a22b": """
+        Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 Qwen/Qwen3-235B-A22B-Thinking-2507 nvidia/Qwen3-235B-A22B-NVFP4
+    """,
+    "qwen3-32b": """
+        Qwen/Qwen3-32B-FP8-Static-PerTensor Qwen/Qwen3-32B-AWQ RedHatAI/Qwen3-32B-quantized.w4a16
+    """,
+    "qwen3-30b-a3b": """
+        Qwen/Qwen3-30B-A3B-GPTQ-Int4 Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8
+    """,
+    "qwen3.5-397b-a17b": """
+        Qwen/Qwen3.5-397B-A17B-FP8 amd/Qwen3.5-397B-A17B-MXFP4 nvidia/Qwen3.5-397B-A17B-NVFP4
+    """,
+    "gpt-oss-120b": """
+        openai/gpt-oss-120b amd/gpt-oss-120b-w-mxfp4-a-fp8 lmsys/gpt-oss-120b-bf16
+    """,
+    "llama-3.3-70b-instruct": """
+        nvidia/Llama-3.3-70B-Instruct-FP8 nvidia/Llama-3_3-70B-Instruct-FP4 amd/Llama-3.3-70B-Instruct-FP8-KV
+        deepseek-ai/DeepSeek-R1-Distill-Llama-70B
+    """,
+    "llama-3.1-8b": """
+        meta-llama/Meta-Llama-3.1-8B-Instruct neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8-dynamic llama-3.1-8b
+    """,
+    "llama-3.1-405b": """
+        amd/Llama-3.1-405B-Instruct-MXFP4-Preview nvidia/Llama-3.1-405B-Instruct-NVFP4
+    """,
+    "llama-4-maverick-17b-128e-instruct": """
+        nvidia/Llama-4-Maverick-17B-128E-Instruct-FP8 RedHatAI/Llama-4-Maverick-17B-128E-Instruct-NVFP4
+    """,
+    "mixtral-8x7b-v0.1": """
+        mistralai/Mixtral-8x7B-Instruct-v0.1 mistralai/Mixtral-8x7B-v0.1
+    """,
+    "nvidia-nemotron-3-nano-30b-a3b-bf16": """
+        nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8 nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4
+    """,
+    "llama-2-70b": """
+        meta-llama/Llama-2-70b-chat-hf
+    """,
+}
+"""Names of published checkpoints with the layers of each preset."""
+
+
+@pytest.mark.parametrize("expected", NAMES)
+def test_owner_precision_tuning_and_date_do_not_change_the_layers(expected: str) -> None:
+    names = NAMES[expected].split()
+    assert {name: model_of(name).id for name in names} == dict.fromkeys(names, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("MiniMaxAI/MiniMax-M3", "minimax-m2"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "deepseek-v3"),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "nvidia-nemotron-3-nano-30b-a3b-bf16"),
+        ("Qwen/Qwen3-VL-2B-Instruct", "qwen3"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.1"),  # another vocabulary, no window
+    ],
+)
+def test_other_layers_are_refused_with_the_nearest_presets(name: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"unknown name. Fix: use one close to it of: .*{near}"):
+        model_of(name)
+
+
+def test_every_preset_is_found_by_its_own_name() -> None:
+    assert {model_of(id).id for id in list_llms()} == set(list_llms())
+    names = [architecture_name(id) for id in list_llms()]
+    assert len(set(names)) == len(names)
+
+
+def test_every_row_of_the_table_names_a_preset_and_its_page() -> None:
+    rows = list(csv.DictReader(preset("checkpoint_names.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["preset"] for row in rows} <= set(list_llms())
+    assert all(row["source_url"].startswith("https://huggingface.co/") for row in rows)
+    assert all(architecture_name(row["name"]) == row["name"] for row in rows)
+    assert not {row["name"] for row in rows} & {architecture_name(id) for id in list_llms()}
+
+
+def test_checkpoints_of_the_reference_collection_have_the_layers_of_their_preset(shared: Path) -> None:
+    """Their config.json without its quantisation, against the preset that their name leads to."""
+    folder, found = shared / "reference" / "models_2026", 0
+    for path in sorted(folder.glob("*.json")):
+        try:
+            named = model_of(path.stem.replace("--", "/"))
+        except UnknownNameError:
+            continue
+        config = json.loads(path.read_text(encoding="utf-8"))
+        for section in (config, config.get("text_config", {})):
+            section.pop("quantization_config", None)
+        try:
+            spec = LlmSpec.from_config(config)
+        except UnsupportedFeatureError:
+            continue
+        assert (spec.hidden_size, spec.layers, spec.tied_embeddings) == (
+            named.hidden_size,
+            named.layers,
+            named.tied_embeddings,
+        )
+        assert spec.vocab_size == named.vocab_size
+        found += 1
+    if not found:
+        pytest.skip("no checkpoints of 2026 beside the checkout (reference/models_2026)")
+    assert found >= 35
+    assert load_llm("kimi-k2.5").max_context_tokens == 262_144
