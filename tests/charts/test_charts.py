@@ -37,12 +37,14 @@ SLO = Slo(
 )
 
 
-def config(sku: str = "h100-sxm", tp: int = 1, llm: str = "llama-3.1-8b", dtype: str = "bf16") -> ReplicaConfig:
+def config(
+    sku: str = "h100-sxm", tp: int = 1, llm: str = "llama-3.1-8b", dtype: str = "bf16", activations: str = ""
+) -> ReplicaConfig:
     return ReplicaConfig(
         llm=planner.load_llm(llm),
         sku=HARDWARE.skus[sku],
         engine=HARDWARE.engines["vllm"],
-        precision=Precision(weights=Dtype(dtype), activations=Dtype(dtype), kv_cache=Dtype(dtype)),
+        precision=Precision(weights=Dtype(dtype), activations=Dtype(activations or dtype)),
         parallelism=Parallelism(tp=tp),
         max_batched_tokens=2048,
     )
@@ -189,7 +191,7 @@ def test_the_roof_bends_at_peak_over_bandwidth() -> None:
     [
         config(),
         config(tp=4, dtype="fp8"),
-        config("l40s", dtype="int4"),
+        config("l40s", dtype="int4", activations="bf16"),
         config("mi300x", llm="mixtral-8x7b-v0.1", dtype="fp8"),
         calibrated("deepseek-v3.2", precision=FP8, parallelism=Parallelism(dp=8, ep=8, pp=2)),
         calibrated("gpt-oss-120b", "b200-sxm"),

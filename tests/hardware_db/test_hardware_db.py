@@ -162,9 +162,9 @@ def test_engine_defaults_are_the_documented_ones(engine: str, kv_block_tokens: i
     assert profile.source.startswith("https://")
 
 
-def test_engine_notes_say_where_the_fraction_means_something_else() -> None:
-    different = {name for name, engine in DB.engines.items() if "means something else" in engine.note}
-    assert different == {"sglang", "tensorrt-llm"}
+def test_engines_say_what_their_fraction_is_of() -> None:
+    of = {name: str(engine.memory_fraction_of) for name, engine in DB.engines.items()}
+    assert of == {"vllm": "all", "sglang": "static", "tensorrt-llm": "free"}
 
 
 # --- The reference collection ----------------------------------------------------------------------------------------

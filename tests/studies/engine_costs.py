@@ -1,6 +1,6 @@
 """Fit the engine constants that ship, and judge them by leaving one model-and-SKU group out, every group in turn.
 
-    python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--most 14] [--jobs 2] --out FOLDER
+    python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--more AMD.csv] --out FOLDER
 
 The constants of an engine (`hardware_db.EngineCosts`) are fitted on all GPU architectures it was measured on, together:
 those of one architecture are drawn to those of the other as if they came from one distribution (`POOLING_SD`), so that
@@ -37,7 +37,6 @@ from planner.validation.engine_fit import (
     DIFFERENCE_STEP,
     LOSS_SCALE,
     NORMAL_95,
-    PULL_WEIGHT,
     SEARCH_RANGES,
     TTFT_WEIGHT,
     Trial,
@@ -50,31 +49,27 @@ from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import ReplayedRun, replayed
 from planner.validation.scores import serving_class
 
-NAMES = (
-    "sequence_s",
-    "gap_s",
-    "launch_s",
-    "request_s",
-    "admission_s",
-    "prompt_stretch",
-    "latent_s",
-    "latent_prompt_s",
-    "expert_prompt_s",
-    "transfer_request_s",
-)
-"""Constants that are fitted."""
+COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
+LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")
+NAMES_OF = {"vllm": COMMON, "tensorrt-llm": (*COMMON, *LATENT), "sglang": (*COMMON, *LATENT, "expert_prompt_s")}
+"""Constants that are fitted for each engine: those that some of its runs depend on. Host time per layer of experts is
+SGLang's only; TensorRT-LLM's runs of gpt-oss and Qwen3-235B show none."""
 POOLING_SD = 0.7
 """Standard deviation of a constant between architectures, in search coordinates: a factor of two. A choice."""
-POOLING_WEIGHT = 4.0 * LOSS_SCALE / POOLING_SD
-"""Weight of the difference of a constant between two architectures: the sixteen or so runs of a group err together, so
-that a group, not a run, counts as one observation."""
+PRIOR_SD = 1.5
+"""Standard deviation of a constant about where its search starts, the value that shipped last. A choice."""
+POOLING_WEIGHT, PRIOR_WEIGHT = 4.0 * LOSS_SCALE / POOLING_SD, 4.0 * LOSS_SCALE / PRIOR_SD
+"""Weights of these distances: the sixteen or so runs of a group err together, so that a group, not a run, counts as one
+observation."""
 UNDOCUMENTED_TTFT_WEIGHT = 0.1
 """In place of `TTFT_WEIGHT` for runs whose token or sequence limits nobody has published: their TTFT depends on these
 more than on anything that is fitted. A choice."""
 SLOWEST_S = 0.8
 """Runs that take longer to play than this are left out of the fit (not of the judgement). A choice; affects speed."""
-MAX_EVALUATIONS = 6
+MAX_EVALUATIONS = 5
 """Steps of the solver."""
+LONGEST_STEP = 1.0
+"""How far leaving a group out may move a constant: beyond a factor of e the linearised problem says little."""
 
 
 def architecture(db: HardwareDb, sku: str) -> str:
@@ -97,6 +92,16 @@ def drawn(points: Sequence[ServingPoint], most: int) -> list[ServingPoint]:
     ordered = sorted(points, key=place)
     picked = np.unique(np.linspace(0, len(ordered) - 1, min(most, len(ordered))).round().astype(int))
     return [ordered[index] for index in picked]
+
+
+def start_of(name: str, costs: EngineCosts) -> float:
+    """Where the search for a constant starts: at what shipped, at its usual value where that is next to nothing.
+
+    In logarithms next to nothing is far from everything, and no slope leads away from it.
+    """
+    usual = start_coordinate(name, EngineCosts())
+    own = start_coordinate(name, costs)
+    return own if name == "gap_s" or own > usual - math.log(10.0) else usual
 
 
 @dataclass(frozen=True)
@@ -123,18 +128,24 @@ class PooledFit:
     """Residuals of the runs of all architectures of an engine, and the pulls between their constants."""
 
     def __init__(
-        self, architectures: Sequence[str], of_run: Sequence[int], starts: Sequence[EngineCosts], workers: object
+        self,
+        names: Sequence[str],
+        architectures: Sequence[str],
+        of_run: Sequence[int],
+        starts: Sequence[EngineCosts],
+        workers: object,
     ) -> None:
-        self.architectures, self.of_run, self.start, self.pool = architectures, np.array(of_run), starts[0], workers
-        self.low = np.array([lowest_coordinate(name) for name in NAMES])
-        self.high = np.array([to_coordinate(name, SEARCH_RANGES[name].high) for name in NAMES])
+        self.names, self.architectures, self.of_run = names, architectures, np.array(of_run)
+        self.start, self.pool = starts[0], workers
+        self.low = np.array([lowest_coordinate(name) for name in names])
+        self.high = np.array([to_coordinate(name, SEARCH_RANGES[name].high) for name in names])
         margin = 1e-3 * (self.high - self.low)
-        begin = np.array([[start_coordinate(name, costs) for name in NAMES] for costs in starts])
+        begin = np.array([[start_of(name, costs) for name in names] for costs in starts])
         self.begin = np.clip(begin, self.low + margin, self.high - margin)
 
     def costs(self, x: FloatArray) -> EngineCosts:
         """Constants at a point of the search."""
-        values = {name: from_coordinate(name, float(at)) for name, at in zip(NAMES, x, strict=True)}
+        values = {name: from_coordinate(name, float(at)) for name, at in zip(self.names, x, strict=True)}
         return EngineCosts(**{**self.start.model_dump(), **values})
 
     def errors(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -150,7 +161,7 @@ class PooledFit:
 
     def solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Optimum (architectures, constants), its residuals and slopes (rows of `errors`, all constants)."""
-        count, size = len(self.architectures), len(NAMES)
+        count, size = len(self.architectures), len(self.names)
         state: dict[str, FloatArray] = {}
 
         def residuals(flat: FloatArray) -> FloatArray:
@@ -192,13 +203,13 @@ class PooledFit:
         """Distances to the start of the search, and between architectures."""
         slopes = self.pull_slopes(flat.size)
         targets = np.zeros(slopes.shape[0])
-        targets[: flat.size] = PULL_WEIGHT * self.begin.ravel()
+        targets[: flat.size] = PRIOR_WEIGHT * self.begin.ravel()
         return slopes @ flat - targets
 
     def pull_slopes(self, size: int) -> FloatArray:
         """Slopes of `pulls`, which are linear."""
-        rows = [PULL_WEIGHT * np.eye(size)]
-        constants = len(NAMES)
+        rows = [PRIOR_WEIGHT * np.eye(size)]
+        constants = len(self.names)
         for a in range(len(self.architectures)):
             for b in range(a):
                 row = np.zeros((constants, size))
@@ -217,7 +228,8 @@ class PooledFit:
         flat, size = x.ravel(), x.size
         matrix = np.concatenate([slopes[keep], self.pull_slopes(size)])
         base = np.concatenate([np.nan_to_num(errors[keep]), self.pulls(flat)])
-        low, high = np.tile(self.low, len(x)) - flat, np.tile(self.high, len(x)) - flat
+        low = np.maximum(np.tile(self.low, len(x)) - flat, -LONGEST_STEP)
+        high = np.minimum(np.tile(self.high, len(x)) - flat, LONGEST_STEP)
         solution = least_squares(
             lambda d: base + matrix @ d,
             np.clip(np.zeros(size), low + 1e-9, high - 1e-9),
@@ -259,7 +271,7 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
     ]
     print(f"{engine}: {len(TRIALS)} runs of {len(groups)} groups on {', '.join(architectures)}", flush=True)
     with multiprocessing.get_context("fork").Pool(jobs) as workers:
-        fit = PooledFit(architectures, of_run, starts, workers)
+        fit = PooledFit(NAMES_OF[engine], architectures, of_run, starts, workers)
         x, errors, slopes = fit.solve()
         measured = ~np.isnan(errors)
         _, covariance = fit.step(x, errors, slopes, measured)
@@ -270,7 +282,7 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
                     from_coordinate(constant, float(np.clip(at, fit.low[c], fit.high[c])))
                     for at in (x[a, c], x[a, c] - NORMAL_95 * sd[a, c], x[a, c] + NORMAL_95 * sd[a, c])
                 ]
-                for c, constant in enumerate(NAMES)
+                for c, constant in enumerate(NAMES_OF[engine])
             }
             for a, name in enumerate(architectures)
         }
@@ -374,13 +386,15 @@ def main() -> None:
     """Fit, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points")
+    parser.add_argument("--more", action="append", default=[], help="further points")
     parser.add_argument("engines", nargs="*", default=["vllm", "tensorrt-llm", "sglang"])
     parser.add_argument("--most", type=int, default=14, help="runs of each group that are fitted to")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    points, db = read_serving_points(given.points), load_hardware_once()
+    points = [point for path in (given.points, *given.more) for point in read_serving_points(path)]
+    db = load_hardware_once()
     for engine in given.engines:
         fit_engine(engine, points, db, given.most, given.jobs, given.out)
 

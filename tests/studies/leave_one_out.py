@@ -189,7 +189,7 @@ def coverage(runs: Sequence[LeftOut], spread: GroupSpread, metric: str) -> list[
 
 
 def left_out_coverage(runs: Sequence[LeftOut], metric: str) -> tuple[float, float]:
-    """Share of the means inside, with spreads of the other models and SKUs only; and the median half-width."""
+    """Share of the means inside, by spreads of the other models and SKUs; median half-width by those of all."""
     covered: list[tuple[bool, float]] = []
     for unit in sorted({(run.group[1], run.group[2].split()[0]) for run in runs}):
         own = [run for run in runs if (run.group[1], run.group[2].split()[0]) == unit]
@@ -197,7 +197,8 @@ def left_out_coverage(runs: Sequence[LeftOut], metric: str) -> tuple[float, floa
         if others:
             covered += coverage(own, spread_of(others), metric)
     inside = [is_inside for is_inside, _ in covered]
-    return float(np.mean(inside)), float(np.median([width for _, width in covered]))
+    widths = [width for _, width in coverage(runs, spread_of(runs), metric)]
+    return float(np.mean(inside)) if inside else math.nan, float(np.median(widths))
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
