@@ -5,9 +5,10 @@ import math
 import pytest
 
 from planner.core import Metric
+from planner.roofline import Parallelism
 from planner.serving import Deployment, ServingKind, latency_intervals
 from planner.serving.uncertainty import GROUP_SPREADS, KernelSpreads, interval_90, latency_spreads, serving_kind
-from tests.serving.test_closed_loop import large
+from tests.serving.test_closed_loop import EIGHT_BIT, calibrated, large
 
 MEANS_S = {Metric.TTFT: 0.5, Metric.TPOT: 0.02, Metric.E2E: 10.5, Metric.ITL: 0.02}
 
@@ -22,11 +23,11 @@ def test_variances_of_kernels_and_groups_add_up() -> None:
 
 def test_waiting_and_unknown_flags_make_the_first_token_less_sure() -> None:
     """A wait changes faster than the step time behind it; a run whose limits nobody published may have others."""
-    deployment = Deployment.disaggregated(large(), large())
+    deployment = Deployment.mixed(calibrated("deepseek-v3", parallelism=Parallelism(tp=8), precision=EIGHT_BIT))
     calm, _ = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.1))
     busy, _ = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.9))
     unknown, _ = latency_spreads(deployment, KernelSpreads(0.04, 0.03, 0.9), documented=False)
-    assert calm < busy <= unknown
+    assert calm < busy < unknown
 
 
 def test_a_borrowed_calibration_is_less_sure_than_a_measured_one() -> None:

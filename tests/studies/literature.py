@@ -36,7 +36,7 @@ from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule, step_time
 from planner.llm import load_llm
 from planner.roofline import Parallelism
-from planner.serving import Deployment, Performance, evaluate
+from planner.serving import Deployment, KvTransfer, Performance, evaluate
 from planner.simulator import simulate
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 
@@ -166,9 +166,9 @@ a step that was prepared already (`lag_steps` 0)."""
 
 
 def engine_of_2023() -> EngineProfile:
-    """vLLM as it ships, with the host of 2023."""
+    """vLLM as it ships, with the host of 2023; caches go over NVLink, with no connector between servers."""
     engine = load_hardware().engines["vllm"]
-    costs = engine.costs.model_copy(update={"lag_steps": 0, "step_s": HOST_S})
+    costs = engine.costs.model_copy(update={"lag_steps": 0, "step_s": HOST_S, "transfer_request_s": 0.0})
     return engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
 
 
@@ -210,6 +210,7 @@ def disaggregated(
         replica(llm, *prefill, own_schedule=PREFILL_POOL, max_batched_tokens=FILLS_GPU_TOKENS, **host),
         replica(llm, *decode, own_schedule=CHUNKED, **together, **host),
         replicas,
+        KvTransfer(first_token_from_decode=False),  # DistServe counts TTFT to the end of the prompt (sec. 2.1)
     )
 
 
