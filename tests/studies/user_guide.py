@@ -71,7 +71,7 @@ RAG = "planner plan rag-llama-70b"
 RAG_IF = "planner what-if rag-llama-70b"
 REASONING_IF = "planner what-if reasoning-qwen3-32b"
 REASONING = "planner plan reasoning-qwen3-32b"
-FLEET_OF_CHAT = "planner simulate --scenario chat-llama-70b --mode disaggregated --sku mi300x"
+FLEET_OF_CHAT = "planner simulate --scenario chat-llama-70b --mode disaggregated --sku b200-sxm"
 CHUNKS = f"{RAG} --set search.modes=[mixed] --set search.skus=[b200-sxm] --set search.max_batched_tokens="
 
 PICKS: Mapping[str, Mapping[str, str]] = {
@@ -82,19 +82,27 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         "share within TTFT": r"p99 TTFT \[ms\].*?99 % +([\d.]+ %)",
         "prefill pool in use": _pool("prefill"),
         "decode pool in use": _pool("decode"),
-        "b200-sxm [USD/h]": _only("b200-sxm"),
         "h200-sxm [USD/h]": _only("h200-sxm"),
         "h100-sxm [USD/h]": _only("h100-sxm"),
+        "mi300x, at least [USD/h]": r"\nmi300x +\d[^\n]*?  +[\d,.]+ +>= ([\d,.]+) ",
         "mixed [USD/h]": _only("mixed"),
     },
     f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT},
-    f"{FLEET_OF_CHAT} --prefill-replicas 8 --replicas 3": SIMULATED,
-    f"{FLEET_OF_CHAT} --prefill-replicas 10 --replicas 3": SIMULATED,
-    f"{FLEET_OF_CHAT} --prefill-replicas 9 --replicas 2": SIMULATED,
+    f"{FLEET_OF_CHAT} --prefill-replicas 4 --replicas 2": SIMULATED,
+    f"{FLEET_OF_CHAT} --prefill-replicas 6 --replicas 2": SIMULATED,
+    f"{FLEET_OF_CHAT} --prefill-replicas 5 --replicas 1": {"what happens": r"(the\s+queue\s+grows\s+without\s+bound)"},
+    f"{CHAT} --set search.modes=[mixed]": {**PLAN, **TTFT, **TPOT},
     f"{CHAT} --set prices.commitments=[reserved_1yr]": PLAN,
     f"{CHAT} --set prices.commitments=[reserved]": PLAN,
-    RAG: {**PLAN, **TTFT, **TPOT, "mixed [USD/h]": _only("mixed"), "prefill pool in use": _pool("prefill")},
+    RAG: {
+        **PLAN,
+        **TTFT,
+        **TPOT,
+        "disaggregated [USD/h]": _only("disaggregated"),
+        "mixed pool in use": _pool("mixed"),
+    },
     f"{RAG} --set search.prefix_cache=[false]": PLAN,
+    f"{RAG_IF} --set workload.prefixes.groups=2000": AFTER,
     f"{RAG_IF} --set slo.0.threshold_s=1.0": {**AFTER, "p99 TTFT [ms]": _after("p99 TTFT")},
     f"{CHUNKS}[1024]": {**PLAN, **TTFT, **TPOT},
     f"{CHUNKS}[8192]": {**PLAN, **TTFT, **TPOT},
