@@ -20,7 +20,7 @@ from planner.serving import Role
 
 _ROUNDING = 1e-9
 """Share of a pool's rate below which what is left of it is rounding."""
-_NOT_CAUSED_BY = {Role.PREFILL: {Metric.TPOT, Metric.ITL}, Role.DECODE: {Metric.TTFT}, Role.MIXED: set[Metric]()}
+_NOT_CAUSED_BY = {Role.PREFILL: {Metric.TPOT, Metric.ITL}, Role.DECODE: set[Metric](), Role.MIXED: set[Metric]()}
 """Latencies that a role has no part in."""
 
 
@@ -54,7 +54,7 @@ class UsedPool:
         return math.fsum(self.rates_per_s.values())
 
     def may_cause(self, metrics: Collection[Metric]) -> bool:
-        """Whether this pool may be why such targets were missed: TTFT is made by prefill, TPOT and ITL by decode."""
+        """Whether this pool may be why such targets were missed: prefill has no part in TPOT and ITL."""
         return bool(set(metrics) - _NOT_CAUSED_BY[self.option.role])
 
     def portion(self, share: float, replicas: int, surviving: int) -> UsedPool:

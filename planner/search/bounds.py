@@ -17,6 +17,9 @@ the next one is late). The targets limit n:
 - TTFT: the rest of the step in progress and the prompt's own steps beside n others, without any wait;
 - E2E: the prompt's own steps and K steps as for TPOT. Targets on single gaps (ITL) or classes limit nothing here.
 
+A first token from the decode pool is later by the hand-over that its engine adds; transfer, wait and step there are
+left out. TPOT of a decode pool is d alone: what is waited for comes before the first token.
+
 What is left out (waits, full steps, the swings of n) only takes longer. Behind a router that deals requests out in turn
 i = SCV / replicas, so that the bound of a pool size holds for all smaller pools. Distributions and symbols as in
 `planner.queueing`; tests hold the bound against full evaluations of whole grids.
@@ -46,6 +49,7 @@ from planner.search.prompt_times import (
 )
 from planner.search.types import Demand
 from planner.serving import (
+    TRANSFER_SHARE,
     Pool,
     Role,
     Router,
@@ -55,7 +59,7 @@ from planner.serving import (
     lengths_in_steps,
     tokens_per_step,
 )
-from planner.workload import ArrivalProcess, LatencyTarget, Slo, TokenLengths, Workload, probability_slices
+from planner.workload import ArrivalProcess, LatencyTarget, Slo, TokenLengths, Workload
 
 RUNNING_POINTS, DECODE_RUNNING_POINTS = 34, 256
 """Numbers running at which step times are looked up, with prompts and without. A choice."""
@@ -81,8 +85,6 @@ SHARE_TOLERANCE = 1.002
 """A share this close to the one allowed is that: percentiles of a few lengths fall on an edge. A choice."""
 LEAST_LOG_SHARE = -30.0
 """Logarithm of a share that stands for nothing."""
-TRANSFER_SLICES = 32
-"""Slices of the decode steps beside a KV transfer: half as many as `planner.serving.kv_transfer` tells apart."""
 SLICE_MIDDLES: FloatArray = (np.arange(4.0) + 0.5) / 4.0
 """Middles of four equally likely slices."""
 
@@ -115,7 +117,7 @@ class Screen:
         idle_gap_s: time per output token of a request alone [s].
         tokens_per_step: output tokens a sequence gains per step (speculation).
         link_per_s: most KV caches one replica can send or receive [1/s].
-        transfer_s: time on the link of prompts, in equally likely slices [s], shape (4,).
+        hand_over_s: what an engine adds to the first token of a request that it hands over [s].
         decoding: share of the requests that decode.
         scv: of the arrivals at the pool.
         allowed_misses: share of requests that may miss, by target.
@@ -132,7 +134,7 @@ class Screen:
     idle_gap_s: float
     tokens_per_step: float
     link_per_s: float
-    transfer_s: FloatArray
+    hand_over_s: float
     decoding: float
     scv: float
     allowed_misses: tuple[tuple[LatencyTarget, float], ...]
@@ -242,8 +244,8 @@ class Screen:
         """Share of requests that miss a target at least, shape (R, B)."""
         decode_s = self.decode_s[places]
         if self.role is Role.DECODE:
-            return self._slow_after_transfer(target, decode_s)
-        own_s = self.prompts.own_s[np.arange(places.shape[1]), places]
+            return np.where(decode_s > target.threshold_s * self.tokens_per_step, self.decoding, 0.0)
+        own_s = self.hand_over_s + self.prompts.own_s[np.arange(places.shape[1]), places]
         if target.metric is Metric.TTFT or self._only_prompts:
             return self._late_first_tokens(places, target.threshold_s - own_s)
         room_s = self.steps.gaps * (target.threshold_s * self.tokens_per_step - decode_s[..., None])
@@ -312,23 +314,6 @@ class Screen:
         slow = np.where(room_s < 0.0, 1.0, np.where(most_s <= room_s, 0.0, slow))
         return np.asarray(slow @ steps.gap_weights * steps.distribution.decoding)
 
-    def _slow_after_transfer(self, target: LatencyTarget, decode_s: FloatArray) -> FloatArray:
-        """Share of requests whose gaps, with the transfer and the step in progress, are too long, shape (R, B)."""
-        gaps, weights = self._even_gaps
-        room_s = gaps * (target.threshold_s * self.tokens_per_step - decode_s[..., None])
-        wait_s = np.add.outer(decode_s, np.zeros(gaps.size))
-        late = [np.clip((wait_s + link_s - room_s) / wait_s, 0.0, 1.0) for link_s in self.transfer_s.tolist()]
-        return np.asarray(np.mean(late, axis=0) @ weights * self.decoding)
-
-    @cached_property
-    def _even_gaps(self) -> tuple[FloatArray, FloatArray]:
-        """Decode steps in equally likely slices, no finer than those of a KV transfer, and their probabilities."""
-        distribution = self.steps.distribution
-        slices = probability_slices(
-            distribution.gaps, distribution.gap_weights, np.linspace(0.0, 1.0, TRANSFER_SLICES + 1)
-        )
-        return slices.means, slices.weights
-
     @cached_property
     def idle_s(self) -> dict[LatencyTarget, FloatArray]:
         """Latency [s] of requests that meet nobody at each target, for each chunk budget, shape (B,)."""
@@ -336,7 +321,7 @@ class Screen:
 
     def _idle_latency_s(self, target: LatencyTarget, allowed: float) -> FloatArray:
         """Latency [s] that a share `allowed` of requests that meet nobody exceeds, for each chunk budget, (B,)."""
-        distribution, prompt_s = self.steps.distribution, self.prompts.idle_own_s
+        distribution, prompt_s = self.steps.distribution, self.hand_over_s + self.prompts.idle_own_s
         size = self.steps.max_batched_tokens.size
         if target.metric is Metric.TTFT or self._only_prompts:
             return np.array([_quantile(row, distribution.group_weights, 1.0 - allowed) for row in prompt_s])
@@ -396,8 +381,6 @@ def screen(
         decode_s = timer.times_s(StepShape(running, running * steps.decode_context))
     else:
         running = np.append(1.0 - np.geomspace(0.99, 0.002, RUNNING_POINTS - 1), 1.0)
-    link_bytes_per_s = base.sku.node.nic_bytes_per_s_per_gpu.value * base.parallelism.gpus
-    transfer_s = transferred_bytes(base, demand.workload.lengths, SLICE_MIDDLES) / link_bytes_per_s
     no_prompts = role is Role.DECODE
     return Screen(
         role=role,
@@ -407,8 +390,8 @@ def screen(
         decode_s=np.zeros(running.size) if decode_s is None else decode_s,
         idle_gap_s=float(timer.decode_s(1.0, steps.decode_context)) / gain,
         tokens_per_step=gain,
-        link_per_s=_link_per_s(role, demand.workload.lengths, transfer_s),
-        transfer_s=transfer_s,
+        link_per_s=_link_per_s(base, role, demand.workload.lengths),
+        hand_over_s=base.costs.transfer_request_s if role is Role.PREFILL else 0.0,
         decoding=share,
         scv=_least_scv(demand.workload.open_arrivals),
         allowed_misses=_allowed_misses(demand.slo, role, some_decode),
@@ -437,12 +420,17 @@ def _uncached(base: ReplicaConfig, role: Role, workload: Workload) -> tuple[Toke
     return cached.workload.lengths, cached.past
 
 
-def _link_per_s(role: Role, lengths: TokenLengths, transfer_s: FloatArray) -> float:
-    """Most requests of which one replica can send or receive the KV caches [1/s]."""
+def _link_per_s(base: ReplicaConfig, role: Role, lengths: TokenLengths) -> float:
+    """Most requests of which one replica can send or receive the KV caches [1/s], with the fastest of its links."""
     if role is Role.MIXED:
         return math.inf
+    sku = base.sku
+    per_gpu = sku.node.nic_bytes_per_s_per_gpu.value
+    if base.parallelism.gpus < sku.scale_up.domain_gpus > sku.node.gpus:
+        per_gpu = max(per_gpu, sku.scale_up.bandwidth_bytes_per_s.value)
     share = float(lengths.probabilities[lengths.outputs > 1].sum())
-    busy_s = share * float(transfer_s.mean())
+    sent = float(transferred_bytes(base, lengths, SLICE_MIDDLES).mean())
+    busy_s = share * sent / (TRANSFER_SHARE * per_gpu * base.parallelism.gpus)
     return 1.0 / busy_s if busy_s > 0.0 else math.inf
 
 

@@ -1,7 +1,8 @@
 """How far one pool is from its targets at a rate, by those that concern its role.
 
-A mixed pool is judged by all targets, of the whole workload and of its classes; a prefill pool by those on TTFT; a
-decode pool by those on TPOT and ITL, behind a KV transfer from a replica like its own without a wait for links.
+A mixed pool is judged by all targets, of the whole workload and of its classes; a prefill pool by those on TTFT, with
+a KV transfer to a replica like its own without a wait for links; a decode pool by those on TPOT and ITL, and by those
+on TTFT with its own part of a first token alone: the wait for a place and a step.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from planner.core import Metric
 from planner.engine import Batching, Order
+from planner.queueing import sum_of_independent
 from planner.search.types import Demand
 from planner.serving import (
     ClassPerformance,
@@ -19,11 +21,10 @@ from planner.serving import (
     Performance,
     Pool,
     Role,
+    decoding_only,
     evaluate,
     log_excess,
     pool_under_load,
-    tandem_itl,
-    tandem_tpot,
     transfer_distribution,
 )
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
@@ -66,28 +67,44 @@ def pool_slo_margin(pool: Pool, demand: Demand, rate_per_s: float) -> SloMargin:
     workload = demand.workload.at_rate(rate_per_s)
     if pool.role is Role.DECODE:
         return _decode_margin(pool, demand, workload)
-    if pool.role is Role.MIXED and not _own_queue_says_all(pool, demand):
+    if pool.role is Role.PREFILL:
+        return _prefill_margin(pool, demand, workload)
+    if not _own_queue_says_all(pool, demand):
         return _margin_of_all(evaluate(Deployment(pools=(pool,)), workload), demand)
     queue = pool_under_load(pool, workload).queue
-    distributions = {Metric.TTFT: queue.ttft}
-    if pool.role is Role.MIXED:
-        distributions |= {Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e, Metric.ITL: queue.itl}
+    distributions = {Metric.TTFT: queue.ttft, Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e, Metric.ITL: queue.itl}
     return _worst(demand.slo, distributions, queue.stable, queue.mean_running)
+
+
+def _prefill_margin(pool: Pool, demand: Demand, workload: Workload) -> SloMargin:
+    """With what a first token from the decode pool takes beyond the prompt, whatever that pool is: the transfer."""
+    queue = pool_under_load(pool, workload).queue
+    if not queue.stable:
+        return SloMargin(math.inf, None, queue.mean_running)
+    ttft = sum_of_independent(queue.ttft, LatencyDistribution.constant(pool.config.costs.transfer_request_s))
+    if bool((workload.lengths.outputs > 1).any()):
+        lengths, share = decoding_only(workload.lengths)
+        transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), lengths)
+        ttft = _of_those_that_decode(sum_of_independent(ttft, transfer), share, ttft)
+    return _worst(demand.slo, {Metric.TTFT: ttft}, True, queue.mean_running)
 
 
 def _decode_margin(pool: Pool, demand: Demand, workload: Workload) -> SloMargin:
     loaded = pool_under_load(pool, workload)
-    queue, lengths, share = loaded.queue, loaded.lengths, loaded.rate_per_s / workload.rate_per_s
+    queue, share = loaded.queue, loaded.rate_per_s / workload.rate_per_s
     if not queue.stable:
         return SloMargin(math.inf, None, queue.mean_running)
-    transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), lengths)
-    tpot = tandem_tpot(queue, lengths, transfer)
-    if share < 1.0:
-        tpot = LatencyDistribution.mixture([(tpot, share), (LatencyDistribution.constant(0.0), 1.0 - share)])
-    distributions = {Metric.TPOT: tpot}
-    if any(target.metric is Metric.ITL for target in demand.slo.targets):
-        distributions[Metric.ITL] = tandem_itl(queue, lengths, transfer)
-    return _worst(demand.slo, distributions, True, queue.mean_running)
+    none = LatencyDistribution.constant(0.0)
+    first = _of_those_that_decode(sum_of_independent(queue.ttft, queue.itl), share, none)
+    tpot = _of_those_that_decode(queue.tpot, share, none)
+    return _worst(demand.slo, {Metric.TTFT: first, Metric.TPOT: tpot, Metric.ITL: queue.itl}, True, queue.mean_running)
+
+
+def _of_those_that_decode(
+    latency: LatencyDistribution, share: float, others: LatencyDistribution
+) -> LatencyDistribution:
+    """A latency of the share of requests that decode, among `others` of those that end with their prompt."""
+    return LatencyDistribution.mixture([(latency, share), (others, 1.0 - share)]) if share < 1.0 else latency
 
 
 def _own_queue_says_all(pool: Pool, demand: Demand) -> bool:

@@ -31,6 +31,7 @@ from planner.serving.pool_load import (
 from planner.serving.prefix_cache import behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
 from planner.serving.types import (
+    TRANSFER_SHARE,
     ClassPerformance,
     Deployment,
     KvTransfer,
@@ -47,6 +48,7 @@ from planner.serving.uncertainty import NORMAL_95, ServingKind, is_sparse, laten
 __all__ = [
     "MOST_STABLE_SHARE",
     "NORMAL_95",
+    "TRANSFER_SHARE",
     "ClassPerformance",
     "Deployment",
     "KvTransfer",

@@ -30,7 +30,7 @@ HELD_OUT, FITTED = "held out", "fitted"
 """Whether constants of the engine were fitted to runs of the group; kernel times never were."""
 GROUP_CELLS = 5
 """Engine, model, SKU, mode and part: what names a group."""
-TOTALS = "Totals over held-out groups"
+TOTALS = (scoreboard.HELD_OUT_TOTALS, scoreboard.ALL_TOTALS)
 GROUPS_END = " by group"
 
 
@@ -146,7 +146,7 @@ def rows_of_tables(tables: Sequence[Table], origins: Sequence[Origin]) -> tuple[
     """The rows of a scoreboard's tables (`scoreboard.tables`), with the origin of each of its groups."""
     rows: list[AccuracyRow] = []
     for table in tables:
-        if table.title == TOTALS:
+        if table.title in TOTALS:
             rows += [_total_row(cells) for cells in table.rows]
         elif table.title.endswith(GROUPS_END):
             metric = table.title.removesuffix(GROUPS_END)

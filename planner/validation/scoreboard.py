@@ -38,6 +38,11 @@ MAX_SHOWN_FAILURES = 20
 CHUNKS_PER_PROCESS = 32
 """Portions of the runs per process: small enough for all to end together. Affects speed only."""
 NOTHING = "-"
+HELD_OUT_TOTALS, ALL_TOTALS = "Totals over held-out groups", "Totals over all groups"
+"""Titles of the first table; the second where every group was fitted to."""
+EVERY_GROUP_FITTED = "every group was fitted to"
+LEFT_OUT = "the table under *Leaving one group out* in docs/studies/accuracy.md"
+"""Where groups that nothing was fitted to are judged."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +161,12 @@ def headline(board: Scoreboard) -> str:
     runs, failed = len(board.predictions), len(board.failures())
     covered = percent(1.0 - failed / runs)
     held_out = len(board.held_out())
-    return f"{number_of(runs, 'run')}, {covered} with a prediction; {held_out:,} in groups that nothing was fitted to."
+    judged = f"{held_out:,} in groups that nothing was fitted to" if held_out else EVERY_GROUP_FITTED
+    return f"{number_of(runs, 'run')}, {covered} with a prediction; {judged}."
 
 
 def tables(board: Scoreboard) -> tuple[Table, ...]:
-    """Totals of the classes over held-out groups, then every group in each metric."""
+    """Totals of the classes over held-out groups, if there are any, and of all; then every group in each metric."""
     return _totals(board), *(_groups(board, metric) for metric in METRICS)
 
 
@@ -196,9 +202,12 @@ def _totals(board: Scoreboard) -> Table:
         ("all groups, fitted too", METRIC_NAMES[metric], *_score_cells(score(board.predictions, metric)))
         for metric in METRICS
     ]
-    note = "Only groups that no engine constant was fitted to, but for the last lines. A run without a prediction "
-    note += "counts as 100 % error; runs are then shown as predicted of measured. Bias is of predicted runs."
-    return Table("Totals over held-out groups", ("class", "metric", *_SCORE_COLUMNS), tuple(rows), note)
+    title, note = HELD_OUT_TOTALS, "Only groups that no engine constant was fitted to, but for the last lines."
+    if not board.held_out():
+        title, note = ALL_TOTALS, f"No group is held out: {EVERY_GROUP_FITTED}; {LEFT_OUT} says how far others are off."
+    note += " A run without a prediction counts as 100 % error; runs are then shown as predicted of measured. "
+    note += "Bias is of predicted runs."
+    return Table(title, ("class", "metric", *_SCORE_COLUMNS), tuple(rows), note)
 
 
 def _groups(board: Scoreboard, metric: str) -> Table:

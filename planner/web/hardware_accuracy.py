@@ -11,7 +11,7 @@ from hardware_db import GpuSku
 from planner.charts import hardware as charts
 from planner.core import Table, percent
 from planner.llm import LlmSpec
-from planner.validation import HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy, accuracy_rows
+from planner.validation import FITTED, HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy, accuracy_rows, scoreboard
 from planner.web import components
 from planner.web.results import Page
 
@@ -45,6 +45,7 @@ def show(page: Page) -> None:
     metric = st.segmented_control(
         "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
     )
+    st.markdown(components.plain(judged_in_words(rows)))
     groups = charts.accuracy_chart_rows(rows, metric)
     totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
     components.chart(charts.accuracy_chart(groups, metric, totals), groups, f"Errors of {metric}", f"accuracy-{metric}")
@@ -55,6 +56,16 @@ def show(page: Page) -> None:
         "Each run was predicted under its own protocol and compared by its means. Method, data and known failures: "
         f"{accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT (median), "
         "up to 4 % and 56 %."
+    )
+
+
+def judged_in_words(rows: Sequence[AccuracyRow]) -> str:
+    """Whether any group was kept from the fits; where none was, where errors of groups left out stand."""
+    if any(row.part == HELD_OUT for row in rows):
+        return "Groups that are held out had no part in the engine's constants."
+    return (
+        "Every group was fitted to, so these errors are those of a fit. How far predictions are off for a model and "
+        f"GPU without measured runs: {scoreboard.LEFT_OUT.replace('*', '')}."
     )
 
 
@@ -154,12 +165,9 @@ def _error_cell(row: AccuracyRow | None) -> str:
 
 
 def totals_table(rows: tuple[AccuracyRow, ...]) -> Table:
-    """Errors over all held-out groups of a class, then over all groups."""
-    cells = tuple(
-        (row.kind, row.part or "held out and fitted", row.metric, *_error_cells(row))
-        for row in rows
-        if not row.is_group
-    )
+    """Errors over all held-out groups of a class, if there are any, then over all groups."""
+    parts = "held out and fitted" if any(row.part == HELD_OUT for row in rows) else FITTED
+    cells = tuple((row.kind, row.part or parts, row.metric, *_error_cells(row)) for row in rows if not row.is_group)
     return Table("Errors by class", ("Class", "Part", "Metric", *ERROR_COLUMNS), cells)
 
 

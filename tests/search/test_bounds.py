@@ -32,8 +32,6 @@ from planner.serving import (
     pool_model,
     pool_under_load,
     sustainable_rate_per_s,
-    tandem_tpot,
-    transfer_distribution,
 )
 from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, HARDWARE
@@ -97,12 +95,11 @@ def holds(pool: Pool, asked: Demand, rate_per_s: float) -> bool:
     if pool.role is Role.MIXED:
         return log_excess(evaluate(Deployment(pools=(pool,)), workload), asked.slo) <= 0.0
     ttft, tpot = asked.slo.targets
+    queue = pool_under_load(pool, workload).queue
     if pool.role is Role.PREFILL:
-        return pool_under_load(pool, workload).queue.ttft.quantile_s(ttft.percentile) <= ttft.threshold_s
-    stage = pool_under_load(pool, workload)
-    transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), stage.lengths)
-    distribution = tandem_tpot(stage.queue, stage.lengths, transfer)
-    return distribution.quantile_s(tpot.percentile) <= tpot.threshold_s
+        first_s = queue.ttft.quantile_s(ttft.percentile) + pool.config.costs.transfer_request_s
+        return first_s <= ttft.threshold_s
+    return queue.tpot.quantile_s(tpot.percentile) <= tpot.threshold_s
 
 
 @pytest.mark.parametrize("role", Role)
@@ -163,7 +160,8 @@ def test_the_bound_holds_behind_other_routers(router: Router) -> None:
 
 
 def test_the_bound_holds_where_prompts_and_decodes_have_steps_of_their_own() -> None:
-    asked = demand("llama-3.1-8b", goals=slo(0.2, 0.03))
+    """SGLang looks at a request 155 ms after it came, most of a target of 0.2 s on the first token."""
+    asked = demand("llama-3.1-8b", goals=slo(0.4, 0.03))
     for tp, budget, count in itertools.product((1, 2), BUDGETS, (1, 8)):
         config = replica(asked, "h100-sxm", tp, True, budget, 256).model_copy(
             update={"engine": HARDWARE.engines["sglang"]}
@@ -292,8 +290,18 @@ def test_links_limit_pools_that_hand_over() -> None:
     config = replica(asked, "h100-sxm", 1, True, 2048, 64).model_copy(update={"sku": sku})
     found = screen(config, Role.PREFILL, asked, (2048,), 64.0)
     sent = 100_000 * 2 * 32 * 8 * 128 * 2  # tokens x (K and V) x layers x KV heads x channels x bytes
-    assert found.bound_per_s(3, 2048, 64.0) <= 3 * 1e9 / sent * (1.0 + 1e-9)
-    assert math.isclose(found.link_per_s, 1e9 / sent)
+    assert found.bound_per_s(3, 2048, 64.0) <= 3 * 0.85e9 / sent * (1.0 + 1e-9)  # 85 % of a link
+    assert math.isclose(found.link_per_s, 0.85e9 / sent)
+
+
+def test_pairs_inside_a_scale_up_domain_are_not_limited_by_nics() -> None:
+    """GB200 hands over by NVLink where one domain holds both replicas; a bound by NICs would be too low."""
+    asked = demand("llama-3.1-8b", TokenLengths.constant(100_000, 2), goals=slo(1e3, 1e3))
+    config = replica(asked, "gb200-nvl72", 1, True, 2048, 64)
+    sent = 100_000 * 2 * 32 * 8 * 128 * 2
+    pair = Deployment.disaggregated(config, config)
+    link_per_s = screen(config, Role.PREFILL, asked, (2048,), 64.0).link_per_s
+    assert link_per_s >= pair.kv_link_bytes_per_s / sent * (1.0 - 1e-9)
 
 
 def test_pool_classes_take_the_next_larger_size() -> None:

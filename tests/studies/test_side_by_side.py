@@ -106,8 +106,8 @@ def test_step_times_say_what_they_rest_on(sides: list[PlanSide]) -> None:
     fitted = planned_side("fitted", small_request(search={"calibrated": True, "skus": ["h100-sxm"]}), HARDWARE)
     assert fitted.step_times == "fitted on h100-sxm" and fitted.is_fitted
     measured = {fit.sku for fit in HARDWARE.calibrations}
-    assert "mi300x" not in measured
-    carried = planned_side("carried", small_request(search={"calibrated": True, "skus": ["mi300x"]}), HARDWARE)
+    assert "h100-nvl" not in measured
+    carried = planned_side("carried", small_request(search={"calibrated": True, "skus": ["h100-nvl"]}), HARDWARE)
     assert carried.step_times.startswith("carried over from ") and not carried.is_fitted
     assert carried.step_times.removeprefix("carried over from ") in measured
 

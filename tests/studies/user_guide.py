@@ -41,7 +41,7 @@ SIMULATED = {
 }
 
 AFTER = {
-    "fleet": r"(?:USD/h|changes): ([^:]+?)\s+at\s+[\d,.]+\s+USD/h",
+    "fleet": r"(?:USD/h|more|changes):\s+([^:]+?)\s+at\s+[\d,.]+\s+USD/h",
     "USD a month": rf"cost \[USD/month\] +{NUMBER} +({NUMBER})",
 }
 

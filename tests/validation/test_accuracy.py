@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,16 @@ def test_a_group_without_measurements_of_a_metric_has_no_row() -> None:
             "h100-sxm",
             "vllm",
             False,
-            "held out",
+            "fitted",
+            "Llama-3.1-70B fp8 on h100-sxm, vllm, mixed",
+            (),
+        ),
+        (
+            "llama-3.3-70b-instruct",
+            "h100-nvl",
+            "vllm",
+            False,
+            "",
             "Llama-3.1-70B fp8 on h200-sxm, vllm, mixed",
             ("GPU",),
         ),
@@ -97,8 +107,8 @@ def test_a_group_without_measurements_of_a_metric_has_no_row() -> None:
             "vllm",
             False,
             "",
-            "gpt-oss-120b fp4 on b200-sxm, tensorrt-llm, mixed",
-            ("model", "engine"),
+            "gpt-oss-120b fp4 on b200-sxm, vllm, mixed",
+            ("model",),
         ),
     ],
 )
@@ -112,6 +122,29 @@ def test_what_is_closest(
     assert (found.rows[0].name, found.differs) == (name, differs)
     assert found.distance == sum(DIFFERENCE_WEIGHTS[one] for one in differs)
     assert {row.metric for row in found.rows} == set(METRICS)
+
+
+def test_held_out_groups_are_told_apart() -> None:
+    """Every packaged group was fitted to; of two of which one was not, that one is closest among the held out."""
+    model, sku = load_llm("llama-3.3-70b-instruct"), SKUS["h100-sxm"]
+    assert closest_group(accuracy_rows(), model, sku, "vllm", SKUS, part="held out") is None
+    rows = [
+        replace(row, part="held out") if row.sku == "h200-sxm" and row.engine == "vllm" else row
+        for row in accuracy_rows()
+    ]
+    found = closest_group(rows, model, sku, "vllm", SKUS, part="held out")
+    assert found is not None
+    assert (found.rows[0].name, found.differs) == ("Llama-3.1-70B fp8 on h200-sxm, vllm, mixed", ("GPU",))
+
+
+def test_totals_where_every_group_was_fitted_to_are_read_back() -> None:
+    board = Scoreboard(BOARD.predictions, (True,) * len(BOARD.predictions))
+    tables = scoreboard.tables(board)
+    rows = accuracy.rows_of_tables(tables, accuracy.group_origins(board.predictions))
+    assert tables[0].title == "Totals over all groups"
+    assert "Leaving one group out" in tables[0].note
+    assert {row.part for row in rows if not row.is_group} == {""}
+    assert scoreboard.headline(board).endswith("every group was fitted to.")
 
 
 def test_nothing_measured_is_closest_to_nothing() -> None:

@@ -86,12 +86,19 @@ def _prompts_per_tick(station: Station) -> FloatArray:
 
 
 def _cycle_ticks(station: Station) -> FloatArray:
-    """Ticks from a request to the next of the same user, shape (cells,)."""
+    """Ticks from a request to the next of the same user, shape (cells,).
+
+    Where there are more users than places, requests are looked at while they wait for one: only what is left of the
+    delay by then holds up the place.
+    """
     running = min(station.users, station.max_running)
     prompt = 0.0
     if station.is_mixed:
         prompt = math.ceil(station.mean_prompt / float(station.room(running)))
-    return station.ticks + prompt + station.delay_ticks * float(_others_decode(station, _lasting_lockstep(station)))
+    inside = station.ticks + prompt
+    late = station.delay_ticks * float(_others_decode(station, _lasting_lockstep(station)))
+    mean = float(inside @ station.probabilities)
+    return inside + max(0.0, (mean + late) * running / max(station.users, 1e-12) - mean)
 
 
 def _timed(station: Station, flow: Flow) -> TimedFlow:
