@@ -375,8 +375,8 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
     ticks = base.mark_tick(thickness=2, size=12).encode(x="p90_percent:Q", color=color)
     dots = base.mark_point(filled=True, size=90, opacity=1.0).encode(x=x, color=color, shape=shape)
     medians = ", ".join(f"{kind.partition(',')[0]} {percent(median)}" for kind, median in totals.items())
-    judged = f"Held out: {medians} (median)." if medians else "Every group was fitted to."
-    subtitle = [judged, "Mark: median of a group. Line: 9 of 10 runs are within it."]
+    shown = f"Held out: {medians} (median)." if medians else "Every group was fitted to."
+    subtitle = [shown, "Mark: median of a group. Line: 9 of 10 runs are within it."]
     title = titled(f"Error of predicted {metric}, by group of measured runs", subtitle)
     height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + SECOND_SUBTITLE_PX + 22 * len(rows)
     return layered([reach, ticks, dots], title, height, f"Errors of predicted {metric} against measured runs")

@@ -117,7 +117,7 @@ class Screen:
         idle_gap_s: time per output token of a request alone [s].
         tokens_per_step: output tokens a sequence gains per step (speculation).
         link_per_s: most KV caches one replica can send or receive [1/s].
-        hand_over_s: what an engine adds to the first token of a request that it hands over [s].
+        transfer_s: what an engine adds to the first token of a request that it hands over [s].
         decoding: share of the requests that decode.
         scv: of the arrivals at the pool.
         allowed_misses: share of requests that may miss, by target.
@@ -134,7 +134,7 @@ class Screen:
     idle_gap_s: float
     tokens_per_step: float
     link_per_s: float
-    hand_over_s: float
+    transfer_s: float
     decoding: float
     scv: float
     allowed_misses: tuple[tuple[LatencyTarget, float], ...]
@@ -245,7 +245,7 @@ class Screen:
         decode_s = self.decode_s[places]
         if self.role is Role.DECODE:
             return np.where(decode_s > target.threshold_s * self.tokens_per_step, self.decoding, 0.0)
-        own_s = self.hand_over_s + self.prompts.own_s[np.arange(places.shape[1]), places]
+        own_s = self.transfer_s + self.prompts.own_s[np.arange(places.shape[1]), places]
         if target.metric is Metric.TTFT or self._only_prompts:
             return self._late_first_tokens(places, target.threshold_s - own_s)
         room_s = self.steps.gaps * (target.threshold_s * self.tokens_per_step - decode_s[..., None])
@@ -321,7 +321,7 @@ class Screen:
 
     def _idle_latency_s(self, target: LatencyTarget, allowed: float) -> FloatArray:
         """Latency [s] that a share `allowed` of requests that meet nobody exceeds, for each chunk budget, (B,)."""
-        distribution, prompt_s = self.steps.distribution, self.hand_over_s + self.prompts.idle_own_s
+        distribution, prompt_s = self.steps.distribution, self.transfer_s + self.prompts.idle_own_s
         size = self.steps.max_batched_tokens.size
         if target.metric is Metric.TTFT or self._only_prompts:
             return np.array([_quantile(row, distribution.group_weights, 1.0 - allowed) for row in prompt_s])
@@ -391,7 +391,7 @@ def screen(
         idle_gap_s=float(timer.decode_s(1.0, steps.decode_context)) / gain,
         tokens_per_step=gain,
         link_per_s=_link_per_s(base, role, demand.workload.lengths),
-        hand_over_s=base.costs.transfer_request_s if role is Role.PREFILL else 0.0,
+        transfer_s=base.costs.transfer_request_s if role is Role.PREFILL else 0.0,
         decoding=share,
         scv=_least_scv(demand.workload.open_arrivals),
         allowed_misses=_allowed_misses(demand.slo, role, some_decode),

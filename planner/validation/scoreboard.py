@@ -161,8 +161,8 @@ def headline(board: Scoreboard) -> str:
     runs, failed = len(board.predictions), len(board.failures())
     covered = percent(1.0 - failed / runs)
     held_out = len(board.held_out())
-    judged = f"{held_out:,} in groups that nothing was fitted to" if held_out else EVERY_GROUP_FITTED
-    return f"{number_of(runs, 'run')}, {covered} with a prediction; {judged}."
+    rest = f"{held_out:,} in groups that nothing was fitted to" if held_out else EVERY_GROUP_FITTED
+    return f"{number_of(runs, 'run')}, {covered} with a prediction; {rest}."
 
 
 def tables(board: Scoreboard) -> tuple[Table, ...]:

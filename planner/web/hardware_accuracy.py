@@ -45,7 +45,7 @@ def show(page: Page) -> None:
     metric = st.segmented_control(
         "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
     )
-    st.markdown(components.plain(judged_in_words(rows)))
+    st.markdown(components.plain(accuracy_in_words(rows)))
     groups = charts.accuracy_chart_rows(rows, metric)
     totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
     components.chart(charts.accuracy_chart(groups, metric, totals), groups, f"Errors of {metric}", f"accuracy-{metric}")
@@ -59,7 +59,7 @@ def show(page: Page) -> None:
     )
 
 
-def judged_in_words(rows: Sequence[AccuracyRow]) -> str:
+def accuracy_in_words(rows: Sequence[AccuracyRow]) -> str:
     """Whether any group was kept from the fits; where none was, where errors of groups left out stand."""
     if any(row.part == HELD_OUT for row in rows):
         return "Groups that are held out had no part in the engine's constants."
