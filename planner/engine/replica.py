@@ -144,26 +144,27 @@ class ReplicaConfig(Frozen):
             for weights, activations in asked
             if not self.sku.multiplies(activations)
         ]
-        gpu = CalibratedGpu(self.sku, self.calibration)
-        operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
-        wanted = {keys[0]: gpu.first_key(*keys) for keys in (operator.fit_keys for operator in operators) if keys}
         notes += [
             f"{self.sku.id}: {first} is not measured, {key} stands in"
-            for first, key in wanted.items()
+            for first, key in self._fit_by_kernel.items()
             if key not in (None, first) and first.startswith(("gemm/", "experts/"))
         ]
         return notes
+
+    @cached_property
+    def _fit_by_kernel(self) -> dict[str, str | None]:
+        """The fit that times each kernel of a step, None where nothing like it was measured."""
+        gpu = CalibratedGpu(self.sku, self.calibration)
+        operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
+        return {keys[0]: gpu.first_key(*keys) for keys in (operator.fit_keys for operator in operators) if keys}
 
     def _provenance(self) -> list[str]:
         """Which of its kernels were measured on its GPU, where some of them were not."""
         calibration = self.calibration
         if calibration is None or not any(fit.measured_on for fit in calibration.kernels.values()):
             return []
-        gpu = CalibratedGpu(self.sku, calibration)
-        operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
-        keys = dict.fromkeys(key for key in (gpu.first_key(*operator.fit_keys) for operator in operators) if key)
         places: dict[str, list[str]] = {}
-        for key in keys:
+        for key in dict.fromkeys(filter(None, self._fit_by_kernel.values())):
             fit = calibration.kernels[key]
             own = "measured, in few rows" if fit.form_of else "measured"
             place = f"borrowed from {fit.measured_on}" if fit.measured_on else own

@@ -54,6 +54,7 @@ from planner.serving import (
     Role,
     Router,
     behind_cache,
+    between_servers_bytes_per_s,
     decoding_only,
     has_prefixes,
     lengths_in_steps,
@@ -424,13 +425,12 @@ def _link_per_s(base: ReplicaConfig, role: Role, lengths: TokenLengths) -> float
     """Most requests of which one replica can send or receive the KV caches [1/s], with the fastest of its links."""
     if role is Role.MIXED:
         return math.inf
-    sku = base.sku
-    per_gpu = sku.node.nic_bytes_per_s_per_gpu.value
-    if base.parallelism.gpus < sku.scale_up.domain_gpus > sku.node.gpus:
-        per_gpu = max(per_gpu, sku.scale_up.bandwidth_bytes_per_s.value)
+    gpus = base.parallelism.gpus
+    smallest_group = between_servers_bytes_per_s(base.sku, gpus + 1)
+    per_gpu = max(base.sku.node.nic_bytes_per_s_per_gpu.value, smallest_group)
     share = float(lengths.probabilities[lengths.outputs > 1].sum())
     sent = float(transferred_bytes(base, lengths, SLICE_MIDDLES).mean())
-    busy_s = share * sent / (TRANSFER_SHARE * per_gpu * base.parallelism.gpus)
+    busy_s = share * sent / (TRANSFER_SHARE * per_gpu * gpus)
     return 1.0 / busy_s if busy_s > 0.0 else math.inf
 
 

@@ -42,6 +42,7 @@ from planner.serving.types import (
     PoolPerformance,
     Role,
     Router,
+    between_servers_bytes_per_s,
 )
 from planner.serving.uncertainty import NORMAL_95, ServingKind, is_sparse, latency_intervals, step_spread
 
@@ -64,6 +65,7 @@ __all__ = [
     "ServingKind",
     "TokenCosts",
     "behind_cache",
+    "between_servers_bytes_per_s",
     "chunk_count",
     "decoding_only",
     "evaluate",

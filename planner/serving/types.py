@@ -153,12 +153,21 @@ class Deployment(Frozen):
             return float("inf")
         gpus = sum(pool.config.parallelism.gpus for pool in self.pools)
         return TRANSFER_SHARE * min(
-            _between_servers_bytes_per_s(pool.config.sku, gpus) * pool.config.parallelism.gpus for pool in self.pools
+            between_servers_bytes_per_s(pool.config.sku, gpus) * pool.config.parallelism.gpus for pool in self.pools
         )
 
 
-def _between_servers_bytes_per_s(sku: GpuSku, gpus: int) -> float:
-    """Bandwidth of one GPU and direction [bytes/s] to a GPU of another server, in a group of so many GPUs."""
+def between_servers_bytes_per_s(sku: GpuSku, gpus: int) -> float:
+    """Bandwidth of one GPU and direction to a GPU of another server.
+
+    Args:
+        sku: datasheet.
+        gpus: of the group that both are in.
+
+    Returns:
+        That of the scale-up link where one of its domains is larger than a server and holds the group, else of the
+        network [bytes/s].
+    """
     if gpus <= sku.scale_up.domain_gpus > sku.node.gpus:
         return sku.scale_up.bandwidth_bytes_per_s.value
     return sku.node.nic_bytes_per_s_per_gpu.value
