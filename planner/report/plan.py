@@ -113,8 +113,8 @@ def _asked_per_s(request: PlanRequest) -> float:
 def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
-        f"{pool.gpus} x {pool.config.sku.id} ({number_of(pool.replicas, 'replica')} of TP{pool.config.parallelism.tp}, "
-        f"{pool.role})"
+        f"{pool.gpus} x {pool.config.sku.id} ({number_of(pool.replicas, 'replica')} of "
+        f"{pool.config.parallelism.label}, {pool.role})"
         for pool in pools
     )
 

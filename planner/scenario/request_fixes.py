@@ -352,7 +352,7 @@ def _search_fixes(plan: Plan, hardware: HardwareDb) -> Iterator[Fix]:
     if more:
         yield Fix(f"Look at {', '.join(more)} too", {"search.skus": [*search.skus, *more]})
     degrees = sorted({*search.tp, *TP_DEGREES})
-    if degrees != sorted(set(search.tp)):
+    if search.tp and degrees != sorted(set(search.tp)):
         added = ", ".join(f"TP{degree}" for degree in degrees if degree not in search.tp)
         yield Fix(f"Try {added} too", {"search.tp": degrees})
     for mode in Mode:

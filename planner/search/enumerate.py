@@ -27,6 +27,7 @@ from planner.engine import (
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.search.cache_keys import demand_key
+from planner.search.splits import Split, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
 from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolOption, Rejection, SearchSpace
 from planner.serving import Role
@@ -142,7 +143,7 @@ class _Variant:
     offer: Offer
     engine: EngineProfile
     precision: Precision
-    split: tuple[int, int, int, int]
+    split: Split
     prefix_cache: bool
     speculation: Speculation | None
     lora: LoraAdapters | None
@@ -153,11 +154,10 @@ def _variants(
     demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile]
 ) -> Iterator[_Variant]:
     """Every step-time group of a SKU: split x formats x engine x prefix cache x speculation."""
-    tp, pp, dp, ep = (sorted(set(values)) for values in (search.tp, search.pp, search.dp, search.ep))
-    splits = itertools.product(tp, pp, dp, ep)
+    degrees = tuple(splits(search, demand.llm, demand.precision, offer.sku))
     formats = tuple(dict.fromkeys((demand.precision, *search.precisions)))
     caches, drafts = tuple(dict.fromkeys(search.prefix_cache)), tuple(dict.fromkeys(search.speculation))
-    for split, precision, engine, cached, draft in itertools.product(splits, formats, search.engines, caches, drafts):
+    for split, precision, engine, cached, draft in itertools.product(degrees, formats, search.engines, caches, drafts):
         notes = [
             engine if engine != search.engine else "",
             _format_tag(precision) if precision != demand.precision else "",
@@ -210,13 +210,12 @@ def _refusal(error: PlannerError) -> str:
 
 def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_running_requests: int) -> ReplicaConfig:
     """A configuration of the group. Raises PlannerError where it makes no replica."""
-    tp, pp, dp, ep = variant.split
     config = ReplicaConfig(
         llm=demand.llm,
         sku=variant.offer.sku,
         engine=variant.engine,
         precision=variant.precision,
-        parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep),
+        parallelism=Parallelism(**variant.split._asdict()),
         max_running_requests=max_running_requests,
         max_batched_tokens=max_batched_tokens,
         calibration=variant.offer.calibrations.get(variant.engine.id),

@@ -21,6 +21,8 @@ from planner.llm import LlmSpec, Precision
 from planner.serving import Deployment, Pool, Role, Router
 from planner.workload import LatencyTarget, Slo, Workload
 
+FOLLOWS = "empty: follows from the model, the GPU and the engine"
+"""What an empty list of degrees means; `planner.search.splits`."""
 MAX_GRID = 200_000
 """Most configurations of a search space, roles not counted. A choice."""
 
@@ -40,10 +42,10 @@ class SearchSpace(Frozen):
 
     skus: tuple[str, ...] = Field(min_length=1, description="SKU ids of the hardware database")
     modes: tuple[Mode, ...] = Field(default=(Mode.MIXED, Mode.DISAGGREGATED), min_length=1)
-    tp: tuple[int, ...] = Field(default=(1, 2, 4, 8), min_length=1)
-    pp: tuple[int, ...] = Field(default=(1,), min_length=1)
-    dp: tuple[int, ...] = Field(default=(1,), min_length=1, description="attention data parallelism in a replica")
-    ep: tuple[int, ...] = Field(default=(1,), min_length=1)
+    tp: tuple[int, ...] = Field(default=(), description=f"tensor parallelism; {FOLLOWS}")
+    pp: tuple[int, ...] = Field(default=(), description=f"pipeline parallelism; {FOLLOWS}")
+    dp: tuple[int, ...] = Field(default=(), description=f"attention data parallelism in a replica; {FOLLOWS}")
+    ep: tuple[int, ...] = Field(default=(), description=f"expert parallelism; {FOLLOWS}")
     max_running_requests: tuple[int, ...] = Field(default=(64, 128, 256), min_length=1)
     max_batched_tokens: tuple[int, ...] = Field(default=(512, 1024, 2048, 4096, 8192), min_length=1)
     precisions: tuple[Precision, ...] = Field(
@@ -74,9 +76,9 @@ class SearchSpace(Frozen):
         size *= len(self.prefix_cache) * len(self.speculation)
         for name in ("tp", "pp", "dp", "ep", "max_running_requests", "max_batched_tokens"):
             values = getattr(self, name)
-            if min(values) < 1:
+            if min(values, default=1) < 1:
                 raise InputError(name, min(values), "must be >= 1")
-            size *= len(values)
+            size *= max(1, len(values))
         if size > MAX_GRID:
             raise InputError("search", size, f"more than {MAX_GRID} configurations", "shorten a list")
         return self

@@ -171,7 +171,7 @@ def test_a_sku_with_nothing_is_rejected_with_the_nearest_reason() -> None:
     for factor, some in ((1.001, True), (0.999, False)):
         relaxed = demand(goals=slo(0.5, 0.002 * rejection.ratio * factor))
         assert bool(found(relaxed, skus=("a100-sxm-80gb",), modes=(Mode.MIXED,)).families) == some
-    huge = found(demand("deepseek-v3"), modes=(Mode.MIXED,))
+    huge = found(demand("deepseek-v3"), modes=(Mode.MIXED,), pp=(1,), dp=(1,), ep=(1,))
     assert [one.ratio for one in huge.rejections] == [math.inf, math.inf]
     assert all("leave no KV cache" in one.reason for one in huge.rejections)
 
