@@ -225,7 +225,7 @@ class TestInfeasible:
         assert any("h20: no on_demand price that may be used is listed" in line for line in result.diagnosis)
 
     def test_a_model_too_large(self) -> None:
-        result = plan(small_request(llm="llama-3.1-405b", search={"skus": ["h100-sxm"], "tp": [1]}))
+        result = plan(small_request(llm="llama-3.1-405b", search={"skus": ["h100-sxm"], "tp": [1], "pp": [1]}))
         assert any("leave no KV cache" in line for line in result.diagnosis)
 
 
