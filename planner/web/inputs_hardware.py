@@ -160,7 +160,7 @@ def engine_inputs(hardware: HardwareDb) -> None:
             **session.bind_field("engine", "search.engine"),
         )
         for key, path, label, options in (
-            ("tp", "search.tp", "Tensor-parallel degrees", [1, 2, 4, 8, 16]),
+            ("tp", "search.tp", "Tensor-parallel degrees (none: as the model needs)", [1, 2, 4, 8, 16]),
             ("batch", "search.max_running_requests", "Batch limits", [16, 32, 64, 128, 256, 512, 1024]),
             ("chunk", "search.max_batched_tokens", "Chunk budgets (tokens)", [512, 1024, 2048, 4096, 8192, 16384]),
         ):

@@ -536,7 +536,7 @@ def test_an_unknown_gpu_is_complained_of_with_no_progress_left_behind() -> None:
     assert at(app, "search.skus") == ["h100-sxm"]
 
 
-@pytest.mark.parametrize("key", ["skus", "modes", "tp", "batch", "chunk", "commitments"])
+@pytest.mark.parametrize("key", ["skus", "modes", "batch", "chunk", "commitments"])
 def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: str) -> None:
     app = kept_page
     before = scenario(app)
