@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration import boxes, gemm_floors, operators, recurrent, sparse_index
+from calibration import block_sparse, boxes, chosen_keys, compressed, gemm_floors, operators, recurrent, sparse_index
 from calibration.expert_kernels import SLOW_SHARE, expert_rows
 from calibration.fit import Problem, fit, fittable
 from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
-from planner.roofline import WEIGHT_FORMATS, SizeCorrection
+from planner.roofline import WEIGHT_FORMATS, SizeCorrection, own_kernel
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 """Engine profile -> its name in the tables' backend column."""
@@ -88,6 +88,8 @@ BLOCK_GEMM_FOLDERS = {
 }
 """Folder -> folders of boards with the same tensor cores for 8 bits, where other backends' block-scaled products were
 measured."""
+WIDEST_BESIDE = {256: 512}
+"""Head dimension of windowed rows -> that of the same model's global layers."""
 LATENT_DECODE_BACKENDS = {"l40s": "sglang", "rtx_pro_6000_server": "sglang"}
 """Folder -> backend of latent decode; TensorRT-LLM elsewhere. On these two its kernel does not split the cache."""
 LATENT_NOTE = (
@@ -97,6 +99,18 @@ LATENT_NOTE = (
 FAST_PATH_NOTE = "rows with over 32 query heads per KV head, off TensorRT-LLM's fast path, left out"
 GATED_DELTA_KEY_HEADS = 16.0
 """Key heads of every gated delta net of Qwen3.5 (config.json, ``linear_num_key_heads``) on one GPU."""
+MIN_STATE_ROWS = 30
+"""Fewest calls of Kimi Delta Attention: its tables have 11 batches of four head counts, and an update of the state
+depends on their product."""
+DELTA_ATTENTION_NOTE = "convolution included, the quickest measured of its shape"
+MODULE_NOTE = "whole modules, whose projections and passes the other fits take off"
+COMPRESSED_NOTE = "whole modules of DeepSeek-V4, whose projections and index the other fits take off"
+PLAIN_COMPRESSED_FOLDERS = ("rtx_pro_6000_server",)
+"""Folders whose compressed attention was measured in plain tensor operations only: SGLang 0.5.14 takes 0.7 ms for every
+decoded token and layer there, whatever the context, for want of a FlashMLA of that architecture."""
+STREAM_NOTE = "of one block, half of a row that holds both of a layer"
+MIN_SHAPES = 30
+"""Fewest rows of kernels whose time depends on one or two sizes, of which tables have a few dozen."""
 LIBRARY = "any"
 """Backend of what engines share: NCCL, DeepEP, element-wise kernels."""
 SOURCE = (
@@ -144,6 +158,8 @@ def calibrate(
     if not plain:
         raise InputError("folder", str(folder), "has no bf16 matrix products", "give a folder with gemm.csv[.gz]")
     fitted = {key: _without_launch_floors(key, by_backend, plain) for key, by_backend in fitted.items()}
+    for modules in (_modules, _compressed_modules):
+        fitted |= {key: _best_fits(candidates) for key, candidates in modules(folder, skus[sku_id], fitted)}
     calibrations = {}
     for engine in engines:
         backend = ENGINES[engine]
@@ -156,11 +172,26 @@ def calibrate(
             stack=f"{engine} {version}",
             engine=engine,
             fitted_on=on,
-            kernels={key: _engine_fit(backend, by_backend) for key, by_backend in fitted.items() if by_backend},
+            kernels={
+                key: _engine_fit(backend, by_backend)
+                for key, by_backend in fitted.items()
+                if by_backend and _is_for(backend, key, fitted)
+            },
             source=SOURCE,
             note="Short bursts in CUDA graphs: clocks are higher than in sustained serving, host time is not included.",
         )
     return calibrations
+
+
+def _is_for(backend: str, key: str, fitted: Mapping[str, FitsByBackend]) -> bool:
+    """Whether a calibration has this kernel: one for heads of one kind only where it is the backend's own, or where its
+    attention of all kinds is lent.
+    """
+    kernel, heads = key.split("/", maxsplit=1)
+    if not kernel.startswith("wide_") or backend in fitted[key]:
+        return True
+    usual = f"{kernel.replace('wide', 'attention')}/{heads.rsplit('_', 1)[1]}"
+    return backend not in fitted.get(usual, {})
 
 
 def _tells(key: str) -> bool:
@@ -240,9 +271,11 @@ def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
     sku = skus[sku_id]
     yield from _gemms(folder, skus, sku_id)
     yield from _attention(folder, sku)
+    yield from _wide_attention(folder, sku)
     yield from _latent(folder, sku)
     yield from _recurrent(folder, sku)
     yield from _sparse_index(folder, sku)
+    yield from _compressed_kernels(folder, sku)
     yield from _experts(folder, sku)
     yield from _collectives(folder, skus, sku_id)
     yield from _exchange(folder, sku)
@@ -250,9 +283,9 @@ def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
 
 
 def _candidates(
-    rows: ColumnTable, makes: Sequence[Callable[[ColumnTable], Problem]], note: str = ""
+    rows: ColumnTable, makes: Sequence[Callable[[ColumnTable], Problem]], note: str = "", least: int = MIN_ROWS
 ) -> list[Candidate]:
-    """One candidate per backend: its kernel with the most rows."""
+    """One candidate per backend: its kernel with the most rows, if there are at least so many."""
     candidates = []
     backends, kernels = rows.text("backend"), rows.text("kernel")
     for backend in np.unique(backends).tolist():
@@ -260,7 +293,7 @@ def _candidates(
         kernel = str(names[counts.argmax()])
         kernel_rows = rows.rows((backends == backend) & (kernels == kernel))
         problems = tuple(problem for problem in (make(kernel_rows) for make in makes) if fittable(problem))
-        if problems and len(kernel_rows) >= MIN_ROWS:
+        if problems and len(kernel_rows) >= least:
             version = str(kernel_rows.columns["backend_version"][0])
             candidates.append(Candidate(str(backend), version, kernel, problems, note))
     return candidates
@@ -342,6 +375,40 @@ def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]
             )
 
 
+def _wide_attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
+    """Attention over heads that engines have kernels of their own for; not lent from one engine to another."""
+    kinds = {"wide_prefill": "context_attention", "wide_decode": "generation_attention"}
+    for kernel, file in kinds.items():
+        table = read_table(folder, file)
+        if table is None:
+            continue
+        for kv in operators.KV_BYTES:
+            rows = table.rows(_rows_with(table, kv_dtype=kv))
+            if kernel == "wide_prefill":
+                rows = rows.rows(_prefill_arithmetic(rows, kv))
+            makes: list[Callable[[ColumnTable], Problem]] = [partial(operators.wide_prefill, sku=sku, variant=kv)]
+            if kernel == "wide_decode":
+                makes = [partial(operators.wide_decode, sku=sku, variant=kv, splits=splits) for splits in SPLITS]
+            for heads, mask in _wide_heads(rows):
+                if candidates := _candidates(rows.rows(mask), makes):
+                    yield f"{kernel}/{heads}_{kv}", candidates
+
+
+def _wide_heads(rows: ColumnTable) -> Iterator[tuple[str, Mask]]:
+    """Rows of each kind of such heads, by its name in `planner.roofline.own_kernel`.
+
+    The windows over 256 channels in the tables are those of Gemma 4, which has heads of 512 beside them.
+    """
+    windowed = rows["window"] > 0
+    for head_dim in sorted(set(rows["head_dim"].tolist())):
+        for window in (False, True):
+            beside = WIDEST_BESIDE.get(head_dim, 0) if window else 0
+            name = own_kernel(int(head_dim), window, max(int(head_dim), beside))
+            mask = (rows["head_dim"] == head_dim) & (windowed == window)
+            if name and mask.any():
+                yield name, mask
+
+
 def _prefill_arithmetic(rows: ColumnTable, kv: str) -> Mask:
     """With an fp8 cache: the rows that multiply in fp8 where a backend has them, which is how it serves."""
     if kv != "fp8":
@@ -375,17 +442,20 @@ def _latent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
 
 
 def _recurrent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
-    table = read_table(folder, "gdn")
-    if table is None:
-        return
-    if "num_k_heads" not in table.columns:  # left out where all rows have the same, those of whole Qwen3.5 layers
-        table = table.with_columns(num_k_heads=np.full(len(table), GATED_DELTA_KEY_HEADS))
-    for kernel, phase, make in (
-        ("recurrent_prefill", "context", recurrent.recurrent_prefill),
-        ("recurrent_decode", "generation", recurrent.recurrent_decode),
+    delta_net, delta_attention = read_table(folder, "gdn"), read_table(folder, "kda")
+    if delta_net is not None and "num_k_heads" not in delta_net.columns:  # left out where all rows have the same
+        delta_net = delta_net.with_columns(num_k_heads=np.full(len(delta_net), GATED_DELTA_KEY_HEADS))
+    for variant, table, rows_of, note, least in (
+        ("gated_delta", delta_net, recurrent.layer_rows, "convolution included", MIN_ROWS),
+        ("kda", delta_attention, recurrent.delta_attention_rows, DELTA_ATTENTION_NOTE, MIN_STATE_ROWS),
     ):
-        rows = recurrent.layer_rows(table, phase)
-        yield f"{kernel}/gated_delta", _candidates(rows, [partial(make, sku=sku)], "convolution included")
+        if table is None:
+            continue
+        for kernel, phase, make in (
+            ("recurrent_prefill", "context", recurrent.recurrent_prefill),
+            ("recurrent_decode", "generation", recurrent.recurrent_decode),
+        ):
+            yield f"{kernel}/{variant}", _candidates(rows_of(table, phase), [partial(make, sku=sku)], note, least)
 
 
 def _sparse_index(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
@@ -406,6 +476,70 @@ def _sparse_index(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candida
     note = "mean of two score patterns"
     rows = sparse_index.mean_of_modes(top_k)
     yield "index_selection/top_k", _candidates(rows, [partial(sparse_index.selection, sku=sku)], note)
+
+
+def _modules(folder: Path, sku: GpuSku, fitted: Mapping[str, FitsByBackend]) -> Iterator[tuple[str, list[Candidate]]]:
+    """What was measured with its projections only, which their fits take off."""
+    for kernel, name, kind, make in (
+        ("block_prefill", "msa_context_module", block_sparse, block_sparse.prefill),
+        ("block_decode", "msa_generation_module", block_sparse, block_sparse.decode),
+        ("chosen_prefill", "dsa_context_module", chosen_keys, chosen_keys.prefill),
+        ("chosen_decode", "dsa_generation_module", chosen_keys, chosen_keys.decode),
+    ):
+        table = read_table(folder, name)
+        if table is None:
+            continue
+        table = table.rows(kind.served(table))
+        for kv in operators.KV_BYTES:
+            candidates = []
+            for backend in np.unique(table.text("backend")).tolist():
+                rows = table.rows(_rows_with(table, backend=backend, kv_cache_dtype=kv))
+                known = kind.module_rows(rows, sku, partial(_fit_of, fitted, backend))
+                candidates += _candidates(known, [partial(make, sku=sku, variant=kv)], MODULE_NOTE)
+            yield f"{kernel}/{kv}", candidates
+
+
+def _compressed_modules(
+    folder: Path, sku: GpuSku, fitted: Mapping[str, FitsByBackend]
+) -> Iterator[tuple[str, list[Candidate]]]:
+    """Compressed attention, measured with its projections and index, which their fits take off."""
+    if folder.name in PLAIN_COMPRESSED_FOLDERS:
+        return
+    for kernel, phase, make in (
+        ("prefill", "context", compressed.prefill),
+        ("decode", "generation", compressed.decode),
+    ):
+        for variant, kind in (("indexed", "csa"), ("pooled", "hca")):
+            table = read_table(folder, f"dsv4_{kind}_{phase}_module")
+            if table is None:
+                continue
+            candidates = []
+            for backend in np.unique(table.text("backend")).tolist():
+                rows = table.rows(_rows_with(table, backend=backend))
+                known = compressed.module_rows(rows, sku, kernel, partial(_fit_of, fitted, backend))
+                if len(known):
+                    candidates += _candidates(known, [partial(make, sku=sku)], COMPRESSED_NOTE)
+            yield f"compressed_{kernel}/{variant}", candidates
+
+
+def _compressed_kernels(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
+    """The choice of compressed keys, and the mixes of residual streams around every block."""
+    choice, mixes = read_table(folder, "dsv4_csa_topk_calib"), read_table(folder, "mhc_module")
+    if choice is not None:
+        for phase, note in (("prefill", "mean of two score patterns"), ("decode", "scores that differ")):
+            rows = compressed.selection_rows(choice, phase)
+            made = _candidates(rows, [partial(compressed.selection, sku=sku)], note, MIN_SHAPES)
+            yield f"index_selection/compressed_{phase}", made
+    if mixes is not None:
+        for operation in ("pre", "post"):
+            rows = compressed.stream_mix_rows(mixes, operation)
+            made = _candidates(rows, [partial(compressed.stream_mix, sku=sku)], STREAM_NOTE, MIN_SHAPES)
+            yield f"elementwise/mhc_{operation}", made
+
+
+def _fit_of(fitted: Mapping[str, FitsByBackend], backend: str, key: str) -> KernelFit | None:
+    """The fit that a calibration of this backend has under a key."""
+    return _engine_fit(backend, fitted[key]) if fitted.get(key) else None
 
 
 def _experts(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:

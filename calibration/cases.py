@@ -229,7 +229,7 @@ def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Kern
                 continue
             for tp in scope.tps:
                 for tokens in scope.expert_tokens:
-                    yield expert_case(dtype, tokens, llm.hidden_size, kind, tp)
+                    yield expert_case(dtype, tokens, kind.width(llm.hidden_size), kind, tp)
 
 
 def expert_case(dtype: str, tokens: int, hidden: int, kind: MoeFeedForward, tp: int) -> KernelCase:

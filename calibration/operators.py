@@ -8,6 +8,7 @@ cache; the coefficient describes the measurement, predictions leave it out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -141,6 +142,36 @@ def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     }
     group = ("num_heads", "num_kv_heads", "head_dim", "window")
     return Problem(chosen, predict, bounds, group, "seq_len", {}, _prefill_sizes)
+
+
+def wide_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
+    """As `attention_prefill`, of heads of one kind that an engine has a kernel of its own for."""
+    whole = attention_prefill(rows, sku, variant)
+    bounds = _of_one_kind(whole.bounds, "compute_efficiency", ("window_row_growth",))
+    core = rows["batch"] * rows["seq_len"] >= 64
+    return replace(whole, rows=rows.rows(core), bounds=bounds, fixed={"window_row_growth": 1.0})
+
+
+def wide_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:
+    """As `attention_decode`, of heads of one kind that an engine has a kernel of its own for.
+
+    Rows with a KV head for every query head, which no model with such heads has, are left out.
+    """
+    whole = attention_decode(rows, sku, variant, splits)
+    other = "group_growth" if rows["window"].any() else "window_growth"
+    bounds = _of_one_kind(whole.bounds, "memory_efficiency", (other, "ungrouped_efficiency"))
+    grouped = (rows["num_heads"] > rows["num_kv_heads"]) & (rows["num_heads"] <= MAX_QUERY_GROUP * rows["num_kv_heads"])
+    core = (rows["prefix_len"] >= 255) & grouped
+    fixed = {**whole.fixed, other: 0.0, "ungrouped_efficiency": 1.0}
+    return replace(whole, rows=rows.rows(core), bounds=bounds, fixed=fixed)
+
+
+def _of_one_kind(
+    bounds: Mapping[str, ParameterBound], efficiency: str, without: tuple[str, ...]
+) -> dict[str, ParameterBound]:
+    """Bounds with one efficiency for all head dimensions, and `without` what rows of one kind cannot tell."""
+    dims = {f"{efficiency}_{dim}" for dim in (64, 256, 512)}
+    return {name: bound for name, bound in bounds.items() if name not in dims and name not in without}
 
 
 def _prefill_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:

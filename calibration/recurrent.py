@@ -1,7 +1,7 @@
 """What is fitted to the tables of linear attention: a short convolution and a chunked scan or an update of the state.
 
-A row of the table ``gdn`` is one kernel; the kernels of one layer and call are added up, since a layer runs them one
-after the other.
+A row of the tables ``gdn`` (gated delta net) and ``kda`` (Kimi Delta Attention) is one kernel; the kernels of one
+layer and call are added up, since a layer runs them one after the other. Of Mamba-2 only the convolution was measured.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ from planner.roofline import (
 )
 
 GATED_DELTA_DIM = 128.0
-"""Key and value channels of a head of every measured gated delta net (Qwen3.5 config.json, ``linear_key_head_dim``)."""
+"""Key and value channels of a head of every measured layer: gated delta nets (Qwen3.5 config.json,
+``linear_key_head_dim``) and Kimi Delta Attention (Kimi-K3 config.json, ``linear_attn_config.head_dim``)."""
 FEWEST_PROMPT_TOKENS, MOST_PROMPT_TOKENS = 64.0, 16_384.0
 """Tokens of a call that are fitted: from one chunk of the scan to the largest token budget engines have by default."""
+DELTA_CALL = ("num_k_heads", "num_v_heads", "batch_size", "seq_len")
+"""Columns that name one call of a layer of Kimi Delta Attention, whoever measured it."""
+FUSED_DECODES = ("fused_kda_decode", "kda_fused_decode")
+"""Kernels that update the state and convolve in one: as long as update and convolution apart, where both are there."""
 CALL = ("backend", "backend_version", "phase", "model_name", "num_k_heads", "num_v_heads", "batch_size", "seq_len")
 """Columns that name one call of a layer."""
 
@@ -51,6 +56,35 @@ def layer_rows(rows: ColumnTable, phase: str) -> ColumnTable:
     return rows.with_columns(latency_s=total_s).rows(~convolves & ~np.isnan(total_s))
 
 
+def delta_attention_rows(rows: ColumnTable, phase: str) -> ColumnTable:
+    """The calls of Kimi Delta Attention in one phase, with the time of all their kernels.
+
+    Every convolution counts as the quickest measured of its shape: vLLM's of prompts waits for its host (0.76 ms for
+    one token, and longer the more tokens there are, on a GPU that SGLang keeps busy for 7 us), which serving prepares
+    beforehand. Of two kernels that do the same for one call the quicker counts, as an engine chooses by its heads.
+
+    Args:
+        rows: of the table ``kda``.
+        phase: ``context`` or ``generation``.
+
+    Returns:
+        One row a backend and call, whose kernel names all those of its backend.
+    """
+    rows = rows.rows(rows.text("phase") == phase)
+    kernels, call = rows.text("kernel"), rows.keys(*DELTA_CALL)
+    convolves = np.char.startswith(kernels, "causal_conv1d")
+    convolution_s = np.full(call.max(initial=-1) + 1, np.inf)
+    np.minimum.at(convolution_s, call[convolves], rows["latency_s"][convolves])
+    total_s = rows["latency_s"] + np.where(np.isin(kernels, FUSED_DECODES), 0.0, convolution_s[call])
+    rows = rows.with_columns(latency_s=total_s).rows(~convolves & np.isfinite(total_s))
+    quickest = np.argsort(rows["latency_s"], kind="stable")
+    _, first = np.unique(rows.keys("backend", *DELTA_CALL)[quickest], return_index=True)
+    rows = rows.rows(np.sort(quickest[first]))
+    backends, kernels = rows.text("backend"), rows.text("kernel")
+    used = {backend: ", ".join(np.unique(kernels[backends == backend])) for backend in np.unique(backends).tolist()}
+    return rows.with_columns(kernel=np.array([used[backend] for backend in backends.tolist()]))
+
+
 def _shape(rows: ColumnTable) -> RecurrentHeads:
     """The heads of every row."""
     heads = rows["num_v_heads"]
@@ -59,7 +93,7 @@ def _shape(rows: ColumnTable) -> RecurrentHeads:
 
 
 def recurrent_prefill(rows: ColumnTable, sku: GpuSku) -> Problem:
-    """Whole prompts through a gated delta net; rows as `layer_rows` makes them."""
+    """Whole prompts through a delta rule; rows as `layer_rows` or `delta_attention_rows` makes them."""
     peaks = gpu_peaks(sku, Dtype.BF16)
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
@@ -83,13 +117,13 @@ def _prefill_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
 
 
 def recurrent_decode(rows: ColumnTable, sku: GpuSku) -> Problem:
-    """One token of each sequence through a gated delta net; rows as `layer_rows` makes them."""
+    """One token of each sequence through a delta rule; rows as `layer_rows` or `delta_attention_rows` makes them."""
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         shape, form = _shape(rows), RecurrentDecodeForm.from_values(values, correction)
         states = rows["batch_size"] * shape.state_bytes / 2.0
         peaks = gpu_peaks(sku, Dtype.BF16, values["resident_gain"], states)
-        return recurrent_decode_s(rows["batch_size"], shape, form, peaks)
+        return recurrent_decode_s(rows["batch_size"], 1.0, shape, form, peaks)
 
     bounds = {
         "start_s": ParameterBound(5e-6, 1e-7, 1e-3),

@@ -47,7 +47,7 @@ class ColumnTable:
         """The chosen rows, by mask or by index."""
         return ColumnTable({name: column[chosen] for name, column in self.columns.items()})
 
-    def with_columns(self, **more: FloatArray) -> ColumnTable:
+    def with_columns(self, **more: NDArray[Any]) -> ColumnTable:
         """The same rows with further columns."""
         return ColumnTable({**self.columns, **more})
 

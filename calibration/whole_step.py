@@ -214,9 +214,8 @@ class Model:
         return weights
 
     def _expert_sizes(self, block: MoeFeedForward) -> ExpertSizes:
-        return ExpertSizes(
-            block.experts, block.experts_per_token, self.llm.hidden_size, block.intermediate, block.gated
-        )
+        width = block.width(self.llm.hidden_size)
+        return ExpertSizes(block.experts, block.experts_per_token, width, block.intermediate, block.gated)
 
     def step(self, step: Step) -> Call:
         """A call that runs the step on caches of its own."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field
 
-from hardware_db.schema import Calibration, EngineProfile, GpuSku, HardwareDb, Kind, Price
+from hardware_db.schema import Calibration, EngineProfile, EngineSupport, GpuSku, HardwareDb, Kind, Price
 from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
 MAX_CALIBRATION_BYTES = 50_000_000
@@ -106,13 +106,33 @@ def read_sku(file: Traversable) -> GpuSku:
 
 
 def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
+    support = [row for file in _files(directory, ".csv") for row in _read_support(file)]
     engines = {}
     for file in _files(directory, ".toml"):
         with _located(file.name):
             engine = EngineProfile(**_parse_toml(file))
             _check_named_after(file, engine.id)
-        engines[engine.id] = engine
+            rows = tuple(row for row in support if row.engine == engine.id)
+        engines[engine.id] = engine.model_copy(update={"support": rows})
+    unknown = {row.engine for row in support} - set(engines)
+    if unknown:
+        raise InputError("support.engine", sorted(unknown), "rows name engines that have no record", "add the file")
     return engines
+
+
+_LISTS = ("families", "kinds", "beside", "architectures")
+"""Columns of a table of support that hold several entries, between semicolons."""
+
+
+def _read_support(file: Traversable) -> Iterator[EngineSupport]:
+    rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    for row in rows:
+        with _located(f"{file.name} line {rows.line_num}"):
+            if None in row:
+                raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
+            cells: dict[str, Any] = {column: cell for column, cell in row.items() if cell}
+            lists = {name: tuple(cells[name].split(";")) for name in _LISTS if name in cells}
+            yield EngineSupport(**{**cells, **lists})
 
 
 def _read_prices(file: Traversable) -> Iterator[Price]:

@@ -306,6 +306,10 @@ class EngineCosts(Frozen):
             launch_s * launches + latent_prompt_s * latent layers + expert_prompt_s * expert layers)
         + step_s + sequence_s * sequences
 
+    A step of decodes beyond the captured sizes (`CapturedGraphs`) is launched kernel by kernel too: it takes what it
+    would replayed, and never less than ``launch_s * launches``. (Eight runs of Llama-3.1-8B on H200 with 352 to 512
+    users, beyond the 256 that SGLang captures, take what they would replayed, not `prompt_stretch` of their kernels.)
+
     A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. Where
     prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes take
@@ -317,7 +321,11 @@ class EngineCosts(Frozen):
     gap_s: float = Field(default=0.0, ge=-6e-6, description="per launch in a step of decodes: gaps and small kernels")
     launch_s: float = Field(default=0.0, ge=0, description="host time per launch in a step with prompts")
     captured_tokens: int = Field(default=0, ge=0, description="most tokens of a prompt step that is replayed, too")
-    latent_s: float = Field(default=0.0, ge=0, description="more per layer of latent attention in a step of decodes")
+    latent_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="more per layer of latent attention in a step of decodes, if fitted kernel by kernel",
+    )
     latent_prompt_s: float = Field(default=0.0, ge=0, description="more host time per such layer in steps with prompts")
     expert_prompt_s: float = Field(default=0.0, ge=0, description="the same per layer of routed experts")
     request_s: float = Field(default=0.0, ge=0, description="HTTP, tokenisation and hand-over of a request")
@@ -342,6 +350,92 @@ class MemoryShare(StrEnum):
     """What weights and activations leave, for the KV cache (TensorRT-LLM: free_gpu_memory_fraction)."""
 
 
+class SpareLayers(StrEnum):
+    """Which stages of a pipeline hold one layer more, where layers do not divide evenly."""
+
+    BEFORE_LAST = "before_last"
+    """Those just before the last, which holds the head too (vLLM)."""
+    LAST = "last"
+    """The last ones (SGLang)."""
+    FIRST = "first"
+    """The first ones (TensorRT-LLM)."""
+
+
+class StateReuse(StrEnum):
+    """At which lengths of a prompt an engine keeps recurrent state for prompts that begin alike: elsewhere none is."""
+
+    NONE = "none"
+    CHUNK_ENDS = "chunk_ends"
+    """At the last whole block of every chunk of a prompt; a block of keys and values is as large as a layer's state."""
+    BRANCHES = "branches"
+    """Where prompts have parted before, at multiples of so many tokens."""
+
+
+class EngineFeature(StrEnum):
+    """What an engine may or may not do for a family of models."""
+
+    SERVING = "serving"
+    PIPELINE = "pipeline parallelism"
+    RANKS = "attention data parallelism"
+    EXPERT_GROUPS = "expert parallelism"
+    SOME_EXPERT_GROUPS = "expert parallelism over some GPUs of a stage"
+    PREFIX_CACHE = "a prefix cache"
+    SPECULATION = "speculation"
+    OWN_DRAFTS = "drafts by the model's own module"
+    DISAGGREGATION = "prefill and decode on pools of their own"
+
+
+class EngineSupport(Frozen):
+    """Whether an engine has a feature, for which models: one row of ``engines/support.csv``."""
+
+    engine: str
+    feature: EngineFeature
+    supported: bool
+    families: tuple[str, ...] = Field(default=(), description="model_type of the models; empty: all")
+    kinds: tuple[str, ...] = Field(default=(), description="kinds of layers of which a model has one; empty: all")
+    beside: tuple[EngineFeature, ...] = Field(default=(), description="features that are used as well; empty: any")
+    architectures: tuple[str, ...] = Field(default=(), description="of GPUs, by the start of their names; empty: all")
+    since: str = Field(default="", description="first version that has it, where known")
+    reason: str = Field(default="", description="what a refusal says")
+    source: str = Field(min_length=8)
+    retrieved_on: date
+
+    @model_validator(mode="after")
+    def _refusals_say_why(self) -> EngineSupport:
+        if not self.supported and not self.reason:
+            raise InputError("reason", "", "a feature that is not supported needs one", "say what is missing")
+        return self
+
+
+class CapturedGraphs(Frozen):
+    """Which steps of decodes an engine has captured as graphs when it started, where nothing is asked for.
+
+    A step beyond them is launched kernel by kernel. Smaller ones run padded to the next captured size, which is no more
+    than 16 sequences away: not modelled (docs/explanation/formulas.md says why).
+    """
+
+    most: int = Field(ge=1, description="largest batch captured, of one attention rank")
+    counts_tokens: bool = Field(default=False, description="`most` is of tokens, drafts included; false: of sequences")
+    small: tuple[CapturedOnSmallGpu, ...] = Field(default=(), description="GPUs on which it is less, by their memory")
+    source: str = Field(min_length=8)
+
+    def most_on(self, hbm_bytes: float, gpus: int) -> int:
+        """The largest batch captured on so many GPUs of one stage, each with so much memory."""
+        for one in self.small:
+            if hbm_bytes < one.below_gib * 2**30:
+                return one.most if gpus < one.many_gpus else one.most_on_many
+        return self.most
+
+
+class CapturedOnSmallGpu(Frozen):
+    """The largest batch captured on GPUs of less memory."""
+
+    below_gib: float = Field(gt=0)
+    most: int = Field(ge=1, description="on fewer than `many_gpus` GPUs")
+    most_on_many: int = Field(ge=1)
+    many_gpus: int = Field(default=4, ge=1)
+
+
 class EngineProfile(Frozen):
     """What differs between serving engines, as data with its source."""
 
@@ -357,10 +451,22 @@ class EngineProfile(Frozen):
     reserves_outputs: bool = Field(
         default=True, description="KV blocks for all output tokens are kept from admission on"
     )
+    requires_longest_fits: bool = Field(
+        default=True,
+        description="starts only where one request of the longest length it is told to take fits in the KV cache; "
+        "false: lowers that length to what fits",
+    )
+    spare_layers: SpareLayers = Field(
+        default=SpareLayers.BEFORE_LAST, description="stages with a layer more than others"
+    )
+    state_reuse: StateReuse = Field(default=StateReuse.NONE, description="of recurrent layers, by a prefix cache")
+    state_reuse_tokens: int = Field(default=1, ge=1, description="lengths at branches are multiples of this")
+    graphs: CapturedGraphs | None = Field(default=None, description="captured by default; none: any batch that may run")
     costs: EngineCosts = EngineCosts()
     costs_by_architecture: Mapping[str, EngineCosts] = Field(
         default_factory=dict, description="instead of `costs`, by the start of GpuSku.architecture"
     )
+    support: tuple[EngineSupport, ...] = Field(default=(), description="what it is known to do for which models")
     source: str = Field(min_length=8)
     retrieved_on: date
     note: str = ""

@@ -26,6 +26,8 @@ _HOME = {
     "Metric": "planner.core",
     "RequestClass": "planner.workload",
     "Slo": "planner.workload",
+    "ImageMix": "planner.workload",
+    "ImageSize": "planner.workload",
     "TokenLengths": "planner.workload",
     "Workload": "planner.workload",
     "LlmSpec": "planner.llm",
@@ -50,6 +52,7 @@ _HOME = {
     "list_lengths": "planner.traffic",
     "list_llms": "planner.llm",
     "list_scenarios": "planner.scenario",
+    "lengths_with_images": "planner.traffic",
     "load_lengths": "planner.traffic",
     "load_scenario": "planner.scenario",
     "read_trace": "planner.traffic",
@@ -93,6 +96,8 @@ __all__ = [
     "ClosedLoop",
     "Comparison",
     "Deployment",
+    "ImageMix",
+    "ImageSize",
     "InputError",
     "KvAllocation",
     "KvTransfer",
@@ -133,6 +138,7 @@ __all__ = [
     "evaluate",
     "frame",
     "frames",
+    "lengths_with_images",
     "list_lengths",
     "list_llms",
     "list_scenarios",
@@ -193,10 +199,19 @@ if TYPE_CHECKING:
     from planner.studies import Sweep, SweepPoint, sweep
     from planner.supply import read_prices, with_prices
     from planner.systems import SYSTEMS, Comparison, System, compare
-    from planner.traffic import list_lengths, load_lengths, read_any_trace, read_metrics, read_trace
+    from planner.traffic import (
+        lengths_with_images,
+        list_lengths,
+        load_lengths,
+        read_any_trace,
+        read_metrics,
+        read_trace,
+    )
     from planner.workload import (
         ArrivalProcess,
         ClosedLoop,
+        ImageMix,
+        ImageSize,
         LatencyDistribution,
         LatencyTarget,
         RecordedArrivals,

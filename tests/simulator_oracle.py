@@ -160,6 +160,8 @@ class Plain:
     number: int = -1
     before: bool = False  # it has been admitted before
     uses: list[tuple[int, int]] = field(default_factory=list)  # shared blocks
+    encode_s: float = 0.0  # of its images
+    token_encode_s: float = 0.0  # of them, per token of its prompt that was to do when it was admitted
 
     @property
     def decodes(self) -> bool:
@@ -207,16 +209,20 @@ class PlainReplica:
     batch_done: int = 0
     filling_since: float | None = None
     room: int = 0
+    beside: int = 0  # blocks' worth of what layers keep of a sequence, or of the end of a prefix, beside its tokens
+    token_bytes: float = 0.0
+    ends: set[int] = field(default_factory=set)  # prefixes whose end is kept
     work: AdapterWork | None = None
 
     def __post_init__(self) -> None:
         self.served = [0.0] * len(self.classes)
-        self.room = memory_footprint(self.config).kv_blocks
+        memory = memory_footprint(self.config)
+        self.room, self.beside, self.token_bytes = memory.kv_blocks, memory.sequence_blocks, memory.kv_bytes_per_token
         self.work = AdapterWork.of(self.config) if self.config.lora else None
 
     @property
     def gain(self) -> float:
-        return self.config.speculation.tokens_per_step if self.config.speculation else 1.0
+        return self.config.drafting.tokens_per_step if self.config.drafting else 1.0
 
     @property
     def width(self) -> int:
@@ -236,7 +242,7 @@ class PlainReplica:
         """Of a sequence, shared ones included, with what its next (or first) decode step adds."""
         schedule = self.config.schedule
         if schedule.kv is KvAllocation.CONTIGUOUS:
-            return math.ceil((schedule.longest_tokens or self.config.llm.max_context_tokens) / self.block)
+            return math.ceil((schedule.longest_tokens or self.config.longest_tokens) / self.block) + self.beside
         tokens: float = one.prompt
         if schedule.reserve_outputs:
             tokens += one.remaining
@@ -244,14 +250,17 @@ class PlainReplica:
             tokens += one.gained + self.gain
         else:
             tokens += min(self.gain, one.remaining)
-        return math.ceil(tokens / self.block)
+        return math.ceil(tokens / self.block) + self.beside
 
     def held(self) -> int:
         own = sum(self.blocks(one) - len(one.uses) for one in self.active)
         return own + len({name for one in self.active for name in one.uses})
 
     def found(self, one: Plain) -> list[tuple[int, int]]:
-        """Leading whole blocks of its shared prefix that are stored; one token is always left to process."""
+        """Leading whole blocks of its shared prefix that are stored; one token is always left to process.
+
+        Layers that keep something beside tokens keep it of the end of a prefix: it is found whole or not at all.
+        """
         names: list[tuple[int, int]] = []
         if not self.config.schedule.prefix_cache or self.role is Role.DECODE or one.prefix < 0:
             return names
@@ -259,13 +268,15 @@ class PlainReplica:
             if (one.prefix, index) not in self.store:
                 break
             names.append((one.prefix, index))
-        return names
+        return [] if self.beside and len(names) < one.prefix_tokens // self.block else names
 
     def trim(self) -> None:
         used = {name for one in self.active for name in one.uses}
         idle = sorted((stamp, name) for name, stamp in self.store.items() if name not in used)
-        while idle and self.held() + len(idle) > self.room:
-            del self.store[idle.pop(0)[1]]
+        while idle and self.held() + len(idle) + self.beside * len(self.ends) > self.room:
+            name = idle.pop(0)[1]
+            del self.store[name]
+            self.ends.discard(name[0])
 
     def let_go(self, one: Plain) -> None:
         """Its shared blocks and its adapter were used until now, the last block first."""
@@ -295,6 +306,7 @@ class PlainReplica:
         if not one.decodes:
             one.uses = self.found(one)
             one.done = len(one.uses) * self.block
+            one.token_encode_s = one.encode_s / max(one.prompt - one.done, 1)
             if not one.before:
                 self.hits[one.id] = len(one.uses) * self.block
         one.before = True
@@ -394,11 +406,12 @@ class PlainReplica:
             again.prompt, again.remaining = last.prompt + produced, last.remaining - produced
         again.kind, again.prefix, again.prefix_tokens = last.kind, last.prefix, last.prefix_tokens
         again.adapter, again.number, again.before = last.adapter, last.number, True
+        again.encode_s = last.encode_s
         self.waiting.append(again)
 
     def copy_s(self, one: Plain) -> float:
-        per_block = LLAMA_8B_KV_BYTES_PER_TOKEN * self.block / self.config.sku.node.pcie_bytes_per_s.value
-        return math.ceil(one.prompt / self.block) * per_block
+        per_block = self.token_bytes * self.block / self.config.sku.node.pcie_bytes_per_s.value
+        return (math.ceil(one.prompt / self.block) + self.beside) * per_block
 
     # ---------------------------------------------------------------------------------- steps
 
@@ -439,6 +452,7 @@ class PlainReplica:
         seconds = self.seconds([(new, past) for _, new, past in chunks], len(self.stepping), context)
         parts = [(one.adapter, self.width) for one in self.stepping] + [(one.adapter, new) for one, new, _ in chunks]
         seconds += self.config.mask_s * len(self.stepping) + self.lora_s([p for p in parts if p[0] >= 0])
+        seconds += sum(one.token_encode_s * new for one, new, _ in chunks)
         self.until_s = now + self.pause_s + seconds
         self.since_look = 0 if chunks else self.since_look + 1
 
@@ -533,6 +547,7 @@ class PlainReplica:
                 one.uses = [(one.prefix, index) for index in range(one.prefix_tokens // self.block)]
                 for name in one.uses:
                     self.store.setdefault(name, 0)
+                self.ends |= {name[0] for name in one.uses}
             if one.over:
                 gone.append(one)
                 self.leave(one)
@@ -568,6 +583,8 @@ class PlainReplica:
             past = [min(t for i, t in todo if i == row) for row in rows]
             new = [sum(i == row for i, _ in todo) for row in rows]
             seconds = self.seconds(list(zip(new, past, strict=True)), 0, 0.0)
+            if not self.batch_done:
+                seconds += sum(one.encode_s for one in self.batch)
             self.batch_done += len(todo)
             self.ended = self.batch if self.batch_done == len(flat) else []
             for one in self.ended:
@@ -585,7 +602,7 @@ class PlainReplica:
         for one in self.ordered():
             more = [*batch, one]
             tokens = max(p.prompt for p in more) + max(p.remaining for p in more)
-            each = math.ceil(tokens / self.block)
+            each = math.ceil(tokens / self.block) + self.beside
             if self.config.schedule.kv is KvAllocation.CONTIGUOUS:
                 each = self.blocks(one)
             if each * len(more) > self.room:
@@ -610,7 +627,8 @@ class PlainReplica:
 class PlainRun:
     """A whole deployment; where fewer requests are sent than there are, each end sends the next.
 
-    `token_s` are the times of all tokens of each request. `brings` are kind, prefix, prefix_tokens and adapter of each.
+    `token_s` are the times of all tokens of each request. `brings` are kind, prefix, prefix_tokens and adapter of each,
+    `encode_s` what its images take in the encoder.
     """
 
     def __init__(
@@ -621,11 +639,13 @@ class PlainRun:
         sent: list[float],
         brings: list[tuple[int, int, int, int]] | None = None,
         classes: list[tuple[int, float]] | None = None,
+        encode_s: list[float] | None = None,
     ) -> None:
         self.inputs, self.outputs, self.sent = inputs.tolist(), outputs.tolist(), list(sent)
         self.costs = deployment.pools[0].config.costs
         self.kv_s = LLAMA_8B_KV_BYTES_PER_TOKEN / deployment.kv_link_bytes_per_s
         self.brings = brings or [(0, -1, 0, -1)] * inputs.size
+        self.encode_s = encode_s or [0.0] * inputs.size
         self.pools = [
             [PlainReplica(pool.config, pool.role, classes or [(0, 1.0)]) for _ in range(pool.replicas)]
             for pool in deployment.pools
@@ -685,10 +705,13 @@ class PlainRun:
         kind, prefix, prefix_tokens, adapter = self.brings[request]
         one = Plain(request, self.inputs[request], wanted, done, kind=kind, adapter=adapter)
         one.prefix, one.prefix_tokens = prefix, min(prefix_tokens, self.inputs[request])
+        one.encode_s = self.encode_s[request]
         pool[chosen].inbox.append(one)
         if pool[chosen].idling:
             pool[chosen].finish(now)
 
 
 def with_speculation(config: ReplicaConfig, draft_tokens: int, acceptance: float) -> ReplicaConfig:
-    return config.model_copy(update={"speculation": Speculation(draft_tokens=draft_tokens, acceptance=acceptance)})
+    """Guesses that cost nothing: their worth is the same whoever makes them, and step times are lines anyhow."""
+    guesses = Speculation(draft_tokens=draft_tokens, acceptance=acceptance, draft_cost=0.0)
+    return config.model_copy(update={"speculation": guesses})

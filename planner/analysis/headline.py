@@ -125,7 +125,7 @@ def calibration_words(plan: Plan) -> str:
         elif fit.sku != pool.config.sku.id:
             states.add("carried over")
         else:
-            states |= {"calibrated", "carried over"} if fit.lenders else {"calibrated"}
+            states |= {"calibrated", "carried over"} if pool.config.lenders else {"calibrated"}
     if len(states) < 2:
         return "".join(states).capitalize() if states != {"carried over"} else "Calibration carried over"
     return "Partly calibrated" if "not calibrated" in states else "Calibrated, partly carried over"
@@ -142,7 +142,7 @@ def calibration_sources(plan: Plan) -> tuple[str, ...]:
         samples = sum(kernel.samples for kernel in fit.kernels.values())
         what = f"{samples:,} kernel measurements on {fit.stack}, {fit.fitted_on.isoformat()}"
         own = fit.sku == sku.id
-        lenders = ", ".join(fit.lenders)
+        lenders = ", ".join(pool.config.lenders)
         mine = f"measured in part, the rest carried over from {lenders}: " if lenders else "fitted to "
         how = mine if own else f"not measured; shares of peak carried over from {fit.sku}: "
         sources[sku.id] = f"{sku_words(sku)}: {how}{what}"

@@ -196,7 +196,7 @@ def step_phrase(step: str) -> str:
 def batch_rows(model: PoolModel, batch: float = 0.0) -> list[Row]:
     """Decode steps over the number of sequences in them, at the workload's mean context.
 
-    A sequence gains one token per step, more with speculation (`Speculation.tokens_per_step`): the time per output
+    A sequence gains one token per step, more with speculation (`Drafting.tokens_per_step`): the time per output
     token is the step's over those tokens. That is a lower bound of TPOT: prompts that share the steps come on top.
     A prefill pool has no decodes: its rows are steps over the number of prompt tokens in them.
 
@@ -223,8 +223,8 @@ def _spaced_batches(first: float, last: float) -> list[int]:
 
 def decode_row(model: PoolModel, batch: float) -> Row:
     """A decode step of `batch` sequences as a row of `batch_rows`."""
-    speculation = model.pool.config.speculation
-    gained = speculation.tokens_per_step if speculation else 1.0
+    drafting = model.pool.config.drafting
+    gained = drafting.tokens_per_step if drafting else 1.0
     return _batch_row(model, batch, decode_step(model, batch), gained)
 
 

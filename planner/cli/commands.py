@@ -17,6 +17,7 @@ import typer
 import planner
 from planner.cli import deployments, measurements, plans
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
+from planner.cli.completion import complete_llm, complete_sku
 
 if TYPE_CHECKING:
     from planner.core import Table
@@ -67,16 +68,46 @@ def skus(json_file: JsonFile = None) -> None:
     _show_list(catalogue.sku_table, catalogue.sku_list, json_file)
 
 
-def llms(json_file: JsonFile = None) -> None:
-    """List the packaged models: parameters, KV cache, context.
+class LlmSort(StrEnum):
+    """What models are sorted by."""
+
+    NAME = "name"
+    PARAMETERS = "parameters"
+    ACTIVE = "active"
+    KV = "kv"
+    CONTEXT = "context"
+    RELEASED = "released"
+
+
+def llms(
+    llm: Annotated[
+        str | None, typer.Argument(help="One model: every checkpoint there is of it.", autocompletion=complete_llm)
+    ] = None,
+    family: Annotated[str | None, typer.Option(help="model_type, maker, or family such as Qwen3 or gpt-oss.")] = None,
+    fits: Annotated[
+        str | None,
+        typer.Option(metavar="SKU[:N]", help="Only those with room on N of these GPUs.", autocompletion=complete_sku),
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Only checkpoints in it: fp8 (every kind), nvfp4, int4 ...")
+    ] = None,
+    sort: Annotated[LlmSort, typer.Option(help="By what; the largest or latest first.")] = LlmSort.NAME,
+    engine: Annotated[str, typer.Option(help="Engine profile whose share of memory --fits takes.")] = "vllm",
+    json_file: JsonFile = None,
+) -> None:
+    """List the packaged models: parameters, KV cache, context, checkpoints.
 
     \b
-    planner llms
+    planner llms --sort released
+    planner llms llama-3.3-70b-instruct
+    planner llms --family qwen3 --fits h200-sxm:2
     planner plan chat-llama-70b --set llm=qwen3-32b
     """
-    from planner.scenario import catalogue
+    from planner.scenario import llm_catalogue
 
-    _show_list(catalogue.llm_table, catalogue.llm_list, json_file)
+    order = llm_catalogue.LlmOrder(sort.value)
+    found = llm_catalogue.find_llms(llm, family, fits, format, order, engine)
+    _show_list(lambda: llm_catalogue.llm_table(found, order), lambda: llm_catalogue.llm_list(found), json_file)
 
 
 def scenarios(json_file: JsonFile = None) -> None:

@@ -105,6 +105,9 @@ class DeploymentOptions:
     prefill_replicas: Annotated[int | None, typer.Option(help="Prefill replicas (default: 1).")] = None
     max_running_requests: Annotated[int, typer.Option(help="Per replica; vLLM's max_num_seqs.")] = 256
     max_batched_tokens: Annotated[int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens.")] = 8192
+    max_request_tokens: Annotated[
+        int | None, typer.Option(help="Of one request, input and output; vLLM's max_model_len (default: as needed).")
+    ] = None
     engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
     router: Annotated[
         str, typer.Option(help="round_robin, random, power_of_two, least_requests, least_tokens or prefix_affinity.")
@@ -132,6 +135,7 @@ class DeploymentOptions:
                         option, "(missing)", "is needed without a scenario", f"give {option} or --scenario"
                     )
         assignments = self._traffic_fields() | ({} if self.llm is None else {"llm": self.llm})
+        assignments |= {} if self.max_request_tokens is None else {"max_request_tokens": self.max_request_tokens}
         changes = [f"{key}={json.dumps(value)}" for key, value in assignments.items()]
         return planner.load_scenario(NO_SCENARIO if self.scenario is None else self.scenario, changes)
 
@@ -198,6 +202,7 @@ class DeploymentOptions:
             engine=look_up("--engine", self.engine, hardware.engines),
             precision=Precision(**{**request.precision.model_dump(), **given}),
             parallelism=Parallelism(tp=tp),
+            max_request_tokens=request.max_request_tokens,
             max_running_requests=self.max_running_requests,
             max_batched_tokens=self.max_batched_tokens,
             calibration=None if self.uncalibrated else select_calibration(hardware, sku, self.engine),

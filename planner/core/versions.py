@@ -72,7 +72,12 @@ class Format:
 
 _SPLIT = re.compile(r" TP(?P<tp>\d+)(?: PP(?P<pp>\d+))?(?: DP(?P<dp>\d+))?(?: EP(?P<ep>\d+))? c\d+ b\d+")
 """Degrees of parallelism in the name of a pool, those of 1 left out save TP: ``h100-sxm TP2 DP4 EP8 c2048 b128``."""
-_VERSION_1_POOL: Mapping[str, Any] = {"expert_skew": None, "mask_s": 0.0}
+_VERSION_1_POOL: Mapping[str, Any] = {
+    "expert_skew": None,
+    "mask_s": 0.0,
+    "max_request_tokens": None,
+    "request_limit": None,
+}
 """Settings of a pool that version 1 had no field for, with the values that its plans were made with."""
 _VERSION_1_TRANSFER: Mapping[str, bool] = {"shared": True, "layerwise": False, "first_token_from_decode": False}
 """The only KV transfer that plans of version 1 were made with."""

@@ -9,53 +9,82 @@
 Knows no requests and no queues.
 """
 
+from planner.engine.drafting import Drafting, drafting_of
+from planner.engine.encoder import encoder_notes, encoder_times_s, images_s, mean_encoder_s
 from planner.engine.lookup import BOUNDS, CONTEXTS, operator_time
 from planner.engine.lora import AdapterWork, adapter_popularity, expected_distinct
 from planner.engine.memory import (
     MemoryFootprint,
+    RequestLimit,
     activation_bytes_per_gpu,
+    encoder_bytes_per_gpu,
     kv_transfer_bytes,
     memory_footprint,
+    must_hold_tokens,
+    one_request_room_tokens,
+    request_limit,
     require_room,
     usable_bytes_per_gpu,
     weights_bytes_per_gpu,
 )
+from planner.engine.prefix_reuse import prefix_reuse_notes, reusable_prefix_tokens, reuse_step_tokens
 from planner.engine.replica import (
+    LAYER_KIND_KERNELS,
     LEAST_BATCHED_TOKENS,
     MOST_BATCHED_TOKENS,
     MOST_RUNNING_REQUESTS,
     ReplicaConfig,
+    step_shape,
     step_time,
 )
 from planner.engine.scheduler import Batching, KvAllocation, LoraAdapters, Order, Preemption, Schedule, Speculation
 from planner.engine.step_times import StepTime, StepTimer
+from planner.engine.support import require_supported, support_notes
 
 __all__ = [
     "BOUNDS",
     "CONTEXTS",
+    "LAYER_KIND_KERNELS",
     "LEAST_BATCHED_TOKENS",
     "MOST_BATCHED_TOKENS",
     "MOST_RUNNING_REQUESTS",
     "AdapterWork",
     "Batching",
+    "Drafting",
     "KvAllocation",
     "LoraAdapters",
     "MemoryFootprint",
     "Order",
     "Preemption",
     "ReplicaConfig",
+    "RequestLimit",
     "Schedule",
     "Speculation",
     "StepTime",
     "StepTimer",
     "activation_bytes_per_gpu",
     "adapter_popularity",
+    "drafting_of",
+    "encoder_bytes_per_gpu",
+    "encoder_notes",
+    "encoder_times_s",
     "expected_distinct",
+    "images_s",
     "kv_transfer_bytes",
+    "mean_encoder_s",
     "memory_footprint",
+    "must_hold_tokens",
+    "one_request_room_tokens",
     "operator_time",
+    "prefix_reuse_notes",
+    "request_limit",
     "require_room",
+    "require_supported",
+    "reusable_prefix_tokens",
+    "reuse_step_tokens",
+    "step_shape",
     "step_time",
+    "support_notes",
     "usable_bytes_per_gpu",
     "weights_bytes_per_gpu",
 ]

@@ -185,9 +185,10 @@ def lora_channels(group: LayerGroup, hidden: int) -> tuple[int, int]:
     block = group.feed_forward
     if block is None:
         return 0, others
-    matrices, channels = (3 if block.gated else 2), hidden + block.intermediate
+    matrices = 3 if block.gated else 2
     if not isinstance(block, MoeFeedForward):
-        return 0, others + matrices * channels
+        return 0, others + (1 if block.single else matrices) * (hidden + block.intermediate)
+    channels = block.width(hidden) + block.intermediate
     shared = matrices * (hidden + block.shared_intermediate) if block.shared_intermediate else 0
     return block.experts * matrices * channels, others + shared
 

@@ -6,22 +6,27 @@ A replica is a group of GPUs of one SKU serving one model with one engine loop. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
 from pydantic import Field, model_validator
 
-from hardware_db import Calibration, EngineCosts, EngineProfile, GpuSku
+from hardware_db import Calibration, EngineCosts, EngineFeature, EngineProfile, GpuSku
 from planner.core import Frozen, InputError
+from planner.engine.drafting import Drafting, drafting_of
 from planner.engine.scheduler import LoraAdapters, Schedule, Speculation
 from planner.engine.step_times import StepTime, StepTimer, build_timer
-from planner.llm import LlmSpec, Precision, linear_parameters_by_part
+from planner.engine.support import require_supported, split_features, support_notes
+from planner.llm import DraftMethod, LlmSpec, Precision, linear_parameters_by_part
 from planner.roofline import (
     CalibratedGpu,
     Parallelism,
     StepShape,
-    compute_dtype,
     fast_domain_gpus,
+    half_precision,
+    kernel_activations,
+    require_split,
     step_operators,
 )
 
@@ -35,11 +40,22 @@ LEAST_BATCHED_TOKENS, MOST_BATCHED_TOKENS, MOST_RUNNING_REQUESTS = 16, 67_108_86
 each, the most that engines are started with a rank: a choice, it keeps typing errors out."""
 
 
+LAYER_KIND_KERNELS = (
+    "block_",
+    "chosen_",
+    "compressed_",
+    "wide_",
+    "recurrent_",
+)
+"""First letters of the fits that are for one kind of layer each: those of another kind are another algorithm's."""
+
+
 class ReplicaConfig(Frozen):
     """Everything that decides how fast one replica is and how much it holds.
 
     `max_running_requests` is vLLM's max_num_seqs, `max_batched_tokens` its max_num_batched_tokens (chunk budget), both
     of the whole replica (all attention ranks together); with pipeline stages the budget is that of each micro-batch.
+    `max_request_tokens` is its max_model_len; None: as much as the requests that come need.
     `own_schedule` None is the engine's. `expert_skew` is the exponent of a power law of the experts' popularity, 0 for
     all alike; None is `SERVED_SKEW` with a calibration and 0 without, whose times are bounds. `lora` are adapters on
     top of the model; `mask_s` is the time a step waits for the grammar mask of each constrained sequence (constrained
@@ -53,6 +69,7 @@ class ReplicaConfig(Frozen):
     parallelism: Parallelism = Parallelism()
     max_running_requests: int = Field(default=256, ge=1, le=MOST_RUNNING_REQUESTS)
     max_batched_tokens: int = Field(default=8192, ge=LEAST_BATCHED_TOKENS, le=MOST_BATCHED_TOKENS)
+    max_request_tokens: int | None = Field(default=None, ge=1, description="input and output of one request [tokens]")
     calibration: Calibration | None = None
     speculation: Speculation | None = None
     own_schedule: Schedule | None = Field(default=None, description="instead of the engine's")
@@ -67,6 +84,30 @@ class ReplicaConfig(Frozen):
             bound = f"runs on GPUs of {' and '.join(self.engine.vendors)} only, not on {self.sku.name}"
             raise InputError("replica.engine", self.engine.id, bound, "choose another engine or GPU")
         return self
+
+    @model_validator(mode="after")
+    def _engine_splits_and_serves_the_model(self) -> ReplicaConfig:
+        require_split(self.llm, self.parallelism, self.precision)
+        require_supported(self.engine, self.llm, self.sku, self.features)
+        return self
+
+    @property
+    def features(self) -> tuple[EngineFeature, ...]:
+        """What its engine must be able to do for its model."""
+        drafts = self.speculation
+        asked = {
+            EngineFeature.PREFIX_CACHE: self.own_schedule is not None and self.own_schedule.prefix_cache,
+            EngineFeature.SPECULATION: drafts is not None,
+            EngineFeature.OWN_DRAFTS: drafts is not None and drafts.kind is DraftMethod.MTP,
+        }
+        wanted = tuple(feature for feature, is_asked in asked.items() if is_asked)
+        return split_features(self.llm, self.parallelism) + wanted
+
+    @property
+    def longest_tokens(self) -> int:
+        """Most that a sequence may hold: the model's context, or what the engine is told to take [tokens]."""
+        context = self.llm.max_context_tokens
+        return min(context, self.max_request_tokens or context)
 
     @property
     def label(self) -> str:
@@ -104,6 +145,23 @@ class ReplicaConfig(Frozen):
             return self.expert_skew
         return SERVED_SKEW if self.calibration is not None else 0.0
 
+    @property
+    def captured_decodes(self) -> float:
+        """Most sequences of an attention rank in a step of decodes that is replayed as a captured graph [-]."""
+        asked, graphs = self.schedule.captured_decodes, self.engine.graphs
+        if asked is not None:
+            return float(asked)
+        if graphs is None:
+            return math.inf
+        most = graphs.most_on(self.sku.hbm_capacity_bytes.value, self.parallelism.stage_gpus)
+        queries = 1 + self.speculation.draft_tokens if self.speculation is not None and graphs.counts_tokens else 1
+        return float(most // queries)
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Who guesses ahead, and how many guesses are accepted; None without speculation."""
+        return drafting_of(self.speculation, self.llm) if self.speculation is not None else None
+
     @cached_property
     def timer(self) -> StepTimer:
         """Step times of this replica."""
@@ -116,6 +174,8 @@ class ReplicaConfig(Frozen):
             self.costs,
             self.speculation,
             self.skew,
+            self.engine.spare_layers,
+            self.captured_decodes,
         )
 
     @cached_property
@@ -133,21 +193,24 @@ class ReplicaConfig(Frozen):
                 f"{self.sku.id}: TP {self.parallelism.tp} crosses the network: not measured, taken as sums inside each "
                 "domain and then across them, at the speed of the network link and the latency inside a domain"
             )
+        if self.drafting is not None:
+            notes.append(f"{self.llm.id}: {self.drafting.words}")
+        notes += support_notes(self.engine, self.llm, self.sku, self.features)
         return (*notes, *self._format_notes())
 
     def _format_notes(self) -> list[str]:
         """Formats that its GPU's matrix units do not multiply, and kernels of relatives that stand in for others."""
         asked = dict.fromkeys(self.precision.of(part) for part in linear_parameters_by_part(self.llm))
         notes = [
-            f"{self.sku.id}: no {activations} matrix units, {weights} weights are dequantised and multiplied in "
-            f"{compute_dtype(activations, self.sku)}"
+            f"{self.sku.id}: no {weights if self.sku.multiplies(activations) else activations} matrix units, "
+            f"{weights} weights are dequantised and multiplied in {half_precision(self.sku)}"
             for weights, activations in asked
-            if not self.sku.multiplies(activations)
+            if kernel_activations(activations, self.sku, weights) is not activations
         ]
         notes += [
             f"{self.sku.id}: {first} is not measured, {key} stands in"
             for first, key in self._fit_by_kernel.items()
-            if key not in (None, first) and first.startswith(("gemm/", "experts/"))
+            if key not in (None, first) and first.startswith(("gemm/", "experts/", *LAYER_KIND_KERNELS))
         ]
         return notes
 
@@ -158,10 +221,19 @@ class ReplicaConfig(Frozen):
         operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
         return {keys[0]: gpu.first_key(*keys) for keys in (operator.fit_keys for operator in operators) if keys}
 
+    @cached_property
+    def lenders(self) -> tuple[str, ...]:
+        """SKUs that the fits of its kernels were measured on, other than that of its calibration; sorted."""
+        if self.calibration is None:
+            return ()
+        fits = self.calibration.kernels
+        places = {fits[key].measured_on for key in self._fit_by_kernel.values() if key is not None}
+        return tuple(sorted(place for place in places if place))
+
     def _provenance(self) -> list[str]:
         """Which of its kernels were measured on its GPU, where some of them were not."""
         calibration = self.calibration
-        if calibration is None or not any(fit.measured_on for fit in calibration.kernels.values()):
+        if calibration is None or not self.lenders:
             return []
         places: dict[str, list[str]] = {}
         for key in dict.fromkeys(filter(None, self._fit_by_kernel.values())):

@@ -6,12 +6,17 @@ literature.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from planner.core import Frozen, InputError
+from planner.llm import DraftMethod, DraftSpec, load_draft
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A probability."""
 
 
 class Batching(StrEnum):
@@ -72,10 +77,12 @@ class Schedule(Frozen):
         preempts: under `Order.PRIORITY`, a waiting request of a lower number takes the place of the running one with
             the highest, as `on_preemption` says.
         kv: how KV memory is set aside.
-        longest_tokens: room per sequence when contiguous [tokens]; 0: the model's whole context.
+        longest_tokens: room per sequence when contiguous [tokens]; 0: all that a sequence may hold.
         watermark: share of the KV blocks kept free when a request is admitted (vLLM: 0.01).
         on_preemption: what becomes of the KV cache of a sequence that makes room.
         prefix_cache: blocks of shared prefixes are kept when their requests end, least recently used dropped first.
+        captured_decodes: most sequences of an attention rank in a step of decodes that is replayed as a captured graph;
+            None: as the engine captures by default.
     """
 
     mixed_steps: bool = True
@@ -93,6 +100,7 @@ class Schedule(Frozen):
     watermark: float = Field(default=0.0, ge=0.0, lt=1.0)
     on_preemption: Preemption = Preemption.RECOMPUTE
     prefix_cache: bool = False
+    captured_decodes: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -104,28 +112,71 @@ class Schedule(Frozen):
         return self
 
 
+def _shapes_of_draft(value: object) -> object:
+    """The content of a config.json as the shapes it stands for."""
+    return load_draft(value) if isinstance(value, Mapping) and "llm" not in value else value
+
+
 class Speculation(Frozen):
     """Draft and verify (Leviathan et al. 2023, arXiv:2211.17192): `draft_tokens` guesses are checked in one step.
 
     Attributes:
         draft_tokens: guesses per step.
-        acceptance: probability that a guess is right, given that those before it were.
+        acceptance: probability that a guess is right, given that those before it were; or, by position, that it and
+            those before it are; None: as measured for method, model and `dataset`
+            (`planner.llm.measured_acceptance`).
         draft_cost: time of one draft step as a share of a decode step of the model, with the same share of its weights
-            kept beside it (c there); None: the model's own multi-token-prediction module drafts, timed as it is.
+            kept beside it (c there).
+        method: who guesses; None: whatever takes `draft_cost`, the head or model named as `draft`, else the model's
+            own module.
+        draft: what guesses: the name of a published head or of a preset, or the content of its config.json; None: the
+            head that is published for the model.
+        dataset: that acceptance was measured on; None: the one measured for the model.
     """
 
     draft_tokens: int = Field(ge=1, le=64)
-    acceptance: float = Field(ge=0.0, le=1.0)
+    acceptance: Share | tuple[Share, ...] | None = None
     draft_cost: float | None = Field(default=None, ge=0.0, le=1.0)
+    method: DraftMethod | None = None
+    draft: Annotated[str | DraftSpec | None, BeforeValidator(_shapes_of_draft)] = None
+    dataset: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if isinstance(self.acceptance, tuple):
+            if len(self.acceptance) != self.draft_tokens:
+                bound = f"needs one probability for each of {self.draft_tokens} guesses"
+                raise InputError("speculation.acceptance", len(self.acceptance), bound, "give so many, or one for all")
+            if list(self.acceptance) != sorted(self.acceptance, reverse=True):
+                bound = "falls from guess to guess: each is right only with those before it"
+                raise InputError("speculation.acceptance", self.acceptance, bound, "give cumulated probabilities")
+        if (self.kind is DraftMethod.SHARE) != (self.draft_cost is not None):
+            bound = "goes with draft_cost and no other method"
+            raise InputError("speculation.method", self.kind.value, bound, "give draft_cost, or another method")
+        if self.draft is not None and self.kind in (DraftMethod.SHARE, DraftMethod.MTP):
+            raise InputError("speculation.draft", self.label, "goes with eagle3 and draft_model only", "leave it out")
+        if self.kind is DraftMethod.SHARE and self.acceptance is None:
+            bound = "nothing says how many guesses are right"
+            raise InputError("speculation.acceptance", "(missing)", bound, "give acceptance")
+        return self
 
     @property
-    def tokens_per_step(self) -> float:
-        """Expected tokens a sequence gains per step: (1 - a^(k + 1)) / (1 - a) (eq. 1 there).
+    def kind(self) -> DraftMethod:
+        """Who guesses."""
+        if self.method is not None:
+            return self.method
+        if self.draft_cost is not None:
+            return DraftMethod.SHARE
+        if self.draft is None:
+            return DraftMethod.MTP
+        draft = load_draft(self.draft) if isinstance(self.draft, str) else self.draft
+        return DraftMethod.EAGLE3 if draft.fused_once else DraftMethod.DRAFT_MODEL
 
-        >>> round(Speculation(draft_tokens=3, acceptance=0.8).tokens_per_step, 3)
-        2.952
-        """
-        return sum(self.acceptance**position for position in range(self.draft_tokens + 1))
+    @property
+    def label(self) -> str:
+        """E.g. ``draft 3 eagle3 mt-bench``."""
+        draft = self.draft.llm.id if isinstance(self.draft, DraftSpec) else self.draft
+        return " ".join(filter(None, ("draft", str(self.draft_tokens), self.kind.value, draft, self.dataset)))
 
 
 class LoraAdapters(Frozen):

@@ -5,9 +5,10 @@ A step takes
     kernels as the engine runs them + draft steps + host time
 
 with kernels the sum of the operators' seconds from `planner.roofline` at one GPU's load, and the engine's costs as
-`hardware_db.EngineCosts` says. The operators are those of all layers: each of pp stages has 1/pp of them. A step is one
-round of the pp micro-batches in flight, each with 1/pp of the decodes and chunks of its own, and takes what the busiest
-of them takes through all stages: as long as it is on its way, no other batch may take its place.
+`hardware_db.EngineCosts` says. In a pipeline a step is one round of the pp micro-batches in flight, each with 1/pp of
+the decodes and chunks of its own. All of them pass every stage, so that the round takes pp times what the slowest stage
+takes for the busiest of them; a stage has the operators of its own layers, the first the embedding, the last the head
+and the model's own drafts. Where the stages are alike that is what a micro-batch takes through all of them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hardware_db import Calibration, EngineCosts, GpuSku
-from planner.core import FloatArray, InputError
+from hardware_db import Calibration, EngineCosts, GpuSku, SpareLayers
+from planner.core import FloatArray
+from planner.engine.drafting import drafting_of
 from planner.engine.lookup import (
     BOUNDS,
     TOKENS,
@@ -35,10 +37,11 @@ from planner.engine.lookup import (
     operator_time,
 )
 from planner.engine.scheduler import Speculation
-from planner.llm import LlmSpec, Precision
+from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
     Bound,
     CalibratedGpu,
+    ChosenDecode,
     Driver,
     Experts,
     LatentDecode,
@@ -92,10 +95,13 @@ class StepTimer:
         costs: what the engine adds.
         launches: kernels of a step.
         latent_layers: layers of latent attention.
+        whole_layers: those of them that were measured as whole modules.
         expert_layers: layers of routed experts.
         queries: tokens per decoding sequence and step.
-        draft: timer of one draft step; None without speculation, or where drafts are free.
-        draft_steps: draft steps that a step takes.
+        draft: timer of what drafts add after the model's pass; None without speculation, or where drafts are free.
+        draft_steps: how many of those a step takes.
+        others: of pipeline stages that are slower than this one in some steps.
+        captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
     """
 
     gpu: CalibratedGpu
@@ -106,10 +112,13 @@ class StepTimer:
     costs: EngineCosts
     launches: float = 0.0
     latent_layers: float = 0.0
+    whole_layers: float = 0.0
     expert_layers: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
     draft_steps: float = 0.0
+    others: tuple[StepTimer, ...] = ()
+    captured: float = math.inf
 
     def with_costs(self, costs: EngineCosts) -> StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
@@ -117,7 +126,7 @@ class StepTimer:
         if draft is not None:
             own = EngineCosts(stretch=costs.stretch, gap_s=costs.gap_s, latent_s=costs.latent_s)
             draft = replace(draft, costs=own)
-        return replace(self, costs=costs, draft=draft)
+        return replace(self, costs=costs, draft=draft, others=tuple(one.with_costs(costs) for one in self.others))
 
     def prompts_s(self, shape: StepShape) -> FloatArray:
         """Time [s] the attention of each step's prompts takes on its own, shape (...steps)."""
@@ -139,7 +148,10 @@ class StepTimer:
             total = total + self.draft_steps * self.draft.times_s(_without_chunks(shape)) * (
                 np.asarray(shape.decodes) > 0
             )
-        return np.asarray(total + self._host_s(load))
+        total = np.asarray(total + self._host_s(load))
+        for other in self.others:
+            total = np.maximum(total, other.times_s(shape))
+        return total
 
     def step_s(
         self,
@@ -152,11 +164,14 @@ class StepTimer:
         prompts_s: float | None = None,
     ) -> float:
         """Duration [s] of one step in plain floats; arguments as in `StepShape` and `times_s`."""
-        return self._scalar.step_s(decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks, prompts_s)
+        content = (decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks)
+        seconds = self._scalar.step_s(*content, prompts_s)
+        return max(seconds, *(other.step_s(*content) for other in self.others)) if self.others else seconds
 
     def decode_s(self, decodes: float, context: float) -> float:
         """Duration [s] of a step of decodes only; `context` is summed over them."""
-        return self._scalar.decode_s(decodes, context)
+        seconds = self._scalar.decode_s(decodes, context)
+        return max(seconds, *(other.decode_s(decodes, context) for other in self.others)) if self.others else seconds
 
     @cached_property
     def _scalar(self) -> ScalarStepTimer:
@@ -208,6 +223,14 @@ class StepTimer:
                 family_s[family] = family_s.get(family, 0.0) + self.draft_steps * seconds * has_decodes
             bound_s += self.draft_steps * draft_bound_s * has_decodes
         bound_s[BOUNDS.index(Bound.OVERHEAD)] += served - kernels + self._host_s(load)
+        for other in self.others:
+            other_family_s, other_bound_s = other._items(shape)
+            is_slower = other_bound_s.sum(axis=0) > bound_s.sum(axis=0)
+            bound_s = np.where(is_slower, other_bound_s, bound_s)
+            family_s = {
+                family: np.where(is_slower, other_family_s.get(family, 0.0), family_s.get(family, 0.0))
+                for family in {**family_s, **other_family_s}
+            }
         return family_s, bound_s
 
     def _prompts_s(self, load: Load) -> Number:
@@ -232,12 +255,15 @@ class StepTimer:
     def _served_s(self, kernels_s: Number, load: Load, roof_s: Number) -> Number:
         """Kernels as an engine runs them: replayed as a graph, or launched one by one where there are long prompts."""
         costs = self.costs
-        between = costs.gap_s * self.launches + costs.latent_s * self.latent_layers
+        between = costs.gap_s * self.launches + costs.latent_s * (self.latent_layers - self.whole_layers)
         replayed = at_least(costs.stretch * kernels_s + between, roof_s)
         host = self.launching_s
         launched = at_least(costs.prompt_stretch * kernels_s, host)
         is_launched: Any = (load.chunks > 0.0) * (load.tokens > costs.captured_tokens)
         served: Number = is_launched * launched + (1.0 - is_launched) * replayed
+        if self.captured < math.inf:
+            too_many: Any = (load.chunks <= 0.0) * (load.decodes > self.captured)
+            served = at_least(served, too_many * (costs.launch_s * self.launches))
         return served
 
     @property
@@ -294,10 +320,12 @@ class ScalarStepTimer:
         self.kernels = _ScalarTables(timer, lambda table: table.total_s)
         self.roofs = _ScalarTables(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
         self.prompts = prompt_attention(timer.shape_operators, timer.gpu)
-        self.between_s = costs.gap_s * timer.launches + costs.latent_s * timer.latent_layers
+        pieced = timer.latent_layers - timer.whole_layers
+        self.between_s = costs.gap_s * timer.launches + costs.latent_s * pieced
         self.launching_s = timer.launching_s
         self.stretch, self.prompt_stretch, self.captured = costs.stretch, costs.prompt_stretch, costs.captured_tokens
         self.host_s, self.sequence_s = costs.step_s, costs.sequence_s
+        self.captured_decodes, self.kernel_launches_s = timer.captured, costs.launch_s * timer.launches
         self.draft = timer.draft._scalar if timer.draft is not None else None
         self.draft_steps = timer.draft_steps
 
@@ -309,6 +337,8 @@ class ScalarStepTimer:
         seconds = self.stretch * self.kernels.decode_s(tokens, own, context) + self.between_s
         if self.roofs is not None:
             seconds = max(seconds, self.roofs.decode_s(tokens, own, context))
+        if own > self.captured_decodes:
+            seconds = max(seconds, self.kernel_launches_s)
         if self.draft is not None and decodes:
             seconds += self.draft_steps * self.draft.decode_s(decodes, decode_context)
         return seconds + self.host_s + self.sequence_s * own
@@ -381,11 +411,13 @@ def build_timer(
     costs: EngineCosts,
     speculation: Speculation | None = None,
     skew: float = 0.0,
+    spare: SpareLayers = SpareLayers.BEFORE_LAST,
+    captured: float = math.inf,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
 
-    A draft takes `Speculation.draft_cost` of a step of the same decodes without drafts, or else what the model's own
-    module takes.
+    A draft passes over the tokens of the step, prompts included, and once more over a token of each sequence for every
+    further guess; one whose parts are unknown takes `Speculation.draft_cost` of a step of the same decodes each.
 
     Args:
         llm: model.
@@ -396,6 +428,8 @@ def build_timer(
         costs: what the engine adds.
         speculation: how tokens are drafted; its acceptance plays no part here.
         skew: exponent of the experts' popularity, 0 = all alike.
+        spare: pipeline stages that have one layer more, where layers do not divide evenly.
+        captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
 
     Returns:
         A function of steps [s].
@@ -403,9 +437,10 @@ def build_timer(
     Raises:
         InputError: heads do not split over tp, or there is nothing to draft with.
     """
-    drafting = (speculation.draft_tokens, speculation.draft_cost) if speculation is not None else (0, None)
+    found = drafting_of(speculation, llm) if speculation is not None else None
+    drafting = (found.draft_tokens, found.cost, _ByIdentity(found.draft)) if found else (0, None, _ByIdentity(None))
     identities = (_ByIdentity(llm), _ByIdentity(sku), precision, parallelism, _ByIdentity(calibration))
-    return _cached_timer(*identities, costs, *drafting, skew)
+    return _cached_timer(*identities, costs, *drafting, skew, spare, captured)
 
 
 class _ByIdentity(Generic[T]):
@@ -431,30 +466,78 @@ def _cached_timer(
     costs: EngineCosts,
     draft_tokens: int,
     draft_cost: float | None,
+    drafter: _ByIdentity[DraftSpec | None],
     skew: float,
+    spare: SpareLayers,
+    captured: float,
 ) -> StepTimer:
     llm, sku = model.value, device.value
-    gpu = CalibratedGpu(sku, fits.value)
-    operators = step_operators(llm, sku, precision, parallelism, skew)
-    if not draft_tokens:
-        return _kernel_timer(operators, gpu, parallelism).with_costs(costs)
-    timer = _kernel_timer(operators, gpu, parallelism, 1.0 + draft_tokens)
-    if draft_cost is not None:
-        plain = _kernel_timer(operators, gpu, parallelism) if draft_cost else None
-        return replace(timer, draft=plain, draft_steps=draft_tokens * draft_cost).with_costs(costs)
-    drafting = draft_operators(llm, sku, precision, parallelism, skew)
-    if not drafting:
-        fix = "remove it, or give its draft_cost"
-        raise InputError("speculation", llm.id, "has no multi-token-prediction layer to draft with", fix)
-    draft = _kernel_timer(drafting, gpu, parallelism)
-    return replace(timer, draft=draft, draft_steps=draft_tokens).with_costs(costs)
+    gpu, rounds = CalibratedGpu(sku, fits.value), parallelism.pp
+    drafting = draft_operators(drafter.value, sku, precision, parallelism, skew) if drafter.value else None
+    timers = []
+    for stage in dict.fromkeys(pipeline_stages(llm, parallelism.pp, spare)):
+        operators = _repeated(step_operators(llm, sku, precision, parallelism, skew, stage), rounds)
+        first = _repeated(drafting.first, rounds) if drafting and stage.last else []
+        timer = _kernel_timer([*operators, *first], gpu, parallelism, 1.0 + draft_tokens)
+        if draft_cost is not None:
+            plain = _kernel_timer(operators, gpu, parallelism) if draft_cost else None
+            timer = replace(timer, draft=plain, draft_steps=draft_tokens * draft_cost)
+        elif drafting and stage.last:
+            later = _repeated(drafting.layers, rounds * (draft_tokens - 1)) if draft_tokens > 1 else []
+            draft = _kernel_timer([*later, *_repeated(drafting.head, rounds * draft_tokens)], gpu, parallelism)
+            timer = replace(timer, draft=draft, draft_steps=1.0)
+        timers.append(replace(timer.with_costs(costs), captured=captured))
+    return _slowest(timers)
+
+
+def _repeated(operators: Sequence[Operator], times: int) -> list[Operator]:
+    """The operators of a stage for every micro-batch in flight, and of a draft for every guess."""
+    return [replace(operator, count=operator.count * times) for operator in operators]
+
+
+MUCH_SLOWER = 1.001
+"""A pipeline stage is looked at if some step takes it longer than any other by this factor. A choice: affects speed."""
+_LOOKED_AT = StepShape(
+    decodes=np.array([1.0, 32.0, 256.0, 2048.0] * 3 + [0.0, 0.0, 64.0, 64.0]),
+    decode_context=np.array([1.0, 32.0, 256.0, 2048.0] * 3 + [0.0, 0.0, 64.0, 64.0])
+    * np.array([500.0] * 4 + [8_000.0] * 4 + [128_000.0] * 4 + [0.0, 0.0, 4_000.0, 64_000.0]),
+    chunk_tokens=np.array([0.0] * 12 + [512.0, 8192.0, 2048.0, 2048.0]),
+    chunk_pairs=np.array([0.0] * 12 + [512.0 * 256.5, 8192.0 * 4096.5, 2048.0 * 1024.5, 2048.0 * 61_024.5]),
+    chunk_context=np.array([0.0] * 12 + [512.0, 8192.0, 2048.0, 62_048.0]),
+    chunks=np.array([0.0] * 12 + [1.0] * 4),
+)
+"""Steps that stages are compared by: few and many decodes, short and long contexts, prompts alone and beside them."""
+
+
+def _slowest(timers: Sequence[StepTimer]) -> StepTimer:
+    """The timer of a pipeline: of the stage that is slowest on the whole, with those that are slower in some steps."""
+    if len(timers) == 1:
+        return timers[0]
+    times_s = [timer.times_s(_LOOKED_AT) for timer in timers]
+    longest_s = np.maximum.reduce(times_s)
+    order = sorted(range(len(timers)), key=lambda stage: -float((times_s[stage] / longest_s).sum()))
+    kept = order[:1]
+    for stage in order[1:]:
+        if np.any(times_s[stage] > MUCH_SLOWER * np.maximum.reduce([times_s[other] for other in kept])):
+            kept.append(stage)
+    return replace(timers[kept[0]], others=tuple(timers[stage] for stage in kept[1:]))
+
+
+def _merged(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Operators that differ in nothing but their layers as one: those of a draft are often the model's own."""
+    layers: dict[Operator, float] = {}
+    for operator in operators:
+        alike = replace(operator, count=1.0)
+        layers[alike] = layers.get(alike, 0.0) + operator.count
+    return tuple(replace(alike, count=count) for alike, count in layers.items())
 
 
 def _kernel_timer(
     operators: Sequence[Operator], gpu: CalibratedGpu, parallelism: Parallelism, queries: float = 1.0
 ) -> StepTimer:
     """Kernels alone: the engine's costs come on top."""
-    shape_operators = tuple(operator for operator in operators if operator.driver is Driver.SHAPE)
+    shape_operators = _merged([operator for operator in operators if operator.driver is Driver.SHAPE])
+    latent = [operator for operator in shape_operators if isinstance(operator, LatentDecode)]
     return StepTimer(
         gpu=gpu,
         parallelism=parallelism,
@@ -464,7 +547,10 @@ def _kernel_timer(
         costs=EngineCosts(),
         # Prefill and decode attention are one launch each, whichever a step needs.
         launches=sum(operator.launches for operator in operators),
-        latent_layers=sum(operator.count for operator in shape_operators if isinstance(operator, LatentDecode)),
+        latent_layers=sum(operator.count for operator in latent),
+        whole_layers=sum(
+            operator.count for operator in latent if isinstance(operator, ChosenDecode) and operator.measured_whole(gpu)
+        ),
         expert_layers=sum(operator.count for operator in operators if isinstance(operator, Experts)),
         queries=queries,
     )

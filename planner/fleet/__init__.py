@@ -18,7 +18,7 @@ from planner.fleet.calibration_bounds import (
 from planner.fleet.cascades import cascade_services
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.search import request_slices
-from planner.fleet.slices import slices_of
+from planner.fleet.slices import slices_of, split_by_length
 from planner.fleet.types import (
     AGREEMENT,
     Alternative,
@@ -63,5 +63,6 @@ __all__ = [
     "shifted_hardware",
     "slices",
     "slices_of",
+    "split_by_length",
     "target_ranges_s",
 ]

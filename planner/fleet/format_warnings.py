@@ -11,7 +11,7 @@ from hardware_db import Dtype
 from planner.core import rebuilt
 from planner.engine import ReplicaConfig, memory_footprint, step_time
 from planner.fleet.types import PlannedDeployment
-from planner.llm import Precision, weight_bytes
+from planner.llm import Precision, converted_from, format_words, published_as, weight_bytes
 from planner.serving import Role
 from planner.workload import Workload
 
@@ -39,6 +39,33 @@ def format_warnings(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]
         for line in _pool_warnings(pool.config, pool.role, planned.workload, performance.mean_running)
     ]
     return tuple(dict.fromkeys(lines))
+
+
+def format_notes(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
+    """Which checkpoint each pool serves, where it is not the model's own, one line each.
+
+    Args:
+        deployments: of the plan.
+
+    Returns:
+        A line for every model and format: the repository that is published in it, or that the engine makes it of the
+        16-bit checkpoint on loading, or that no checkpoint of it is known.
+    """
+    configs = [pool.config for planned in deployments for pool in planned.surviving.pools]
+    return tuple(dict.fromkeys(note for config in configs if (note := _format_note(config))))
+
+
+def _format_note(config: ReplicaConfig) -> str:
+    llm, precision = config.llm, config.precision
+    published = published_as(llm, precision)
+    if published is not None and published.own:
+        return ""
+    words = format_words(llm, precision)
+    if published is not None:
+        return f"{llm.id} in {words} is {published.repository}; what that costs in accuracy is not judged"
+    if (made_of := converted_from(llm, precision)) is not None:
+        return f"{llm.id} in {words} is made of {made_of.repository} by the engine when it loads it"
+    return f"{llm.id} in {words}: no checkpoint of it is known, it has to be made"
 
 
 def _pool_warnings(config: ReplicaConfig, role: Role, workload: Workload, running: float) -> Iterator[str]:

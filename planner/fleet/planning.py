@@ -20,7 +20,7 @@ from planner.fleet.calibration_bounds import requested_hardware
 from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
 from planner.fleet.costs import bought_gpus, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
-from planner.fleet.format_warnings import format_warnings
+from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.search import (
     COARSE_GAP,
     FleetSearch,
@@ -254,6 +254,7 @@ def _assumptions(
 ) -> tuple[str, ...]:
     """What the numbers take for granted, each said once."""
     notes = [note for planned in deployments for note in planned.predicted.assumptions]
+    notes += format_notes(deployments)
     if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
     if passed_over_usd_per_hour is not None:

@@ -242,7 +242,15 @@ def search_fleet(
     rejections: dict[tuple[str, Mode], Rejection] = {}
     considered = 0
     for slice_ in slices:
-        demand = Demand(slice_.service.llm, slice_.service.precision, slice_.workload, slice_.slo or WITHIN_A_DAY)
+        service = slice_.service
+        demand = Demand(
+            service.llm,
+            service.precision,
+            slice_.workload,
+            slice_.slo or WITHIN_A_DAY,
+            service.max_request_tokens,
+            service.published,
+        )
         family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
         families[slice_.name], capacities[slice_.name] = family_set.families, Capacity(demand)
         considered += family_set.considered

@@ -61,7 +61,8 @@ def split_by_length(lengths: TokenLengths, split: LengthSplit) -> tuple[LengthRa
         label = _range_label(split, row, column)
         source = ", ".join(filter(None, (lengths.source, label)))
         cells = (lengths.inputs[inside], lengths.outputs[inside], weights[inside])
-        ranges.append(LengthRange(label, TokenLengths.from_pairs(*cells, source=source), mass / total))
+        images = lengths.images_of(np.flatnonzero(inside))
+        ranges.append(LengthRange(label, TokenLengths.from_pairs(*cells, source=source, images=images), mass / total))
     return tuple(ranges)
 
 

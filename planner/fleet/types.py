@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 
 from hardware_db import OwnHardware, Price
 from planner.core import Frozen, InputError, Metric
-from planner.llm import LlmSpec, Precision
+from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
 from planner.serving import Deployment, Performance, Pool
 from planner.supply import FleetLimits, PricePolicy
-from planner.traffic import Cascade, DemandProfile, LengthSplit, OfflineWork, Service
+from planner.traffic import Cascade, DemandProfile, LengthSplit, OfflineWork, Service, require_encoder
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
 AGREEMENT = 0.15
@@ -31,6 +31,12 @@ class PlanRequest(Frozen):
     name: str = "unnamed"
     llm: LlmSpec
     precision: Precision
+    max_request_tokens: int | None = Field(
+        default=None, ge=1, description="input and output of one request that engines are told to take [tokens]"
+    )
+    published: tuple[Precision, ...] = Field(
+        default=(), description="formats of checkpoints that may be used besides, on GPUs that run them well"
+    )
     workload: Workload
     slo: Slo
     search: SearchSpace
@@ -56,10 +62,11 @@ class PlanRequest(Frozen):
 
     @model_validator(mode="after")
     def _requests_fit_the_model(self) -> Self:
-        longest = self.workload.lengths.max_total
-        if longest > self.llm.max_context_tokens:
-            bound = f"longer than the {self.llm.max_context_tokens} tokens of context of {self.llm.id}"
-            raise InputError("workload.lengths", longest, bound, "cut the lengths or choose another model")
+        require_context(self.llm, self.workload.lengths.max_total, self.max_request_tokens)
+        for work in self.offline:
+            require_context(self.llm, work.lengths.max_total, self.max_request_tokens, f"offline.{work.name}.lengths")
+        for service in self.all_services:
+            require_encoder(service.llm, service.workload.lengths)
         names = [service.name for service in self.all_services]
         if len(set(names)) < len(names):
             raise InputError("services.name", names, "two services have one name", "rename one")
@@ -68,7 +75,15 @@ class PlanRequest(Frozen):
     @property
     def main(self) -> Service:
         """The model of the request as a service."""
-        return Service(name=self.llm.id, llm=self.llm, precision=self.precision, workload=self.workload, slo=self.slo)
+        return Service(
+            name=self.llm.id,
+            llm=self.llm,
+            precision=self.precision,
+            workload=self.workload,
+            slo=self.slo,
+            max_request_tokens=self.max_request_tokens,
+            published=self.published,
+        )
 
     @property
     def all_services(self) -> tuple[Service, ...]:

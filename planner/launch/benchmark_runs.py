@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from hardware_db import Dtype
 from planner.engine import ReplicaConfig, Schedule
-from planner.launch.engine_options import SIXTEEN_BIT, weights_source
+from planner.launch.engine_options import weights_source
 from planner.launch.escaping import slug
 from planner.launch.fleet import LaunchedDeployment
 from planner.launch.requests import RequestFile, request_count, requests_of
 from planner.launch.spec import REPOSITORY
-from planner.llm import list_llms
+from planner.llm import SIXTEEN_BIT, list_llms
 from planner.serving import Deployment
 from planner.workload import REQUESTS_PER_USER, Workload
 
@@ -50,9 +50,9 @@ class Benchmark:
         """The benchmark of a deployment; `number` is its place in the fleet, from 1."""
         config = launched.deployment.pools[0].config
         count = request_count(launched.workload, launched.slo)
-        checkpoint = weights_source(config.llm, config.precision, config.engine.id).checkpoint
-        is_repository = REPOSITORY.fullmatch(config.llm.name) is not None and not checkpoint
-        model = config.llm.name if is_repository else ""
+        weights = weights_source(config.llm, config.precision, config.engine.id)
+        repository = weights.repository or config.llm.name
+        model = repository if REPOSITORY.fullmatch(repository) is not None and not weights.checkpoint else ""
         why_not = why_not_calibrated(launched.deployment)
         return cls(
             name=f"{number:02d}-{slug(launched.service)}",

@@ -5,6 +5,7 @@ A knob that an engine has no row for is refused by name, never dropped.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +13,14 @@ from typing import Any
 
 import yaml
 
-from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
-from planner.engine import ReplicaConfig
+from planner.engine import Drafting, ReplicaConfig
 from planner.launch.flags import EngineFlag, FlagKind, rows_of
-from planner.llm import LlmSpec, Precision
+from planner.llm import SIXTEEN_BIT, DraftMethod, LlmSpec, Precision, published_as
 from planner.serving import Role
 
-SIXTEEN_BIT = frozenset({Dtype.BF16, Dtype.FP16})
+CHECKPOINT_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""Owner and name of a repository of weights."""
 SMALLEST_LORA_RANK = 8
 """Adapter ranks are rounded up to a power of two, at least this one, which every engine of the table takes."""
 
@@ -51,14 +52,25 @@ class RenderedOptions:
     def add(self, row: EngineFlag, value: object) -> None:
         """Add one row with its value."""
         if row.kind is FlagKind.ARGUMENTS:
-            self.flags += _pairs([word.replace("{value}", str(value)) for word in shlex.split(row.flag)])
+            self.flags += _pairs([_filled(word, value) for word in shlex.split(row.flag)])
         elif row.kind is FlagKind.ENVIRONMENT:
             name, _, text = row.flag.partition("=")
-            self.environment.append((name, text.replace("{value}", str(value))))
+            self.environment.append((name, _filled(text, value)))
         elif row.kind is FlagKind.ADDRESS:
             self.address_variables.append(row.flag)
         elif row.kind is FlagKind.CONFIGURATION:
-            set_path(self.configuration, row.flag.replace("{value}", str(value)))
+            set_path(self.configuration, _filled(row.flag, value))
+
+
+def _filled(text: str, value: object) -> str:
+    """A text of the table with its ``{value}``, or with several values by their names.
+
+    >>> _filled("{draft}: {value}", {"value": 3, "draft": "a/b"})
+    'a/b: 3'
+    """
+    for name, part in (value if isinstance(value, Mapping) else {"value": value}).items():
+        text = text.replace(f"{{{name}}}", str(part))
+    return text
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -91,7 +103,7 @@ def set_path(content: dict[str, Any], assignment: str) -> None:
     content[last] = yaml.safe_load(text)
 
 
-def chosen_options(config: ReplicaConfig, role: Role, longest_tokens: int) -> list[EngineOption]:
+def chosen_options(config: ReplicaConfig, role: Role, max_request_tokens: int) -> list[EngineOption]:
     """Everything the planner chose, the weights apart (see `weights_source`)."""
     return [
         *_parallelism_options(config),
@@ -100,7 +112,7 @@ def chosen_options(config: ReplicaConfig, role: Role, longest_tokens: int) -> li
         EngineOption(
             "memory_fraction", None, {"memory_fraction": config.memory_fraction or config.engine.memory_fraction}
         ),
-        EngineOption("max_model_len", longest_tokens, {"max_model_len": longest_tokens}),
+        EngineOption("max_request_tokens", max_request_tokens, {"max_model_len": max_request_tokens}),
         *_extra_options(config),
         *([] if role is Role.MIXED else [EngineOption("role", role.value, {f"role={role.value}": role.value})]),
     ]
@@ -118,6 +130,9 @@ def _parallelism_options(config: ReplicaConfig) -> list[EngineOption]:
     if split.ep > 1:
         all_ranks = {"ep_all_ranks": split.ep} if split.ep == ranks else {}
         options.append(EngineOption("parallelism.ep", split.ep, {"ep": split.ep, **all_ranks}))
+    if split.redundant_experts:
+        copies = split.redundant_experts
+        options.append(EngineOption("parallelism.redundant_experts", copies, {"redundant_experts": copies}))
     return options
 
 
@@ -144,6 +159,11 @@ def _batching_options(config: ReplicaConfig) -> list[EngineOption]:
     if schedule.mixed_steps != config.engine.mixed_steps:
         mixed = "mixed_steps" if schedule.mixed_steps else "separate_steps"
         options.append(EngineOption("schedule.mixed_steps", schedule.mixed_steps, {mixed: schedule.mixed_steps}))
+    if schedule.captured_decodes is not None:
+        most = schedule.captured_decodes
+        queries = 1 + config.drafting.draft_tokens if config.drafting is not None else 1
+        knobs = {"captured_decodes": most, "captured_tokens": most * queries}
+        options.append(EngineOption("schedule.captured_decodes", most, knobs))
     return options
 
 
@@ -155,21 +175,31 @@ def _kv_option(precision: Precision) -> EngineOption:
 def _extra_options(config: ReplicaConfig) -> list[EngineOption]:
     """Drafts and adapters."""
     options = []
-    drafts, lora = config.speculation, config.lora
+    drafts, lora = config.drafting, config.lora
     if drafts is not None:
-        own_module = {"mtp_tokens": drafts.draft_tokens, "verified_tokens": drafts.draft_tokens + 1}
-        options.append(
-            EngineOption("speculation", drafts.draft_tokens, own_module if drafts.draft_cost is None else {})
-        )
+        options.append(EngineOption("speculation", drafts.draft_tokens, _draft_knobs(drafts)))
     if lora is not None:
         rank = max(SMALLEST_LORA_RANK, 1 << (lora.rank - 1).bit_length())
         options.append(EngineOption("lora", lora.slots, {"lora_slots": lora.slots, "lora_rank": rank}))
     return options
 
 
+def _draft_knobs(drafts: Drafting) -> dict[str, object]:
+    """Knobs of speculation, with the checkpoint that drafts; none where no engine could load it."""
+    verified = {"verified_tokens": drafts.draft_tokens + 1}
+    if drafts.method is DraftMethod.MTP:
+        return {"mtp_tokens": drafts.draft_tokens, **verified}
+    checkpoint = drafts.checkpoint
+    if drafts.method is DraftMethod.DRAFT_MODEL and drafts.draft is not None:
+        checkpoint = drafts.draft.llm.name
+    if not CHECKPOINT_NAME.fullmatch(checkpoint):
+        return {}
+    return {f"{drafts.method}_tokens": {"value": drafts.draft_tokens, "draft": checkpoint}, **verified}
+
+
 def require_own_schedule(config: ReplicaConfig) -> None:
     """Refuse a schedule that is not the engine's own and that no flag of the table sets."""
-    free = ("prefix_cache", "whole_prompts", "mixed_steps", "reserve_outputs")
+    free = ("prefix_cache", "whole_prompts", "mixed_steps", "reserve_outputs", "captured_decodes")
     own = type(config.schedule)()
     for name in type(own).model_fields:
         asked = getattr(config.schedule, name)
@@ -191,23 +221,28 @@ class WeightsSource:
         option: that converts those of the published checkpoint.
         checkpoint: in words, the one that has them already; empty where the published one serves. With neither, the
             weights are the model's own.
+        repository: of the published checkpoint that has them; empty where it is the model's own or none is known.
     """
 
     option: EngineOption | None = None
     checkpoint: str = ""
+    repository: str = ""
 
 
 def weights_source(llm: LlmSpec, precision: Precision, engine: str) -> WeightsSource:
-    """How an engine gets weights of a precision."""
+    """How an engine gets weights of a precision: of a published checkpoint, else by its own conversion on loading."""
     native = llm.native_precision
     asked = (precision.weights, precision.activations, precision.parts)
     if asked == (native.weights, native.activations, native.parts):
         return WeightsSource()
+    published = published_as(llm, precision)
+    if published is not None:
+        return WeightsSource(repository="" if published.own else published.repository)
     knob = ""
     if native.weights in SIXTEEN_BIT and not (native.parts or precision.parts):
         if precision.weights in SIXTEEN_BIT:
             knob = f"dtype={precision.weights.value}" if precision.weights == precision.activations else ""
-        elif precision.weights == precision.activations:
+        elif precision.weights.arithmetic is precision.activations.arithmetic:
             knob = f"quantise={precision.weights.value}"
     if knob and rows_of(engine, knob):
         return WeightsSource(

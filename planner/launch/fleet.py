@@ -180,6 +180,7 @@ class _Reader:
             sku=sku,
             engine=engine,
             own_schedule=_required_field(pool, "schedule", place),
+            max_request_tokens=pool.get("max_request_tokens"),
             memory_fraction=None if fraction == engine.memory_fraction else fraction,
             calibration=None if calibration is None else self._calibration(calibration, sku.id, engine.id),
         )

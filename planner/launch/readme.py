@@ -92,9 +92,10 @@ def _target_line(launched: LaunchedDeployment) -> str:
         f"{target.name} of at most {with_unit(target.threshold_s, target.metric)}" for target in launched.slo.targets
     )
     lengths = launched.workload.lengths
+    beside = "; image tokens are among them, for which benchmarks send text" if lengths.has_images else ""
     return (
         f"- {name_text(launched.service)}: {rate} requests/s of {significant(lengths.mean_input)} input "
-        f"and {significant(lengths.mean_output)} output tokens on average; {targets or 'no latency targets'}."
+        f"and {significant(lengths.mean_output)} output tokens on average{beside}; {targets or 'no latency targets'}."
     )
 
 

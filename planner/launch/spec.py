@@ -11,7 +11,7 @@ from typing import Any
 
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
-from planner.engine import ReplicaConfig
+from planner.engine import ReplicaConfig, RequestLimit, request_limit
 from planner.launch.engine_options import chosen_options, rendered_options, require_own_schedule, weights_source
 from planner.launch.escaping import slug
 from planner.launch.flags import engine_flags, only_of, rows_of, word_of
@@ -161,10 +161,11 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
     _require_kv_transfer(chosen)
     require_own_schedule(config)
     weights = weights_source(config.llm, config.precision, engine)
-    longest = launched.workload.lengths.max_total
-    options = [*chosen_options(config, chosen.role, longest), *([weights.option] if weights.option else [])]
+    limit = request_limit(config, launched.workload.lengths.max_total)
+    options = [*chosen_options(config, chosen.role, limit.tokens), *([weights.option] if weights.option else [])]
     rendered = rendered_options(config, options)
-    is_repository = REPOSITORY.fullmatch(config.llm.name) is not None and not weights.checkpoint
+    repository = weights.repository or config.llm.name
+    is_repository = REPOSITORY.fullmatch(repository) is not None and not weights.checkpoint
     return LaunchSpec(
         name=f"{number + 1:02d}-{slug(launched.service)}-{chosen.role.value}",
         service=launched.service,
@@ -179,8 +180,8 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         server_words=server_words(config),
         configuration=rendered.configuration,
         config_flag=only_of(engine, "config_file") if rendered.configuration else "",
-        model=config.llm.name if is_repository else "",
-        checkpoint=f"{config.llm.name} with {weights.checkpoint}" if weights.checkpoint else config.llm.name,
+        model=repository if is_repository else "",
+        checkpoint=f"{config.llm.name} with {weights.checkpoint}" if weights.checkpoint else repository,
         role=chosen.role,
         deployment=deployment,
         weights=config.precision.weights,
@@ -194,7 +195,7 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         port=FIRST_PORT + number,
         health_path=only_of(engine, "health"),
         router=chosen.router.value,
-        notes=_notes(chosen, longest),
+        notes=_notes(chosen, limit),
     )
 
 
@@ -223,10 +224,10 @@ def _require_kv_transfer(pool: Pool) -> None:
     raise UnsupportedFeatureError("deployment.pools.role", pool.role.value, bound, "plan mixed pools there")
 
 
-def _notes(pool: Pool, longest_tokens: int) -> tuple[str, ...]:
+def _notes(pool: Pool, limit: RequestLimit) -> tuple[str, ...]:
     config = pool.config
     notes = [
-        f"Requests of more than {longest_tokens:,} tokens, input and output, were not planned for and are refused.",
+        f"Requests of more than {limit.tokens:,} tokens, input and output, are refused ({limit.reason}).",
         f"Every other setting is the default of {config.engine.name}.",
     ]
     known = {row.version for row in engine_flags() if row.engine == config.engine.id}

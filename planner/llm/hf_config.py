@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from planner.core import InputError, UnsupportedFeatureError, shorten
-from planner.llm.layers import MAX_SIZE
+from planner.llm.size_types import MAX_SIZE
 
 MAX_FILE_BYTES = 10_000_000
 """Largest file that is read. Published config.json files are below 100 kB; weights are far above 10 MB."""
@@ -111,11 +111,11 @@ class ConfigFields:
         value = self.values.get(name)
         return 0 if value == 0 and not isinstance(value, bool) else self.size(name, default=default)
 
-    def number(self, name: str) -> float:
-        """A finite number in 1..`MAX_SIZE`; required. Raises `InputError`."""
+    def number(self, name: str, least: float = 1) -> float:
+        """A finite number in `least`..`MAX_SIZE`; required. Raises `InputError`."""
         value = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_SIZE:
-            raise InputError(self.path(name), value, f"must be a number from 1 to {MAX_SIZE}", "correct it")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_SIZE:
+            raise InputError(self.path(name), value, f"must be a number from {least:g} to {MAX_SIZE}", "correct it")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -163,6 +163,17 @@ class ConfigFields:
             raise InputError(self.path(name), value, "must be an object", "correct or remove it")
         return ConfigFields(value, self.path(name))
 
+    def sections(self, name: str) -> tuple[ConfigFields, ...]:
+        """A list of objects; empty when absent. Raises `InputError`."""
+        items = self._items(name)
+        if not all(isinstance(item, Mapping) for item in items):
+            raise InputError(self.path(name), items, "must be a list of objects", "correct or remove it")
+        return tuple(
+            ConfigFields(item, f"{self.path(name)}[{number}]")
+            for number, item in enumerate(items)
+            if isinstance(item, Mapping)
+        )
+
     def _items(self, name: str) -> Sequence[object]:
         value = self.values.get(name)
         if value is None:
@@ -189,8 +200,13 @@ class Feature(StrEnum):
     LEADING_DENSE = "leading dense layers before the experts"
     INTERLEAVED = "interleaved expert layers"
     SHARED_INDEX = "a sparse attention index shared between layers"
+    POOLED_INDEX = "a sparse attention index over pooled keys"
     SPARSE_BLOCKS = "block-sparse attention"
     LATENT_EXPERTS = "experts on a latent vector"
+    RESIDUAL_BLOCKS = "attention residuals"
+    COMPRESSED = "attention over compressed keys"
+    HYPER_CONNECTIONS = "hyper-connections"
+    HASHED_EXPERTS = "experts chosen by a hash table"
     SHARED_CACHE = "KV cache shared between layers"
     PER_LAYER_SHAPES = "per-layer shapes"
     CROSS_ATTENTION = "cross-attention"
@@ -202,9 +218,16 @@ class Feature(StrEnum):
 _MARKERS: dict[Feature, tuple[str, ...]] = {
     Feature.LATENT: ("kv_lora_rank", "q_lora_rank"),
     Feature.SPARSE_INDEX: ("index_topk", "index_n_heads"),
-    Feature.SHARED_INDEX: ("indexer_types", "index_kpool"),
-    Feature.SPARSE_BLOCKS: ("sparse_attention_config",),
-    Feature.LINEAR: ("full_attention_interval", "linear_num_key_heads", "linear_conv_kernel_dim", "lru_width"),
+    Feature.SHARED_INDEX: ("indexer_types", "index_topk_pattern"),
+    Feature.POOLED_INDEX: ("index_kpool",),
+    Feature.SPARSE_BLOCKS: ("sparse_attention_config", "index_topk_blocks"),
+    Feature.LINEAR: (
+        "full_attention_interval",
+        "linear_num_key_heads",
+        "linear_conv_kernel_dim",
+        "linear_attn_config",
+        "lru_width",
+    ),
     Feature.STATE_SPACE: ("state_size", "ssm_cfg", "ssm_state_size", "mamba_d_state", "mamba_d_ssm"),
     Feature.CHUNKED: ("attention_chunk_size",),
     Feature.HYBRID: ("sliding_window_pattern", "_sliding_window_pattern", "attn_layer_period"),
@@ -217,7 +240,11 @@ _MARKERS: dict[Feature, tuple[str, ...]] = {
     ),
     Feature.LEADING_DENSE: ("first_k_dense_replace", "moe_layer_start_index"),
     Feature.INTERLEAVED: ("interleave_moe_layer_step",),
-    Feature.LATENT_EXPERTS: ("moe_latent_size",),
+    Feature.LATENT_EXPERTS: ("moe_latent_size", "routed_expert_hidden_size"),
+    Feature.RESIDUAL_BLOCKS: ("attn_res_block_size",),
+    Feature.COMPRESSED: ("compress_ratios", "compress_rates"),
+    Feature.HYPER_CONNECTIONS: ("hc_mult",),
+    Feature.HASHED_EXPERTS: ("num_hash_layers",),
     Feature.SHARED_CACHE: ("num_kv_shared_layers", "use_cla"),
     Feature.PER_LAYER_SHAPES: ("block_configs", "num_heads_per_layer"),
     Feature.CROSS_ATTENTION: ("cross_attention_layers", "add_cross_attention"),
@@ -231,6 +258,10 @@ _LAYER_TYPES = {
     "linear_attention": Feature.LINEAR,
     "chunked_attention": Feature.CHUNKED,
     "mamba": Feature.STATE_SPACE,
+    "deepseek_sparse_attention": Feature.SPARSE_INDEX,
+    "minimax_m3_sparse": Feature.SPARSE_BLOCKS,
+    "compressed_sparse_attention": Feature.COMPRESSED,
+    "heavily_compressed_attention": Feature.COMPRESSED,
 }
 FULL_ATTENTION = "full_attention"
 """Entry of ``layer_types`` for a layer of softmax attention over the whole context."""
@@ -241,20 +272,34 @@ _OPT_IN_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_ne
 """Families whose ``sliding_window`` counts only with ``use_sliding_window`` (default false)."""
 
 
+_TEXT_FAMILIES = {"minimax_m3_vl": "minimax_m3"}
+"""Wrappers that fix the family of their ``text_config``, whatever that says (``configuration_minimax_m3_vl.py``)."""
+
+
+_ENCODERS_BESIDE = ("mimo_v2",)
+"""Families whose config has the sizes of the decoder and, in sections beside them, those of its encoders."""
+
+
 def language_fields(fields: ConfigFields) -> ConfigFields:
     """The fields of the language model: ``text_config`` of a multimodal wrapper over the wrapper's own, else all.
 
-    The encoders of a wrapper are left out. Raises `InputError` for a malformed field, `UnsupportedFeatureError` for a
-    wrapper whose ``text_config`` names no model_type.
+    The encoders of a wrapper, or of a family that has them beside its decoder, are left out. Raises `InputError` for a
+    malformed field, `UnsupportedFeatureError` for a wrapper whose ``text_config`` names no model_type.
     """
     wrapped = fields.section("text_config")
+    if wrapped is None and fields.text("model_type") in _ENCODERS_BESIDE:
+        kept = {key: value for key, value in fields.values.items() if key not in _MARKERS[Feature.ENCODER]}
+        return ConfigFields(kept, fields.prefix)
     if wrapped is None:
         return fields
+    family = _TEXT_FAMILIES.get(fields.text("model_type") or "")
+    if family is not None:
+        wrapped = ConfigFields({**wrapped.values, "model_type": family}, wrapped.prefix)
     if wrapped.text("model_type") is None:
         bound = "multimodal wrappers are modelled only when their text_config names a model_type"
         raise UnsupportedFeatureError(wrapped.path("model_type"), "(missing)", bound, _GIVE_CONFIG)
     outer = {key: value for key, value in fields.values.items() if key not in _MARKERS[Feature.ENCODER]}
-    inner = {key: value for key, value in wrapped.values.items() if value is not None}
+    inner = {key: value for key, value in wrapped.values.items() if value is not None or key not in outer}
     return ConfigFields({**outer, **inner, "text_config": None}, wrapped.prefix)
 
 

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from planner.core import UnsupportedFeatureError
+from planner.llm.hf_compressed import compressed_attentions, compressed_prediction, hash_experts
 from planner.llm.hf_config import ConfigFields, Feature
+from planner.llm.hf_hybrid import (
+    kimi_attentions,
+    kimi_experts,
+    nemotron_attentions,
+    nemotron_feed_forwards,
+    nemotron_prediction,
+    searched_attentions,
+    searched_feed_forwards,
+)
 from planner.llm.hf_layers import (
     Attentions,
     AttentionTraits,
@@ -28,14 +38,33 @@ from planner.llm.hf_layers import (
     latent_attention,
     linear_and_full,
     local_experts,
-    nemotron_attentions,
-    nemotron_feed_forwards,
     opt_layers,
     periodic_windows,
     qwen_experts,
     same_attention,
 )
-from planner.llm.layers import DecoderLayers, LayerGroup, NormKind
+from planner.llm.hf_local_global import (
+    gemma4_attentions,
+    gemma4_feed_forwards,
+    gemma4_layer_embedding,
+    mimo_attentions,
+    mimo_feed_forwards,
+    mimo_prediction,
+    step_attentions,
+    step_feed_forwards,
+    step_prediction,
+)
+from planner.llm.hf_sparse import (
+    block_sparse_attention,
+    block_sparse_experts,
+    choosing_prediction,
+    shared_choices,
+    typed_experts,
+)
+from planner.llm.layers import Attention, DecoderLayers, FeedForward, LayerEmbedding, LayerGroup, NormKind
+
+Blocks = tuple[Attention | None, FeedForward | None]
+"""Attention and feed-forward of one layer."""
 
 
 class ModelFamily(NamedTuple):
@@ -48,9 +77,12 @@ class ModelFamily(NamedTuple):
         models: features that a config of this family may ask for.
         tied: default of ``tie_word_embeddings``.
         norm: kind of norm.
-        norms_per_layer: norms over the hidden channels in a layer.
+        norms_per_layer: norms over the hidden channels in a layer of attention and feed-forward; of one of them, half.
         defaults: class defaults of fields that published configs leave out.
         position_offset: rows of the table of learned positions before position 0; None without such a table.
+        prediction: reader of the blocks of a multi-token-prediction module that does not repeat the last layer.
+        has_modules: checkpoints hold the multi-token-prediction modules that their configs name.
+        layer_embedding: reader of the embedding of single layers, of a family that may have one.
     """
 
     feed_forwards: Callable[[ConfigFields], FeedForwards] = gated_layers
@@ -62,6 +94,9 @@ class ModelFamily(NamedTuple):
     norms_per_layer: int = 2
     defaults: Mapping[str, object] = {}
     position_offset: int | None = None
+    prediction: Callable[[ConfigFields, AttentionTraits], Blocks | None] | None = None
+    has_modules: bool = True
+    layer_embedding: Callable[[ConfigFields], LayerEmbedding | None] | None = None
 
 
 _KV = ("num_key_value_heads",)
@@ -70,6 +105,18 @@ _FLAGGED_BIAS = AttentionTraits(qkv_bias="attention_bias", output_bias="attentio
 _WINDOW = frozenset({Feature.WINDOW})
 _LOCAL_AND_GLOBAL = frozenset({Feature.WINDOW, Feature.HYBRID})
 _DEEPSEEK = frozenset({Feature.LATENT, Feature.SHARED_EXPERTS, Feature.LEADING_DENSE})
+_COMPRESSED = frozenset(
+    {
+        Feature.COMPRESSED,
+        Feature.LATENT,
+        Feature.SPARSE_INDEX,
+        Feature.WINDOW,
+        Feature.HYBRID,
+        Feature.SHARED_EXPERTS,
+        Feature.HASHED_EXPERTS,
+        Feature.HYPER_CONNECTIONS,
+    }
+)
 _DELTA_NET = frozenset({Feature.LINEAR, Feature.SHARED_EXPERTS})
 
 _QWEN3 = _FLAGGED_BIAS._replace(qk_norm=QkNorm.SHARED, required=_KV_AND_HEAD)
@@ -81,7 +128,39 @@ _MISTRAL_WINDOW = {"sliding_window": 4096}
 _QWEN3_DENSE = ModelFamily(attentions=late_windows, attention=_QWEN3, models=_LOCAL_AND_GLOBAL)
 _QWEN3_MOE = ModelFamily(qwen_experts, late_windows, _QWEN3, _LOCAL_AND_GLOBAL)
 _QWEN3_HYBRID = ModelFamily(qwen_experts, linear_and_full, _GATED_QWEN, _DELTA_NET)
+_GEMMA4 = ModelFamily(
+    gemma4_feed_forwards,
+    gemma4_attentions,
+    _FLAGGED_BIAS._replace(qk_norm=QkNorm.SHARED, required=_KV_AND_HEAD),
+    _LOCAL_AND_GLOBAL | {Feature.SHARED_CACHE},
+    tied=True,
+    norms_per_layer=4,
+    layer_embedding=gemma4_layer_embedding,
+)
+_MIMO_V2 = ModelFamily(
+    mimo_feed_forwards,
+    mimo_attentions,
+    AttentionTraits(qkv_bias="attention_bias", required=_KV_AND_HEAD),
+    _LOCAL_AND_GLOBAL | {Feature.CHUNKED},
+    prediction=mimo_prediction,
+)
+_STEP = ModelFamily(
+    step_feed_forwards,
+    step_attentions,
+    AttentionTraits(qkv_bias="attention_bias", qk_norm=QkNorm.SHARED, required=_KV_AND_HEAD),
+    _LOCAL_AND_GLOBAL | {Feature.SHARED_EXPERTS, Feature.LEADING_DENSE},
+    prediction=step_prediction,
+)
+_BLOCK_SPARSE = ModelFamily(
+    block_sparse_experts,
+    block_sparse_attention,
+    AttentionTraits(required=_KV_AND_HEAD),
+    frozenset({Feature.SPARSE_BLOCKS, Feature.SPARSE_INDEX, Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
+    has_modules=False,
+)
 _DEEPSEEK_MOE = ModelFamily(deepseek_experts, latent_attention, models=_DEEPSEEK)
+
+_DEEPSEEK_V4 = ModelFamily(hash_experts, compressed_attentions, models=_COMPRESSED, prediction=compressed_prediction)
 
 FAMILIES: dict[str, ModelFamily] = {
     "llama": ModelFamily(attention=_FLAGGED_BIAS),
@@ -120,14 +199,22 @@ FAMILIES: dict[str, ModelFamily] = {
     "minimax_m2": ModelFamily(
         corrected_experts, attention=AttentionTraits(qk_norm=QkNorm.PER_HEAD, required=_KV_AND_HEAD)
     ),
+    "minimax_m3": _BLOCK_SPARSE,
+    "minimax_m3_vl_text": _BLOCK_SPARSE,
     "deepseek_v2": _DEEPSEEK_MOE,
     "deepseek_v3": _DEEPSEEK_MOE,
     "kimi_k2": _DEEPSEEK_MOE,
     "deepseek_v32": _DEEPSEEK_MOE._replace(
         attention=AttentionTraits(index_heads=64), models=_DEEPSEEK | {Feature.SPARSE_INDEX}
     ),
-    "glm_moe_dsa": _DEEPSEEK_MOE._replace(
-        attention=AttentionTraits(index_heads=32), models=_DEEPSEEK | {Feature.SPARSE_INDEX}
+    "deepseek_v4": _DEEPSEEK_V4._replace(defaults={"expert_dtype": "fp4"}),
+    "deepseek_ref": _DEEPSEEK_V4,
+    "glm_moe_dsa": ModelFamily(
+        typed_experts,
+        shared_choices,
+        AttentionTraits(index_heads=32),
+        _DEEPSEEK | {Feature.SPARSE_INDEX, Feature.SHARED_INDEX},
+        prediction=choosing_prediction,
     ),
     "glm4_moe": ModelFamily(
         deepseek_experts,
@@ -169,13 +256,45 @@ FAMILIES: dict[str, ModelFamily] = {
         nemotron_feed_forwards,
         nemotron_attentions,
         _FLAGGED_BIAS._replace(required=_KV),
-        frozenset({Feature.STATE_SPACE, Feature.SHARED_EXPERTS}),
-        norms_per_layer=1,
+        frozenset({Feature.STATE_SPACE, Feature.SHARED_EXPERTS, Feature.LATENT_EXPERTS}),
+        prediction=nemotron_prediction,
     ),
+    "nemotron-nas": ModelFamily(
+        searched_feed_forwards, searched_attentions, _FLAGGED_BIAS, frozenset({Feature.PER_LAYER_SHAPES})
+    ),
+    "kimi_linear": ModelFamily(
+        kimi_experts,
+        kimi_attentions,
+        models=_DEEPSEEK | {Feature.LINEAR, Feature.LATENT_EXPERTS, Feature.RESIDUAL_BLOCKS},
+    ),
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified_text": _GEMMA4,
+    "mimo_v2_flash": _MIMO_V2._replace(defaults={"num_nextn_predict_layers": 3}),
+    "mimo_v2": _MIMO_V2,
+    "step3p5": _STEP,
+    "step3p7": _STEP,
+    "cohere2": ModelFamily(
+        attentions=periodic_windows,
+        attention=_FLAGGED_BIAS._replace(required=_KV),
+        models=_LOCAL_AND_GLOBAL,
+        tied=True,
+        norm=NormKind.LAYER_WITHOUT_BIAS,
+        norms_per_layer=1,
+        defaults={"sliding_window_pattern": 4, "sliding_window": 4096},
+    ),
+    "exaone4": ModelFamily(
+        attentions=periodic_windows,
+        attention=AttentionTraits(qk_norm=QkNorm.SHARED, required=_KV),
+        models=_LOCAL_AND_GLOBAL,
+    ),
+    "ministral3": ModelFamily(attention=AttentionTraits(required=_KV_AND_HEAD), models=_WINDOW),
     "mimo": ModelFamily(attentions=late_windows, attention=AttentionTraits(qkv_bias=True), models=_LOCAL_AND_GLOBAL),
 }
 """Families by ``model_type``. OPT's offset of 2 is ``OPTLearnedPositionalEmbedding`` in ``modeling_opt.py``; the index
-heads of DeepSeek-V3.2 and GLM-5 are ``index_n_heads`` of ``DeepseekV32Config`` and ``GlmMoeDsaConfig``."""
+heads of DeepSeek-V3.2 and GLM-5 are ``index_n_heads`` of ``DeepseekV32Config`` and ``GlmMoeDsaConfig``. The three
+modules of MiMo-V2-Flash are those of its report (arXiv:2601.02780, abstract); its config does not name them. MiniMax
+names modules that no checkpoint of M2 and M3 holds (github.com/MiniMax-AI/MiniMax-M2.7/issues/16;
+ggml-org/llama.cpp#24908)."""
 
 MODELLED: dict[str, frozenset[Feature]] = {model_type: family.models for model_type, family in FAMILIES.items()}
 """Features modelled in every family."""
@@ -200,7 +319,7 @@ def decoder_layers(fields: ConfigFields, family: ModelFamily) -> DecoderLayers:
     Raises:
         InputError: a missing, malformed or inconsistent size. UnsupportedFeatureError: a variant that is not modelled.
     """
-    if fields.size("index_topk_freq", default=1) != 1:
+    if Feature.SHARED_INDEX not in family.models and fields.size("index_topk_freq", default=1) != 1:
         bound = f"{Feature.SHARED_INDEX.value} is not modelled"
         raise UnsupportedFeatureError(
             fields.path("index_topk_freq"), fields.values["index_topk_freq"], bound, "use another model"
@@ -210,21 +329,35 @@ def decoder_layers(fields: ConfigFields, family: ModelFamily) -> DecoderLayers:
 
 
 def layer_groups(layers: DecoderLayers) -> tuple[LayerGroup, ...]:
-    """DecoderLayers of one shape together, in the order in which shapes first appear. Raises nothing."""
+    """DecoderLayers of one shape together, in the order in which shapes first appear; empty ones are left out."""
     return tuple(
         LayerGroup(count=count, attention=attention, feed_forward=feed_forward)
         for (attention, feed_forward), count in Counter(layers).items()
+        if attention is not None or feed_forward is not None
     )
+
+
+def layer_order(layers: DecoderLayers) -> tuple[int, ...]:
+    """Which of their `layer_groups` each of the layers is, in order. Raises nothing."""
+    kept = [(attention, block) for attention, block in layers if attention is not None or block is not None]
+    place = {layer: index for index, layer in enumerate(dict.fromkeys(kept))}
+    return tuple(place[layer] for layer in kept)
 
 
 def prediction_layers(fields: ConfigFields, layers: DecoderLayers) -> tuple[LayerGroup | None, int]:
     """Layer and number of the multi-token-prediction modules: ``num_nextn_predict_layers``, ``mtp_num_hidden_layers``.
 
-    A module repeats the last decoder layer (DeepSeek-AI 2024, arXiv:2412.19437, sec. 2.2); none for a model whose last
-    layer has only one of the two blocks. Raises `InputError` for a malformed count.
+    A module repeats the last decoder layer (DeepSeek-AI 2024, arXiv:2412.19437, sec. 2.2) unless its family says what
+    it is of; none for a model whose last layer has only one of the two blocks, or whose checkpoints lack what its
+    config names. Raises `InputError` for a malformed count.
     """
     count = fields.count("num_nextn_predict_layers") or fields.count("mtp_num_hidden_layers")
-    attention, feed_forward = layers[-1]
-    if not count or attention is None or feed_forward is None:
+    family = FAMILIES.get(fields.text("model_type") or "", ModelFamily())
+    if not family.has_modules:
+        return None, 0
+    named = family.prediction(fields, family.attention) if family.prediction is not None and count else None
+    attention, feed_forward = named or layers[-1]
+    nothing = attention is None and feed_forward is None
+    if not count or nothing or (named is None and (attention is None or feed_forward is None)):
         return None, 0
     return LayerGroup(count=1, attention=attention, feed_forward=feed_forward), count

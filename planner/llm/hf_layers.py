@@ -24,7 +24,6 @@ from planner.llm.layers import (
     LinearAttention,
     MoeFeedForward,
     SparseIndex,
-    StateSpace,
 )
 
 Attentions = Sequence[Attention | None]
@@ -73,14 +72,14 @@ def layer_count(fields: ConfigFields) -> int:
 
 def same_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
     """Grouped-query attention of one kind, windowed everywhere when there is a sliding window (Mistral, Phi-3)."""
-    return [_grouped_query(fields, traits, window=sliding_window(fields))] * layer_count(fields)
+    return [grouped_query(fields, traits, window=sliding_window(fields))] * layer_count(fields)
 
 
 def late_windows(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
     """``layer_types``, else a window from layer ``max_window_layers`` on (Qwen2, Qwen3; 28 is the class default)."""
     window = sliding_window(fields)
     if not window:
-        return [_grouped_query(fields, traits)] * layer_count(fields)
+        return [grouped_query(fields, traits)] * layer_count(fields)
     first = fields.count("max_window_layers", default=28)
     return _local_and_global(fields, traits, lambda layer: layer >= first)
 
@@ -91,19 +90,35 @@ def alternating_windows(fields: ConfigFields, traits: AttentionTraits) -> Attent
 
 
 def periodic_windows(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
-    """``layer_types``, else every ``sliding_window_pattern``-th layer over the whole context (Gemma 3)."""
-    period = fields.optional_size("sliding_window_pattern") or fields.size("_sliding_window_pattern", default=6)
+    """``layer_types``, else every ``sliding_window_pattern``-th layer over the whole context (Gemma 3, Command A).
+
+    EXAONE 4 writes the pattern as text, ``LLLG``, whose last layer is global; null there is no window at all.
+    """
+    period = _window_period(fields)
+    if not sliding_window(fields):
+        return [grouped_query(fields, traits)] * layer_count(fields)
     return _local_and_global(fields, traits, lambda layer: (layer + 1) % period != 0)
+
+
+def _window_period(fields: ConfigFields) -> int:
+    """Layers from one over the whole context to the next."""
+    pattern = fields.values.get("sliding_window_pattern")
+    if isinstance(pattern, str):
+        if pattern.count("G") != 1 or set(pattern.rstrip("G")) - {"L"}:
+            bound = "is no run of local layers (L) that ends with a global one (G)"
+            raise UnsupportedFeatureError(fields.path("sliding_window_pattern"), pattern, bound, "give layer_types")
+        return len(pattern)
+    return fields.optional_size("sliding_window_pattern") or fields.size("_sliding_window_pattern", default=6)
 
 
 def _local_and_global(fields: ConfigFields, traits: AttentionTraits, local: Callable[[int], bool]) -> Attentions:
     """``layer_types``, else windowed attention in the layers whose number is `local`."""
-    return _by_type(
+    return layers_by_type(
         fields,
         lambda layer: "sliding_attention" if local(layer) else FULL_ATTENTION,
         {
-            FULL_ATTENTION: _grouped_query(fields, traits),
-            "sliding_attention": _grouped_query(fields, traits, window=sliding_window(fields)),
+            FULL_ATTENTION: grouped_query(fields, traits),
+            "sliding_attention": grouped_query(fields, traits, window=sliding_window(fields)),
         },
     )
 
@@ -121,9 +136,9 @@ def chunked_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentio
         local = with_positions[layer] if with_positions else (layer + 1) % period
         return "chunked_attention" if local else FULL_ATTENTION
 
-    full = _grouped_query(fields, traits)
+    full = grouped_query(fields, traits)
     chunked = full if chunk is None else full.model_copy(update={"window": chunk, "chunked": True})
-    return _by_type(fields, kind, {FULL_ATTENTION: full, "chunked_attention": chunked})
+    return layers_by_type(fields, kind, {FULL_ATTENTION: full, "chunked_attention": chunked})
 
 
 def linear_and_full(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
@@ -141,11 +156,11 @@ def linear_and_full(fields: ConfigFields, traits: AttentionTraits) -> Attentions
         conv_kernel=fields.size("linear_conv_kernel_dim"),
     )
     gate = fields.flag("attn_output_gate", default=traits.output_gate)
-    return _by_type(
+    return layers_by_type(
         fields,
         lambda layer: "linear_attention" if (layer + 1) % period else FULL_ATTENTION,
         {
-            FULL_ATTENTION: _grouped_query(fields, traits._replace(output_gate=gate)),
+            FULL_ATTENTION: grouped_query(fields, traits._replace(output_gate=gate)),
             "linear_attention": delta_net,
         },
     )
@@ -176,7 +191,7 @@ def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> Attention
     return [attention] * layer_count(fields)
 
 
-def _by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping[str, Attention]) -> Attentions:
+def layers_by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping[str, Attention]) -> Attentions:
     """The attention each layer names in ``layer_types``, or of the default kind of its number."""
     layers, named = layer_count(fields), fields.texts("layer_types")
     if named and len(named) != layers:
@@ -188,7 +203,7 @@ def _by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping
     return [kinds[named[layer] if named else default(layer)] for layer in range(layers)]
 
 
-def _grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 0) -> GroupedQueryAttention:
+def grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 0) -> GroupedQueryAttention:
     """Grouped-query attention of the sizes in a config."""
     for name in traits.required:
         if name not in fields.values:
@@ -242,18 +257,18 @@ def opt_layers(fields: ConfigFields) -> FeedForwards:
 
 def local_experts(fields: ConfigFields) -> FeedForwards:
     """Mixtral: experts everywhere."""
-    return [_experts(fields, "num_local_experts", "intermediate_size")] * layer_count(fields)
+    return [routed_experts(fields, "num_local_experts", "intermediate_size")] * layer_count(fields)
 
 
 def corrected_experts(fields: ConfigFields) -> FeedForwards:
     """MiniMax-M2: experts everywhere, with a correction of the router's choice."""
-    experts = _experts(fields, "num_local_experts", "intermediate_size")
+    experts = routed_experts(fields, "num_local_experts", "intermediate_size")
     return [experts.model_copy(update={"router_bias": True})] * layer_count(fields)
 
 
 def biased_experts(fields: ConfigFields) -> FeedForwards:
     """gpt-oss: experts everywhere, biases in router and experts."""
-    experts = _experts(fields, "num_local_experts", "intermediate_size")
+    experts = routed_experts(fields, "num_local_experts", "intermediate_size")
     return [experts.model_copy(update={"router_bias": True, "bias": True})] * layer_count(fields)
 
 
@@ -263,8 +278,8 @@ def qwen_experts(fields: ConfigFields) -> FeedForwards:
     dense_only = fields.layer_indices("mlp_only_layers")
     shared = fields.count("shared_expert_intermediate_size")
     sparse = [(layer + 1) % step == 0 and layer not in dense_only for layer in range(layers)]
-    experts = _experts(fields, "num_experts", "moe_intermediate_size", shared) if any(sparse) else None
-    return _dense_and_sparse(fields, sparse, experts)
+    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", shared) if any(sparse) else None
+    return dense_and_sparse(fields, sparse, experts)
 
 
 def deepseek_experts(fields: ConfigFields) -> FeedForwards:
@@ -275,10 +290,10 @@ def deepseek_experts(fields: ConfigFields) -> FeedForwards:
     layers, first = layer_count(fields), fields.count("first_k_dense_replace")
     step = fields.size("moe_layer_freq", default=1)
     shared = fields.count("n_shared_experts") * fields.size("moe_intermediate_size")
-    experts = _experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
+    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
     corrected = fields.text("model_type") != "deepseek_v2"
     experts = experts.model_copy(update={"router_bias": corrected, "shared_gate": False})
-    return _dense_and_sparse(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
+    return dense_and_sparse(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
 
 
 def interleaved_experts(fields: ConfigFields) -> FeedForwards:
@@ -286,13 +301,13 @@ def interleaved_experts(fields: ConfigFields) -> FeedForwards:
     layers, step = layer_count(fields), fields.size("interleave_moe_layer_step", default=1)
     named = fields.layer_indices("moe_layers")
     size = fields.size("intermediate_size")
-    experts = _experts(fields, "num_local_experts", "intermediate_size", size)
+    experts = routed_experts(fields, "num_local_experts", "intermediate_size", size)
     experts = experts.model_copy(update={"shared_gate": False})
     sparse = [layer in named if named else (layer + 1) % step == 0 for layer in range(layers)]
-    return _dense_and_sparse(fields, sparse, experts, dense_key="intermediate_size_mlp")
+    return dense_and_sparse(fields, sparse, experts, dense_key="intermediate_size_mlp")
 
 
-def _dense_and_sparse(
+def dense_and_sparse(
     fields: ConfigFields,
     sparse: Sequence[bool],
     experts: MoeFeedForward | None,
@@ -303,7 +318,7 @@ def _dense_and_sparse(
     return [experts if is_sparse else dense for is_sparse in sparse]
 
 
-def _experts(fields: ConfigFields, count_key: str, size_key: str, shared: int = 0) -> MoeFeedForward:
+def routed_experts(fields: ConfigFields, count_key: str, size_key: str, shared: int = 0) -> MoeFeedForward:
     """Gated experts; `shared` is the width of all shared experts together."""
     return MoeFeedForward(
         experts=fields.size(count_key),
@@ -312,67 +327,6 @@ def _experts(fields: ConfigFields, count_key: str, size_key: str, shared: int = 
         shared_intermediate=shared,
         shared_gate=shared > 0,
     )
-
-
-# ------------------------------------------------------------------------------------------------ Nemotron-H
-
-_BLOCK_LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-"""Letters of ``hybrid_override_pattern`` for the words of ``layers_block_type``."""
-
-
-def _block_letters(fields: ConfigFields) -> str:
-    """One letter per layer of Nemotron-H: M state space, * attention, - dense feed-forward, E experts."""
-    words, layers = fields.texts("layers_block_type"), layer_count(fields)
-    pattern = fields.text("hybrid_override_pattern") or "".join(_BLOCK_LETTERS.get(word, "?") for word in words)
-    if set(pattern) - set(_BLOCK_LETTERS.values()):
-        bound = "has layers other than M, *, - and E"
-        raise UnsupportedFeatureError(fields.path("hybrid_override_pattern"), pattern, bound, "use another model")
-    if len(pattern) != layers:
-        bound = f"must have one letter for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path("hybrid_override_pattern"), pattern, bound, "correct one of the two")
-    return pattern
-
-
-def nemotron_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
-    """State space, attention or neither in each layer of Nemotron-H."""
-    pattern = _block_letters(fields)
-    kinds: dict[str, Attention] = {}
-    if "M" in pattern:
-        _refuse_projection_biases(fields)
-        kinds["M"] = StateSpace(
-            heads=fields.size("mamba_num_heads"),
-            head_dim=fields.size("mamba_head_dim"),
-            state_size=fields.size("ssm_state_size"),
-            groups=fields.size("n_groups"),
-            conv_kernel=fields.size("conv_kernel"),
-        )
-    if "*" in pattern:
-        head_dim = fields.values.get("head_dim") or fields.values.get("attention_head_dim")
-        sized = ConfigFields({**fields.values, "head_dim": head_dim}, fields.prefix)
-        kinds["*"] = _grouped_query(sized, traits)
-    return [kinds.get(letter) for letter in pattern]
-
-
-def nemotron_feed_forwards(fields: ConfigFields) -> FeedForwards:
-    """Dense feed-forward, experts or neither in each layer of Nemotron-H; never gated (squared ReLU)."""
-    pattern = _block_letters(fields)
-    kinds: dict[str, FeedForward] = {}
-    if "-" in pattern:
-        bias = fields.flag("mlp_bias", default=False)
-        kinds["-"] = DenseFeedForward(intermediate=fields.size("intermediate_size"), gated=False, bias=bias)
-    if "E" in pattern:
-        shared = fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size")
-        experts = _experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
-        kinds["E"] = experts.model_copy(update={"gated": False, "router_bias": True, "shared_gate": False})
-    return [kinds.get(letter) for letter in pattern]
-
-
-def _refuse_projection_biases(fields: ConfigFields) -> None:
-    """Refuse state-space layers with other biases than Nemotron-H has."""
-    for name, usual in (("use_bias", False), ("mamba_proj_bias", False), ("use_conv_bias", True)):
-        if fields.flag(name, default=usual) is not usual:
-            bound = f"only {json.dumps(usual)} is modelled (model_type nemotron_h)"
-            raise UnsupportedFeatureError(fields.path(name), not usual, bound, "use another model")
 
 
 def _refuse_unusual_opt(fields: ConfigFields) -> None:

@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from hardware_db import Dtype
 from planner.core import InputError, UnsupportedFeatureError, shorten
+from planner.llm.compressed_attention import CompressedAttention
 from planner.llm.hf_config import ConfigFields
 from planner.llm.layers import (
     OUTPUT_PROJECTIONS,
     Attention,
     DecoderLayers,
+    DenseFeedForward,
     FeedForward,
     LinearAttention,
     MoeFeedForward,
@@ -86,7 +88,9 @@ _STRATEGY = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "gro
 _UNQUANTISED_LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude")
 _UNQUANTISED_MODULES = re.compile(
     r"lm_head|embed|norm|router|correction_bias|(^|[.*:])gate\$?\*?$|shared_expert_gate|conv1d|A_log|dt_bias|"
-    r"mtp|nextn|eh_proj|shared_head|indexers_proj|visi|visual|audio|projector|patch_merge|rotary"
+    r"latent_proj|routed_expert_(down|up)_proj|res_proj|"
+    r"mtp|nextn|model\.decoder\.|eh_proj|shared_head|indexers_proj|visi|visual|audio|projector|patch_merge|rotary"
+    r"|compressor|indexer\.weights_proj|hc_|_hc|attn_sink|sinks|tid2eid|(^|\.)head$"
 )
 """Modules in 16 bits whatever the method (head, embeddings, norms, router, convolutions) and those of other models."""
 _FIX = "remove quantization_config and choose the precision yourself"
@@ -108,12 +112,16 @@ class _Group(NamedTuple):
 
 
 class _Scheme(NamedTuple):
-    """What a quantisation method says. `only` is the one part it quantises, None for all; `head` is the LM head's."""
+    """What a quantisation method says. `only` is the one part it quantises, None for all; `head` is the LM head's.
+
+    Lists of modules it leaves alone are in 16 bits, unless it does not `ignores` them.
+    """
 
     groups: tuple[_Group, ...]
     kv_cache: Dtype
     only: Part | None = None
     head: Formats | None = None
+    ignores: bool = True
 
 
 class _Pattern(NamedTuple):
@@ -157,14 +165,25 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
         raise InputError(fields.path("torch_dtype"), name, "unknown type", f"use one of {', '.join(_CHECKPOINT_DTYPE)}")
     quantised = fields.section("quantization_config") or fields.section("compression_config")
     if quantised is None:
-        return Precision(weights=base, activations=base, kv_cache=base)
-    scheme = _read_scheme(quantised, base)
+        return _with_served_cache(Precision(weights=base, activations=base, kv_cache=base), layers)
+    scheme = _read_scheme(quantised, base, fields.text("expert_dtype"))
     tally = _weights_by_format(quantised, layers, hidden, scheme, base)
-    return _precision_by_part(quantised, scheme, tally, base)
+    return _with_served_cache(_precision_by_part(quantised, scheme, tally, base), layers)
 
 
-def _read_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
-    """What a ``quantization_config`` says, by its method. Raises as `native_precision`."""
+def _with_served_cache(precision: Precision, layers: DecoderLayers) -> Precision:
+    """Compressed entries are trained to be kept in 8 bits, and engines keep no others (``fp8_ds_mla`` of vLLM)."""
+    compressed = any(isinstance(attention, CompressedAttention) for attention, _ in layers)
+    if not compressed or precision.kv_cache not in (Dtype.BF16, Dtype.FP16):
+        return precision
+    return precision.model_copy(update={"kv_cache": Dtype.FP8})
+
+
+def _read_scheme(quantised: ConfigFields, base: Dtype, expert_dtype: str | None = None) -> _Scheme:
+    """What a ``quantization_config`` says, by its method. Raises as `native_precision`.
+
+    `expert_dtype` is the config's word for the experts of an ``fp8`` checkpoint, if it has one (DeepSeek-V4).
+    """
     method = quantised.text("quant_method") or ("modelopt" if "quant_algo" in quantised.values else None)
     if method is not None and method in _SCHEMES:
         return _SCHEMES[method](quantised, base)
@@ -173,6 +192,12 @@ def _read_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
             formats, only = (Dtype.FP8_TOKEN, Dtype.FP8_TOKEN), None
         case "fp8":
             formats, only = (_block_dtype(quantised, quantised.integers("weight_block_size")), Dtype.FP8), None
+            if quantised.text("store_dtype") not in (None, "fp8"):
+                return _stored_experts_scheme(quantised, formats, base)
+            if "quantized_layers" in quantised.values:
+                return _requantised_scheme(quantised, formats, base)
+            if expert_dtype not in (None, "fp8"):
+                return _four_bit_experts_scheme(quantised, formats, base, expert_dtype)
         case "mxfp4":
             formats, only = (Dtype.MXFP4, base), Part.EXPERTS
         case _:
@@ -180,6 +205,36 @@ def _read_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
             bound = f"is not modelled (known: {known})"
             raise UnsupportedFeatureError(quantised.path("quant_method"), method, bound, _FIX)
     return _Scheme((_Group(formats),), _cache_dtype(quantised, base), only)
+
+
+def _requantised_scheme(quantised: ConfigFields, rest: Formats, base: Dtype) -> _Scheme:
+    """FP8 of which ModelOpt requantised the ``quantized_layers``: what it left alone is in FP8, not in 16 bits.
+
+    Source: huggingface.co/nvidia/DeepSeek-V4-Flash-NVFP4, config.json.
+    """
+    cache = quantised.text("kv_cache_quant_algo")
+    mixed = _mixed_scheme(quantised, base, _CACHE_DTYPE.get(cache or "", base))
+    return mixed._replace(groups=(*mixed.groups, _Group(rest)), ignores=False)
+
+
+def _four_bit_experts_scheme(quantised: ConfigFields, rest: Formats, base: Dtype, expert_dtype: str | None) -> _Scheme:
+    """FP8 with routed experts in MXFP4, multiplied with 8-bit activations (``fp4_gemm`` of DeepSeek-V4's inference)."""
+    if expert_dtype != "fp4":
+        raise UnsupportedFeatureError("config.expert_dtype", expert_dtype, "only fp4 and fp8 are modelled", _FIX)
+    experts = _parsed_pattern(quantised, "expert_dtype", r"re:.*\.experts\.")
+    groups = (_Group((Dtype.MXFP4, Dtype.FP8), (experts,)), _Group(rest))
+    return _Scheme(groups, _cache_dtype(quantised, base))
+
+
+def _stored_experts_scheme(quantised: ConfigFields, rest: Formats, base: Dtype) -> _Scheme:
+    """FP8 whose routed experts are stored in 4 bits: ``store_dtype`` (MiMo-V2.5-Pro-FP4; ``fp8.py`` of SGLang)."""
+    stored = quantised.text("store_dtype")
+    if stored != "mxfp4" or quantised.size("mxfp4_block_size", default=32) != 32:
+        bound = "only mxfp4 with 32 values to a scale is modelled"
+        raise UnsupportedFeatureError(quantised.path("store_dtype"), stored, bound, _FIX)
+    experts = _parsed_pattern(quantised, "store_dtype", r"re:.*\.experts\.")
+    groups = (_Group((Dtype.MXFP4, base), (experts,)), _Group(rest))
+    return _Scheme(groups, _cache_dtype(quantised, base))
 
 
 def _block_dtype(quantised: ConfigFields, block: tuple[int, ...]) -> Dtype:
@@ -451,6 +506,12 @@ _OTHER_NAMES = {
     "k_proj": ("qkv_proj",),
     "v_proj": ("qkv_proj",),
     "o_proj": ("out_proj",),
+    "wq_a": ("q_a_proj", "fused_wqa_wkv"),
+    "wq_b": ("q_b_proj",),
+    "wkv": ("kv_proj", "fused_wqa_wkv"),
+    "wo_a": ("o_a_proj",),
+    "wo_b": ("o_b_proj",),
+    "indexer.wq_b": ("compressor.indexer.q_b_proj",),
     "in_proj_qkv": ("in_proj_qkvz",),
     "in_proj_z": ("in_proj_qkvz",),
     "in_proj_b": ("in_proj_ba",),
@@ -458,39 +519,61 @@ _OTHER_NAMES = {
     "gate_proj": ("gate_up_proj", "w1"),
     "up_proj": ("gate_up_proj", "w3", "fc1"),
     "down_proj": ("w2", "fc2"),
+    "index_q_proj": ("indexer.q_proj",),
+    "index_k_proj": ("indexer.k_proj",),
+    "indexer.weights_proj": ("indexers_proj",),
 }
 """Other names of a matrix: packed with its neighbours, or those of an older family."""
 _BLOCK_NAMES = {
     Part.FEED_FORWARD: ("mlp", "feed_forward", "mixer"),
-    Part.EXPERTS: ("mlp.experts.0", "block_sparse_moe.experts.0", "feed_forward.experts", "mixer.experts.0"),
+    Part.EXPERTS: (
+        "mlp.experts.0",
+        "ffn.experts.0",
+        "block_sparse_moe.experts.0",
+        "feed_forward.experts",
+        "mixer.experts.0",
+        "moe.experts.0",
+        "moe",
+    ),
     Part.SHARED_EXPERTS: (
         "mlp.shared_experts",
+        "ffn.shared_experts",
         "mlp.shared_expert",
+        "block_sparse_moe.shared_experts",
         "feed_forward.shared_expert",
         "mixer.shared_experts",
+        "share_expert",
     ),
 }
 """Names of the block a matrix is in."""
+_NAMES_BESIDE = {Part.EXPERTS: ("experts.0", "moe.experts.0"), Part.SHARED_EXPERTS: ("mlp",)}
+"""The same where a dense block is beside the experts (Gemma 4), which are not in it."""
 
 
 def _layer_modules(attention: Attention | None, feed_forward: FeedForward | None, hidden: int) -> Iterator[_Module]:
     """The matrices of one layer with their names after the number of the layer."""
     block: tuple[str, ...] = ("self_attn", "mixer")
+    if isinstance(attention, CompressedAttention):
+        block = ("attn", "self_attn")
     if isinstance(attention, LinearAttention | StateSpace):
-        block = ("linear_attn",) if isinstance(attention, LinearAttention) else ("mixer",)
+        block = ("linear_attn", "self_attn") if isinstance(attention, LinearAttention) else ("mixer",)
     for name, (inputs, outputs) in attention_matrices(attention, hidden).items():
         part = Part.ATTENTION_OUTPUT if name in OUTPUT_PROJECTIONS else Part.ATTENTION
         yield _Module(part, inputs * outputs, _module_names(block, name))
     if feed_forward is None:
         return
-    names = ("gate_proj", "up_proj", "down_proj") if feed_forward.gated else ("up_proj", "down_proj")
+    names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj") if feed_forward.gated else ("up_proj", "down_proj")
+    if isinstance(feed_forward, DenseFeedForward) and feed_forward.single:
+        names = ("linear_mlp",)
     weights = {Part.FEED_FORWARD: feed_forward_weights(feed_forward, hidden)}
     if isinstance(feed_forward, MoeFeedForward):
         weights = {Part.EXPERTS: feed_forward.experts * feed_forward_weights(feed_forward, hidden)}
         weights[Part.SHARED_EXPERTS] = shared_expert_weights(feed_forward, hidden)
+    beside = isinstance(feed_forward, MoeFeedForward) and feed_forward.dense_beside
     for part, total in weights.items():
+        blocks = _NAMES_BESIDE[part] if beside else _BLOCK_NAMES[part]
         for name in names if total else ():
-            yield _Module(part, total // len(names), _module_names(_BLOCK_NAMES[part], name))
+            yield _Module(part, total // len(names), _module_names(blocks, name))
 
 
 def _module_names(blocks: Sequence[str], name: str) -> tuple[str, ...]:
@@ -516,7 +599,7 @@ def _weights_by_format(
     base: Dtype,
 ) -> _FormatWeights:
     """Weights of each part in each format."""
-    ignored = _ignored_patterns(quantised)
+    ignored = _ignored_patterns(quantised) if scheme.ignores else ()
     targets = tuple(pattern for group in scheme.groups for pattern in group.targets)
     tally: _FormatWeights = defaultdict(Counter)
     used: set[str] = set()

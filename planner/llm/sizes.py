@@ -12,9 +12,11 @@ from collections.abc import Mapping
 
 from hardware_db import Dtype
 from planner.core import InputError
+from planner.llm.compressed_attention import CompressedAttention
 from planner.llm.layers import (
     BYTES_PER_VALUE,
     Attention,
+    BlockIndex,
     GroupedQueryAttention,
     LatentAttention,
     LayerGroup,
@@ -23,11 +25,15 @@ from planner.llm.layers import (
     NormKind,
     Part,
     Precision,
+    SparseIndex,
     StateSpace,
     attention_output_weights,
     attention_weights,
+    dense_beside_parameters,
     feed_forward_biases,
     feed_forward_weights,
+    latent_projection_weights,
+    layer_embedding_weights,
     router_weights,
     shared_expert_weights,
     small_attention_parameters,
@@ -51,17 +57,32 @@ def lm_head_weights(llm: LlmSpec) -> int:
 
 
 def embedding_parameters(llm: LlmSpec) -> int:
-    """Parameters of token embeddings, LM head (once when tied) and learned positions.
+    """Parameters of token embeddings, LM head (once when tied), learned positions and embeddings of layers.
 
-    ``vocab * hidden * (1 if tied else 2) + positions * hidden``. Source: Press & Wolf 2017, arXiv:1608.05859, sec. 2;
-    Zhang et al. 2022, OPT, arXiv:2205.01068 (learned positions). Raises nothing.
+    ``vocab * hidden * (1 if tied else 2) + positions * hidden + layer_embedding_parameters``. Source: Press & Wolf
+    2017, arXiv:1608.05859, sec. 2; Zhang et al. 2022, OPT, arXiv:2205.01068 (learned positions). Raises nothing.
 
     >>> from planner.llm import load_llm
     >>> embedding_parameters(load_llm("llama-3.1-8b"))  # 2 x 128256 x 4096
     1050673152
     """
     tables = 1 if llm.tied_embeddings else 2
-    return tables * lm_head_weights(llm) + llm.learned_positions * llm.hidden_size
+    positions = llm.learned_positions * llm.hidden_size
+    return tables * lm_head_weights(llm) + positions + layer_embedding_parameters(llm)
+
+
+def layer_embedding_parameters(llm: LlmSpec) -> int:
+    """Parameters of the table with a row for every token and layer, 0 for models without.
+
+    ``vocab * layers * size``. Source: ``modeling_gemma4.py`` of Hugging Face (``embed_tokens_per_layer``). Raises
+    nothing.
+
+    >>> from planner.llm import load_llm
+    >>> layer_embedding_parameters(load_llm("llama-3.1-8b"))
+    0
+    """
+    own = llm.layer_embedding
+    return 0 if own is None else own.vocab_size * llm.num_layers * own.size
 
 
 def linear_parameters(llm: LlmSpec) -> int:
@@ -119,20 +140,27 @@ def parameters(llm: LlmSpec) -> int:
     8030261248
     """
     small = sum(group.count * _small_parameters(llm, group) for group in llm.layers)
+    own = llm.layer_embedding
+    if own is not None:
+        small += own.size * (llm.num_layers * llm.hidden_size + 1)
+    small += _residual_parameters(llm) if llm.residual_block_layers else 0
+    small += _final_mix_parameters(llm)
     return embedding_parameters(llm) + linear_parameters(llm) + small + _norm_parameters(llm)
 
 
 def active_parameters(llm: LlmSpec) -> int:
     """Parameters one token uses: `parameters` without the experts its router does not choose; embeddings included.
 
-    ``parameters - sum over MoE groups of count * (experts - experts_per_token) * (feed_forward + biases)``. Source:
-    Jiang et al. 2024, Mixtral of Experts, arXiv:2401.04088, sec. 1 (13 B of 47 B active). Raises nothing.
+    ``parameters - sum over MoE groups of count * (experts - experts_per_token) * (feed_forward + biases)``, and without
+    the table of layer embeddings, which publishers do not count either. Sources: Jiang et al. 2024, Mixtral of Experts,
+    arXiv:2401.04088, sec. 1 (13 B of 47 B active); Gemma 4 model card ("effective" parameters). Raises nothing.
 
     >>> from planner.llm import load_llm
     >>> round(active_parameters(load_llm("mixtral-8x7b-v0.1")) / 1e9, 1)
     12.9
     """
-    return parameters(llm) - sum(group.count * _unvisited_parameters(group, llm.hidden_size) for group in llm.layers)
+    unvisited = sum(group.count * _unvisited_parameters(group, llm.hidden_size) for group in llm.layers)
+    return parameters(llm) - unvisited - layer_embedding_parameters(llm)
 
 
 def _unvisited_parameters(group: LayerGroup, hidden: int) -> int:
@@ -159,15 +187,15 @@ def mtp_parameters(llm: LlmSpec) -> int:
     if llm.mtp is None:
         return 0
     layer = sum(_layer_matrices(llm.mtp, llm.hidden_size).values()) + _small_parameters(llm, llm.mtp)
-    return llm.mtp_layers * (layer + 2 * llm.hidden_size**2 + 3 * _norm_parameters(llm))
+    return llm.mtp_layers * (layer + 2 * llm.hidden_size**2 + 3 * _norm_parameters(llm) + _final_mix_parameters(llm))
 
 
 def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     """Bytes of all weights of one copy of the model at a precision [bytes].
 
     ``sum over parts of linear_parameters_by_part * BYTES_PER_VALUE[precision.of(part)] + rest * 2``: embeddings, norms,
-    biases, router, convolutions and positions stay in 16 bits, the LM head unless `precision` names it. Without
-    multi-token-prediction modules. Source: the tensors of
+    biases, router, latent projections, convolutions and positions stay in 16 bits, the LM head unless `precision` names
+    it. Without multi-token-prediction modules, with the vision encoder (`encoder_weight_bytes`). Source: the tensors of
     https://huggingface.co/RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic: 68.451 GB in FP8, 2 x 2.109 GB in BF16; its
     channel scales, 0.02 % of the bytes, are not counted. Raises nothing.
 
@@ -179,7 +207,31 @@ def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     parts = linear_parameters_by_part(llm)
     if not llm.tied_embeddings:
         parts[Part.LM_HEAD] = lm_head_weights(llm)
-    return _stored_bytes(parts, parameters(llm), precision)
+    return _stored_bytes(parts, parameters(llm), precision) + encoder_weight_bytes(llm)
+
+
+def encoder_parameters(llm: LlmSpec) -> int:
+    """Parameters of the vision encoder with its mergers and projector; 0 without one.
+
+    ``layers * (4 hidden heads head_dim + 2 (gated: 3) hidden intermediate) + matrices around them + positions, norms,
+    biases``. With `parameters` they are all of a checkpoint. Source: the total of
+    https://huggingface.co/api/models/Qwen/Qwen3-VL-8B-Instruct, field safetensors.total: 8767123696, of which
+    8190735360 are those of Qwen3-8B. Raises nothing.
+
+    >>> from planner.llm import load_llm
+    >>> encoder_parameters(load_llm("llama-3.1-8b"))
+    0
+    """
+    return llm.encoder.parameters if llm.encoder is not None else 0
+
+
+def encoder_weight_bytes(llm: LlmSpec) -> float:
+    """Bytes of the vision encoder, which quantised checkpoints leave in 16 bits [bytes].
+
+    ``2 * encoder_parameters``. Source: ``ignore`` and ``modules_to_not_convert`` of nvidia/Kimi-K2.5-NVFP4
+    (vision_tower, mm_projector) and Qwen/Qwen3-VL-235B-A22B-Instruct-FP8 (model.visual). Raises nothing.
+    """
+    return encoder_parameters(llm) * _UNQUANTISED_BYTES
 
 
 def mtp_weight_bytes(llm: LlmSpec, precision: Precision) -> float:
@@ -209,8 +261,10 @@ def _stored_bytes(parts: Mapping[Part, int], total: int, precision: Precision) -
 def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
     """Bytes one token of context occupies in the caches that keep the whole context, all layers together [bytes/token].
 
-    Softmax attention without a window: ``2 * kv_heads * head_dim`` values a layer (keys and values); latent attention:
-    ``kv_rank + rope_dim``, shared by all heads; both times BYTES_PER_VALUE[kv_dtype], plus `index_bytes_per_token`.
+    Softmax attention without a window: ``kv_heads * (head_dim + value_dim)`` values a layer (keys and values; none in a
+    layer that shares those of another); latent attention:
+    ``kv_rank + rope_dim``, shared by all heads; both times BYTES_PER_VALUE[kv_dtype]; compressed attention: an entry
+    (`CompressedAttention.entry_bytes`) for every `ratio` tokens; plus `index_bytes_per_token`.
     Windowed layers are in `kv_window_bytes`, linear attention and state space in `state_bytes`. Sources: Kwon et al.
     2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16; DeepSeek-AI 2024,
     arXiv:2405.04434, sec. 2.1.4. Raises nothing.
@@ -220,35 +274,50 @@ def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
     800.0
     """
     values = sum(group.count * _cached_values(group.attention) for group in llm.layers)
-    return values * BYTES_PER_VALUE[kv_dtype] + index_bytes_per_token(llm)
+    entries = sum(
+        group.count * group.attention.entry_bytes(kv_dtype, BYTES_PER_VALUE[kv_dtype]) / group.attention.ratio
+        for group in llm.layers
+        if isinstance(group.attention, CompressedAttention) and group.attention.ratio
+    )
+    return values * BYTES_PER_VALUE[kv_dtype] + entries + index_bytes_per_token(llm)
 
 
 def index_bytes_per_token(llm: LlmSpec) -> float:
     """Bytes one token of context occupies in the key caches of sparse indices, all layers together [bytes/token].
 
-    ``layers * (head_dim + 4 * head_dim / 128)``: one FP8 key and a 32-bit scale per 128 channels, whatever the format
-    of the KV cache. Source: DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer (k_cache, k_scale_cache); the same
-    132 bytes a token and layer in vLLM 0.11, ``DeepseekV32IndexerCache``. Raises nothing.
+    Whatever the format of the KV cache. Latent attention: ``layers * (head_dim + 4 * head_dim / 128)``, one FP8 key and
+    a 32-bit scale per 128 channels; none where the choice of another layer is taken. Blocks: ``layers * 2 * head_dim``,
+    one 16-bit key. Sources: DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer (k_cache, k_scale_cache); the same
+    132 bytes a token and layer in vLLM 0.11, ``DeepseekV32IndexerCache``; sgl-project/sglang#30531 (GLM-5.2: 47,702
+    bytes a token with an 8-bit cache); vLLM 0.24, ``MiniMaxM3IndexerCache``. Raises nothing.
 
     >>> from planner.llm import load_llm
     >>> index_bytes_per_token(load_llm("deepseek-v3.2")) / 61
     132.0
     """
-    return float(
-        sum(
-            group.count * (group.attention.index.head_dim + 4 * math.ceil(group.attention.index.head_dim / 128))
-            for group in llm.layers
-            if isinstance(group.attention, LatentAttention) and group.attention.index is not None
-        )
-    )
+    return float(sum(group.count * _index_bytes(group.attention) for group in llm.layers))
+
+
+def _index_bytes(attention: Attention | None) -> float:
+    """Bytes of the index key of one token in one layer."""
+    match attention:
+        case LatentAttention(index=SparseIndex(shared=False, head_dim=channels)):
+            return channels + 4 * math.ceil(channels / 128)
+        case GroupedQueryAttention(index=BlockIndex(head_dim=channels)):
+            return channels * _UNQUANTISED_BYTES
+        case CompressedAttention() if attention.index_heads:
+            return attention.index_entry_bytes / attention.ratio
+        case _:
+            return 0.0
 
 
 def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> float:
     """Bytes of KV cache of the windowed layers of one sequence of `context_tokens` [tokens], together [bytes].
 
-    ``sum over windowed layers of 2 * kv_heads * head_dim * min(context, window) * BYTES_PER_VALUE[kv_dtype]``; a chunk
-    (Llama 4) is counted at its fullest. Source: Beltagy et al. 2020, Longformer, arXiv:2004.05150, sec. 3.1; Jiang et
-    al. 2023, Mistral 7B, arXiv:2310.06825, sec. 2 (rolling buffer cache). Raises `InputError` for a negative context.
+    ``sum over windowed layers of kv_heads * (head_dim + value_dim) * min(context, window) *
+    BYTES_PER_VALUE[kv_dtype]``; a layer that shares the cache of another has none, and a chunk (Llama 4) is counted at
+    its fullest. Source: Beltagy et al. 2020, Longformer, arXiv:2004.05150, sec. 3.1; Jiang et al. 2023, Mistral 7B,
+    arXiv:2310.06825, sec. 2 (rolling buffer cache). Raises `InputError` for a negative context.
 
     >>> from planner.llm import load_llm
     >>> kv_window_bytes(load_llm("mistral-7b-v0.1"), Dtype.BF16, 32_768) / 2**20  # 2 x 32 x 8 x 128 x 4096 x 2 B
@@ -257,11 +326,18 @@ def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> flo
     if not context_tokens >= 0:
         raise InputError("context_tokens", context_tokens, "must not be negative", "give the tokens of a sequence")
     values = sum(
-        group.count * _values_per_token(group.attention) * min(context_tokens, group.attention.window)
+        group.count * group.attention.cached_values * min(context_tokens, group.attention.window)
         for group in llm.layers
         if isinstance(group.attention, GroupedQueryAttention) and group.attention.window
     )
-    return values * BYTES_PER_VALUE[kv_dtype]
+    entries = sum(
+        group.count
+        * group.attention.entry_bytes(kv_dtype, BYTES_PER_VALUE[kv_dtype])
+        * min(context_tokens, group.attention.window)
+        for group in llm.layers
+        if isinstance(group.attention, CompressedAttention)
+    )
+    return values * BYTES_PER_VALUE[kv_dtype] + entries
 
 
 _STATE_BYTES = 4.0
@@ -270,10 +346,11 @@ Qwen3.5 (``mamba_ssm_dtype``) and Nemotron (``mamba_ssm_cache_dtype``) ask for; 
 
 
 def state_bytes(llm: LlmSpec) -> float:
-    """Bytes of constant state of one sequence in linear-attention and state-space layers, together [bytes].
+    """Bytes of constant state of one sequence in linear-attention, state-space and compressed layers, together [bytes].
 
     Linear attention: ``value_heads * key_dim * value_dim`` values; state space: ``heads * head_dim * state_size``; in
-    32 bits. Both: the last ``conv_kernel - 1`` tokens of the channels of the convolution, in 16 bits. Sources: Yang et
+    32 bits; compressed attention: `CompressedAttention.state_bytes`. The first two: the last ``conv_kernel - 1``
+    tokens of the channels of the convolution, in 16 bits. Sources: Yang et
     al. 2024, arXiv:2412.06464, eq. 10; Dao & Gu 2024, arXiv:2405.21060, sec. 7; vLLM 0.11, ``mamba_utils.py``
     (MambaStateShapeCalculator). Raises nothing.
 
@@ -291,6 +368,8 @@ def _state_bytes(attention: Attention | None) -> float:
             state = attention.value_heads * attention.key_dim * attention.value_dim
         case StateSpace():
             state = attention.inner * attention.state_size
+        case CompressedAttention():
+            return attention.state_bytes
         case _:
             return 0.0
     return state * _STATE_BYTES + attention.conv_channels * (attention.conv_kernel - 1) * _UNQUANTISED_BYTES
@@ -300,16 +379,11 @@ def _cached_values(attention: Attention | None) -> int:
     """Values one layer keeps of every token of the context."""
     match attention:
         case GroupedQueryAttention(window=0):
-            return _values_per_token(attention)
+            return attention.cached_values
         case LatentAttention():
             return attention.kv_rank + attention.rope_dim
         case _:
             return 0
-
-
-def _values_per_token(attention: GroupedQueryAttention) -> int:
-    """Keys and values of one token in one layer."""
-    return 2 * attention.kv_heads * attention.head_dim
 
 
 def _norm_parameters(llm: LlmSpec) -> int:
@@ -317,15 +391,99 @@ def _norm_parameters(llm: LlmSpec) -> int:
     return llm.hidden_size * (2 if llm.norm is NormKind.LAYER else 1)
 
 
+def _residual_parameters(llm: LlmSpec) -> int:
+    """Parameters of one mix of residuals: a norm and a score of every channel."""
+    return _norm_parameters(llm) + llm.hidden_size
+
+
+def stream_mix_values(streams: int) -> int:
+    """Values that mix `streams` residuals around one block: what the block reads, what it writes, and each into each.
+
+    ``(2 + n) n``. Sources: Xie et al. 2025, mHC, arXiv:2512.24880; ``hc_attn_fn`` and ``hc_ffn_fn`` of
+    ``inference/model.py`` of huggingface.co/deepseek-ai/DeepSeek-V4-Flash. Raises nothing.
+
+    >>> stream_mix_values(4)
+    24
+    """
+    return (2 + streams) * streams
+
+
+def _stream_parameters(llm: LlmSpec) -> int:
+    """Parameters of the hyper-connections around one block: a projection of all streams, a base and three scales."""
+    streams, values = llm.residual_streams, stream_mix_values(llm.residual_streams)
+    return values * streams * llm.hidden_size + values + 3 if streams > 1 else 0
+
+
+def _final_mix_parameters(llm: LlmSpec) -> int:
+    """Parameters that make one hidden state of all streams before the LM head (``hc_head_fn``, base and scale)."""
+    streams = llm.residual_streams
+    return streams * streams * llm.hidden_size + streams + 1 if streams > 1 else 0
+
+
+def layer_norms(llm: LlmSpec, group: LayerGroup) -> int:
+    """Norms over the hidden channels in one layer: half of `norms_per_layer` where it has only one of the two blocks.
+
+    Source: ``modeling_nemotron_h.py`` and ``modeling_decilm.py`` (a norm a block). Raises nothing.
+
+    >>> from planner.llm import load_llm
+    >>> nano = load_llm("nvidia-nemotron-3-nano-30b-a3b-bf16")
+    >>> [layer_norms(nano, group) for group in nano.layers]  # state space, experts, attention: one block each
+    [1, 1, 1]
+    """
+    return llm.norms_per_layer * _blocks(group) // 2
+
+
+def residual_mixes(llm: LlmSpec, group: LayerGroup) -> int:
+    """Mixes of the kept residuals in one layer: one before each of its blocks, none without attention residuals.
+
+    Source: Kimi Team 2026, Attention Residuals, arXiv:2603.15031; ``self_attention_res_proj`` and ``mlp_res_proj`` of
+    huggingface.co/moonshotai/Kimi-K3. Raises nothing.
+
+    >>> from planner.llm import load_llm
+    >>> llama = load_llm("llama-3.1-8b")
+    >>> residual_mixes(llama, llama.layers[0])
+    0
+    """
+    return _blocks(group) if llm.residual_block_layers else 0
+
+
+def kept_residuals(llm: LlmSpec) -> tuple[float, int]:
+    """Residuals kept for later layers: how many a mix finds in the mean over all layers, and at the end of the model.
+
+    A sum is kept before layers 0, B, 2 B, ... of blocks of B layers: the mix before attention of layer i finds
+    ``ceil(i / B)`` of them, that before its feed-forward ``i // B + 1``. (0, 0) without attention residuals. Source:
+    ``modeling_kimi_linear.py`` of huggingface.co/moonshotai/Kimi-K3. Raises nothing.
+
+    >>> from planner.llm import load_llm
+    >>> kept_residuals(load_llm("kimi-k2.5"))
+    (0.0, 0)
+    """
+    block, layers = llm.residual_block_layers, llm.num_layers
+    if not block:
+        return 0.0, 0
+    found = sum(math.ceil(layer / block) + layer // block + 1 for layer in range(layers))
+    return found / (2.0 * layers), math.ceil(layers / block)
+
+
+def _blocks(group: LayerGroup) -> int:
+    """Blocks of one layer: attention, feed-forward or both."""
+    return (group.attention is not None) + (group.feed_forward is not None)
+
+
 def _small_parameters(llm: LlmSpec, group: LayerGroup) -> int:
     """Parameters of one layer that are not in its attention and feed-forward matrices."""
     hidden, feed_forward = llm.hidden_size, group.feed_forward
-    count = router_weights(feed_forward, hidden) + llm.norms_per_layer * _norm_parameters(llm)
-    count += small_attention_parameters(group.attention, hidden)
+    count = router_weights(feed_forward, hidden) + layer_norms(llm, group) * _norm_parameters(llm)
+    count += _blocks(group) * _stream_parameters(llm)
+    count += residual_mixes(llm, group) * _residual_parameters(llm) + latent_projection_weights(feed_forward, hidden)
+    count += small_attention_parameters(group.attention, hidden) + dense_beside_parameters(feed_forward, hidden)
+    if llm.layer_embedding is not None:
+        count += layer_embedding_weights(llm.layer_embedding, hidden) + _norm_parameters(llm)
     if isinstance(feed_forward, MoeFeedForward):
         count += feed_forward.experts * feed_forward_biases(feed_forward, hidden)
         count += feed_forward.experts if feed_forward.router_bias else 0
         count += hidden if feed_forward.shared_gate else 0
+        count += feed_forward.latent if feed_forward.latent_norm else 0
     elif feed_forward is not None:
         count += feed_forward_biases(feed_forward, hidden)
     return count

@@ -7,6 +7,7 @@ counts of parameters and bytes of a spec are in `planner.llm.sizes`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -28,12 +29,21 @@ from planner.llm.hf_families import (
     MODELLED,
     decoder_layers,
     layer_groups,
+    layer_order,
     learned_positions,
     prediction_layers,
     with_defaults,
 )
 from planner.llm.hf_quantisation import native_precision
-from planner.llm.layers import Count, LayerGroup, NormKind, Precision, Size
+from planner.llm.hf_vision import vision_encoder
+from planner.llm.layers import (
+    LayerEmbedding,
+    LayerGroup,
+    NormKind,
+    Precision,
+)
+from planner.llm.size_types import Count, Size
+from planner.llm.vision import VisionEncoder
 
 
 class LlmSpec(Frozen):
@@ -42,23 +52,43 @@ class LlmSpec(Frozen):
     id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     source: str = Field(min_length=1)
+    family: str = Field(default="", description="model_type of the language model in its config.json")
     hidden_size: Size
     vocab_size: Size
     max_context_tokens: Size
     tied_embeddings: bool
     learned_positions: Count = Field(default=0, description="rows of a learned position table (OPT)")
+    layer_embedding: LayerEmbedding | None = Field(default=None, description="a row for every token and layer")
     norm: NormKind = NormKind.RMS
-    norms_per_layer: Size = 2
+    norms_per_layer: Size = Field(default=2, description="of a layer of attention and feed-forward; half of one block")
+    residual_block_layers: Count = Field(
+        default=0, description="layers whose sum is kept for later ones to attend to (attention residuals); 0 = none"
+    )
+    residual_streams: Size = Field(
+        default=1, description="copies of the residual that layers mix, read and write (hyper-connections); 1 = plain"
+    )
     native_precision: Precision = Precision()
     layers: tuple[LayerGroup, ...] = Field(min_length=1)
+    layer_order: tuple[Count, ...] = Field(
+        default=(), description="which of `layers` each decoder layer is, in order; empty: one group after another"
+    )
     mtp: LayerGroup | None = Field(default=None, description="decoder layer of one multi-token-prediction module")
     mtp_layers: Count = Field(default=0, description="multi-token-prediction modules; not counted in `parameters`")
+    encoder: VisionEncoder | None = Field(default=None, description="of images; not counted in `parameters`")
 
     @model_validator(mode="after")
     def _modules_have_a_layer(self) -> Self:
         if (self.mtp is None) != (self.mtp_layers == 0):
             bound = "needs the decoder layer of a module in mtp, and mtp needs modules"
             raise InputError("mtp_layers", self.mtp_layers, bound, "give both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _order_has_every_layer(self) -> Self:
+        counts = {index: group.count for index, group in enumerate(self.layers)}
+        if self.layer_order and Counter(self.layer_order) != counts:
+            bound = "must name every group as often as it has layers"
+            raise InputError("layer_order", len(self.layer_order), bound, "correct it, or leave it out")
         return self
 
     @property
@@ -77,10 +107,11 @@ class LlmSpec(Frozen):
     ) -> LlmSpec:
         """From a Hugging Face ``config.json``: its content, its path, or the folder that contains it.
 
-        Of a multimodal wrapper the language model in its ``text_config`` is taken; its vision or audio encoder is not
-        counted, which `source` then says. Name and source default to the keys ``_name`` and ``_source``, then to folder
-        and path; the id to the name, in lower case and without the organisation. The native precision is that of the
-        checkpoint (``quantization_config``, or ``hf_quant_config.json`` beside the file), in 16 bits where it is
+        Of a multimodal wrapper the language model in its ``text_config`` is taken, and its vision encoder
+        (`planner.llm.hf_vision`) as `encoder`; what else it encodes, or an encoder of a family that is not modelled, is
+        left out, which `source` then says. Name and source default to the keys ``_name`` and ``_source``, then to
+        folder and path; the id to the name, in lower case and without the organisation. The native precision is that of
+        the checkpoint (``quantization_config``, or ``hf_quant_config.json`` beside the file), in 16 bits where it is
         float32 or unnamed. Multi-token-prediction modules (``num_nextn_predict_layers``, ``mtp_num_hidden_layers``) are
         kept apart, in `mtp`.
 
@@ -103,11 +134,46 @@ class LlmSpec(Frozen):
             refuse_unmodelled(language, MODELLED)
             name = name or fields.text("_name") or place or str(language.text("model_type"))
             source = source or fields.text("_source") or read_from
-            if language.prefix != fields.prefix:
+            wrapped = language.prefix != fields.prefix or fields.values.keys() - language.values.keys()
+            encoder = vision_encoder(fields)
+            if encoder is not None and fields.values.get("audio_config"):
+                source = f"{source}; without the audio encoder of {fields.text('model_type')}"
+            elif encoder is None and wrapped:
                 source = f"{source}; the language model only, without the encoders of {fields.text('model_type')}"
-            return _spec(language, id or id_of(name), name, source)
+            return _spec(language, id or id_of(name), name, source, encoder)
         except RecursionError:
             raise InputError("config", "(nested)", "is nested too deeply", "give a plain config.json") from None
+
+
+def require_context(
+    llm: LlmSpec, longest_tokens: int, max_request_tokens: int | None = None, field: str = "workload.lengths"
+) -> None:
+    """Refuse requests that are longer than a model takes, or than its engine is told to take.
+
+    Args:
+        llm: the model.
+        longest_tokens: input and output of the longest request [tokens].
+        max_request_tokens: what engines are told to take at most [tokens]; None: whatever the model takes.
+        field: where the lengths stand, for the message.
+
+    Raises:
+        InputError: a request, or the limit, is above the model's context, or a request above the limit.
+
+    >>> from planner.llm import load_llm
+    >>> require_context(load_llm("mistral-7b-v0.1"), 40_000)
+    Traceback (most recent call last):
+    planner.core.errors.InputError: workload.lengths = 40000: longer than the 32768 tokens of context of ...
+    """
+    context = llm.max_context_tokens
+    if max_request_tokens is not None and max_request_tokens > context:
+        bound = f"more than the {context} tokens of context of {llm.id}"
+        raise InputError("max_request_tokens", max_request_tokens, bound, f"write {context} or less, or leave it out")
+    if longest_tokens > context:
+        bound = f"longer than the {context} tokens of context of {llm.id}"
+        raise InputError(field, longest_tokens, bound, "cut the lengths or choose another model")
+    if max_request_tokens is not None and longest_tokens > max_request_tokens:
+        bound = f"longer than the {max_request_tokens} tokens of max_request_tokens"
+        raise InputError(field, longest_tokens, bound, "cut the lengths or raise max_request_tokens")
 
 
 def _fields_of(path: str | Path) -> ConfigFields:
@@ -118,7 +184,7 @@ def _fields_of(path: str | Path) -> ConfigFields:
     return ConfigFields({**config, "quantization_config": {"quant_method": "modelopt", **beside}})
 
 
-def _spec(fields: ConfigFields, id: str, name: str, source: str) -> LlmSpec:
+def _spec(fields: ConfigFields, id: str, name: str, source: str, encoder: VisionEncoder | None) -> LlmSpec:
     family = FAMILIES[str(fields.text("model_type"))]
     hidden, layers = fields.size("hidden_size"), decoder_layers(fields, family)
     mtp, mtp_layers = prediction_layers(fields, layers)
@@ -126,15 +192,21 @@ def _spec(fields: ConfigFields, id: str, name: str, source: str) -> LlmSpec:
         id=id,
         name=name,
         source=source,
+        encoder=encoder,
+        family=str(fields.text("model_type")),
         hidden_size=hidden,
         vocab_size=fields.size("vocab_size"),
         max_context_tokens=context_tokens(fields),
         tied_embeddings=fields.flag("tie_word_embeddings", family.tied),
         learned_positions=learned_positions(fields, family),
+        layer_embedding=family.layer_embedding(fields) if family.layer_embedding is not None else None,
         norm=family.norm,
         norms_per_layer=family.norms_per_layer,
+        residual_block_layers=fields.count("attn_res_block_size"),
+        residual_streams=fields.size("hc_mult", default=1),
         native_precision=native_precision(fields, layers, hidden),
         layers=layer_groups(layers),
+        layer_order=layer_order(layers),
         mtp=mtp,
         mtp_layers=mtp_layers,
     )

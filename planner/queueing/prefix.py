@@ -189,10 +189,11 @@ def uncached_lengths(
     left = lengths.inputs - cached_tokens(lengths.inputs, prefix_tokens, block_tokens)
     mass = lengths.probabilities
     if hit_probability == 1.0:
-        return TokenLengths.from_pairs(left, lengths.outputs, mass, source=lengths.source)
+        return TokenLengths.from_pairs(left, lengths.outputs, mass, lengths.source, lengths.images)
     return TokenLengths.from_pairs(
         np.concatenate([lengths.inputs, left]),
         np.concatenate([lengths.outputs, lengths.outputs]),
         np.concatenate([mass * (1.0 - hit_probability), mass * hit_probability]),
         source=lengths.source,
+        images=lengths.images * 2,
     )

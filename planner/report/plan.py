@@ -24,8 +24,9 @@ from planner.core import (
     unit,
     with_unit,
 )
+from planner.engine import mean_encoder_s, request_limit
 from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest
-from planner.llm import parameters
+from planner.llm import LlmSpec, encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
 from planner.report.layout import Report, markdown_list, markdown_page
 from planner.report.performance import (
@@ -40,7 +41,7 @@ from planner.report.performance import (
     pool_cells,
 )
 from planner.serving import Pool
-from planner.traffic import Service
+from planner.traffic import Service, mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, Slo, TokenLengths
 
 DISTRIBUTION_NAME = "llm-capacity-planner"
@@ -130,9 +131,9 @@ def _calibration_words(plan: Plan) -> str:
         if config.calibration is not None and config.calibration.sku != config.sku.id
     }
     borrowed |= {
-        f"{config.sku.id} measured in part, with shares of peak of {', '.join(config.calibration.lenders)}"
+        f"{config.sku.id} measured in part, with shares of peak of {', '.join(config.lenders)}"
         for config in fitted
-        if config.calibration is not None and config.calibration.lenders
+        if config.lenders
     }
     how = f"calibrated ({', '.join(sorted(borrowed))})" if borrowed else "calibrated"
     return how if len(fitted) == len(configs) else f"partly {how}"
@@ -177,16 +178,17 @@ def diagnosis(plan: Plan) -> tuple[str, ...]:
 
 def _request_table(plan: Plan) -> Table:
     request, search = plan.request, plan.request.search
-    precision, arrivals = request.precision, request.workload.arrivals
+    arrivals = request.workload.arrivals
     considered = number_of(plan.considered, "configuration")
     rows = [
-        ("model", f"{request.llm.id}, {significant(parameters(request.llm) / 1e9)} B parameters"),
-        ("precision", f"weights {precision.weights}, activations {precision.activations}, KV {precision.kv_cache}"),
+        ("model", _llm_words(request.llm)),
+        ("precision", _format_words(request)),
         (
             "traffic",
             f"{significant(arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)} ({arrivals.source})",
         ),
         ("lengths", _length_words(request.workload.lengths)),
+        *_image_rows(plan),
         ("targets", _target_words(request.slo)),
         ("objective", request.objective.replace("_", " ")),
         ("limits", _limit_words(plan)),
@@ -194,6 +196,37 @@ def _request_table(plan: Plan) -> Table:
         ("planned in", f"{significant(plan.elapsed_s)} s"),
     ]
     return Table("Request", ("what", "value"), tuple(rows))
+
+
+def _llm_words(llm: LlmSpec) -> str:
+    beside = f" and {significant(encoder_parameters(llm) / 1e9)} B of a vision encoder" if llm.encoder else ""
+    return f"{llm.id}, {significant(parameters(llm) / 1e9)} B parameters{beside}"
+
+
+def _image_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Images of a request, their tokens, and the time of the encoder in each pool that prompts go to."""
+    lengths, llm = plan.request.workload.lengths, plan.request.llm
+    if not lengths.has_images:
+        return []
+    number, tokens = mean_images(lengths), mean_image_tokens(lengths, llm)
+    times = {
+        pool.config.label: f"encoder {significant(1e3 * mean_encoder_s(pool.config, planned.workload.lengths))} ms on "
+        f"{pool.config.label}"
+        for planned in plan.deployments
+        if planned.service == plan.request.main.name
+        for pool in planned.deployment.pools[:1]
+    }
+    sizes = ", ".join(sorted({f"{images.width}x{images.height}" for images in lengths.images if images is not None}))
+    first = f"{significant(number)} a request on average, of {sizes} pixels: {tokens:,.0f} image tokens a request"
+    return [("images", "; ".join((first, *times.values())))]
+
+
+def _format_words(request: PlanRequest) -> str:
+    """What was asked for, and what a plan could choose among where nothing was."""
+    llm, precision = request.llm, request.precision
+    stored = f"{format_words(llm, precision)}, KV {precision.kv_cache}"
+    others = dict.fromkeys(format_words(llm, other) for other in request.published)
+    return f"{stored}; published too, used where a GPU runs it well: {', '.join(others)}" if others else stored
 
 
 def _length_words(lengths: TokenLengths) -> str:
@@ -273,9 +306,43 @@ def _fleet_table(plan: Plan) -> Table:
     engines = sorted({f"{named.pool.config.engine.name} {named.pool.config.engine.version}" for named in pools})
     note = (
         f"Engine {', '.join(engines)}: max running requests is its max_num_seqs, chunk budget its "
-        "max_num_batched_tokens. TP: GPUs per replica. No replica straddles two servers."
+        "max_num_batched_tokens. TP: GPUs per replica. No replica straddles two servers. "
+        + " ".join(filter(None, (_pool_format_words(pools), _draft_words(pools), _request_limit_words(pools))))
     )
     return Table("Fleet", columns, rows, note)
+
+
+def _pool_format_words(pools: Sequence[_NamedPool]) -> str:
+    """Number formats of the pools, of each where they differ."""
+    configs = {named.name: named.pool.config for named in pools}
+    words = {
+        name: f"{format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
+        for name, config in configs.items()
+    }
+    if len(set(words.values())) > 1:
+        return f"Weights: {'; '.join(f'{name} {formats}' for name, formats in words.items())}."
+    return f"Weights: {next(iter(words.values()))}."
+
+
+def _draft_words(pools: Sequence[_NamedPool]) -> str:
+    """What guesses ahead in which pools; empty where nothing does."""
+    found = {named.name: named.pool.config.drafting for named in pools}
+    words = [
+        f"{name} {one.draft_tokens} guesses a step ({one.method}{f', {one.checkpoint}' if one.checkpoint else ''}), "
+        f"{one.tokens_per_step:.2f} tokens a step"
+        for name, one in found.items()
+        if one is not None
+    ]
+    return f"Speculation: {'; '.join(words)}." if words else ""
+
+
+def _request_limit_words(pools: Sequence[_NamedPool]) -> str:
+    """The longest request that engines are told to take, of each pool where they differ."""
+    limits = {named.name: request_limit(named.pool.config, named.planned.workload.lengths.max_total) for named in pools}
+    words = {limit: f"{limit.tokens:,} tokens ({limit.reason})" for limit in limits.values()}
+    if len(words) > 1:
+        return f"Longest request (max_model_len): {'; '.join(f'{name} {words[limits[name]]}' for name in limits)}."
+    return f"Longest request (max_model_len): {next(iter(words.values()))}."
 
 
 def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:

@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 
 from hardware_db import Price
 from planner.core import PLAN, Metric
-from planner.engine import LoraAdapters, MemoryFootprint, Schedule, Speculation, memory_footprint
+from planner.engine import (
+    LoraAdapters,
+    MemoryFootprint,
+    RequestLimit,
+    Schedule,
+    Speculation,
+    memory_footprint,
+    request_limit,
+)
 from planner.fleet import (
     Alternative,
     BoughtGpus,
@@ -148,6 +156,7 @@ class RequestSummary:
     name: str
     llm: LlmSummary
     precision: Precision
+    max_request_tokens: int | None
     workload: WorkloadSummary
     slo: tuple[LatencyTarget, ...]
     search: SearchSpace
@@ -169,7 +178,8 @@ class PoolSummary:
 
     `tp` is the tensor-parallel degree of `parallelism`, `memory_fraction` and `schedule` are those in force, given or
     the engine's own. `expert_skew` is null where none was given. `calibration` names the fit in use, null: efficiency
-    1. Sustained rate, cost and nodes are null outside a plan.
+    1. `max_request_tokens` is null where none was given; `request_limit` is what the engine is told to take then. It,
+    sustained rate, cost and nodes are null outside a plan.
     """
 
     role: Role
@@ -193,6 +203,8 @@ class PoolSummary:
     lora: LoraAdapters | None
     expert_skew: float | None
     mask_s: float
+    max_request_tokens: int | None
+    request_limit: RequestLimit | None = None
     nodes: int | None = None
     usd_per_hour: float | None = None
     sustained_rate_per_replica_s: float | None = None
@@ -457,6 +469,7 @@ def _planned_summary(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
     pools = tuple(
         dataclasses.replace(
             _pool_summary(pool),
+            request_limit=request_limit(pool.config, planned.workload.lengths.max_total),
             nodes=nodes,
             usd_per_hour=usd,
             sustained_rate_per_replica_s=planned.sustained_per_s / pool.replicas,

@@ -19,7 +19,18 @@ from planner.roofline.attention_kernels import (
     latent_prefill_s,
     prefill_attention_s,
 )
-from planner.roofline.attention_operators import LatentDecode
+from planner.roofline.attention_operators import LatentDecode, own_kernel
+from planner.roofline.block_sparse_kernels import BlockHeads, block_decode_s, block_prefill_s
+from planner.roofline.chosen_kernels import (
+    ChosenHeads,
+    chosen_decode_index_s,
+    chosen_decode_s,
+    chosen_prefill_index_s,
+    chosen_prefill_s,
+)
+from planner.roofline.chosen_operators import ChosenDecode
+from planner.roofline.compressed_kernels import CompressedHeads, compressed_attention_s, compressed_pairs, padded_heads
+from planner.roofline.encoder import encoder_kernels_s, encoder_launches, encoder_load, encoder_operators, encoder_tp
 from planner.roofline.expert_load import routed_load
 from planner.roofline.gpu import (
     CalibratedGpu,
@@ -28,9 +39,11 @@ from planner.roofline.gpu import (
     compute_dtype,
     fast_domain_gpus,
     half_precision,
+    kernel_activations,
     kv_heads_per_gpu,
     link_bandwidth_bytes_per_s,
     ridge_point_flops_per_byte,
+    state_groups_per_gpu,
 )
 from planner.roofline.index_kernels import (
     index_scores_s,
@@ -41,7 +54,12 @@ from planner.roofline.index_kernels import (
 )
 from planner.roofline.kernel_forms import (
     WEIGHT_FORMATS,
+    BlockDecodeForm,
+    BlockPrefillForm,
+    ChosenDecodeForm,
+    ChosenPrefillForm,
     CollectiveForm,
+    CompressedForm,
     DecodeForm,
     ElementwiseForm,
     ExpertsForm,
@@ -76,6 +94,7 @@ from planner.roofline.operators import (
 from planner.roofline.recurrent_kernels import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
 from planner.roofline.scalar import BilinearTable, prompt_attention
 from planner.roofline.shape import Bound, Load, OperatorFamily, Parallelism, StepShape
+from planner.roofline.splits import require_split
 from planner.roofline.step import draft_operators, step_operators
 
 __all__ = [
@@ -84,9 +103,18 @@ __all__ = [
     "WEIGHT_FORMATS",
     "AttentionHeads",
     "BilinearTable",
+    "BlockDecodeForm",
+    "BlockHeads",
+    "BlockPrefillForm",
     "Bound",
     "CalibratedGpu",
+    "ChosenDecode",
+    "ChosenDecodeForm",
+    "ChosenHeads",
+    "ChosenPrefillForm",
     "CollectiveForm",
+    "CompressedForm",
+    "CompressedHeads",
     "DecodeForm",
     "Driver",
     "ElementwiseForm",
@@ -119,14 +147,27 @@ __all__ = [
     "all_reduce_link_bytes",
     "at_least",
     "attended_pairs",
+    "block_decode_s",
+    "block_prefill_s",
     "check_kernel_fit",
+    "chosen_decode_index_s",
+    "chosen_decode_s",
+    "chosen_prefill_index_s",
+    "chosen_prefill_s",
     "collective_s",
+    "compressed_attention_s",
+    "compressed_pairs",
     "compute_bound_tokens",
     "compute_dtype",
     "decode_attention_s",
     "draft_operators",
     "driving_tokens",
     "elementwise_s",
+    "encoder_kernels_s",
+    "encoder_launches",
+    "encoder_load",
+    "encoder_operators",
+    "encoder_tp",
     "exchanged_bytes",
     "experts_s",
     "fast_domain_gpus",
@@ -134,20 +175,25 @@ __all__ = [
     "half_precision",
     "index_scores_s",
     "index_selection_s",
+    "kernel_activations",
     "knot_position",
     "kv_heads_per_gpu",
     "latent_decode_s",
     "latent_prefill_s",
     "link_bandwidth_bytes_per_s",
     "operator_seconds",
+    "own_kernel",
+    "padded_heads",
     "prefill_attention_s",
     "prompt_attention",
     "recurrent_decode_s",
     "recurrent_prefill_s",
+    "require_split",
     "ridge_point_flops_per_byte",
     "routed_load",
     "selecting_rows",
     "sparse_prefill_s",
     "sparse_token_s",
+    "state_groups_per_gpu",
     "step_operators",
 ]

@@ -39,9 +39,10 @@ class AttentionHeads:
     Attributes:
         heads: query heads on this GPU.
         kv_heads: KV heads on this GPU.
-        head_dim: channels of a head.
+        head_dim: channels of a query or key head.
         kv_bytes: bytes per cached value.
         window: sliding window [tokens], 0 = none.
+        value_dim: channels of a value head, 0 = those of a key head.
     """
 
     heads: float
@@ -49,6 +50,12 @@ class AttentionHeads:
     head_dim: float
     kv_bytes: float
     window: float = 0.0
+    value_dim: float = 0.0
+
+    @property
+    def width(self) -> float:
+        """Mean channels of a key and a value head: work and traffic are in proportion to it."""
+        return (self.head_dim + (self.value_dim or self.head_dim)) / 2.0
 
 
 def attended_pairs(new: Value, past: Value, window: float) -> Value:
@@ -83,7 +90,8 @@ def prefill_attention_s(
                   4 * 128 d (longest row + row_tokens) sms / (e_d peak)
         memory  = chunks (new d (4 heads + 2 kv_heads (2 + 2 kv_bytes)) + past 2 kv_heads d kv_bytes) / (e_m bandwidth)
 
-    with row_tokens times window_row_growth in a windowed layer. Corrected over past + new and the heads of all chunks,
+    with row_tokens times window_row_growth in a windowed layer and d the mean of key and value channels (e_d is that of
+    the key channels). Corrected over past + new and the heads of all chunks,
     chunks heads new / (past + new). Exact per chunk; means of `new` and `past` over the chunks are close while chunks
     are alike.
 
@@ -98,9 +106,9 @@ def prefill_attention_s(
     Returns:
         Duration, shape of `chunks` [s].
     """
-    heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
+    heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.width
     kv_bytes, window = shape.kv_bytes, shape.window
-    rate = form.compute_efficiency(head_dim) * peaks.flops_per_s
+    rate = form.compute_efficiency(shape.head_dim) * peaks.flops_per_s
     row_tokens = form.row_tokens * (form.window_row_growth if window else 1.0)
     compute = 4.0 * chunks * heads * head_dim * (attended_pairs(new, past, window) + row_tokens * new) / rate
     longest = at_most(past + new, window + QUERY_BLOCK) if window else past + new
@@ -128,7 +136,8 @@ def decode_attention_s(
         blocks  = sequences kv_heads (heads / kv_heads)^growth block_s / sms     (group_growth, or window_growth)
         compute = 4 sequences heads context d / (e_c peak)
 
-    where e_m is ungrouped_efficiency times smaller when heads = kv_heads. Corrected over context and sequences
+    where d is the mean of key and value channels and e_m, that of the key channels, ungrouped_efficiency times smaller
+    when heads = kv_heads. Corrected over context and sequences
     kv_heads.
 
     Args:
@@ -141,7 +150,7 @@ def decode_attention_s(
     Returns:
         Duration, shape of `sequences` [s].
     """
-    heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
+    heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.width
     kv_bytes, window = shape.kv_bytes, shape.window
     context = at_most(context, window) if window else context
     ungrouped = np.equal(heads, kv_heads)
@@ -151,7 +160,7 @@ def decode_attention_s(
     busy = at_most(form.fill * at_most(units, peaks.sms) / peaks.sms, 1.0)
     own = 4.0 * heads * head_dim + 2.0 * kv_heads * head_dim * (2.0 + kv_bytes)
     traffic = sequences * (2.0 * kv_heads * context * head_dim * kv_bytes + own)
-    efficiency: Any = form.memory_efficiency(head_dim) * np.where(ungrouped, form.ungrouped_efficiency, 1.0)
+    efficiency: Any = form.memory_efficiency(shape.head_dim) * np.where(ungrouped, form.ungrouped_efficiency, 1.0)
     memory = traffic / (efficiency * peaks.bytes_per_s * at_least(busy, LEAST_BUSY_SHARE))
     growth = form.window_growth if window else form.group_growth
     group: Any = (heads / kv_heads) ** growth

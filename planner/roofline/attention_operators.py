@@ -48,24 +48,39 @@ from planner.roofline.shape import Load
 
 @dataclass(frozen=True)
 class GroupedPrefill(Operator):
-    """Causal attention of prompt chunks; sizes are those of this GPU. `window` 0 = whole context."""
+    """Causal attention of prompt chunks; sizes are those of this GPU. `window` 0 = whole context.
+
+    `own` names heads that engines have kernels of their own for (`own_kernel`). A layer on the cache of another one
+    reads from there what others write.
+    """
 
     heads: float
     kv_heads: float
     head_dim: float
     kv_cache: Dtype
     window: float
+    value_dim: float = 0.0
+    own: str = ""
+
+    @property
+    def shape(self) -> AttentionHeads:
+        """Its heads."""
+        cached = BYTES_PER_VALUE[self.kv_cache]
+        return AttentionHeads(self.heads, self.kv_heads, self.head_dim, cached, self.window, self.value_dim)
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
-        """Kernels over a cache of this format, else of 16 bit."""
-        return _cache_keys("attention_prefill", self.kv_cache)
+        """Kernels for such heads; then for any, over a cache of this format, else of 16 bit."""
+        return (*_own_keys("wide_prefill", self.own, self.kv_cache), *_cache_keys("attention_prefill", self.kv_cache))
 
     def work(self, load: Load) -> OperatorWork:
-        """4 h d FLOPs per pair; cached KV read once, new KV written, queries in and outputs out."""
+        """4 h d FLOPs per pair (d the mean of key and value channels); cached KV read once, new KV written, queries in
+        and outputs out.
+        """
         pairs = load.chunks * attended_pairs(load.new, load.past, self.window)
-        kv = 2.0 * self.kv_heads * self.head_dim * BYTES_PER_VALUE[self.kv_cache]
-        query = self.heads * self.head_dim
+        width = self.shape.width
+        kv = 2.0 * self.kv_heads * width * BYTES_PER_VALUE[self.kv_cache]
+        query = self.heads * width
         seen = load.cached + load.new
         read = at_most(seen, self.window + load.new) if self.window else seen
         traffic = load.chunks * (read * kv + load.new * (kv + 2.0 * query * ACTIVATION_BYTES))
@@ -76,9 +91,8 @@ class GroupedPrefill(Operator):
         form = gpu.form(PrefillForm, *self.fit_keys)
         if form is None:
             return None
-        heads = AttentionHeads(self.heads, self.kv_heads, self.head_dim, BYTES_PER_VALUE[self.kv_cache], self.window)
         peaks = gpu.peaks(self.kv_cache.arithmetic)
-        seconds = prefill_attention_s(load.chunks, load.new, load.past, heads, form, peaks)
+        seconds = prefill_attention_s(load.chunks, load.new, load.past, self.shape, form, peaks)
         return _masked(load.chunks, seconds)
 
 
@@ -91,19 +105,29 @@ class GroupedDecode(Operator):
     head_dim: float
     kv_cache: Dtype
     window: float
+    value_dim: float = 0.0
+    own: str = ""
+
+    def _heads(self, queries: float) -> AttentionHeads:
+        """Its heads, of a sequence with so many queries."""
+        heads, cached = self.heads * queries, BYTES_PER_VALUE[self.kv_cache]
+        return AttentionHeads(heads, self.kv_heads, self.head_dim, cached, self.window, self.value_dim)
 
     def _context(self, load: Load) -> Number:
         return at_most(load.context, self.window) if self.window else load.context
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
-        """Kernels over a cache of this format, else of 16 bit."""
-        return _cache_keys("attention_decode", self.kv_cache)
+        """Kernels for such heads; then for any, over a cache of this format, else of 16 bit."""
+        return (*_own_keys("wide_decode", self.own, self.kv_cache), *_cache_keys("attention_decode", self.kv_cache))
 
     def work(self, load: Load) -> OperatorWork:
-        """4 h d FLOPs and 2 h_kv d cached values per token of context; own KV, queries and outputs per sequence."""
-        kv = 2.0 * self.kv_heads * self.head_dim * BYTES_PER_VALUE[self.kv_cache]
-        query, context = self.heads * self.head_dim, self._context(load)
+        """4 h d FLOPs and 2 h_kv d cached values per token of context (d the mean of key and value channels); own KV,
+        queries and outputs per sequence.
+        """
+        width = self._heads(1.0).width
+        kv = 2.0 * self.kv_heads * width * BYTES_PER_VALUE[self.kv_cache]
+        query, context = self.heads * width, self._context(load)
         own = load.queries * (kv + 2.0 * query * ACTIVATION_BYTES)
         return OperatorWork(4.0 * load.decodes * load.queries * query * context, load.decodes * (context * kv + own))
 
@@ -112,8 +136,7 @@ class GroupedDecode(Operator):
         form = gpu.form(DecodeForm, *self.fit_keys)
         if form is None:
             return None
-        queries, kv_bytes = self.heads * load.queries, BYTES_PER_VALUE[self.kv_cache]
-        heads = AttentionHeads(queries, self.kv_heads, self.head_dim, kv_bytes, self.window)
+        heads = self._heads(load.queries)
         seconds = decode_attention_s(load.decodes, load.context, heads, form, gpu.peaks(self.kv_cache.arithmetic))
         return _masked(load.decodes, seconds)
 
@@ -237,7 +260,7 @@ class LatentDecode(Operator):
 
 @dataclass(frozen=True)
 class IndexScores(Operator):
-    """The sparse indexer scores every cached token with small heads in 8 bit (DeepSeek-V3.2), one key per token.
+    """The sparse indexer scores every cached key with small heads in 8 bit: one per token (DeepSeek-V3.2) or `ratio`.
 
     Queries that see more than `top_k` keys select the largest scores.
     """
@@ -245,11 +268,20 @@ class IndexScores(Operator):
     heads: float
     head_dim: float
     top_k: float
+    ratio: float = 1.0
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
-        """Scores of prompts, scores of decodes over a paged cache, selection."""
-        return ("index_scores/prefill", "index_scores/decode", "index_selection/top_k")
+        """Scores of prompts, scores of decodes over a paged cache."""
+        return self.scores_keys
+
+    scores_keys = ("index_scores/prefill", "index_scores/decode")
+    """Fits of the two."""
+
+    def selection_keys(self, phase: str) -> tuple[str, ...]:
+        """Selection of prompts or of decodes (`phase`): kernels of their own where keys are compressed."""
+        own = (f"index_selection/compressed_{phase}",) if self.ratio > 1.0 else ()
+        return (*own, "index_selection/top_k")
 
     @property
     def launches(self) -> float:
@@ -257,27 +289,31 @@ class IndexScores(Operator):
         return 2.0 * self.count
 
     def work(self, load: Load) -> OperatorWork:
-        """2 heads d FLOPs per query and cached token; one key of d bytes read per cached token."""
+        """2 heads d FLOPs per query and cached key; every key, of d bytes, read once."""
         pairs = load.chunks * attended_pairs(load.new, load.past, 0.0) + load.decodes * load.queries * load.context
         read = load.chunks * (load.cached + load.new) + load.decodes * load.context
-        return OperatorWork(2.0 * self.heads * self.head_dim * pairs, read * self.head_dim)
+        flops = 2.0 * self.heads * self.head_dim / self.ratio * pairs
+        return OperatorWork(flops, read * (self.head_dim / self.ratio))
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """`index_scores_s` of chunks and of decodes, and `index_selection_s` of each."""
-        prefill, decode = (gpu.form(IndexScoresForm, key) for key in self.fit_keys[:2])
-        selection = gpu.form(IndexSelectionForm, self.fit_keys[2])
-        if prefill is None or decode is None or selection is None:
+        prefill, decode = (gpu.form(IndexScoresForm, key) for key in self.scores_keys)
+        of_prompts, of_decodes = (
+            gpu.form(IndexSelectionForm, *self.selection_keys(phase)) for phase in ("prefill", "decode")
+        )
+        if prefill is None or decode is None or of_prompts is None or of_decodes is None:
             return None
-        peaks, sizes = gpu.peaks(self.dtype), (self.heads, self.head_dim)
-        pairs, keys = load.chunks * attended_pairs(load.new, load.past, 0.0), load.chunks * (load.cached + load.new)
-        rows, seen = selecting_rows(load.new, load.past, self.top_k)
+        peaks, sizes, ratio = gpu.peaks(self.dtype), (self.heads, self.head_dim), self.ratio
+        pairs = load.chunks * attended_pairs(load.new, load.past, 0.0) / ratio
+        keys = load.chunks * (load.cached + load.new) / ratio
+        rows, seen = selecting_rows(load.new, load.past, self.top_k * ratio)
         prompts_s = index_scores_s(pairs, keys, *sizes, prefill, peaks)
-        prompts_s = prompts_s + index_selection_s(load.chunks * rows, seen, selection, peaks)
-        beyond: Any = load.context > self.top_k
-        read: Number = load.decodes * load.context
+        prompts_s = prompts_s + index_selection_s(load.chunks * rows, seen / ratio, of_prompts, peaks)
+        beyond: Any = load.context > self.top_k * ratio
+        read: Number = load.decodes * load.context / ratio
         rows = load.decodes * load.queries * beyond
         decodes_s = index_scores_s(read * load.queries, read, *sizes, decode, peaks)
-        decodes_s = decodes_s + index_selection_s(rows, load.context, selection, peaks)
+        decodes_s = decodes_s + index_selection_s(rows, load.context / ratio, of_decodes, peaks)
         return _masked(load.chunks, prompts_s) + _masked(load.decodes, decodes_s)
 
 
@@ -285,21 +321,28 @@ class IndexScores(Operator):
 class Recurrence(Operator):
     """Short convolution and linear attention or state space: a state of heads x key x value channels, no cache.
 
-    Decoding reads and writes the state once per sequence and token: 8 FLOPs per state value (decay, delta, update,
-    read-out). Prompts go through in chunks of c = 64 tokens: 4 FLOPs per state value and token between chunks and
-    4 c (key + value) within one (Yang et al. 2024, arXiv:2406.06484); their state is read and written once, since it
-    can stay on the chip between chunks.
+    Decoding reads the state once per sequence and writes it after every token: 8 FLOPs per state value (decay, delta,
+    update, read-out). Prompts go through in chunks of c = 64 tokens: 4 FLOPs per state value and token between chunks
+    and 4 c (key + value) within one (Yang et al. 2024, arXiv:2406.06484); their state is read and written once, since
+    it can stay on the chip between chunks.
 
     Attributes:
         shape: heads and their states on this GPU.
+        kernel: whose kernels time it: gated_delta, kda, mamba2.
     """
 
     shape: RecurrentHeads
+    kernel: str = "gated_delta"
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
-        """Kernels of the gated delta net, which stand for other recurrences too: their state moves alike."""
-        return ("recurrent_prefill/gated_delta", "recurrent_decode/gated_delta")
+        """Kernels of prompts; those of the gated delta net stand in for others, whose state moves alike."""
+        return tuple(dict.fromkeys((f"recurrent_prefill/{self.kernel}", "recurrent_prefill/gated_delta")))
+
+    @property
+    def decode_keys(self) -> tuple[str, ...]:
+        """Kernels of decodes, likewise."""
+        return tuple(dict.fromkeys((f"recurrent_decode/{self.kernel}", "recurrent_decode/gated_delta")))
 
     @property
     def launches(self) -> float:
@@ -310,20 +353,21 @@ class Recurrence(Operator):
         """FLOPs and state traffic of decodes and of prompts, as the class says."""
         shape = self.shape
         prompt, decoded = load.chunks * load.new, load.decodes * load.queries
+        written = (load.decodes + decoded) / 2.0
         return OperatorWork(
             decoded * shape.update_flops + prompt * shape.scan_flops,
-            (decoded + load.chunks) * shape.state_bytes + (decoded + prompt) * shape.token_bytes,
+            (written + load.chunks) * shape.state_bytes + (decoded + prompt) * shape.token_bytes,
         )
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """`recurrent_prefill_s` of the chunks and `recurrent_decode_s` of the decodes, kernels of their own."""
-        prefill = gpu.form(RecurrentPrefillForm, self.fit_keys[0])
-        decode = gpu.form(RecurrentDecodeForm, self.fit_keys[1])
+        prefill = gpu.form(RecurrentPrefillForm, *self.fit_keys)
+        decode = gpu.form(RecurrentDecodeForm, *self.decode_keys)
         if prefill is None or decode is None:
             return None
         peaks = gpu.peaks(self.dtype)
         prompts_s = recurrent_prefill_s(load.chunks, load.new, self.shape, prefill, peaks)
-        decodes_s = recurrent_decode_s(load.decodes * load.queries, self.shape, decode, peaks)
+        decodes_s = recurrent_decode_s(load.decodes, load.queries, self.shape, decode, peaks)
         return _masked(load.chunks, prompts_s) + _masked(load.decodes, decodes_s)
 
 
@@ -334,7 +378,44 @@ def _masked(count: Number, seconds: Number) -> Number:
     return masked
 
 
-def _cache_keys(kernel: str, kv_cache: Dtype) -> tuple[str, str]:
+WIDEST_USUAL_HEAD = 256
+"""Channels of a key head up to which the kernels that most models run go: those of FlashAttention-3."""
+
+
+def own_kernel(head_dim: int, windowed: bool, widest: int) -> str:
+    """Name of heads that engines run kernels of their own for; empty for all others.
+
+    Heads of 192 channels (MiMo-V2), and heads beyond 256 (Gemma 4), with which a model's windowed layers go along: an
+    engine runs one library for a model, and FlashAttention-3 ends at 256. The kernels are those of the measured tables:
+    Triton in SGLang and, for 192 channels on Blackwell, in vLLM; FlashAttention-4 in vLLM on Hopper.
+
+    Args:
+        head_dim: channels of a key head.
+        windowed: whether the layer has a window.
+        widest: largest `head_dim` of the model.
+
+    Returns:
+        ``192``, ``192_window``, ``512``, ``256_window`` or empty.
+
+    >>> own_kernel(512, False, 512), own_kernel(256, True, 512), own_kernel(256, False, 256)
+    ('512', '256_window', '')
+    """
+    if head_dim != _OWN_DIM and widest <= WIDEST_USUAL_HEAD:
+        return ""
+    return f"{head_dim}_window" if windowed else str(head_dim)
+
+
+_OWN_DIM = 192
+"""Channels between those of usual heads, 128 and 256: kernels differ in whether they have an instance for them."""
+
+
+def _own_keys(kernel: str, own: str, kv_cache: Dtype) -> tuple[str, ...]:
+    """Fits of a kernel for heads of one kind, over a cache of this format, else over one of another; none without."""
+    keys = (*_cache_keys(kernel, kv_cache, f"{own}_"), f"{kernel}/{own}_fp8")
+    return tuple(dict.fromkeys(keys)) if own else ()
+
+
+def _cache_keys(kernel: str, kv_cache: Dtype, heads: str = "") -> tuple[str, str]:
     """Fits of an attention kernel over a cache of this format, else over one of 16 bit."""
     cache = "fp8" if BYTES_PER_VALUE[kv_cache] < 2.0 else "bf16"
-    return f"{kernel}/{cache}", f"{kernel}/bf16"
+    return f"{kernel}/{heads}{cache}", f"{kernel}/{heads}bf16"

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hardware_db import Calibration, Dtype, GpuSku, Topology
 from planner.core import InputError
-from planner.llm import GroupedQueryAttention
+from planner.llm import GroupedQueryAttention, StateSpace
 from planner.roofline.kernel_forms import Form, GpuPeaks
 from planner.roofline.shape import Parallelism
 
@@ -67,20 +67,24 @@ def half_precision(sku: GpuSku) -> Dtype:
     return Dtype.BF16 if Dtype.BF16 in sku.peak_flops_per_s else Dtype.FP16
 
 
-def kernel_activations(activations: Dtype, sku: GpuSku) -> Dtype:
+def kernel_activations(activations: Dtype, sku: GpuSku, weights: Dtype | None = None) -> Dtype:
     """Number format of the activations that a SKU's kernels multiply, where a format is asked for.
 
     That format where the SKU's matrix units multiply it; otherwise 16 bit, with weights unpacked on the way
-    (weight-only kernels), which saves memory traffic but no FLOPs.
+    (weight-only kernels), which saves memory traffic but no FLOPs. 4-bit floating-point weights are unpacked to 16 bit
+    wherever the units do not multiply them, 8-bit activations or not: DeepSeek-V4 on Hopper runs through Marlin
+    (vLLM issue 42284, SGLang pull request 23686).
 
     Args:
         activations: number format that was asked for.
         sku: datasheet.
+        weights: number format of the weights; None for those of the activations.
 
     Returns:
         The format itself or `half_precision`.
     """
-    return activations if sku.multiplies(activations) else half_precision(sku)
+    needed = [activations, *([weights] if weights is not None and weights.arithmetic is Dtype.FP4 else [])]
+    return activations if all(sku.multiplies(dtype) for dtype in needed) else half_precision(sku)
 
 
 def compute_dtype(activations: Dtype, sku: GpuSku) -> Dtype:
@@ -220,3 +224,27 @@ def kv_heads_per_gpu(attention: GroupedQueryAttention, tp: int) -> int:
     if larger % smaller:
         raise InputError("parallelism.tp", tp, f"{attention.kv_heads} KV heads do not split evenly", "use a divisor")
     return max(1, attention.kv_heads // tp)
+
+
+def state_groups_per_gpu(attention: StateSpace, tp: int) -> int:
+    """Groups of B and C that one GPU holds: groups / tp; a single group is on every GPU.
+
+    Source: vLLM, ``MambaMixer2`` (vllm/model_executor/layers/mamba/mamba_mixer2.py: "If tensor parallel world size does
+    not divide num_groups, then num_groups must equal 1").
+
+    Args:
+        attention: its heads and groups.
+        tp: GPUs they are split over.
+
+    Returns:
+        Groups of one GPU.
+
+    Raises:
+        InputError: heads or groups cannot be split evenly.
+    """
+    if attention.heads % tp:
+        raise InputError("parallelism.tp", tp, f"{attention.heads} Mamba-2 heads do not split evenly", "use a divisor")
+    if attention.groups % tp and attention.groups > 1:
+        bound = f"{attention.groups} groups of Mamba-2 do not split evenly"
+        raise InputError("parallelism.tp", tp, bound, f"use a divisor of {attention.groups}")
+    return max(1, attention.groups // tp)

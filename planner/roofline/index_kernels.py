@@ -13,6 +13,8 @@ from planner.roofline.kernel_forms import GpuPeaks, IndexScoresForm, IndexSelect
 
 INDEX_SCALE_BYTES = 4.0
 """Scale of an 8-bit index key (DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer)."""
+SCORE_BYTES = 4.0
+"""Of a score, which is in 32 bit (``fp8_mqa_logits`` of DeepGEMM)."""
 
 SPARSE_HEAD_GROUP = 64.0
 """Query heads one thread block works on; fewer are filled up (FlashMLA, ``flash_mla_sparse_fwd``)."""
@@ -53,7 +55,8 @@ def index_scores_s(
 def index_selection_s(rows: Value, context: Value, form: IndexSelectionForm, peaks: GpuPeaks) -> Value:
     """Time [s] of selecting the largest scores of each query; 0 where there is nothing to select.
 
-    ``start + max(1, rows / sms) (row_s + key_s context)``
+    ``start + max(1, rows / sms) (row_s + key_s context)``, but not below 4 rows context / bandwidth: what was measured
+    in the cache holds no longer where the scores of all rows leave it.
 
     Args:
         rows: queries that see more keys than they attend to, any shape.
@@ -69,7 +72,8 @@ def index_selection_s(rows: Value, context: Value, form: IndexSelectionForm, pea
     '0.0000500'
     """
     there: Any = rows > 0.0
-    took: Value = (form.start_s + at_least(rows / peaks.sms, 1.0) * (form.row_s + form.key_s * context)) * there
+    selected_s = form.start_s + at_least(rows / peaks.sms, 1.0) * (form.row_s + form.key_s * context)
+    took: Value = at_least(selected_s, rows * context * (SCORE_BYTES / peaks.bytes_per_s)) * there
     return took
 
 

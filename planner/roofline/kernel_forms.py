@@ -340,7 +340,7 @@ class PrefillForm(Form):
         order: of the p-norm of compute and memory time.
         row_tokens: extra keys each query row costs (prologue, softmax, diagonal tile).
         block_share: how much of one thread block's time is not hidden.
-        compute_efficiency_128: of the peak at head dimension 128.
+        compute_efficiency_128: of the peak at head dimension 128; of a fit for one kind of heads, at theirs.
         compute_efficiency_64: at 64 and below; 0 = not measured, as at 128 (so for the others).
         compute_efficiency_256: at 129 to 256.
         compute_efficiency_512: above.
@@ -373,7 +373,7 @@ class DecodeForm(Form):
         order: of the p-norm of compute, memory and block time.
         block_s: time of one thread block, spread over the processors.
         fill: as in `GemmForm`.
-        memory_efficiency_128: of the bandwidth at head dimension 128.
+        memory_efficiency_128: of the bandwidth at head dimension 128; of a fit for one kind of heads, at theirs.
         splits_kv: 1 when a sequence's cache is split over thread blocks, 0 when one block walks all of it.
         splits_plain: the same for layers with a window or with a KV head for every query head.
         memory_efficiency_64: at 64 and below; 0 = not measured, as at 128 (so for the others).
@@ -512,6 +512,109 @@ class SparsePrefillForm(Form):
 
 
 @dataclass(frozen=True)
+class CompressedForm(Form):
+    """Attention over a window and compressed keys, with all that is between its projections but the index.
+
+    Attributes:
+        start_s: launch floor of its kernels.
+        compute_efficiency: of the peak, heads filled up to whole groups.
+        memory_efficiency: of the bandwidth, in the passes over queries and outputs and in reading keys.
+        row_keys: keys that a query costs beside those it sees (prologue, softmax, blocks that are not full).
+    """
+
+    start_s: float
+    compute_efficiency: float
+    memory_efficiency: float
+    row_keys: float
+
+
+@dataclass(frozen=True)
+class ChosenPrefillForm(Form):
+    """Latent attention of prompts over the keys a sparse index chose, and that index.
+
+    Attributes:
+        start_s: launch floor of attention.
+        compute_efficiency: of the peak, of attention with groups of query heads filled up.
+        short_share: what a query costs that sees no key, of one that sees all it may attend to.
+        head_growth: exponent of the cost over groups of query heads.
+        index_start_s: launch floor of scores and selection.
+        index_efficiency: of the peak, of the scores.
+        select_s: of a processor per score.
+    """
+
+    start_s: float
+    compute_efficiency: float
+    short_share: float
+    head_growth: float
+    index_start_s: float
+    index_efficiency: float
+    select_s: float
+
+
+@dataclass(frozen=True)
+class ChosenDecodeForm(Form):
+    """Latent attention of decodes over the keys a sparse index chose, and that index.
+
+    Attributes:
+        start_s: launch floor of attention.
+        compute_efficiency: of the peak, of attention with groups of query heads filled up.
+        short_share: as in `ChosenPrefillForm`.
+        order: of the p-norm of floor and work.
+        index_start_s: launch floor of scores and selection.
+        index_efficiency: of the bandwidth, for index keys.
+    """
+
+    start_s: float
+    compute_efficiency: float
+    short_share: float
+    order: float
+    index_start_s: float
+    index_efficiency: float
+
+
+@dataclass(frozen=True)
+class BlockPrefillForm(Form):
+    """Prompts over the blocks of keys an index chose, the scores of the index included.
+
+    Attributes:
+        start_s: launch floor of all its kernels.
+        compute_efficiency: of the peak, of attention with its tiles of query heads filled up.
+        memory_efficiency: of the bandwidth, for queries, outputs, new keys and values.
+        index_efficiency: of the peak, of the scores.
+        row_tokens: keys' worth of work each query costs beside its keys.
+        key_s: of a thread block of the index per key of a row.
+        order: of the p-norm of scores and chain.
+    """
+
+    start_s: float
+    compute_efficiency: float
+    memory_efficiency: float
+    index_efficiency: float
+    row_tokens: float
+    key_s: float
+    order: float
+
+
+@dataclass(frozen=True)
+class BlockDecodeForm(Form):
+    """Decodes over the blocks of keys an index chose, the scores of the index included.
+
+    Attributes:
+        start_s: launch floor of all its kernels.
+        memory_efficiency: of the bandwidth, for chosen keys and values.
+        index_efficiency: of the bandwidth, for index keys.
+        block_s: of a thread block, per query and KV head.
+        order: of the p-norm of floor and work.
+    """
+
+    start_s: float
+    memory_efficiency: float
+    index_efficiency: float
+    block_s: float
+    order: float
+
+
+@dataclass(frozen=True)
 class ExpertsForm(Form):
     """Routed experts of one GPU: top-k, permutation, two grouped GEMMs, un-permutation.
 
@@ -566,6 +669,8 @@ FORMS: dict[str, type[Form]] = {
     "gemm": GemmForm,
     "attention_prefill": PrefillForm,
     "attention_decode": DecodeForm,
+    "wide_prefill": PrefillForm,
+    "wide_decode": DecodeForm,
     "latent_prefill": LatentPrefillForm,
     "latent_decode": LatentDecodeForm,
     "recurrent_prefill": RecurrentPrefillForm,
@@ -573,6 +678,12 @@ FORMS: dict[str, type[Form]] = {
     "index_scores": IndexScoresForm,
     "index_selection": IndexSelectionForm,
     "sparse_prefill": SparsePrefillForm,
+    "chosen_prefill": ChosenPrefillForm,
+    "chosen_decode": ChosenDecodeForm,
+    "block_prefill": BlockPrefillForm,
+    "block_decode": BlockDecodeForm,
+    "compressed_prefill": CompressedForm,
+    "compressed_decode": CompressedForm,
     "experts": ExpertsForm,
     "all_reduce": CollectiveForm,
     "all_gather": CollectiveForm,

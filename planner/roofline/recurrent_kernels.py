@@ -101,24 +101,31 @@ def recurrent_prefill_s(
     return corrected_s(took, ideal, form.correction, new, chunks * shape.heads)
 
 
-def recurrent_decode_s(tokens: Value, shape: RecurrentHeads, form: RecurrentDecodeForm, peaks: GpuPeaks) -> Value:
-    """Time [s] of one update of each sequence's state.
+def recurrent_decode_s(
+    sequences: Value, queries: float, shape: RecurrentHeads, form: RecurrentDecodeForm, peaks: GpuPeaks
+) -> Value:
+    """Time [s] of the updates of each sequence's state.
 
-    ``p_norm(start, tokens (state_bytes + passed_bytes) / (e_m bandwidth))``
+    ``p_norm(start, sequences ((1 + queries) / 2 state_bytes + queries passed_bytes) / (e_m bandwidth))``
+
+    A state is read once and written after every query, since the queries beyond the first are guesses that may be taken
+    back.
 
     Args:
-        tokens: sequences that decode, times their queries, any shape.
+        sequences: that decode, any shape.
+        queries: of each: 1, more with speculation.
         shape: heads and their states.
         form: coefficients.
         peaks: of the GPU, in 16 bit.
 
     Returns:
-        Duration, shape of `tokens` [s].
+        Duration, shape of `sequences` [s].
 
     >>> form = RecurrentDecodeForm(start_s=6e-6, memory_efficiency=0.8, order=1.0)
     >>> shape, gpu = RecurrentHeads(8.0, 128.0, 128.0, 1536.0), GpuPeaks(1e15, 4e12, 132.0)
-    >>> f"{recurrent_decode_s(64.0, shape, form, gpu):.7f}"  # 6e-6 + 64 * (1048576 + 11264) / 3.2e12
+    >>> f"{recurrent_decode_s(64.0, 1.0, shape, form, gpu):.7f}"  # 6e-6 + 64 * (1048576 + 11264) / 3.2e12
     '0.0000272'
     """
-    traffic_s = tokens * ((shape.state_bytes + shape.passed_bytes) / peaks.bytes_per_s)
+    moved = (1.0 + queries) * (shape.state_bytes / 2.0) + queries * shape.passed_bytes
+    traffic_s = sequences * (moved / peaks.bytes_per_s)
     return p_norm(form.order, traffic_s / form.memory_efficiency, traffic_s * 0.0 + form.start_s)

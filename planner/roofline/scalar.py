@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -29,8 +29,12 @@ from planner.roofline.attention_operators import (
     LatentPrefill,
     Recurrence,
 )
+from planner.roofline.block_sparse_operators import BlockDecode, BlockPrefill
+from planner.roofline.chosen_operators import ChoosingIndex, ChosenPrefill, PromptSeconds
+from planner.roofline.compressed_kernels import BYTES_OF_HEAD, BYTES_OF_PADDED_HEAD, HEAD_GROUP, padded_heads
+from planner.roofline.compressed_operators import CompressedDecode, CompressedPrefill
 from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.index_kernels import INDEX_SCALE_BYTES
+from planner.roofline.index_kernels import INDEX_SCALE_BYTES, SCORE_BYTES
 from planner.roofline.kernel_forms import (
     GpuPeaks,
     IndexScoresForm,
@@ -103,7 +107,11 @@ def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> Promp
             timers.append(_index_timer(operator, gpu))
         elif isinstance(operator, Recurrence):
             timers.append(_recurrence_timer(operator, gpu))
-        elif not isinstance(operator, GroupedDecode | LatentDecode):
+        elif isinstance(operator, CompressedPrefill):
+            timers.append(_compressed_timer(operator, gpu))
+        elif isinstance(operator, BlockPrefill):
+            timers.append(operator.timer(gpu))
+        elif not isinstance(operator, GroupedDecode | CompressedDecode | LatentDecode | BlockDecode):
             raise AssertionError(f"no plain form of {type(operator).__name__}")
     return timers[0] if len(timers) == 1 else _Sum(tuple(timers))
 
@@ -240,7 +248,7 @@ class _GroupedKernel:
 
 
 def _grouped_timer(operator: GroupedPrefill, gpu: CalibratedGpu) -> PromptAttention:
-    heads, d = operator.heads, operator.head_dim
+    heads, d = operator.heads, operator.shape.width
     flops_per_s, bytes_per_s = _peaks(operator, gpu)
     value_bytes = BYTES_PER_VALUE[operator.kv_cache]
     kv_bytes = 2.0 * operator.kv_heads * d * value_bytes
@@ -258,7 +266,7 @@ def _grouped_timer(operator: GroupedPrefill, gpu: CalibratedGpu) -> PromptAttent
     row_tokens = form.row_tokens * (form.window_row_growth if operator.window else 1.0)
     return _GroupedKernel(
         roofline=roofline,
-        kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency(d), row_tokens, heads, 4.0 * d),
+        kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency(operator.head_dim), row_tokens, heads, 4.0 * d),
         start_s=form.start_s,
         new_s=d * (4.0 * heads + 2.0 * operator.kv_heads * (2.0 + 2.0 * value_bytes)) / peaks.bytes_per_s,
         past_s=kv_bytes / peaks.bytes_per_s,
@@ -349,6 +357,8 @@ def _latent_timer(operator: LatentPrefill, gpu: CalibratedGpu) -> PromptAttentio
         row_s=row_s,
         token_s=row_s + heads * expanded * ACTIVATION_BYTES / bytes_per_s,
     )
+    if isinstance(operator, ChosenPrefill) and (seconds := operator.prompt_seconds(gpu)) is not None:
+        return _ModuleKernel(roofline, seconds, operator.top_k)
     form = gpu.form(LatentPrefillForm, *operator.fit_keys)
     if form is None:
         return roofline
@@ -380,6 +390,26 @@ class _IndexRoofline:
 
 
 @dataclass(frozen=True, slots=True)
+class _ModuleKernel:
+    """Latent attention over chosen keys, or the index that chooses them, by the form of a module.
+
+    Attributes:
+        roofline: of the operator.
+        seconds: of one layer.
+        top_k: keys a query of the operator works on at most, 0 = all.
+    """
+
+    roofline: _LatentRoofline | _IndexRoofline
+    seconds: PromptSeconds
+    top_k: float
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        least = self.roofline.layer_s(chunks, new, cached, attended_pairs(new, past, self.top_k))
+        took: float = self.seconds(chunks, new, past)
+        return self.roofline.count * (took if took > least else least)
+
+
+@dataclass(frozen=True, slots=True)
 class _IndexKernel:
     """`IndexScores` by `index_scores_s` and `index_selection_s`, never below its roofline.
 
@@ -389,6 +419,7 @@ class _IndexKernel:
         pair_s: FLOPs of a pair at the kernel's share of peak [s].
         key_s: of a key read at the kernel's share of the bandwidth [s].
         selection: form of the selection.
+        score_s: of a score read at the full bandwidth [s].
         top_k: most keys a query attends to.
         sms: processors.
     """
@@ -398,6 +429,7 @@ class _IndexKernel:
     pair_s: float
     key_s: float
     selection: IndexSelectionForm
+    score_s: float
     top_k: float
     sms: float
 
@@ -410,26 +442,32 @@ class _IndexKernel:
         seen = past + new
         if seen > self.top_k:
             selection, before = self.selection, max(past, self.top_k)
-            blocks = max(chunks * (seen - before) / self.sms, 1.0)
-            took += selection.start_s + blocks * (selection.row_s + selection.key_s * (seen + before + 1.0) / 2.0)
+            rows, context = chunks * (seen - before), (seen + before + 1.0) / 2.0
+            selected_s = selection.start_s + max(rows / self.sms, 1.0) * (selection.row_s + selection.key_s * context)
+            took += max(selected_s, rows * context * self.score_s)
         return self.roofline.count * max(took, self.roofline.layer_s(chunks, new, cached, pairs))
 
 
 def _index_timer(operator: IndexScores, gpu: CalibratedGpu) -> PromptAttention:
     flops_per_s, bytes_per_s = _peaks(operator, gpu)
-    pair_s = 2.0 * operator.heads * operator.head_dim / flops_per_s
-    roofline = _IndexRoofline(operator.count, pair_s, operator.head_dim / bytes_per_s)
-    prefill, decode, select = operator.fit_keys
-    scores, selection = gpu.form(IndexScoresForm, prefill), gpu.form(IndexSelectionForm, select)
+    ratio = operator.ratio
+    pair_s = 2.0 * operator.heads * operator.head_dim / ratio / flops_per_s
+    roofline = _IndexRoofline(operator.count, pair_s, operator.head_dim / ratio / bytes_per_s)
+    if isinstance(operator, ChoosingIndex) and (seconds := operator.prompt_seconds(gpu)) is not None:
+        return _ModuleKernel(roofline, seconds, 0.0)
+    prefill, decode = operator.scores_keys
+    scores = gpu.form(IndexScoresForm, prefill)
+    selection = gpu.form(IndexSelectionForm, *operator.selection_keys("prefill"))
     if scores is None or selection is None or gpu.first_key(decode) is None:
         return roofline
     return _IndexKernel(
         roofline=roofline,
         scores=scores,
         pair_s=pair_s / scores.compute_efficiency,
-        key_s=(operator.head_dim + INDEX_SCALE_BYTES) / (scores.memory_efficiency * bytes_per_s),
-        selection=selection,
-        top_k=operator.top_k,
+        key_s=(operator.head_dim + INDEX_SCALE_BYTES) / ratio / (scores.memory_efficiency * bytes_per_s),
+        selection=replace(selection, key_s=selection.key_s / ratio),
+        score_s=SCORE_BYTES / ratio / bytes_per_s,
+        top_k=operator.top_k * ratio,
         sms=gpu.peaks(operator.dtype).sms,
     )
 
@@ -494,9 +532,8 @@ def _recurrence_timer(operator: Recurrence, gpu: CalibratedGpu) -> PromptAttenti
         token_s=shape.token_bytes / bytes_per_s,
         state_s=shape.state_bytes / bytes_per_s,
     )
-    prefill, decode = operator.fit_keys
-    form = gpu.form(RecurrentPrefillForm, prefill)
-    if form is None or gpu.first_key(decode) is None:
+    form = gpu.form(RecurrentPrefillForm, *operator.fit_keys)
+    if form is None or gpu.first_key(*operator.decode_keys) is None:
         return roofline
     moved = form.memory_efficiency * bytes_per_s
     return _RecurrenceKernel(
@@ -507,6 +544,114 @@ def _recurrence_timer(operator: Recurrence, gpu: CalibratedGpu) -> PromptAttenti
         chain_s=form.token_s,
         order=form.order,
         heads=shape.heads,
+        correction=None if form.correction is None else _correction(form.correction),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _CompressedRoofline:
+    """`CompressedPrefill` on its roofline.
+
+    Attributes:
+        count: layers.
+        window: tokens a query sees uncompressed.
+        ratio: tokens to an entry, 0 = none.
+        seen: tokens whose entries a query sees, 0 = all.
+        top_k: most entries of a query, 0 = all.
+        pair_s: FLOPs of a pair [s].
+        entry_s: that reads one key [s].
+        token_s: that moves what one new token reads and writes [s].
+    """
+
+    count: float
+    window: float
+    ratio: float
+    seen: float
+    top_k: float
+    pair_s: float
+    entry_s: float
+    token_s: float
+
+    def pairs(self, new: float, past: float) -> float:
+        """`compressed_pairs` of a chunk."""
+        pairs = attended_pairs(new, past, self.window)
+        return pairs + attended_pairs(new, past, self.seen) / self.ratio if self.ratio else pairs
+
+    def read(self, new: float, cached: float) -> float:
+        """Keys of a chunk that are read at least once."""
+        read = cached if cached < self.window else self.window
+        if not self.ratio:
+            return read
+        entries, most = cached / self.ratio, self.top_k * new
+        return read + (most if self.top_k and most < entries else entries)
+
+    def layer_s(self, chunks: float, new: float, pairs: float, read: float) -> float:
+        """Of one layer, for pairs and keys that are known."""
+        flops_s, traffic_s = pairs * self.pair_s, read * self.entry_s + new * self.token_s
+        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        return self.count * self.layer_s(chunks, new, self.pairs(new, past), self.read(new, cached))
+
+
+@dataclass(frozen=True, slots=True)
+class _CompressedKernel:
+    """`CompressedPrefill` by `compressed_attention_s`, never below its roofline.
+
+    Attributes:
+        roofline: of the operator.
+        start_s: of the form [s].
+        pair_s: FLOPs of a pair at the kernel's share of peak, heads filled up [s].
+        entry_s: of a key read at its share of the bandwidth [s].
+        token_s: of a token's passes at that share, and of the keys it costs beside those it sees [s].
+        groups: of heads, filled up.
+        correction: factor at two sizes, if the form has one.
+    """
+
+    roofline: _CompressedRoofline
+    start_s: float
+    pair_s: float
+    entry_s: float
+    token_s: float
+    groups: float
+    correction: Callable[[float, float], float] | None
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        roofline = self.roofline
+        pairs, read = roofline.pairs(new, past), roofline.read(new, cached)
+        took = self.start_s + chunks * (pairs * self.pair_s + read * self.entry_s + new * self.token_s)
+        if self.correction is not None:
+            took *= self.correction(pairs / new, chunks * new * self.groups)
+        ideal = roofline.layer_s(chunks, new, pairs, read)
+        return roofline.count * (took if took > ideal else ideal)
+
+
+def _compressed_timer(operator: CompressedPrefill, gpu: CalibratedGpu) -> PromptAttention:
+    shape, (flops_per_s, bytes_per_s) = operator.shape, _peaks(operator, gpu)
+    one = operator.least_work(1.0, 1.0, 0.0)
+    roofline = _CompressedRoofline(
+        count=operator.count,
+        window=shape.window,
+        ratio=shape.ratio,
+        seen=shape.top_k * shape.ratio,
+        top_k=shape.top_k,
+        pair_s=float(one.flops) / flops_per_s,
+        entry_s=shape.entry_bytes / bytes_per_s,
+        token_s=float(one.hbm_bytes) / bytes_per_s,
+    )
+    form = operator.form(gpu)
+    if form is None:
+        return roofline
+    padded, moved = padded_heads(shape.heads), form.memory_efficiency * bytes_per_s
+    pair_s = 4.0 * padded * shape.head_dim / (form.compute_efficiency * flops_per_s)
+    passes = shape.head_dim * (BYTES_OF_HEAD * shape.heads + BYTES_OF_PADDED_HEAD * padded)
+    return _CompressedKernel(
+        roofline=roofline,
+        start_s=form.start_s,
+        pair_s=pair_s,
+        entry_s=shape.entry_bytes / moved,
+        token_s=passes / moved + form.row_keys * pair_s,
+        groups=padded / HEAD_GROUP,
         correction=None if form.correction is None else _correction(form.correction),
     )
 

@@ -51,14 +51,16 @@ class Parallelism(Frozen):
 
     Attention (and all dense matrices) is split over `tp` GPUs and repeated on `dp` ranks that serve requests of their
     own (attention data parallelism). Routed experts are spread over all `tp * dp` GPUs of a stage: `ep` groups of whole
-    experts, each expert split over the `tp * dp / ep` GPUs of its group. Layers are split over `pp` stages. `tp` beyond
-    one fast domain is refused unless `across_domains` says that it is meant: sums then cross the network.
+    experts, each expert split over the `tp * dp / ep` GPUs of its group; where they do not divide evenly, copies of
+    popular ones (`redundant_experts`) fill the groups. Layers are split over `pp` stages. `tp` beyond one fast domain
+    is refused unless `across_domains` says that it is meant: sums then cross the network.
     """
 
     tp: int = Field(default=1, ge=1, le=72)
     pp: int = Field(default=1, ge=1, le=64)
     ep: int = Field(default=1, ge=1, le=1024)
     dp: int = Field(default=1, ge=1, le=1024)
+    redundant_experts: int = Field(default=0, ge=0, le=1024, description="copies of experts, of every layer")
     across_domains: bool = Field(default=False, description="tp may reach beyond one fast domain")
 
     @model_validator(mode="after")

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hardware_db import Dtype, GpuSku
 from planner.llm import (
+    BYTES_PER_VALUE,
     Attention,
+    CompressedAttention,
     DenseFeedForward,
+    DraftSpec,
     GroupedQueryAttention,
     LatentAttention,
     LayerGroup,
     LinearAttention,
+    LinearMap,
     LlmSpec,
     MoeFeedForward,
     Part,
+    PipelineStage,
     Precision,
     StateSpace,
+    draft_precision,
+    kept_residuals,
+    layer_norms,
+    residual_mixes,
+    stream_mix_values,
 )
 from planner.roofline.attention_operators import (
     GroupedDecode,
@@ -23,7 +35,12 @@ from planner.roofline.attention_operators import (
     LatentDecode,
     LatentPrefill,
     Recurrence,
+    own_kernel,
 )
+from planner.roofline.block_sparse_operators import BlockDecode, BlockPrefill
+from planner.roofline.chosen_operators import ChoosingIndex, ChosenDecode, ChosenPrefill
+from planner.roofline.compressed_kernels import CompressedHeads
+from planner.roofline.compressed_operators import CompressedDecode, CompressedPrefill, GroupedProduct, StreamMix
 from planner.roofline.gpu import (
     all_reduce_link_bytes,
     compute_dtype,
@@ -33,6 +50,7 @@ from planner.roofline.gpu import (
     kv_heads_per_gpu,
     link_bandwidth_bytes_per_s,
     require_tp_in_one_domain,
+    state_groups_per_gpu,
 )
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
@@ -45,6 +63,7 @@ from planner.roofline.operators import (
 )
 from planner.roofline.recurrent_kernels import RecurrentHeads
 from planner.roofline.shape import OperatorFamily, Parallelism
+from planner.roofline.splits import require_split
 
 DISPATCH_BYTES = 1.0
 """Bytes per value of tokens sent to their experts in an all-to-all: 8 bit (DeepSeek-AI 2024, arXiv:2412.19437, 3.2)."""
@@ -53,7 +72,12 @@ MOST_GATHERING_GPUS = 8
 
 
 def step_operators(
-    llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
+    llm: LlmSpec,
+    sku: GpuSku,
+    precision: Precision,
+    parallelism: Parallelism,
+    skew: float = 0.0,
+    stage: PipelineStage | None = None,
 ) -> tuple[Operator, ...]:
     """All operators of one step on one GPU.
 
@@ -63,41 +87,75 @@ def step_operators(
         precision: number formats.
         parallelism: how the replica is split.
         skew: exponent of the experts' popularity, 0 = all alike.
+        stage: of the pipeline, for one of its micro-batches; None: of all stages, one after the other.
 
     Returns:
-        Operators in the order of the model: embedding, every group of layers, head.
+        Operators in the order of the model: embedding, every group of layers, head, transfers between stages.
 
     Raises:
-        InputError: heads do not split over tp, or tp is larger than one fast domain and `across_domains` is not set.
+        InputError: a part does not split over its GPUs (`require_split`), or tp is larger than one fast domain and
+            `across_domains` is not set.
     """
     require_tp_in_one_domain(sku, parallelism)
+    require_split(llm, parallelism, precision)
     builder = _Builder(llm, sku, precision, parallelism, skew)
-    operators = [builder.embedding()]
-    for group in llm.layers:
+    operators = builder.embedding() if stage is None or stage.first else []
+    for group in llm.layers if stage is None else stage.layers:
         operators += builder.layer(group)
-    return tuple(operators + builder.head())
+    if stage is None or stage.last:
+        operators += builder.head()
+    return (*operators, *builder.transfers(parallelism.pp - 1 if stage is None else 1 - stage.last))
+
+
+@dataclass(frozen=True)
+class DraftOperators:
+    """What a draft runs on one GPU.
+
+    Attributes:
+        first: once per step, over every token of it: what the model computed is taken into the draft's own cache.
+        layers: of every guess after the first, over one token of each sequence.
+        head: of every guess, over one token of each sequence.
+    """
+
+    first: tuple[Operator, ...]
+    layers: tuple[Operator, ...]
+    head: tuple[Operator, ...]
 
 
 def draft_operators(
-    llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
-) -> tuple[Operator, ...]:
-    """Operators that draft one token with the model's own multi-token-prediction layer, its head included.
+    draft: DraftSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
+) -> DraftOperators:
+    """Operators of a draft: a pass over the tokens of the model's step, and one for each further guess.
+
+    Source: ``propose`` of ``vllm/v1/spec_decode/eagle.py``; SGLang's ``eagle_worker.py`` (draft extend and draft)
+    and TensorRT-LLM do likewise.
 
     Args:
-        llm: model.
+        draft: what guesses.
         sku: GPU.
-        precision: number formats.
-        parallelism: how the replica is split.
+        precision: number formats of the model it guesses for.
+        parallelism: how the replica is split; a draft has a stage to itself.
         skew: exponent of the experts' popularity, 0 = all alike.
 
     Returns:
-        Operators of one draft; empty for a model without such a layer.
+        Operators of one GPU.
+
+    Raises:
+        InputError: a part does not split over its GPUs.
     """
-    if llm.mtp is None:
-        return ()
-    builder = _Builder(llm, sku, precision, parallelism, skew)
-    joined = builder.matrix(OperatorFamily.FEED_FORWARD, Part.FEED_FORWARD, 1.0, llm.hidden_size, 2.0 * llm.hidden_size)
-    return (builder.embedding(), joined, *builder.layer(llm.mtp), *builder.head())
+    llm = draft.llm
+    require_split(llm, parallelism, precision)
+    builder = _Builder(llm, sku, draft_precision(draft, precision), parallelism, skew)
+    if draft.wide:
+        builder.attention_inputs = 2.0 * llm.hidden_size
+    fused: list[Operator] = []
+    if draft.fused_inputs:  # replicated, not split over tp, in 16 bit (vLLM, SGLang)
+        fused = [builder.plain(OperatorFamily.FEED_FORWARD, 1.0, llm.hidden_size, draft.fused_inputs)]
+    layers = builder.embedding()
+    for group in llm.layers:
+        layers += builder.layer(group)
+    each = layers if draft.fused_once else fused + layers
+    return DraftOperators((*fused, *layers), tuple(each), tuple(builder.head()))
 
 
 class _Builder:
@@ -108,6 +166,9 @@ class _Builder:
         self.tp = parallelism.tp
         self.half = half_precision(sku)
         self.hidden = float(llm.hidden_size)
+        grouped = (group.attention for group in llm.layers if isinstance(group.attention, GroupedQueryAttention))
+        self.widest_head = max((kind.head_dim for kind in grouped), default=0)
+        self.attention_inputs = self.hidden
 
     def matrix(
         self, family: OperatorFamily, part: Part, count: float, n: float, k: float, driver: Driver = Driver.TOKENS
@@ -120,7 +181,7 @@ class _Builder:
     def formats(self, part: Part) -> tuple[Dtype, Dtype]:
         """Number formats that the GPU multiplies for a part of the model: weights, and activations as it can."""
         weights, activations = self.precision.of(part)
-        return weights, kernel_activations(activations, self.sku)
+        return weights, kernel_activations(activations, self.sku, weights)
 
     def plain(self, family: OperatorFamily, count: float, n: float, k: float) -> MatrixProduct:
         """A matrix product in 16 bit."""
@@ -130,16 +191,29 @@ class _Builder:
         """Passes over activations."""
         return Elementwise(family, self.half, count, Driver.TOKENS, float(values), kernels)
 
-    def embedding(self) -> Operator:
-        """One row of the embedding table read and one hidden state written per token."""
-        return self.elementwise(OperatorFamily.EMBEDDING, 1.0, 2.0 * self.hidden, 1.0)
+    def embedding(self) -> list[Operator]:
+        """One row of the embedding table read and one hidden state written per token, summed over the shards; rows of
+        all layers from a table of their own, and their part that is projected from that hidden state.
+        """
+        read = self.elementwise(OperatorFamily.EMBEDDING, 1.0, 2.0 * self.hidden, 1.0)
+        operators = [read, *self.all_reduce(1)]
+        if self.llm.layer_embedding is not None:
+            rows = float(self.llm.layer_embedding.size * self.llm.num_layers)
+            operators += [
+                self.plain(OperatorFamily.EMBEDDING, 1.0, rows, self.hidden),
+                self.elementwise(OperatorFamily.EMBEDDING, 1.0, (2.0 + 2.0 + 3.0) * rows, 3.0),
+            ]
+        return operators
 
     def layer(self, group: LayerGroup) -> list[Operator]:
         """All operators of `group.count` layers."""
-        norms = float(self.llm.norms_per_layer)
-        operators: list[Operator] = [
-            self.elementwise(OperatorFamily.NORM, float(group.count), norms * 4.0 * self.hidden, norms)
-        ]
+        norms, count, streams = float(layer_norms(self.llm, group)), float(group.count), self.llm.residual_streams
+        moved = 4.0 if streams == 1 else 2.0  # sums with the residual are a part of the mix of several
+        operators: list[Operator] = [self.elementwise(OperatorFamily.NORM, count, norms * moved * self.hidden, norms)]
+        if streams > 1:
+            operators += [self.stream_mix(count, norms, kernel) for kernel in ("mhc_pre", "mhc_post")]
+        if mixes := residual_mixes(self.llm, group):
+            operators.append(self.residual_mix(float(group.count), float(mixes), kept_residuals(self.llm)[0]))
         if group.attention is not None:
             operators += self.attention(group.attention, float(group.count))
             operators += self.all_reduce(group.count)
@@ -148,7 +222,25 @@ class _Builder:
         elif group.feed_forward is not None:
             operators += self.dense(group, group.feed_forward)
             operators += self.all_reduce(group.count)
+        if self.llm.layer_embedding is not None:
+            operators += self.layer_embedding(self.llm.layer_embedding.size, float(group.count))
         return operators
+
+    def layer_embedding(self, size: float, count: float) -> list[Operator]:
+        """The gate of a layer's own row of an embedding, its projection up, the norm of that and its addition."""
+        return [
+            self.plain(OperatorFamily.EMBEDDING, count, size, self.hidden),
+            self.elementwise(OperatorFamily.EMBEDDING, count, 3.0 * size, 1.0),
+            self.plain(OperatorFamily.EMBEDDING, count, self.hidden, size),
+            self.elementwise(OperatorFamily.NORM, count, 5.0 * self.hidden, 2.0),
+        ]
+
+    def residual_mix(self, count: float, mixes: float, kept: float) -> Operator:
+        """Attention residuals: the kept residuals and the running one are scored, and their weighted sum is written.
+
+        Two kernels, scores and sum (``_attn_res_scores_kernel`` of ``kimi_k3.py`` in SGLang).
+        """
+        return self.elementwise(OperatorFamily.NORM, count, mixes * (kept + 2.0) * self.hidden, 2.0 * mixes)
 
     def attention(self, kind: Attention, count: float) -> list[Operator]:
         """The attention block by its kind."""
@@ -156,23 +248,60 @@ class _Builder:
             return self.grouped(kind, count)
         if isinstance(kind, LatentAttention):
             return self.latent(kind, count)
+        if isinstance(kind, CompressedAttention):
+            return self.compressed(kind, count)
+        if isinstance(kind, LinearMap):
+            family, part = OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION
+            return [self.matrix(family, part, count, self.hidden, self.hidden / self.tp)]
         return self.recurrent(kind, count)
 
     def grouped(self, kind: GroupedQueryAttention, count: float) -> list[Operator]:
         """Projections, rotary embedding and softmax attention, split over heads."""
         kv_heads = float(kv_heads_per_gpu(kind, self.tp))
-        heads, d = float(kind.heads // self.tp), float(kind.head_dim)
+        heads, d, out = float(kind.heads // self.tp), float(kind.head_dim), float(kind.values_per_head)
         cache, half = self.precision.kv_cache, self.half
         window = kind.window / 2.0 if kind.chunked else float(kind.window)
-        queries = heads * (2.0 if kind.output_gate else 1.0)
-        shape = (half, count, Driver.SHAPE, heads, kv_heads, d, cache, window)
+        projected = heads * d * (2.0 if kind.output_gate else 1.0)
+        projected += kind.projected_kv_values * kv_heads / kind.kv_heads
+        rotated = (heads + (0.0 if kind.shares_cache else kv_heads)) * d
+        if kind.index is not None:
+            index_heads = kind.index.heads * kv_heads / kind.kv_heads
+            projected += (index_heads + 1.0) * kind.index.head_dim
+            rotated += (index_heads + 1.0) * kind.index.head_dim
+        own = own_kernel(kind.head_dim, bool(kind.window), self.widest_head)
+        shape = (half, count, Driver.SHAPE, heads, kv_heads, d, cache, window, out, own)
         return [
-            *self.query_norms(kind, count, (heads + kv_heads) * d),
-            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, (queries + 2.0 * kv_heads) * d, self.hidden),
-            self.elementwise(OperatorFamily.QKV, count, 2.0 * (heads + kv_heads) * d, 1.0),
-            GroupedPrefill(OperatorFamily.ATTENTION_PREFILL, *shape),
-            GroupedDecode(OperatorFamily.ATTENTION_DECODE, *shape),
-            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * d),
+            *self.query_norms(kind, count, rotated),
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, projected, self.attention_inputs),
+            self.elementwise(OperatorFamily.QKV, count, 2.0 * rotated, 1.0),
+            *self.softmax(kind, shape),
+            *self.head_gates(kind, count, heads, out),
+            self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * out),
+        ]
+
+    def softmax(
+        self,
+        kind: GroupedQueryAttention,
+        shape: tuple[Dtype, float, Driver, float, float, float, Dtype, float, float, str],
+    ) -> list[Operator]:
+        """Attention over all keys or a window, or over the blocks an index chooses; `shape` is that of the first.
+
+        Index heads are split as KV heads are (`planner.engine.memory`), so that every GPU chooses for its own.
+        """
+        phases = OperatorFamily.ATTENTION_PREFILL, OperatorFamily.ATTENTION_DECODE
+        if kind.index is None:
+            return [GroupedPrefill(phases[0], *shape), GroupedDecode(phases[1], *shape)]
+        kv_heads, index = shape[4], kind.index
+        chosen = float(index.top_k), index.heads * kv_heads / kind.kv_heads, float(index.head_dim)
+        return [BlockPrefill(phases[0], *shape[:7], *chosen), BlockDecode(phases[1], *shape[:7], *chosen)]
+
+    def head_gates(self, kind: GroupedQueryAttention, count: float, heads: float, channels: float) -> list[Operator]:
+        """A gate of one value a head: its projection, and its product with the output."""
+        if not kind.head_gate:
+            return []
+        return [
+            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, heads, self.hidden),
+            self.elementwise(OperatorFamily.NORM, count, heads * (2.0 * channels + 1.0), 1.0),
         ]
 
     def query_norms(self, kind: GroupedQueryAttention, count: float, values: float) -> list[Operator]:
@@ -193,6 +322,7 @@ class _Builder:
         row = float(kind.kv_rank + kind.rope_dim)
         cache, layers = self.precision.kv_cache, (self.half, count, Driver.SHAPE)
         top_k = float(kind.index.top_k) if kind.index else 0.0
+        prefill, decode = (ChosenPrefill, ChosenDecode) if top_k else (LatentPrefill, LatentDecode)
         rank = float(kind.query_rank)
         expand = heads * (kind.nope_dim + kind.value_dim)
         operators: list[Operator] = [
@@ -200,7 +330,7 @@ class _Builder:
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, heads * query, rank or self.hidden),
             self.elementwise(OperatorFamily.QKV, count, 2.0 * (rank + row) + 2.0 * heads * kind.rope_dim, 5.0),
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, expand, float(kind.kv_rank)),
-            LatentPrefill(
+            prefill(
                 OperatorFamily.ATTENTION_PREFILL,
                 *layers,
                 heads=heads,
@@ -211,7 +341,7 @@ class _Builder:
                 kv_cache=cache,
                 top_k=top_k,
             ),
-            LatentDecode(
+            decode(
                 OperatorFamily.ATTENTION_DECODE,
                 *layers,
                 heads=heads,
@@ -224,12 +354,18 @@ class _Builder:
                 OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * kind.value_dim
             ),
         ]
-        if kind.index is not None:
+        if kind.output_gate:
+            out = heads * kind.value_dim
+            operators += [
+                self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, out, self.hidden),
+                self.elementwise(OperatorFamily.NORM, count, 3.0 * out, 1.0),
+            ]
+        if kind.index is not None and not kind.index.shared:
             index = kind.index
             operators += [
                 self.matrix(OperatorFamily.INDEX, Part.ATTENTION, count, float(index.heads * index.head_dim), rank),
                 self.plain(OperatorFamily.INDEX, count, float(index.head_dim + index.heads), self.hidden),
-                IndexScores(
+                ChoosingIndex(
                     OperatorFamily.INDEX,
                     compute_dtype(Dtype.FP8, self.sku),
                     count,
@@ -237,6 +373,7 @@ class _Builder:
                     float(index.heads),
                     float(index.head_dim),
                     float(index.top_k),
+                    kv_cache=cache,
                 ),
             ]
         return operators
@@ -246,30 +383,115 @@ class _Builder:
 
         The gated delta net projects decay and step of its heads in 16 bit, apart from queries, keys, values and gate
         (``in_proj_ba`` of ``qwen3_next.py`` in SGLang, vLLM and TensorRT-LLM). The passes are the split of the
-        projections, the gates of decay and step, and the gated norm of the output.
+        projections, the gates of decay and step, and the gated norm of the output. With a decay for every channel its
+        first projection and that of a gate of low rank are whole on every GPU (``kda.py`` of vLLM), and the passes are
+        its gate and the gated norm.
         """
-        operators: list[Operator] = []
+        family, part = OperatorFamily.QKV, Part.ATTENTION
         if isinstance(kind, LinearAttention):
             heads, key, value = kind.value_heads / self.tp, kind.key_dim, kind.value_dim
-            out = heads * value
-            into = kind.conv_channels / self.tp + out
-            operators.append(self.plain(OperatorFamily.QKV, count, 2.0 * heads, self.hidden))
+            out, channels = heads * value, kind.conv_channels / self.tp
         else:
             heads, key, value = kind.heads / self.tp, kind.state_size, kind.head_dim
             out = heads * value
-            into = kind.conv_channels / self.tp + out + heads
-        shape = RecurrentHeads(heads, float(key), float(value), kind.conv_channels / self.tp)
+            channels = out + 2.0 * state_groups_per_gpu(kind, self.tp) * kind.state_size
+        operators: list[Operator] = []
+        if isinstance(kind, LinearAttention) and kind.decay_rank:
+            decays = kind.key_heads * key / self.tp
+            low_rank = float(kind.decay_rank + kind.gate_rank)
+            operators += [
+                self.matrix(family, part, count, channels + (0.0 if kind.gate_rank else out), self.hidden),
+                self.matrix(family, part, count, low_rank + heads, self.hidden),
+                self.matrix(family, part, count, decays, float(kind.decay_rank)),
+            ]
+            if kind.gate_rank:
+                operators.append(self.matrix(family, part, count, out, float(kind.gate_rank)))
+            moved, passes, kernel = 2.0 * decays + 3.0 * out, 2.0, "kda"
+        else:
+            into = channels + out
+            if isinstance(kind, LinearAttention):
+                operators.append(self.plain(family, count, 2.0 * heads, self.hidden))
+                kernel = "gated_delta"
+            else:
+                into, kernel = into + heads, "mamba2"
+            operators.append(self.matrix(family, part, count, into, self.hidden))
+            moved, passes = 2.0 * into + 3.0 * out, 3.0
+        shape = RecurrentHeads(heads, float(key), float(value), channels)
         return [
             *operators,
-            self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, into, self.hidden),
-            self.elementwise(OperatorFamily.RECURRENCE, count, 2.0 * into + 3.0 * out, 3.0),
-            Recurrence(OperatorFamily.RECURRENCE, self.half, count, Driver.SHAPE, shape),
+            self.elementwise(OperatorFamily.RECURRENCE, count, moved, passes),
+            Recurrence(OperatorFamily.RECURRENCE, self.half, count, Driver.SHAPE, shape, kernel),
             self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, out),
         ]
+
+    def stream_mix(self, count: float, blocks: float, kernel: str) -> Operator:
+        """The mix of residual streams before each of the blocks of a layer (``mhc_pre``), or after (``mhc_post``).
+
+        Before: all streams in, one hidden state out, and a projection of all streams to the values that mix them.
+        After: streams and the block's output in, streams out.
+        """
+        streams = float(self.llm.residual_streams)
+        values = (streams + 1.0) if kernel == "mhc_pre" else (2.0 * streams + 1.0)
+        flops = (
+            2.0 * streams * self.hidden * stream_mix_values(self.llm.residual_streams) if kernel == "mhc_pre" else 0.0
+        )
+        return StreamMix(
+            *(OperatorFamily.NORM, self.half, count, Driver.TOKENS),
+            values=blocks * values * self.hidden,
+            kernels=blocks,
+            flops=blocks * flops,
+            kernel=kernel,
+        )
+
+    def compressed(self, kind: CompressedAttention, count: float) -> list[Operator]:
+        """Projections to ranks and keys, pooling and index, whole on every GPU; queries, attention and projections of
+        its output, split over groups of heads.
+        """
+        heads, d, groups = kind.heads / self.tp, float(kind.head_dim), kind.output_groups / self.tp
+        rank, qkv, part = float(kind.query_rank), OperatorFamily.QKV, Part.ATTENTION
+        entry = kind.entry_bytes(self.precision.kv_cache, BYTES_PER_VALUE[self.precision.kv_cache])
+        shape = CompressedHeads(heads, d, entry, float(kind.window), float(kind.ratio), float(kind.top_k))
+        layers = (self.half, count, Driver.SHAPE)
+        weights, activations = self.formats(part)
+        output = OperatorFamily.ATTENTION_OUTPUT
+        operators: list[Operator] = [
+            self.matrix(qkv, part, count, rank + d, self.hidden),
+            self.matrix(qkv, part, count, heads * d, rank),
+            CompressedPrefill(OperatorFamily.ATTENTION_PREFILL, *layers, shape),
+            CompressedDecode(OperatorFamily.ATTENTION_DECODE, *layers, shape),
+            GroupedProduct(
+                *(output, activations.arithmetic, count, Driver.TOKENS),
+                n=float(kind.output_rank),
+                k=kind.heads / kind.output_groups * d,
+                weights=weights,
+                activations=activations,
+                groups=groups,
+            ),
+            self.matrix(output, Part.ATTENTION_OUTPUT, count, self.hidden, groups * kind.output_rank),
+        ]
+        if kind.ratio:
+            operators.append(self.plain(qkv, count, 2.0 * kind.pooled_parts * d, self.hidden))
+        if kind.index_heads:
+            index, channels = OperatorFamily.INDEX, float(kind.index_dim)
+            operators += [
+                self.matrix(index, part, count, kind.index_heads * channels, rank),
+                self.plain(index, count, float(kind.index_heads), self.hidden),
+                self.plain(index, count, 2.0 * kind.pooled_parts * channels, self.hidden),
+                IndexScores(
+                    *(index, compute_dtype(Dtype.FP8, self.sku), count, Driver.SHAPE),
+                    heads=float(kind.index_heads),
+                    head_dim=channels,
+                    top_k=float(kind.top_k),
+                    ratio=float(kind.ratio),
+                ),
+            ]
+        return operators
 
     def dense(self, group: LayerGroup, block: DenseFeedForward) -> list[Operator]:
         """Gate and up, activation, down."""
         family, part = OperatorFamily.FEED_FORWARD, Part.FEED_FORWARD
+        if block.single:
+            return [self.matrix(family, part, float(group.count), self.hidden, block.intermediate / self.tp)]
         return self.feed_forward(family, part, float(group.count), block.intermediate / self.tp, block.gated)
 
     def feed_forward(
@@ -284,7 +506,12 @@ class _Builder:
         ]
 
     def experts(self, group: LayerGroup, moe: MoeFeedForward) -> list[Operator]:
-        """Router, shared experts, routed experts, and the exchange of tokens around them."""
+        """Router, shared experts, routed experts, and the exchange of tokens around them.
+
+        Experts on a latent vector: its projections are whole on every GPU, in 16 bit; what travels between the ranks
+        is the latent vector. A norm on it wants the sum of all shards first, apart from that of the shared experts
+        (``nemotron_h.py`` of vLLM, ``kimi_k3.py`` of SGLang).
+        """
         count, split = float(group.count), self.parallelism
         weights, activations = self.formats(Part.EXPERTS)
         operators: list[Operator] = [self.plain(OperatorFamily.ROUTER, count, float(moe.experts), self.hidden)]
@@ -292,13 +519,15 @@ class _Builder:
             operators += self.feed_forward(
                 OperatorFamily.SHARED_EXPERTS, Part.SHARED_EXPERTS, count, moe.shared_intermediate / self.tp, moe.gated
             )
+        if moe.dense_beside:
+            operators += self.beside(group.count)
         operators.append(
             Experts(
                 OperatorFamily.EXPERTS,
                 activations.arithmetic,
                 count,
                 Driver.GROUP_TOKENS,
-                self.hidden,
+                float(moe.width(self.llm.hidden_size)),
                 moe.intermediate / split.expert_tp,
                 moe.gated,
                 moe.experts,
@@ -309,13 +538,26 @@ class _Builder:
                 self.skew,
             )
         )
+        if moe.latent:
+            operators.append(self.plain(OperatorFamily.ROUTER, count, float(moe.latent), self.hidden))
+            operators.append(self.plain(OperatorFamily.ROUTER, count, self.hidden, float(moe.latent)))
+        if moe.latent_norm:
+            operators.append(self.elementwise(OperatorFamily.NORM, count, 2.0 * moe.latent, 1.0))
+            operators += self.all_reduce(group.count, float(moe.latent)) if split.dp == 1 else []
         return operators + (self.exchange(count, moe) if split.dp > 1 else self.all_reduce(group.count))
+
+    def beside(self, layers: int) -> list[Operator]:
+        """What joins a dense block to the experts beside it: its own sum over the shards, since a norm follows, four
+        norms (of its output, the router's input, the experts' input and output) and the sum of the two.
+        """
+        norms = self.elementwise(OperatorFamily.NORM, float(layers), (4.0 * 2.0 + 3.0) * self.hidden, 5.0)
+        return [*self.all_reduce(layers), norms]
 
     def exchange(self, count: float, moe: MoeFeedForward) -> list[Operator]:
         """Tokens of all attention ranks to the experts and back."""
-        gpus = self.parallelism.stage_gpus
+        gpus, width = self.parallelism.stage_gpus, float(moe.width(self.llm.hidden_size))
         if gpus <= MOST_GATHERING_GPUS:
-            sizes = (gpus, count, Driver.GROUP_TOKENS, self.hidden, (gpus - 1) / gpus)
+            sizes = (gpus, count, Driver.GROUP_TOKENS, width, (gpus - 1) / gpus)
             return [
                 self.collective(OperatorFamily.EXPERT_EXCHANGE, operation, *sizes)
                 for operation in ("all_gather", "reduce_scatter")
@@ -328,18 +570,19 @@ class _Builder:
                 gpus,
                 count,
                 Driver.TOKENS,
-                self.hidden * copies / self.tp,
+                width * copies / self.tp,
                 (gpus - 1) / gpus,
                 size,
             )
             for size in (DISPATCH_BYTES, ACTIVATION_BYTES)
         ]
 
-    def all_reduce(self, layers: int) -> list[Operator]:
-        """The sum over tensor-parallel shards after a block."""
+    def all_reduce(self, layers: int, values: float | None = None) -> list[Operator]:
+        """The sum over tensor-parallel shards after a block, of the hidden channels unless other `values` are given."""
         if self.tp == 1:
             return []
-        return self.over_shards(OperatorFamily.ALL_REDUCE, "all_reduce", float(layers), Driver.TOKENS, self.hidden)
+        values = values or self.hidden
+        return self.over_shards(OperatorFamily.ALL_REDUCE, "all_reduce", float(layers), Driver.TOKENS, values)
 
     def over_shards(
         self,
@@ -384,18 +627,21 @@ class _Builder:
         return Collective(family, self.half, count, driver, operation, gpus, values, bytes_per_value, share, link)
 
     def head(self) -> list[Operator]:
-        """Logits of the sampled positions, gathered; the embedding's all-reduce; transfers between stages."""
+        """Logits of the sampled positions, gathered."""
         vocabulary = self.llm.vocab_size / self.tp
-        operators: list[Operator] = [
-            self.matrix(OperatorFamily.LM_HEAD, Part.LM_HEAD, 1.0, vocabulary, self.hidden, Driver.ROWS)
-        ]
+        _, last = kept_residuals(self.llm)
+        operators: list[Operator] = [self.residual_mix(1.0, 1.0, float(last))] if last else []
+        if self.llm.residual_streams > 1:
+            operators.append(self.stream_mix(1.0, 1.0, "mhc_pre"))
+        operators += [self.matrix(OperatorFamily.LM_HEAD, Part.LM_HEAD, 1.0, vocabulary, self.hidden, Driver.ROWS)]
         if self.tp > 1:
-            operators += self.all_reduce(1)
             values = float(self.llm.vocab_size)
             operators += self.over_shards(OperatorFamily.ALL_GATHER, "all_gather", 1.0, Driver.ROWS, values)
-        if self.parallelism.pp > 1:
-            hops = float(self.parallelism.pp - 1)
-            operators.append(
-                self.collective(OperatorFamily.STAGE_TRANSFER, "all_gather", 2, hops, Driver.TOKENS, self.hidden, 1.0)
-            )
         return operators
+
+    def transfers(self, hops: int) -> list[Operator]:
+        """Hidden states, with the residuals kept by then, sent on to the next stage so many times."""
+        if not hops:
+            return []
+        sent = (self.llm.residual_streams + kept_residuals(self.llm)[0]) * self.hidden
+        return [self.collective(OperatorFamily.STAGE_TRANSFER, "all_gather", 2, float(hops), Driver.TOKENS, sent, 1.0)]

@@ -5,7 +5,7 @@ hardware of a user's own (`user_hardware`), and changes that make an infeasible 
 wrong input right (`input_fixes`).
 """
 
-from planner.scenario import catalogue, files, read, request_fixes, snippets, types, url, user_hardware
+from planner.scenario import catalogue, files, llm_catalogue, read, request_fixes, snippets, types, url, user_hardware
 from planner.scenario.catalogue import SloPreset, slo_presets
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
@@ -54,6 +54,7 @@ __all__ = [
     "lengths_of",
     "limit_in_words",
     "list_scenarios",
+    "llm_catalogue",
     "load_request",
     "load_scenario",
     "parse_fields",

@@ -1,4 +1,7 @@
-"""What there is to choose from: GPUs, models and scenarios, as tables to read and as plain data; targets by use."""
+"""What there is to choose from: GPUs and scenarios, as tables to read and as plain data; targets by use.
+
+Models are in `planner.scenario.llm_catalogue`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from pydantic import Field
 
 from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_price
 from planner.core import Frozen, Table, money, significant, with_unit
-from planner.llm import LlmSpec, active_parameters, kv_bytes_per_token, list_llms, load_llm, parameters
 from planner.presets import preset
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
@@ -68,39 +70,6 @@ def sku_list(hardware: HardwareDb | None = None) -> list[dict[str, Any]]:
         {**sku.model_dump(mode="json"), "price": price.model_dump(mode="json") if price else None}
         for sku, price in priced
     ]
-
-
-# --- models ---------------------------------------------------------------------------------------------------------
-
-
-def llm_table() -> Table:
-    """Parameters, layers, KV bytes per token, context and native formats of every packaged model."""
-    rows = tuple(_llm_cells(load_llm(name)) for name in list_llms())
-    columns = ("model", "parameters [B]", "active [B]", "layers", "KV [KiB/token]", "context [tokens]", "checkpoint")
-    note = "KV: in the format of the checkpoint's cache. Any Hugging Face config.json of a supported family works too."
-    return Table("Models", columns, rows, note)
-
-
-def _llm_cells(llm: LlmSpec) -> tuple[str, ...]:
-    return (
-        llm.id,
-        significant(1e-9 * parameters(llm)),
-        significant(1e-9 * active_parameters(llm)),
-        f"{llm.num_layers:,}",
-        significant(kv_bytes_per_token(llm, llm.native_precision.kv_cache) / 2**10),
-        f"{llm.max_context_tokens:,}",
-        str(llm.native_precision.weights),
-    )
-
-
-def llm_list() -> list[dict[str, Any]]:
-    """Every packaged model as plain data."""
-    models = []
-    for llm in map(load_llm, list_llms()):
-        counts = {"parameters": parameters(llm), "active_parameters": active_parameters(llm)}
-        kv = {"kv_bytes_per_token": kv_bytes_per_token(llm, llm.native_precision.kv_cache)}
-        models.append({**llm.model_dump(mode="json"), **counts, **kv})
-    return models
 
 
 # --- scenarios ------------------------------------------------------------------------------------------------------

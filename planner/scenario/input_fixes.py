@@ -117,16 +117,19 @@ def _has_price(sku: str, content: Content, hardware: HardwareDb) -> bool:
 
 def _shorter_requests(error: PlannerError, path: str, content: Content) -> Iterator[Fix]:
     """Shorter requests, or a model of a longer context."""
-    match = re.match(r"longer than the (\d+) tokens of context of", error.bound)
+    match = re.match(r"longer than the (\d+) tokens of (context|max_request_tokens)", error.bound)
     if not match or not isinstance(error.value, int):
         return
+    if match[2] == "max_request_tokens":
+        yield Fix(f"Let engines take requests of {error.value:,} tokens", {"max_request_tokens": error.value})
     context = int(match[1])
     share = 0.999 * context / error.value
     shorter = _scaled_lengths(value_at(content, "workload.lengths"), share)
     if shorter is not None:
         text = f"Make requests {significant(100.0 * share)} % as long, so that the longest fits"
         yield Fix(text, {"workload.lengths": shorter})
-    yield from _longer_models(error.value, content)
+    if match[2] == "context":
+        yield from _longer_models(error.value, content)
 
 
 def _scaled_lengths(lengths: Any, share: float) -> Any:  # noqa: ANN401

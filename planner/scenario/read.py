@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
-from planner.llm import LlmSpec, list_llms, load_llm
+from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
@@ -33,6 +33,7 @@ from planner.scenario.types import (
     Lengths,
     ScaledLengths,
     Scenario,
+    ScenarioImages,
     ScenarioOffline,
     ScenarioService,
     ScenarioWorkload,
@@ -46,6 +47,7 @@ from planner.traffic import (
     DemandProfile,
     OfflineWork,
     Service,
+    lengths_with_images,
     load_lengths,
     load_profile,
     preset_scv,
@@ -89,7 +91,7 @@ def read_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[
     changed = with_overrides(_in_current_version(content), overrides)
     fields = {assignment.partition("=")[0].partition(".")[0].strip() for assignment in overrides}
     if "llm" in fields and "precision" not in fields and isinstance(changed.get("llm"), str):
-        changed |= formats_with(changed["llm"])
+        changed |= formats_with(changed["llm"], changed.get("precision"))
     return _validate(changed), folder
 
 
@@ -110,11 +112,29 @@ def _validate(content: dict[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
-        raise from_validation_error(error) from None
+        raise _in_words_of_scenarios(from_validation_error(error)) from None
     except TypeError:  # records take their fields by name
         name = next(_nontext_keys(content), content)
         bound = "has fields whose names are no text"
         raise InputError("scenario", name, bound, "correct the name, or put it in quotes") from None
+
+
+_ENGINE_WORDS = {
+    "max_model_len": "max_request_tokens",
+    "context_length": "max_request_tokens",
+    "max_seq_len": "max_request_tokens",
+    "max_num_seqs": "search.max_running_requests",
+    "max_num_batched_tokens": "search.max_batched_tokens",
+}
+"""Fields of a scenario by the flags that engines have for them."""
+
+
+def _in_words_of_scenarios(error: InputError) -> InputError:
+    """An unknown field that is a flag of an engine, with what it is called here."""
+    known = _ENGINE_WORDS.get(error.field.rpartition(".")[2])
+    if known is None or error.bound != "unknown field":
+        return error
+    return InputError(error.field, error.value, error.bound, f"write {known}, its name here")
 
 
 def _nontext_keys(content: object) -> Iterator[object]:
@@ -222,11 +242,13 @@ def recorded_usd_per_hour(subject: str | Path) -> float | None:
 def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
     """Presets, traces and configs looked up; relative paths start from `folder`."""
     llm = _llm(scenario.llm, folder)
-    workload = _workload(scenario.workload, folder)
+    workload = _workload(scenario.workload, folder, llm)
     return PlanRequest(
         name=scenario.name,
         llm=llm,
         precision=scenario.precision or llm.native_precision,
+        max_request_tokens=scenario.max_request_tokens,
+        published=_published(llm, scenario.precision),
         workload=workload,
         slo=Slo(targets=scenario.slo, attainment=scenario.attainment),
         search=scenario.search,
@@ -247,6 +269,11 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
     )
 
 
+def _published(llm: LlmSpec, asked: Precision | None) -> tuple[Precision, ...]:
+    """Formats a plan may choose among where none is asked for: those in which the model is published."""
+    return published_precisions(llm) if asked is None else ()
+
+
 def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
     """What the user brought along, with the prices of the file named."""
     policy, own = scenario.prices, scenario.own_hardware
@@ -264,8 +291,10 @@ def _service(item: ScenarioService, index: int, folder: Path) -> Service:
             name=item.name,
             llm=llm,
             precision=item.precision or llm.native_precision,
-            workload=_workload(item.workload, folder),
+            workload=_workload(item.workload, folder, llm),
             slo=Slo(targets=item.slo),
+            max_request_tokens=item.max_request_tokens,
+            published=_published(llm, item.precision),
         )
 
 
@@ -286,12 +315,16 @@ def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | 
         return None
     with _naming_field("cascade"):
         llm = _llm(item.llm, folder)
+        if any(kind.lengths.has_images for kind in workload.classes):
+            workload = _workload(scenario.workload, folder, llm)
         small = Service(
             name=llm.id,
             llm=llm,
             precision=item.precision or llm.native_precision,
             workload=workload,
             slo=Slo(targets=item.slo or scenario.slo),
+            max_request_tokens=item.max_request_tokens,
+            published=_published(llm, item.precision),
         )
         return Cascade(small=small, points=item.points, least_quality=item.least_quality, routed=item.routed)
 
@@ -314,7 +347,8 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
+def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workload:
+    """Lengths are those of the text; the images of a request add their tokens for the model it goes to."""
     if workload.replay is not None:
         return _replay_workload(workload, folder)
     arrivals = _arrivals(workload)
@@ -323,14 +357,22 @@ def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
         raise InputError("workload", given, "needs either lengths or classes", "give exactly one of them")
     if workload.lengths is not None:
         lengths = _lengths(workload.lengths, folder, "workload.lengths")
+        lengths = _with_images(lengths, workload.images, llm, "workload.images")
         return Workload(arrivals=arrivals, classes=(RequestClass(lengths=lengths, prefixes=workload.prefixes),))
     if workload.prefixes is not None:
         raise InputError("workload.prefixes", "given", "stand with each class where there are classes", "move them")
+    if workload.images is not None:
+        raise InputError("workload.images", "given", "stand with each class where there are classes", "move them")
     classes = tuple(
         RequestClass(
             name=item.name,
             share=item.share,
-            lengths=_lengths(item.lengths, folder, f"workload.classes[{index}].lengths"),
+            lengths=_with_images(
+                _lengths(item.lengths, folder, f"workload.classes[{index}].lengths"),
+                item.images,
+                llm,
+                f"workload.classes[{index}].images",
+            ),
             priority=item.priority,
             weight=item.weight,
             slo=Slo(targets=item.slo) if item.slo else None,
@@ -340,6 +382,13 @@ def _workload(workload: ScenarioWorkload, folder: Path) -> Workload:
     )
     with _naming_field("workload"):
         return Workload(arrivals=arrivals, classes=classes)
+
+
+def _with_images(lengths: TokenLengths, images: ScenarioImages | None, llm: LlmSpec, field: str) -> TokenLengths:
+    if images is None:
+        return lengths
+    with _naming_field(field):
+        return lengths_with_images(lengths, images.mix, llm)
 
 
 def _arrivals(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop:
@@ -357,7 +406,7 @@ def _arrivals(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop:
 
 def _replay_workload(workload: ScenarioWorkload, folder: Path) -> Workload:
     """The requests of a trace as they came, rescaled to the rate if there is one."""
-    _refuse_beside("workload.replay", workload, ("lengths", "classes", "scv", "batch_mean", "concurrency"))
+    _refuse_beside("workload.replay", workload, ("lengths", "classes", "scv", "batch_mean", "concurrency", "images"))
     with _naming_field("workload.replay"):
         replay = read_trace(folder / str(workload.replay)).workload(workload.rate_per_s)
     (only,) = replay.classes

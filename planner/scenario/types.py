@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -18,7 +19,16 @@ from planner.optimizer import Objective
 from planner.search import SearchSpace
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import CascadePoint, DemandProfile, LengthSplit
-from planner.workload import MAX_ARRIVAL_BATCH, MAX_SCV, LatencyTarget, SharedPrefixes
+from planner.workload import (
+    MAX_ARRIVAL_BATCH,
+    MAX_IMAGE_SIZES,
+    MAX_IMAGES,
+    MAX_SCV,
+    ImageMix,
+    ImageSize,
+    LatencyTarget,
+    SharedPrefixes,
+)
 
 
 class ConstantLengths(Frozen):
@@ -95,6 +105,61 @@ def _name_or_config(value: object) -> object:
     raise InputError("", value, bound, "write e.g. llama-3.1-8b (see `planner llms`)")
 
 
+FormatChoice = Annotated[
+    Precision | None,
+    Field(
+        description="number formats; default: the checkpoint's own, or those of a published one that the GPU "
+        "multiplies as they are stored"
+    ),
+]
+RequestTokens = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        description="most tokens of one request, input and output, that engines are told to take (max_model_len of "
+        "vLLM); default: what the traffic needs, with headroom",
+    ),
+]
+
+_SIZE = re.compile(r"\s*(\d{1,5})\s*[x×]\s*(\d{1,5})\s*", re.IGNORECASE)
+"""Size of an image as people write it: width x height."""
+
+
+def _sizes(value: object) -> tuple[ImageSize, ...]:
+    """One size, or sizes with their weights. Raises InputError."""
+    bound = "must be width x height in pixels, or such sizes with their weights"
+    fix = "write 1024x768, or {1024x768: 0.7, 640x480: 0.3}"
+    weights = value if isinstance(value, Mapping) else {value: 1.0} if isinstance(value, str) else {}
+    sizes = []
+    for size, weight in weights.items():
+        found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+        if found is None or isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise InputError("", size if found is None else value, bound, fix)
+        sizes.append(ImageSize(width=int(found[1]), height=int(found[2]), weight=float(weight)))
+    if not 1 <= len(sizes) <= MAX_IMAGE_SIZES:
+        raise InputError("", value, f"{bound}, 1 to {MAX_IMAGE_SIZES} of them", fix)
+    return tuple(sizes)
+
+
+def _readable_sizes(value: object) -> object:
+    _sizes(value)
+    return value
+
+
+class ScenarioImages(Frozen):
+    """Images that requests bring: how many, and of what size in pixels; see `planner.workload.ImageMix`."""
+
+    per_request: float = Field(default=1.0, ge=0, le=MAX_IMAGES, description="mean images of a request")
+    size: Annotated[str | dict[str, float], BeforeValidator(_readable_sizes)] = Field(
+        description="width x height in pixels, e.g. 1024x768, or sizes and their weights"
+    )
+
+    @property
+    def mix(self) -> ImageMix:
+        """As a workload has it."""
+        return ImageMix(per_request=self.per_request, sizes=_sizes(self.size))
+
+
 Lengths = Annotated[
     str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths, BeforeValidator(form_of_lengths)
 ]
@@ -112,6 +177,7 @@ class ScenarioClass(Frozen):
     weight: float = Field(default=1.0, gt=0, le=1e6, description="share of the service under fair-share order")
     slo: tuple[LatencyTarget, ...] = Field(default=(), description="targets of this class alone")
     prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
+    images: ScenarioImages | None = Field(default=None, description="images its requests bring beside their text")
 
 
 class ScenarioWorkload(Frozen):
@@ -126,6 +192,9 @@ class ScenarioWorkload(Frozen):
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000, description="users of a closed loop: no rate")
     lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
     prefixes: SharedPrefixes | None = Field(default=None, description="what prompts have in common (without classes)")
+    images: ScenarioImages | None = Field(
+        default=None, description="images that requests bring beside their text (without classes)"
+    )
     classes: tuple[ScenarioClass, ...] = Field(default=(), description="instead of lengths: a mix of classes")
 
 
@@ -134,7 +203,8 @@ class ScenarioService(Frozen):
 
     name: str = Field(min_length=1, max_length=200)
     llm: Llm = Field(description="preset id, path of a config.json, or its content")
-    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    precision: FormatChoice = None
+    max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
     slo: tuple[LatencyTarget, ...] = Field(min_length=1)
 
@@ -143,7 +213,8 @@ class ScenarioCascade(Frozen):
     """A small model in front of the scenario's own; see `planner.traffic.Cascade`."""
 
     llm: Llm = Field(description="the small model")
-    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    precision: FormatChoice = None
+    max_request_tokens: RequestTokens = None
     slo: tuple[LatencyTarget, ...] = Field(default=(), description="of the small model; default: those of the scenario")
     points: tuple[CascadePoint, ...] = Field(min_length=1, description="share escalated and quality, as measured")
     least_quality: float
@@ -213,7 +284,8 @@ class Scenario(Frozen):
     name: str = Field(default="unnamed", max_length=200)
     description: str = Field(default="", max_length=4000)
     llm: Llm = Field(description="preset id, path of a config.json, or its content")
-    precision: Precision | None = Field(default=None, description="default: the checkpoint's own")
+    precision: FormatChoice = None
+    max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
     slo: tuple[LatencyTarget, ...] = Field(min_length=1)
     search: SearchSpace

@@ -429,7 +429,7 @@ def _link_per_s(base: ReplicaConfig, role: Role, lengths: TokenLengths) -> float
     smallest_group = between_servers_bytes_per_s(base.sku, gpus + 1)
     per_gpu = max(base.sku.node.nic_bytes_per_s_per_gpu.value, smallest_group)
     share = float(lengths.probabilities[lengths.outputs > 1].sum())
-    sent = float(transferred_bytes(base, lengths, SLICE_MIDDLES).mean())
+    sent = float(transferred_bytes(base, lengths, SLICE_MIDDLES, role is Role.DECODE).mean())
     busy_s = share * sent / (TRANSFER_SHARE * per_gpu * gpus)
     return 1.0 / busy_s if busy_s > 0.0 else math.inf
 

@@ -80,7 +80,8 @@ def shared_settings(config: ReplicaConfig) -> tuple[object, ...]:
     """
     large = (config.llm, config.sku, config.engine, config.calibration)
     small = (config.precision, config.parallelism, config.speculation, config.own_schedule, config.lora)
-    return (*large, *small, config.memory_fraction, config.expert_skew, config.mask_s)
+    limits = (config.max_request_tokens, config.memory_fraction)
+    return (*large, *small, *limits, config.expert_skew, config.mask_s)
 
 
 def group_key(config: ReplicaConfig) -> Hashable:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hardware_db import Dtype, EngineProfile
+from hardware_db import Dtype, EngineFeature, EngineProfile
 from planner.core import PlannerError, with_unit
 from planner.engine import (
     LEAST_BATCHED_TOKENS,
@@ -23,8 +23,9 @@ from planner.engine import (
     LoraAdapters,
     ReplicaConfig,
     Speculation,
+    require_supported,
 )
-from planner.llm import Precision
+from planner.llm import Precision, offered_on
 from planner.roofline import Parallelism
 from planner.search.cache_keys import demand_key
 from planner.search.splits import Split, splits
@@ -154,15 +155,21 @@ def _variants(
     demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile]
 ) -> Iterator[_Variant]:
     """Every step-time group of a SKU: split x formats x engine x prefix cache x speculation."""
-    degrees = tuple(splits(search, demand.llm, demand.precision, offer.sku))
-    formats = tuple(dict.fromkeys((demand.precision, *search.precisions)))
+    offered = offered_on(demand.llm, demand.published, offer.sku)
+    formats = tuple(dict.fromkeys((demand.precision, *search.precisions, *offered)))
+    built = sorted(
+        (split, place)
+        for place, precision in enumerate(formats)
+        for split in splits(search, demand.llm, precision, offer.sku)
+    )
     caches, drafts = tuple(dict.fromkeys(search.prefix_cache)), tuple(dict.fromkeys(search.speculation))
-    for split, precision, engine, cached, draft in itertools.product(degrees, formats, search.engines, caches, drafts):
+    for (split, place), engine, cached, draft in itertools.product(built, search.engines, caches, drafts):
+        precision = formats[place]
         notes = [
             engine if engine != search.engine else "",
             _format_tag(precision) if precision != demand.precision else "",
             "prefix cache" if cached else "",
-            f"draft {draft.draft_tokens}" if draft else "",
+            draft.label if draft else "",
         ]
         tag = " ".join(note for note in notes if note)
         yield _Variant(offer, engines[engine], precision, split, cached, draft, search.lora, tag)
@@ -193,6 +200,9 @@ def _members(
         )
     try:
         base = _base(variant, demand, budgets[0], limits[0])
+        if role is not Role.MIXED:
+            features = (*base.features, EngineFeature.DISAGGREGATION)
+            require_supported(base.engine, base.llm, base.sku, features)
         group = step_time_group(base, role, demand, demand_key(demand), budgets, limits[-1], search.router)
     except PlannerError as error:
         tally.drop(_refusal(error), len(grid))
@@ -218,6 +228,7 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
         parallelism=Parallelism(**variant.split._asdict()),
         max_running_requests=max_running_requests,
         max_batched_tokens=max_batched_tokens,
+        max_request_tokens=demand.max_request_tokens,
         calibration=variant.offer.calibrations.get(variant.engine.id),
         speculation=variant.speculation,
         lora=variant.lora,

@@ -15,7 +15,7 @@ import numpy as np
 from planner.core import FloatArray
 from planner.engine import ReplicaConfig, StepTimer, kv_transfer_bytes
 from planner.roofline import StepShape
-from planner.serving import Role, token_costs
+from planner.serving import Role, encode_s_per_token, own_encoder_s, token_costs
 from planner.workload import CondensedLengths, TokenLengths, condensed_lengths, probability_slices
 
 TOKEN_POINTS = 31
@@ -40,6 +40,7 @@ class PromptSteps:
         groups: sums over a prompt's chunks of what is tabulated over `tokens`, for each prompt group, shape (B, G, P).
         mean: the same of all prompts on average, shape (B, P).
         gaps, gap_weights: decode steps of those that decode, in `OUTPUT_EDGES`, and their probabilities, shape (K,).
+        lengths: from which all this was made, with the images.
         cached: whether prompts are without tokens that a cache holds; their own attention is then not told apart.
     """
 
@@ -55,6 +56,7 @@ class PromptSteps:
     mean: FloatArray
     gaps: FloatArray
     gap_weights: FloatArray
+    lengths: TokenLengths
     cached: bool
 
     def shape(self, running: FloatArray, tokens: FloatArray) -> StepShape:
@@ -119,6 +121,7 @@ def _prompt_steps(
         ),
         gaps=gap_slices.means,
         gap_weights=gap_slices.weights,
+        lengths=lengths,
         cached=bool(np.any(past)),
     )
 
@@ -188,16 +191,19 @@ def prompt_times(
         Times [s].
     """
     timer, mixed_steps, groups = base.timer, base.schedule.mixed_steps, steps.groups.transpose(0, 2, 1)
-    added, whole_s, beyond_s = alone_s(timer, steps, mixed_steps)
+    encode_s = encode_s_per_token(base, steps.lengths)
+    added, whole_s, beyond_s = alone_s(timer, steps, mixed_steps, encode_s)
     own_share = 0.0 if steps.cached else base.costs.prompt_stretch
     late_s = base.costs.request_s + own_share * beyond_s[:, None, :]
+    if not steps.cached:
+        late_s = late_s + own_encoder_s(base, steps.lengths, steps.distribution.groups)
     prefill_per_s = (steps.tokens[:, 1:] / added[:, 0, 1:]).max(axis=1) / steps.distribution.mean_prompt
     first_s = np.matmul(added, groups) + late_s
     idle_own_s = whole_s + late_s[:, 0]
     if decode_s is not None:
         overhead_s = _overhead_s(base, running, decode_s)
         idle_own_s = np.maximum(idle_own_s + min(float(overhead_s[0]), 0.0), SHORTEST_S)
-        added = added_s(timer, mixed_steps, steps, running, decode_s)
+        added = added_s(timer, mixed_steps, steps, running, decode_s, encode_s)
         first_s = own_steps_s(added, steps, running, decode_s) + late_s + overhead_s[:, None]
     shape = (steps.max_batched_tokens.size, running.size)
     least = convex_below(added, steps.tokens)
@@ -222,22 +228,32 @@ def _overhead_s(base: ReplicaConfig, running: FloatArray, decode_s: FloatArray) 
 
 
 @lru_cache(maxsize=512)
-def alone_s(timer: StepTimer, steps: PromptSteps, mixed_steps: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+def alone_s(
+    timer: StepTimer, steps: PromptSteps, mixed_steps: bool, encode_s: float = 0.0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """What prompts take where nothing decodes, kept for the process.
 
     Args:
         timer: of the step-time group.
         steps: how prompts fall into steps.
         mixed_steps: whether prompts and decodes share steps.
+        encode_s: of the images of a prompt, per prompt token [s].
 
     Returns:
         `added_s`, shape (B, 1, P), and the two of `own_chunks_s`, all in [s].
     """
-    return added_s(timer, mixed_steps, steps, np.zeros(1), np.zeros(1)), *own_chunks_s(timer, steps)
+    whole_s, beyond_s = own_chunks_s(timer, steps)
+    whole_s = whole_s + encode_s * steps.distribution.groups
+    return added_s(timer, mixed_steps, steps, np.zeros(1), np.zeros(1), encode_s), whole_s, beyond_s
 
 
 def added_s(
-    timer: StepTimer, mixed_steps: bool, steps: PromptSteps, running: FloatArray, decode_s: FloatArray
+    timer: StepTimer,
+    mixed_steps: bool,
+    steps: PromptSteps,
+    running: FloatArray,
+    decode_s: FloatArray,
+    encode_s: float = 0.0,
 ) -> FloatArray:
     """What prompt tokens add to steps beside so many decodes; 0 without any.
 
@@ -249,6 +265,7 @@ def added_s(
         steps: how prompts fall into steps.
         running: numbers running, shape (N,).
         decode_s: step without prompts at each of them [s], shape (N,).
+        encode_s: of the images of a prompt, per prompt token [s].
 
     Returns:
         Time [s] for each of `steps.tokens`, shape (B, N, P).
@@ -263,6 +280,9 @@ def added_s(
         added = timer.times_s(steps.shape(running[None, :, None], tokens), attention_s) - decode_s[None, :, None]
     else:
         added = timer.times_s(steps.shape(np.zeros((1, 1, 1)), tokens), attention_s)
+    if encode_s:
+        chunks = np.maximum(tokens * steps.chunks.reshape(-1, 1, 1), 1.0)
+        added = added + encode_s * tokens / np.minimum(chunks, float(timer.parallelism.dp))
     added = np.maximum(added, 0.0) * np.maximum(steps.tokens[:, None, :] / room, 1.0)
     added[..., 0] = 0.0
     return added
@@ -354,11 +374,12 @@ def own_chunks_s(timer: StepTimer, steps: PromptSteps) -> tuple[FloatArray, Floa
     return np.asarray(whole_s.reshape(-1, size)), np.asarray(beyond_s.reshape(-1, size))
 
 
-def transferred_bytes(base: ReplicaConfig, lengths: TokenLengths, points: FloatArray) -> FloatArray:
+def transferred_bytes(base: ReplicaConfig, lengths: TokenLengths, points: FloatArray, receives: bool) -> FloatArray:
     """Bytes of the KV caches that are sent to a decode pool.
 
     Args:
         base: any configuration of the step-time group.
+        receives: it is the decode pool; else that is not known, and the fewest copies are counted.
         lengths: of all requests.
         points: shares of the requests, the smallest caches first, shape (n,).
 
@@ -368,6 +389,6 @@ def transferred_bytes(base: ReplicaConfig, lengths: TokenLengths, points: FloatA
     mask = lengths.outputs > 1
     if not mask.any():
         return np.zeros(points.size)
-    sent = kv_transfer_bytes(base, lengths.inputs[mask])
+    sent = kv_transfer_bytes(base, lengths.inputs[mask], None if receives else 1)
     slices = probability_slices(sent, lengths.probabilities[mask], np.linspace(0.0, 1.0, points.size + 1))
     return np.asarray(np.interp(points, np.cumsum(slices.weights) - slices.weights / 2.0, slices.means))

@@ -16,10 +16,9 @@ from planner.engine import (
     KvAllocation,
     MemoryFootprint,
     ReplicaConfig,
-    activation_bytes_per_gpu,
     memory_footprint,
+    must_hold_tokens,
     require_room,
-    usable_bytes_per_gpu,
 )
 from planner.search.bounds import Screen, screen
 from planner.search.cache_keys import BoundedCache, forget_keys, group_key
@@ -89,13 +88,11 @@ class StepTimeGroup:
             return _slots_of_pool_model(pool, self.demand)
         if self.role is not Role.DECODE and has_prefixes(pool, self.demand.workload):
             return math.inf if _slots_of_pool_model(pool, self.demand) > 0.0 else 0.0
-        footprint, per_block = self.footprint, base.engine.kv_block_tokens
-        weights, activations = footprint.weights_bytes, activation_bytes_per_gpu(config)
-        left = usable_bytes_per_gpu(config, weights, activations) - weights - activations
-        blocks = max(0, int(left // (footprint.kv_bytes_per_token * per_block)))
+        footprint, per_block = memory_footprint(config, self.footprint.stages), base.engine.kv_block_tokens
+        blocks = footprint.kv_blocks // base.parallelism.dp
         longest, held = self._longest_and_held_tokens
         kept = footprint.sequence_blocks * per_block
-        if longest > blocks * per_block - kept:
+        if must_hold_tokens(base, longest) > blocks * per_block - kept:
             return 0.0
         room = blocks * per_block * base.parallelism.dp * (1.0 - base.schedule.watermark)
         return max(room / (held + per_block / 2.0 + kept), 1.0)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hardware_db import Calibration, GpuSku
 from planner.core import Frozen, InputError, Metric
@@ -32,6 +32,11 @@ class Mode(StrEnum):
 
     MIXED = "mixed"
     DISAGGREGATED = "disaggregated"
+
+
+def _one_or_several(value: object) -> object:
+    """One set-up as the only one to choose from."""
+    return (value,) if isinstance(value, Mapping | Speculation) else value
 
 
 class SearchSpace(Frozen):
@@ -54,8 +59,8 @@ class SearchSpace(Frozen):
     engine: str = "vllm"
     more_engines: tuple[str, ...] = Field(default=(), description="engines that may be used besides `engine`")
     prefix_cache: tuple[bool, ...] = Field(default=(False,), min_length=1, description="False, True or both")
-    speculation: tuple[Speculation | None, ...] = Field(
-        default=(None,), min_length=1, description="drafting set-ups to choose from; null: none"
+    speculation: Annotated[tuple[Speculation | None, ...], BeforeValidator(_one_or_several)] = Field(
+        default=(None,), min_length=1, description="drafting set-ups to choose from, or the one to use; null: none"
     )
     lora: LoraAdapters | None = Field(default=None, description="adapters that share the base model in every replica")
     router: Router = Field(default=Router.ROUND_ROBIN, description="of every pool")
@@ -105,6 +110,10 @@ class Demand:
     precision: Precision
     workload: Workload
     slo: Slo
+    max_request_tokens: int | None = None
+    """What engines are told to take of one request [tokens]; None: what the workload needs."""
+    published: tuple[Precision, ...] = ()
+    """Formats of checkpoints that may be used besides `precision`, on GPUs that run them well."""
 
     def targets(self, metric: Metric) -> tuple[LatencyTarget, ...]:
         """The targets on one metric."""

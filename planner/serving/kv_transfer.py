@@ -31,7 +31,7 @@ def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatA
         deployment: the pools.
         lengths: of the requests.
     """
-    sent_bytes = kv_transfer_bytes(deployment.pools[0].config, lengths.inputs)
+    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, lengths.inputs)
     return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s)
 
 

@@ -60,7 +60,7 @@ def longest_prompt_tokens(config: ReplicaConfig, running: int, context_tokens: i
         context_tokens: that each of them holds in the KV cache; one more comes with the step.
     """
     room = memory_footprint(config).kv_capacity_tokens - running * (context_tokens + 1)
-    return max(0, min(config.llm.max_context_tokens - 1, room))
+    return max(0, min(config.longest_tokens - 1, room))
 
 
 def prompt_gaps(

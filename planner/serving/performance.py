@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hardware_db import EngineFeature
 from planner.core import FloatArray, Metric
-from planner.engine import Batching, Order
+from planner.engine import Batching, Order, encoder_notes, mean_encoder_s, prefix_reuse_notes, support_notes
 from planner.queueing import (
     LinkWait,
     QueueLatency,
@@ -96,8 +97,10 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
 
 
 def _with_notes(deployment: Deployment, lengths: TokenLengths, performance: Performance) -> Performance:
-    """The same, saying so where whole prompts wait for a step with room."""
+    """The same, saying so where whole prompts wait for a step with room, and what the encoder of images takes."""
     notes = notes_on_waiting_prompts(deployment, performance.pools, int(lengths.inputs.max()))
+    config = deployment.pools[0].config
+    notes += encoder_notes(config, mean_encoder_s(config, lengths))
     return replace(performance, assumptions=(*performance.assumptions, *notes)) if notes else performance
 
 
@@ -116,7 +119,8 @@ def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: 
     """The same with the intervals of its means; its steady part has the same spread."""
     means_s = {metric: performance.distribution(metric).mean_s for metric in Metric}
     running = [pool.mean_running for pool in performance.pools]
-    intervals = latency_intervals(deployment, lengths.mean_input, lengths.mean_output, running, means_s)
+    tokens, encode_s = (lengths.mean_input, lengths.mean_output), mean_encoder_s(deployment.pools[0].config, lengths)
+    intervals = latency_intervals(deployment, *tokens, running, means_s, encode_s=encode_s)
     steady = performance.steady
     if steady is not None and intervals:
         scale = {
@@ -348,6 +352,12 @@ def _transient_wait(pool: Pool, workload: Workload, limit_per_s: float, horizon_
 
 def _assumptions(deployment: Deployment) -> tuple[str, ...]:
     notes = [note for pool in deployment.pools for note in pool.config.assumptions]
+    notes += [
+        note for pool in deployment.pools if pool.role is not Role.DECODE for note in prefix_reuse_notes(pool.config)
+    ]
+    if deployment.is_disaggregated:
+        for config in (pool.config for pool in deployment.pools):
+            notes += support_notes(config.engine, config.llm, config.sku, (EngineFeature.DISAGGREGATION,))
     if deployment.is_disaggregated and not deployment.transfer.shared:
         notes.append("KV transfer at full NIC bandwidth without contention")
     return tuple(dict.fromkeys(notes))

@@ -28,7 +28,9 @@ from planner.engine import (
     ReplicaConfig,
     StepTimer,
     adapter_popularity,
+    encoder_times_s,
     expected_distinct,
+    mean_encoder_s,
     require_room,
 )
 from planner.queueing import BatchServer
@@ -42,6 +44,8 @@ ORDER_SEED = 0
 """Of the order in which prompts of several lengths come. A choice: affects where prompts that do not fit fall."""
 PROMPTS_FOLLOWED = 2000
 """Prompts followed for how many requests run where whole prompts wait for a step with room. A choice of accuracy."""
+LEAST_MASS = 1e-300
+"""Guards a division by a probability of 0."""
 DISTINCT_POINTS = 32
 """Numbers of requests at which the expected distinct adapters among them are worked out. A choice."""
 
@@ -128,7 +132,7 @@ def tokens_per_step(config: ReplicaConfig) -> float:
     Args:
         config: of the replica.
     """
-    return config.speculation.tokens_per_step if config.speculation else 1.0
+    return config.drafting.tokens_per_step if config.drafting else 1.0
 
 
 def decode_steps(output_tokens: FloatArray, gain: float) -> FloatArray:
@@ -157,7 +161,7 @@ def lengths_in_steps(lengths: TokenLengths, gain: float) -> TokenLengths:
     if gain == 1.0:
         return lengths
     steps = 1.0 + decode_steps(lengths.outputs, gain)
-    return TokenLengths.from_pairs(lengths.inputs, steps, lengths.probabilities, lengths.source)
+    return TokenLengths.from_pairs(lengths.inputs, steps, lengths.probabilities, lengths.source, lengths.images)
 
 
 def remaining_output_tokens(lengths: TokenLengths) -> float:
@@ -187,20 +191,34 @@ class AdapterCosts:
 
 @dataclass(frozen=True, eq=False)
 class StepExtras:
-    """What grammar masks and adapters add to a step [s].
+    """What grammar masks, adapters and images add to a step [s].
 
     Attributes:
         mask_s: host time per running sequence [s].
         mean_chunk_tokens: of a prompt chunk.
         adapters: None without adapters.
+        encode_s: of the images in a prompt, per prompt token [s].
+        ranks: attention ranks, each of which encodes the images of its own prompts.
     """
 
     mask_s: float
     mean_chunk_tokens: float
     adapters: AdapterCosts | None
+    encode_s: float = 0.0
+    ranks: float = 1.0
 
     def __call__(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         """Time [s] on top of steps of so many running sequences and prompt tokens."""
+        if not self.encode_s:
+            return self._without_images_s(running, prompt_tokens)
+        return self._without_images_s(running, prompt_tokens) + self.images_s(prompt_tokens)
+
+    def images_s(self, prompt_tokens: FloatArray) -> FloatArray:
+        """Time [s] of the encoder in steps of so many prompt tokens."""
+        busy = np.clip(prompt_tokens / self.mean_chunk_tokens, 1.0, self.ranks)
+        return np.asarray(self.encode_s * prompt_tokens / busy)
+
+    def _without_images_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         if self.adapters is None:
             return self.mask_s * np.asarray(running)
         draws, distinct = self.adapters.draws, self.adapters.distinct
@@ -223,7 +241,7 @@ class PoolStepTime:
         attention_s: that attention [s], shape (P,).
         separate_phases: a step of prompts and one of decodes, one after the other, count as one (engines that do not
             mix them).
-        extras: grammar masks and adapters; None without.
+        extras: grammar masks, adapters and images; None without.
     """
 
     timer: StepTimer
@@ -279,6 +297,7 @@ class PoolModel:
         kv_running: sequences for which a replica has KV memory.
         held_tokens: KV tokens that a running request takes on average, with what its last block leaves empty.
         kv_waste: share of the KV memory set aside in which no token is stored.
+        encode_s: of the images of a prompt, per prompt token [s].
     """
 
     pool: Pool
@@ -288,6 +307,7 @@ class PoolModel:
     kv_running: float
     held_tokens: float
     kv_waste: float = 0.0
+    encode_s: float = 0.0
 
     @cached_property
     def server(self) -> BatchServer:
@@ -300,15 +320,18 @@ class PoolModel:
             attention_tokens=tokens,
             attention_s=timer.prompts_s(step_shapes(np.zeros_like(tokens), tokens, costs)),
             separate_phases=not config.schedule.mixed_steps,
-            extras=self._extras(),
+            extras=self.extras,
         )
         return BatchServer(step_s=step_s, max_batched_tokens=config.step_tokens, max_running=self.max_running)
 
-    def _extras(self) -> StepExtras | None:
+    @cached_property
+    def extras(self) -> StepExtras | None:
+        """What grammar masks, adapters and images add to a step; None without any."""
         config = self.pool.config
-        if config.lora is None and not config.mask_s:
+        if config.lora is None and not config.mask_s and not self.encode_s:
             return None
-        return StepExtras(config.mask_s, 1.0 / max(self.costs.chunks, 1e-12), self._adapter_costs)
+        chunk, ranks = 1.0 / max(self.costs.chunks, 1e-12), float(config.parallelism.dp)
+        return StepExtras(config.mask_s, chunk, self._adapter_costs, self.encode_s, ranks)
 
     @property
     def max_running(self) -> float:
@@ -508,12 +531,47 @@ def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, sha
     if schedule.kv is KvAllocation.CONTIGUOUS:
         held = float(_contiguous_tokens(config, longest)) + footprint.sequence_blocks * block
     room = footprint.kv_capacity_tokens * (1.0 - schedule.watermark) - shared_tokens
-    return PoolModel(pool, lengths, footprint, costs, max(room / held, 1.0), held, kv_waste=1.0 - stored / held)
+    running, waste = max(room / held, 1.0), 1.0 - stored / held
+    encode_s = 0.0 if pool.role is Role.DECODE else encode_s_per_token(config, lengths)
+    return PoolModel(pool, lengths, footprint, costs, running, held, kv_waste=waste, encode_s=encode_s)
+
+
+def encode_s_per_token(config: ReplicaConfig, lengths: TokenLengths) -> float:
+    """Mean time of the encoder on the images of a request over the mean tokens to compute of its prompt.
+
+    Args:
+        config: of the replica.
+        lengths: tokens to compute and images.
+
+    Returns:
+        0 without images [s/token].
+    """
+    return mean_encoder_s(config, lengths) / lengths.mean_input
+
+
+def own_encoder_s(config: ReplicaConfig, lengths: TokenLengths, prompts: FloatArray) -> FloatArray:
+    """Time the images of a prompt take in the encoder beyond `encode_s_per_token` for each of its tokens.
+
+    Args:
+        config: of the replica.
+        lengths: tokens to compute and images.
+        prompts: mean lengths of groups of prompts, rising [tokens], shape (Q,).
+
+    Returns:
+        Of a prompt of each group: the mean over the cells whose length is nearest to that of the group [s], (Q,).
+    """
+    if not lengths.images:
+        return np.zeros(prompts.size)
+    inputs, weights = lengths.inputs, lengths.probabilities
+    group = np.searchsorted((prompts[1:] + prompts[:-1]) / 2.0, inputs)
+    mass = np.bincount(group, weights, prompts.size)
+    beyond_s = encoder_times_s(config, lengths) - encode_s_per_token(config, lengths) * inputs
+    return np.asarray(np.bincount(group, weights * beyond_s, prompts.size) / np.maximum(mass, LEAST_MASS))
 
 
 def _contiguous_tokens(config: ReplicaConfig, longest: float) -> int:
     """Tokens in one piece for every sequence. Raises InputError when the longest request is longer."""
-    room = config.schedule.longest_tokens or config.llm.max_context_tokens
+    room = config.schedule.longest_tokens or config.longest_tokens
     if longest > room:
         fix = f"set it to {int(longest)} or more"
         raise InputError("schedule.longest_tokens", room, f"the longest request has {int(longest)} tokens", fix)

@@ -29,7 +29,15 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.roofline import Bound
-from planner.serving.pool import PoolModel, last_piece_s, lengths_in_steps, pool_model, step_shapes, tokens_per_step
+from planner.serving.pool import (
+    PoolModel,
+    last_piece_s,
+    lengths_in_steps,
+    own_encoder_s,
+    pool_model,
+    step_shapes,
+    tokens_per_step,
+)
 from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
 from planner.serving.router import routed_queue
 from planner.serving.static_batching import largest_static_rate_per_s
@@ -179,6 +187,7 @@ def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     beyond_s = np.array(_own_attention_s(_ByStepTimes(model), tuple(joint.prompts.tolist()), chunk))
     if model.pool.config.parallelism.pp > 1:
         beyond_s += last_piece_s(model, joint.prompts, queue.mean_running) * (1.0 - queue.utilisation)
+    beyond_s += own_encoder_s(model.pool.config, model.lengths, joint.prompts)
     first_s = joint.first_s + beyond_s[:, None]
     joint = replace(joint, first_s=np.maximum(first_s, LEAST_TTFT_SHARE * joint.first_s.min()))
     e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft

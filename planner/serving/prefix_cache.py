@@ -3,17 +3,20 @@
 Every replica keeps the blocks of shared prefixes in the KV memory that running requests leave free, least recently used
 out first. How often a prefix is found there is Che's approximation (`queueing.prefix`): over all prefixes of all
 classes, at the rate at which one replica is asked for each; with a prefix-affine router each prefix has one replica.
-A request that finds its prefix has whole blocks of it less to compute, and attends to them all the same.
+A request that finds its prefix has whole blocks of it less to compute, and attends to them all the same; with recurrent
+layers as much of it as an engine has kept state of (`engine.reusable_prefix_tokens`). Windows and state at the end of a
+prefix take room beside its tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.core import FloatArray
-from planner.engine import expected_distinct
+from planner.engine import expected_distinct, memory_footprint, reusable_prefix_tokens, reuse_step_tokens
 from planner.queueing import pool_hits, uncached_lengths
 from planner.serving.types import Pool, Router
 from planner.workload import RequestClass, TokenLengths, Workload
@@ -61,49 +64,65 @@ def behind_cache(pool: Pool, workload: Workload, capacity_tokens: float, running
     Returns:
         The workload without the tokens found, and these [tokens].
     """
-    block = pool.config.engine.kv_block_tokens
-    hits = _hit_probabilities(pool, workload, capacity_tokens, running)
+    step = reuse_step_tokens(pool.config)
+    reusable = [_reusable_tokens(pool, requests) for requests in workload.classes]
+    hits = _hit_probabilities(pool, workload, reusable, capacity_tokens, running)
     classes, pasts, found_tokens = [], [], 0.0
-    for requests, hit in zip(workload.classes, hits, strict=True):
-        lengths, past = _misses_then_hits(requests, hit, block)
+    for requests, tokens, hit in zip(workload.classes, reusable, hits, strict=True):
+        lengths, past = _misses_then_hits(requests, tokens, hit, step)
         classes.append(requests.model_copy(update={"lengths": lengths}))
         pasts.append(past)
         found_tokens += requests.share * float(past @ lengths.probabilities)
     seen = Workload(arrivals=workload.open_arrivals, classes=tuple(classes))
-    held = sum(_held_tokens(requests, running * requests.share) for requests in workload.classes)
+    held = sum(
+        _held_tokens(requests, tokens, running * requests.share)
+        for requests, tokens in zip(workload.classes, reusable, strict=True)
+    )
     return CachedWorkload(seen, np.concatenate(pasts), found_tokens / workload.lengths.mean_input, held)
 
 
-def _hit_probabilities(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> list[float]:
+def _reusable_tokens(pool: Pool, requests: RequestClass) -> int:
+    """Tokens of a class's prefix that can be found; 0 without prefixes."""
+    if requests.prefixes is None:
+        return 0
+    return reusable_prefix_tokens(pool.config, requests.prefixes.tokens, requests.lengths.inputs)
+
+
+def _hit_probabilities(
+    pool: Pool, workload: Workload, reusable: Sequence[int], capacity_tokens: float, running: float
+) -> list[float]:
     """Chance that a request of each class finds its prefix."""
     block, count, classes = pool.config.engine.kv_block_tokens, pool.replicas, workload.classes
-    own = sum(c.share * (c.lengths.mean_input + c.lengths.mean_output - _shared_tokens(c)) for c in classes)
+    own = sum(
+        c.share * (c.lengths.mean_input + c.lengths.mean_output - min(tokens, c.lengths.mean_input))
+        for c, tokens in zip(classes, reusable, strict=True)
+    )
     free_blocks = max(capacity_tokens - running * own, 0.0) / block
-    sharing = [(c.share, c.prefixes) for c in classes if c.prefixes is not None]
-    rates = np.concatenate([workload.rate_per_s * share * prefixes.popularity for share, prefixes in sharing])
-    sizes = np.concatenate([np.full(prefixes.groups, prefixes.tokens // block) for _, prefixes in sharing])
+    beside = memory_footprint(pool.config).sequence_blocks
+    sharing = [
+        (c.share, c.prefixes, tokens // block + beside)
+        for c, tokens in zip(classes, reusable, strict=True)
+        if c.prefixes is not None
+    ]
+    rates = np.concatenate([workload.rate_per_s * share * prefixes.popularity for share, prefixes, _ in sharing])
+    sizes = np.concatenate([np.full(prefixes.groups, blocks) for _, prefixes, blocks in sharing])
     by_prefix = pool_hits(rates, sizes, free_blocks, count, pool.router is Router.PREFIX_AFFINITY).by_group
-    ends = np.cumsum([prefixes.groups for _, prefixes in sharing])
+    ends = np.cumsum([prefixes.groups for _, prefixes, _ in sharing])
     of_sharing = iter(np.split(by_prefix, ends[:-1]))
     return [0.0 if c.prefixes is None else float(next(of_sharing) @ c.prefixes.popularity) for c in classes]
 
 
-def _shared_tokens(requests: RequestClass) -> float:
-    """Tokens of a request that it shares with others of its class."""
-    return 0.0 if requests.prefixes is None else float(min(requests.prefixes.tokens, requests.lengths.mean_input))
-
-
-def _held_tokens(requests: RequestClass, running: float) -> float:
+def _held_tokens(requests: RequestClass, reusable: int, running: float) -> float:
     """Tokens of the distinct prefixes of `running` requests of a class."""
     if requests.prefixes is None:
         return 0.0
-    return requests.prefixes.tokens * expected_distinct(running, requests.prefixes.popularity)
+    return reusable * expected_distinct(running, requests.prefixes.popularity)
 
 
-def _misses_then_hits(requests: RequestClass, hit: float, block: int) -> tuple[TokenLengths, FloatArray]:
+def _misses_then_hits(requests: RequestClass, reusable: int, hit: float, step: int) -> tuple[TokenLengths, FloatArray]:
     """Cells of misses, then of hits, and the tokens each finds in the cache."""
     lengths = requests.lengths
-    if requests.prefixes is None or hit <= 0.0:
+    if not reusable or hit <= 0.0:
         return lengths, np.zeros(lengths.inputs.size)
-    left = uncached_lengths(lengths, requests.prefixes.tokens, min(hit, 1.0), block)
+    left = uncached_lengths(lengths, reusable, min(hit, 1.0), step)
     return left, np.resize(lengths.inputs, left.inputs.size) - left.inputs

@@ -82,7 +82,11 @@ def _by_size(requests: RequestClass, edges: FloatArray) -> list[WaitingGroup]:
         if mask.any():
             share = requests.share * float(lengths.probabilities[mask].sum())
             of_size = TokenLengths.from_pairs(
-                lengths.inputs[mask], lengths.outputs[mask], lengths.probabilities[mask], lengths.source
+                lengths.inputs[mask],
+                lengths.outputs[mask],
+                lengths.probabilities[mask],
+                lengths.source,
+                lengths.images_of(np.flatnonzero(mask)),
             )
             groups.append(WaitingGroup(requests.name, float(place), share, of_size))
     return groups

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.core import FloatArray, InputError
-from planner.engine import KvAllocation, ReplicaConfig, memory_footprint, require_room
+from planner.engine import KvAllocation, ReplicaConfig, mean_encoder_s, memory_footprint, require_room
 from planner.queueing import QueueLatency, StaticServer, largest_static_rate, longest_lengths, static_pool
 from planner.roofline import StepShape
 from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
@@ -72,13 +72,15 @@ def static_server(pool: Pool, lengths: TokenLengths) -> StaticServer:
     """
     config, timer = pool.config, pool.config.timer
     batch = min(config.max_running_requests, _room(pool, lengths))
+    encode_s = mean_encoder_s(config, lengths)
+    ranks = float(config.parallelism.dp)
 
     def prefill_s(sequences: FloatArray, inputs: FloatArray) -> FloatArray:
         steps = np.ceil(sequences * inputs / config.step_tokens)
         tokens, none = sequences * inputs / steps, np.zeros_like(inputs)
         chunks = np.maximum(sequences / steps, np.maximum(tokens / config.max_batched_tokens, 1.0))
         shape = StepShape(none, none, tokens, tokens * (inputs + 1.0) / 2.0, np.maximum(tokens, inputs), chunks)
-        return steps * timer.times_s(shape)
+        return steps * timer.times_s(shape) + encode_s * sequences / np.clip(sequences, 1.0, ranks)
 
     def step_s(sequences: FloatArray, context: FloatArray) -> FloatArray:
         return timer.times_s(StepShape(sequences, sequences * context)) + config.mask_s * sequences
@@ -95,7 +97,7 @@ def _room(pool: Pool, lengths: TokenLengths) -> int:
 def _sequence_tokens(config: ReplicaConfig, lengths: TokenLengths) -> int:
     """KV tokens set aside for each sequence."""
     if config.schedule.kv is KvAllocation.CONTIGUOUS:
-        return config.schedule.longest_tokens or config.llm.max_context_tokens
+        return config.schedule.longest_tokens or config.longest_tokens
     return lengths.max_total
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hardware_db import GpuSku
+from hardware_db import EngineFeature, GpuSku
 from planner.core import Frozen, InputError, Metric
-from planner.engine import ReplicaConfig
+from planner.engine import ReplicaConfig, require_supported
 from planner.roofline import Bound
 from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, batch_quantile_interval
 
@@ -103,6 +103,10 @@ class Deployment(Frozen):
         caches = {pool.config.precision.kv_cache for pool in self.pools}
         if len(llms) > 1 or len(caches) > 1:
             raise InputError("deployment.pools", sorted(llms), "all pools must serve one model with one KV format")
+        if len(roles) > 1:
+            for config in (pool.config for pool in self.pools):
+                features = (*config.features, EngineFeature.DISAGGREGATION)
+                require_supported(config.engine, config.llm, config.sku, features)
         return self
 
     @classmethod

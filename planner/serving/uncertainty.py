@@ -26,10 +26,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from planner.core import Metric
-from planner.engine import ReplicaConfig, StepTimer
+from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer
 from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
 from planner.roofline import CalibratedGpu, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Pool, Role
@@ -43,6 +44,8 @@ LEAST_S = 1e-30
 def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
     """Relative standard deviation of a step's duration: sqrt(sum_f (t_f / T * spread_f)^2).
 
+    A fit that stands in for another kind of layer has `BORROWED_SPREAD` on top of its own.
+
     Args:
         replica: with its calibration.
         shape: of one step (floats).
@@ -54,12 +57,17 @@ def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
         return 0.0
     step = replica.timer.step_time(shape)
     stretch = replica.costs.prompt_stretch if float(shape.chunks) > 0.0 else replica.costs.stretch
-    seconds: dict[str, float] = {}
-    for family, key in _fit_of_family(replica).items():
-        seconds[key] = seconds.get(key, 0.0) + step.family_s.get(family, 0.0) * stretch
+    seconds: dict[_Fit, float] = {}
+    for family, fit in _fit_of_family(replica).items():
+        seconds[fit] = seconds.get(fit, 0.0) + step.family_s.get(family, 0.0) * stretch
     scale = max(step.total_s, sum(seconds.values()))
     kernels = replica.calibration.kernels
-    return math.sqrt(sum((fit_s / scale * kernels[key].spread) ** 2 for key, fit_s in seconds.items()))
+    return math.sqrt(
+        sum(
+            (fit_s / scale * math.hypot(kernels[fit.key].spread, BORROWED_SPREAD if fit.of_another_kind else 0.0)) ** 2
+            for fit, fit_s in seconds.items()
+        )
+    )
 
 
 class ServingKind(StrEnum):
@@ -149,7 +157,12 @@ def is_sparse(llm: LlmSpec) -> bool:
 
 
 def kernel_spreads(
-    deployment: Deployment, mean_input: float, mean_output: float, running: Sequence[float], ttft_s: float
+    deployment: Deployment,
+    mean_input: float,
+    mean_output: float,
+    running: Sequence[float],
+    ttft_s: float,
+    encode_s: float = 0.0,
 ) -> KernelSpreads:
     """What kernels make the means of a deployment uncertain by.
 
@@ -159,6 +172,7 @@ def kernel_spreads(
         mean_output: tokens of its answer.
         running: sequences decoding on a replica, by pool.
         ttft_s: predicted mean TTFT [s].
+        encode_s: mean time of the vision encoder on the images of a request [s].
 
     Returns:
         Standard deviations of logarithms, and the share of TTFT that is not the request's own prompt and transfer.
@@ -172,9 +186,11 @@ def kernel_spreads(
     own_s = first.config.costs.request_s + first.config.timer.step_time(prompt).total_s * mean_input / tokens
     if deployment.is_disaggregated:
         own_s += first.config.costs.transfer_request_s
+    own_s += encode_s
+    encoded = encode_s / max(own_s, LEAST_S)
     return KernelSpreads(
         tpot=step_spread(last.config, StepShape(decodes, decodes * context)),
-        ttft=step_spread(first.config, prompt),
+        ttft=math.hypot((1.0 - encoded) * step_spread(first.config, prompt), encoded * BORROWED_SPREAD),
         wait_share=max(0.0, 1.0 - own_s / max(ttft_s, LEAST_S)),
     )
 
@@ -212,6 +228,7 @@ def latency_intervals(
     running: Sequence[float],
     means_s: Mapping[Metric, float],
     documented: bool = True,
+    encode_s: float = 0.0,
 ) -> dict[Metric, tuple[float, float]]:
     """90 % intervals [s] of the means given (TTFT, TPOT, E2E, ITL); empty unless every pool is calibrated.
 
@@ -224,6 +241,7 @@ def latency_intervals(
         running: sequences decoding on a replica, by pool.
         means_s: predicted means [s].
         documented: as in `latency_spreads`.
+        encode_s: mean time of the vision encoder on the images of a request [s]; its kernels are of other layers.
 
     Returns:
         (low, high) [s] by metric.
@@ -232,7 +250,7 @@ def latency_intervals(
         return {}
     if not all(math.isfinite(seconds) for seconds in means_s.values()):
         return {}
-    kernels = kernel_spreads(deployment, mean_input, mean_output, running, means_s[Metric.TTFT])
+    kernels = kernel_spreads(deployment, mean_input, mean_output, running, means_s[Metric.TTFT], encode_s)
     ttft, tpot = latency_spreads(deployment, kernels, documented)
     ttft_share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], LEAST_S))
     e2e = ttft_share * ttft + (1.0 - ttft_share) * tpot
@@ -258,21 +276,29 @@ def interval_90(median_s: float, spread: float) -> tuple[float, float]:
     return median_s / factor, median_s * factor
 
 
-_FITS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, str]] = WeakKeyDictionary()
+class _Fit(NamedTuple):
+    """A kernel fit, and whether it is of another kind of layer than what it times."""
+
+    key: str
+    of_another_kind: bool
+
+
+_FITS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, _Fit]] = WeakKeyDictionary()
 """Fits by family of the replicas seen so far: as long as their timers live."""
 
 
-def _fit_of_family(replica: ReplicaConfig) -> dict[OperatorFamily, str]:
+def _fit_of_family(replica: ReplicaConfig) -> dict[OperatorFamily, _Fit]:
     """The kernel fit that times most of each family; families that run at their roofline are left out."""
     known = _FITS_OF_REPLICAS.get(replica.timer)
     if known is not None:
         return known
     gpu = CalibratedGpu(replica.sku, replica.calibration)
     operators = step_operators(replica.llm, replica.sku, replica.precision, replica.parallelism, replica.skew)
-    fits: dict[OperatorFamily, str] = {}
+    fits: dict[OperatorFamily, _Fit] = {}
     for operator in operators:
-        key = gpu.first_key(*operator.fit_keys)
-        if key is not None and fits.get(operator.family, "elementwise").startswith("elementwise"):
-            fits[operator.family] = key
+        key, known_fit = gpu.first_key(*operator.fit_keys), fits.get(operator.family)
+        if key is not None and (known_fit is None or known_fit.key.startswith("elementwise")):
+            first = operator.fit_keys[0]
+            fits[operator.family] = _Fit(key, key != first and first.startswith(LAYER_KIND_KERNELS))
     _FITS_OF_REPLICAS[replica.timer] = fits
     return fits

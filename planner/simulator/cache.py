@@ -158,7 +158,12 @@ class ReservedCache:
         """Note that a sequence decodes from tick `sequence.joined` on. Reservations do not change."""
 
     def count_held(self, tick: int) -> int:
-        """Make `held` what is held once `tick` decode steps are done. Reservations do not grow."""
+        """Make `held` what is held once `tick` decode steps are done. Reservations do not grow.
+
+        What ended prompts left of their prefixes may be more than there is room for.
+        """
+        if self.shared is not None:
+            self.shared.trim(self.limits.blocks - self.held)
         return self.held
 
     def steps_that_fit(self, tick: int, most: int) -> int:

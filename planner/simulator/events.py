@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.engine import kv_transfer_bytes
+from planner.engine import images_s, kv_transfer_bytes, reusable_prefix_tokens
 from planner.serving import Deployment, Pool, PoolLimit, Role, Router
 from planner.simulator.clock import StepClock
 from planner.simulator.replica import Replica
@@ -105,7 +105,7 @@ def kv_transfer_s(deployment: Deployment, inputs: IntArray) -> FloatArray:
 
     `inputs` has shape (n,) [tokens], as has the result.
     """
-    sent_bytes = kv_transfer_bytes(deployment.pools[0].config, inputs)
+    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, inputs)
     return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s, dtype=np.float64)
 
 
@@ -179,13 +179,26 @@ class _Pool:
         )
 
 
-def _ledger(role: Role, traffic: DrawnTraffic, first_token_from_decode: bool) -> Ledger:
-    """What requests bring to a pool of that role.
+def _reusable_tokens(pool: Pool, traffic: DrawnTraffic) -> IntArray:
+    """Tokens of its prefix that each request can find in a cache, shape (n,)."""
+    if not pool.config.schedule.prefix_cache:
+        return traffic.prefix_tokens
+    found = np.zeros_like(traffic.prefix_tokens)
+    for tokens in np.unique(traffic.prefix_tokens[traffic.prefix >= 0]):
+        alike = traffic.prefix_tokens == tokens
+        found[alike] = reusable_prefix_tokens(pool.config, int(tokens), traffic.inputs[alike])
+    return found
+
+
+def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) -> Ledger:
+    """What requests bring to a pool.
 
     A prefill pool makes one token. Where the decode pool makes the client's first, it has the last prompt token to
-    process once more: a prompt shorter by one, and one decode step more.
+    process once more: a prompt shorter by one, and one decode step more. It encodes images only where it processes the
+    prompt of a preempted sequence again.
     """
-    inputs, outputs, again = traffic.inputs, traffic.outputs, 0
+    inputs, outputs, again, role = traffic.inputs, traffic.outputs, 0, pool.role
+    each_s = [images_s(pool.config, images) for images in traffic.kinds]
     if role is Role.PREFILL:
         outputs = np.ones_like(outputs)
     elif role is Role.DECODE and first_token_from_decode:
@@ -195,8 +208,9 @@ def _ledger(role: Role, traffic: DrawnTraffic, first_token_from_decode: bool) ->
         (outputs + again).tolist(),
         class_index=traffic.class_index.tolist(),
         prefix=traffic.prefix.tolist(),
-        prefix_tokens=np.minimum(traffic.prefix_tokens, inputs - again).tolist(),
+        prefix_tokens=np.minimum(_reusable_tokens(pool, traffic), inputs - again).tolist(),
         adapter=traffic.adapter.tolist(),
+        encode_s=np.array([*each_s, 0.0])[traffic.images].tolist() if each_s else [],
     )
 
 
@@ -214,7 +228,7 @@ class _EventLoop:
         self.late_first = deployment.is_disaggregated and deployment.transfer.first_token_from_decode
         seeds = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(len(deployment.pools), np.uint64)
         self.pools = [
-            _Pool(pool, _ledger(pool.role, traffic, self.late_first), classes, int(word))
+            _Pool(pool, _ledger(pool, traffic, self.late_first), classes, int(word))
             for pool, word in zip(deployment.pools, seeds, strict=True)
         ]
         costs = deployment.pools[0].config.costs

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.core import FloatArray, IntArray, Metric
-from planner.engine import Batching, KvAllocation, StepTimer
+from planner.engine import Batching, KvAllocation, StepTimer, encoder_notes, images_s
 from planner.roofline import Bound, StepShape
 from planner.serving import (
     ClassPerformance,
@@ -102,6 +102,7 @@ def _performance(
     pools = tuple(_pool_performance(pool, traffic, chosen, window_s) for pool in record.pools)
     lengths = float(traffic.inputs[chosen].mean()), float(traffic.outputs[chosen].mean())
     means = {metric: distribution.mean_s for metric, distribution in distributions.items()}
+    running, encode_s = [pool.mean_running for pool in pools], _mean_encoder_s(deployment, traffic, chosen)
     return Performance(
         method=Method.SIMULATED,
         rate_per_s=rate_per_s,
@@ -114,13 +115,22 @@ def _performance(
         kv_transfer_s=float(sent_s.mean()) if sent_s.size else 0.0,
         requests=chosen.size,
         assumptions=_assumptions(deployment)
-        + notes_on_waiting_prompts(deployment, pools, int(traffic.inputs[chosen].max())),
+        + notes_on_waiting_prompts(deployment, pools, int(traffic.inputs[chosen].max()))
+        + encoder_notes(deployment.pools[0].config, encode_s),
         samples_s=samples,
         output_tokens_per_s=float(traffic.outputs[ended].sum()) / (window_s[1] - window_s[0]),
-        interval=latency_intervals(deployment, *lengths, [pool.mean_running for pool in pools], means),
+        interval=latency_intervals(deployment, *lengths, running, means, encode_s=encode_s),
         classes=_class_performances(classes, traffic.class_index[chosen], rate_per_s, samples),
         link_utilisation=_link_utilisation(deployment, record.sends, window_s),
     )
+
+
+def _mean_encoder_s(deployment: Deployment, traffic: DrawnTraffic, chosen: IntArray) -> float:
+    """Mean time of the vision encoder on the images of the chosen requests [s]."""
+    if not traffic.kinds:
+        return 0.0
+    each_s = np.array([*(images_s(deployment.pools[0].config, images) for images in traffic.kinds), 0.0])
+    return float(each_s[traffic.images[chosen]].mean())
 
 
 def _samples_s(traffic: DrawnTraffic, record: RunRecord, chosen: IntArray) -> dict[Metric, FloatArray]:
@@ -246,7 +256,7 @@ def _kv_waste(pool_record: PoolRecord, inside_s: FloatArray) -> float:
     config, schedule = pool_record.pool.config, pool_record.pool.config.schedule
     steps, held, running, decodes, context, _, _, cached, prompts = pool_record.runs.T[2:]
     if not schedule.reserve_outputs and schedule.kv is KvAllocation.PAGED:
-        speed = config.speculation.tokens_per_step if config.speculation else 1.0
+        speed = config.drafting.tokens_per_step if config.drafting else 1.0
         context = context - decodes * speed * (steps - 1.0) / 2.0  # blocks held are those of the first step of a run
     known = (running <= decodes) & ((decodes > 0) | (schedule.batching is not Batching.STATIC))
     stored = context * running / np.maximum(decodes, 1.0) + cached

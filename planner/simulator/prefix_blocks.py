@@ -8,6 +8,9 @@ that uses one uses all before.
 Blocks become shareable when the prompt that made them has been processed; from then on that sequence uses the shared
 ones, and copies that others made meanwhile are dropped (as SGLang does when it inserts a prompt into its tree). What no
 sequence uses stays until room is needed: the least recently used goes first, of one prefix the last block first.
+
+What layers keep beside blocks (recurrent state, windows) is kept of the end of a prefix alone: such a prefix is found
+whole or not at all, and its end takes room as long as all its blocks are there.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ class PrefixBlocks:
         users: of each prefix, the number of sequences by how many of its blocks they use.
         idle: (prefix, index) of blocks that nobody uses, the next to be dropped first.
         saved: blocks that sequences use without holding them alone: the sum over sequences less the distinct ones.
+        end_blocks: blocks' worth of what is kept of the end of a prefix.
+        ends: prefixes whose end is kept.
     """
 
-    def __init__(self, block_tokens: int) -> None:
-        self.block_tokens = block_tokens
+    def __init__(self, block_tokens: int, end_blocks: int = 0) -> None:
+        self.block_tokens, self.end_blocks = block_tokens, end_blocks
+        self.ends: set[int] = set()
         self.cached: dict[int, int] = {}
         self.used: dict[int, int] = {}
         self.users: dict[int, dict[int, int]] = {}
@@ -39,7 +45,8 @@ class PrefixBlocks:
         if sequence.whole_blocks == 0 or sequence.ready:
             return 0
         most = int(sequence.tokens - 1) // self.block_tokens
-        return min(self.cached.get(sequence.prefix, 0), sequence.whole_blocks, most)
+        found = min(self.cached.get(sequence.prefix, 0), sequence.whole_blocks, most)
+        return 0 if self.end_blocks and found < sequence.whole_blocks else found
 
     def blocks_saved(self, sequence: Sequence) -> int:
         """Blocks it would share with sequences that use them now."""
@@ -60,6 +67,8 @@ class PrefixBlocks:
             self._remove(sequence)
         sequence.shared_blocks = sequence.whole_blocks
         self.cached[sequence.prefix] = max(self.cached.get(sequence.prefix, 0), sequence.whole_blocks)
+        if self.end_blocks:
+            self.ends.add(sequence.prefix)
         self._add(sequence)
 
     def free(self, sequence: Sequence) -> None:
@@ -74,10 +83,11 @@ class PrefixBlocks:
 
     def trim(self, room: int) -> None:
         """Drop idle blocks until no more than `room` are left."""
-        while len(self.idle) > max(room, 0):
+        while self.idle and len(self.idle) + self.end_blocks * len(self.ends) > max(room, 0):
             prefix, index = next(iter(self.idle))
             del self.idle[prefix, index]
             self.cached[prefix] = index
+            self.ends.discard(prefix)
 
     def _add(self, sequence: Sequence) -> None:
         prefix, length = sequence.prefix, sequence.shared_blocks

@@ -30,6 +30,7 @@ class Ledger:
         class_index: index of its class.
         prefix, prefix_tokens: which shared prefix its prompt begins with (-1: none) and how many tokens that is.
         adapter: which adapter it uses, -1: none.
+        encode_s: what its images take in the encoder [s]; empty where no request has any.
         token_s: when the client had its latest token before the request began to decode here.
         hits: prompt tokens found in the prefix cache.
     """
@@ -40,6 +41,7 @@ class Ledger:
     prefix: list[int] = field(default_factory=list)
     prefix_tokens: list[int] = field(default_factory=list)
     adapter: list[int] = field(default_factory=list)
+    encode_s: list[float] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
     token_s: list[float] = field(default_factory=list)
     arrival_s: list[float] = field(default_factory=list)
@@ -89,6 +91,7 @@ class ReplicaState:
         waiting: queued, not admitted.
         prompt: the sequence whose prompt is in progress.
         prompt_left: tokens of that prompt still to do.
+        prompt_encode_s: of its images, per token of it that was to do when it was admitted [s].
         decoding: sequences by request, in the order in which they joined.
         leaving: heap of (`Sequence.ends`, request).
         steps: steps done.
@@ -112,7 +115,9 @@ class ReplicaState:
 
     def __init__(self, rules: Rules, clock: StepClock, ledger: Ledger) -> None:
         self.rules, self.clock, self.ledger, self.schedule = rules, clock, ledger, rules.schedule
-        self.shared = PrefixBlocks(rules.memory.block_tokens) if rules.shares_prefixes else None
+        self.shared = (
+            PrefixBlocks(rules.memory.block_tokens, rules.memory.sequence_blocks) if rules.shares_prefixes else None
+        )
         self.cache = _cache_of(rules, self.shared)
         self.slots = AdapterSlots(rules.adapter_slots, rules.adapters.load_s) if rules.adapters is not None else None
         self.waiting = queue_of(
@@ -130,6 +135,7 @@ class ReplicaState:
         self.now_s, self.context, self.pause_s, self.last_decode_s, self.free_s = 0.0, 0.0, 0.0, math.nan, math.nan
         self.version, self.steps, self.ticks, self.steps_since_look, self.preempted = 0, 0, 0, 0, 0
         self.prompt_left: float = 0
+        self.prompt_encode_s = 0.0
         self.waited = False
         self.new_decodes: list[Sequence] = []
         self.staged: dict[int, Sequence] = {}

@@ -37,6 +37,7 @@ class Rules:
         longest_tokens: most tokens of a sequence, its whole room when memory is contiguous; 0: any.
         mask_s: host time per decoding sequence and step [s].
         adapters: what adapters add to a step, None without; `adapter_slots` of them fit.
+        ranks: attention ranks, each of which encodes the images of its own prompts.
     """
 
     role: Role
@@ -54,6 +55,7 @@ class Rules:
     adapters: AdapterWork | None = None
     adapter_slots: int = 0
     micro_batches: int = 1
+    ranks: int = 1
 
     @property
     def reserves(self) -> bool:
@@ -69,7 +71,7 @@ class Rules:
 
 def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> Rules:
     """The rules of every replica of a pool. Raises InputError when its policies exclude each other."""
-    config, speculation = pool.config, pool.config.speculation
+    config, speculation = pool.config, pool.config.drafting
     _check(pool)
     per_decode = 1 + speculation.draft_tokens if speculation else 1
     running = config.max_running_requests
@@ -93,6 +95,7 @@ def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> R
         adapters=AdapterWork.of(config) if config.lora is not None else None,
         adapter_slots=config.lora.slots if config.lora is not None else 0,
         micro_batches=config.parallelism.pp,
+        ranks=config.parallelism.dp,
     )
 
 
@@ -100,7 +103,7 @@ def _piece_tokens(config: ReplicaConfig) -> int:
     """Room for every sequence when memory is contiguous [tokens], else 0."""
     if config.schedule.kv is not KvAllocation.CONTIGUOUS:
         return 0
-    return config.schedule.longest_tokens or config.llm.max_context_tokens
+    return config.schedule.longest_tokens or config.longest_tokens
 
 
 def _memory(config: ReplicaConfig) -> CacheLimits:

@@ -61,7 +61,7 @@ class DecidingReplica(AdmittingReplica):
 
     def _prompt_step(self, held_back: bool) -> StepPlan | None:
         """A step with prompt chunks, or None when there is none to take in."""
-        whole, block = self.schedule.whole_prompts, self.rules.memory.block_tokens
+        whole = self.schedule.whole_prompts
         decodes, context = (len(self.decoding), self.context) if self.is_mixed else (0, 0.0)
         micro_batches = self.rules.micro_batches
         # Decodes are spread over the micro-batches; without pipeline stages a step is one.
@@ -70,7 +70,7 @@ class DecidingReplica(AdmittingReplica):
         room: float = piece * micro_batches
         chunk = pairs = cached = 0.0
         chunks: float = 0
-        behind = 0.0
+        behind = encode_s = 0.0
         ended: list[Sequence] = []
         chunks_by_adapter: list[tuple[int, float]] = []
         while room > 0:
@@ -80,8 +80,7 @@ class DecidingReplica(AdmittingReplica):
                 self.prompt = self._next_to_join(len(ended), min(room, piece), chunks == 0, False)
                 if self.prompt is None:
                     break
-                self._admit(self.prompt)
-                self.prompt_left = self.prompt.tokens - self.prompt.shared_blocks * block
+                self._begin_prompt(self.prompt)
             prompt = self.prompt
             new = self.prompt_left if whole or self.prompt_left < room else room
             past = prompt.tokens - self.prompt_left
@@ -89,6 +88,7 @@ class DecidingReplica(AdmittingReplica):
             chunk, chunks, cached = chunk + new, chunks + pieces, cached + pieces * past + (pieces + 1) * new / 2
             pairs += new * past + new * (new + 1) / 2
             chunks_by_adapter.append((prompt.adapter, new))
+            encode_s += self.prompt_encode_s * new
             if whole and micro_batches > 1 and new > (room % piece or piece):
                 room -= room % piece  # it goes whole into the next micro-batch
             room -= new
@@ -106,8 +106,16 @@ class DecidingReplica(AdmittingReplica):
         step_s = self.clock.step_s(*shape)
         if behind and self.prompt is None and not (self.waiting or self.inbox):
             step_s += behind * step_s  # the last piece of a long prompt follows those before it
+        step_s += encode_s / max(min(chunks, self.rules.ranks), 1)
         end_s = start_s + step_s + (self._extra_s(decodes, chunks_by_adapter) if self.has_extras else 0.0)
         return StepPlan(start_s, end_s, 1, shape, room, ended, None)
+
+    def _begin_prompt(self, prompt: Sequence) -> None:
+        """Admit a sequence whose prompt is to be processed, without what it shares; its images go along evenly."""
+        self._admit(prompt)
+        self.prompt_left = prompt.tokens - prompt.shared_blocks * self.rules.memory.block_tokens
+        if self.ledger.encode_s:
+            self.prompt_encode_s = self.ledger.encode_s[prompt.request] / max(self.prompt_left, 1)
 
     def _extra_s(self, decodes: int, chunks: list[tuple[int, float]]) -> float:
         """What grammar masks and adapters add to a step [s]; `chunks` are (adapter, tokens) of its prompts."""
@@ -180,6 +188,9 @@ class DecidingReplica(AdmittingReplica):
 
     def _padded_step(self, batch: StaticBatch) -> StepPlan:
         """The next prompt tokens, up to the chunk budget; first tokens come after the last of them."""
+        each_s = self.ledger.encode_s if not batch.done else []
+        encode_s = sum(each_s[sequence.request] for sequence in batch.sequences) if each_s else 0.0
         shape = (0, 0.0, *batch.next_chunk(self.rules.max_batched_tokens, self.rules.micro_batches))
         ended = [] if batch.in_prompts else batch.sequences
-        return StepPlan(self.now_s, self.now_s + self.clock.step_s(*shape), 1, shape, 0, ended, None)
+        end_s = self.now_s + self.clock.step_s(*shape) + encode_s / max(min(shape[-1], self.rules.ranks), 1)
+        return StepPlan(self.now_s, end_s, 1, shape, 0, ended, None)

@@ -6,6 +6,7 @@ them would correlate them. What the first requests bring does not depend on how 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from planner.core import FloatArray, InputError, IntArray
 from planner.engine import LoraAdapters, adapter_popularity
-from planner.workload import ClosedLoop, RecordedArrivals, RequestClass, Workload
+from planner.workload import ClosedLoop, Images, RecordedArrivals, RequestClass, Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,8 @@ class DrawnTraffic:
         prefix: which shared prefix its prompt begins with, -1: none; no two classes share one.
         prefix_tokens: how many tokens of the prompt that is.
         adapter: which adapter it uses, -1: none.
+        images: which of `kinds` of images it brings, -1: none.
+        kinds: of images that requests bring.
     """
 
     sent_s: FloatArray
@@ -37,13 +40,15 @@ class DrawnTraffic:
     prefix: IntArray
     prefix_tokens: IntArray
     adapter: IntArray
+    images: IntArray
+    kinds: tuple[Images, ...] = ()
 
     @classmethod
     def plain(cls, sent_s: FloatArray, inputs: IntArray, outputs: IntArray) -> Self:
         """Requests of one class with nothing in common."""
         none = np.full(inputs.size, -1, dtype=np.int64)
         zero = np.zeros(inputs.size, dtype=np.int64)
-        return cls(sent_s, inputs, outputs, zero, none, zero, none)
+        return cls(sent_s, inputs, outputs, zero, none, zero, none, none)
 
 
 def draw(
@@ -67,14 +72,19 @@ def draw(
     sent_s = _sent_s(workload, count, of_arrivals, initial)
     total = workload.arrivals.total_requests if isinstance(workload.arrivals, ClosedLoop) else sent_s.size + initial
     class_index = _class_indices(workload.classes, total, of_classes)
-    inputs, outputs = _lengths(workload, class_index, of_lengths, sent_s.size)
+    kinds = tuple(dict.fromkeys(images for item in workload.classes for images in item.lengths.images if images))
+    inputs, outputs, images = _lengths(workload, class_index, of_lengths, sent_s.size, kinds)
     if lengths is not None:
         inputs, outputs = (np.roll(tokens, -initial) for tokens in _given(lengths, total))
     prefix, prefix_tokens = _prefixes(workload.classes, class_index, inputs, of_prefixes)
     adapter = _adapters(adapters, total, of_adapters)
     # Drawn last, sent first: the requests after the initial ones are the same, however many of those there are.
-    brought = (np.roll(column, initial) for column in (inputs, outputs, class_index, prefix, prefix_tokens, adapter))
-    return DrawnTraffic(np.concatenate([np.zeros(initial), sent_s]), *brought)
+    columns = (inputs, outputs, class_index, prefix, prefix_tokens, adapter, images)
+    inputs, outputs, class_index, prefix, prefix_tokens, adapter, images = (
+        np.roll(column, initial) for column in columns
+    )
+    all_sent_s = np.concatenate([np.zeros(initial), sent_s])
+    return DrawnTraffic(all_sent_s, inputs, outputs, class_index, prefix, prefix_tokens, adapter, images, kinds)
 
 
 def _sent_s(workload: Workload, count: int, seed: int, initial: int) -> FloatArray:
@@ -101,16 +111,26 @@ def _class_indices(classes: tuple[RequestClass, ...], count: int, seed: int) -> 
     return np.random.default_rng(seed).choice(len(classes), size=count, p=shares / shares.sum())
 
 
-def _lengths(workload: Workload, class_index: IntArray, seed: int, recorded: int) -> tuple[IntArray, IntArray]:
-    """Tokens of each request, from the distribution of its class; the first `recorded` of a recording as they came."""
+def _lengths(
+    workload: Workload, class_index: IntArray, seed: int, recorded: int, kinds: Sequence[Images]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Tokens and kind of images of each request, from the distribution of its class.
+
+    The first `recorded` of a recording have the tokens with which they came.
+    """
     inputs, outputs = np.empty_like(class_index), np.empty_like(class_index)
+    images = np.full_like(class_index, -1)
+    number: dict[Images | None, int] = {None: -1} | {kind: place for place, kind in enumerate(kinds)}
     for index, requests in enumerate(workload.classes):
-        mine = class_index == index
-        inputs[mine], outputs[mine] = requests.lengths.sample(int(mine.sum()), seed + index)
+        mine, lengths = class_index == index, requests.lengths
+        cells = lengths.sample_cells(int(mine.sum()), seed + index)
+        inputs[mine], outputs[mine] = lengths.inputs[cells], lengths.outputs[cells]
+        if lengths.images:
+            images[mine] = np.array([number[each] for each in lengths.images])[cells]
     if isinstance(workload.arrivals, RecordedArrivals):
         inputs[:recorded] = workload.arrivals.input_tokens[:recorded]
         outputs[:recorded] = workload.arrivals.output_tokens[:recorded]
-    return inputs, outputs
+    return inputs, outputs, images
 
 
 def _prefixes(

@@ -19,9 +19,10 @@ from planner.engine import (
     ReplicaConfig,
     Schedule,
     Speculation,
+    drafting_of,
     require_room,
 )
-from planner.llm import LlmSpec, active_parameters, embedding_parameters, lm_head_weights
+from planner.llm import LlmSpec, acceptance_of_gain, active_parameters, embedding_parameters, lm_head_weights
 from planner.serving import Deployment, Performance, Pool, Role, Router, evaluate
 from planner.workload import Slo, Workload
 
@@ -233,7 +234,7 @@ def with_prefix_cache(deployment: Deployment, workload: Workload, slo: Slo | Non
 
 
 def speculation_of_gain(draft_tokens: int, tokens_per_step: float, draft_cost: float | None) -> Speculation:
-    """Speculation with the acceptance that gives a mean gain: the root of Leviathan's eq. 1 (ICML 2023).
+    """Speculation with the acceptance that gives a mean gain (`planner.llm.acceptance_of_gain`).
 
     A tree of guesses (Medusa, EAGLE) is taken as the chain of the same gain; it verifies more tokens than that.
     Raises InputError unless 1 < tokens_per_step < draft_tokens + 1.
@@ -241,15 +242,8 @@ def speculation_of_gain(draft_tokens: int, tokens_per_step: float, draft_cost: f
     >>> round(speculation_of_gain(3, 2.952, 0.0).acceptance, 3)
     0.8
     """
-    if not 1.0 < tokens_per_step < draft_tokens + 1.0:
-        bound = f"must lie between 1 and {draft_tokens + 1}, which {draft_tokens} guesses can give"
-        raise InputError("tokens_per_step", tokens_per_step, bound)
-    low, high = 0.0, 1.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2.0
-        gain = Speculation(draft_tokens=draft_tokens, acceptance=middle).tokens_per_step
-        low, high = (middle, high) if gain < tokens_per_step else (low, middle)
-    return Speculation(draft_tokens=draft_tokens, acceptance=low, draft_cost=draft_cost)
+    acceptance = acceptance_of_gain(draft_tokens, tokens_per_step)
+    return Speculation(draft_tokens=draft_tokens, acceptance=acceptance, draft_cost=draft_cost)
 
 
 def eagle_draft_cost(llm: LlmSpec) -> float:
@@ -286,11 +280,12 @@ def with_mtp(deployment: Deployment, workload: Workload, slo: Slo | None) -> Var
 def _with_speculation(deployment: Deployment, workload: Workload, speculation: Speculation) -> Variant:
     if workload.lengths.outputs.max() <= 1:
         raise _refusal("speculative", "every request has one output token", "give requests that decode")
-    note = f"{speculation.draft_tokens} guesses, each right with {speculation.acceptance:.2f}"
+    drafting = drafting_of(speculation, _mixed_pool(deployment).config.llm)
+    note = f"{speculation.draft_tokens} guesses, the first right with {drafting.accepted[0]:.2f}"
     return Variant(
         _changed(deployment, speculation=speculation),
         workload,
-        note=f"{note}: {speculation.tokens_per_step:.2f} tokens per step",
+        note=f"{note}: {drafting.tokens_per_step:.2f} tokens per step",
     )
 
 

@@ -6,6 +6,7 @@ is packaged (`load_lengths`, `profiles`) into the types of `planner.workload`. K
 
 from planner.traffic import profiles, prometheus_series, readers, requests, trace
 from planner.traffic.compression import MIN_CELLS
+from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
 from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
 from planner.traffic.prometheus import ServerMetrics, read_metrics
@@ -42,9 +43,13 @@ __all__ = [
     "Trace",
     "TypicalPeriods",
     "describe",
+    "image_tokens",
+    "lengths_with_images",
     "list_lengths",
     "load_lengths",
     "load_profile",
+    "mean_image_tokens",
+    "mean_images",
     "name_of",
     "preset_scv",
     "profile_from_trace",
@@ -55,6 +60,7 @@ __all__ = [
     "read_trace",
     "readers",
     "requests",
+    "require_encoder",
     "text_of",
     "trace",
 ]

@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError
-from planner.llm import LlmSpec, Precision
+from planner.llm import LlmSpec, Precision, require_context
 from planner.workload import Slo, TokenLengths, Workload
 
 
@@ -74,6 +74,18 @@ class Service(Frozen):
     precision: Precision
     workload: Workload
     slo: Slo
+    max_request_tokens: int | None = Field(
+        default=None, ge=1, description="input and output of one request that engines are told to take [tokens]"
+    )
+
+    published: tuple[Precision, ...] = Field(
+        default=(), description="formats of checkpoints that may be used besides, on GPUs that run them well"
+    )
+
+    @model_validator(mode="after")
+    def _requests_fit_the_model(self) -> Self:
+        require_context(self.llm, self.workload.lengths.max_total, self.max_request_tokens)
+        return self
 
 
 class CascadePoint(Frozen):

@@ -1,21 +1,14 @@
 """Number formats that a measured run was served in, part by part.
 
 Answers: of labels such as ``fp8`` or ``nvfp4``, the checkpoint's name and the kernels of its experts, which format each
-part of the model was in. What published NVFP4 checkpoints leave in 16 bit stands in `presets/nvfp4_checkpoints.csv`.
+part of the model was in. What published NVFP4 checkpoints leave in 16 bit stands in `presets/checkpoints.csv`.
 """
 
 from __future__ import annotations
 
-import csv
-from functools import cache
-
 from hardware_db import Dtype, GpuSku
-from planner.llm import LlmSpec, Part, PartPrecision, Precision
-from planner.presets import preset
+from planner.llm import LlmSpec, Part, PartPrecision, Precision, checkpoint_named, checkpoints_of
 from planner.validation.measured_runs import ServingPoint
-
-OUTPUT_QUANTISED = "attention but its output"
-"""In the list of what a checkpoint leaves in 16 bit."""
 
 
 def precision_of(point: ServingPoint, llm: LlmSpec, sku: GpuSku) -> Precision:
@@ -45,7 +38,9 @@ def _four_bit_formats(point: ServingPoint, labels: str, llm: LlmSpec, sku: GpuSk
     where the GPU scales them in blocks, which is what TensorRT-LLM, FlashInfer and AITER run there, else of 16.
     """
     native = llm.native_precision
-    if Dtype.MXFP4 in {native.of(part)[0] for part in Part}:
+    named = checkpoint_named(point.checkpoint or point.model)
+    requantised = named is not None and named.precision.weights is Dtype.NVFP4
+    if Dtype.MXFP4 in {native.of(part)[0] for part in Part} and not requantised:
         return _with_experts(native, *_mxfp4_experts(point, sku))
     stored = Dtype.MXFP4 if "mxfp4" in labels or not _takes_nvfp4(sku) else Dtype.NVFP4
     precision = _left_in_sixteen_bit(point.checkpoint or point.model, llm, stored)
@@ -77,21 +72,12 @@ def _with_experts(precision: Precision, weights: Dtype, activations: Dtype) -> P
 
 
 def _left_in_sixteen_bit(name: str, llm: LlmSpec, stored: Dtype) -> Precision:
-    """4-bit weights and activations, but for what the checkpoint, or the latest of its model, leaves alone."""
-    lists = _sixteen_bit_parts()
-    words = lists.get(name.lower(), lists.get(llm.id, ()))
-    plain = {Part.ATTENTION if word == OUTPUT_QUANTISED else Part(word) for word in words}
-    parts = [PartPrecision(part=part, weights=Dtype.BF16, activations=Dtype.BF16) for part in sorted(plain)]
-    if OUTPUT_QUANTISED in words:
-        parts.append(PartPrecision(part=Part.ATTENTION_OUTPUT, weights=stored, activations=stored))
-    return Precision(weights=stored, activations=stored, parts=tuple(parts))
-
-
-@cache
-def _sixteen_bit_parts() -> dict[str, tuple[str, ...]]:
-    """What is left in 16 bit, by checkpoint and by preset; of several checkpoints of a preset, that of the last."""
-    lists: dict[str, tuple[str, ...]] = {}
-    for row in csv.DictReader(preset("nvfp4_checkpoints.csv").read_text(encoding="utf-8").splitlines()):
-        words = tuple(filter(None, row["sixteen_bit_parts"].split("; ")))
-        lists |= {row["checkpoint"].lower(): words, row["llm"]: words}
-    return lists
+    """4-bit weights and activations, but for what the checkpoint, or the latest in NVFP4 of its model, leaves alone."""
+    of_model = (item for item in reversed(checkpoints_of(llm)) if item.precision.weights is Dtype.NVFP4)
+    found = checkpoint_named(name) or next(of_model, None)
+    alone = found.precision.parts if found is not None and found.precision.weights is Dtype.NVFP4 else ()
+    parts = tuple(
+        PartPrecision(part=item.part, weights=stored, activations=stored) if item.weights is Dtype.NVFP4 else item
+        for item in alone
+    )
+    return Precision(weights=stored, activations=stored, parts=parts)

@@ -502,7 +502,20 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
         batch_wait_fill=fill,
         receive_interval_steps=receive,
         reserve_outputs=engine == "tensorrt-llm",
+        captured_decodes=_captured_decodes(fields, concurrency),
     )
+
+
+def _captured_decodes(fields: _Fields, concurrency: int) -> int | None:
+    """Largest batch of a rank that was captured as a graph; None where it is not named, or every batch was.
+
+    vLLM's is of tokens, drafts included. What is said of prefill workers plays no part: only decodes are replayed.
+    """
+    text = fields.settings.get("cuda_graph", "") or fields.settings.get("decode_cuda_graph", "")
+    named = re.search(r"up to batch (\d+)|graph-(?:capture-)?sizes? (\d+)", text)
+    if named is None:
+        return concurrency if "batch = concurrency" in text else None
+    return _whole_number(named.group(1) or named.group(2))
 
 
 def _server_settings(

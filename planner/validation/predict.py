@@ -15,7 +15,8 @@ import numpy as np
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation
-from planner.llm import LlmSpec
+from planner.llm import LlmSpec, MoeFeedForward
+from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
 from planner.validation.checkpoint_formats import precision_of
@@ -177,6 +178,13 @@ def _with_context(llm: LlmSpec, point: ServingPoint) -> LlmSpec:
     return llm if longest <= llm.max_context_tokens else llm.model_copy(update={"max_context_tokens": longest})
 
 
+def _with_whole_experts(split: Parallelism, llm: LlmSpec) -> Parallelism:
+    """The split with as many copies of experts as fill its groups: what was measured had them, unrecorded."""
+    experts = (g.feed_forward.experts for g in llm.layers if isinstance(g.feed_forward, MoeFeedForward))
+    missing = max((-held % split.ep for held in experts), default=0)
+    return split.model_copy(update={"redundant_experts": missing}) if missing else split
+
+
 def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: HardwareDb) -> ReplicaConfig:
     if point.engine not in db.engines:
         raise UnknownNameError("points.engine", point.engine, db.engines)
@@ -192,7 +200,7 @@ def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: Hardw
         sku=db.skus[point.sku],
         engine=db.engines[point.engine],
         precision=precision_of(point, llm, db.skus[point.sku]),
-        parallelism=server.parallelism,
+        parallelism=_with_whole_experts(server.parallelism, llm),
         max_running_requests=server.max_running_requests,
         max_batched_tokens=server.max_batched_tokens,
         calibration=select_calibration(db, point.sku, point.engine),

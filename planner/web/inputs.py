@@ -12,32 +12,12 @@ from planner.llm import list_llms, load_llm
 from planner.optimizer import Objective
 from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, formats_with, list_scenarios, slo_presets
 from planner.studies import scenario_in
-from planner.web import components, inputs_hardware, inputs_traffic, session
+from planner.web import components, inputs_formats, inputs_hardware, inputs_traffic, session
 
 MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json that is read; published ones have a few thousand bytes."""
 UPLOADED = "uploaded config.json"
 OWN_TARGETS = "own"
-SCENARIO_FORMATS = "As in the scenario file"
-PRECISIONS: dict[str, dict[str, str] | None] = {
-    "As the checkpoint": None,
-    "BF16": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"},
-    "FP8, FP8 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
-    "FP8, BF16 cache": {"weights": "fp8", "activations": "fp8", "kv_cache": "bf16"},
-    "FP8 per token and channel, FP8 cache": {"weights": "fp8_token", "activations": "fp8_token", "kv_cache": "fp8"},
-    "FP8 in blocks (128 x 128), FP8 cache": {"weights": "fp8_block", "activations": "fp8", "kv_cache": "fp8"},
-    "MXFP8, FP8 cache": {"weights": "mxfp8", "activations": "mxfp8", "kv_cache": "fp8"},
-    "NVFP4 (W4A4), FP8 cache": {"weights": "nvfp4", "activations": "nvfp4", "kv_cache": "fp8"},
-    "NVFP4 weights only (W4A16)": {"weights": "nvfp4", "activations": "bf16", "kv_cache": "bf16"},
-    "MXFP4 (W4A4), FP8 cache": {"weights": "mxfp4", "activations": "mxfp4", "kv_cache": "fp8"},
-    "MXFP4 weights, FP8 activations (W4A8)": {"weights": "mxfp4", "activations": "fp8", "kv_cache": "fp8"},
-    "MXFP4 weights only (W4A16)": {"weights": "mxfp4", "activations": "bf16", "kv_cache": "bf16"},
-    "INT4 weights only, groups of 128 (W4A16)": {"weights": "int4", "activations": "bf16", "kv_cache": "bf16"},
-    "INT4 weights only, groups of 32 (W4A16)": {"weights": "int4_g32", "activations": "bf16", "kv_cache": "bf16"},
-    "INT8 (W8A8)": {"weights": "int8", "activations": "int8", "kv_cache": "bf16"},
-    "INT8 weights only (W8A16)": {"weights": "int8", "activations": "bf16", "kv_cache": "bf16"},
-}
-"""What a visitor can choose for all matrices; formats part by part come with a checkpoint or stand in the scenario."""
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
     Objective.MAX_RATE.value: "Most requests for the budget",
@@ -149,7 +129,7 @@ def model_inputs() -> None:
         options,
         label_visibility="collapsed",
         format_func=lambda name: _uploaded_name(llm) if name == UPLOADED else name,
-        **session.bind("llm", shown, lambda name: {} if name == UPLOADED else {"llm": name, **formats_with(name)}),
+        **session.bind("llm", shown, lambda name: {} if name == UPLOADED else _with_llm(name)),
     )
     components.upload(
         "or drop a config.json",
@@ -159,17 +139,15 @@ def model_inputs() -> None:
         read_config,
         "The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
     )
-    precision = session.value("precision")
-    named = next((name for name, formats in PRECISIONS.items() if _is_precision(formats, precision)), SCENARIO_FORMATS)
-    st.selectbox(
-        "Number format",
-        list(PRECISIONS) if named in PRECISIONS else [named, *PRECISIONS],
-        help="Of weights and arithmetic, and of the KV cache.",
-        **session.bind("precision", named, lambda name: {"precision": PRECISIONS.get(name, precision)}),
-    )
+    inputs_formats.show()
     note = other_services_note()
     if note:
         st.caption(components.plain(note))
+
+
+def _with_llm(llm: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Another model, with the formats of the scenario where it can be had in them, and no limit on its requests."""
+    return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision"))}
 
 
 def other_services_note() -> str:
@@ -194,13 +172,6 @@ def _model_name(llm: Any) -> str:  # noqa: ANN401
     return llm if isinstance(llm, str) else _uploaded_name(llm)
 
 
-def _is_precision(formats: dict[str, str] | None, precision: dict[str, Any] | None) -> bool:
-    """Whether a precision consists of exactly these formats."""
-    if formats is None or precision is None:
-        return formats is precision
-    return {name: text for name, text in precision.items() if text} == formats
-
-
 def _uploaded_name(llm: Any) -> str:  # noqa: ANN401
     return str(llm.get("_name", "model")) + " (uploaded)" if isinstance(llm, dict) else UPLOADED
 
@@ -216,7 +187,7 @@ def read_config(name: str, raw: bytes) -> None:
         raise InputError("config.json", name, "is not a JSON object", fix)
     llm = {"_name": name.removesuffix(".json"), **content}
     load_llm(dict(llm))  # raises where it cannot be read as a model
-    session.change({"llm": llm, **formats_with(llm)})
+    session.change(_with_llm(llm))
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------

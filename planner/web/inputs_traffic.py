@@ -1,21 +1,24 @@
-"""Of the sidebar: rate, token lengths with their histograms, burstiness, shared prefixes; or an uploaded trace."""
+"""Of the sidebar: rate, token lengths with histograms, images, burstiness, shared prefixes; or an uploaded trace."""
 
 from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from planner.charts import length_histogram
 from planner.core import PlannerError
+from planner.llm import load_llm
 from planner.scenario import lengths_of
 from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
 from planner.web import components, session
-from planner.workload import MAX_SCV, MAX_TOKENS, TokenLengths
+from planner.workload import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_SCV, MAX_TOKENS, TokenLengths
 
 MAX_TRACE_UPLOAD_BYTES = 20_000_000
 """Largest trace that is read; the Python API reads five times as much."""
@@ -26,6 +29,9 @@ HISTOGRAM = "histogram"
 OTHER = "other"
 SLIDER_END_PER_S = 200.0
 """The rate slider ends here, or at the next power of ten above the rate."""
+FIRST_IMAGE_SIZE = "1024x768"
+"""Size [pixels] of images when their number is set first. A choice, to be changed beside it."""
+_IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
 MEAN_SLIDER_FACTOR = 4
 """Sliders scale the mean length of a preset by up to this factor, up and down."""
 
@@ -46,6 +52,7 @@ def show() -> None:
     if note:
         st.caption(components.plain(note))
     lengths_inputs()
+    image_inputs()
     if session.value("workload.scv") is not None and not session.value("workload.classes"):
         burstiness_input()
     prefix_inputs()
@@ -183,6 +190,63 @@ class _MeanChange:
         given[self.name] = None if mean == round(self.preset_mean) else float(mean)
         scaled = {key: value for key, value in given.items() if value is not None}
         return {"workload.lengths": self.preset if set(scaled) == {"preset"} else scaled}
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def image_inputs() -> None:
+    """Images of a request and their size, for a model with a vision encoder, or where images are asked for already."""
+    images, llm = session.value("workload.images"), session.value("llm")
+    if session.value("workload.classes") or session.value("workload.replay"):
+        return
+    if images is None and not _has_encoder(llm):
+        return
+    shown = images or {"per_request": 0.0}
+    st.number_input(
+        "Images per request",
+        0.0,
+        float(MAX_IMAGES),
+        step=0.5,
+        help="Mean number beside the text. Their tokens and the encoder's time are added to the prompt; 0: text only.",
+        **session.bind("images", float(shown.get("per_request", 1.0)), _images_changes),
+    )
+    if images is None:
+        return
+    found = _IMAGE_SIZE.fullmatch(images["size"]) if isinstance(images["size"], str) else None
+    if found is None:
+        st.caption("Images of several sizes; edit them in the file.")
+        return
+    for column, side, pixels in zip(st.columns(2), ("width", "height"), found.groups(), strict=True):
+        column.number_input(
+            f"Image {side} (pixels)",
+            1,
+            MAX_IMAGE_PIXELS,
+            **session.bind(f"image-{side}", int(pixels), partial(_size_changes, (found[1], found[2]), side)),
+        )
+
+
+def _has_encoder(llm: object) -> bool:
+    """Whether the model of the scenario takes images."""
+    try:
+        return load_llm(llm).encoder is not None if isinstance(llm, str | Mapping) else False
+    except PlannerError:
+        return False
+
+
+def _images_changes(per_request: float) -> session.Changes:
+    """So many images of the size there is."""
+    if not per_request:
+        return {"workload.images": None}
+    images = session.value("workload.images") or {"size": FIRST_IMAGE_SIZE}
+    return {"workload.images": {**images, "per_request": float(per_request)}}
+
+
+def _size_changes(sides: tuple[str, str], changed: str, pixels: int) -> session.Changes:
+    """Another width or height."""
+    width, height = (int(side) for side in sides)
+    size = f"{pixels}x{height}" if changed == "width" else f"{width}x{pixels}"
+    return {"workload.images.size": size}
 
 
 # --- burstiness and prefixes ------------------------------------------------------------------------------------------

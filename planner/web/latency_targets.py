@@ -143,8 +143,8 @@ def provenance(plan: Plan) -> str:
             source = f"of {config.sku.id} at its datasheet roofline (assumed, uncalibrated)"
         else:
             how = "fitted to measurements" if fit.sku == config.sku.id else f"borrowed from fits of {fit.sku} (assumed)"
-            if fit.lenders:
-                how += f", in part of {', '.join(fit.lenders)} (assumed)"
+            if config.lenders:
+                how += f", in part of {', '.join(config.lenders)} (assumed)"
             source = f"of {config.sku.id} {how} ({fit.stack}, {fit.fitted_on.isoformat()})"
         sources.append(source)
     return " and ".join(dict.fromkeys(sources))

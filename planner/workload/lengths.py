@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
 
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 
 from planner.core import FloatArray, Frozen, InputError, IntArray
 from planner.workload.checks import MAX_TOKENS, check_draw, checked_tokens, checked_weights, read_only
+from planner.workload.images import Images
 
 MAX_LENGTH_CELLS = 200_000
 """Most cells of one distribution of lengths; `planner.traffic` condenses millions of requests to thousands."""
@@ -22,7 +24,8 @@ class TokenLengths(Frozen):
     """Joint distribution of input and output tokens per request: weighted cells, correlation kept.
 
     Cell k says: a request has `input_tokens[k]` input and `output_tokens[k]` output tokens with probability
-    proportional to `weights[k]`. Every request has at least one input and one output token.
+    proportional to `weights[k]`. Every request has at least one input and one output token. Input tokens of a request
+    with images are those of its text and of its images (`planner.traffic.lengths_with_images` adds them).
 
     Raises InputError when the fields differ in number, when a length is not a whole number from 1 to `MAX_TOKENS`,
     or when the weights are negative or sum to nothing.
@@ -36,12 +39,17 @@ class TokenLengths(Frozen):
     output_tokens: tuple[int, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="per cell [tokens]")
     weights: tuple[float, ...] = Field(min_length=1, max_length=MAX_LENGTH_CELLS, description="any positive scale")
     source: str = Field(default="given", description="where the distribution comes from")
+    images: tuple[Images | None, ...] = Field(
+        default=(), max_length=MAX_LENGTH_CELLS, description="per cell, what is encoded first; empty: nothing is"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         sizes = {len(self.input_tokens), len(self.output_tokens), len(self.weights)}
         if len(sizes) != 1:
             raise InputError("lengths", sorted(sizes), "input_tokens, output_tokens and weights differ in number")
+        if self.images and len(self.images) != len(self.input_tokens):
+            raise InputError("lengths.images", len(self.images), "must be one for each cell, or none", "correct them")
         checked_tokens("input_tokens", self.input_tokens)
         checked_tokens("output_tokens", self.output_tokens)
         checked_weights(self.weights)
@@ -59,7 +67,7 @@ class TokenLengths(Frozen):
 
     @property
     def _cells(self) -> tuple[object, ...]:
-        return (self.input_tokens, self.output_tokens, self.weights, self.source)
+        return (self.input_tokens, self.output_tokens, self.weights, self.source, self.images)
 
     @cached_property
     def _hash(self) -> int:
@@ -81,6 +89,7 @@ class TokenLengths(Frozen):
         output_tokens: ArrayLike,
         weights: ArrayLike | None = None,
         source: str = "given",
+        images: Sequence[Images | None] = (),
     ) -> Self:
         """From arrays of shape (n,) [tokens], one cell per request, or per weighted cell. Raises InputError."""
         inputs = checked_tokens("input_tokens", input_tokens)
@@ -91,6 +100,7 @@ class TokenLengths(Frozen):
             output_tokens=tuple(outputs.tolist()),
             weights=tuple(mass.tolist()),
             source=source,
+            images=tuple(images),
         )
 
     @cached_property
@@ -108,6 +118,15 @@ class TokenLengths(Frozen):
         """Probability per cell, shape (n,), sums to 1."""
         mass = np.asarray(self.weights, dtype=np.float64)
         return read_only(mass / mass.sum())
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any request brings an image."""
+        return any(images is not None for images in self.images)
+
+    def images_of(self, cells: Sequence[int] | IntArray) -> tuple[Images | None, ...]:
+        """Images of so many cells, by their places; empty where there are none at all."""
+        return tuple(self.images[cell] for cell in cells) if self.images else ()
 
     @cached_property
     def mean_input(self) -> float:
@@ -153,12 +172,16 @@ class TokenLengths(Frozen):
         """
         output_tokens = np.clip(np.rint(self.outputs * outputs), 1.0, most_tokens - 1.0)
         input_tokens = np.clip(np.rint(self.inputs * inputs), 1.0, most_tokens - output_tokens)
-        return TokenLengths.from_pairs(input_tokens, output_tokens, self.probabilities, source=self.source)
+        return TokenLengths.from_pairs(input_tokens, output_tokens, self.probabilities, self.source, self.images)
+
+    def sample_cells(self, count: int, seed: int) -> IntArray:
+        """Cells of `count` independent draws, shape (count,). Repeats for one seed."""
+        check_draw(count, seed)
+        return np.random.default_rng(seed).choice(self.inputs.size, size=count, p=self.probabilities)
 
     def sample(self, count: int, seed: int) -> tuple[IntArray, IntArray]:
         """`count` independent draws of (input tokens, output tokens), each shape (count,). Repeats for one seed."""
-        check_draw(count, seed)
-        cells = np.random.default_rng(seed).choice(self.inputs.size, size=count, p=self.probabilities)
+        cells = self.sample_cells(count, seed)
         return self.inputs[cells].astype(np.int64), self.outputs[cells].astype(np.int64)
 
 

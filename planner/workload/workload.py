@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
 
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError, UnknownNameError
 from planner.workload.arrivals import ArrivalProcess, ClosedLoop, RecordedArrivals
+from planner.workload.images import Images
 from planner.workload.lengths import SharedPrefixes, TokenLengths
 from planner.workload.slo import Slo
 
@@ -95,6 +97,7 @@ class Workload(Frozen):
             np.concatenate([c.lengths.outputs for c in self.classes]),
             np.concatenate([c.lengths.probabilities * c.share for c in self.classes]),
             source=" + ".join(c.name for c in self.classes),
+            images=_images_together([c.lengths for c in self.classes]),
         )
 
     def at_rate(self, rate_per_s: float) -> Workload:
@@ -108,3 +111,10 @@ class Workload(Frozen):
             raise UnknownNameError("request class", name, tuple(classes))
         alone = classes[name].model_copy(update={"share": 1.0})
         return Workload(arrivals=self.arrivals.split(classes[name].share), classes=(alone,))
+
+
+def _images_together(parts: Sequence[TokenLengths]) -> tuple[Images | None, ...]:
+    """Images of the cells of several lengths, one after the other; empty where none has any."""
+    if not any(lengths.images for lengths in parts):
+        return ()
+    return tuple(images for lengths in parts for images in lengths.images or (None,) * lengths.inputs.size)

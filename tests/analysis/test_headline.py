@@ -101,10 +101,7 @@ def test_carried_over_and_missing_calibrations_are_said() -> None:
     assert "shares of peak carried over from h" in headline.calibration_sources(carried)[0]
     in_part = chat("search.skus=[mi300x]")
     assert headline.calibration_words(in_part) == "Calibrated, partly carried over"
-    assert (
-        "measured in part, the rest carried over from h200-sxm, mi325x, mi355x"
-        in headline.calibration_sources(in_part)[0]
-    )
+    assert "measured in part, the rest carried over from h200-sxm, mi325x:" in headline.calibration_sources(in_part)[0]
     bare = chat("search.calibrated=false")
     assert headline.calibration_words(bare) == "Not calibrated"
     assert "datasheet" in headline.calibration_sources(bare)[0]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from calibration.fit import fit
-from calibration.recurrent import layer_rows, recurrent_decode, recurrent_prefill
-from calibration.tables import ColumnTable, read_table
+from calibration.operators import gpu_peaks
+from calibration.recurrent import delta_attention_rows, layer_rows, recurrent_decode, recurrent_prefill
+from calibration.tables import ColumnTable, read_csv, read_table
 from hardware_db import Dtype, load_hardware
-from planner.roofline import RecurrentHeads
-from tests.places import SHARED
+from planner.roofline import RecurrentDecodeForm, RecurrentHeads, SizeCorrection, recurrent_decode_s
+from tests.places import REFERENCE, SHARED
 
 H100 = load_hardware().skus["h100-sxm"]
 TABLES = SHARED / "kernels" / "h100_sxm"
@@ -83,3 +84,74 @@ def test_measured_layers_keep_to_the_roofline_and_fits_to_the_measured(phase, ma
     if phase == "context":
         assert (rows["latency_s"] > tokens * shape.scan_flops / H100.peak_flops_per_s[Dtype.BF16].value).all()
     assert fit(make(rows, H100)).median_error < 0.05
+
+
+# ------------------------------------------------------------------------------------------ Kimi Delta Attention
+
+H200 = load_hardware().skus["h200-sxm"]
+DELTA = read_csv(REFERENCE / "kda_kernels.csv")
+"""Kernels of Kimi-K3's linear attention on H200, an excerpt of github.com/ai-dynamo/aiconfigurator (kda_perf of release
+0.12.0, Apache-2.0)."""
+
+
+def one_call(rows: ColumnTable, backend: str, heads: int, batch: int, length: int) -> float:
+    chosen = (rows.text("backend") == backend) & (rows["num_v_heads"] == heads)
+    (seconds,) = rows["latency_s"][chosen & (rows["batch_size"] == batch) & (rows["seq_len"] == length)]
+    return float(seconds)
+
+
+def test_a_convolution_that_waits_for_its_host_counts_as_the_quickest_of_its_shape():
+    rows = delta_attention_rows(DELTA, "context")
+    assert one_call(rows, "vllm", 96, 1, 1024) == pytest.approx(136.6e-6 + 71.8e-6, rel=0.01)  # not + 808e-6
+    assert one_call(rows, "sglang", 96, 1, 1024) == pytest.approx(442e-6 + 71.8e-6, rel=0.01)
+
+
+def test_the_quicker_of_two_kernels_for_one_call_counts_once():
+    rows = delta_attention_rows(DELTA, "generation")
+    fused = one_call(DELTA.rows(DELTA.text("kernel") == "fused_kda_decode"), "vllm", 96, 64, 1)
+    apart = one_call(DELTA.rows(DELTA.text("kernel") == "fused_recurrent_kda_packed_decode"), "vllm", 96, 64, 1)
+    convolution = 14.7e-6  # SGLang's
+    assert one_call(rows, "vllm", 96, 64, 1) == pytest.approx(min(fused, apart + convolution), rel=0.01)
+    assert len(rows.rows(rows.text("backend") == "vllm")) == 3 * 5  # head counts and batches
+
+
+@pytest.mark.parametrize(("phase", "make"), [("context", recurrent_prefill), ("generation", recurrent_decode)])
+@pytest.mark.parametrize("left_out", [12.0, 96.0])
+def test_the_forms_of_the_delta_rule_know_head_counts_they_have_not_seen(phase, make, left_out):
+    rows = delta_attention_rows(DELTA, phase)
+    rows = rows.rows(rows.text("backend") == "vllm")
+    seen, unseen = rows.rows(rows["num_v_heads"] != left_out), rows.rows(rows["num_v_heads"] == left_out)
+    problem = make(seen, H200)
+    values = {name: coefficient.value for name, coefficient in fit(problem).parameters.items()}
+    errors = np.abs(problem.predict(values, unseen) / unseen["latency_s"] - 1.0)
+    assert np.median(errors) < 0.2
+
+
+def test_guesses_take_as_long_as_one_read_and_all_writes_of_the_state():
+    rows = delta_attention_rows(DELTA, "generation")
+    found = fit(recurrent_decode(rows.rows(rows.text("backend") == "vllm"), H200))
+    form = RecurrentDecodeForm.of(found)
+    shape = RecurrentHeads(96.0, 128.0, 128.0, 3 * 96 * 128.0)
+    checked = DELTA.rows((DELTA.text("phase") == "verify") & (DELTA.text("kernel") == "fused_recurrent_kda"))
+    for batch, queries, seconds in zip(checked["batch_size"], checked["seq_len"], checked["latency_s"], strict=True):
+        predicted = recurrent_decode_s(float(batch), float(queries), shape, form, gpu_peaks(H200, Dtype.BF16))
+        assert predicted == pytest.approx(float(seconds), rel=0.12)
+    assert len(checked) == 3
+
+
+@pytest.mark.skipif(not TABLES.is_dir(), reason="the shared reference data are not beside this checkout")
+@pytest.mark.parametrize(("phase", "make"), [("context", recurrent_prefill), ("generation", recurrent_decode)])
+def test_measured_delta_attention_is_predicted_for_batches_left_out(phase, make):
+    table = read_table(SHARED / "kernels" / "h200_sxm", "kda")
+    assert table is not None
+    rows = delta_attention_rows(table, phase)
+    rows = make(rows.rows(rows.text("backend") == "vllm"), H200).rows
+    errors = []
+    for batch in np.unique(rows["batch_size"]):
+        problem = make(rows.rows(rows["batch_size"] != batch), H200)
+        found, unseen = fit(problem), rows.rows(rows["batch_size"] == batch)
+        values = {name: coefficient.value for name, coefficient in found.parameters.items()}
+        predicted = problem.predict(values, unseen, SizeCorrection.of(found.correction))
+        errors.extend(np.abs(predicted / unseen["latency_s"] - 1.0))
+    assert np.median(errors) < 0.05
+    assert np.quantile(errors, 0.9) < 0.12

@@ -264,6 +264,7 @@ def test_operators_in_one_place_share_a_label() -> None:
 def scenario(**changes: object) -> dict[str, object]:
     return {
         "llm": "llama-3.1-8b",
+        "precision": {"weights": "bf16"},
         "workload": {"rate_per_s": 20, "lengths": {"input_tokens": 1000, "output_tokens": 100}},
         "slo": [
             {"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0},
@@ -272,6 +273,7 @@ def scenario(**changes: object) -> dict[str, object]:
         "search": {
             "skus": ["h100-sxm", "l40s", "t4"],
             "tp": [1],
+            "pp": [1],
             "max_running_requests": [128],
             "max_batched_tokens": [2048],
         },

@@ -19,7 +19,7 @@ import planner
 from hardware_db import load_hardware
 from planner.cli.base import app
 from planner.report import plan
-from planner.scenario import catalogue, list_scenarios
+from planner.scenario import catalogue, list_scenarios, llm_catalogue
 from planner.systems import SYSTEMS
 from tests.places import REFERENCE
 
@@ -368,7 +368,7 @@ def test_compare_needs_something_to_compare_on() -> None:
     ("command", "data", "table"),
     [
         ("skus", catalogue.sku_list, catalogue.sku_table),
-        ("llms", catalogue.llm_list, catalogue.llm_table),
+        ("llms", llm_catalogue.llm_list, llm_catalogue.llm_table),
         ("scenarios", catalogue.scenario_list, catalogue.scenario_table),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hardware_db import Dtype
@@ -9,12 +10,23 @@ from planner.core import InputError
 from planner.engine import (
     Speculation,
     activation_bytes_per_gpu,
+    kv_transfer_bytes,
     memory_footprint,
+    one_request_room_tokens,
+    request_limit,
     require_room,
     weights_bytes_per_gpu,
 )
-from planner.engine.memory import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
-from planner.llm import Precision, kv_bytes_per_token, kv_window_bytes, load_llm, state_bytes, weight_bytes
+from planner.engine.memory import _stage_weights_bytes, kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
+from planner.llm import (
+    Precision,
+    kv_bytes_per_token,
+    kv_window_bytes,
+    load_llm,
+    pipeline_stages,
+    state_bytes,
+    weight_bytes,
+)
 from planner.llm.sizes import mtp_weight_bytes
 from planner.roofline import Parallelism
 from tests.builders import FP8, HARDWARE, replica
@@ -101,9 +113,11 @@ class TestOtherMemory:
     """Pipelines, windows, recurrent states."""
 
     @pytest.mark.parametrize("pp", [2, 4])
-    def test_stages_hold_a_share_of_the_layers(self, pp: int) -> None:
+    def test_stages_hold_a_share_of_the_layers_and_the_outer_ones_a_table(self, pp: int) -> None:
         one, staged = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=n)) for n in (1, pp))
-        assert weights_bytes_per_gpu(staged) == pytest.approx(weights_bytes_per_gpu(one) / pp)
+        table = 128_256 * 8192 * 2
+        layers = weights_bytes_per_gpu(one) - 2 * table
+        assert weights_bytes_per_gpu(staged) == pytest.approx(layers / pp + table, rel=1e-6)
         assert memory_footprint(staged).kv_bytes_per_token == pytest.approx(163_840 / pp)
 
     def test_windowed_layers_cost_each_sequence_their_window(self) -> None:
@@ -120,6 +134,27 @@ class TestOtherMemory:
         config = replica("qwen3-next-80b-a3b-thinking", tp=tp)
         assert sequence_bytes_per_gpu(config) == pytest.approx(state_bytes(config.llm) / tp)
         assert kv_bytes_per_token_per_gpu(config.llm, Dtype.BF16, tp) == 12 * 2 * 2 * 256 * 2 / tp
+
+    def test_projections_to_vectors_that_all_heads_or_experts_share_are_on_every_gpu(self) -> None:
+        # Kimi-K3 over 8 GPUs: 69 delta layers, 24 latent ones, the first of 93 dense, experts in MXFP4.
+        h, wide = 7168, 96 * 128
+        split = 69 * (5 * wide * h + 96 * h + 128 * wide) + 24 * (1536 * 96 * 192 + 512 * 96 * 256 + 2 * h * wide)
+        split += 3 * 33_792 * h + 92 * 3 * 2 * 3072 * h + 2 * 163_840 * h
+        whole = 69 * 128 * h + 24 * (1536 + 576) * h + 92 * 2 * 3584 * h
+        experts = 92 * 896 * 17_547_264
+        llm = load_llm("kimi-k3").model_copy(update={"encoder": None})
+        config = replica("kimi-k3", tp=8).model_copy(update={"llm": llm, "precision": llm.native_precision})
+        small = 92 * 896 * h / 8 * 2  # routers, counted with what is small; norms and convolutions are below 0.1 %
+        assert weights_bytes_per_gpu(config) == pytest.approx(2 * (split / 8 + whole) + experts / 8 + small, rel=1e-3)
+
+    def test_kept_residuals_are_live_beside_the_running_one(self) -> None:
+        llm = load_llm("kimi-k3")
+        kept, plain = (
+            replica("kimi-k3", tp=8).model_copy(update={"llm": one})
+            for one in (llm, llm.model_copy(update={"residual_block_layers": 0}))
+        )
+        more = activation_bytes_per_gpu(kept) - activation_bytes_per_gpu(plain)
+        assert more == kept.max_batched_tokens * 8 * 7168 * 2  # 93 layers in blocks of 12
 
     def test_a_model_of_windows_only_is_counted_as_if_it_kept_everything(self) -> None:
         # Mistral-7B v0.1: 32 layers of 2 x 8 x 128 values.
@@ -179,3 +214,146 @@ def test_requests_longer_than_the_context_or_the_cache_are_refused() -> None:
         require_room(tight, capacity + 1)
     with pytest.raises(InputError, match="leave no KV cache"):
         require_room(replica("llama-3.1-70b"), 100)
+
+
+class TestStages:
+    """What the stages of a pipeline hold, against sums over layers."""
+
+    MODELS = ("llama-3.1-8b", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking")
+
+    @pytest.mark.parametrize("model", MODELS)
+    @pytest.mark.parametrize("pp", [1, 2, 3, 8])
+    def test_stages_together_hold_the_model(self, model: str, pp: int) -> None:
+        llm = load_llm(model)
+        config = replica(model, precision=llm.native_precision, parallelism=Parallelism(pp=pp))
+        stages = pipeline_stages(llm, pp, config.engine.spare_layers)
+        held = sum(_stage_weights_bytes(config, stage) for stage in stages)
+        norms = (pp - 1) * 2 * llm.hidden_size  # `parameters` counts the final norm, which only the last stage has
+        assert held == pytest.approx(weight_bytes(llm, llm.native_precision) + norms, rel=1e-9)
+        whole = kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 1)
+        found = [kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 1, stage.layers) for stage in stages]
+        assert sum(found) == pytest.approx(whole)
+        beside = [sequence_bytes_per_gpu(config, stage.layers) for stage in stages]
+        assert sum(beside) == pytest.approx(sequence_bytes_per_gpu(config))
+
+    @pytest.mark.parametrize("model", MODELS)
+    @pytest.mark.parametrize("pp", [1, 2, 3, 8])
+    def test_every_stage_has_room_for_what_the_pipeline_holds(self, model: str, pp: int) -> None:
+        config = replica(
+            model, sku=HARDWARE.skus["b200-sxm"], precision=FP8, parallelism=Parallelism(tp=4, pp=pp, ep=4)
+        )
+        found, block = memory_footprint(config), config.engine.kv_block_tokens
+        if not found.fits:
+            return
+        for sequences in (1, 10, 1000):
+            tokens = (found.kv_blocks // sequences - found.sequence_blocks) * block
+            if tokens < block:
+                continue
+            for stage in found.stages:
+                activations = activation_bytes_per_gpu(config) if stage.samples else 0.0
+                taken = sequences * (tokens * stage.kv_bytes_per_token + stage.sequence_bytes)
+                assert taken + stage.weights_bytes + activations <= found.usable_bytes * (1.0 + 1e-9)
+
+    def test_a_stage_of_linear_layers_alone_still_holds_states(self) -> None:
+        # 48 stages of one layer: three of four have no KV cache, and their states bound the sequences.
+        config = replica("qwen3-next-80b-a3b-thinking", parallelism=Parallelism(pp=48))
+        found = memory_footprint(config)
+        assert {stage.kv_bytes_per_token for stage in found.stages} == {0.0, 2048.0}
+        assert found.kv_bytes_per_token == 2048.0 and found.sequence_blocks > 0
+
+    def test_tied_embeddings_are_in_the_last_stage_too(self) -> None:
+        # vLLM, gemma3.py and llama.py: embed_tokens on the first rank, and on the last where it is the head.
+        llm = load_llm("gemma-3-27b-it")
+        config = replica("gemma-3-27b-it", parallelism=Parallelism(pp=2))
+        stages = pipeline_stages(llm, 2)
+        held = sum(_stage_weights_bytes(config, stage) for stage in stages)
+        table = 2 * llm.vocab_size * llm.hidden_size
+        assert held == pytest.approx(weight_bytes(llm, Precision()) + table, rel=1e-6)
+
+    def test_without_a_pipeline_one_stage_is_the_replica(self) -> None:
+        config = replica("deepseek-v3", precision=FP8, parallelism=Parallelism(tp=8, ep=8))
+        found = memory_footprint(config)
+        assert len(found.stages) == 1 and found.weights_bytes == weights_bytes_per_gpu(config)
+        assert memory_footprint(config, found.stages) == found
+
+
+class TestLongestRequest:
+    """What engines are told to take of one request (max_model_len), and what its KV cache then has to hold."""
+
+    @pytest.mark.parametrize(
+        ("llm", "tokens", "tp", "gib"),
+        [
+            ("qwen3-8b", 40_960, 1, 5.62),  # "(40960), (5.62 GiB KV cache is needed": github.com/hzqjgthy/vllm
+            ("qwen3-235b-a22b", 262_144, 4, 11.75),  # "(262144), (11.75 GiB KV cache is needed", at TP4
+        ],
+    )
+    def test_one_request_takes_the_gib_that_vllm_reports(self, llm: str, tokens: int, tp: int, gib: float) -> None:
+        needed = tokens * kv_bytes_per_token_per_gpu(load_llm(llm), Dtype.BF16, tp)
+        assert needed / 2**30 == pytest.approx(gib, abs=0.01)
+
+    def test_vllm_does_not_start_where_one_request_does_not_fit_and_others_lower_the_limit(self) -> None:
+        for engine, starts in (("vllm", False), ("sglang", True), ("tensorrt-llm", True)):
+            changes = {"sku": HARDWARE.skus["l4"], "engine": HARDWARE.engines[engine], "max_request_tokens": 131_072}
+            config = replica("llama-3.1-8b").model_copy(update=changes)
+            room = one_request_room_tokens(config, memory_footprint(config))
+            assert 1000 < room < 131_072
+            if starts:
+                require_room(config, 1000)
+                assert f"lowers it to the {room:,}" in request_limit(config, 1000).reason
+            else:
+                with pytest.raises(InputError, match=r"max_request_tokens = 131072: vLLM does not start"):
+                    require_room(config, 1000)
+
+    def test_a_request_above_the_limit_and_a_limit_above_the_context_are_refused(self) -> None:
+        capped = replica("llama-3.1-8b").model_copy(update={"max_request_tokens": 2048})
+        require_room(capped, 2048)
+        with pytest.raises(InputError, match=r"= 2049: longer than the 2048 tokens of max_request_tokens"):
+            require_room(capped, 2049)
+        with pytest.raises(InputError, match=r"max_request_tokens = 200000: more than the 131072 tokens of context"):
+            require_room(capped.model_copy(update={"max_request_tokens": 200_000}), 100)
+
+    def test_without_a_limit_the_traffic_gets_headroom_that_costs_nothing(self) -> None:
+        config = replica("llama-3.1-8b")
+        assert request_limit(config, 5000).tokens == 6144  # 5,500 in whole 1,024s
+        assert request_limit(config, 130_000).tokens == 131_072  # no more than the context
+        small = replica("llama-3.1-8b").model_copy(update={"sku": HARDWARE.skus["l4"]})
+        room = one_request_room_tokens(small, memory_footprint(small))
+        assert request_limit(small, room - 10).tokens == room  # no more than fits
+        for longest in (1, 1000, room // 2):
+            assert longest <= request_limit(small, longest).tokens <= max(longest, room)
+
+    def test_windows_keep_no_more_than_the_longest_request(self) -> None:
+        # gpt-oss: windows of 128 tokens; Llama 4: chunks of 8,192
+        scout = replica("llama-4-scout-17b-16e-instruct", parallelism=Parallelism(tp=8))
+        short = scout.model_copy(update={"max_request_tokens": 2048})
+        assert sequence_bytes_per_gpu(short) == pytest.approx(sequence_bytes_per_gpu(scout) * 2048 / 8192)
+        oss = replica("gpt-oss-20b")
+        assert sequence_bytes_per_gpu(oss.model_copy(update={"max_request_tokens": 2048})) == sequence_bytes_per_gpu(
+            oss
+        )
+
+
+class TestTransfers:
+    """Bytes of a prompt's cache on their way to a decode replica, by what its GPUs keep."""
+
+    @pytest.mark.parametrize(
+        ("model", "tp", "expected"),
+        [
+            ("llama-3.1-70b", 8, 1000 * 327_680),  # a KV head on each GPU
+            ("llama-3.1-70b", 16, 2 * 1000 * 327_680),  # each on two
+            ("deepseek-v3", 1, 1000 * 70_272),
+            ("deepseek-v3", 8, 8 * 1000 * 70_272),  # every GPU has the whole row
+            ("gpt-oss-120b", 8, 1000 * 36_864 + 128 * 36_864),  # 18 layers whole, 18 with their windows
+            ("qwen3-next-80b-a3b-thinking", 2, 1000 * 24_576 + 77_266_944),  # states are split
+            ("qwen3-next-80b-a3b-thinking", 8, 4 * 1000 * 24_576 + 77_266_944),
+        ],
+    )
+    def test_every_gpu_receives_what_it_keeps(self, model: str, tp: int, expected: float) -> None:
+        config = replica(model, parallelism=Parallelism(tp=tp, across_domains=True))
+        assert kv_transfer_bytes(config, np.array([1000])) == pytest.approx([expected])
+
+    @pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3", "qwen3-next-80b-a3b-thinking"])
+    def test_ranks_take_no_copies(self, model: str) -> None:
+        one, ranks = (replica(model, parallelism=split) for split in (Parallelism(), Parallelism(dp=8, ep=8)))
+        prompts = np.array([1, 100, 10_000])
+        assert kv_transfer_bytes(ranks, prompts) == pytest.approx(kv_transfer_bytes(one, prompts))

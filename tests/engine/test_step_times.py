@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from hardware_db import Calibration, Correction, Dtype, EngineCosts
-from planner.core import FloatArray, InputError
-from planner.engine import CONTEXTS, ReplicaConfig, Speculation, StepTimer
+from planner.core import FloatArray, InputError, rebuilt
+from planner.engine import CONTEXTS, ReplicaConfig, Schedule, Speculation, StepTimer, drafting_of
 from planner.engine.lookup import DECODES, TOKENS
 from planner.engine.replica import step_shape
 from planner.engine.step_times import build_timer
-from planner.llm import Precision, load_llm
+from planner.llm import Precision, load_llm, own_module, pipeline_stages
 from planner.roofline import (
     Bound,
     CalibratedGpu,
@@ -43,6 +43,8 @@ MODELS: dict[str, Parallelism] = {
     "qwen3-next-80b-a3b-thinking": Parallelism(tp=2),
     "gpt-oss-120b": Parallelism(),
     "gemma-3-27b-it": Parallelism(),
+    "gemma-4-26b-a4b": Parallelism(tp=2),
+    "mimo-v2-flash": Parallelism(tp=4),
 }
 """One model of each kind of attention and feed-forward, and a usual split of it."""
 FITS = {f"{one.sku} {one.engine}": one for one in HARDWARE.calibrations}
@@ -324,19 +326,18 @@ class TestParallelism:
     """What the ways of splitting do to a step."""
 
     @pytest.mark.parametrize("pp", [2, 4])
-    def test_a_decode_step_takes_the_sum_of_its_stages(self, pp: int) -> None:
+    def test_a_decode_step_takes_every_micro_batch_through_the_last_stage(self, pp: int) -> None:
         # Each of pp stages holds 1/pp of the layers and runs pp micro-batches of 1/pp of the sequences, one after the
-        # other: together all layers once, with a micro-batch in them, and pp - 1 hand-overs of its hidden states.
-        def clock(split: Parallelism) -> StepTimer:
-            return replica("llama-3.1-70b", precision=FP8, parallelism=split).timer
-
-        stages = clock(Parallelism(pp=pp)).decode_s(64, 64_000)
-        hand_over = (pp - 1) * 64 / pp * 8192 * 2 / 450e9
-        assert stages == pytest.approx(clock(Parallelism()).decode_s(64 / pp, 64_000 / pp) + hand_over, rel=1e-3)
+        # other: all layers once with a micro-batch in them, and pp times the head, which the last stage has.
+        config, whole = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=n)).timer for n in (pp, 1))
+        head_s = whole.step_time(StepShape(64 / pp, 64_000 / pp)).family_s[OperatorFamily.LM_HEAD]
+        expected = whole.decode_s(64 / pp, 64_000 / pp) + (pp - 1) * head_s
+        assert config.decode_s(64, 64_000) == pytest.approx(expected, rel=1e-3)
 
     def test_stages_serve_more_sequences_in_the_time_of_fewer(self) -> None:
         one, four = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=pp)).timer for pp in (1, 4))
-        assert four.decode_s(256, 256_000) < 1.01 * one.decode_s(64, 64_000)
+        head_s = one.step_time(StepShape(64.0, 64_000.0)).family_s[OperatorFamily.LM_HEAD]
+        assert four.decode_s(256, 256_000) < 1.01 * (one.decode_s(64, 64_000) + 3 * head_s)
 
     def test_a_prompt_passes_the_stages_one_after_another(self) -> None:
         def prompt_s(pp: int) -> float:
@@ -377,25 +378,36 @@ class TestSpeculation:
         llm, split, shape = load_llm("deepseek-v3"), Parallelism(tp=8, ep=8), step_shape([2000] * 16, [])
         speculating = build_timer(llm, H100, FP8, split, None, FREE, DRAFTS)
         gpu, found = CalibratedGpu(H100), 0.0
-        for many, queries, chosen in ((1, 3.0, step_operators), (2, 1.0, draft_operators)):
+        draft = own_module(llm)
+        assert draft is not None
+        drafting = draft_operators(draft, H100, FP8, split)
+        verified = (*step_operators(llm, H100, FP8, split), *drafting.first)
+        # Both pass over all tokens of the step; the second guess takes one more pass, and each guess the head.
+        for many, queries, chosen in ((1, 3.0, verified), (1, 1.0, drafting.layers), (2, 1.0, drafting.head)):
             load = Load.of(shape, split, queries)
             found += many * sum(
-                float(operator_seconds(one, load, gpu, getattr(one, "link_bytes_per_s", math.inf)))
-                for one in chosen(llm, H100, FP8, split)
+                float(operator_seconds(one, load, gpu, getattr(one, "link_bytes_per_s", math.inf))) for one in chosen
             )
         assert float(speculating.times_s(shape)) == pytest.approx(found, rel=0.005)
         assert speculating.decode_s(16, 32_000) == pytest.approx(float(speculating.times_s(shape)), rel=1e-9)
         step = speculating.step_time(shape)
         assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
 
-    def test_prompts_alone_draft_nothing(self) -> None:
+    def test_prompts_pass_through_the_drafting_layer_once(self) -> None:
+        # One layer more of 61, and the matrix that joins hidden states and embeddings: its cache holds prompts, too.
         plain, drafting = (timer("deepseek-v3", speculation=drafts) for drafts in (None, DRAFTS))
-        assert drafting.step_s(0, 0, 512, 512 * 513 / 2, 512, 1) == plain.step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
+        step = (0, 0, 8192, 8192 * 8193 / 2, 8192, 1)
+        assert 1 / 61 < drafting.step_s(*step) / plain.step_s(*step) - 1.0 < 2 / 61
 
     def test_expected_tokens_per_step_are_those_of_the_paper(self) -> None:
         # Leviathan et al. 2023, eq. 1; all rejected: the model's own; all accepted: one more than drafted.
-        assert [Speculation(draft_tokens=3, acceptance=a).tokens_per_step for a in (0.0, 1.0)] == [1.0, 4.0]
-        assert Speculation(draft_tokens=4, acceptance=0.5).tokens_per_step == (1 - 0.5**5) / (1 - 0.5)
+        def gain(drafts: int, acceptance: float) -> float:
+            return drafting_of(
+                Speculation(draft_tokens=drafts, acceptance=acceptance), load_llm("deepseek-v3")
+            ).tokens_per_step
+
+        assert [gain(3, a) for a in (0.0, 1.0)] == [1.0, 4.0]
+        assert gain(4, 0.5) == (1 - 0.5**5) / (1 - 0.5)
 
     def test_a_model_without_a_draft_layer_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"speculation = 'llama-3.1-8b': has no multi-token-prediction layer"):
@@ -486,3 +498,101 @@ def test_a_timer_that_was_used_can_be_kept() -> None:
     timer = replica().timer
     before_s = timer.step_s(8.0, 8000.0, 512.0, 131_328.0, 512.0, 1.0)
     assert pickle.loads(pickle.dumps(timer)).step_s(8.0, 8000.0, 512.0, 131_328.0, 512.0, 1.0) == before_s
+
+
+class TestCapturedGraphs:
+    """Steps of decodes beyond what an engine has captured are launched kernel by kernel."""
+
+    DEAR = EngineCosts(launch_s=1e-3, prompt_stretch=1.5)
+    """A host so slow that it decides any launched step: 1 ms a kernel."""
+
+    def timers(self, captured: float) -> tuple[StepTimer, StepTimer]:
+        config = calibrated()
+        same = (config.llm, config.sku, config.precision, config.parallelism, config.calibration, self.DEAR)
+        return build_timer(*same), build_timer(*same, captured=captured)
+
+    def test_only_larger_steps_wait_for_the_host(self) -> None:
+        unlimited, limited = self.timers(64.0)
+        for n in (1, 63, 64):
+            assert limited.decode_s(n, 1000 * n) == unlimited.decode_s(n, 1000 * n)
+        for n in (65, 300):
+            assert limited.decode_s(n, 1000 * n) == pytest.approx(1e-3 * limited.launches)
+            assert limited.decode_s(n, 1000 * n) > unlimited.decode_s(n, 1000 * n)
+
+    def test_a_launched_step_is_never_faster_than_a_replayed_one(self) -> None:
+        config = calibrated()
+        dear = EngineCosts(gap_s=1e-4, launch_s=1e-9)  # gaps of a replay that outweigh launching
+        same = (config.llm, config.sku, config.precision, config.parallelism, config.calibration, dear)
+        unlimited, limited = build_timer(*same), build_timer(*same, captured=64.0)
+        assert all(limited.decode_s(n, 1000 * n) >= unlimited.decode_s(n, 1000 * n) for n in range(1, 200))
+
+    def test_vector_scalar_and_items_agree_on_both_sides(self) -> None:
+        timer, n = self.timers(64.0)[1], np.array([1.0, 64.0, 65.0, 500.0])
+        shape = StepShape(n, 1000.0 * n)
+        vector = timer.times_s(shape)
+        assert vector == pytest.approx([timer.decode_s(one, 1000.0 * one) for one in n])
+        assert timer.bounds_s(shape).sum(axis=0) == pytest.approx(vector)
+
+    @pytest.mark.parametrize(
+        ("engine", "sku", "tp", "captured"),
+        [
+            ("vllm", "h100-sxm", 1, 512),  # tokens
+            ("sglang", "h100-sxm", 1, 256),
+            ("sglang", "h200-sxm", 4, 512),
+            ("sglang", "b200-sxm", 1, 512),
+            ("sglang", "l40s", 1, 32),
+            ("tensorrt-llm", "h100-sxm", 1, math.inf),  # plans set cuda_graph_config
+        ],
+    )
+    def test_defaults_are_those_of_the_engines(self, engine: str, sku: str, tp: int, captured: float) -> None:
+        changes = {"engine": HARDWARE.engines[engine], "sku": HARDWARE.skus[sku], "parallelism": Parallelism(tp=tp)}
+        found = rebuilt(replica("llama-3.1-8b"), **changes)
+        assert found.captured_decodes == captured
+
+    def test_drafts_count_where_tokens_are_counted_and_a_schedule_goes_first(self) -> None:
+        assert replica("deepseek-v3", parallelism=Parallelism(tp=8), speculation=DRAFTS).captured_decodes == 512 // 3
+        asked = Schedule(captured_decodes=40)
+        assert replica(own_schedule=asked).captured_decodes == 40.0
+
+
+class TestStages:
+    """A pipeline is as fast as its slowest stage."""
+
+    @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking"])
+    @pytest.mark.parametrize("pp", [2, 3, 8])
+    def test_a_step_takes_the_slowest_stage_for_every_micro_batch(self, model: str, pp: int) -> None:
+        llm, split, gpu = load_llm(model), Parallelism(pp=pp), CalibratedGpu(H100)
+        timer, drawn = build_timer(llm, H100, FP8, split, None, FREE), steps(200)
+        full = np.asarray(drawn.decodes) >= pp  # tables begin at one token of a micro-batch
+        shape = StepShape(*(np.asarray(getattr(drawn, field.name))[full] for field in fields(drawn)))
+        stages = pipeline_stages(llm, pp)
+        each_s = [operators_s(step_operators(llm, H100, FP8, split, 0.0, stage), shape, split, gpu) for stage in stages]
+        slowest_s = pp * np.max(each_s, axis=0)
+        assert timer.times_s(shape) == pytest.approx(slowest_s, rel=0.02)
+        assert np.median(timer.times_s(shape) / slowest_s) == pytest.approx(1.0, rel=2e-3)
+        whole_s = operators_s(step_operators(llm, H100, FP8, split), shape, split, gpu)
+        assert np.all(slowest_s >= whole_s * (1.0 - 1e-9))
+
+    @pytest.mark.parametrize("model", ["deepseek-v3", "qwen3-next-80b-a3b-thinking", "gemma-3-27b-it"])
+    def test_one_step_at_a_time_is_the_same_as_many(self, model: str) -> None:
+        timer, shape = build_timer(load_llm(model), H100, FP8, Parallelism(pp=8), None, FREE), steps(60)
+        together = timer.times_s(shape)
+        for place, whole in enumerate(together):
+            one = StepShape(*(float(np.asarray(getattr(shape, field.name))[place]) for field in fields(shape)))
+            found = timer.step_time(one)
+            assert found.total_s == pytest.approx(whole, rel=1e-9)
+            assert sum(found.family_s.values()) <= whole * (1.0 + 1e-9)
+            assert timer.step_s(*(getattr(one, field.name) for field in fields(one))) == pytest.approx(whole, rel=1e-6)
+
+    def test_stages_of_one_kind_of_layer_take_what_all_layers_took(self) -> None:
+        # Llama-3.1-405B has 126 layers: in 2 stages of 63 the layers take what they take on one GPU, the head twice.
+        one, two = (build_timer(load_llm("llama-3.1-405b"), H100, FP8, Parallelism(pp=n), None, FREE) for n in (1, 2))
+        shape = step_shape([2000] * 32, [])
+        alone, staged = one.step_time(step_shape([2000] * 16, [])).family_s, two.step_time(shape).family_s
+        for family in (OperatorFamily.FEED_FORWARD, OperatorFamily.QKV, OperatorFamily.ATTENTION_DECODE):
+            assert staged[family] == pytest.approx(alone[family], rel=1e-9)
+        assert staged[OperatorFamily.LM_HEAD] == pytest.approx(2 * alone[OperatorFamily.LM_HEAD], rel=1e-9)
+
+    def test_only_stages_that_are_slowest_somewhere_are_kept(self) -> None:
+        for model, others in (("llama-3.1-70b", 0), ("qwen3-next-80b-a3b-thinking", 0)):
+            assert len(build_timer(load_llm(model), H100, FP8, Parallelism(pp=2), None, FREE).others) == others

@@ -269,6 +269,7 @@ def _llm_seeds(*names: str) -> tuple[Path, ...]:
 
 _FAMILIES = ("llama-3.1-8b", "deepseek-v3.2", "gpt-oss-20b", "gemma-3-27b-it", "qwen3-next-80b-a3b-thinking", "opt-13b")
 _FAMILIES += ("llama-4-scout-17b-16e-instruct", "kimi-k2-instruct", "minimax-m2")
+_FAMILIES += ("gemma-4-26b-a4b", "mimo-v2-flash", "step-3.7-flash")
 _SCENARIOS = ROOT / "planner" / "presets" / "scenarios"
 
 READERS: Mapping[str, Reader] = {

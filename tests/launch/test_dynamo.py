@@ -76,7 +76,7 @@ def test_numbers_are_those_of_the_plan() -> None:
     assert worker["replicas"] == 5 and main(worker)["resources"]["limits"] == {"nvidia.com/gpu": "4"}
     assert (asked["--tensor-parallel-size"], asked["--max-num-seqs"]) == ("4", "96")
     assert asked["--max-num-batched-tokens"] == "3072" and asked["--model"] == "meta-llama/Llama-3.1-8B"
-    assert asked["--max-model-len"] == str(one.workload.lengths.max_total)
+    assert asked["--max-model-len"] == "2048"  # the longest and 10 %, in whole 1,024s
 
 
 def test_prefill_and_decode_are_components_with_dynamos_own_words_for_their_role() -> None:
@@ -137,7 +137,7 @@ def test_replicas_on_several_servers_are_left_to_the_operator() -> None:
 
 
 def test_a_checkpoint_to_be_named_comes_from_the_users_config_map() -> None:
-    worker = components(files(mixed("tensorrt-llm", precision=FP8)))["worker"]
+    worker = components(files(mixed("tensorrt-llm", model="opt-13b", precision=FP8)))["worker"]
     assert options(worker)["--model"] == "$(MODEL)"
     (variable,) = main(worker)["env"]
     assert variable["valueFrom"]["configMapKeyRef"]["name"] == "models"

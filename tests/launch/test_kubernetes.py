@@ -297,7 +297,7 @@ def test_nodes_are_chosen_by_a_label_with_a_source_or_by_one_that_the_readme_ask
 
 
 def test_a_checkpoint_that_the_plan_does_not_name_is_asked_for() -> None:
-    plan = mixed(replicas=1, precision=Precision(weights=Dtype.INT4))
+    plan = mixed(replicas=1, model="opt-13b", precision=Precision(weights=Dtype.INT4))
     (workload,) = kinds(objects(plan), "Deployment")
     container = workload["spec"]["template"]["spec"]["containers"][0]
     wanted = {one["name"]: one for one in container["env"]}["MODEL"]["valueFrom"]["configMapKeyRef"]

@@ -28,6 +28,7 @@ from planner.llm import (
     active_parameters,
     attention_matrices,
     embedding_parameters,
+    encoder_parameters,
     feed_forward_weights,
     hf_config,
     kv_bytes_per_token,
@@ -42,6 +43,7 @@ from planner.llm import (
 )
 from planner.llm.layers import router_weights
 from planner.llm.sizes import mtp_parameters
+from planner.llm.spec import id_of
 from tests.configs import Config, llama, preset_config
 from tests.places import REFERENCE
 
@@ -64,16 +66,51 @@ RECOUNT_LEAVES_OUT = {
 }
 """Models whose recounted active parameters leave out what the names say."""
 OF_2026 = {
+    "deepseek-v4-flash",
+    "deepseek-v4-pro",
+    "gemma-4-26b-a4b",
     "glm-5",
+    "glm-5.2",
     "kimi-k2.5",
+    "kimi-k3",
+    "llama-3-3-nemotron-super-49b-v1",
+    "mimo-v2-flash",
+    "minimax-m2.7",
+    "minimax-m3",
     "nvidia-nemotron-3-nano-30b-a3b-bf16",
+    "qwen3-0.6b",
+    "qwen3-1.7b",
     "qwen3-coder-480b-a35b-instruct",
+    "qwen3-vl-235b-a22b-instruct",
+    "qwen3-vl-2b-instruct",
+    "qwen3-vl-30b-a3b-instruct",
+    "qwen3-vl-4b-instruct",
+    "qwen3-vl-8b-instruct",
     "qwen3.5-122b-a10b",
     "qwen3.5-27b",
     "qwen3.5-35b-a3b",
 }
 """Presets of the second collection (reference/models_2026)."""
-OUTSIDE_COLLECTION = {"yi-34b", "glm-4.7", *OF_2026}
+NEMOTRON_3_SUPER = {f"nvidia-nemotron-3-super-120b-a12b-{kind}" for kind in ("fp8", "nvfp4")}
+"""Of the second collection too, where ``hf_quant_config.json`` has another name."""
+KIMI_AND_ULTRA = {"kimi-linear-48b-a3b-instruct", "llama-3-1-nemotron-ultra-253b-v1"}
+"""Of no collection."""
+FROM_MODEL_CODE = {"gemma-4-31b", "step-3.7-flash"}
+"""Of no collection, or with fewer keys there than their publishers wrote."""
+OF_SIBLINGS = {"deepseek-v3.1", "kimi-k2.6", "qwen3-coder-30b-a3b-instruct", "qwen3.6-27b"}
+"""With the layers of another checkpoint, as their sources say."""
+PUBLIC_COPIES = {"llama-3.2-1b", "llama-3.2-3b", "qwen3-14b", "qwen3-4b"}
+"""Of public copies of their config.json."""
+OUTSIDE_COLLECTION = {
+    "yi-34b",
+    "glm-4.7",
+    *OF_SIBLINGS,
+    *PUBLIC_COPIES,
+    *FROM_MODEL_CODE,
+    *OF_2026,
+    *NEMOTRON_3_SUPER,
+    *KIMI_AND_ULTRA,
+}
 """Presets that the first collection does not hold; checked against their published count."""
 
 
@@ -110,7 +147,9 @@ def test_values_of_a_checkpoint_that_are_no_parameters_are_explained() -> None:
     v3 = load_llm("deepseek-v3")
     assert extra["deepseek-v3"] == mtp_parameters(v3) + embedding_parameters(v3) + fp8_blocks(v3)
     assert extra["deepseek-r1"] == extra["deepseek-v3"]
-    assert sum(bool(count) for count in extra.values()) == 12
+    for tied in ("qwen3-0.6b", "qwen3-1.7b"):
+        assert extra[tied] == lm_head_weights(load_llm(tied))
+    assert sum(bool(count) for count in extra.values()) == 14
 
 
 def fp8_blocks(llm: LlmSpec) -> int:
@@ -181,7 +220,7 @@ def test_presets_agree_with_the_reference_collection(shared: Path) -> None:
     for preset in sorted(set(list_llms()) - OUTSIDE_COLLECTION):
         llm = load_llm(preset)
         reference = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
-        outside = {"source": "", "mtp": None, "mtp_layers": 0}  # the collection leaves out the module of Qwen3.5
+        outside = {"source": "", "mtp": None, "mtp_layers": 0, "encoder": None}  # what the collection leaves out
         assert llm.model_copy(update=outside) == reference.model_copy(update=outside)
 
 
@@ -266,8 +305,9 @@ def test_fp8_weight_bytes_are_those_of_the_published_checkpoint_without_its_scal
 @pytest.mark.parametrize("preset", list_llms())
 def test_sixteen_bit_weights_take_two_bytes_a_parameter(preset: str) -> None:
     llm = load_llm(preset)
-    assert weight_bytes(llm, Precision()) == 2 * parameters(llm)
-    assert weight_bytes(llm, Precision(weights=Dtype.FP16)) == 2 * parameters(llm)
+    count = parameters(llm) + encoder_parameters(llm)
+    assert weight_bytes(llm, Precision()) == 2 * count
+    assert weight_bytes(llm, Precision(weights=Dtype.FP16)) == 2 * count
 
 
 def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> None:
@@ -502,10 +542,10 @@ def test_missing_kv_heads_mean_multi_head_attention() -> None:
 
 
 def test_presets_have_ids_names_and_sources() -> None:
-    assert len(list_llms()) == 48
+    assert len(list_llms()) == len(set(list_llms()))
     for preset in list_llms():
         llm = load_llm(preset)
-        assert llm.id == preset == llm.name.split("/")[1].lower().removesuffix("-hf")
+        assert llm.id == preset == id_of(llm.name)
         assert llm.source.startswith("https://")
         assert preset_config(preset)["_name"] == llm.name
 

@@ -11,11 +11,13 @@ import pytest
 
 import planner
 from planner.core import Metric, Table, money, percent, significant
+from planner.engine import images_s
 from planner.fleet import AGREEMENT, Plan
 from planner.fleet.types import Agreement
 from planner.report import plan as report
 from planner.serving import Performance
 from planner.workload import (
+    Images,
     LatencyDistribution,
 )
 
@@ -228,6 +230,21 @@ def test_request_table_says_what_was_asked(plan: Plan) -> None:
     assert shown["model"] == "llama-3.1-8b, 8.03 B parameters"
     assert shown["targets"] == "p99 TTFT <= 1,000 ms; p95 TPOT <= 100 ms"
     assert shown["lengths"] == "input mean 1,000, p99 1,000; output mean 100, p99 100 tokens (constant)"
+
+
+def test_request_table_says_what_images_are() -> None:
+    changes = ["search.skus=[h100-sxm]", "search.tp=[1]", "search.max_running_requests=[128]", "workload.rate_per_s=2"]
+    changes += ["search.max_batched_tokens=[8192]", "simulation.requests=300", "workload.images.size=1024x1024"]
+    planned = planner.plan(planner.load_scenario("vision-qwen3-vl-8b", changes))
+    rows = _asked(planned)
+    encoder_s = images_s(planned.deployments[0].deployment.pools[0].config, Images(width=1024, height=1024))
+    assert rows["model"].endswith("8.19 B parameters and 0.576 B of a vision encoder")
+    mean_tokens = 1.5 * (32 * 32 + 2)
+    assert (
+        f"1.50 a request on average, of 1024x1024 pixels: {mean_tokens:,.0f} image tokens a request" in rows["images"]
+    )
+    shown_ms = float(re.search(r"encoder ([0-9.]+) ms on h100-sxm TP1", rows["images"])[1])  # type: ignore[index]
+    assert 1.0 < shown_ms / (1e3 * encoder_s) < 1.6  # one image or two, encoded together
 
 
 def test_kv_transfer_is_mentioned_where_there_is_one(plan: Plan) -> None:

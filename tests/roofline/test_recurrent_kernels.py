@@ -36,12 +36,12 @@ def test_a_token_brings_its_channels_and_takes_its_values():
 def test_an_update_at_full_bandwidth_takes_its_traffic():
     form = RecurrentDecodeForm(start_s=0.0, memory_efficiency=1.0, order=1.0)
     traffic = 100 * (1_048_576 + 11_264)
-    assert recurrent_decode_s(100.0, QWEN_TP8, form, PEAKS) == pytest.approx(traffic / 4e12)
+    assert recurrent_decode_s(100.0, 1.0, QWEN_TP8, form, PEAKS) == pytest.approx(traffic / 4e12)
 
 
 def test_few_sequences_wait_for_the_floor_of_an_update():
     form = RecurrentDecodeForm(start_s=6e-6, memory_efficiency=0.8, order=1.2)
-    assert recurrent_decode_s(0.001, QWEN_TP8, form, PEAKS) == pytest.approx(6e-6, rel=1e-3)
+    assert recurrent_decode_s(0.001, 1.0, QWEN_TP8, form, PEAKS) == pytest.approx(6e-6, rel=1e-3)
 
 
 def test_one_prompt_waits_for_its_chain_and_many_for_the_processors():

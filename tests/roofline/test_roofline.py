@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
 from planner.core import InputError
 from planner.engine.replica import step_shape
-from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_llm
+from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_draft, load_llm, own_module
 from planner.llm.sizes import linear_parameters_by_part
 from planner.roofline import (
     CalibratedGpu,
@@ -42,8 +42,14 @@ HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
 BF16 = Precision()
 FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8, kv_cache=Dtype.FP8)
-SPECIES = ("llama-3.1-8b", "mixtral-8x7b-v0.1", "deepseek-v3.2", "qwen3-next-80b-a3b-thinking", "gpt-oss-120b")
-"""One model of each kind: dense, MoE, latent and sparse attention, recurrent, windowed with sinks."""
+SPECIES = (
+    *("llama-3.1-8b", "mixtral-8x7b-v0.1", "deepseek-v3.2", "qwen3-next-80b-a3b-thinking", "gpt-oss-120b"),
+    *("kimi-k3", "nvidia-nemotron-3-super-120b-a12b-fp8", "llama-3-3-nemotron-super-49b-v1"),
+    *("gemma-4-26b-a4b", "mimo-v2-flash", "step-3.7-flash"),
+)
+"""One model of each kind: dense, MoE, latent and sparse attention, recurrent, windowed with sinks, experts on a latent
+vector with a recurrence of either sort, layers of their own shapes, windowed and
+global layers of unlike shapes."""
 
 
 def operators(model: str, tp: int = 1, precision: Precision = BF16, **split: int) -> tuple[Operator, ...]:
@@ -235,13 +241,24 @@ class TestLatent:
         assert read(10_001, OperatorFamily.INDEX) - read(1, OperatorFamily.INDEX) == pytest.approx(10_000 * 61 * 128)
 
     def test_drafting_runs_one_layer_and_the_head(self) -> None:
-        llm = load_llm("deepseek-v3")
-        drafting = draft_operators(llm, H100, BF16, Parallelism())
-        assert {one.count for one in drafting} == {1.0}
-        assert {OperatorFamily.EXPERTS, OperatorFamily.LM_HEAD, OperatorFamily.ATTENTION_DECODE} <= {
-            one.family for one in drafting
-        }
-        assert draft_operators(load_llm("llama-3.1-8b"), H100, BF16, Parallelism()) == ()
+        own = own_module(load_llm("deepseek-v3"))
+        assert own is not None and own_module(load_llm("llama-3.1-8b")) is None
+        drafting = draft_operators(own, H100, BF16, Parallelism())
+        assert {one.count for one in (*drafting.first, *drafting.head)} == {1.0}
+        assert drafting.first == drafting.layers  # hidden state and embedding are joined for every guess
+        assert {OperatorFamily.EXPERTS, OperatorFamily.ATTENTION_DECODE} <= {one.family for one in drafting.first}
+        assert {one.family for one in drafting.head} == {OperatorFamily.LM_HEAD}
+
+    def test_an_eagle3_head_fuses_three_layers_once_and_reads_two_vectors(self) -> None:
+        """Shapes of llama_eagle3.py in vLLM: fc 3 h to h, q, k and v of 2 h, a head of 32,000 words."""
+        head = load_draft("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+        drafting = draft_operators(head, H100, BF16, Parallelism())
+        shapes = [
+            [(one.n, one.k) for one in some if isinstance(one, MatrixProduct)]
+            for some in (drafting.first, drafting.layers, drafting.head)
+        ]
+        layer = [(6144.0, 8192.0), (4096.0, 4096.0), (28672.0, 4096.0), (4096.0, 14336.0)]
+        assert shapes == [[(4096.0, 12288.0), *layer], layer, [(32000.0, 4096.0)]]
 
 
 class TestWindowsAndStates:
@@ -336,7 +353,9 @@ class TestGpu:
             ("mi355x", "mxfp4", "mxfp4", "mxfp4"),
             ("b200-sxm", "mxfp4", "mxfp8", "mxfp4_fp8"),
             ("h100-sxm", "mxfp4", "mxfp8", "mxfp4_wo"),
-            ("h100-sxm", "mxfp4", "fp8", "mxfp4_fp8"),
+            ("h100-sxm", "mxfp4", "fp8", "mxfp4_wo"),  # vLLM issue 42284: dequantised to 16 bit
+            ("b200-sxm", "mxfp4", "fp8", "mxfp4_fp8"),
+            ("h100-sxm", "int4", "fp8", "int4_fp8"),
             ("a100-sxm-80gb", "fp8_block", "fp8", "fp8_block_wo"),
             ("h100-sxm", "fp8_token", "fp8_token", "fp8_token"),
             ("h100-sxm", "int4_g32", "bf16", "int4_g32_wo"),

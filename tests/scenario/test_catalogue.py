@@ -9,7 +9,8 @@ from hardware_db import load_hardware
 from planner.core import Table
 from planner.llm import list_llms
 from planner.scenario import list_scenarios, load_scenario
-from planner.scenario.catalogue import llm_list, llm_table, scenario_list, scenario_table, sku_list, sku_table
+from planner.scenario.catalogue import scenario_list, scenario_table, sku_list, sku_table
+from planner.scenario.llm_catalogue import llm_list, llm_table
 
 
 def _row(table: Table, name: str) -> dict[str, str]:
@@ -42,9 +43,9 @@ def test_every_model_is_listed_with_published_figures() -> None:
     table = llm_table()
     assert [row[0] for row in table.rows] == list(list_llms())
     llama = _row(table, "llama-3.1-8b")
-    assert (llama["parameters [B]"], llama["layers"], llama["KV [KiB/token]"]) == ("8.03", "32", "128")
+    assert (llama["B"], llama["KV KiB + state MiB"], llama["weights GB"]) == ("8.03", "128", "bf16 16.1")
     mixtral = _row(table, "mixtral-8x7b-v0.1")  # 46.7 B of which 12.9 B active, Jiang et al. 2024
-    assert (mixtral["parameters [B]"], mixtral["active [B]"]) == ("46.7", "12.9")
+    assert (mixtral["B"], mixtral["act. B"]) == ("46.7", "12.9")
 
 
 def test_every_scenario_is_listed_and_can_be_loaded_from_its_listing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from hardware_db import Dtype, load_hardware
 from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for, plan
 from planner.llm import load_llm
-from planner.scenario import build_request, file_references, list_scenarios, load_scenario, read_scenario
+from planner.scenario import (
+    build_request,
+    file_references,
+    formats_with,
+    list_scenarios,
+    load_scenario,
+    read_scenario,
+)
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 from tests.builders import small_request
 
@@ -213,3 +221,62 @@ def test_a_model_stored_in_few_bits_is_served_as_stored_where_it_takes_the_place
     assert load_scenario("chat-llama-70b", ["llm=llama-3.1-8b"]).precision.weights is Dtype.FP8  # when loaded
     asked = ["llm=gpt-oss-120b", "precision.weights=fp8", "precision.activations=fp8"]
     assert load_scenario("chat-llama-70b", asked).precision.weights is Dtype.FP8
+
+
+# --- the longest request ----------------------------------------------------------------------------------------------
+
+LONG = {"input_tokens": 40_000, "output_tokens": 10}
+"""More than the 32,768 tokens of context of Mistral 7B."""
+
+
+def test_a_limit_on_requests_reaches_every_service() -> None:
+    request = load_scenario("chat-llama-70b", ["max_request_tokens=20000"])
+    assert request.main.max_request_tokens == request.max_request_tokens == 20_000
+    assert load_scenario("chat-llama-70b").max_request_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (["llm=mistral-7b-v0.1", f"workload.lengths={LONG}"], "workload.lengths = 40010: longer than the 32768 tokens"),
+        (["max_request_tokens=4096"], "workload.lengths = 14089: longer than the 4096 tokens of max_request_tokens"),
+        (["max_request_tokens=200000"], "max_request_tokens = 200000: more than the 131072 tokens of context"),
+        (
+            [f"offline=[{{name: batch, requests_per_hour: 10, lengths: {LONG}}}]", "llm=mistral-7b-v0.1"],
+            "offline.batch",
+        ),
+        (["max_model_len=8192"], "max_model_len = 8192: unknown field. Fix: write max_request_tokens"),
+    ],
+)
+def test_requests_longer_than_is_taken_are_refused_by_name(changes: list[str], complaint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        load_scenario("chat-llama-70b", changes)
+
+
+def test_requests_of_another_service_and_of_a_cascade_are_held_to_their_own_model() -> None:
+    content = read_scenario("chat-llama-70b")[0].model_dump(mode="json")
+    service = {"name": "second", "llm": "mistral-7b-v0.1", "slo": content["slo"]}
+    service["workload"] = {"rate_per_s": 1, "lengths": LONG}
+    with pytest.raises(InputError, match=r"services\[0\] workload.lengths = 40010: longer than the 32768 tokens"):
+        load_scenario({**content, "services": [service]})
+    small = {"llm": "opt-13b", "points": [{"escalated": 0.5, "quality": 0.9}], "least_quality": 0.9}
+    with pytest.raises(InputError, match=r"cascade workload.lengths = 14089: longer than the 2048 tokens"):
+        load_scenario({**content, "cascade": small})
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_format_a_plan_may_choose_among_those_published() -> None:
+    asked = load_scenario("chat-llama-70b", ["llm=qwen3-32b", "precision=null"])
+    assert asked.precision == asked.llm.native_precision
+    assert {item.weights.value for item in asked.published} == {"fp8_block", "fp8", "nvfp4"}
+    assert load_scenario("chat-llama-70b").published == ()
+
+
+def test_another_model_keeps_the_formats_it_can_be_had_in() -> None:
+    assert formats_with("llama-3.1-8b", {"weights": "fp8", "activations": "fp8"}) == {}
+    assert formats_with("llama-3.1-8b", {"weights": "nvfp4", "activations": "nvfp4"}) == {"precision": None}
+    assert formats_with("llama-3.3-70b-instruct", {"weights": "nvfp4", "activations": "nvfp4"}) == {}
+    assert formats_with("deepseek-v3", {"weights": "bf16"}) == {"precision": None}
+    assert formats_with("gpt-oss-20b", {"weights": "nvfp4", "activations": "nvfp4"}) == {"precision": None}

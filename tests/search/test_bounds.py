@@ -33,7 +33,17 @@ from planner.serving import (
     pool_under_load,
     sustainable_rate_per_s,
 )
-from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
+from planner.traffic import lengths_with_images
+from planner.workload import (
+    ImageMix,
+    ImageSize,
+    LatencyTarget,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 from tests.builders import CHAT, HARDWARE
 from tests.pool_oracle import fluid_rate_per_s, idle_latencies
 
@@ -210,6 +220,20 @@ def test_the_bound_holds_behind_prefix_caches() -> None:
         at = step_time_group(config, Role.MIXED, asked, "prefix caches", BUDGETS, 256)
         bound = at.screen.bound_per_s(4, 2048, at.slots(2048, limit))
         assert bound > 0.0 and not holds(pool, asked, JUST_ABOVE * bound)
+
+
+@pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL])
+def test_the_bound_holds_for_requests_with_images_and_knows_of_their_encoder(role: Role) -> None:
+    model, mix = "qwen3-vl-8b-instruct", ImageMix(per_request=1.5, sizes=(ImageSize(width=1024, height=1024),))
+    images = lengths_with_images(CHAT, mix, load_llm(model))
+    text = TokenLengths.from_pairs(images.inputs, images.outputs, images.probabilities)
+    asked, plain = (demand(model, lengths, goals=slo(2.0, 0.05, 0.95)) for lengths in (images, text))
+    pools = [found for place, found in enumerate(grid(asked, True, role)) if place % 2 == 0]
+    assert not [pool.config.label for pool, bound in pools if holds(pool, asked, JUST_ABOVE * bound)]
+    seen = [bound for _, bound in grid(asked, True, role)]
+    without = [bound for _, bound in grid(plain, True, role)]
+    assert all(less <= more for less, more in zip(seen, without, strict=True))
+    assert sum(seen) < 0.95 * sum(without)
 
 
 def test_the_bound_is_close_where_requests_are_many_and_within_the_fluid_one() -> None:

@@ -225,3 +225,23 @@ def test_keys_tell_machines_apart_and_nothing_else() -> None:
         config.model_copy(update={"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.1)}),
     )
     assert len({group_key(one) for one in (config, *others)}) == 1 + len(others)
+
+
+def test_what_an_engine_does_not_do_is_the_reason_of_a_rejection() -> None:
+    llm = load_llm("gemma-4-31b")
+    asked = Demand(llm, llm.native_precision, Workload.of(1.0, CHAT), slo(5.0, 0.5))
+    got = found(asked, skus=("b200-sxm",), engine="tensorrt-llm", tp=(2,), prefix_cache=(False, True))
+    assert {family.role for family in got.families} == {Role.MIXED}
+    assert not any(member.config.schedule.prefix_cache for family in got.families for member in family.members)
+    (rejected,) = got.rejections
+    assert rejected.mode is Mode.DISAGGREGATED and "Gemma 4" in rejected.reason
+    assert got.left_out["refused: replica.engine"] > 0
+
+
+def test_uneven_splits_are_left_out_and_the_rest_kept() -> None:
+    # MiniMax-M2.5 in FP8 blocks: 192 channels of an expert on TP 8 are no multiple of a scale; whole experts are.
+    llm = load_llm("minimax-m2.5")
+    asked = Demand(llm, llm.native_precision, Workload.of(1.0, CHAT), slo(5.0, 0.5))
+    got = found(asked, skus=("h200-sxm",), tp=(8,), pp=(1,), dp=(1,), ep=(1, 8), modes=(Mode.MIXED,))
+    assert {member.config.parallelism.ep for family in got.families for member in family.members} == {8}
+    assert got.left_out["refused: parallelism.ep"] == 4

@@ -256,7 +256,7 @@ def test_transferred_bytes_are_those_the_simulation_sends() -> None:
     theory = evaluate(deployment, Workload.of(0.5, lengths)).kv_transfer_s
     assert theory == pytest.approx(simulate(deployment, Workload.of(0.5, lengths), requests=10).kv_transfer_s)
     llm = config.llm
-    sent = 1000 * kv_bytes_per_token(llm, config.precision.kv_cache) + state_bytes(llm)
+    sent = 1000 * 2 * kv_bytes_per_token(llm, config.precision.kv_cache) + state_bytes(llm)  # 2 KV heads on 4 GPUs
     assert theory == pytest.approx(sent / deployment.kv_link_bytes_per_s)
 
 

@@ -5,9 +5,17 @@ import math
 import pytest
 
 from planner.core import Metric
+from planner.engine.replica import step_shape
 from planner.roofline import Parallelism
 from planner.serving import Deployment, ServingKind, latency_intervals
-from planner.serving.uncertainty import GROUP_SPREADS, KernelSpreads, interval_90, latency_spreads, serving_kind
+from planner.serving.uncertainty import (
+    GROUP_SPREADS,
+    KernelSpreads,
+    interval_90,
+    latency_spreads,
+    serving_kind,
+    step_spread,
+)
 from tests.serving.test_closed_loop import EIGHT_BIT, calibrated, large
 
 MEANS_S = {Metric.TTFT: 0.5, Metric.TPOT: 0.02, Metric.E2E: 10.5, Metric.ITL: 0.02}
@@ -36,6 +44,21 @@ def test_a_borrowed_calibration_is_less_sure_than_a_measured_one() -> None:
     lent = config.model_copy(update={"calibration": config.calibration.model_copy(update={"sku": "gb300-nvl72"})})
     own, borrowed = (latency_spreads(Deployment.mixed(c), KernelSpreads(0.04, 0.03, 0.0)) for c in (config, lent))
     assert all(more > less for more, less in zip(borrowed, own, strict=True))
+
+
+def test_kernels_of_another_kind_of_layer_are_named_and_less_sure() -> None:
+    """Nobody measured a Mamba-2 scan; as if its own had been, the same step is surer and nothing stands in."""
+    config = calibrated("nvidia-nemotron-3-nano-30b-a3b-bf16")
+    assert config.calibration is not None
+    kernels = dict(config.calibration.kernels)
+    own = {f"{phase}/mamba2": kernels[f"{phase}/gated_delta"] for phase in ("recurrent_prefill", "recurrent_decode")}
+    measured = config.model_copy(
+        update={"calibration": config.calibration.model_copy(update={"kernels": kernels | own})}
+    )
+    assert step_spread(config, step_shape([1000] * 64, [])) > step_spread(measured, step_shape([1000] * 64, []))
+    wanted = "recurrent_prefill/mamba2 is not measured, recurrent_prefill/gated_delta stands in"
+    assert any(wanted in note for note in config.assumptions)
+    assert not any("mamba2" in note for note in measured.assumptions)
 
 
 def test_intervals_hold_the_mean_and_are_log_symmetric() -> None:

@@ -23,17 +23,18 @@ from planner.engine import (
     memory_footprint,
 )
 from planner.engine.memory import lora_bytes_per_gpu
-from planner.llm import load_llm
+from planner.llm import GroupedQueryAttention, LlmSpec, load_llm
 from planner.serving import Deployment, KvTransfer
 from planner.simulator.events import RunRecord, run_events
 from planner.simulator.traffic import DrawnTraffic
-from planner.workload import RequestClass, TokenLengths
+from planner.workload import Images, RequestClass, TokenLengths
 from tests.simulator_oracle import (
     EARLY,
     LLAMA_8B_KV_BYTES_PER_TOKEN,
     PlainRun,
     gpu,
     linear,
+    llama_8b,
     replica,
     with_kv_tokens,
     with_speculation,
@@ -65,7 +66,8 @@ def requests(rng: np.random.Generator, most_input: int = 60) -> DrawnTraffic:
     sent_s = np.sort(np.floor(rng.random(count) * count / rate * 1024) / 1024)
     prefix = rng.integers(-1, 3, count)
     shared = np.where(prefix < 0, 0, np.minimum(rng.choice([10, 40, 100], count), inputs))
-    return DrawnTraffic(sent_s, inputs, outputs, rng.integers(0, 3, count), prefix, shared, rng.integers(0, 6, count))
+    kind, adapter = rng.integers(0, 3, count), rng.integers(0, 6, count)
+    return DrawnTraffic(sent_s, inputs, outputs, kind, prefix, shared, adapter, images=np.full(count, -1))
 
 
 def brought(offered: DrawnTraffic) -> list[tuple[int, int, int, int]]:
@@ -73,11 +75,28 @@ def brought(offered: DrawnTraffic) -> list[tuple[int, int, int, int]]:
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
 
 
+def with_windows(llm: LlmSpec) -> LlmSpec:
+    """The model with windows of 64 tokens in a quarter of its layers."""
+    (group,) = llm.layers
+    assert isinstance(group.attention, GroupedQueryAttention)
+    window = group.attention.model_copy(update={"window": 64})
+    narrow = group.model_copy(update={"count": group.count // 4, "attention": window})
+    wide = group.model_copy(update={"count": group.count - group.count // 4})
+    return llm.model_copy(update={"layers": (wide, narrow)})
+
+
+def encoding_s(_: ReplicaConfig, images: Images) -> float:
+    """An encoder as fast as a power of two."""
+    return images.count * 2.0**-8
+
+
 def check(deployment: Deployment, offered: DrawnTraffic) -> tuple[RunRecord, PlainRun]:
     """Times of all requests and the gaps between their tokens, held against the plain loop."""
     played = run_events(deployment, offered, classes=CLASSES)
     classes = [(one.priority, one.weight) for one in CLASSES]
-    plain = PlainRun(deployment, offered.inputs, offered.outputs, offered.sent_s.tolist(), brought(offered), classes)
+    each_s = np.array([*(encoding_s(deployment.pools[0].config, images) for images in offered.kinds), 0.0])
+    sizes = offered.inputs, offered.outputs, offered.sent_s.tolist(), brought(offered), classes
+    plain = PlainRun(deployment, *sizes, each_s[offered.images].tolist())
     _, first, end = plain.run()
     assert not np.isnan(end).any()
     assert played.first_s == pytest.approx(first, rel=1e-9)
@@ -169,6 +188,38 @@ def test_adapters_and_masks_equal_the_plain_loop(order: Order, part: int) -> Non
         fields |= {"prefix_cache": bool(rng.random() < 0.3)}
         config = server(int(rng.choice([450, 1500, 50_000])), rng, fields, lora=lora, mask_s=2.0**-12)
         check(Deployment.mixed(config), requests(rng))
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "static"])
+def test_windows_equal_the_plain_loop(policy: str) -> None:
+    """Layers with windows take room of their own for every sequence, and for the end of every prefix."""
+    hits = 0
+    for seed in range(10):
+        rng = np.random.default_rng([8, seed])
+        fields = {**base(rng), **POLICIES[policy]} if policy != "static" else {"batching": Batching.STATIC}
+        config = server(int(rng.choice([450, 800, 1500, 50_000])), rng, fields, llm=with_windows(llama_8b()))
+        played, _ = check(Deployment.mixed(config, int(rng.integers(1, 3))), requests(rng))
+        assert played.pools[0].kv_blocks
+        hits += int(played.pools[0].hits.sum())
+    assert (hits > 0) == bool(POLICIES.get(policy, {}).get("prefix_cache"))
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "static"])
+def test_images_equal_the_plain_loop(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoded in the steps of the prompt, and again where it is processed again, in a decode pool too."""
+    monkeypatch.setattr("planner.simulator.events.images_s", encoding_s)
+    kinds = tuple(Images(width=512, height=512, count=count) for count in (1, 5))
+    for seed in range(10):
+        rng = np.random.default_rng([7, seed])
+        fields = {**base(rng), **POLICIES[policy]} if policy != "static" else {"batching": Batching.STATIC}
+        config = server(int(rng.choice([450, 1500, 50_000])), rng, fields)
+        deployment = Deployment.mixed(config, int(rng.integers(1, 3)))
+        if policy != "static" and seed % 3 == 0:
+            transfer = KvTransfer(shared=False, first_token_from_decode=False)
+            deployment = Deployment.disaggregated(config, config, transfer=transfer)
+        offered = requests(rng)
+        images = rng.integers(-1, len(kinds), offered.inputs.size)
+        check(deployment, dataclasses.replace(offered, images=images, kinds=kinds))
 
 
 def test_two_pools_and_closed_loops_equal_the_plain_loop() -> None:

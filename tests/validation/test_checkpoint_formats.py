@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from hardware_db import Dtype
-from planner.llm import Part, load_llm
+from planner.llm import Part, list_llms, load_llm
 from planner.presets import preset
 from planner.validation.checkpoint_formats import precision_of
 from tests.validation.points import DB, POINT, point_with
@@ -47,15 +47,16 @@ def test_nvfp4_is_played_part_by_part() -> None:
 
 def test_lists_of_nvfp4_checkpoints_are_those_they_publish(shared: Path) -> None:
     folder, seen = shared / "reference" / "models_2026", 0
-    with preset("nvfp4_checkpoints.csv").open(encoding="utf-8") as file:
+    with preset("checkpoints.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
+            if row["weights"] != "nvfp4" or row["activations"] != "nvfp4" or row["llm"] not in list_llms():
+                continue
             stem = row["checkpoint"].replace("/", "--")
             if not (folder / f"{stem}.json").is_file():
                 continue
             config = json.loads((folder / f"{stem}.json").read_text())
             beside = folder / f"{stem}.hf_quant_config.json"
-            if beside.is_file():
-                config.pop("quantization_config", None)
+            if beside.is_file() and "quantization_config" not in config:  # engines ask config.json first
                 config["quantization_config"] = {"quant_method": "modelopt", **json.loads(beside.read_text())}
             published = load_llm(config).native_precision
             point = point_with(precision="fp4", checkpoint=row["checkpoint"], kv_cache=published.kv_cache)

@@ -14,13 +14,25 @@ from planner.presets import preset
 from planner.validation.checkpoint_names import architecture_name, model_of
 
 NAMES = {
+    "qwen3-coder-30b-a3b-instruct": """
+        Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8
+    """,
+    "minimax-m2.7": """
+        nvidia/MiniMax-M2.7-NVFP4
+    """,
+    "kimi-k2.6": """
+        nvidia/Kimi-K2.6-NVFP4
+    """,
+    "deepseek-v3.1": """
+        nvidia/DeepSeek-V3.1-NVFP4
+    """,
     "deepseek-r1": """
         deepseek-ai/DeepSeek-R1 deepseek-ai/DeepSeek-R1-0528 nvidia/DeepSeek-R1-0528-FP4-V2
         nvidia/DeepSeek-R1-0528-NVFP4 amd/DeepSeek-R1-0528-MXFP4-Preview amd/DeepSeek-R1-MXFP4-ASQ
         DeepSeek-R1-0528-W4A8 QuantTrio/DeepSeek-R1-0528-AWQ dsr1
     """,
     "deepseek-v3": """
-        deepseek-ai/DeepSeek-V3-0324 nvidia/DeepSeek-V3.1-NVFP4 deepseek-ai/DeepSeek-V3.1-Terminus
+        deepseek-ai/DeepSeek-V3-0324 deepseek-ai/DeepSeek-V3.1-Terminus
     """,
     "deepseek-v3.2": """
         nvidia/DeepSeek-V3.2-NVFP4 deepseek-ai/DeepSeek-V3.2-Exp
@@ -29,10 +41,16 @@ NAMES = {
         moonshotai/Kimi-K2-Instruct-0905 moonshotai/Kimi-K2-Thinking nvidia/Kimi-K2-Thinking-NVFP4
     """,
     "kimi-k2.5": """
-        moonshotai/Kimi-K2.5 nvidia/Kimi-K2.5-NVFP4 amd/Kimi-K2.5-MXFP4 nvidia/Kimi-K2.6-NVFP4
+        moonshotai/Kimi-K2.5 nvidia/Kimi-K2.5-NVFP4 amd/Kimi-K2.5-MXFP4
     """,
     "glm-5": """
         zai-org/GLM-5-FP8 nvidia/GLM-5-NVFP4 amd/GLM-5.1-MXFP4 zai-org/GLM-5.1-FP8
+    """,
+    "glm-5.2": """
+        zai-org/GLM-5.2-FP8 nvidia/GLM-5.2-NVFP4
+    """,
+    "minimax-m3": """
+        MiniMaxAI/MiniMax-M3 MiniMaxAI/MiniMax-M3-MXFP8 amd/MiniMax-M3-MXFP4 nvidia/MiniMax-M3-NVFP4
     """,
     "glm-4.7": """
         zai-org/GLM-4.5-FP8 zai-org/GLM-4.6 zai-org/GLM-4.7-FP8 QuantTrio/GLM-4.6-GPTQ-Int4-Int8Mix
@@ -41,7 +59,7 @@ NAMES = {
         zai-org/GLM-4.5-Air-FP8
     """,
     "minimax-m2.5": """
-        MiniMaxAI/MiniMax-M2.1 nvidia/MiniMax-M2.5-NVFP4 amd/MiniMax-M2.5-MXFP4 nvidia/MiniMax-M2.7-NVFP4
+        MiniMaxAI/MiniMax-M2.1 nvidia/MiniMax-M2.5-NVFP4 amd/MiniMax-M2.5-MXFP4
     """,
     "qwen3-235b-a22b": """
         Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 Qwen/Qwen3-235B-A22B-Thinking-2507 nvidia/Qwen3-235B-A22B-NVFP4
@@ -50,7 +68,7 @@ NAMES = {
         Qwen/Qwen3-32B-FP8-Static-PerTensor Qwen/Qwen3-32B-AWQ RedHatAI/Qwen3-32B-quantized.w4a16
     """,
     "qwen3-30b-a3b": """
-        Qwen/Qwen3-30B-A3B-GPTQ-Int4 Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8
+        Qwen/Qwen3-30B-A3B-GPTQ-Int4
     """,
     "qwen3.5-397b-a17b": """
         Qwen/Qwen3.5-397B-A17B-FP8 amd/Qwen3.5-397B-A17B-MXFP4 nvidia/Qwen3.5-397B-A17B-NVFP4
@@ -93,10 +111,8 @@ def test_owner_precision_tuning_and_date_do_not_change_the_layers(expected: str)
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("MiniMaxAI/MiniMax-M3", "minimax-m2"),
-        ("deepseek-ai/DeepSeek-V4-Pro", "deepseek-v3"),
-        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "nvidia-nemotron-3-nano-30b-a3b-bf16"),
-        ("Qwen/Qwen3-VL-2B-Instruct", "qwen3"),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4", "nvidia-nemotron-3-super-120b-a12b-fp8"),
+        ("Qwen/Qwen3-VL-32B-Instruct", "qwen3"),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.1"),  # another vocabulary, no window
     ],
 )
@@ -107,8 +123,8 @@ def test_other_layers_are_refused_with_the_nearest_presets(name: str, near: str)
 
 def test_every_preset_is_found_by_its_own_name() -> None:
     assert {model_of(id).id for id in list_llms()} == set(list_llms())
-    names = [architecture_name(id) for id in list_llms()]
-    assert len(set(names)) == len(names)
+    for id in list_llms():  # presets of one architecture, such as an FP8 and an NVFP4 checkpoint, have its layers
+        assert load_llm(id).layers == model_of(architecture_name(id)).layers
 
 
 def test_every_row_of_the_table_names_a_preset_and_its_page() -> None:
@@ -120,9 +136,14 @@ def test_every_row_of_the_table_names_a_preset_and_its_page() -> None:
 
 
 def test_checkpoints_of_the_reference_collection_have_the_layers_of_their_preset(shared: Path) -> None:
-    """Their config.json without its quantisation, against the preset that their name leads to."""
+    """Their config.json without its quantisation, against the preset that their name leads to.
+
+    But for Step-3.7: the collection's file leaves out the heads of its windowed layers.
+    """
     folder, found = shared / "reference" / "models_2026", 0
     for path in sorted(folder.glob("*.json")):
+        if path.stem == "stepfun-ai--Step-3.7-Flash":
+            continue
         try:
             named = model_of(path.stem.replace("--", "/"))
         except UnknownNameError:

@@ -140,6 +140,24 @@ def test_receive_interval_depends_on_the_load(tmp_path: Path, concurrency: str, 
     assert point.schedule.receive_interval_steps == steps
 
 
+@pytest.mark.parametrize(
+    ("said", "captured"),
+    [
+        ("padded graphs up to batch 128", 128),
+        ("up to batch 512", 512),
+        ("max-cudagraph-capture-size 2048", 2048),
+        ("cuda-graph-sizes 2048, FULL_AND_PIECEWISE", 2048),
+        ("padded graphs up to batch = concurrency", 64),
+        ("padded graphs up to max_num_seqs; piecewise graphs for 1k/1k", None),
+        ("engine default", None),
+        ("", None),
+    ],
+)
+def test_captured_graphs_are_those_named(tmp_path: Path, said: str, captured: int | None) -> None:
+    point = _read(tmp_path, {"engine": "sglang", "concurrency": "64"}, {"cuda_graph": said})
+    assert point.schedule.captured_decodes == captured
+
+
 def test_receive_interval_without_a_condition(tmp_path: Path) -> None:
     point = _read(tmp_path, {"engine": "sglang"}, {"other_settings": "scheduler-recv-interval 10"})
     assert point.schedule.receive_interval_steps == 10

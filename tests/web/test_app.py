@@ -211,7 +211,7 @@ DEARER: dict[str, Act] = {
     "burstier": number("scv", 20.0),
     "spare replicas": number("spares", 2),
     "growth": number("growth", 2.0),
-    "BF16": choice("precision", "BF16"),
+    "BF16": choice("precision", "BF16, 141 GB: meta-llama/Llama-3.3-70B-Instruct"),
     "loss of a server": lambda app: app.checkbox(key="node-loss").check().run(),
 }
 CHEAPER: dict[str, Act] = {
@@ -363,6 +363,19 @@ def test_shared_tokens_switch_the_prefix_cache(by_theory: None) -> None:
     assert usd_per_month(app) <= before * 1.01
     number("prefix-tokens", 0)(app)
     assert at(app, "search.prefix_cache") == [False] and at(app, "workload.prefixes") is None
+
+
+def test_images_are_offered_for_a_model_that_sees_them(by_theory: None) -> None:
+    assert not [widget for widget in small().number_input if widget.key == "images"]
+    app = small(llm="qwen3-vl-8b-instruct")
+    before = usd_per_month(app)
+    number("images", 1.0)(app)
+    assert at(app, "workload.images") == {"size": "1024x768", "per_request": 1.0}
+    number("image-width", 2048)(app)
+    assert at(app, "workload.images.size") == "2048x768"
+    assert usd_per_month(app) >= before * 0.99
+    number("images", 0.0)(app)
+    assert at(app, "workload.images") is None
 
 
 def test_spot_brings_its_terms(by_theory: None) -> None:

@@ -24,6 +24,7 @@ TIMEOUT_S = 60
 SMALL: dict[str, Any] = {
     "name": "small",
     "llm": "llama-3.1-8b",
+    "precision": {"weights": "bf16"},
     "workload": {"rate_per_s": 30.0, "lengths": {"input_tokens": 800, "output_tokens": 100}},
     "slo": [
         {"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5},

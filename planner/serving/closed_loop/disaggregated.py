@@ -98,7 +98,7 @@ def _ring(deployment: Deployment, loop: ClosedLoop, lengths: TokenLengths) -> Ri
     whole = np.floor(prompt / room)
     full_s, rest_s = prefill.step_s(zero, np.array([room, max(prompt - whole * room, 1.0)]))
     alone_s = float(whole * full_s + (rest_s if prompt > whole * room else 0.0))
-    sent_bytes = kv_transfer_bytes(deployment.pools[0].config, lengths.inputs)
+    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, lengths.inputs)
     transfer_s = float(sent_bytes @ lengths.probabilities) / deployment.kv_link_bytes_per_s
     most = min(decode.users, decode.max_running)
     grid = np.arange(np.ceil(most) + 2.0)

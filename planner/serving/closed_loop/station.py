@@ -134,7 +134,9 @@ class Station:
 
     def step_s(self, running: FloatArray, tokens: FloatArray) -> FloatArray:
         """Duration [s] of steps of `running` decodes and `tokens` prompt tokens."""
-        return self.config.timer.times_s(step_shapes(running, tokens, self.model.costs))
+        seconds = self.config.timer.times_s(step_shapes(running, tokens, self.model.costs))
+        extras = self.model.extras
+        return seconds if extras is None else seconds + extras.images_s(tokens)
 
     def burst_ttft_s(self) -> FloatArray:
         """TTFT [s] of the requests that begin together, shape (requests,): the k-th ends with the step that holds it.

@@ -1,0 +1,107 @@
+"""How much of a shared prefix a request finds in a prefix cache, by what the layers keep.
+
+Keys and values are found block by block. Recurrent state is not: it stands for all tokens before it, so a request can
+go on only from a length at which an engine kept it (`EngineProfile.state_reuse`). Windows are kept of the end of a
+prefix alone. What is kept beside the tokens takes its share of the cache for every prefix.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_db import StateReuse
+from planner.engine.memory import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
+from planner.engine.replica import ReplicaConfig
+from planner.llm import LayerGroup, state_bytes
+
+
+def reuse_step_tokens(replica: ReplicaConfig) -> int:
+    """Lengths at which a prefix can be taken up are multiples of this.
+
+    Without recurrent layers a KV block. Where blocks are made as large as a layer's state (vLLM), as many tokens as a
+    layer's state has bytes of keys and values, in whole blocks of the engine.
+
+    Args:
+        replica: the replica.
+
+    Returns:
+        At least 1 [tokens].
+    """
+    block = replica.engine.kv_block_tokens
+    states = [group for group in replica.llm.layers if _has_state(replica, group)]
+    if not states:
+        return block
+    if replica.engine.state_reuse is not StateReuse.CHUNK_ENDS:
+        return math.lcm(block, replica.engine.state_reuse_tokens)
+    state = max(sequence_bytes_per_gpu(replica, (_one(group),)) for group in states)
+    kv, tp = replica.precision.kv_cache, replica.parallelism.tp
+    kept = [kv_bytes_per_token_per_gpu(replica.llm, kv, tp, (_one(group),)) for group in replica.llm.layers]
+    row = max(kept)
+    return block * math.ceil(state / (block * row)) if row else block
+
+
+def reusable_prefix_tokens(replica: ReplicaConfig, prefix_tokens: int, input_tokens: NDArray[Any]) -> int:
+    """Tokens of a shared prefix that requests find where it is cached.
+
+    Args:
+        replica: the replica.
+        prefix_tokens: that requests have in common [tokens].
+        input_tokens: prompts that begin with it, any shape: where a prompt ends state may be kept too [tokens].
+
+    Returns:
+        A multiple of `reuse_step_tokens`, 0 where nothing can be taken up [tokens].
+    """
+    step = reuse_step_tokens(replica)
+    whole = prefix_tokens // step * step
+    if not any(_has_state(replica, group) for group in replica.llm.layers):
+        return whole
+    match replica.engine.state_reuse:
+        case StateReuse.NONE:
+            return 0
+        case StateReuse.BRANCHES:
+            return whole
+        case StateReuse.CHUNK_ENDS:
+            chunk = max(int(replica.max_batched_tokens / replica.parallelism.dp) // step, 1) * step
+            ends = np.asarray(input_tokens, dtype=np.int64).ravel() // step * step
+            inside = ends[ends <= prefix_tokens]
+            return max(prefix_tokens // chunk * chunk, int(inside.max(initial=0)))
+
+
+def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
+    """What a prefix cache can and cannot do for the layers of a model, in plain words.
+
+    Args:
+        replica: the replica.
+
+    Returns:
+        Nothing without a prefix cache, or where all layers keep keys and values of every token.
+    """
+    llm, engine = replica.llm, replica.engine
+    if not replica.schedule.prefix_cache:
+        return ()
+    if any(_has_state(replica, group) for group in llm.layers):
+        step = reuse_step_tokens(replica)
+        how = {
+            StateReuse.NONE: "keeps no recurrent state for other requests by default: no prefix is reused",
+            StateReuse.BRANCHES: f"keeps recurrent state where prompts part, at multiples of {step} tokens",
+            StateReuse.CHUNK_ENDS: f"keeps recurrent state at ends of prompt chunks, in blocks of {step} tokens: "
+            "a shared prefix is reused up to the last of them within it",
+        }[engine.state_reuse]
+        return (f"{llm.id}: prefix cache: {engine.name} {how}",)
+    if sequence_bytes_per_gpu(replica):
+        return (f"{llm.id}: prefix cache: a prefix is reused whole, with the windows at its end",)
+    return ()
+
+
+def _has_state(replica: ReplicaConfig, group: LayerGroup) -> bool:
+    """Whether layers keep recurrent state."""
+    return state_bytes(replica.llm.model_copy(update={"layers": (_one(group),), "layer_order": ()})) > 0.0
+
+
+def _one(group: LayerGroup) -> LayerGroup:
+    """A single layer of a group."""
+    return group.model_copy(update={"count": 1})

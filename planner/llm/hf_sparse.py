@@ -1,0 +1,202 @@
+"""Blocks of decoders whose attention an index narrows to chosen keys: which layers have one, and what it looks like.
+
+Readers as in `planner.llm.hf_layers`, by which `planner.llm.hf_families` names them. Class defaults are those of
+``configuration_glm_moe_dsa.py`` and ``configuration_minimax_m3_vl.py`` in Hugging Face Transformers 5.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.core import InputError, UnsupportedFeatureError
+from planner.llm.hf_config import FULL_ATTENTION, ConfigFields
+from planner.llm.hf_layers import (
+    Attentions,
+    AttentionTraits,
+    FeedForwards,
+    QkNorm,
+    deepseek_experts,
+    latent_attention,
+    layer_count,
+    local_experts,
+    same_attention,
+)
+from planner.llm.layers import (
+    Attention,
+    BlockIndex,
+    DenseFeedForward,
+    FeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+)
+
+_CHOOSES = {"full": True, "F": True, "shared": False, "S": False}
+"""Whether a layer chooses for itself, by its word in ``indexer_types`` and its letter in ``index_topk_pattern``."""
+_SKIPPED_LAYERS = 2
+"""Class default of ``index_skip_topk_offset``: layers before the first that may take the choice of an earlier one."""
+_HEAD_NORMS = {"per_head": QkNorm.SHARED, "per_layer": QkNorm.PER_HEAD}
+"""``qk_norm_type``: one head's norm for all of them, or a norm over all heads."""
+_SPARSE_LAYER = "minimax_m3_sparse"
+"""Entry of ``layer_types`` for a layer whose index chooses blocks."""
+
+
+def shared_choices(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """GLM-5: latent attention with a sparse index, in some layers (GLM-5.2) with the choice of an earlier one.
+
+    Which layers choose: ``indexer_types``, else ``index_topk_pattern``, else one in ``index_topk_freq`` from
+    ``index_skip_topk_offset`` on. Layers that do not have neither weights nor keys of an index.
+    """
+    own = latent_attention(fields, traits)[0]
+    if not isinstance(own, LatentAttention) or own.index is None:
+        return [own] * layer_count(fields)
+    taken = own.model_copy(update={"index": own.index.model_copy(update={"shared": True})})
+    return [own if chooses else taken for chooses in _choosing_layers(fields)]
+
+
+def _choosing_layers(fields: ConfigFields) -> list[bool]:
+    """Whether each layer chooses its keys itself."""
+    layers, key = layer_count(fields), "indexer_types"
+    words: Sequence[str] = fields.texts(key)
+    if not words:
+        key, pattern = "index_topk_pattern", fields.values.get("index_topk_pattern")
+        words = pattern if isinstance(pattern, str) else fields.texts(key)
+    if not words:
+        period, offset = fields.size("index_topk_freq", default=1), _offset(fields)
+        return [max(layer - offset + 1, 0) % period == 0 for layer in range(layers)]
+    _require_one_each(fields, key, len(words), layers)
+    for word in set(words) - set(_CHOOSES):
+        raise UnsupportedFeatureError(fields.path(key), word, "is no mode of a sparse index", "use full or shared")
+    chooses = [_CHOOSES[word] for word in words]
+    if not chooses[0]:
+        bound = "the first layer has no earlier choice to take"
+        raise InputError(fields.path(key), words[0], bound, "let it choose for itself")
+    return chooses
+
+
+def _offset(fields: ConfigFields) -> int:
+    """``index_skip_topk_offset``, at least 1: the first layer has no earlier choice."""
+    return max(fields.count("index_skip_topk_offset", default=_SKIPPED_LAYERS), 1)
+
+
+def choosing_prediction(
+    fields: ConfigFields, traits: AttentionTraits
+) -> tuple[Attention | None, FeedForward | None] | None:
+    """GLM-5: a multi-token-prediction module is the last layer, but chooses for itself.
+
+    Source: the index of layer 78 among the modules left unquantised in huggingface.co/zai-org/GLM-5.2-FP8.
+    """
+    return latent_attention(fields, traits)[0], typed_experts(fields)[-1]
+
+
+def typed_experts(fields: ConfigFields) -> FeedForwards:
+    """GLM-5: experts as DeepSeek's, in the layers that ``mlp_layer_types`` names sparse where it is given."""
+    experts = fields.optional_size("num_experts")
+    if experts is not None:  # another name of n_routed_experts, which it overrides
+        fields = ConfigFields({**fields.values, "n_routed_experts": experts}, fields.prefix)
+    named = fields.texts("mlp_layer_types")
+    if not named:
+        return deepseek_experts(fields)
+    every = ConfigFields({**fields.values, "first_k_dense_replace": None, "moe_layer_freq": None}, fields.prefix)
+    return _by_mlp_type(fields, deepseek_experts(every), "intermediate_size")
+
+
+def _by_mlp_type(fields: ConfigFields, sparse: FeedForwards, dense_key: str) -> FeedForwards:
+    """The block each layer names in ``mlp_layer_types``."""
+    named, layers = fields.texts("mlp_layer_types"), layer_count(fields)
+    _require_one_each(fields, "mlp_layer_types", len(named), layers)
+    for kind in set(named) - {"dense", "sparse"}:
+        bound = f"is no feed-forward block of model_type {fields.text('model_type')}"
+        raise UnsupportedFeatureError(fields.path("mlp_layer_types"), kind, bound, "use dense or sparse")
+    dense = DenseFeedForward(intermediate=fields.size(dense_key)) if "dense" in named else None
+    return [experts if kind == "sparse" else dense for kind, experts in zip(named, sparse, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------ blocks of keys
+
+
+def block_sparse_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """MiniMax-M3: grouped-query attention, over blocks of keys that an index chooses in all but the first layers.
+
+    The index stands in ``sparse_attention_config``, or (Transformers 5) in ``index_*`` beside ``layer_types``.
+    """
+    if fields.flag("attention_output_gate", default=False):
+        bound = "a gate on the output is not modelled in block-sparse attention"
+        raise UnsupportedFeatureError(fields.path("attention_output_gate"), True, bound, "use another model")
+    kind = fields.text("qk_norm_type") or "per_head"
+    if kind not in _HEAD_NORMS:
+        bound = "this norm of queries and keys is not modelled"
+        raise UnsupportedFeatureError(fields.path("qk_norm_type"), kind, bound, f"use {' or '.join(_HEAD_NORMS)}")
+    norm = _HEAD_NORMS[kind] if fields.flag("use_qk_norm", default=True) else QkNorm.NONE
+    full = same_attention(fields, traits._replace(qk_norm=norm))[0]
+    layers = _indexed_layers(fields)
+    if not any(layers) or not isinstance(full, GroupedQueryAttention):
+        return [full] * len(layers)
+    sparse = full.model_copy(update={"index": _block_index(fields)})
+    return [sparse if indexed else full for indexed in layers]
+
+
+def _indexed_layers(fields: ConfigFields) -> list[bool]:
+    """Whether an index narrows the attention of each layer."""
+    layers, named = layer_count(fields), fields.texts("layer_types")
+    if named:
+        _require_one_each(fields, "layer_types", len(named), layers)
+        for kind in set(named) - {FULL_ATTENTION, _SPARSE_LAYER}:
+            bound = f"is no layer of model_type {fields.text('model_type')}"
+            raise UnsupportedFeatureError(fields.path("layer_types"), kind, bound, f"use {_SPARSE_LAYER}")
+        return [kind == _SPARSE_LAYER for kind in named]
+    index = fields.section("sparse_attention_config")
+    if index is None or not index.flag("use_sparse_attention", default=True):
+        return [False] * layers
+    indexed = index.integers("sparse_attention_freq")
+    _require_one_each(index, "sparse_attention_freq", len(indexed), layers)
+    unvalued = index.integers("sparse_disable_index_value") or indexed
+    _require_one_each(index, "sparse_disable_index_value", len(unvalued), layers)
+    if any(sparse and not bare for sparse, bare in zip(indexed, unvalued, strict=True)):
+        bound = "an index with values of its own is not modelled"
+        raise UnsupportedFeatureError(index.path("sparse_disable_index_value"), "(given)", bound, "use another model")
+    return [bool(sparse) for sparse in indexed]
+
+
+def _block_index(fields: ConfigFields) -> BlockIndex:
+    """The index of the sparse layers."""
+    usual, index = BlockIndex(), fields.section("sparse_attention_config")
+    if index is None:
+        return BlockIndex(
+            heads=fields.size("index_n_heads", default=usual.heads),
+            head_dim=fields.size("index_head_dim", default=usual.head_dim),
+            block_tokens=fields.size("index_block_size", default=usual.block_tokens),
+            blocks=fields.size("index_topk_blocks", default=usual.blocks),
+        )
+    return BlockIndex(
+        heads=index.size("sparse_num_index_heads"),
+        head_dim=index.size("sparse_index_dim"),
+        block_tokens=index.size("sparse_block_size"),
+        blocks=index.size("sparse_topk_blocks"),
+    )
+
+
+def block_sparse_experts(fields: ConfigFields) -> FeedForwards:
+    """MiniMax-M3: experts and shared ones; dense layers are those ``mlp_layer_types`` or ``moe_layer_freq`` names."""
+    layers = layer_count(fields)
+    shared = fields.count("n_shared_experts", default=1)
+    width = fields.size("shared_intermediate_size", default=fields.size("intermediate_size"))
+    corrected = fields.flag("use_routing_bias", default=True)
+    experts = [
+        block and block.model_copy(update={"router_bias": corrected, "shared_intermediate": shared * width})
+        for block in local_experts(fields)
+    ]
+    if fields.texts("mlp_layer_types"):
+        return _by_mlp_type(fields, experts, "dense_intermediate_size")
+    sparse = fields.integers("moe_layer_freq") or [1] * layers
+    _require_one_each(fields, "moe_layer_freq", len(sparse), layers)
+    if all(sparse):
+        return experts
+    dense = DenseFeedForward(intermediate=fields.size("dense_intermediate_size"))
+    return [block if is_sparse else dense for block, is_sparse in zip(experts, sparse, strict=True)]
+
+
+def _require_one_each(fields: ConfigFields, key: str, entries: int, layers: int) -> None:
+    """Refuse a list with another number of entries than there are layers."""
+    if entries != layers:
+        bound = f"must have one entry for each of num_hidden_layers = {layers}"
+        raise InputError(fields.path(key), f"{entries} entries", bound, "correct one of the two")

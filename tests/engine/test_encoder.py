@@ -1,0 +1,133 @@
+"""The vision encoder on a replica: its operators, its time and its memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hardware_db import EngineCosts
+from planner.core import InputError
+from planner.engine import (
+    encoder_bytes_per_gpu,
+    encoder_notes,
+    encoder_times_s,
+    images_s,
+    mean_encoder_s,
+    memory_footprint,
+    weights_bytes_per_gpu,
+)
+from planner.llm import encoder_weight_bytes, load_llm
+from planner.roofline import Driver, Parallelism, encoder_load, encoder_operators, encoder_tp
+from planner.workload import Images, TokenLengths
+from tests.builders import H100, calibrated, replica
+
+QWEN = "qwen3-vl-8b-instruct"
+ONE = Images(count=1, width=1024, height=1024)
+
+
+@pytest.mark.parametrize("model", [QWEN, "gemma-4-26b-a4b", "kimi-k3"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_operators_do_the_work_of_the_encoder(model: str, images: int) -> None:
+    encoder = load_llm(model).encoder
+    assert encoder is not None
+    image = encoder.encoded(900, 700)
+    load = encoder_load(encoder, image, images)
+    work = [operator.count * operator.work(load).flops for operator in encoder_operators(encoder, H100, 1)]
+    assert math.fsum(map(float, work)) == pytest.approx(images * encoder.flops(image), rel=1e-12)
+
+
+def test_gpus_share_the_work_where_heads_divide() -> None:
+    encoder = load_llm("kimi-k3").encoder  # 12 heads
+    assert encoder is not None
+    assert [encoder_tp(encoder, tp) for tp in (1, 2, 4, 8)] == [1, 2, 4, 1]
+    load = encoder_load(encoder, encoder.encoded(1000, 1000), 1)
+
+    def flops(tp: int) -> float:
+        return math.fsum(
+            float(operator.count * operator.work(load).flops) for operator in encoder_operators(encoder, H100, tp)
+        )
+
+    assert flops(4) == pytest.approx(flops(1) / 4)
+    assert flops(8) == flops(1)
+    sums = [operator for operator in encoder_operators(encoder, H100, 4) if "reduce" in operator.family]
+    assert [(operator.count, operator.driver) for operator in sums] == [(2 * 27, Driver.TOKENS)]
+
+
+def test_an_uncalibrated_encoder_takes_its_roofline() -> None:
+    config, encoder = replica(QWEN), load_llm(QWEN).encoder
+    assert encoder is not None
+    image = encoder.encoded(2048, 2048)  # 16384 patches: bound by compute in all but the passes over activations
+    least_s = encoder.flops(image) / H100.peak_flops_per_s["bf16"].value
+    taken_s = images_s(config, Images(count=1, width=2048, height=2048))
+    assert least_s < taken_s < 1.15 * least_s
+
+
+def test_a_calibrated_encoder_is_slower_than_its_roofline_and_as_long_as_its_launches() -> None:
+    fitted = calibrated(QWEN)
+    bare = fitted.model_copy(update={"calibration": None})
+    bare = type(fitted).model_validate({name: getattr(bare, name) for name in type(fitted).model_fields})
+    for side in (64, 448, 1024, 2048):
+        images = Images(count=1, width=side, height=side)
+        assert images_s(fitted, images) > images_s(bare, images)
+    costs: EngineCosts = fitted.costs
+    launches = sum(operator.launches for operator in encoder_operators(fitted.llm.encoder, fitted.sku, 1))  # type: ignore[arg-type]
+    assert images_s(fitted, Images(count=1, width=64, height=64)) == pytest.approx(costs.launch_s * launches)
+
+
+def test_time_rises_with_size_and_number() -> None:
+    config = calibrated(QWEN)
+    sides = [images_s(config, Images(count=1, width=side, height=side)) for side in range(256, 3000, 250)]
+    numbers = [images_s(config, Images(count=count, width=1024, height=1024)) for count in (1, 2, 4, 8)]
+    assert sides == sorted(sides)
+    assert numbers == sorted(numbers)
+    assert numbers[-1] < 8.001 * numbers[0]
+
+
+def test_each_cell_has_the_time_of_its_images() -> None:
+    config = calibrated(QWEN)
+    two = Images(count=2, width=640, height=480)
+    lengths = TokenLengths.from_pairs([10, 20, 30], [1, 1, 1], [0.5, 0.25, 0.25], images=[None, ONE, two])
+    each_s = [0.0, images_s(config, ONE), images_s(config, two)]
+    assert encoder_times_s(config, lengths).tolist() == each_s
+    assert mean_encoder_s(config, lengths) == pytest.approx(np.dot(each_s, [0.5, 0.25, 0.25]))
+    assert not encoder_times_s(config, TokenLengths.constant(10, 1)).any()
+
+
+def test_notes_say_what_stands_in() -> None:
+    (note,) = encoder_notes(calibrated(QWEN), 0.02)
+    assert "takes 20 ms a request" in note
+    assert "the kernels of prompts stand in" in note
+    assert encoder_notes(calibrated(QWEN), 0.0) == ()
+
+
+def test_a_model_without_an_encoder_refuses_images() -> None:
+    with pytest.raises(InputError, match="has no vision encoder that is modelled"):
+        images_s(replica(), ONE)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_every_gpu_holds_its_share_of_the_encoder(tp: int) -> None:
+    whole = encoder_weight_bytes(load_llm(QWEN))
+    assert encoder_bytes_per_gpu(load_llm(QWEN), tp) == whole / tp
+    beside = weights_bytes_per_gpu(replica(QWEN, tp=tp)) - weights_bytes_per_gpu(replica("qwen3-8b", tp=tp))
+    assert beside == pytest.approx(whole / tp)
+
+
+def test_an_encoder_that_does_not_divide_is_on_every_gpu() -> None:
+    llm = load_llm("kimi-k3")
+    assert encoder_bytes_per_gpu(llm, 8) == encoder_weight_bytes(llm)
+
+
+def test_the_first_stage_of_a_pipeline_holds_the_encoder() -> None:
+    llm = load_llm(QWEN)
+    two = weights_bytes_per_gpu(replica(QWEN, parallelism=Parallelism(pp=2)))
+    plain = weights_bytes_per_gpu(replica("qwen3-8b", parallelism=Parallelism(pp=2)))
+    assert plain < two <= plain + encoder_weight_bytes(llm)
+
+
+def test_the_encoder_leaves_less_room_for_the_cache() -> None:
+    room = memory_footprint(replica(QWEN)).kv_capacity_bytes
+    without = memory_footprint(replica("qwen3-8b")).kv_capacity_bytes
+    assert without - room == pytest.approx(encoder_weight_bytes(load_llm(QWEN)))

@@ -1,0 +1,139 @@
+"""Drafts: sizes by hand, tables against the totals published beside them, refusals."""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import Any
+
+import pytest
+
+from planner.core import InputError, UnknownNameError, UnsupportedFeatureError
+from planner.llm import (
+    DraftMethod,
+    acceptance_of_gain,
+    draft_of,
+    draft_parameters,
+    list_acceptance_datasets,
+    load_draft,
+    load_llm,
+    measured_acceptance,
+    own_module,
+    wide_weights,
+)
+from planner.llm.sizes import mtp_parameters
+from planner.presets import preset
+
+EAGLE3 = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 1,
+    "vocab_size": 128256,
+    "draft_vocab_size": 32000,
+}
+"""https://huggingface.co/FasterDFlash/Hanrui/blob/main/progress/github/SpecForge/configs/llama3-8B-eagle3.json"""
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(preset(name).read_text(encoding="utf-8").splitlines()))
+
+
+class TestHeads:
+    def test_an_eagle3_head_has_the_matrices_of_the_paper(self) -> None:
+        h, kv, mlp, words = 4096, 1024, 14336, 32000
+        by_hand = 3 * h * h + 2 * h * (h + 2 * kv) + h * h + 3 * h * mlp + words * h + 4 * h
+        head = load_draft("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+        assert draft_parameters(head) == by_hand == draft_parameters(load_draft(EAGLE3))
+        assert wide_weights(head) == h * (h + 2 * kv)
+
+    def test_the_form_of_vllms_speculators_is_the_same_head(self) -> None:
+        layer = {name: value for name, value in EAGLE3.items() if name not in ("architectures", "draft_vocab_size")}
+        given = {"draft_vocab_size": 32000, "target_hidden_size": None, "transformer_layer_config": layer}
+        assert draft_parameters(load_draft(given)) == draft_parameters(load_draft(EAGLE3))
+
+    def test_a_narrower_head_has_embeddings_of_its_own(self) -> None:
+        narrow = load_draft({**EAGLE3, "target_hidden_size": 8192})
+        more = draft_parameters(narrow) - draft_parameters(load_draft(EAGLE3))
+        assert more == 3 * 4096 * 4096 + 128256 * 4096
+
+    def test_every_head_of_the_table_is_one_of_a_known_width(self) -> None:
+        for row in rows("draft_heads.csv"):
+            assert re.match(r"https://", row["source"])
+            for id in row["llms"].split("|"):
+                assert load_llm(id).hidden_size == int(row["target_hidden_size"])
+                assert draft_of(load_llm(id), DraftMethod(row["method"]))[0] == row["draft"]
+
+    @pytest.mark.parametrize("model", ["deepseek-v3", "glm-4.5-air", "qwen3.5-27b", "mimo-v2-flash"])
+    def test_own_modules_have_the_parameters_counted_for_them(self, model: str) -> None:
+        own = own_module(load_llm(model))
+        assert own is not None and draft_parameters(own) == mtp_parameters(load_llm(model))
+
+    def test_a_small_model_is_a_draft_of_its_own_size(self) -> None:
+        assert draft_parameters(load_draft("llama-3.1-8b")) == 8_030_261_248
+
+    def test_what_is_not_known_or_not_modelled_is_refused(self) -> None:
+        with pytest.raises(InputError, match="no eagle3 head of phi-4 is known"):
+            draft_of(load_llm("phi-4"), DraftMethod.EAGLE3)
+        with pytest.raises(InputError, match="has no multi-token-prediction layer"):
+            draft_of(load_llm("phi-4"), DraftMethod.MTP)
+        with pytest.raises(InputError, match=r"speculation\.draft"):
+            draft_of(load_llm("phi-4"), DraftMethod.DRAFT_MODEL)
+        with pytest.raises(UnknownNameError, match=r"speculation\.draft"):
+            load_draft("/etc/passwd")
+        with pytest.raises(UnsupportedFeatureError, match="several layers"):
+            load_draft({**EAGLE3, "num_hidden_layers": 2})
+
+
+class TestAcceptance:
+    def test_positions_add_up_to_the_published_tokens_per_step(self) -> None:
+        """What a row calls its mean is one more than its positions together: they are cumulated, not conditional."""
+        checked = 0
+        for row in rows("draft_acceptance.csv"):
+            positions = [float(row[f"p{i}"]) for i in range(1, 8) if row[f"p{i}"]]
+            assert positions == sorted(positions, reverse=True) and row["source"]
+            if positions and row["tokens_per_step"]:
+                assert 1.0 + sum(positions) == pytest.approx(float(row["tokens_per_step"]), rel=0.011)
+                checked += 1
+        assert checked > 30
+
+    def test_model_and_dataset_choose_the_measurement(self) -> None:
+        llama = load_llm("llama-3.1-8b")
+        found = measured_acceptance(llama, DraftMethod.EAGLE3, 3, "MT-Bench")
+        assert (found.by_position, found.draft) == (
+            (0.7296, 0.5208, 0.3545),
+            "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3",
+        )
+        assert "not measured" not in found.note and "not on" not in found.note
+
+    def test_a_mean_alone_is_met_by_one_probability(self) -> None:
+        found = measured_acceptance(load_llm("llama-3.3-70b-instruct"), DraftMethod.EAGLE3, 7, "gsm8k")
+        assert 1.0 + sum(found.by_position) == pytest.approx(3.29)
+        assert found.by_position[1] == pytest.approx(found.by_position[0] ** 2)
+
+    def test_fewer_guesses_take_the_first_positions_and_more_go_on_as_the_last(self) -> None:
+        one, five = (measured_acceptance(load_llm("qwen3-8b"), DraftMethod.EAGLE3, k, "mt-bench") for k in (1, 5))
+        assert one.by_position == five.by_position[:1] == (0.6541,)
+        assert five.by_position[3] / five.by_position[2] == pytest.approx(0.202 / 0.3993)
+        assert "after the first 3" in five.note
+
+    def test_what_was_not_measured_is_named(self) -> None:
+        other = measured_acceptance(load_llm("llama-3.1-405b"), DraftMethod.EAGLE3, 3, "gsm8k")
+        assert "llama-3.1-405b was not measured" in other.note
+        elsewhere = measured_acceptance(load_llm("qwen3-8b"), DraftMethod.EAGLE3, 3, "gsm8k")
+        assert "not on gsm8k" in elsewhere.note
+
+    def test_unknown_data_and_methods_without_measurements_are_refused(self) -> None:
+        with pytest.raises(InputError, match="mt-bench") as refused:
+            measured_acceptance(load_llm("qwen3-8b"), DraftMethod.EAGLE3, 3, "my-logs")
+        assert "speculation.dataset" in str(refused.value)
+        with pytest.raises(InputError, match="give acceptance"):
+            measured_acceptance(load_llm("qwen3-8b"), DraftMethod.DRAFT_MODEL, 3)
+        assert set(list_acceptance_datasets()) >= {"mt-bench", "gsm8k", "humaneval"}
+
+    @pytest.mark.parametrize(("drafts", "gain"), [(1, 1.0), (3, 4.0), (2, 0.5)])
+    def test_gains_that_no_guesses_give_are_refused(self, drafts: int, gain: Any) -> None:
+        with pytest.raises(InputError, match="must lie between"):
+            acceptance_of_gain(drafts, gain)

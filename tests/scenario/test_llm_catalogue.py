@@ -1,0 +1,116 @@
+"""Models to choose from: what fits is worked out by hand, sorted lists are sorted, and every preset says its source."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import pytest
+
+from hardware_db import Dtype, load_hardware
+from planner.core import InputError, UnknownNameError
+from planner.llm import active_parameters, list_llms, load_llm, parameters
+from planner.presets import preset
+from planner.scenario.llm_catalogue import LlmOrder, find_llms, llm_list, llm_table
+
+DB = load_hardware()
+
+
+def test_a_70b_model_fits_as_arithmetic_says() -> None:
+    """141 GB in BF16 need two H100s of 80 GiB; 72.7 GB in FP8 fit on one, of which vLLM takes 0.92."""
+    (alone,) = find_llms(llm="llama-3.3-70b-instruct", fits="h100-sxm")
+    assert all(held.checkpoint.precision.weights is not Dtype.BF16 for held in alone.fitting)
+    fp8 = next(held for held in alone.fitting if held.checkpoint.repository == "nvidia/Llama-3.3-70B-Instruct-FP8")
+    usable = 0.92 * DB.skus["h100-sxm"].hbm_capacity_bytes.value - 72.66e9
+    assert 0.5 * usable < fp8.kv_tokens * 80 * 2 * 8 * 128 < usable  # 80 layers, 8 heads of 128, one byte
+    (pair,) = find_llms(llm="llama-3.3-70b-instruct", fits="h100-sxm:2")
+    assert pair.fitting[0].checkpoint.own and pair.fitting[0].parallelism.tp == 2
+
+
+def test_more_gpus_hold_more_models_and_more_tokens() -> None:
+    one, eight = (find_llms(family="qwen3", fits=f"h200-sxm:{count}") for count in (1, 8))
+    rooms = {
+        (found.llm.id, held.checkpoint.repository, held.checkpoint.precision): held.kv_tokens
+        for found in eight
+        for held in found.fitting
+    }
+    for found in one:
+        for held in found.fitting:
+            assert rooms[found.llm.id, held.checkpoint.repository, held.checkpoint.precision] > held.kv_tokens
+
+
+def test_nothing_fits_where_the_weights_do_not() -> None:
+    assert not find_llms(llm="deepseek-v3", fits="h100-sxm")
+    assert "deepseek-v3" not in {found.llm.id for found in find_llms(fits="l4")}
+
+
+@pytest.mark.parametrize(
+    ("order", "key"),
+    [
+        (LlmOrder.PARAMETERS, lambda found: parameters(found.llm)),
+        (LlmOrder.ACTIVE, lambda found: active_parameters(found.llm)),
+        (LlmOrder.CONTEXT, lambda found: found.llm.max_context_tokens),
+        (LlmOrder.RELEASED, lambda found: found.released),
+    ],
+)
+def test_lists_are_sorted_largest_or_latest_first(order: LlmOrder, key: object) -> None:
+    found = find_llms(sort=order)
+    assert len(found) == len(list_llms())
+    values = list(map(key, found))  # type: ignore[call-overload]
+    assert values == sorted(values, reverse=True)
+
+
+def test_families_are_found_by_model_type_maker_and_name() -> None:
+    by_type = {found.llm.id for found in find_llms(family="qwen3_moe")}
+    assert "qwen3-235b-a22b" in by_type and "qwen3-8b" not in by_type
+    by_name = {found.llm.id for found in find_llms(family="Qwen3")}
+    assert {"qwen3-8b", "qwen3-235b-a22b"} <= by_name and "qwen3.5-27b" not in by_name
+    assert {found.llm.id for found in find_llms(family="openai")} == {"gpt-oss-120b", "gpt-oss-20b"}
+    with pytest.raises(UnknownNameError, match="--family = 'lama'"):
+        find_llms(family="lama")
+
+
+def test_formats_are_those_of_most_weights() -> None:
+    assert {found.llm.id for found in find_llms(family="openai", format="mxfp4")} == {"gpt-oss-120b", "gpt-oss-20b"}
+    assert not find_llms(family="openai", format="bf16")
+    kinds = {item.precision.weights for item in find_llms(llm="qwen3-32b", format="fp8")[0].checkpoints}
+    assert kinds == {Dtype.FP8, Dtype.FP8_BLOCK}
+    with pytest.raises(UnknownNameError, match="--format"):
+        find_llms(format="fp5")
+
+
+@pytest.mark.parametrize("place", ["h100-sxm:0", "h100-sxm:many", "h100-sxm:9999"])
+def test_a_number_of_gpus_that_is_none_is_refused(place: str) -> None:
+    with pytest.raises(InputError, match="--fits"):
+        find_llms(fits=place)
+
+
+def test_tables_and_lists_show_what_was_found() -> None:
+    found = find_llms(family="gpt-oss", fits="h100-sxm:2")
+    assert [row[0] for row in llm_table(found).rows] == ["gpt-oss-120b", "gpt-oss-20b"]
+    listed = llm_list(found)
+    assert json.loads(json.dumps(listed, allow_nan=False)) == listed
+    assert listed[0]["fits"][0]["format"] == "mxfp4" and listed[0]["fits"][0]["kv_tokens"] > 0
+    assert len(llm_table(find_llms(llm="qwen3-32b")).rows) == len(find_llms(llm="qwen3-32b")[0].checkpoints)
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list_llms())
+def test_every_preset_says_where_it_comes_from_and_when_it_was_read(name: str) -> None:
+    config = json.loads(preset("llms", f"{name}.json").read_text(encoding="utf-8"))
+    assert len(config["_source"]) >= 8
+    assert re.fullmatch(r"20\d\d-\d\d(-\d\d)?", config["_collected"])
+
+
+def test_dates_of_checkpoints_are_dates_with_a_source() -> None:
+    with preset("llm_releases.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["llm"] for row in rows}) == len(rows)
+    assert all(row["source_url"].startswith("https://") for row in rows)
+    assert all(re.fullmatch(r"20\d\d-\d\d(-\d\d)?", row["released"]) for row in rows)
+    dated = {row["llm"] for row in rows}
+    assert sum(name in dated for name in list_llms()) >= 50
+    assert load_llm("llama-3.1-8b").family == "llama"
