@@ -4,7 +4,7 @@ A degree that is not given follows from the model, the GPU and the number format
 
 - Tensor parallelism: powers of two up to a server of eight GPUs and no further than heads can be split.
 - Pipeline parallelism: only where the weights do not fit in one such group; then as many stages as they need, and
-  twice that.
+  twice that, up to `MOST_STAGES`.
 - Attention data parallelism: for mixtures of experts alone, since on a dense model its ranks are replicas under
   another name. One stage; `tp * dp` powers of two up to `WIDEST_SERVERS` servers, or up to the scale-up domain where
   that is wider, with whole experts for every GPU.
@@ -28,6 +28,8 @@ from planner.search.types import SearchSpace
 
 WIDEST_TP = 8
 """Largest tensor-parallel degree that is looked at unasked: a server of eight GPUs. A choice."""
+MOST_STAGES = 8
+"""Pipeline stages that are looked at unasked: eight servers for one replica. A choice."""
 WIDEST_SERVERS = 4
 """Servers of eight GPUs that the ranks of one stage are spread over unasked. A choice."""
 WEIGHTS_SHARE = 0.8
@@ -83,7 +85,8 @@ def _stages(llm: LlmSpec, precision: Precision, sku: GpuSku, tp: int) -> list[in
     needed = 1
     while needed < llm.num_layers and weight_bytes(llm, precision) > needed * room:
         needed *= 2
-    return [1] if needed == 1 else [1, needed, 2 * needed]
+    stages = [1] if needed == 1 else [1, needed, 2 * needed]
+    return [count for count in stages if count <= MOST_STAGES]
 
 
 def _ranks(experts: int, sku: GpuSku, tp: int, pp: int) -> list[int]:

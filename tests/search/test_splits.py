@@ -32,6 +32,13 @@ def test_weights_that_do_not_fit_a_server_get_the_stages_they_need() -> None:
     assert {split.pp for split in found(llm, "h100-sxm", sixteen_bit)} == {1, 2, 4}
 
 
+def test_nobody_is_offered_a_trillion_parameters_on_a_hundred_small_gpus() -> None:
+    """Kimi-K3 would take 16 stages of eight L4s: a pipeline that nobody runs, unless it is asked for."""
+    kimi = load_llm("kimi-k3")
+    assert {split.pp for split in found(kimi, "l4", kimi.native_precision)} == {1}
+    assert {split.pp for split in found(kimi, "l4", kimi.native_precision, pp=(16,))} == {16}
+
+
 @pytest.mark.parametrize(
     "recipe",
     [
