@@ -383,7 +383,7 @@ def _draft_bytes(draft: DraftSpec, precision: Precision, split: Parallelism) -> 
 
 def _held_bytes(llm: LlmSpec, precision: Precision, split: Parallelism, stage: PipelineStage) -> float:
     """Bytes of the weights of a model that a stage holds, on one GPU, a vision encoder left out."""
-    held = llm.model_copy(update={"layers": stage.layers, "layer_order": ()})
+    held = llm.with_layers(stage.layers)
     total = 0.0
     for group in stage.layers:
         total += group.count * _layer_bytes_per_gpu(group, llm.hidden_size, precision, split)
@@ -441,7 +441,7 @@ def lora_bytes_per_gpu(replica: ReplicaConfig, stage: PipelineStage | None = Non
     lora, llm = replica.lora, replica.llm
     if lora is None:
         return 0.0
-    held = llm if stage is None else llm.model_copy(update={"layers": stage.layers, "layer_order": ()})
+    held = llm if stage is None else llm.with_layers(stage.layers)
     return lora.slots * lora_bytes(held, lora.rank, LORA_DTYPE) / replica.parallelism.tp
 
 
@@ -565,16 +565,11 @@ def kv_bytes_per_token_per_gpu(
     for group in llm.layers if layers is None else layers:
         if windows and not _keeps_context(group):
             continue
-        alone = _with_layers(llm, group)
+        alone = llm.with_layers((group,))
         index, share = index_bytes_per_token(alone), _kv_share(group, tp)
         kept = kv_bytes_per_token(alone, kv_dtype) or kv_window_bytes(alone, kv_dtype, 1)
         total += share * (kept - index) + index
     return total
-
-
-def _with_layers(llm: LlmSpec, group: LayerGroup) -> LlmSpec:
-    """The model with one of its groups of layers only."""
-    return llm.model_copy(update={"layers": (group,)})
 
 
 def _has_cache(group: LayerGroup) -> bool:
@@ -622,7 +617,7 @@ def _sequence_bytes(llm: LlmSpec, layers: Sequence[LayerGroup], replica: Replica
     tp, windows = replica.parallelism.tp, _keeps_windows(llm)
     total = 0.0
     for group in layers:
-        alone = _with_layers(llm, group)
+        alone = llm.with_layers((group,))
         total += state_bytes(alone) / (1 if isinstance(group.attention, CompressedAttention) else tp)
         if isinstance(group.attention, StateSpace):
             total += group.count * _repeated_state_bytes(group.attention, tp)
@@ -661,7 +656,7 @@ def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any], tp: in
 def _transferred_bytes(llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int) -> FloatArray:
     """As `kv_transfer_bytes`, of one model that the replica runs."""
     kv = replica.precision.kv_cache
-    copied = [(tp * _kv_share(group, tp), _with_layers(llm, group)) for group in llm.layers]
+    copied = [(tp * _kv_share(group, tp), llm.with_layers((group,))) for group in llm.layers]
     per_token = sum(copies * kv_bytes_per_token(alone, kv) for copies, alone in copied if _has_cache(alone.layers[0]))
     transferred = np.asarray(input_tokens * per_token + state_bytes(llm), dtype=np.float64)
     windowed = [(copies, alone) for copies, alone in copied if _window(alone.layers[0])]

@@ -99,7 +99,7 @@ def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
 
 def _has_state(replica: ReplicaConfig, group: LayerGroup) -> bool:
     """Whether layers keep recurrent state."""
-    return state_bytes(replica.llm.model_copy(update={"layers": (_one(group),), "layer_order": ()})) > 0.0
+    return state_bytes(replica.llm.with_layers((_one(group),))) > 0.0
 
 
 def _one(group: LayerGroup) -> LayerGroup:

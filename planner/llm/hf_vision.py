@@ -114,6 +114,14 @@ def _gemma4(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     )
 
 
+def _merger(merged: int, text: int, merge: int) -> tuple[EncoderMatrix, EncoderMatrix]:
+    """The two matrices that turn each square of merge x merge patches into a token of the language model."""
+    return (
+        EncoderMatrix(inputs=merged, outputs=merged, patches=merge**2),
+        EncoderMatrix(inputs=merged, outputs=text, patches=merge**2),
+    )
+
+
 def _kimi_k25(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     """MoonViT3dPretrainedModel and PatchMergerMLP of ``modeling_kimi_k25.py`` in moonshotai/Kimi-K2.5, biases in all.
 
@@ -130,10 +138,7 @@ def _kimi_k25(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
         vision,
         layers=layers,
         heads=vision.size("vt_num_attention_heads"),
-        around=(
-            EncoderMatrix(inputs=merged, outputs=merged, patches=merge**2),
-            EncoderMatrix(inputs=merged, outputs=text, patches=merge**2),
-        ),
+        around=_merger(merged, text, merge),
         small=small,
         images=NativePatches(merge=merge, max_patches=16_384, max_side_patches=512, marks=4),
         prefix="vt_",
@@ -160,10 +165,7 @@ def _kimi_k3(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
         layers=layers,
         heads=heads,
         head_dim=wide // heads,
-        around=(
-            EncoderMatrix(inputs=merged, outputs=merged, patches=merge**2),
-            EncoderMatrix(inputs=merged, outputs=text, patches=merge**2),
-        ),
+        around=_merger(merged, text, merge),
         small=small,
         images=NativePatches(merge=merge, max_patches=65_536, max_side_patches=512, marks=4),
         prefix="vt_",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -90,6 +90,10 @@ class LlmSpec(Frozen):
             bound = "must name every group as often as it has layers"
             raise InputError("layer_order", len(self.layer_order), bound, "correct it, or leave it out")
         return self
+
+    def with_layers(self, layers: Sequence[LayerGroup]) -> Self:
+        """The model with these groups of layers only, in no order between them."""
+        return self.model_copy(update={"layers": tuple(layers), "layer_order": ()})
 
     @property
     def num_layers(self) -> int:
