@@ -7,7 +7,7 @@ True
 """
 
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
-from hardware_db.loader import load_hardware, read_calibration, read_sku
+from hardware_db.loader import kv_tier_facts, load_hardware, read_calibration, read_sku
 from hardware_db.pricing import is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
     Calibration,
@@ -24,6 +24,8 @@ from hardware_db.schema import (
     HardwareDb,
     KernelFit,
     Kind,
+    KvTierFacts,
+    KvTierKind,
     MeasuredShapes,
     MemoryShare,
     NodeSku,
@@ -50,6 +52,8 @@ __all__ = [
     "HardwareDb",
     "KernelFit",
     "Kind",
+    "KvTierFacts",
+    "KvTierKind",
     "MeasuredShapes",
     "MemoryShare",
     "NodeSku",
@@ -60,6 +64,7 @@ __all__ = [
     "StateReuse",
     "Topology",
     "is_cited",
+    "kv_tier_facts",
     "listed_prices",
     "load_hardware",
     "read_calibration",

@@ -23,7 +23,17 @@ from typing import Any
 
 from pydantic import Field
 
-from hardware_db.schema import Calibration, EngineProfile, EngineSupport, GpuSku, HardwareDb, Kind, Price
+from hardware_db.schema import (
+    Calibration,
+    EngineProfile,
+    EngineSupport,
+    GpuSku,
+    HardwareDb,
+    Kind,
+    KvTierFacts,
+    KvTierKind,
+    Price,
+)
 from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
 MAX_CALIBRATION_BYTES = 50_000_000
@@ -80,6 +90,24 @@ def _packaged() -> HardwareDb:
         engines=_read_engines(root / "engines"),
         calibrations=tuple(_read_calibration(file) for file in _files(root / "calibrations", ".json")),
     )
+
+
+@cache
+def kv_tier_facts() -> Mapping[KvTierKind, KvTierFacts]:
+    """What is known of KV tiers behind the GPU, whatever the GPU, from ``kv_tiers.toml``.
+
+    >>> kv_tier_facts()[KvTierKind.SSD].read_bytes_per_s.value  # 6.06 GiB/s of one drive
+    6500000000.0
+    """
+    file = resources.files("hardware_db") / "kv_tiers.toml"
+    with _located(file.name):
+        table = _parse_toml(file)
+        sources = {name: _source(name, entry) for name, entry in _table(table, "sources").items()}
+        tables = {kind: _table(table, kind) for kind in KvTierKind}
+        return {
+            kind: KvTierFacts(**{key: _resolve(node, sources, f"{kind}.{key}") for key, node in facts.items()})
+            for kind, facts in tables.items()
+        }
 
 
 def _files(directory: Traversable, suffix: str) -> list[Traversable]:

@@ -383,6 +383,39 @@ class EngineFeature(StrEnum):
     SPECULATION = "speculation"
     OWN_DRAFTS = "drafts by the model's own module"
     DISAGGREGATION = "prefill and decode on pools of their own"
+    HOST_KV = "a KV tier in host memory"
+    SSD_KV = "a KV tier on local drives"
+    SHARED_KV = "a KV tier in a shared store"
+
+
+class KvTierKind(StrEnum):
+    """Where a KV tier behind the GPU keeps its blocks."""
+
+    HOST = "host"
+    """Memory of the server."""
+    SSD = "ssd"
+    """Drives of the server."""
+    SHARED = "shared"
+    """A store over the network that all servers of a pool share, each with its part of it."""
+
+    @property
+    def feature(self) -> EngineFeature:
+        """What an engine must be able to do for it."""
+        return EngineFeature[f"{self.name}_KV"]
+
+
+class KvTierFacts(Frozen):
+    """How fast one GPU reads a tier, where nothing is given: one table of ``kv_tiers.toml``."""
+
+    link_share: Fact | None = Field(default=None, description="of the host link (host) or the NIC (shared) of the SKU")
+    read_bytes_per_s: Fact | None = Field(default=None, description="per GPU, where no link of the SKU says it")
+    latency_s: Fact = Field(description="fixed time of a read")
+
+    @model_validator(mode="after")
+    def _one_bandwidth(self) -> KvTierFacts:
+        if (self.link_share is None) == (self.read_bytes_per_s is None):
+            raise InputError("link_share", self.link_share, "goes without read_bytes_per_s", "give one of the two")
+        return self
 
 
 class EngineSupport(Frozen):
@@ -461,6 +494,9 @@ class EngineProfile(Frozen):
     )
     state_reuse: StateReuse = Field(default=StateReuse.NONE, description="of recurrent layers, by a prefix cache")
     state_reuse_tokens: int = Field(default=1, ge=1, description="lengths at branches are multiples of this")
+    layerwise_kv_tiers: tuple[KvTierKind, ...] = Field(
+        default=(), description="KV tiers of which a layer is loaded while the one before it is computed"
+    )
     graphs: CapturedGraphs | None = Field(default=None, description="captured by default; none: any batch that may run")
     costs: EngineCosts = EngineCosts()
     costs_by_architecture: Mapping[str, EngineCosts] = Field(

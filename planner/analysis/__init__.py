@@ -2,7 +2,8 @@
 
 Marginal values and what would help (`explain`), sensitivity and robust plans (`sensitivity`), what a change brings
 (`changes`), when a hosted API is cheaper (`api_break_even`), other purchase options (`purchase_alternatives`), and the
-answer in a sentence and four numbers (`headline`).
+answer in a sentence and four numbers (`headline`). The fleet under an autoscaler, beside its schedule
+(`simulate_autoscaler`), and until when it holds as demand grows (`fleet_growth`).
 """
 
 from planner.analysis import changes, headline, purchase_alternatives, why
@@ -14,9 +15,12 @@ from planner.analysis.api_prices import (
     mean_sustained_per_s,
     own_price,
 )
+from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
 from planner.analysis.changes import Change, WhatIf, WhatIfSide
 from planner.analysis.fleet_capacity import Headroom, headroom, is_calibrated, period_capacities_per_s
+from planner.analysis.fleet_growth import FleetGrowth, FleetHorizon, NextFleet, fleet_growth, next_purchases
 from planner.analysis.headline import CostRange, fleet_words, sku_words
+from planner.analysis.load_response import LoadResponses, Signal
 from planner.analysis.perturbations import numeric_requirements, price_now, requirements
 from planner.analysis.purchase_alternatives import (
     PurchaseAlternative,
@@ -55,18 +59,25 @@ __all__ = [
     "REFUSED",
     "ApiBreakEven",
     "ApiPrice",
+    "Autoscaler",
+    "AutoscalingDay",
     "BreakEvenPrice",
     "Change",
     "CostRange",
     "Explanation",
+    "FleetGrowth",
+    "FleetHorizon",
     "Headroom",
     "KeptFleet",
+    "LoadResponses",
     "Marginal",
+    "NextFleet",
     "Pareto",
     "PlanMeasure",
     "PlanOutcome",
     "PlanQuestion",
     "PlanningCase",
+    "PlayedFleet",
     "PurchaseAlternative",
     "PurchaseOffer",
     "Replanner",
@@ -75,6 +86,7 @@ __all__ = [
     "RunnerUp",
     "Sensitivity",
     "SensitivityEnd",
+    "Signal",
     "SmallestRelaxation",
     "WhatIf",
     "WhatIfSide",
@@ -85,6 +97,7 @@ __all__ = [
     "changes",
     "commitment_words",
     "explain",
+    "fleet_growth",
     "fleet_words",
     "gain",
     "headline",
@@ -92,6 +105,7 @@ __all__ = [
     "is_calibrated",
     "mean_served_per_s",
     "mean_sustained_per_s",
+    "next_purchases",
     "numeric_requirements",
     "offer_from_plan",
     "outcome_of",
@@ -102,6 +116,7 @@ __all__ = [
     "price_range",
     "purchase_alternatives",
     "requirements",
+    "simulate_autoscaler",
     "sku_words",
     "why",
     "with_commitments",

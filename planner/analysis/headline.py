@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hardware_db import GpuSku, HardwareDb
 from planner.analysis.fleet_capacity import Headroom, is_calibrated
 from planner.core import change, money, number_of, rebuilt, significant
-from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress, shifted_hardware
+from planner.fleet import KV_TIERS, BoughtGpus, CostBreakdown, Plan, Progress, shifted_hardware
 from planner.fleet import plan as make_plan
 from planner.serving import NORMAL_95
 
@@ -158,7 +158,8 @@ def price_sources(plan: Plan) -> tuple[str, ...]:
 def _price_source(purchase: BoughtGpus, name: str) -> str:
     start, price = f"{name}: ${money(purchase.usd_per_gpu_hour)} per GPU-hour", purchase.price
     if price is None:
-        return f"{start}, GPUs of one's own"
+        what = "KV tiers behind them" if purchase.purchase == KV_TIERS else "GPUs of one's own"
+        return f"{start}, {what}"
     option, day = purchase.purchase.replace("_", " "), price.retrieved_on.isoformat()
     return f"{start}, {price.provider}, {option}, read {day}, {price.confidence} confidence"
 

@@ -16,7 +16,7 @@ from planner.core import Frozen, Metric, rebuilt
 from planner.fleet import PlanRequest
 from planner.search import Mode
 from planner.supply import offered_prices
-from planner.workload import LatencyTarget, RequestClass, Slo, Workload
+from planner.workload import LatencyTarget, RecordedArrivals, RequestClass, Slo, Workload
 
 DEMAND_KEY = "workload.rate_per_s"
 NO_LIMIT_S = 86_400.0
@@ -274,12 +274,19 @@ def _rules(request: PlanRequest) -> Iterator[Rule]:
 
 
 def with_lengths(request: PlanRequest, inputs: float = 1.0, outputs: float = 1.0) -> PlanRequest:
-    """The request with all input and output lengths scaled, cut at the context of the model. No recordings."""
+    """The request with all input and output lengths scaled, cut at the context of the model.
+
+    Requests of a recording come when they came.
+    """
+    most_tokens, workload = request.llm.max_context_tokens, request.workload
 
     def scaled(kind: RequestClass) -> RequestClass:
-        return rebuilt(kind, lengths=kind.lengths.scaled(inputs, outputs, request.llm.max_context_tokens))
+        return rebuilt(kind, lengths=kind.lengths.scaled(inputs, outputs, most_tokens))
 
-    return rebuilt(request, workload=_with_classes(request.workload, scaled))
+    changed = _with_classes(workload, scaled)
+    if isinstance(workload.arrivals, RecordedArrivals):
+        changed = rebuilt(changed, arrivals=workload.arrivals.scaled(inputs, outputs, most_tokens))
+    return rebuilt(request, workload=changed)
 
 
 def with_prefixes(request: PlanRequest, factor: float) -> PlanRequest:

@@ -35,7 +35,7 @@ from planner.analysis.types import (
 from planner.core import Metric
 from planner.fleet import Plan, PlanRequest, deviations_of, shifted_deployment, shifted_hardware
 from planner.serving import NORMAL_95, Deployment
-from planner.workload import RecordedArrivals, Workload
+from planner.workload import Workload
 
 SWING = 0.2
 """How far each input of the tornado is moved, as a share of it. A choice; kernels move by their 90 % interval."""
@@ -100,9 +100,8 @@ def _moves(case: PlanningCase, base: Plan) -> Iterator[tuple[str, tuple[_Move, _
     for sku in base.gpus:
         yield f"price of {sku}", down_and_up(partial(_price_move, case, sku))
     yield "demand", down_and_up(partial(_demand_move, case))
-    if not isinstance(workload.arrivals, RecordedArrivals):
-        yield "input lengths", down_and_up(partial(_traffic_move, case, _scaled_inputs))
-        yield "output lengths", down_and_up(partial(_traffic_move, case, _scaled_outputs))
+    yield "input lengths", down_and_up(partial(_traffic_move, case, _scaled_inputs))
+    yield "output lengths", down_and_up(partial(_traffic_move, case, _scaled_outputs))
     if any(kind.prefixes is not None for kind in workload.classes):
         yield "shared prefixes", down_and_up(partial(_traffic_move, case, with_prefixes))
     if is_calibrated(base):

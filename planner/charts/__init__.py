@@ -8,6 +8,7 @@ One module for each question: `latencies`, `rooflines`, `costs`, `systems` (of a
 """
 
 from planner.charts import (
+    autoscaling,
     costs,
     demands,
     fleets,
@@ -32,6 +33,7 @@ __all__ = [
     "FAMILY_WORDS",
     "GREY",
     "Row",
+    "autoscaling",
     "cost_comparison",
     "cost_comparison_rows",
     "costs",

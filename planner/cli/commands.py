@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner.cli import deployments, measurements, plans
+from planner.cli import demand, deployments, measurements, plans
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
 from planner.cli.completion import complete_llm, complete_sku
 
@@ -164,6 +164,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "explain": plans.explain,
     "what-if": plans.what_if,
     "sweep": plans.sweep,
+    "autoscale": demand.autoscale,
+    "forecast": demand.forecast,
     "evaluate": deployments.evaluate,
     "simulate": deployments.simulate,
     "compare": deployments.compare,

@@ -45,7 +45,7 @@ def complete_setting(incomplete: str) -> list[str]:
     """Dotted paths of a scenario that start so; after ``=`` the values, where they are a few words.
 
     >>> complete_setting("workload.r")
-    ['workload.rate_per_s', 'workload.replay']
+    ['workload.rate_per_s', 'workload.replay', 'workload.requests_per_day', 'workload.requests_per_user_per_day']
     >>> complete_setting("slo.1.t")
     ['slo.1.threshold_s']
     >>> complete_setting("objective=max_rate_")

@@ -63,7 +63,7 @@ def plan(
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
     """
-    from planner.report import json_text, plan_to_dict, terminal
+    from planner.report import growth, json_text, plan_to_dict, terminal
     from planner.report import plan as plan_report
     from planner.scenario import build_request, read_scenario
 
@@ -76,7 +76,7 @@ def plan(
     written = content.model_dump(mode="json", exclude_unset=True)
     result = dataclasses.replace(result, scenario=written, scenario_folder=str(folder.resolve()))
     deliver(
-        lambda: plan_report.report(result),
+        lambda: growth.with_horizon(plan_report.report(result), result),
         (json_file, lambda: json_text(plan_to_dict(result))),
         (md_file, lambda: plan_report.markdown(result)),
     )

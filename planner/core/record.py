@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from planner.core.errors import from_validation_error
 
 
-class Frozen(BaseModel):
+class Frozen(BaseModel):  # noqa: PLW1641  (pydantic hashes frozen records by their fields)
     """Immutable, closed record: unknown fields are an error, NaN and infinity are refused.
 
     Base of every input of the planner. Raises `InputError`, never pydantic's own error.
@@ -24,6 +24,14 @@ class Frozen(BaseModel):
                 super().__init__(**data)
             except ValidationError as error:
                 raise from_validation_error(error) from None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal. Values derived from them and kept do not count: arrays have no one truth."""
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
 
 
 Record = TypeVar("Record", bound=Frozen)

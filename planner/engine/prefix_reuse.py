@@ -57,7 +57,7 @@ def reusable_prefix_tokens(replica: ReplicaConfig, prefix_tokens: int, input_tok
     """
     step = reuse_step_tokens(replica)
     whole = prefix_tokens // step * step
-    if not any(_has_state(replica, group) for group in replica.llm.layers):
+    if not keeps_recurrent_state(replica):
         return whole
     match replica.engine.state_reuse:
         case StateReuse.NONE:
@@ -69,6 +69,18 @@ def reusable_prefix_tokens(replica: ReplicaConfig, prefix_tokens: int, input_tok
             ends = np.asarray(input_tokens, dtype=np.int64).ravel() // step * step
             inside = ends[ends <= prefix_tokens]
             return max(prefix_tokens // chunk * chunk, int(inside.max(initial=0)))
+
+
+def keeps_recurrent_state(replica: ReplicaConfig) -> bool:
+    """Whether some layers keep a state that stands for all tokens before it, instead of keys and values.
+
+    Args:
+        replica: the replica.
+
+    Returns:
+        True for linear attention and state-space layers.
+    """
+    return any(_has_state(replica, group) for group in replica.llm.layers)
 
 
 def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
@@ -83,7 +95,7 @@ def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
     llm, engine = replica.llm, replica.engine
     if not replica.schedule.prefix_cache:
         return ()
-    if any(_has_state(replica, group) for group in llm.layers):
+    if keeps_recurrent_state(replica):
         step = reuse_step_tokens(replica)
         how = {
             StateReuse.NONE: "keeps no recurrent state for other requests by default: no prefix is reused",

@@ -100,8 +100,10 @@ class ReplicaConfig(Frozen):
             EngineFeature.SPECULATION: drafts is not None,
             EngineFeature.OWN_DRAFTS: drafts is not None and drafts.kind is DraftMethod.MTP,
         }
-        wanted = tuple(feature for feature, is_asked in asked.items() if is_asked)
-        return split_features(self.llm, self.parallelism) + wanted
+        wanted = [feature for feature, is_asked in asked.items() if is_asked]
+        tiers = () if self.own_schedule is None else self.own_schedule.kv_tiers
+        wanted += [tier.kind.feature for tier in tiers if tier.size_bytes]
+        return (*split_features(self.llm, self.parallelism), *wanted)
 
     @property
     def longest_tokens(self) -> int:

@@ -6,12 +6,13 @@ literature.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from hardware_db import KvTierKind
 from planner.core import Frozen, InputError
 from planner.llm import DraftMethod, DraftSpec, load_draft
 
@@ -59,6 +60,25 @@ class Preemption(StrEnum):
     """Copied to host memory and back over the host link, no step running meanwhile."""
 
 
+class KvTier(Frozen):
+    """A level of the prefix cache behind the GPU; see `planner.engine.kv_tiers`.
+
+    Attributes:
+        kind: where it is.
+        size_bytes: of each server, what KV blocks may take of its memory or drives; of a shared store the part that
+            each server brings to it. 0: no tier.
+        read_bytes_per_s: at which one GPU loads from it; None: as `hardware_db.kv_tier_facts` says for its SKU.
+        latency_s: fixed time of a load; None: likewise.
+        usd_per_gb_month: of `size_bytes`, GB of 10^9 bytes; 0: part of the server, whose price has it.
+    """
+
+    kind: KvTierKind
+    size_bytes: float = Field(ge=0.0, le=1e18)
+    read_bytes_per_s: float | None = Field(default=None, gt=0.0, le=1e15)
+    latency_s: float | None = Field(default=None, ge=0.0, le=60.0)
+    usd_per_gb_month: float = Field(default=0.0, ge=0.0, le=1e4)
+
+
 class Schedule(Frozen):
     """How an engine fills its steps.
 
@@ -81,6 +101,7 @@ class Schedule(Frozen):
         watermark: share of the KV blocks kept free when a request is admitted (vLLM: 0.01).
         on_preemption: what becomes of the KV cache of a sequence that makes room.
         prefix_cache: blocks of shared prefixes are kept when their requests end, least recently used dropped first.
+        kv_tiers: levels behind the GPU that the prefix cache goes on to, from fast to slow.
         captured_decodes: most sequences of an attention rank in a step of decodes that is replayed as a captured graph;
             None: as the engine captures by default.
     """
@@ -100,6 +121,7 @@ class Schedule(Frozen):
     watermark: float = Field(default=0.0, ge=0.0, lt=1.0)
     on_preemption: Preemption = Preemption.RECOMPUTE
     prefix_cache: bool = False
+    kv_tiers: tuple[KvTier, ...] = ()
     captured_decodes: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
@@ -109,7 +131,40 @@ class Schedule(Frozen):
         if self.kv is KvAllocation.CONTIGUOUS and self.prefix_cache:
             bound = "contiguous KV memory shares no prefixes"
             raise InputError("schedule.prefix_cache", True, bound, "set kv to paged, or prefix_cache to false")
+        if self.kv_tiers and not self.prefix_cache:
+            raise InputError("schedule.prefix_cache", False, "KV tiers are levels of it", "set it to true")
+        require_distinct_tiers(self.kv_tiers)
         return self
+
+
+def tiers_label(tiers: Sequence[KvTier]) -> str:
+    """How a set of tiers is named.
+
+    Args:
+        tiers: of one prefix cache.
+
+    Returns:
+        Kinds and sizes of a server; empty for none.
+
+    >>> tiers_label([KvTier(kind="host", size_bytes=1.6e12), KvTier(kind="ssd", size_bytes=2e13)])
+    'host 1600 GB + ssd 20000 GB'
+    """
+    return " + ".join(f"{tier.kind} {tier.size_bytes / 1e9:g} GB" for tier in tiers if tier.size_bytes)
+
+
+def require_distinct_tiers(tiers: Sequence[KvTier]) -> None:
+    """Refuse a kind of tier twice, and host memory behind another: what comes from further on goes through it.
+
+    Args:
+        tiers: of one prefix cache, in the order in which they are asked.
+
+    Raises:
+        InputError: they are in another order.
+    """
+    kinds = [tier.kind for tier in tiers]
+    if len(set(kinds)) < len(kinds) or KvTierKind.HOST in kinds[1:]:
+        bound = "must be of different kinds, host memory first"
+        raise InputError("kv_tiers", [kind.value for kind in kinds], bound, "sort them from fast to slow")
 
 
 def _shapes_of_draft(value: object) -> object:

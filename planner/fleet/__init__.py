@@ -16,8 +16,10 @@ from planner.fleet.calibration_bounds import (
     target_ranges_s,
 )
 from planner.fleet.cascades import cascade_services
+from planner.fleet.costs import KV_TIERS, SWITCHING
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.search import request_slices
+from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import slices_of, split_by_length
 from planner.fleet.types import (
     AGREEMENT,
@@ -28,15 +30,19 @@ from planner.fleet.types import (
     PlannedDeployment,
     PlanRequest,
     Progress,
+    ReplayedTarget,
     ScheduledPeriod,
+    SimulatedRun,
     TargetCheck,
     pool_name,
 )
-from planner.fleet.verification import requests_to_simulate, routed_slo, routed_workload
+from planner.fleet.verification import routed_slo, routed_workload
 
 __all__ = [
     "AGREEMENT",
     "BOUND_PROBABILITY",
+    "KV_TIERS",
+    "SWITCHING",
     "Alternative",
     "BoughtGpus",
     "CostBreakdown",
@@ -44,7 +50,9 @@ __all__ = [
     "PlanRequest",
     "PlannedDeployment",
     "Progress",
+    "ReplayedTarget",
     "ScheduledPeriod",
+    "SimulatedRun",
     "TargetCheck",
     "calibration_ends",
     "cascade_services",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from planner.engine import LoraAdapters
 from planner.fleet.slices import require_unique
 from planner.traffic import Service
-from planner.workload import MAX_SCV, ArrivalProcess, RequestClass, Workload
+from planner.workload import MAX_SCV, ArrivalProcess, RateDrift, RecordedArrivals, RequestClass, Workload
 
 LONG_RUN_GAPS = 1e12
 """A window [mean gaps] beyond every measured one, where the index of dispersion is that of the long run."""
@@ -43,6 +43,8 @@ def pooled_adapters(services: Sequence[Service], *, rank: int = 16, slots: int =
         rank: of the largest adapter.
         slots: adapters a replica keeps in GPU memory; no more than there are.
 
+    Recordings are merged on one clock, and so are drifts f_k: sum (L_k / L) f_k(t).
+
     Equation: rate L = sum L_k; SCV = sum (L_k / L) I_k with I_k the member's index of dispersion in the long run, the
     asymptotic method for superposed streams (Whitt, Operations Research 30(1), 1982, p. 125; exact for Poisson).
 
@@ -63,10 +65,7 @@ def _adapter_pool(members: list[Service], rank: int, slots: int) -> AdapterPool:
     streams = [member.workload.open_arrivals for member in members]
     total = math.fsum(stream.rate_per_s for stream in streams)
     shares = [stream.rate_per_s / total for stream in streams]
-    scv = math.fsum(
-        share * stream.index_of_dispersion(LONG_RUN_GAPS) for share, stream in zip(shares, streams, strict=True)
-    )
-    arrivals = ArrivalProcess(rate_per_s=total, scv=min(scv, MAX_SCV), source="superposed: " + ", ".join(names))
+    arrivals = _superposed(members, streams, shares)
     classes = tuple(
         kind.model_copy(update={"name": _class_name(member, kind), "share": kind.share * share})
         for member, share in zip(members, shares, strict=True)
@@ -75,6 +74,24 @@ def _adapter_pool(members: list[Service], rank: int, slots: int) -> AdapterPool:
     update = {"name": " + ".join(names), "workload": Workload(arrivals=arrivals, classes=classes)}
     lora = LoraAdapters(adapters=count, rank=rank, slots=min(slots, count))
     return AdapterPool(members[0].model_copy(update=update), lora, names)
+
+
+def _superposed(
+    members: Sequence[Service], streams: Sequence[ArrivalProcess], shares: Sequence[float]
+) -> ArrivalProcess | RecordedArrivals:
+    """The streams of all members: their recordings on one clock where all are recorded, else the sum of processes."""
+    recorded = [member.workload.arrivals for member in members]
+    if all(isinstance(arrivals, RecordedArrivals) for arrivals in recorded):
+        parts = [arrivals for arrivals in recorded if isinstance(arrivals, RecordedArrivals)]
+        return RecordedArrivals.merged(parts, [len(member.workload.classes) for member in members])
+    indices = [stream.index_of_dispersion(LONG_RUN_GAPS) for stream in streams]
+    scv = math.fsum(share * index for share, index in zip(shares, indices, strict=True))
+    return ArrivalProcess(
+        rate_per_s=math.fsum(stream.rate_per_s for stream in streams),
+        scv=min(scv, MAX_SCV),
+        source="superposed: " + ", ".join(member.name for member in members),
+        drift=RateDrift.together([(share, stream.drift) for share, stream in zip(shares, streams, strict=True)]),
+    )
 
 
 def _class_name(member: Service, kind: RequestClass) -> str:

@@ -6,7 +6,7 @@ import math
 
 from planner.core import InputError, Metric
 from planner.traffic import Cascade, CascadePoint, Service
-from planner.workload import LatencyTarget, RequestClass, Slo, Workload
+from planner.workload import ArrivalProcess, LatencyTarget, RecordedArrivals, RequestClass, Slo, Workload
 
 SINCE_ARRIVAL = (Metric.TTFT, Metric.E2E)
 """Metrics that count from the arrival on, so that time spent in the first service is part of them."""
@@ -59,7 +59,9 @@ def _efficient_points(cascade: Cascade) -> list[CascadePoint]:
 
 def _services_at(main: Service, cascade: Cascade, point: CascadePoint) -> tuple[Service, ...]:
     """The services that get any requests at one setting."""
-    arrivals, small = main.workload.open_arrivals, cascade.small
+    arrivals, small = main.workload.arrivals, cascade.small
+    if not isinstance(arrivals, RecordedArrivals):
+        arrivals = main.workload.open_arrivals
     small_share = 1.0 - point.escalated if cascade.routed else 1.0
     services = []
     if small_share > 0.0:
@@ -71,7 +73,11 @@ def _services_at(main: Service, cascade: Cascade, point: CascadePoint) -> tuple[
         if not cascade.routed:
             slo = slo_left(main.slo, small.slo)
             classes = tuple(_class_left(kind, small.slo) for kind in classes)
-        workload = Workload(arrivals=arrivals.split(point.escalated), classes=classes)
+        if isinstance(arrivals, RecordedArrivals):
+            escalated: ArrivalProcess | RecordedArrivals = arrivals.split(point.escalated, after=1.0 - point.escalated)
+        else:
+            escalated = arrivals.split(point.escalated)
+        workload = Workload(arrivals=escalated, classes=classes)
         services.append(main.model_copy(update={"workload": workload, "slo": slo}))
     return tuple(services)
 

@@ -2,8 +2,11 @@
 
 The capacity of k replicas behind one router is more than k times that of one, so each pool size is a unit of its own.
 A unit starts with optimistic rates (`Capacity.bound_per_s`). Only for the units that the program chooses is the best
-member of the family searched for and its true rate computed (`CandidateColumns.refine`); rates only ever fall, so that
-the program's answer, once all its units have true rates, is optimal over the true rates of all.
+member of the family searched for and its true rate computed (`CandidateColumns.refine`); these rates only ever fall,
+so that the program's answer, once all its units have true rates, is optimal over the true rates of all.
+
+A pool that was simulated and held where theory says it would not becomes a unit with the rates it held
+(`CandidateColumns.witness`): one unit more with true rates, which no bound has to cover.
 
 A unit that serves several slices has one configuration: the best member for each of the slices it was chosen for
 becomes a unit of its own, with its rates of all slices. A compromise that is best for none of them is not searched.
@@ -15,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from planner.engine import kv_tiers_usd_per_gpu_hour
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, PoolOption, worth_sizes
@@ -29,6 +33,8 @@ A choice: larger wastes less capacity and takes more rounds.
 """
 MISSES_BEFORE_LARGER_CUTS = 2
 """Misses after which a configuration loses more each time: it may not hold at any rate worth having. A choice."""
+_ROUNDING = 1e-9
+"""Share by which a rate that was seen to hold is raised, so that the program may route all of it."""
 STAGE_OF_ROLE = {Role.MIXED: UnitStage.WHOLE, Role.PREFILL: UnitStage.FIRST, Role.DECODE: UnitStage.SECOND}
 
 
@@ -78,6 +84,11 @@ class Column:
         return {self.family.sku: self.replicas * self.family.gpus}
 
     @property
+    def kv_tiers_usd_per_hour(self) -> float:
+        """Cost of the KV tiers behind its GPUs [USD/h]."""
+        return kv_tiers_usd_per_gpu_hour(self.family.members[0].config) * self.replicas * self.family.gpus
+
+    @property
     def is_mixed(self) -> bool:
         """Whether it serves whole requests."""
         return self.family.role is Role.MIXED
@@ -99,7 +110,7 @@ class Column:
 
 
 class CandidateColumns:
-    """All units of a plan; their rates only ever fall."""
+    """All units of a plan; their rates only ever fall, but for those of units that simulation found to hold."""
 
     def __init__(
         self,
@@ -119,6 +130,8 @@ class CandidateColumns:
             sites: by SKU, where it stands: prefill and decode pools serve together on one site only.
         """
         self._sites = sites
+        self._limits = limits
+        self._witnessed: set[str] = set()
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
         self._cuts: dict[tuple[str, str], float] = {}
@@ -179,6 +192,28 @@ class CandidateColumns:
         for column in self.of_members([(service, member)]):
             rates = {name: replace(rate, rate_per_s=cut * rate.rate_per_s) for name, rate in column.rates.items()}
             self._set(replace(column, rates=rates))
+
+    def witness(self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]) -> None:
+        """A pool of so many surviving replicas was simulated at these rates [1/s] and held: a unit that carries them.
+
+        Its rates are those of theory, raised in one proportion until what was simulated fills the unit. Nothing is
+        concluded for other sizes: a size that simulation did not see keeps the rate of theory.
+        """
+        known = self.of_members([(service, member)])
+        column = replace(
+            known[0], surviving=surviving, replicas=replicas_with_spares(surviving, known[0].family, self._limits)
+        )
+        total_per_s = math.fsum(rates_per_s.values())
+        theory = {name: self._true_rate(column, member, name).rate_per_s or total_per_s for name in rates_per_s}
+        raised = max(1.0, math.fsum(rate / theory[name] for name, rate in rates_per_s.items())) * (1.0 + _ROUNDING)
+        seen = {name: SliceRate(raised * rate, is_exact=True) for name, rate in theory.items()}
+        same = self._by_name.get(column.name)
+        self._set(replace(column, rates={**(same.rates if same else {}), **seen}))
+        self._witnessed.add(column.name)
+
+    def is_witnessed(self, name: str) -> bool:
+        """Whether a column has rates that simulation found, whatever theory says of them."""
+        return name in self._witnessed
 
     def of_members(self, members: Iterable[tuple[str, PoolOption]]) -> list[Column]:
         """The columns of some configurations (service and member), one for every pool size of their families."""
@@ -248,6 +283,8 @@ class CandidateColumns:
         new = replace(column, member=member, rates={})
         known = self._by_name.get(new.name)
         rates = dict(known.rates) if known else self._member_bounds(column, member)
+        if self.is_witnessed(new.name) and name in rates:
+            rate = max(rate, rates[name], key=lambda each: (each.is_exact, each.rate_per_s))
         self._set(replace(new, rates={**rates, name: rate}))
 
     def _member_bounds(self, column: Column, member: PoolOption) -> dict[str, SliceRate]:
@@ -301,6 +338,7 @@ def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, st
         kind="" if column.is_mixed else column.kind,
         rates_per_s={name: rate.rate_per_s for name, rate in column.rates.items()},
         takes=takes,
+        usd_per_hour=column.kv_tiers_usd_per_hour,
         usd_per_start=usd_per_start,
         steady=steady,
     )

@@ -17,6 +17,8 @@ from planner.traffic import DemandSlice
 
 SWITCHING = "switching"
 """In place of a purchase option: what it costs that GPUs are new to the fleet."""
+KV_TIERS = "KV tiers"
+"""In place of a purchase option: host memory, drives and stores behind GPUs, where these have a price of their own."""
 
 
 def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period]) -> tuple[BoughtGpus, ...]:
@@ -39,6 +41,34 @@ def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period
                 gpus=tuple(allocation.bought[line.resource][line.purchase]),
                 usd_per_gpu_hour=purchase.usd_per_hour,
                 usd_per_hour=line.usd_per_hour,
+            )
+        )
+    return tuple(bought)
+
+
+def bought_tiers(
+    allocation: Allocation, columns: Sequence[Column], periods: Sequence[Period]
+) -> tuple[BoughtGpus, ...]:
+    """KV tiers with a price of their own, by SKU of the GPUs they are behind; `gpus` are those, in each period."""
+    horizon = math.fsum(period.hours for period in periods)
+    bought = []
+    for sku in dict.fromkeys(column.family.sku for column in columns if column.kv_tiers_usd_per_hour):
+        mine = [column for column in columns if column.family.sku == sku and column.kv_tiers_usd_per_hour]
+        gpus, usd = [], 0.0
+        for t, period in enumerate(periods):
+            on = [(allocation.units[column.name][t], column) for column in mine]
+            gpus.append(math.fsum(count * column.gpus[sku] for count, column in on))
+            usd += math.fsum(count * column.kv_tiers_usd_per_hour for count, column in on) * period.hours
+        behind = math.fsum(count * period.hours for count, period in zip(gpus, periods, strict=True))
+        bought.append(
+            BoughtGpus(
+                sku=sku,
+                purchase=KV_TIERS,
+                price=None,
+                committed=False,
+                gpus=tuple(gpus),
+                usd_per_gpu_hour=usd / behind,
+                usd_per_hour=usd / horizon,
             )
         )
     return tuple(bought)
@@ -136,7 +166,7 @@ def schedule_of(
                 served_per_s += math.fsum(rates[t] for rates in allocation.routed_per_s.get(column.name, {}).values())
         gpus: dict[str, float] = {}
         for purchase in bought:
-            if purchase.purchase != SWITCHING:
+            if purchase.purchase not in (SWITCHING, KV_TIERS):
                 gpus[purchase.sku] = gpus.get(purchase.sku, 0.0) + purchase.gpus[t]
         schedule.append(
             ScheduledPeriod(

@@ -19,7 +19,7 @@ from planner.core import with_unit
 from planner.fleet.calibration_bounds import requested_hardware
 from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
-from planner.fleet.costs import bought_gpus, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
+from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.search import (
     COARSE_GAP,
@@ -31,6 +31,7 @@ from planner.fleet.search import (
     market_of,
     search_fleet,
 )
+from planner.fleet.simulation import run_notes
 from planner.fleet.types import (
     Agreement,
     Alternative,
@@ -41,7 +42,7 @@ from planner.fleet.types import (
     Progress,
     TargetCheck,
 )
-from planner.fleet.verification import agreements, target_checks
+from planner.fleet.verification import agreements, replayed_targets, target_checks
 from planner.optimizer import Allocation, SolveStatus, UnitStage
 from planner.search import Mode, Rejection
 from planner.supply import spot_shortfalls
@@ -87,7 +88,11 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
     search, fleet, point = result.search, result.outcome, result.cascade_point
     market, allocation = search.market, fleet.allocation
     progress("adding up")
-    bought = bought_gpus(allocation, market.supply, search.periods)
+    chosen = search.columns.chosen(allocation)
+    bought = (
+        *bought_gpus(allocation, market.supply, search.periods),
+        *bought_tiers(allocation, chosen, search.periods),
+    )
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
     cost = cost_breakdown(allocation, deployments, search.slos)
     targets = target_checks(deployments, search.slos)
@@ -108,11 +113,12 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         considered=search.considered,
         elapsed_s=time.perf_counter() - started,
         bought=bought,
-        schedule=schedule_of(allocation, search.columns.chosen(allocation), search.slices, search.periods, bought),
+        schedule=schedule_of(allocation, chosen, search.slices, search.periods, bought),
         flat_usd_per_hour=_flat_usd_per_hour(search),
         dominated=tuple(search.columns.dominated.values()),
         escalated=point.escalated if point else None,
         simulated=simulate,
+        replays=replayed_targets(deployments, search.slos),
     )
 
 
@@ -257,6 +263,7 @@ def _assumptions(
     notes += format_notes(deployments)
     if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
+    notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]
     if passed_over_usd_per_hour is not None:
         notes.append(
             f"a fleet of {passed_over_usd_per_hour:.2f} USD/hour (by theory) was passed over for one of fewer kinds of "

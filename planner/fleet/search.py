@@ -3,8 +3,12 @@
 1. Solve the integer program with an optimistic rate for every unit (`planner.search.bounds`).
 2. Replace the rates of the chosen units by their true sustainable rates; repeat from 1 until none is optimistic.
 3. Build the deployments, evaluate and simulate them; lower the rate of every pool that misses a target; repeat from 1.
+4. Of a fleet that holds, simulate those with a replica fewer (`planner.fleet.smaller_fleets`); what holds against
+   theory becomes a unit of its own; repeat from 1.
 
-Rates only ever fall, so the final answer is optimal over the true rates of all units.
+The rates of steps 1 to 3 only ever fall, so their answer is optimal over the true rates of all units. Step 4 adds units
+with true rates and lowers none: the answer is then optimal over the rates of theory, corrected wherever simulation was
+asked.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from planner.core import Metric, UnknownNameError
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.slices import periods_of, program_slices, slices_of
+from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
 from planner.fleet.types import PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import ScopedSlo, scoped_slos, verify_deployment, violated_metrics
 from planner.optimizer import (
@@ -33,10 +38,10 @@ from planner.optimizer import (
     UnitStage,
     solve,
 )
-from planner.search import Capacity, Demand, DeploymentOption, Mode, Offer, Rejection, find_families
+from planner.search import Demand, DeploymentOption, Mode, Offer, Rejection, capacity_of, find_families
 from planner.supply import FleetLimits, Supply, build_supply, resource_use
 from planner.traffic import DemandSlice, Service
-from planner.workload import LatencyTarget, Slo
+from planner.workload import LatencyTarget, Slo, Workload
 
 RELATIVE_GAP = 1e-3
 """Gap to which the fleet is proved best, a dollar in a thousand. A choice that may show in the result."""
@@ -48,6 +53,8 @@ COARSE_TIME_LIMIT_S = 1.0
 """The same as long as rates are still being refined. Affects speed only."""
 SAME_COST = 1e-9
 """Relative difference up to which two fleets cost the same; rounding of the solver."""
+LEAST_REQUESTS_TO_OVERRULE = 5000
+"""Simulated requests below which a simulation says too little to overrule theory: fifty beyond a p99. A choice."""
 MAX_ROUNDS = 30
 """Fleets verified before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
@@ -246,13 +253,13 @@ def search_fleet(
         demand = Demand(
             service.llm,
             service.precision,
-            slice_.workload,
+            Workload(arrivals=slice_.workload.open_arrivals, classes=slice_.workload.classes),
             slice_.slo or WITHIN_A_DAY,
             service.max_request_tokens,
             service.published,
         )
         family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
-        families[slice_.name], capacities[slice_.name] = family_set.families, Capacity(demand)
+        families[slice_.name], capacities[slice_.name] = family_set.families, capacity_of(demand)
         considered += family_set.considered
         for rejection in family_set.rejections:
             reason = rejection.reason if len(slices) == 1 else f"{slice_.name}: {rejection.reason}"
@@ -320,41 +327,109 @@ class NoFleet:
 def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     """Solve, deploy and verify; lower the rates of what misses a target and repeat, until everything holds.
 
-    What misses by theory at the pool sizes and rates it was given is not simulated.
+    What misses by theory at the pool sizes and rates it was given is not simulated. A fleet that holds stands until a
+    cheaper one holds too.
     """
     if search.unserved():
         return NoFleet(None)
+    held: VerifiedFleet | None = None
     outcome: VerifiedFleet | NoFleet = NoFleet(None)
+    left = Questions(search.request.simulated_requests)
     for _ in range(MAX_ROUNDS):
-        cheapest = search.refined_allocation(search.request.objective)
-        allocation = simplest_allocation(search, cheapest)
-        if not allocation.status.has_allocation:
-            return NoFleet(None if search.unserved() else diagnosed_allocation(search))
-        groups = deployments_of(used_pools(search.columns.chosen(allocation), allocation, search.peak))
-        deployments, violations = _verify(search, groups, None)
-        if simulate and not any(violations):
-            deployments, violations = _verify(search, groups, search.request.simulated_requests)
-        is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
-        passed_over = cheapest.cost_usd_per_hour if is_dearer else None
-        outcome = VerifiedFleet(allocation, deployments, passed_over) if deployments else NoFleet(allocation)
-        if not any(violations):
+        trial = _trial(search, simulate)
+        if isinstance(trial, NoFleet):
+            return held or trial
+        outcome = trial.fleet
+        if not any(trial.violations):
+            held = _cheaper(held, trial.fleet)
+            if not (simulate and _witness_smaller(search, trial, left)):
+                break
+        elif held is not None and not _is_cheaper(trial.fleet, held):
             break
-        for (_, pools), metrics in zip(groups, violations, strict=True):
+        else:
+            trial.lower_rates(search)
+    return held or outcome
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The best fleet by the rates known, verified.
+
+    Attributes:
+        fleet: as it is.
+        groups: the pools that serve together.
+        violations: of each of these, the metrics whose targets it misses.
+    """
+
+    fleet: VerifiedFleet
+    groups: Groups
+    violations: Sequence[frozenset[Metric]]
+
+    def lower_rates(self, search: FleetSearch) -> None:
+        """Lower the rates of what missed a target."""
+        for (_, pools), metrics in zip(self.groups, self.violations, strict=True):
             for pool in pools:
                 if pool.may_cause(metrics):
                     search.columns.lower(pool.option, pool.service, pool.capacity_share)
-    return outcome
+
+
+def _trial(search: FleetSearch, simulate: bool) -> _Trial | NoFleet:
+    """Solve, deploy and verify once."""
+    cheapest = search.refined_allocation(search.request.objective)
+    allocation = simplest_allocation(search, cheapest)
+    if not allocation.status.has_allocation:
+        return NoFleet(None if search.unserved() else diagnosed_allocation(search))
+    groups = deployments_of(used_pools(search.columns.chosen(allocation), allocation, search.peak))
+    deployments, violations = _verify(search, groups, None)
+    if simulate and not any(violations):
+        deployments, violations = _verify(search, groups, search.request.simulated_requests)
+    if not deployments:
+        return NoFleet(allocation)
+    is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
+    passed_over = cheapest.cost_usd_per_hour if is_dearer else None
+    return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
+
+
+def _is_cheaper(one: VerifiedFleet, other: VerifiedFleet) -> bool:
+    return one.allocation.cost_usd_per_hour < other.allocation.cost_usd_per_hour * (1.0 - SAME_COST)
+
+
+def _cheaper(first: VerifiedFleet | None, second: VerifiedFleet) -> VerifiedFleet:
+    """The cheaper of two fleets that hold, the second where they cost the same."""
+    return first if first is not None and _is_cheaper(first, second) else second
+
+
+def _witness_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
+    """Whether some smaller fleet holds in simulation; its pools are units of the program from now on."""
+    request = search.request
+    if request.objective is not Objective.MIN_COST or request.simulated_requests < LEAST_REQUESTS_TO_OVERRULE:
+        return False
+
+    def simulated(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
+        return verify_deployment(option, pools, search.slices, search.request.seed, requests, search.progress)
+
+    held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, simulated, left)
+    for pool in held:
+        search.columns.witness(pool.option, pool.service, pool.surviving, pool.rates_per_s)
+    return bool(held)
 
 
 def _verify(
-    search: FleetSearch, groups: Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]], requests: int | None
+    search: FleetSearch, groups: Groups, requests: int | None
 ) -> tuple[tuple[PlannedDeployment, ...], list[frozenset[Metric]]]:
-    """The deployments, and the metrics whose targets each of them misses."""
+    """The deployments, and the metrics whose targets each of them misses; of witnessed units simulation decides."""
     seed = search.request.seed
     deployments = tuple(
-        verify_deployment(option, pools, search.slices, seed, requests, search.progress) for option, pools in groups
+        verify_deployment(option, pools, search.slices, seed, requests, search.progress, search.slos)
+        for option, pools in groups
     )
-    return deployments, [violated_metrics(deployment, search.slos) for deployment in deployments]
+    witnessed = [
+        any(search.columns.is_witnessed(name) for pool in pools for name in pool.columns) for _, pools in groups
+    ]
+    return deployments, [
+        violated_metrics(deployment, search.slos, by_theory=not seen)
+        for deployment, seen in zip(deployments, witnessed, strict=True)
+    ]
 
 
 def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation:

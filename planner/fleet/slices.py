@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import InputError
+from planner.core import BoolArray, InputError
 from planner.optimizer import ALWAYS, Period, Slice
 from planner.traffic import DemandProfile, DemandSlice, LengthSplit, OfflineWork, Service, TypicalPeriods
-from planner.workload import ArrivalProcess, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import ArrivalProcess, RecordedArrivals, RequestClass, Slo, TokenLengths, Workload
 
 # --- lengths --------------------------------------------------------------------------------------------------------
 
@@ -102,8 +102,9 @@ def slices_of(
     """Everything that has to be served, cut into slices that may go to different pools.
 
     Classes with targets of their own are slices of their own; the other classes of a service stay together. Within,
-    one slice for each cell of the split. The slice's arrivals are a random split of the service's; a recording that is
-    cut goes on as the process it is summed up by.
+    one slice for each cell of the split. The slice's arrivals are a random split of the service's. A slice of a
+    recording is the recording of its requests, by length and class as they were recorded; where a slice would have
+    fewer than two of them, the service goes on as the process that sums its recording up.
 
     Args:
         services: with different names and open arrivals.
@@ -118,8 +119,8 @@ def slices_of(
         Slices whose `demand_per_s` [1/s] sum over a service, in every period, to rate * factor * growth.
 
     Raises:
-        InputError: nothing to serve, a name that occurs twice, a closed loop, a growth that is not > 0, or cuts that
-            do not rise.
+        InputError: nothing to serve, a name that occurs twice, a closed loop, a growth that is not > 0, cuts that
+            do not rise, or cuts through sessions.
     """
     if not services and not offline:
         raise InputError("services", "[]", "there is nothing to serve", "give a service or offline work")
@@ -140,11 +141,11 @@ def _online_slices(
     service: Service, split: LengthSplit, factors: tuple[float, ...], by_class: bool
 ) -> Iterator[DemandSlice]:
     """The slices of one service."""
-    workload = service.workload
-    rate_per_s, cells = workload.rate_per_s, list(_cells(service, split, by_class))
-    for cell in cells:
-        share = math.fsum(kind.share for kind in cell.classes)
-        own = workload if len(cells) == 1 else _share_of(workload, cell.classes, share)
+    cells = list(_cells(service, split, by_class))
+    workload, parts = _cut(service.workload, cells, split)
+    rate_per_s = workload.rate_per_s
+    for cell, own in zip(cells, parts, strict=True):
+        share = own.rate_per_s / rate_per_s
         peak_per_s = rate_per_s * share * max(factors)
         yield DemandSlice(
             name=": ".join(filter(None, (service.name, cell.label))),
@@ -161,6 +162,7 @@ class _Cell(NamedTuple):
     label: str
     classes: tuple[RequestClass, ...]
     slo: Slo
+    place: tuple[int, int]
 
 
 def _cells(service: Service, split: LengthSplit, by_class: bool) -> Iterator[_Cell]:
@@ -170,13 +172,16 @@ def _cells(service: Service, split: LengthSplit, by_class: bool) -> Iterator[_Ce
         by_range: dict[str, list[RequestClass]] = {}
         for kind in classes:
             for part in split_by_length(kind.lengths, split):
+                if part.label and kind.sessions is not None:
+                    bound = "would cut sessions, whose requests need those before them"
+                    raise InputError("split", part.label, bound, "leave out split")
                 update = {"lengths": part.lengths if part.label else kind.lengths, "share": kind.share * part.share}
                 by_range.setdefault(part.label, []).append(kind.model_copy(update=update))
         group = " + ".join(kind.name for kind in classes) if len(groups) > 1 else ""
         for row, column in product(range(len(split.input_tokens) + 1), range(len(split.output_tokens) + 1)):
             label = _range_label(split, row, column)
             if label in by_range:
-                yield _Cell(": ".join(filter(None, (group, label))), tuple(by_range[label]), slo)
+                yield _Cell(": ".join(filter(None, (group, label))), tuple(by_range[label]), slo, (row, column))
 
 
 def _class_groups(service: Service, by_class: bool) -> list[tuple[tuple[RequestClass, ...], Slo]]:
@@ -187,6 +192,51 @@ def _class_groups(service: Service, by_class: bool) -> list[tuple[tuple[RequestC
         ((kind,), kind.slo or service.slo) for kind in classes if kind not in others
     ]
     return [*groups, (others, service.slo)] if others else groups
+
+
+def _cut(workload: Workload, cells: Sequence[_Cell], split: LengthSplit) -> tuple[Workload, list[Workload]]:
+    """The workload of a service, and its part in each cell."""
+    if len(cells) == 1:
+        return workload, [workload]
+    if isinstance(workload.arrivals, RecordedArrivals):
+        masks = [_recorded_in(workload, cell, split) for cell in cells]
+        counts = [int(mask.sum()) for mask in masks]
+        if min(counts) >= 2 and sum(counts) == len(workload.arrivals.times_s):
+            return workload, [_recorded_part(workload, cell, mask) for cell, mask in zip(cells, masks, strict=True)]
+        workload = Workload(arrivals=workload.open_arrivals, classes=workload.classes)
+    return workload, [
+        _share_of(workload, cell.classes, math.fsum(kind.share for kind in cell.classes)) for cell in cells
+    ]
+
+
+def _recorded_in(workload: Workload, cell: _Cell, split: LengthSplit) -> BoolArray:
+    """Which requests of a recording are in a cell, by class and length, shape (n,)."""
+    arrivals = workload.arrivals
+    assert isinstance(arrivals, RecordedArrivals)
+    rows, columns = (
+        np.searchsorted(cuts, tokens, side="left")
+        for cuts, tokens in zip((split.input_tokens, split.output_tokens), arrivals.tokens, strict=True)
+    )
+    inside = (rows == cell.place[0]) & (columns == cell.place[1])
+    if not arrivals.class_index:
+        return np.asarray(inside)
+    names = [kind.name for kind in workload.classes]
+    return np.asarray(inside & np.isin(arrivals.class_index, [names.index(kind.name) for kind in cell.classes]))
+
+
+def _recorded_part(workload: Workload, cell: _Cell, mask: BoolArray) -> Workload:
+    """The requests of a cell as a recording, with classes counted anew; shares are those recorded."""
+    assert isinstance(workload.arrivals, RecordedArrivals)
+    part = workload.arrivals.only(mask)
+    names = [kind.name for kind in workload.classes]
+    labels = np.searchsorted([names.index(kind.name) for kind in cell.classes], part.class_index or [0])
+    counts = np.maximum(np.bincount(labels, minlength=len(cell.classes)), 1e-3)
+    classes = tuple(
+        kind.model_copy(update={"share": float(count / counts.sum())})
+        for kind, count in zip(cell.classes, counts, strict=True)
+    )
+    kept = tuple(labels.tolist()) if len(classes) > 1 else ()
+    return Workload(arrivals=part.model_copy(update={"class_index": kept}), classes=classes)
 
 
 def _share_of(workload: Workload, classes: tuple[RequestClass, ...], share: float) -> Workload:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from hardware_db import OwnHardware, Price
-from planner.core import Frozen, InputError, Metric
+from planner.core import FloatArray, Frozen, InputError, Metric
 from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
 from planner.serving import Deployment, Performance, Pool
 from planner.supply import FleetLimits, PricePolicy
-from planner.traffic import Cascade, DemandProfile, LengthSplit, OfflineWork, Service, require_encoder
-from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
+from planner.traffic import Cascade, DemandProfile, Forecast, LengthSplit, OfflineWork, Service, require_encoder
+from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
 
 AGREEMENT = 0.15
 """Largest relative difference of mean TTFT or TPOT between theory and simulation that is not flagged. A choice."""
@@ -52,6 +53,7 @@ class PlanRequest(Frozen):
     cascade: Cascade | None = Field(default=None, description="a small model that answers some of the requests")
     offline: tuple[OfflineWork, ...] = Field(default=(), description="work for this model that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    forecast: Forecast | None = Field(default=None, description="how the demand will grow; the plan is for its start")
     pessimism: float | None = Field(
         default=None,
         gt=0.5,
@@ -155,6 +157,41 @@ class ScheduledPeriod:
 
 
 @dataclass(frozen=True)
+class SimulatedRun:
+    """What is simulated of a deployment.
+
+    Attributes:
+        deployment: all of its replicas or a part of them.
+        workload: what that part gets.
+        requests: up to the last one measured; None: all of a recording.
+        warmup_fraction: share of them that is not measured.
+        fleet_share: of the traffic, and of the replicas.
+        left_out: what could not be simulated within the time it may take, in words; empty: nothing.
+    """
+
+    deployment: Deployment
+    workload: Workload
+    requests: int | None
+    warmup_fraction: float
+    fleet_share: float = 1.0
+    left_out: str = ""
+
+    @property
+    def recording(self) -> RecordedArrivals | None:
+        """What is replayed, if anything."""
+        arrivals = self.workload.arrivals
+        return arrivals if isinstance(arrivals, RecordedArrivals) else None
+
+    @property
+    def sent_s(self) -> FloatArray:
+        """When the measured requests of a recording come, after its first [s]; shape (0,) of a process."""
+        if self.recording is None:
+            return np.zeros(0)
+        times_s = self.recording.offsets_s
+        return times_s[int(self.warmup_fraction * times_s.size) :]
+
+
+@dataclass(frozen=True)
 class PlannedDeployment:
     """One deployment of the plan with the share of the traffic it takes, in the period of the largest demand.
 
@@ -172,6 +209,7 @@ class PlannedDeployment:
         pool_usd_per_hour: of each pool, its share of what its SKU's GPUs cost.
         nodes: servers per pool, replicas never straddling two.
         slices: rate of each slice routed to it [1/s].
+        run: what `simulated` is about; None where the plan was not simulated.
     """
 
     service: str
@@ -187,6 +225,7 @@ class PlannedDeployment:
     pool_usd_per_hour: tuple[float, ...]
     nodes: tuple[int, ...]
     slices: Mapping[str, float]
+    run: SimulatedRun | None = None
 
 
 def pool_name(option: PoolOption) -> str:
@@ -203,6 +242,37 @@ class TargetCheck:
     simulated_s: float
     simulated_attainment: float
     met: bool
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class ReplayedTarget:
+    """A target in the replay of a recording by one deployment.
+
+    Attributes:
+        deployment: the replicas that were simulated.
+        recording: where it comes from and what was done to it.
+        requests: measured; the first few load the system.
+        duration_s: from the first of them to the last.
+        fleet_share: of the deployment that was simulated, with that share of its requests.
+        left_out: what of the recording was not replayed; empty: nothing.
+        target: what was asked.
+        attainment: share of the requests within the threshold.
+        worst_minute_attainment: the same of the requests sent in the minute in which it is smallest.
+        worst_minute_s: when that minute begins, after the first request [s].
+        of: the traffic under the target, if not all.
+    """
+
+    deployment: str
+    recording: str
+    requests: int
+    duration_s: float
+    fleet_share: float
+    left_out: str
+    target: LatencyTarget
+    attainment: float
+    worst_minute_attainment: float
+    worst_minute_s: float
     of: str = ""
 
 
@@ -273,6 +343,7 @@ class Plan:
         dominated: configurations that another stands in for.
         escalated: of a cascade, the share of requests the large model answers; None without one.
         simulated: whether the deployments were simulated.
+        replays: every target in every replay of a recording.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
         scenario_folder: where its relative paths start.
     """
@@ -297,6 +368,7 @@ class Plan:
     dominated: tuple[Dominated, ...] = ()
     escalated: float | None = None
     simulated: bool = True
+    replays: tuple[ReplayedTarget, ...] = ()
     scenario: Mapping[str, Any] | None = None
     scenario_folder: str = ""
 

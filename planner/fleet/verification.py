@@ -7,27 +7,51 @@ they are request classes of its workload then, and each `ScopedSlo` is verified 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from planner.core import Metric
+import numpy as np
+
+from planner.core import BoolArray, Metric
 from planner.fleet.pairing import UsedPool
-from planner.fleet.types import Agreement, PlannedDeployment, Progress, TargetCheck, latency_over
-from planner.search import BoundedCache, DeploymentOption
-from planner.serving import Deployment, Performance, evaluate
-from planner.simulator import simulate
+from planner.fleet.simulation import MAX_SIMULATED_REQUESTS, evaluated, run_of, simulated
+from planner.fleet.types import (
+    Agreement,
+    PlannedDeployment,
+    Progress,
+    ReplayedTarget,
+    SimulatedRun,
+    TargetCheck,
+    latency_over,
+)
+from planner.search import DeploymentOption
 from planner.traffic import DemandSlice
-from planner.workload import LatencyDistribution, LatencyTarget, RequestClass, Slo, Workload
+from planner.workload import (
+    ArrivalProcess,
+    LatencyDistribution,
+    LatencyTarget,
+    RecordedArrivals,
+    RequestClass,
+    Slo,
+    Workload,
+)
 
-SIMULATED_LIFETIMES = 15.0
-"""Least length of a simulation in mean request lifetimes, so that its warm-up is a small part of it. A choice."""
-MAX_SIMULATED_REQUESTS = 200_000
-"""Most requests simulated for the sake of `SIMULATED_LIFETIMES`; bounds the time it takes. A choice."""
+BATCHES = 20
+"""Batches of consecutive requests that the error of a simulated share is read from (Law, Simulation Modeling and
+Analysis, ch. 9)."""
+STUDENT_95 = 2.093
+"""97.5 % point of Student's t with `BATCHES` - 1 degrees of freedom (any table)."""
 Z_95 = 1.96
-"""Two-sided 95 % quantile of the normal distribution: half-width of a simulated share in standard errors."""
-REMEMBERED_PERFORMANCES = 64
-"""Evaluations and simulations kept in memory, for plans made again with other prices. Affects speed only."""
+"""Two-sided 95 % quantile of the normal distribution."""
+LARGEST_ERROR = 0.5
+"""Sampling error of a share over the misses allowed from which a run near the target says too little. A choice."""
+LONGER = 4
+"""How much longer it is made. A choice."""
+ROUNDING = 1e-9
+"""Of a share that adds weights up."""
+MINUTE_S = 60.0
+"""Windows of a replay [s]."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +96,15 @@ def scoped_slos(slices: Sequence[DemandSlice]) -> tuple[ScopedSlo, ...]:
 def routed_workload(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str, float]) -> Workload:
     """The requests of several slices of one service at these rates [1/s], as one stream.
 
-    Arrivals are the share of the service's stream that these rates are of it (a random split). Several slices become
-    one class each, with the Slo of its slice.
+    Arrivals are the share of the service's stream that these rates are of it (a random split); of a recording the
+    requests that chance leaves, when they came. Several slices become one class each, with the Slo of its slice.
     """
     total_per_s = math.fsum(rates_per_s.values())
     largest = slices[max(rates_per_s, key=lambda name: rates_per_s[name])]
     if len(rates_per_s) == 1:
         whole = largest.workload
         return Workload(arrivals=whole.arrivals.split(total_per_s / whole.rate_per_s), classes=whole.classes)
-    whole = largest.service.workload
-    arrivals = whole.arrivals.split(min(1.0, total_per_s / whole.rate_per_s)).at_rate(total_per_s)
+    arrivals = _together(slices, rates_per_s, largest.service.workload)
     classes = [
         (kind.model_copy(update={"name": class_name(slice_, kind), "slo": slice_.slo}), rate / total_per_s * kind.share)
         for name, rate in rates_per_s.items()
@@ -92,6 +115,21 @@ def routed_workload(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str,
     return Workload(
         arrivals=arrivals, classes=tuple(kind.model_copy(update={"share": share / shares}) for kind, share in classes)
     )
+
+
+def _together(
+    slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str, float], whole: Workload
+) -> ArrivalProcess | RecordedArrivals:
+    """Arrivals of several slices: their recordings on one clock, else a share of the service's process."""
+    recordings = []
+    for name, rate_per_s in rates_per_s.items():
+        arrivals = slices[name].workload.arrivals
+        if isinstance(arrivals, RecordedArrivals):
+            recordings.append(arrivals.split(min(1.0, rate_per_s / arrivals.rate_per_s)))
+    if len(recordings) == len(rates_per_s):
+        return RecordedArrivals.merged(recordings, [len(slices[name].workload.classes) for name in rates_per_s])
+    total_per_s, stream = math.fsum(rates_per_s.values()), whole.open_arrivals
+    return stream.split(min(1.0, total_per_s / stream.rate_per_s)).at_rate(total_per_s)
 
 
 def routed_slo(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str, float]) -> Slo:
@@ -112,8 +150,12 @@ def verify_deployment(
     seed: int,
     simulated_requests: int | None,
     progress: Progress = lambda _: None,
+    slos: Sequence[ScopedSlo] = (),
 ) -> PlannedDeployment:
     """A deployment at the rates routed to it, evaluated and simulated. Costs are left at 0.
+
+    A run whose sampling error leaves open whether a target holds is made longer (`LONGER`), as long as the error is
+    more than `LARGEST_ERROR` of the misses that are allowed.
 
     Args:
         option: the configurations.
@@ -122,15 +164,27 @@ def verify_deployment(
         seed: of the simulation.
         simulated_requests: fewest requests to simulate; None: by theory alone.
         progress: hears of the simulation.
+        slos: targets that decide how long the simulation is.
     """
+    planned = _deployed(option, pools, slices)
+    requests = simulated_requests
+    while requests is not None:
+        run = run_of(planned.surviving, planned.workload, requests, planned.predicted)
+        found = simulated(run, planned.workload, seed, progress)
+        planned = replace(planned, simulated=found, run=run)
+        longer = LONGER * (run.requests or MAX_SIMULATED_REQUESTS)
+        requests = longer if longer <= MAX_SIMULATED_REQUESTS and _says_too_little(planned, slos) else None
+    return planned
+
+
+def _deployed(
+    option: DeploymentOption, pools: Sequence[UsedPool], slices: Mapping[str, DemandSlice]
+) -> PlannedDeployment:
+    """A deployment by theory."""
     rates_per_s = dict(pools[0].rates_per_s)
     workload = routed_workload(slices, rates_per_s)
     surviving = option.deployment(tuple(pool.surviving for pool in pools))
-    predicted = _evaluated(surviving, workload)
-    simulated = predicted
-    if simulated_requests is not None:
-        requests = requests_to_simulate(simulated_requests, predicted)
-        simulated = _simulated(surviving, workload, seed, requests, progress)
+    predicted = evaluated(surviving, workload)
     return PlannedDeployment(
         service=pools[0].service,
         option=option,
@@ -140,48 +194,12 @@ def verify_deployment(
         slo=routed_slo(slices, rates_per_s),
         sustained_per_s=pools[0].rate_per_s / max(pool.capacity_share for pool in pools),
         predicted=predicted,
-        simulated=simulated,
+        simulated=predicted,
         usd_per_hour=0.0,
         pool_usd_per_hour=(0.0,) * len(pools),
         nodes=tuple(_nodes(pool) for pool in pools),
         slices=rates_per_s,
     )
-
-
-_PERFORMANCES: BoundedCache[tuple[Deployment, Performance]] = BoundedCache(REMEMBERED_PERFORMANCES)
-
-
-def _remembered(
-    deployment: Deployment, workload: Workload, seed: int, requests: int, compute: Callable[[], Performance]
-) -> Performance:
-    """The performance computed for the same deployment before, or what `compute` returns; requests 0: by theory.
-
-    Configurations hold tables that cannot be hashed, so that the key is their summary and the rest is compared.
-    """
-    key = (deployment.summary, workload, seed, requests)
-    known = _PERFORMANCES.get(key)
-    if known is None or known[0] != deployment:
-        known = _PERFORMANCES.put(key, (deployment, compute()))
-    return known[1]
-
-
-def _evaluated(deployment: Deployment, workload: Workload) -> Performance:
-    return _remembered(deployment, workload, 0, 0, lambda: evaluate(deployment, workload))
-
-
-def _simulated(deployment: Deployment, workload: Workload, seed: int, requests: int, progress: Progress) -> Performance:
-    def report_share(share: float) -> None:
-        progress(f"simulating {requests:,} requests, {share:.0%}")
-
-    compute = partial(simulate, deployment, workload, seed=seed, requests=requests, progress=report_share)
-    return _remembered(deployment, workload, seed, requests, compute)
-
-
-def requests_to_simulate(at_least: int, predicted: Performance) -> int:
-    """Requests to simulate: as many as asked for, or more so that the run lasts `SIMULATED_LIFETIMES`."""
-    lifetime_s = predicted.e2e.mean_s if predicted.stable else 0.0
-    lasting = math.ceil(SIMULATED_LIFETIMES * lifetime_s * predicted.rate_per_s)
-    return max(at_least, min(lasting, MAX_SIMULATED_REQUESTS))
 
 
 def _nodes(pool: UsedPool) -> int:
@@ -195,41 +213,105 @@ def _nodes(pool: UsedPool) -> int:
 # --- targets --------------------------------------------------------------------------------------------------------
 
 
-def violated_metrics(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> frozenset[Metric]:
-    """Metrics whose targets are missed by theory, or by simulation beyond its 95 % sampling error.
+class SimulatedShare(NamedTuple):
+    """Share of the requests of a run that are within a threshold, and the half-width of its 95 % interval."""
 
-    A joint target (`Slo.attainment`) that is missed counts as E2E.
+    value: float
+    error: float
+
+
+def violated_metrics(
+    planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, by_theory: bool = True
+) -> frozenset[Metric]:
+    """Metrics whose targets are missed, by theory (if that counts) or by simulation.
+
+    In a simulation the share within the threshold must reach the target's own; its sampling error is no excuse, since
+    a fleet below its target by that much would miss it in the next run. A joint target (`Slo.attainment`) that is
+    missed counts as E2E, and so does a simulation that falls behind (`Performance.stable`).
     """
     metrics: set[Metric] = set()
     for scoped in slos:
         if scoped.applies_to(planned):
-            metrics |= _violated_metrics(planned, scoped)
+            metrics |= _violated_metrics(planned, scoped, by_theory)
     return frozenset(metrics)
 
 
-def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo) -> set[Metric]:
+def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: bool) -> set[Metric]:
+    unstable = {Metric.E2E} if planned.run is not None and not planned.simulated.stable else set[Metric]()
     share = scoped.slo.attainment
     if share is not None and scoped.covers(planned):
-        enough = planned.simulated.attainment(scoped.slo) >= share - _sampling_error(share, planned.simulated.requests)
-        return set() if enough and planned.predicted.meets(scoped.slo) else {Metric.E2E}
-    return {
+        enough = planned.run is None or joint_share(planned, scoped).value >= share - ROUNDING
+        predicted = not by_theory or planned.predicted.meets(scoped.slo)
+        return unstable if enough and predicted else {Metric.E2E}
+    return unstable | {
         target.metric
         for target in scoped.slo.targets
-        if _latency(planned, scoped, target.metric, simulated=False).quantile_s(target.percentile) > target.threshold_s
+        if (by_theory and not _holds_by_theory(planned, scoped, target))
         or not _holds_in_simulation(planned, scoped, target)
     }
 
 
+def _holds_by_theory(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
+    latency = _latency(planned, scoped, target.metric, simulated=False)
+    return latency.quantile_s(target.percentile) <= target.threshold_s
+
+
 def _holds_in_simulation(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
-    latency = _latency(planned, scoped, target.metric, simulated=True)
-    share = _scoped_rate_per_s(planned, scoped) / math.fsum(planned.slices.values())
-    requests = round(planned.simulated.requests * share)
-    return latency.cdf(target.threshold_s) >= target.percentile - _sampling_error(target.percentile, requests)
+    """True also where nothing was simulated."""
+    return planned.run is None or simulated_share(planned, scoped, target).value >= target.percentile - ROUNDING
 
 
-def _sampling_error(share: float, requests: int) -> float:
-    """Half-width of a simulated share's 95 % interval; 0 where nothing was simulated."""
-    return Z_95 * math.sqrt(share * (1.0 - share) / requests) if requests else 0.0
+def simulated_share(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> SimulatedShare:
+    """Share of a run's requests under these targets that are within the threshold of one of them."""
+    value = _latency(planned, scoped, target.metric, simulated=True).cdf(target.threshold_s)
+    requests = planned.simulated.requests * _scoped_rate_per_s(planned, scoped) / math.fsum(planned.slices.values())
+    error = Z_95 * math.sqrt(target.percentile * (1.0 - target.percentile) / max(1.0, requests))
+    samples_s = planned.simulated.samples_s.get(target.metric)
+    within = np.ones(0, dtype=bool) if samples_s is None else samples_s <= target.threshold_s
+    return SimulatedShare(value, error * _clustering(within))
+
+
+def joint_share(planned: PlannedDeployment, scoped: ScopedSlo) -> SimulatedShare:
+    """Share of a run's requests that meet every threshold at once."""
+    value, share = planned.simulated.attainment(scoped.slo), scoped.slo.attainment or 1.0
+    samples_s = planned.simulated.samples_s
+    targets = [target for target in scoped.slo.targets if target.metric in samples_s]
+    met = [samples_s[target.metric] <= target.threshold_s for target in targets]
+    together = np.logical_and.reduce(met) if met else np.ones(0, dtype=bool)
+    error = Z_95 * math.sqrt(share * (1.0 - share) / max(1, planned.simulated.requests))
+    return SimulatedShare(value, error * _clustering(together))
+
+
+def _clustering(within: BoolArray) -> float:
+    """By how much more a share varies than that of independent requests would, at least 1, from batches.
+
+    Misses come together: what one request waits for the next waits for too. With p_i the share of batch i of b and p
+    that of all the half-width is t(b - 1) sqrt(sum (p_i - p)^2 / (b (b - 1))) (batch means: Law, ch. 9).
+    """
+    if within.size < BATCHES or within.all() or not within.any():
+        return 1.0
+    mean = float(within.mean())
+    shares = np.array([batch.mean() for batch in np.array_split(within, BATCHES)])
+    batched = STUDENT_95 * math.sqrt(float(np.square(shares - mean).sum()) / (BATCHES * (BATCHES - 1)))
+    return max(1.0, batched / (Z_95 * math.sqrt(mean * (1.0 - mean) / within.size)))
+
+
+def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> list[float]:
+    """Of the targets that a run leaves open, its sampling error over the misses that are allowed."""
+    errors = []
+    for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
+        if scoped.slo.attainment is not None and scoped.covers(planned):
+            found = [(joint_share(planned, scoped), scoped.slo.attainment)]
+        else:
+            found = [(simulated_share(planned, scoped, target), target.percentile) for target in scoped.slo.targets]
+        errors += [share.error / (1.0 - asked) for share, asked in found if abs(share.value - asked) < share.error]
+    return errors
+
+
+def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> bool:
+    """Whether a run of drawn requests leaves a target open although a longer one could decide it."""
+    drawn = planned.run is not None and planned.run.recording is None
+    return drawn and max(open_targets(planned, slos), default=0.0) > LARGEST_ERROR
 
 
 def _scoped_rate_per_s(planned: PlannedDeployment, scoped: ScopedSlo) -> float:
@@ -260,6 +342,7 @@ def target_checks(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo
     checks = []
     for scoped in slos:
         serving = [deployment for deployment in planned if scoped.applies_to(deployment)]
+        any_simulated = any(deployment.run is not None for deployment in serving)
         for target in scoped.slo.targets if serving else ():
             predicted, simulated = (
                 LatencyDistribution.mixture(
@@ -279,12 +362,67 @@ def target_checks(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo
                     predicted_s=predicted.quantile_s(target.percentile),
                     simulated_s=simulated.quantile_s(target.percentile),
                     simulated_attainment=simulated.cdf(target.threshold_s),
-                    met=predicted.quantile_s(target.percentile) <= target.threshold_s
-                    and all(_holds_in_simulation(deployment, scoped, target) for deployment in serving),
+                    met=all(_is_met(deployment, scoped, target) for deployment in serving)
+                    and (any_simulated or predicted.quantile_s(target.percentile) <= target.threshold_s),
                     of=scoped.name if len(slos) > 1 else "",
                 )
             )
     return tuple(checks)
+
+
+def _is_met(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
+    """In simulation, if there was one."""
+    return planned.run is None or (planned.simulated.stable and _holds_in_simulation(planned, scoped, target))
+
+
+def replayed_targets(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo]) -> tuple[ReplayedTarget, ...]:
+    """Every target in every replay of a recording; targets on single gaps (ITL) have no requests to count."""
+    rows = []
+    for deployment in planned:
+        run = deployment.run
+        for scoped in slos if run is not None and run.recording is not None else ():
+            mine = _requests_under(deployment, run, scoped) if run is not None else np.zeros(0, dtype=bool)
+            for target in scoped.slo.targets if run is not None and mine.any() else ():
+                samples_s = deployment.simulated.samples_s.get(target.metric)
+                if samples_s is not None and run is not None:
+                    of = scoped.name if len(slos) > 1 else ""
+                    rows.append(_replayed_target(run, mine, samples_s[mine] <= target.threshold_s, target, of))
+    return tuple(rows)
+
+
+def _requests_under(planned: PlannedDeployment, run: SimulatedRun, scoped: ScopedSlo) -> BoolArray:
+    """Which measured requests of a replay are under these targets, shape (requests,)."""
+    measured = run.sent_s.size
+    if not scoped.applies_to(planned) or run.recording is None:
+        return np.zeros(measured, dtype=bool)
+    if scoped.covers(planned) or not run.recording.class_index:
+        return np.ones(measured, dtype=bool)
+    wanted = [index for index, kind in enumerate(run.workload.classes) if _is_of(kind.name, scoped)]
+    return np.isin(run.recording.class_index[-measured:], wanted)
+
+
+def _replayed_target(
+    run: SimulatedRun, mine: BoolArray, within: BoolArray, target: LatencyTarget, of: str
+) -> ReplayedTarget:
+    """One row: `mine` of all measured requests, of these the ones `within` the threshold."""
+    sent_s = run.sent_s[mine]
+    minutes = (sent_s // MINUTE_S).astype(np.int64)
+    counts = np.bincount(minutes)
+    shares = np.where(counts > 0, np.bincount(minutes, weights=within) / np.maximum(counts, 1), np.inf)
+    worst = int(shares.argmin())
+    return ReplayedTarget(
+        deployment=run.deployment.summary,
+        recording=run.recording.source if run.recording is not None else "",
+        requests=int(within.size),
+        duration_s=float(sent_s[-1] - sent_s[0]),
+        fleet_share=run.fleet_share,
+        left_out=run.left_out,
+        target=target,
+        attainment=float(within.mean()),
+        worst_minute_attainment=float(shares[worst]),
+        worst_minute_s=worst * MINUTE_S,
+        of=of,
+    )
 
 
 def goodput_per_s(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo]) -> float:

@@ -113,6 +113,7 @@ def chosen_options(config: ReplicaConfig, role: Role, max_request_tokens: int) -
             "memory_fraction", None, {"memory_fraction": config.memory_fraction or config.engine.memory_fraction}
         ),
         EngineOption("max_request_tokens", max_request_tokens, {"max_model_len": max_request_tokens}),
+        *_tier_options(config, role),
         *_extra_options(config),
         *([] if role is Role.MIXED else [EngineOption("role", role.value, {f"role={role.value}": role.value})]),
     ]
@@ -167,6 +168,24 @@ def _batching_options(config: ReplicaConfig) -> list[EngineOption]:
     return options
 
 
+def _tier_options(config: ReplicaConfig, role: Role) -> list[EngineOption]:
+    """KV tiers, one option for each: what an engine may take of a server's, in the units of engines.
+
+    A pool of its own is another knob: there a connector hands KV caches on as well.
+    """
+    options = []
+    for tier in (tier for tier in config.schedule.kv_tiers if tier.size_bytes):
+        of_gpu = tier.size_bytes / config.sku.node.gpus
+        sizes = {
+            "gib_of_core": f"{of_gpu * config.parallelism.gpus / config.parallelism.dp / 2**30:.0f}",
+            "gb_of_gpu": int(of_gpu / 1e9),
+            "bytes_of_gpu": int(of_gpu),
+        }
+        knob = f"kv_tier={tier.kind}" + ("" if role is Role.MIXED else f",role={role}")
+        options.append(EngineOption("schedule.kv_tiers", tier.kind.value, {knob: sizes}))
+    return options
+
+
 def _kv_option(precision: Precision) -> EngineOption:
     cache_format = "16bit" if precision.kv_cache in SIXTEEN_BIT else precision.kv_cache.value
     return EngineOption("precision.kv_cache", precision.kv_cache.value, {f"kv_cache={cache_format}": cache_format})
@@ -199,7 +218,7 @@ def _draft_knobs(drafts: Drafting) -> dict[str, object]:
 
 def require_own_schedule(config: ReplicaConfig) -> None:
     """Refuse a schedule that is not the engine's own and that no flag of the table sets."""
-    free = ("prefix_cache", "whole_prompts", "mixed_steps", "reserve_outputs", "captured_decodes")
+    free = ("prefix_cache", "kv_tiers", "whole_prompts", "mixed_steps", "reserve_outputs", "captured_decodes")
     own = type(config.schedule)()
     for name in type(own).model_fields:
         asked = getattr(config.schedule, name)

@@ -102,7 +102,7 @@ def requests_of(workload: Workload, count: int, seed: int, shared: bool = True) 
     if isinstance(arrivals, RecordedArrivals):
         times_s = arrivals.offsets_s[:count]
         inputs, outputs = np.array(arrivals.input_tokens[:count]), np.array(arrivals.output_tokens[:count])
-        of_class = np.zeros(len(times_s), dtype=np.int64)
+        of_class = np.array(arrivals.class_index[:count] or np.zeros(len(times_s)), dtype=np.int64)
     else:
         times_s = arrivals.sample_times_s(count, at_seed)
         of_class = generator.choice(len(workload.classes), size=count, p=_class_shares(workload.classes))

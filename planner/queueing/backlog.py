@@ -34,6 +34,8 @@ REACH_POINTS = 32
 """Backlogs tried for one that is practically never exceeded."""
 TAIL_SCALES = 9.0
 """Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
+LEAST_MASS = 1e-300
+"""Guards a division by a probability of 0."""
 SMALLEST_SHRINK = 0.05
 """Prompts of a very regular stream are not cut into more than 1 / this pieces."""
 
@@ -48,6 +50,7 @@ class TokenArrivals:
         weights: their probabilities, shape (P,).
         prompts_per_batch: mean of the geometric number of prompts in a batch, >= 1.
         second_moment: E[tokens of one prompt ^2].
+        shrink: tokens of a prompt of the stream over those of a real one.
     """
 
     rate_per_s: float
@@ -55,6 +58,7 @@ class TokenArrivals:
     weights: FloatArray
     prompts_per_batch: float
     second_moment: float
+    shrink: float = 1.0
 
     @property
     def mean_tokens(self) -> float:
@@ -111,7 +115,7 @@ def token_arrivals(
         return TokenArrivals(rate_per_s / b, sizes, weights, b, second_moment)
     mean = float(sizes @ weights)
     shrink = max(1.0 - (1.0 - dispersion) * mean**2 / second_moment, SMALLEST_SHRINK)
-    return TokenArrivals(rate_per_s / shrink, sizes * shrink, weights, 1.0, second_moment * shrink**2)
+    return TokenArrivals(rate_per_s / shrink, sizes * shrink, weights, 1.0, second_moment * shrink**2, shrink)
 
 
 @dataclass(frozen=True)
@@ -188,12 +192,51 @@ class Backlog:
         return float(self.step_probabilities @ (self.step_durations_s - self.mean_step_s) ** 2)
 
     @property
+    def prompts_first(self) -> bool:
+        """Whether nothing decodes in steps with prompts, though something does in the others."""
+        return self.regime.running == 0.0 < self.regime.decoding
+
+    @property
+    def mean_gap_s(self) -> float:
+        """Mean time [s] from one decode step to the next; where prompts go first theirs are in between."""
+        return self.mean_step_s / float(self.step_probabilities[0]) if self.prompts_first else self.mean_step_s
+
+    @property
     def mean_tokens(self) -> float:
         """Mean backlog at the start of a step [tokens]."""
         return float(self.distribution @ np.arange(self.distribution.size)) * self.cell
 
+    @property
+    def mean_rest_s(self) -> float:
+        """Mean rest of the step in progress at a random instant [s]."""
+        return (self.mean_step_s + self.step_variance / self.mean_step_s) / 2.0
 
-def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, cells: int = FINE_CELLS) -> Backlog:
+    def mean_ahead_s(self, kept: float) -> float:
+        """Mean time [s] that tokens ahead of a prompt take it beyond its own steps.
+
+        They are what the step in progress leaves of the backlog it began with, and what came in that step before the
+        prompt; where the next step takes in all, also what came behind it. A token lengthens a step by its own time;
+        where steps are full it also brings its share of one more step.
+
+        Args:
+            kept: arrivals in the step in progress over those of a Poisson stream.
+        """
+        above = self.distribution[self.below :]
+        carried = float(above @ np.arange(float(above.size))) * self.cell / max(float(above.sum()), LEAST_MASS)
+        full = float(self.step_probabilities[-1]) * self.full_s / self.mean_step_s
+        tokens = carried * full + kept * self.arrivals.tokens_per_s * self.mean_rest_s * (2.0 - full)
+        shared_s = 0.0 if self.prompts_first else (1.0 - full) * float(self.duration_s[0])
+        return tokens * (self.full_s - shared_s) / self.regime.chunk
+
+
+def solve_backlog(
+    server: BatchServer,
+    regime: Regime,
+    arrivals: TokenArrivals,
+    cells: int = FINE_CELLS,
+    *,
+    real_costs: bool = False,
+) -> Backlog:
     """Stationary distribution of the backlog.
 
     Args:
@@ -202,6 +245,8 @@ def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, 
             meanwhile.
         arrivals: the stream of prompt tokens.
         cells: resolution, `FINE_CELLS` or `COARSE_CELLS`.
+        real_costs: a step of one shrunk prompt takes the shrunk share of a real one's time, instead of a short one's:
+            right for mean steps, where a prompt costs more than its tokens.
 
     Returns:
         The backlog [tokens] at the starts of steps, with the durations of the steps [s].
@@ -223,10 +268,29 @@ def solve_backlog(server: BatchServer, regime: Regime, arrivals: TokenArrivals, 
     if arrivals.prompts_per_batch > 1.0:
         jump = np.maximum(np.fft.irfft(batch, size), 0.0)
     tokens = np.arange(below) * cell
-    durations = step_durations_s(server, regime.running, np.maximum(tokens, 1.0))
+    shrink = arrivals.shrink if real_costs else 1.0
+    real = float(arrivals.sizes @ arrivals.weights) / arrivals.shrink
+    durations = _durations_s(server, regime, np.maximum(tokens, 1.0), real, shrink)
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
     distribution = _stationary(durations, full_s, batch, jump, arrivals.rate_per_s, regime.idle)
     return Backlog(arrivals, regime, cell, distribution, durations, full_s, prompt)
+
+
+def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: float, shrink: float) -> FloatArray:
+    """Durations [s] of steps of so many tokens of prompts shrunk by a factor.
+
+    Up to a shrunk prompt a step takes tau(0) + shrink (tau(p / shrink) - tau(0)), the shrunk share of what a real one
+    adds. From a real prompt of `real` tokens on, the step holds as many tokens of several, and takes their time. In
+    between a mean of the two, by where p lies.
+    """
+    if shrink == 1.0:
+        return step_durations_s(server, regime.running, tokens)
+    alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
+    real = min(real, regime.chunk)
+    share = np.clip((real - tokens) / (real * (1.0 - shrink)), 0.0, 1.0)
+    alike_s = alone_s + shrink * (step_durations_s(server, regime.running, np.minimum(tokens / shrink, real)) - alone_s)
+    several_s = step_durations_s(server, regime.running, np.maximum(tokens, real))
+    return np.asarray(share * alike_s + (1.0 - share) * several_s)
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:

@@ -16,6 +16,7 @@ from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.capacity import RUNNING
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
+from planner.queueing.renewal import excess_arrivals
 from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
 
 CLOSEST_TO_CRITICAL = 0.985
@@ -86,7 +87,7 @@ def _consistent_state(
         distribution = _estimate(offered, solved, bursts).distribution
         wanted = (distribution.mean + 1.0, distribution.mean + 1.0 + UPPER_ANCHOR_STDS * distribution.std)
         spacing = ANCHOR_SPACING_STDS * max(distribution.std, 1.0)
-        new = [n for n in wanted if all(abs(n - backlog.regime.running) > spacing for backlog in solved)]
+        new = [n for n in wanted if all(abs(n - backlog.regime.decoding) > spacing for backlog in solved)]
         if not new:
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
@@ -122,10 +123,11 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
     if offered.limit.limit == RUNNING:
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
     guess = running_distribution(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
-    nearest = min(solved, key=lambda b: abs(b.regime.running - guess.mean - 1.0))
+    nearest = min(solved, key=lambda b: abs(b.regime.decoding - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest)
     noise = _step_noise(offered, nearest, bursts)
     stay = means + float(noise.start_excess_s(gaps)[0]) * _memory_share(guess)
+    stay = np.maximum(stay, np.minimum(offered.decode_steps_s, means))
     distribution = running_distribution(offered.counts, stay, offered.gap_rate_per_s, z, largest)
     return _RunningEstimate(distribution, means, nearest)
 
@@ -133,12 +135,14 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
 def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> GapNoise:
     """Fluctuation of the steps at one number running.
 
-    Until its first token a request waits half a step, for the tokens ahead (Little: the backlog over the token rate,
-    less the step that serves them) and for its own steps.
+    Until its first token a request waits for the rest of the step in progress, for the tokens that this leaves of the
+    backlog and those that came meanwhile, and for its own steps.
     """
     lengths = offered.lengths
-    ahead_s = max(backlog.mean_tokens / offered.token_rate_per_s - backlog.mean_step_s, 0.0)
-    first_s = backlog.mean_step_s / 2.0 + np.add.outer(ahead_s * EXPONENTIAL_POINTS, offered.own_s)
+    in_step = np.array([offered.rate_per_s * backlog.mean_rest_s])
+    kept = min(1.0 + float(excess_arrivals(in_step, min(offered.arrivals.scv, 1.0))[0] / in_step[0]), 1.0)
+    ahead_s = backlog.mean_ahead_s(max(kept, 0.0))
+    first_s = backlog.mean_rest_s + np.add.outer(ahead_s * EXPONENTIAL_POINTS, offered.own_s)
     weights = np.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
     batched = max(bursts.in_step - 1.0, 0.0) / 2.0
     followers = Followers(offered.rate_per_s, offered.arrivals.scv, first_s.ravel(), weights.ravel(), batched)
@@ -156,7 +160,8 @@ def _memory_share(distribution: RunningDistribution) -> float:
 def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrivals) -> Backlog:
     """Backlog beside `running` sequences that never run out, at the resolution for mean step times."""
     n = min(running, CLOSEST_TO_CRITICAL * offered.critical)
-    return solve_backlog(offered.server, offered.regime(n, n), stream, COARSE_CELLS)
+    regime = offered.regime(0.0, 0.0, decoding=n) if offered.server.prompts_first else offered.regime(n, n)
+    return solve_backlog(offered.server, regime, stream, COARSE_CELLS, real_costs=True)
 
 
 def _running_dispersion(offered: OfferedLoad, backlog: Backlog) -> float:
@@ -169,13 +174,13 @@ def _running_dispersion(offered: OfferedLoad, backlog: Backlog) -> float:
     e = token_elasticity(backlog)
     per_step = (1.0 + e) ** 2 * offered.arrivals.scv + e**2 * offered.lengths.prompt_scv
     memory = offered.lengths.residual_gaps
-    kept = memory / (memory + offered.relaxation_steps(backlog.regime.running))
+    kept = memory / (memory + offered.relaxation_steps(backlog.regime.decoding))
     return 1.0 + (per_step - 1.0) * offered.lengths.overlap * kept
 
 
 def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
     """T(n) [s] at each of `counts`: linear through the solved points, full steps beyond the critical number."""
-    points = sorted({b.regime.running: b.mean_step_s for b in solved}.items())
+    points = sorted({b.regime.decoding: b.mean_gap_s for b in solved}.items())
     n, t = np.array([p[0] for p in points]), np.array([p[1] for p in points])
     counts, full = offered.counts, offered.full_steps_s
     if n.size == 1:
@@ -184,4 +189,6 @@ def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
         slopes = np.maximum(np.diff(t) / np.diff(n), 0.0)
         curve = np.interp(counts, n, t)
         curve += slopes[-1] * np.maximum(counts - n[-1], 0.0) - slopes[0] * np.maximum(n[0] - counts, 0.0)
+    if offered.server.prompts_first:
+        return np.asarray(np.maximum(curve, LEAST_STEP_SHARE * t[0]))
     return np.where(counts >= offered.critical, full, np.clip(curve, LEAST_STEP_SHARE * t[0], full))

@@ -13,7 +13,7 @@ from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.capacity import RUNNING, mixed_limit
-from planner.queueing.first_token import first_token_times
+from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
     FIRST_EDGES,
@@ -27,10 +27,11 @@ from planner.queueing.latencies import (
     with_slot_wait,
 )
 from planner.queueing.offered_load import OfferedLoad, burstiness
+from planner.queueing.prompts_first import PromptStream, interrupted_gap_times
 from planner.queueing.quantisation import binned_slice_means, sorted_slice_means
 from planner.queueing.renewal import round_robin_share
 from planner.queueing.server import BatchServer, require_usable, step_duration_s
-from planner.queueing.token_gap import GapNoise, token_gap_times
+from planner.queueing.token_gap import GapNoise, slowly_varying_times, token_gap_times
 from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths
 
 SMALLEST_SHARE = 1e-9
@@ -46,6 +47,8 @@ OFTEN_EMPTY = 1e-3
 SATURATION_WEIGHT = 0.5
 """Share of the distance to its saturated value by which the number running moves while a long backlog lasts. Chosen
 because it agrees with simulation."""
+LEAST_PROMPT_LOAD = 1e-9
+"""Least share of the time that prompts are taken to need. Guards a division."""
 NEGLIGIBLE_SPREAD = 0.02
 """Spread of the number running, relative to its mean, below which its mean alone stands for it. Affects speed."""
 
@@ -184,7 +187,7 @@ def backlog_at_batch(
     """Stationary prompt backlog while `batch` sequences decode.
 
     Given that something decodes the batch is n / (1 - p0). An empty server waits for an arrival with odds
-    (step / mean gap) * p0 / (1 - p0).
+    (step / mean gap) * p0 / (1 - p0). Where prompts go first, nothing decodes in a step with prompts.
 
     Args:
         load: the server and what is offered to it.
@@ -207,7 +210,8 @@ def backlog_at_batch(
         mean_gap_s = 1.0 / prompts.rate_per_s
         odds = step_duration_s(load.server, decoding, 0.0) / mean_gap_s * p_no_decode / p_decode
         p_idle = odds / (1.0 + odds)
-    return solve_backlog(load.server, load.regime(batch, full_batch, decoding, p_idle), prompts, FINE_CELLS)
+    beside = (0.0, 0.0) if load.server.prompts_first else (batch, full_batch)
+    return solve_backlog(load.server, load.regime(*beside, decoding, p_idle), prompts, FINE_CELLS)
 
 
 def _slot_work(offered: OfferedLoad) -> SlotWork:
@@ -236,6 +240,8 @@ def _gap_times_s(
     offered: OfferedLoad, state: RunningState, noise: GapNoise, gaps: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points)."""
+    if offered.server.prompts_first:
+        return _interrupted_gap_times_s(offered, state, noise, gaps)
     counts, distribution = offered.counts, state.distribution
     seen = np.interp(counts + 1.0, counts, state.step_means_s)
     alone = np.minimum(offered.decode_steps_s, seen)
@@ -245,9 +251,34 @@ def _gap_times_s(
     return token_gap_times(gaps, noise, slow, floor, memory, longest)
 
 
+def _interrupted_gap_times_s(
+    offered: OfferedLoad, state: RunningState, noise: GapNoise, gaps: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The same where prompts go first; a step at a random instant finds those that came in the step before it."""
+    lengths, arrivals, distribution = offered.lengths, offered.arrivals, state.distribution
+    floor_s = sorted_slice_means(offered.decode_steps_s, distribution.probabilities, SLOW_EDGES)
+    seen_s = np.interp(offered.counts + 1.0, offered.counts, state.step_means_s)
+    load = max(1.0 - float(floor_s.mean()) / float(seen_s @ distribution.probabilities), LEAST_PROMPT_LOAD)
+    own_s = own_steps_s(offered.server, 0.0, offered.max_batched_tokens, lengths.groups)
+    own_scv = float((own_s / float(own_s @ lengths.group_weights) - 1.0) ** 2 @ lengths.group_weights)
+    mean_s, followers = load / arrivals.rate_per_s, noise.followers
+    left = arrivals.rate_per_s * float(floor_s.mean()) if noise.left is None else noise.left
+    expected = left * followers.first_s / float(followers.weights @ followers.first_s)
+    stream = PromptStream(
+        rate_per_s=arrivals.rate_per_s,
+        mean_s=mean_s,
+        variance_per_s=arrivals.rate_per_s * mean_s**2 * (own_scv + arrivals.scv),
+        left=left,
+        left_variance=left + float(followers.weights @ (expected - left) ** 2),
+        nobody_left=float(followers.weights @ np.exp(-expected)),
+    )
+    memory = lengths.residual_gaps / (1.0 - state.slope)
+    return interrupted_gap_times(gaps, slowly_varying_times(gaps, floor_s, memory), stream)
+
+
 def _mean_step_s(state: RunningState, backlogs: list[Backlog]) -> float:
     """Mean duration of a busy step [s]; where the server is often empty, steps with nothing but prompts count too."""
-    if state.distribution.empty > OFTEN_EMPTY:
+    if state.distribution.empty > OFTEN_EMPTY or backlogs[0].prompts_first:
         return float(np.mean([backlog.mean_step_s for backlog in backlogs]))
     running = state.distribution.probabilities[1:]
     return float(running.sum() / (running / state.step_means_s[1:]).sum())

@@ -103,7 +103,9 @@ class OfferedLoad:
 
     @cached_property
     def critical(self) -> float:
-        """Number running at which full steps only just keep up with the prompts."""
+        """Number running at which full steps only just keep up with the prompts (never, where these go first)."""
+        if self.server.prompts_first:
+            return float(self.counts[-1]) + 1.0
         spare = self._chunks - self.token_rate_per_s * self.full_steps_s
         if spare[-1] > 0.0:
             return float(self.counts[-1]) + 1.0
@@ -121,7 +123,7 @@ class OfferedLoad:
     @cached_property
     def own_s(self) -> FloatArray:
         """Duration [s] of the steps a prompt of each group needs when it is alone, at the fluid number running."""
-        running = self.fluid[0]
+        running = 0.0 if self.server.prompts_first else self.fluid[0]
         return own_steps_s(self.server, running, self.chunk(running), self.lengths.groups)
 
     @cached_property

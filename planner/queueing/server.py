@@ -21,11 +21,14 @@ class BatchServer:
             broadcastable), result of that shape. Non-decreasing in both. Only called with n + p > 0.
         max_batched_tokens: most tokens in one step; running sequences take one each, prompts get the rest.
         max_running: most sequences running at once (the smaller of the configured limit and what KV memory holds).
+        prompts_first: a step holds prompts or decodes, and prompts as long as there are any. `step_s` with both is then
+            the time of a step of each.
     """
 
     step_s: Callable[[FloatArray, FloatArray], FloatArray]
     max_batched_tokens: int
     max_running: float
+    prompts_first: bool = False
 
 
 def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:

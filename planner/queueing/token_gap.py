@@ -83,6 +83,7 @@ class GapNoise:
         variance: of one step [s^2].
         correlation: of neighbouring steps, in [0, 1).
         start_s: excess of the first steps of a request over the mean, summed [s].
+        left: mean prompts left behind at a first token; None for steps at random instants.
         followers: what arrives behind a request.
         per_prompt_s: what one prompt more adds to the time of many steps [s].
         durations_s: of a step, shape (D,).
@@ -93,6 +94,7 @@ class GapNoise:
     variance: float
     correlation: float
     start_s: float
+    left: float | None
     followers: Followers
     per_prompt_s: float
     durations_s: FloatArray
@@ -104,7 +106,7 @@ class GapNoise:
 
     def anywhere(self) -> GapNoise:
         """The same for steps at random instants instead of right after a first token."""
-        return replace(self, start_s=0.0, followers=replace(self.followers, scv=1.0))
+        return replace(self, start_s=0.0, left=None, followers=replace(self.followers, scv=1.0))
 
     @property
     def shortest_s(self) -> float:
@@ -142,6 +144,8 @@ def token_elasticity(backlog: Backlog) -> float:
     durations = backlog.step_durations_s
     slope = np.gradient(durations, tokens)
     slope[0], slope[-1] = 0.0, (durations[-1] - durations[0]) / tokens[-1]
+    if backlog.prompts_first:
+        slope[1:] = durations[1:] / tokens[1:]
     served = backlog.step_probabilities * tokens
     mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
     load = min(backlog.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
@@ -167,12 +171,14 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
     per_token_s = token_elasticity(backlog) / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
-    excess = followers.thinning * _backlog_after_a_prompt(backlog, mean_prompt) - backlog.mean_tokens
+    first_s = float(followers.weights @ followers.first_s)
+    behind = followers.thinning * _backlog_after_a_prompt(backlog, mean_prompt, first_s)
     return GapNoise(
         mean_s=mean,
         variance=variance,
         correlation=(ratio - 1.0) / (ratio + 1.0),
-        start_s=excess * per_token_s,
+        start_s=(behind - (0.0 if backlog.prompts_first else backlog.mean_tokens)) * per_token_s,
+        left=behind / mean_prompt,
         followers=followers,
         per_prompt_s=mean_prompt * per_token_s,
         durations_s=backlog.step_durations_s,
@@ -180,19 +186,21 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
     )
 
 
-def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float) -> float:
-    """Mean backlog [tokens] at the step boundary where a random prompt has just been finished."""
-    token_rate = backlog.arrivals.tokens_per_s
-    below, tokens = backlog.below, np.arange(backlog.distribution.size) * backlog.cell
-    finished = np.where(tokens[:below] > 0.0, np.maximum(1.0, tokens[:below] / mean_prompt), 0.0)
-    finished = finished * backlog.step_probabilities[:below]
-    per_step = token_rate / mean_prompt * backlog.mean_step_s
-    finished *= min(1.0, per_step / max(float(finished.sum()), np.finfo(float).tiny))
-    in_full_steps = per_step - float(finished.sum())
-    above = backlog.distribution[below:]
-    carried = float(above @ tokens[: above.size]) / max(float(above.sum()), np.finfo(float).tiny)
-    behind = float(finished @ backlog.duration_s) * token_rate
-    return (behind + in_full_steps * (carried + backlog.full_s * token_rate)) / per_step
+def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float, first_s: float) -> float:
+    """Mean backlog [tokens] at the step boundary where a random prompt has just been finished.
+
+    First come, first served, all of it came in the time to first token [s], less what was served with the prompt: a
+    step that is not full takes in all that came before it began, a full one half of it behind the prompt. At least as
+    many prompts end in steps that are not full as find no other (as many leave nobody behind as find nobody), however
+    coarse the lattice is. Source: Little, and level crossing of the number of prompts.
+    """
+    token_rate, below = backlog.arrivals.tokens_per_s, backlog.below
+    tokens = np.arange(below) * backlog.cell
+    ended = np.where(tokens > 0.0, np.maximum(1.0, tokens / mean_prompt), 0.0) @ backlog.step_probabilities[:below]
+    alone = float(backlog.step_probabilities[0]) * float(backlog.duration_s[0]) / backlog.mean_step_s
+    part = min(max(float(ended) * mean_prompt / (token_rate * backlog.mean_step_s), alone), 1.0)
+    served = token_rate * part * backlog.mean_rest_s + (1.0 - part) * backlog.regime.chunk / 2.0
+    return max(token_rate * first_s - served, 0.0)
 
 
 def token_gap_times(

@@ -5,9 +5,11 @@
 """
 
 from planner.report import (
+    autoscaling,
     comparison,
     explanation,
     glossary,
+    growth,
     html_page,
     json_documents,
     plan,
@@ -42,6 +44,7 @@ from planner.report.plan import (
 __all__ = [
     "ROUNDING",
     "Report",
+    "autoscaling",
     "class_table",
     "comparison",
     "confidence_table",
@@ -52,6 +55,7 @@ __all__ = [
     "frame",
     "frames",
     "glossary",
+    "growth",
     "headline",
     "html",
     "html_page",

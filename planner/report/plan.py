@@ -40,6 +40,7 @@ from planner.report.performance import (
     load_cells,
     pool_cells,
 )
+from planner.report.replays import replay_table
 from planner.serving import Pool
 from planner.traffic import Service, mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, Slo, TokenLengths
@@ -150,6 +151,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
             _fleet_table(plan),
             _cost_table(plan, plan.cost),
             _target_table(plan),
+            *([replayed] if (replayed := replay_table(plan)) is not None else []),
             _plan_latency_table(plan),
             _load_table(plan),
         ]
@@ -370,7 +372,7 @@ def _target_table(plan: Plan) -> Table:
         of = f"{check.of}: " if check.of else ""
         rows.append((f"{of}{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
     columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")
-    note = "Shares: requests within the threshold. Met: predicted within it, simulated within it or its sampling error."
+    note = "Shares: requests within the threshold. Met: in simulation, where there is one, else predicted within it."
     return Table("Targets", columns, tuple(rows), note)
 
 

@@ -30,6 +30,7 @@ from planner.fleet import (
     Plan,
     PlannedDeployment,
     PlanRequest,
+    ReplayedTarget,
     ScheduledPeriod,
     TargetCheck,
 )
@@ -317,6 +318,7 @@ class PlanDocument:
     predicted: MetricSummary | None
     simulated: MetricSummary | None
     targets: tuple[TargetCheck, ...]
+    replays: tuple[ReplayedTarget, ...]
     agreement: tuple[AgreementSummary, ...]
     alternatives: tuple[Alternative, ...]
     rejections: tuple[Rejection, ...]

@@ -6,6 +6,7 @@ wrong input right (`input_fixes`).
 """
 
 from planner.scenario import catalogue, files, llm_catalogue, read, request_fixes, snippets, types, url, user_hardware
+from planner.scenario.arrivals import workload_arrivals
 from planner.scenario.catalogue import SloPreset, slo_presets
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
@@ -74,4 +75,5 @@ __all__ = [
     "url",
     "user_hardware",
     "value_at",
+    "workload_arrivals",
 ]

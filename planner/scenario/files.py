@@ -5,8 +5,9 @@ What the fields mean is `planner.scenario.read`'s business.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,13 @@ def parse_fields(text: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError("scenario", content, "must be a mapping of fields", "start from a packaged scenario")
     return content
+
+
+@contextlib.contextmanager
+def naming_field(field: str) -> Iterator[None]:
+    """Errors inside name the field of the scenario, not only their own."""
+    try:
+        yield
+    except InputError as error:
+        inner = "" if error.field in ("lengths", "trace", "recording") else f" {error.field}"
+        raise InputError(f"{field}{inner}", error.value, error.bound, error.fix) from None

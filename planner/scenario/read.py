@@ -6,7 +6,6 @@ works for the command line, the Python API and the web app; `planner schema` pri
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,17 +18,21 @@ from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
+from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
     check_depth,
+    naming_field,
     parse_fields,
     scenario_content,
     with_overrides,
 )
+from planner.scenario.session_forms import sessions_of, with_rate
 from planner.scenario.types import (
     CellLengths,
     ConstantLengths,
+    HistoryForecast,
     Lengths,
     ScaledLengths,
     Scenario,
@@ -45,16 +48,19 @@ from planner.supply import read_prices
 from planner.traffic import (
     Cascade,
     DemandProfile,
+    Forecast,
     OfflineWork,
     Service,
+    fit_forecast,
     lengths_with_images,
+    list_recordings,
     load_lengths,
     load_profile,
-    preset_scv,
     profile_from_trace,
+    read_history,
     read_trace,
 )
-from planner.workload import MAX_TOKENS, ArrivalProcess, ClosedLoop, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import MAX_TOKENS, RequestClass, Slo, TokenLengths, Workload
 
 MAX_PLAN_BYTES = 50_000_000
 """Largest plan document that is read; those of the packaged scenarios are below 1 MB."""
@@ -101,7 +107,7 @@ def _in_current_version(content: Mapping[str, Any]) -> dict[str, Any]:
     current = SCENARIO.upgrade(content)
     own = current.get("own_hardware")
     if isinstance(own, Mapping) and isinstance(own.get("calibrations"), list):
-        with _naming_field("own_hardware.calibrations"):
+        with naming_field("own_hardware.calibrations"):
             fits = [CALIBRATION.upgrade(fit) if isinstance(fit, Mapping) else fit for fit in own["calibrations"]]
         current["own_hardware"] = {**own, "calibrations": fits}
     return current
@@ -180,7 +186,8 @@ def file_references(content: object, path: str = "") -> Iterator[str]:
     for name, item in items:
         here = f"{path}.{name}" if path else name
         if isinstance(item, str):
-            if name in ("trace", "replay", "file") or (name == "llm" and item not in list_llms()):
+            packaged = item in (list_recordings() if name == "replay" else list_llms())
+            if name in ("trace", "file", "history") or (name in ("replay", "llm") and not packaged):
                 yield here
         elif name != "llm":  # the content of a config.json names no files that anybody opens
             yield from file_references(item, here)
@@ -264,6 +271,7 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         cascade=_cascade(scenario, workload, folder),
         offline=tuple(_offline(item, index, folder) for index, item in enumerate(scenario.offline)),
         growth=scenario.growth,
+        forecast=_forecast(scenario.forecast, folder),
         pessimism=scenario.pessimism,
         own_hardware=_own_hardware(scenario, folder),
     )
@@ -279,13 +287,13 @@ def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
     policy, own = scenario.prices, scenario.own_hardware
     if policy.file is None:
         return own
-    with _naming_field("prices.file"):
+    with naming_field("prices.file"):
         listed = read_prices(folder / policy.file, provider=policy.file_provider, retrieved_on=policy.day)
     return own.model_copy(update={"prices": (*own.prices, *listed.prices)})
 
 
 def _service(item: ScenarioService, index: int, folder: Path) -> Service:
-    with _naming_field(f"services[{index}]"):
+    with naming_field(f"services[{index}]"):
         llm = _llm(item.llm, folder)
         return Service(
             name=item.name,
@@ -301,11 +309,20 @@ def _service(item: ScenarioService, index: int, folder: Path) -> Service:
 def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path) -> DemandProfile | None:
     if profile is None or isinstance(profile, DemandProfile):
         return profile
-    with _naming_field("profile"):
+    with naming_field("profile"):
         if isinstance(profile, str):
             return load_profile(profile)
         measured = profile_from_trace(read_trace(folder / profile.trace), day=not profile.week)
         return measured.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
+
+
+def _forecast(forecast: Forecast | HistoryForecast | None, folder: Path) -> Forecast | None:
+    if not isinstance(forecast, HistoryForecast):
+        return forecast
+    with naming_field("forecast"):
+        days, requests = read_history(folder / forecast.history)
+        fitted = fit_forecast(days, requests, Path(forecast.history).name).forecast
+        return fitted.model_copy(update={"launches": forecast.launches})
 
 
 def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | None:
@@ -313,7 +330,7 @@ def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | 
     item = scenario.cascade
     if item is None:
         return None
-    with _naming_field("cascade"):
+    with naming_field("cascade"):
         llm = _llm(item.llm, folder)
         if any(kind.lengths.has_images for kind in workload.classes):
             workload = _workload(scenario.workload, folder, llm)
@@ -351,16 +368,29 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
     """Lengths are those of the text; the images of a request add their tokens for the model it goes to."""
     if workload.replay is not None:
         return _replay_workload(workload, folder)
-    arrivals = _arrivals(workload)
+    sessions = None
+    if workload.sessions is not None:
+        others = ("lengths", "classes", "prefixes", "prefix_hit_rate", "images", "concurrency")
+        refuse_beside("workload.sessions", workload, others)
+        sessions = sessions_of(workload.sessions, lambda form, field: _lengths(form, folder, field))
+    workload = with_rate(workload, sessions)
+    arrivals = arrivals_of(workload)
+    if sessions is not None:
+        return Workload(arrivals=arrivals, classes=(RequestClass.of_sessions(sessions),))
     if (workload.lengths is None) == (not workload.classes):
         given = "both" if workload.classes else "neither"
         raise InputError("workload", given, "needs either lengths or classes", "give exactly one of them")
     if workload.lengths is not None:
         lengths = _lengths(workload.lengths, folder, "workload.lengths")
         lengths = _with_images(lengths, workload.images, llm, "workload.images")
-        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=lengths, prefixes=workload.prefixes),))
+        with naming_field("workload"):
+            own = RequestClass(lengths=lengths, prefixes=workload.prefixes, prefix_hit_rate=workload.prefix_hit_rate)
+        return Workload(arrivals=arrivals, classes=(own,))
     if workload.prefixes is not None:
         raise InputError("workload.prefixes", "given", "stand with each class where there are classes", "move them")
+    if workload.prefix_hit_rate:
+        bound = "is of all requests, and there are classes"
+        raise InputError("workload.prefix_hit_rate", workload.prefix_hit_rate, bound, "give classes prefixes")
     if workload.images is not None:
         raise InputError("workload.images", "given", "stand with each class where there are classes", "move them")
     classes = tuple(
@@ -380,44 +410,22 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         )
         for index, item in enumerate(workload.classes)
     )
-    with _naming_field("workload"):
+    with naming_field("workload"):
         return Workload(arrivals=arrivals, classes=classes)
 
 
 def _with_images(lengths: TokenLengths, images: ScenarioImages | None, llm: LlmSpec, field: str) -> TokenLengths:
     if images is None:
         return lengths
-    with _naming_field(field):
+    with naming_field(field):
         return lengths_with_images(lengths, images.mix, llm)
 
 
-def _arrivals(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop:
-    """A distribution of arrivals at the rate, or a closed loop, which has none."""
-    if workload.concurrency is not None:
-        _refuse_beside("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean"))
-        return ClosedLoop(concurrency=workload.concurrency)
-    if workload.rate_per_s is None:
-        raise InputError("workload.rate_per_s", "(missing)", "required field is missing", "add rate_per_s")
-    with _naming_field("workload.scv"):
-        scv = preset_scv(workload.scv) if isinstance(workload.scv, str) else workload.scv
-    source = workload.scv if isinstance(workload.scv, str) else "given"
-    return ArrivalProcess(rate_per_s=workload.rate_per_s, scv=scv, source=source, batch_mean=workload.batch_mean)
-
-
 def _replay_workload(workload: ScenarioWorkload, folder: Path) -> Workload:
-    """The requests of a trace as they came, rescaled to the rate if there is one."""
-    _refuse_beside("workload.replay", workload, ("lengths", "classes", "scv", "batch_mean", "concurrency", "images"))
-    with _naming_field("workload.replay"):
-        replay = read_trace(folder / str(workload.replay)).workload(workload.rate_per_s)
-    (only,) = replay.classes
-    return Workload(arrivals=replay.arrivals, classes=(only.model_copy(update={"prefixes": workload.prefixes}),))
-
-
-def _refuse_beside(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> None:
-    """Refuse fields that `field` leaves no room for."""
-    for other in others:
-        if getattr(workload, other) != type(workload).model_fields[other].default:
-            raise InputError(f"workload.{other}", getattr(workload, other), f"does not go with {field}", "drop one")
+    """The requests of a recording as they came, brought to the rate if there is one."""
+    arrivals, lengths = replay_of(workload, folder)
+    own = RequestClass(lengths=lengths, prefixes=workload.prefixes, prefix_hit_rate=workload.prefix_hit_rate)
+    return Workload(arrivals=arrivals, classes=(own,))
 
 
 def lengths_of(form: object) -> TokenLengths:
@@ -430,7 +438,7 @@ def lengths_of(form: object) -> TokenLengths:
 
 
 def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
-    with _naming_field(field):
+    with naming_field(field):
         if isinstance(lengths, ConstantLengths):
             return TokenLengths.constant(lengths.input_tokens, lengths.output_tokens)
         if isinstance(lengths, TraceLengths):
@@ -445,17 +453,4 @@ def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
 
 def _scaled(lengths: ScaledLengths) -> TokenLengths:
     """The preset with its means moved; rounding to whole tokens leaves them within half a token."""
-    distribution = load_lengths(lengths.preset)
-    inputs = (lengths.mean_input_tokens or distribution.mean_input) / distribution.mean_input
-    outputs = (lengths.mean_output_tokens or distribution.mean_output) / distribution.mean_output
-    return distribution.scaled(inputs, outputs, MAX_TOKENS)
-
-
-@contextlib.contextmanager
-def _naming_field(field: str) -> Iterator[None]:
-    """Errors inside name the field of the scenario, not only their own."""
-    try:
-        yield
-    except InputError as error:
-        inner = "" if error.field in ("lengths", "trace") else f" {error.field}"
-        raise InputError(f"{field}{inner}", error.value, error.bound, error.fix) from None
+    return load_lengths(lengths.preset).scaled(*length_factors(lengths), MAX_TOKENS)

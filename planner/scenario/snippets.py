@@ -14,7 +14,7 @@ import yaml
 from planner.core import InputError
 from planner.supply import PriceList
 from planner.traffic import MIN_CELLS, RecognisedTrace, ServerMetrics, Trace, describe
-from planner.workload import TokenLengths
+from planner.workload import RateDrift, TokenLengths, measured_drift
 
 Snippet = dict[str, Any]
 """Fields of a scenario as plain data."""
@@ -23,6 +23,10 @@ MAX_CELLS = 2000
 """As many cells of lengths as a scenario takes."""
 DEFAULT_CELLS = 400
 """Cells unless stated otherwise: a page or so of a scenario, and percentiles of lengths within some percent."""
+MAX_DRIFT_WINDOWS = 1000
+"""Most windows of a drift that are written: an hour by 5 s is 720, a day by 2 minutes too."""
+DRIFT_DIGITS = 4
+"""Significant digits of its factors."""
 MAX_SHOWN = 30
 """Unknown GPUs that are named one by one."""
 DIGITS = 10
@@ -31,7 +35,7 @@ MEAN, PEAK = "mean", "peak"
 
 
 def trace_snippet(recognised: RecognisedTrace, rate_per_s: float | None = None, cells: int = DEFAULT_CELLS) -> Snippet:
-    """The `workload` of a trace: its rate or another [1/s], the SCV of its gaps, its lengths in at most `cells` cells.
+    """The `workload` of a trace: its rate or another [1/s], drift, SCV without it, lengths in at most `cells` cells.
 
     Raises InputError where the trace tells no arrivals and no rate is given, or for `cells` out of range.
 
@@ -48,9 +52,20 @@ def trace_snippet(recognised: RecognisedTrace, rate_per_s: float | None = None, 
             raise InputError("rate", None, "the file does not say when requests arrived", "give a rate [1/s]")
         workload["rate_per_s"] = _rounded(rate_per_s)
     else:
-        arrivals = recognised.trace.arrivals(rate_per_s)
-        workload |= {"rate_per_s": _rounded(arrivals.rate_per_s), "scv": _rounded(arrivals.scv)}
+        workload |= arrivals_snippet(recognised.trace, rate_per_s)
     return {"workload": workload | {"lengths": _cells_snippet(recognised.trace.lengths(cells))}}
+
+
+def arrivals_snippet(trace: Trace, rate_per_s: float | None = None, windows: int = MAX_DRIFT_WINDOWS) -> Snippet:
+    """`rate_per_s`, `scv` and, where there is one, `drift` of a trace, as it is or brought to a rate [1/s].
+
+    The drift is read in windows of which there are at most `windows`. Raises InputError unless the arrivals span time.
+    """
+    recorded = trace.recorded()
+    recorded = recorded if rate_per_s is None else recorded.at_rate(rate_per_s)
+    drift = measured_drift(recorded.offsets_s, recorded.source, most_windows=windows) or recorded.process.drift
+    arrivals = {"rate_per_s": _rounded(recorded.rate_per_s), "scv": _rounded(recorded.scv)}
+    return arrivals | _drift_snippet(drift, windows)
 
 
 def replay_snippet(recognised: RecognisedTrace, file: str, rate_per_s: float | None = None) -> Snippet:
@@ -85,7 +100,8 @@ def metrics_snippet(
 
     Args:
         metrics: as read.
-        rate: ``mean``, ``peak``, a percentile of the rates of all steps such as ``p95``, or a rate [1/s].
+        rate: ``mean``, ``peak``, a percentile of the rates of all steps such as ``p95``, or a rate [1/s]. Around the
+            mean the workload has the drift of the steps, any other rate is taken as steady.
         profile: with the factors of every hour of the day; the rate is then their mean.
         week: the same of the week.
 
@@ -101,8 +117,9 @@ def metrics_snippet(
         snippet["profile"] = {"factors": factors, "period_hours": 1.0, "source": measured.profile.source}
     else:
         rate_per_s = _rate(metrics, rate)
+    drift = _drift_snippet(metrics.drift) if rate == MEAN and not snippet else {}
     lengths = _cells_snippet(metrics.lengths)
-    return {"workload": {"rate_per_s": _rounded(rate_per_s), "scv": 1.0, "lengths": lengths}} | snippet
+    return {"workload": {"rate_per_s": _rounded(rate_per_s), "scv": 1.0, **drift, "lengths": lengths}} | snippet
 
 
 def prices_snippet(prices: PriceList, region: str | None = None) -> Snippet:
@@ -188,6 +205,16 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _drift_snippet(drift: RateDrift | None, windows: int = MAX_DRIFT_WINDOWS) -> Snippet:
+    """`drift` where there is one, in at most so many windows."""
+    if drift is None:
+        return {}
+    written = drift.coarser(windows)
+    factors = [float(f"{factor:.{DRIFT_DIGITS}g}") for factor in written.factors]
+    source = _one_line(written.source)[:200]
+    return {"drift": {"window_s": _rounded(written.window_s), "factors": factors, "source": source}}
 
 
 def _cells_snippet(lengths: TokenLengths) -> Snippet:

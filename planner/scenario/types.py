@@ -16,9 +16,10 @@ from hardware_db import OwnHardware
 from planner.core import SCENARIO, Frozen, InputError, from_validation_error
 from planner.llm import Precision
 from planner.optimizer import Objective
+from planner.scenario.drift_forms import Drift
 from planner.search import SearchSpace
 from planner.supply import FleetLimits, PricePolicy
-from planner.traffic import CascadePoint, DemandProfile, LengthSplit
+from planner.traffic import CascadePoint, DemandProfile, Forecast, Launch, LengthSplit
 from planner.workload import (
     MAX_ARRIVAL_BATCH,
     MAX_IMAGE_SIZES,
@@ -27,7 +28,9 @@ from planner.workload import (
     ImageMix,
     ImageSize,
     LatencyTarget,
+    Scaling,
     SharedPrefixes,
+    TurnCount,
 )
 
 
@@ -180,22 +183,66 @@ class ScenarioClass(Frozen):
     images: ScenarioImages | None = Field(default=None, description="images its requests bring beside their text")
 
 
-class ScenarioWorkload(Frozen):
-    """Traffic: rate, burstiness and lengths; or a trace that is replayed; or users in a closed loop."""
+class ScenarioSessions(Frozen):
+    """Requests that follow one another, each with all before it in its prompt; see `planner.workload.Sessions`."""
 
-    rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals [1/s]; a trace is rescaled to it")
-    scv: Scv = Field(default=1.0, description="squared coefficient of variation of gaps, or a preset's name")
+    turns: float = Field(ge=1, le=2000, description="mean requests of a session")
+    turn_count: TurnCount = Field(default=TurnCount.GEOMETRIC, description="geometric, or fixed")
+    per_turn: Lengths = Field(description="new input tokens and answer tokens of a turn, in any form of lengths")
+    first_turn: Lengths | None = Field(default=None, description="of the first turn; default: as all others")
+    system_prompt_tokens: int = Field(default=0, ge=0, description="at the start of all prompts, shared by all")
+    think_time_s: float = Field(default=30.0, ge=0, le=1e7, description="mean time from an answer to the next request")
+    think_time_scv: float = Field(default=1.0, ge=0, le=100, description="variance / mean^2 of it")
+    max_context_tokens: int | None = Field(default=None, ge=1, description="a session ends before a longer request")
+
+
+class ScenarioWorkload(Frozen):
+    """Traffic: rate, burstiness, drift and lengths; or a recording that is replayed; or users in a closed loop.
+
+    Where `scv` and `lengths` name the same packaged recording, its requests are replayed at `rate_per_s`.
+    """
+
+    rate_per_s: float | None = Field(
+        default=None, gt=0, description="mean arrivals [1/s]; a recording is brought to it"
+    )
+    scv: Scv = Field(
+        default=1.0,
+        description="squared coefficient of variation of gaps, or the name of a recording: its SCV and its drift",
+    )
+    drift: Drift | None = Field(
+        default=None,
+        description="how the rate varies around its mean; default: as the recording that `scv` names, else not",
+    )
     batch_mean: float = Field(
         default=1.0, ge=1, le=MAX_ARRIVAL_BATCH, description="mean requests of a batch of arrivals"
     )
-    replay: str | None = Field(default=None, min_length=1, description="trace (CSV) whose requests are replayed")
+    replay: str | None = Field(
+        default=None, min_length=1, description="packaged recording, or trace (CSV), whose requests are replayed"
+    )
+    scaling: Scaling = Field(
+        default=Scaling.SUPERPOSE,
+        description="how a recording is brought to another rate: more or fewer users, or a faster or slower clock",
+    )
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000, description="users of a closed loop: no rate")
     lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
     prefixes: SharedPrefixes | None = Field(default=None, description="what prompts have in common (without classes)")
+    prefix_hit_rate: float = Field(
+        default=0.0, ge=0, lt=1, description="share of each prompt known to be cached (without classes)"
+    )
     images: ScenarioImages | None = Field(
         default=None, description="images that requests bring beside their text (without classes)"
     )
     classes: tuple[ScenarioClass, ...] = Field(default=(), description="instead of lengths: a mix of classes")
+    sessions: ScenarioSessions | None = Field(default=None, description="instead of lengths: requests that follow on")
+    requests_per_day: float | None = Field(default=None, gt=0, description="instead of rate_per_s: even over the day")
+    users: float | None = Field(default=None, gt=0, description="instead of rate_per_s: users of the service")
+    sessions_per_user_per_day: float | None = Field(default=None, gt=0, description="that each user starts")
+    requests_per_user_per_day: float | None = Field(default=None, gt=0, description="that each user sends")
+    sessions_per_s: float | None = Field(default=None, gt=0, description="instead of rate_per_s: that start [1/s]")
+    concurrent_sessions: float | None = Field(
+        default=None, gt=0, description="instead of rate_per_s: sessions that are always under way"
+    )
+    answer_s: float = Field(default=0.0, ge=0, description="mean time of an answer, for concurrent_sessions [s]")
 
 
 class ScenarioService(Frozen):
@@ -228,6 +275,20 @@ class TraceProfile(Frozen):
     week: bool = Field(default=False, description="by hour of the week instead of the day")
     cold_start_s: float = Field(default=0.0, ge=0)
     autoscale: bool = True
+
+
+class HistoryForecast(Frozen):
+    """Growth fitted to recorded days (see `planner.traffic.fit_forecast`)."""
+
+    history: str = Field(min_length=1, description="CSV with the columns date and requests, a line a day")
+    launches: tuple[Launch, ...] = Field(default=(), max_length=50, description="what is to come besides")
+
+
+def _form_of_forecast(value: object) -> object:
+    """A forecast in one of its forms."""
+    if isinstance(value, Mapping):
+        return (HistoryForecast if "history" in value else Forecast).model_validate(dict(value))
+    return value
 
 
 class ScenarioOffline(Frozen):
@@ -301,5 +362,8 @@ class Scenario(Frozen):
     cascade: ScenarioCascade | None = Field(default=None, description="a small model that answers some requests")
     offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    forecast: Annotated[Forecast | HistoryForecast | None, BeforeValidator(_form_of_forecast)] = Field(
+        default=None, description="how the demand will grow from month to month"
+    )
     pessimism: float | None = Field(default=None, gt=0.5, lt=1.0, description="probability that step times hold")
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")

@@ -8,6 +8,7 @@ the true rate of those that the program chooses, evaluating as few `candidates` 
 
 from planner.search.cache_keys import BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
+from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of
 from planner.search.enumerate import FamilySet, find_families
 from planner.search.swap_sku import PoolOnSku, on_sku
 from planner.search.types import (
@@ -25,6 +26,7 @@ from planner.search.types import (
 __all__ = [
     "BoundedCache",
     "Capacity",
+    "CapacityUnderDrift",
     "ConfigurationFamily",
     "Demand",
     "DeploymentOption",
@@ -36,6 +38,7 @@ __all__ = [
     "PoolOption",
     "Rejection",
     "SearchSpace",
+    "capacity_of",
     "find_families",
     "on_sku",
     "worth_sizes",

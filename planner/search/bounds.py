@@ -70,6 +70,8 @@ FEWEST_RUNNING = 0.05
 """Mean number running that stands for hardly any. A choice."""
 POOL_SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
 """Pool sizes that bounds are worked out for; others take that of the next larger one, larger ones that of any size."""
+RARE_PER_S = 1e-6
+"""A rate at which idle contexts fill no cache [1/s]. A choice: any that is small enough."""
 LEAST_SPREAD = 1e-6
 """Relative variance that keeps the gamma distribution of a constant finite."""
 COUNTED_SHARE = 0.8
@@ -79,9 +81,9 @@ PIPELINE_MARGIN = 1.08
 """Bounds of pipelines are raised by this factor: a step of one prompt takes as long as one of a prompt for each stage,
 so that its time bends the other way than bounds take it to. Above the 5 % by which rates were found beyond them: a
 choice, it keeps bounds optimistic."""
-INTERPOLATION_MARGIN = 1.02
+INTERPOLATION_MARGIN = 1.03
 """Factor on rates read between the tabulated numbers running, step contents and lengths. A choice: it keeps bounds
-optimistic."""
+optimistic, half a per cent above the 2.5 % by which a rate was found beyond them."""
 SHARE_TOLERANCE = 1.002
 """A share this close to the one allowed is that: percentiles of a few lengths fall on an edge. A choice."""
 LEAST_LOG_SHARE = -30.0
@@ -411,12 +413,14 @@ def _numbers_running(base: ReplicaConfig, most: float, count: int) -> FloatArray
 
 def _uncached(base: ReplicaConfig, role: Role, workload: Workload) -> tuple[TokenLengths, FloatArray | None]:
     """Lengths without what a prefix cache holds at best, and that, for each cell; at best: each prefix once in a pool
-    whose memory is free for it.
+    whose memory is free for it, and sessions so rare that none is dropped.
     """
     pool = Pool(role=role, config=base, replicas=POOL_SIZES[-1], router=Router.PREFIX_AFFINITY)
     if not has_prefixes(pool, workload):
         return workload.lengths, None
     capacity = float(memory_footprint(base).kv_capacity_tokens)
+    if any(kind.sessions is not None for kind in workload.classes):
+        workload = workload.at_rate(RARE_PER_S)
     cached = behind_cache(pool, workload, capacity, 0.0)
     return cached.workload.lengths, cached.past
 

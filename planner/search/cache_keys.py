@@ -155,5 +155,5 @@ def demand_key(demand: Demand) -> Hashable:
         The same key for demands of the same shape.
     """
     arrivals = demand.workload.open_arrivals
-    shape = (arrivals.scv, arrivals.batch_mean, arrivals.dispersion)
+    shape = (arrivals.scv, arrivals.batch_mean, arrivals.dispersion, arrivals.drift)
     return hash_once((demand.workload.classes, shape, demand.slo))

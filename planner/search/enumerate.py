@@ -1,10 +1,10 @@
 """Which configurations may be bought: the grid of the search space, by family, without what cannot meet the targets.
 
-The grid is SKU x engine x number formats x split x prefix cache x speculation x chunk budget x batch limit x role. In a
-prefill pool the batch limit does not matter and in a decode pool the chunk budget: members differ in the other alone
-(the most generous value stands for all). Dropped are configurations that make no replica, that the model or the engine
-refuses, that do not fit in memory, and those whose requests miss a target even when they meet nobody; each with its
-reason. Which of the rest is best is not asked here (`planner.search.capacity`).
+The grid is SKU x engine x number formats x split x prefix cache and KV tiers x speculation x chunk budget x batch limit
+x role. In a prefill pool the batch limit does not matter and in a decode pool the chunk budget: members differ in the
+other alone (the most generous value stands for all). Dropped are configurations that make no replica, that the model or
+the engine refuses, that do not fit in memory, and those whose requests miss a target even when they meet nobody; each
+with its reason. Which of the rest is best is not asked here (`planner.search.capacity`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from planner.engine import (
     LEAST_BATCHED_TOKENS,
     MOST_BATCHED_TOKENS,
     MOST_RUNNING_REQUESTS,
+    KvTier,
     LoraAdapters,
     ReplicaConfig,
     Speculation,
     require_supported,
+    tiers_label,
 )
 from planner.llm import Precision, offered_on
 from planner.roofline import Parallelism
@@ -94,7 +96,9 @@ NOTHING_OFFERED = _Miss("nothing in the search space")
 class _Tally:
     """What was found and dropped so far."""
 
-    members: dict[tuple[Role, str, Parallelism, Dtype], list[PoolOption]] = field(default_factory=dict)
+    members: dict[tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...]], list[PoolOption]] = field(
+        default_factory=dict
+    )
     misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     considered: int = 0
@@ -120,12 +124,13 @@ def _add_families(
     every_role = True
     for role in ROLES[mode]:
         any_members, nearest = False, NOTHING_OFFERED
-        for variant in _variants(demand, search, offer, engines):
+        for variant in _variants(demand, search, offer, engines, role):
             members, miss = _members(variant, role, demand, search, tally)
             any_members = any_members or bool(members)
             if members:
                 config = members[0].config
-                key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache)
+                tiers = config.schedule.kv_tiers
+                key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache, tiers)
                 tally.members.setdefault(key, []).extend(members)
             elif miss.ratio <= nearest.ratio:
                 nearest = miss
@@ -146,15 +151,16 @@ class _Variant:
     precision: Precision
     split: Split
     prefix_cache: bool
+    kv_tiers: tuple[KvTier, ...]
     speculation: Speculation | None
     lora: LoraAdapters | None
     tag: str
 
 
 def _variants(
-    demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile]
+    demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile], role: Role
 ) -> Iterator[_Variant]:
-    """Every step-time group of a SKU: split x formats x engine x prefix cache x speculation."""
+    """Every step-time group of a SKU: split x formats x engine x prefix cache with its tiers x speculation."""
     offered = offered_on(demand.llm, demand.published, offer.sku)
     formats = tuple(dict.fromkeys((demand.precision, *search.precisions, *offered)))
     built = sorted(
@@ -162,17 +168,27 @@ def _variants(
         for place, precision in enumerate(formats)
         for split in splits(search, demand.llm, precision, offer.sku)
     )
-    caches, drafts = tuple(dict.fromkeys(search.prefix_cache)), tuple(dict.fromkeys(search.speculation))
-    for (split, place), engine, cached, draft in itertools.product(built, search.engines, caches, drafts):
+    caches, drafts = _caches(search, role), tuple(dict.fromkeys(search.speculation))
+    for (split, place), engine, (cached, tiers), draft in itertools.product(built, search.engines, caches, drafts):
         precision = formats[place]
         notes = [
             engine if engine != search.engine else "",
             _format_tag(precision) if precision != demand.precision else "",
             "prefix cache" if cached else "",
+            tiers_label(tiers),
             draft.label if draft else "",
         ]
         tag = " ".join(note for note in notes if note)
-        yield _Variant(offer, engines[engine], precision, split, cached, draft, search.lora, tag)
+        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, search.lora, tag)
+
+
+def _caches(search: SearchSpace, role: Role) -> tuple[tuple[bool, tuple[KvTier, ...]], ...]:
+    """Prefix cache or not, each with the KV tiers that may be behind it; none in decode pools: nothing is looked up."""
+    behind = [tuple(tier for tier in tiers if tier.size_bytes) for tiers in search.kv_tiers]
+    pairs = [(cached, tiers) for cached in search.prefix_cache for tiers in behind if cached or not tiers]
+    if role is Role.DECODE or not pairs:
+        pairs = [(cached, ()) for cached in search.prefix_cache]
+    return tuple(dict.fromkeys(pairs))
 
 
 def _format_tag(precision: Precision) -> str:
@@ -236,7 +252,7 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
     if not variant.prefix_cache:
         return config
     fields = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
-    fields["own_schedule"] = config.schedule.model_copy(update={"prefix_cache": True})
+    fields["own_schedule"] = config.schedule.model_copy(update={"prefix_cache": True, "kv_tiers": variant.kv_tiers})
     return ReplicaConfig(**fields)
 
 

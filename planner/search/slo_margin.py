@@ -20,7 +20,9 @@ from planner.serving import (
     Deployment,
     Performance,
     Pool,
+    PoolUnderLoad,
     Role,
+    busy_windows,
     decoding_only,
     evaluate,
     log_excess,
@@ -29,6 +31,12 @@ from planner.serving import (
 )
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
+BUSY_TIMES = 3.0
+"""Busy windows are looked at first that have this many times the requests that may miss a target. A choice: fewer are
+busier, but must nearly all miss it."""
+MOST_PREEMPTED = 0.01
+"""Most preemptions of a request in a configuration that is planned with. A choice: headroom where KV memory binds, for
+theory knows the work of preemptions and not the waits of those preempted."""
 LEAST_LOG_EXCESS = -30.0
 """Logarithm of latency over threshold where there is nothing to miss."""
 LEAST_LATENCY_S, LEAST_SHARE = 1e-12, 1e-9
@@ -64,40 +72,74 @@ def pool_slo_margin(pool: Pool, demand: Demand, rate_per_s: float) -> SloMargin:
     Raises:
         InputError: a request does not fit.
     """
-    workload = demand.workload.at_rate(rate_per_s)
-    if pool.role is Role.DECODE:
-        return _decode_margin(pool, demand, workload)
-    if pool.role is Role.PREFILL:
-        return _prefill_margin(pool, demand, workload)
-    if not _own_queue_says_all(pool, demand):
+    arrivals = demand.workload.open_arrivals.at_rate(rate_per_s)
+    workload = Workload(arrivals=arrivals, classes=demand.workload.classes)
+    if pool.role is Role.MIXED and not _own_queue_says_all(pool, demand):
         return _margin_of_all(evaluate(Deployment(pools=(pool,)), workload), demand)
-    queue = pool_under_load(pool, workload).queue
-    distributions = {Metric.TTFT: queue.ttft, Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e, Metric.ITL: queue.itl}
-    return _worst(demand.slo, distributions, queue.stable, queue.mean_running)
+    if arrivals.drift is not None:
+        missed = _busy_margin(pool, demand.slo, workload)
+        if missed is not None:
+            return missed
+    return _margin(pool, demand.slo, pool_under_load(pool, workload), workload)
 
 
-def _prefill_margin(pool: Pool, demand: Demand, workload: Workload) -> SloMargin:
-    """With what a first token from the decode pool takes beyond the prompt, whatever that pool is: the transfer."""
-    queue = pool_under_load(pool, workload).queue
+def _busy_margin(pool: Pool, slo: Slo, workload: Workload) -> SloMargin | None:
+    """By how much targets are missed at least in the busiest windows of a rate that varies; None where they may hold.
+
+    Of a share s of the requests at most a share (1 - p) / s may miss a target at percentile p of all.
+    """
+    strictest = max([target.percentile for target in slo.targets]) if slo.attainment is None else slo.attainment
+    busy = busy_windows(pool, workload, min(BUSY_TIMES * (1.0 - strictest), 1.0))
+    if busy.share <= 0.0:
+        return None
+
+    def within(share: float) -> float:
+        return 1.0 - (1.0 - share) / busy.share
+
+    targets = tuple(
+        target.model_copy(update={"percentile": within(target.percentile)})
+        for target in slo.targets
+        if within(target.percentile) > 0.0
+    )
+    if not targets or (slo.attainment is not None and within(slo.attainment) <= 0.0):
+        return None
+    attainment = None if slo.attainment is None else within(slo.attainment)
+    margin = _margin(pool, Slo(targets=targets, attainment=attainment), busy.loaded, busy.workload)
+    return margin if margin.log_excess > 0.0 else None
+
+
+def _margin(pool: Pool, slo: Slo, loaded: PoolUnderLoad, workload: Workload) -> SloMargin:
+    """How a pool under a workload stands to the targets that concern its role, and to preemptions."""
+    queue, metric = loaded.queue, None
     if not queue.stable:
-        return SloMargin(math.inf, None, queue.mean_running)
-    ttft = sum_of_independent(queue.ttft, LatencyDistribution.constant(pool.config.costs.transfer_request_s))
+        return SloMargin(math.inf, metric, queue.mean_running)
+    distributions = {Metric.TTFT: queue.ttft, Metric.TPOT: queue.tpot, Metric.E2E: queue.e2e, Metric.ITL: queue.itl}
+    if pool.role is Role.PREFILL:
+        distributions = _of_prompts(pool, loaded, workload)
+    elif pool.role is Role.DECODE:
+        distributions = _of_decodes(loaded, workload)
+    worst = _worst(slo, distributions, queue.mean_running)
+    preempted = math.log(max(loaded.preempted, LEAST_SHARE) / MOST_PREEMPTED)
+    return SloMargin(preempted, None, queue.mean_running) if preempted > max(worst.log_excess, 0.0) else worst
+
+
+def _of_prompts(pool: Pool, loaded: PoolUnderLoad, workload: Workload) -> dict[Metric, LatencyDistribution]:
+    """With what a first token from the decode pool takes beyond the prompt, whatever that pool is: the transfer."""
+    ttft = sum_of_independent(loaded.queue.ttft, LatencyDistribution.constant(pool.config.costs.transfer_request_s))
     if bool((workload.lengths.outputs > 1).any()):
         lengths, share = decoding_only(workload.lengths)
         transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), lengths)
         ttft = _of_those_that_decode(sum_of_independent(ttft, transfer), share, ttft)
-    return _worst(demand.slo, {Metric.TTFT: ttft}, True, queue.mean_running)
+    return {Metric.TTFT: ttft}
 
 
-def _decode_margin(pool: Pool, demand: Demand, workload: Workload) -> SloMargin:
-    loaded = pool_under_load(pool, workload)
+def _of_decodes(loaded: PoolUnderLoad, workload: Workload) -> dict[Metric, LatencyDistribution]:
+    """Of all requests, of which those with one output token do not come here."""
     queue, share = loaded.queue, loaded.rate_per_s / workload.rate_per_s
-    if not queue.stable:
-        return SloMargin(math.inf, None, queue.mean_running)
     none = LatencyDistribution.constant(0.0)
     first = _of_those_that_decode(sum_of_independent(queue.ttft, queue.itl), share, none)
     tpot = _of_those_that_decode(queue.tpot, share, none)
-    return _worst(demand.slo, {Metric.TTFT: first, Metric.TPOT: tpot, Metric.ITL: queue.itl}, True, queue.mean_running)
+    return {Metric.TTFT: first, Metric.TPOT: tpot, Metric.ITL: queue.itl}
 
 
 def _of_those_that_decode(
@@ -115,10 +157,8 @@ def _own_queue_says_all(pool: Pool, demand: Demand) -> bool:
     return demand.slo.attainment is None and not special and not class_targets
 
 
-def _worst(slo: Slo, distributions: Mapping[Metric, LatencyDistribution], stable: bool, running: float) -> SloMargin:
+def _worst(slo: Slo, distributions: Mapping[Metric, LatencyDistribution], running: float) -> SloMargin:
     """The worst of the targets that `distributions` speak of; of a joint Slo each must reach the whole's share."""
-    if not stable:
-        return SloMargin(math.inf, None, running)
     excesses: list[tuple[float, Metric]] = []
     for target in slo.targets:
         distribution = distributions.get(target.metric)

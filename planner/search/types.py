@@ -6,7 +6,7 @@ pool, or a prefill and a decode pool (of the same or of different SKUs). How man
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hardware_db import Calibration, GpuSku
 from planner.core import Frozen, InputError, Metric
-from planner.engine import LoraAdapters, ReplicaConfig, Speculation
+from planner.engine import KvTier, LoraAdapters, ReplicaConfig, Speculation, require_distinct_tiers, tiers_label
 from planner.llm import LlmSpec, Precision
 from planner.serving import Deployment, Pool, Role, Router
 from planner.workload import LatencyTarget, Slo, Workload
@@ -39,6 +39,17 @@ def _one_or_several(value: object) -> object:
     return (value,) if isinstance(value, Mapping | Speculation) else value
 
 
+def _tier_sets(value: object) -> object:
+    """Sets of KV tiers to choose from: one tier, or several as one set, stand for that alone; null for none."""
+    if isinstance(value, Mapping | KvTier):
+        return ((value,),)
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    if value and all(isinstance(item, Mapping | KvTier) for item in value):
+        return (value,)
+    return tuple(() if item is None else (item,) if isinstance(item, Mapping | KvTier) else item for item in value)
+
+
 class SearchSpace(Frozen):
     """The grid of configurations to consider: every combination that fits in memory.
 
@@ -59,6 +70,9 @@ class SearchSpace(Frozen):
     engine: str = "vllm"
     more_engines: tuple[str, ...] = Field(default=(), description="engines that may be used besides `engine`")
     prefix_cache: tuple[bool, ...] = Field(default=(False,), min_length=1, description="False, True or both")
+    kv_tiers: Annotated[tuple[tuple[KvTier, ...], ...], BeforeValidator(_tier_sets)] = Field(
+        default=((),), min_length=1, description="sets of KV tiers to choose from, or the one to use; null: none"
+    )
     speculation: Annotated[tuple[Speculation | None, ...], BeforeValidator(_one_or_several)] = Field(
         default=(None,), min_length=1, description="drafting set-ups to choose from, or the one to use; null: none"
     )
@@ -78,7 +92,12 @@ class SearchSpace(Frozen):
     @model_validator(mode="after")
     def _positive_and_small_enough(self) -> Self:
         size = len(self.skus) * len(self.engines) * (1 + len(self.precisions))
-        size *= len(self.prefix_cache) * len(self.speculation)
+        size *= len(self.prefix_cache) * len(self.speculation) * len(self.kv_tiers)
+        for tiers in self.kv_tiers:
+            require_distinct_tiers(tiers)
+        if any(self.kv_tiers) and True not in self.prefix_cache:
+            bound = "KV tiers are levels of the prefix cache"
+            raise InputError("prefix_cache", list(self.prefix_cache), bound, "write [true], or [false, true]")
         for name in ("tp", "pp", "dp", "ep", "max_running_requests", "max_batched_tokens"):
             values = getattr(self, name)
             if min(values, default=1) < 1:
@@ -148,7 +167,8 @@ class PoolOption:
 
 @dataclass(frozen=True)
 class ConfigurationFamily:
-    """Configurations in one role that buy the same: one SKU, one parallelism, one KV format. How it is set up is free.
+    """Configurations in one role that buy the same: one SKU, one parallelism, one KV format, one set of KV tiers. How
+    it is set up is free.
 
     Attributes:
         role: of all members.
@@ -176,7 +196,9 @@ class ConfigurationFamily:
     @cached_property
     def name(self) -> str:
         """E.g. ``prefill h100-sxm TP2 kv fp8``."""
-        return f"{self.role} {self.members[0].config.label} kv {self.kv_cache}"
+        config = self.members[0].config
+        words = (self.role.value, config.label, "kv", self.kv_cache, tiers_label(config.schedule.kv_tiers))
+        return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 `evaluate` answers a deployment (`types`) under a workload with the distributions of TTFT, TPOT and E2E. `pool` says
 what the mean steps of a pool hold, `pool_load` puts its queue behind `router` and `prefix_cache`, `request_classes`
 tells apart what classes see, and `performance` joins a prefill and a decode pool by the `kv_transfer` between them.
+A rate that varies is followed along its path (`drift`).
 Closed loops (`closed_loop`) and static batches (`static_batching`) have models of their own. `rates` asks `evaluate` at
 many rates. The same question request by request is answered by `planner.simulator`.
 """
@@ -24,6 +25,8 @@ from planner.serving.pool import (
     tokens_per_step,
 )
 from planner.serving.pool_load import (
+    PoolUnderLoad,
+    busy_windows,
     decoding_only,
     largest_stable_rate_per_s,
     pool_limit_per_s,
@@ -32,6 +35,8 @@ from planner.serving.pool_load import (
 )
 from planner.serving.prefix_cache import behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
+from planner.serving.session_cache import AFFINITY_LIMIT
+from planner.serving.settling import requests_to_settle
 from planner.serving.types import (
     TRANSFER_SHARE,
     ClassPerformance,
@@ -49,6 +54,7 @@ from planner.serving.types import (
 from planner.serving.uncertainty import NORMAL_95, ServingKind, is_sparse, latency_intervals, step_spread
 
 __all__ = [
+    "AFFINITY_LIMIT",
     "MOST_STABLE_SHARE",
     "NORMAL_95",
     "TRANSFER_SHARE",
@@ -61,6 +67,7 @@ __all__ = [
     "PoolLimit",
     "PoolModel",
     "PoolPerformance",
+    "PoolUnderLoad",
     "RateSweep",
     "Role",
     "Router",
@@ -68,6 +75,7 @@ __all__ = [
     "TokenCosts",
     "behind_cache",
     "between_servers_bytes_per_s",
+    "busy_windows",
     "chunk_count",
     "decoding_only",
     "encode_s_per_token",
@@ -88,6 +96,7 @@ __all__ = [
     "prompt_time_share",
     "rate_sweep",
     "remaining_output_tokens",
+    "requests_to_settle",
     "step_shapes",
     "step_spread",
     "sustainable_rate_per_s",

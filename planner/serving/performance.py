@@ -14,7 +14,16 @@ import numpy as np
 
 from hardware_db import EngineFeature
 from planner.core import FloatArray, Metric
-from planner.engine import Batching, Order, encoder_notes, mean_encoder_s, prefix_reuse_notes, support_notes
+from planner.engine import (
+    Batching,
+    Order,
+    encoder_notes,
+    kv_tier_notes,
+    mean_encoder_s,
+    prefix_reuse_notes,
+    support_notes,
+    tier_loads,
+)
 from planner.queueing import (
     LinkWait,
     QueueLatency,
@@ -23,6 +32,7 @@ from planner.queueing import (
     work_variance_per_s,
 )
 from planner.serving.closed_loop import closed_loop_performance
+from planner.serving.drift import busiest_minute, queue_under_drift
 from planner.serving.kv_transfer import (
     kv_transfer_times_s,
     tandem_itl,
@@ -46,6 +56,7 @@ from planner.serving.request_classes import (
     waiting_groups,
 )
 from planner.serving.router import with_joint
+from planner.serving.session_cache import session_notes
 from planner.serving.static_batching import STATIC_ASSUMPTIONS, static_queue
 from planner.serving.types import (
     ClassPerformance,
@@ -92,8 +103,11 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
         return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, closed))
     performance = _long_run(deployment, workload)
     if horizon_s is not None and not performance.stable:
-        performance = _overloaded(deployment, workload, horizon_s, performance)
-    return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, performance))
+        performance = _overloaded(deployment, _at_factor(workload, 1.0), horizon_s, performance)
+    performance = _with_notes(deployment, workload.lengths, performance)
+    notes = (*performance.assumptions, *session_notes(deployment, workload))
+    performance = replace(performance, assumptions=notes)
+    return _with_intervals(deployment, workload.lengths, performance)
 
 
 def _with_notes(deployment: Deployment, lengths: TokenLengths, performance: Performance) -> Performance:
@@ -101,7 +115,22 @@ def _with_notes(deployment: Deployment, lengths: TokenLengths, performance: Perf
     notes = notes_on_waiting_prompts(deployment, performance.pools, int(lengths.inputs.max()))
     config = deployment.pools[0].config
     notes += encoder_notes(config, mean_encoder_s(config, lengths))
+    notes += _tier_hit_notes(deployment, performance)
     return replace(performance, assumptions=(*performance.assumptions, *notes)) if notes else performance
+
+
+def _tier_hit_notes(deployment: Deployment, performance: Performance) -> tuple[str, ...]:
+    """How much of the prompts comes from KV tiers, in words."""
+    notes = []
+    for pool, figures in zip(deployment.pools, performance.pools, strict=True):
+        if not figures.tier_hits:
+            continue
+        kinds = [loads.tier.kind for loads in tier_loads(pool.config)]
+        on_gpu = figures.prefix_hits - sum(figures.tier_hits)
+        shares = [f"{on_gpu:.0%} of the input tokens are found on the GPU"]
+        shares += [f"{share:.0%} in the {kind} tier" for kind, share in zip(kinds, figures.tier_hits, strict=True)]
+        notes.append(f"KV tiers: {', '.join(shares)}; their link is busy {figures.tier_link:.0%} of the time")
+    return tuple(notes)
 
 
 def _is_static(deployment: Deployment) -> bool:
@@ -112,7 +141,47 @@ def _long_run(deployment: Deployment, workload: Workload) -> Performance:
     """Under open arrivals, in the long run."""
     if _is_static(deployment):
         return _static(deployment, workload)
-    return _disaggregated(deployment, workload) if deployment.is_disaggregated else _mixed(deployment, workload)
+    pools = tuple(pool_under_load(pool, workload) for pool in deployment.pools)
+    performance = _of_pools(deployment, workload, pools)
+    if workload.open_arrivals.drift is None or not performance.stable:
+        return performance
+    minute = _at_factor(workload, busiest_minute(workload.open_arrivals.drift))
+    factor = minute.rate_per_s / workload.rate_per_s
+    busiest = tuple(
+        replace(
+            pool,
+            queue=pool.queue if pool.varying is None else pool.varying.busiest,
+            rate_per_s=factor * pool.rate_per_s,
+            workload=_at_factor(pool.workload, factor),
+        )
+        for pool in pools
+    )
+    return _with_minute(performance, workload, _of_pools(deployment, minute, busiest))
+
+
+def _of_pools(deployment: Deployment, workload: Workload, pools: tuple[PoolUnderLoad, ...]) -> Performance:
+    """What requests see of pools under load."""
+    if deployment.is_disaggregated:
+        return _disaggregated(deployment, workload, *pools)
+    return _mixed(deployment, workload, *pools)
+
+
+def _at_factor(workload: Workload, factor: float) -> Workload:
+    """The same at a steady rate, a factor times the mean one."""
+    arrivals = workload.open_arrivals.steady
+    return Workload(arrivals=arrivals.at_rate(factor * arrivals.rate_per_s), classes=workload.classes)
+
+
+def _with_minute(performance: Performance, workload: Workload, minute: Performance) -> Performance:
+    """The same with what is known of a rate that varies."""
+    drift = workload.open_arrivals.drift
+    assert drift is not None
+    note = (
+        f"rate varies ({drift.source}): coefficient of variation {drift.cv:.2f}, busiest minute "
+        f"{minute.rate_per_s:.3g}/s; percentiles are over all requests"
+    )
+    assumptions = (*performance.assumptions, note)
+    return replace(performance, rate_cv=drift.cv, worst_minute=minute, assumptions=assumptions)
 
 
 def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: Performance) -> Performance:
@@ -132,12 +201,25 @@ def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: 
 
 
 def _static(deployment: Deployment, workload: Workload) -> Performance:
-    queue, pool = static_queue(deployment.pools[0], workload)
-    return _of_one_pool(workload, queue, pool, _assumptions(deployment) + STATIC_ASSUMPTIONS)
+    pool, assumptions = deployment.pools[0], _assumptions(deployment) + STATIC_ASSUMPTIONS
+    if workload.is_closed or (drift := workload.open_arrivals.drift) is None:
+        queue, figures = static_queue(pool, workload)
+        return _of_one_pool(workload, queue, figures, assumptions)
+    steady, limit = _at_factor(workload, 1.0), pool_limit_per_s(pool, workload)
+
+    def solve(rate_per_s: float) -> QueueLatency:
+        return static_queue(pool, steady.at_rate(rate_per_s))[0]
+
+    varying = queue_under_drift(solve, limit, workload.rate_per_s, drift)
+    performance = _of_one_pool(workload, varying.everything, static_queue(pool, steady)[1], assumptions)
+    if not performance.stable:
+        return performance
+    minute = _at_factor(workload, busiest_minute(drift))
+    at_minute = _of_one_pool(minute, varying.busiest, static_queue(pool, minute)[1], assumptions)
+    return _with_minute(performance, workload, at_minute)
 
 
-def _mixed(deployment: Deployment, workload: Workload) -> Performance:
-    loaded = pool_under_load(deployment.pools[0], workload)
+def _mixed(deployment: Deployment, workload: Workload, loaded: PoolUnderLoad) -> Performance:
     queue, classes = _in_order(loaded)
     assumptions = _assumptions(deployment) + _queueing_assumptions(deployment)
     return _of_one_pool(workload, queue, loaded.performance(), assumptions, classes)
@@ -201,8 +283,9 @@ class _TandemLatencies:
         )
 
 
-def _disaggregated(deployment: Deployment, workload: Workload) -> Performance:
-    prefill, decode = (pool_under_load(pool, workload) for pool in deployment.pools)
+def _disaggregated(
+    deployment: Deployment, workload: Workload, prefill: PoolUnderLoad, decode: PoolUnderLoad
+) -> Performance:
     share = decode.rate_per_s / prefill.rate_per_s
     link = waiting_for_link(deployment, decode.lengths, decode.rate_per_s)
     stable = prefill.queue.stable and decode.queue.stable and (link.stable or not deployment.transfer.shared)
@@ -353,7 +436,10 @@ def _transient_wait(pool: Pool, workload: Workload, limit_per_s: float, horizon_
 def _assumptions(deployment: Deployment) -> tuple[str, ...]:
     notes = [note for pool in deployment.pools for note in pool.config.assumptions]
     notes += [
-        note for pool in deployment.pools if pool.role is not Role.DECODE for note in prefix_reuse_notes(pool.config)
+        note
+        for pool in deployment.pools
+        if pool.role is not Role.DECODE
+        for note in (*prefix_reuse_notes(pool.config), *kv_tier_notes(pool.config))
     ]
     if deployment.is_disaggregated:
         for config in (pool.config for pool in deployment.pools):
@@ -396,7 +482,7 @@ def _unknown_policies(pool: Pool) -> list[str]:
         "prompts are split over steps, though the engine keeps them whole": schedule.whole_prompts,
         "prompts are taken in at once, though the engine holds them back to batch them": held,
         "half the receive interval is added to the wait": schedule.receive_interval_steps > 1,
-        "KV cache holds inputs and half the outputs, and nothing is preempted": not schedule.reserve_outputs,
+        "KV cache holds inputs and half the outputs; preemptions add work, not gaps": not schedule.reserve_outputs,
         "fair share is taken as first come, first served": schedule.order is Order.FAIR_SHARE,
         "adapters are there when their requests come, as long as slots last": config.lora is not None,
         "every step of a sequence gains the mean number of tokens": config.speculation is not None,

@@ -5,7 +5,8 @@ Approximations made here:
 - a decode attends to the mean decode context of the workload (length-biased over outputs);
 - a prompt token costs the mean query-key pairs per prompt token, E[I (I + 1) / 2] / E[I];
 - a request holds KV for all its input and output tokens from admission to its end (the simulator does the same), and
-  half its output on average where the engine does not reserve outputs; room for the longest where memory is contiguous;
+  half its output on average where the engine does not reserve outputs (`planner.serving.full_memory`: what preemptions
+  add); room for the longest where memory is contiguous;
 - tokens found in a prefix cache are attended to but not computed, and held once for all (`past` tokens).
 """
 
@@ -70,7 +71,11 @@ class TokenCosts:
 
 
 def token_costs(
-    lengths: TokenLengths, max_batched_tokens: int, role: Role, past: FloatArray | float = 0.0
+    lengths: TokenLengths,
+    max_batched_tokens: int,
+    role: Role,
+    past: FloatArray | float = 0.0,
+    own_past: FloatArray | float = 0.0,
 ) -> TokenCosts:
     """Means per token of the sums a step time depends on.
 
@@ -83,6 +88,7 @@ def token_costs(
         max_batched_tokens: C.
         role: of the pool.
         past: P, tokens of each cell's prompt found in the prefix cache, shape (cells,).
+        own_past: of these, tokens that no other request holds at the same time, shape (cells,).
 
     Returns:
         Means per running sequence and prompt token [tokens, query-key pairs].
@@ -94,7 +100,7 @@ def token_costs(
     mean_input = lengths.mean_input
     pieces = np.maximum(1.0, inputs / max_batched_tokens)
     residence = np.ones_like(outputs) if role is Role.PREFILL else outputs
-    held = inputs + (1.0 if role is Role.PREFILL else outputs)
+    held = inputs + own_past + (1.0 if role is Role.PREFILL else outputs)
     return TokenCosts(
         decode_context=lengths.mean_decode_context + behind,
         pairs=float((inputs * past + inputs * (inputs + 1.0) / 2.0) @ p) / mean_input,
@@ -474,7 +480,11 @@ def last_piece_s(model: PoolModel, prompts: FloatArray, running: float) -> Float
 
 
 def pool_model(
-    pool: Pool, lengths: TokenLengths, past: FloatArray | float = 0.0, shared_tokens: float = 0.0
+    pool: Pool,
+    lengths: TokenLengths,
+    past: FloatArray | float = 0.0,
+    shared_tokens: float = 0.0,
+    own_past: FloatArray | float = 0.0,
 ) -> PoolModel:
     """A pool prepared for the queueing model.
 
@@ -487,6 +497,7 @@ def pool_model(
         lengths: tokens to compute and output tokens.
         past: tokens of each cell's prompt found in the prefix cache, shape (cells,).
         shared_tokens: KV tokens of prefixes that stay cached and are held once for all.
+        own_past: of `past`, tokens that each request holds alone (of its own session), shape (cells,).
 
     Returns:
         Mean step times [s] and KV memory [tokens]; the same object for the same pool and lengths where nothing is
@@ -497,7 +508,7 @@ def pool_model(
     """
     if not np.any(past) and shared_tokens == 0.0:
         return _uncached_model(_ByIdentity(pool), lengths)
-    return _pool_model(pool, lengths, past, shared_tokens)
+    return _pool_model(pool, lengths, past, shared_tokens, own_past)
 
 
 class _ByIdentity:
@@ -519,11 +530,17 @@ def _uncached_model(pool: _ByIdentity, lengths: TokenLengths) -> PoolModel:
     return _pool_model(pool.pool, lengths, 0.0, 0.0)
 
 
-def _pool_model(pool: Pool, lengths: TokenLengths, past: FloatArray | float, shared_tokens: float) -> PoolModel:
+def _pool_model(
+    pool: Pool,
+    lengths: TokenLengths,
+    past: FloatArray | float,
+    shared_tokens: float,
+    own_past: FloatArray | float = 0.0,
+) -> PoolModel:
     config, schedule = pool.config, pool.config.schedule
     longest = float((lengths.inputs + past + lengths.outputs).max())
     footprint = require_room(config, int(longest))
-    costs = token_costs(lengths, config.max_batched_tokens, pool.role, past)
+    costs = token_costs(lengths, config.max_batched_tokens, pool.role, past, own_past)
     stored = costs.held_tokens - (0.0 if pool.role is Role.PREFILL else remaining_output_tokens(lengths))
     block = config.engine.kv_block_tokens
     reserved = schedule.reserve_outputs or pool.role is Role.PREFILL

@@ -11,11 +11,14 @@ mean steps hold) and names what the pool runs out of. Approximations made here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
+from scipy.optimize import brentq
 
 from planner.core import FloatArray, InputError
 from planner.engine import Batching, require_room
@@ -29,25 +32,40 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.roofline import Bound
+from planner.serving.drift import MIDDLE_LOAD, NODE_LOADS, QueueUnderDrift, queue_under_drift
+from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
 from planner.serving.pool import (
     PoolModel,
-    last_piece_s,
     lengths_in_steps,
-    own_encoder_s,
     pool_model,
     step_shapes,
     tokens_per_step,
 )
 from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
+from planner.serving.prompt_work import with_own_prompt, work_lengths
 from planner.serving.router import routed_queue
+from planner.serving.session_cache import busy_factor
 from planner.serving.static_batching import largest_static_rate_per_s
+from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
-from planner.workload import MAX_SCV, ArrivalProcess, LatencyDistribution, TokenLengths, Workload
+from planner.workload import MAX_SCV, ArrivalProcess, LatencyDistribution, RateDrift, TokenLengths, Workload
 
+MOST_PASSES, HITS_TOLERANCE = 6, 0.05
+"""Times that a pool with sessions is solved for its hits at most, and the relative change of misses that ends it. A
+choice."""
+LIMIT_TOLERANCE = 1e-3
+"""Relative tolerance of the largest stable rate of sessions. A choice."""
 DISPERSION_WINDOWS = 64
 """Windows at which the dispersion of recorded arrivals is looked at. A choice."""
-LEAST_TTFT_SHARE = 0.2
-"""A first token is not brought forward to less than this share of the earliest of all. A choice."""
+RESIDUAL_GAPS = 8.0
+"""Window [mean gaps] whose index of dispersion stands for the burstiness left beside a drift. A choice: a drift has
+what longer windows see, and shorter ones see the ticks of a clock."""
+FOLLOWED_S = 60.0
+"""Time over which the rate is averaged, at least, where a pool must have followed it for certain [s]. A choice."""
+LIFETIMES_FOLLOWED = 2.0
+"""The same in mean times of a request in the pool. A choice."""
+MOST_STEADY_POOLS = 512
+"""Pools whose steady queues are kept for other rates of a drift. A choice: affects speed and memory only."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,9 @@ class PoolUnderLoad:
         lengths: of these.
         workload: as the pool sees it: prompts without what its prefix cache holds.
         prefix_hits: share of the input tokens found in the prefix cache.
+        loads: from KV tiers; None without any.
+        varying: of a rate that varies, what `queue` is made of.
+        memory: what full KV memory costs; None where it is never full.
     """
 
     model: PoolModel
@@ -69,12 +90,15 @@ class PoolUnderLoad:
     lengths: TokenLengths
     workload: Workload
     prefix_hits: float = 0.0
+    loads: PoolLoads | None = None
+    varying: QueueUnderDrift | None = None
+    memory: FullMemory | None = None
 
     def performance(self) -> PoolPerformance:
         """The pool's own figures at its operating point."""
         model, queue, pool = self.model, self.queue, self.model.pool
         running = queue.mean_running
-        return PoolPerformance(
+        figures = PoolPerformance(
             role=pool.role,
             utilisation=queue.utilisation,
             limit=self._limit(),
@@ -84,7 +108,15 @@ class PoolUnderLoad:
             prefix_hits=self.prefix_hits,
             kv_waste=model.kv_waste,
             kv_occupancy=min(1.0, running * model.held_tokens / model.footprint.kv_capacity_tokens),
+            tier_hits=() if self.loads is None else tuple(self.loads.tier_hits.tolist()),
+            tier_link=0.0 if self.loads is None else self.loads.wait(self.rate_per_s).utilisation,
         )
+        return with_preemptions(figures, model, self.memory, self.rate_per_s / pool.replicas)
+
+    @property
+    def preempted(self) -> float:
+        """Mean preemptions of a request where KV memory is full."""
+        return 0.0 if self.memory is None else self.memory.preempted(self.rate_per_s / self.model.pool.replicas)
 
     def prompt_tokens_per_step(self) -> float:
         """Mean prompt tokens in a busy step."""
@@ -114,7 +146,9 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
 
     A decode pool gets those with more than one output token. What the prefix cache of another saves depends on the
     memory that running requests leave: it is solved with the hits of an idle pool, then once more with those at the
-    number then running.
+    number then running; with sessions until the two agree. With sessions a pool is stable when it also is while as many
+    are under way as in one hour of a hundred (`session_cache.busy_factor`): once contexts are dropped their prompts
+    are computed anew, which takes the memory of others, and caches do not recover.
 
     Args:
         pool: the pool, continuously batching.
@@ -126,106 +160,215 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
     Raises:
         InputError: a request does not fit, or none decodes in a decode pool.
     """
+    if workload.open_arrivals.drift is not None:
+        return _steady_pools(pool, workload).under_drift(workload)
     if pool.role is Role.DECODE:
         return _decode_pool_under_load(pool, workload)
-    idle = _idle_cache(pool, workload)
-    loaded = _prompt_pool_under_load(pool, workload, idle)
-    if idle is None:
+    if not has_prefixes(pool, workload):
+        return _prompt_pool_under_load(pool, workload, None)
+    loaded = _behind_own_cache(pool, workload)
+    if not loaded.queue.stable or not _has_sessions(workload):
         return loaded
-    running = loaded.queue.mean_running if pool.role is Role.MIXED else 1.0
-    cached = behind_cache(pool, workload, float(loaded.model.footprint.kv_capacity_tokens), running)
-    return loaded if cached.hit_share == idle.hit_share else _prompt_pool_under_load(pool, workload, cached)
+    rate_per_s = workload.rate_per_s * busy_factor(workload, loaded.queue.e2e.mean_s)
+    busy = _behind_own_cache(pool, workload.at_rate(rate_per_s))
+    return loaded if busy.queue.stable else replace(loaded, queue=busy.queue)
+
+
+def _behind_own_cache(pool: Pool, workload: Workload) -> PoolUnderLoad:
+    """A pool whose prefix cache has what running requests leave, whose number depends on what is found there."""
+    talking = _has_sessions(workload)
+    capacity = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
+    cached = behind_cache(pool, workload, capacity, 0.0)
+    loaded = _prompt_pool_under_load(pool, workload, cached)
+    for _ in range(MOST_PASSES if talking else 1):
+        running = loaded.queue.mean_running if pool.role is Role.MIXED else 1.0
+        now = behind_cache(pool, workload, capacity, running)
+        near = HITS_TOLERANCE * (1.0 - now.hit_share) if talking else 0.0
+        if abs(now.hit_share - cached.hit_share) <= near and now.loads is None:
+            break
+        cached, loaded = now, _prompt_pool_under_load(pool, workload, now)
+        if not loaded.queue.stable:
+            break
+    return loaded
+
+
+def _has_sessions(workload: Workload) -> bool:
+    return any(kind.sessions is not None for kind in workload.classes)
+
+
+@dataclass(eq=False)
+class _SteadyPools:
+    """A pool at steady rates, evaluated as they are asked for.
+
+    Attributes:
+        pool: the pool.
+        workload: its requests; the rate does not matter.
+        known: by rate [1/s].
+    """
+
+    pool: Pool
+    workload: Workload
+    known: dict[float, PoolUnderLoad] = field(default_factory=dict)
+
+    @cached_property
+    def limit_per_s(self) -> float:
+        """Largest stable rate [1/s]."""
+        return pool_limit_per_s(self.pool, self.workload)
+
+    def at(self, rate_per_s: float) -> PoolUnderLoad:
+        """The pool at a rate [1/s]."""
+        if rate_per_s not in self.known:
+            self.known[rate_per_s] = pool_under_load(self.pool, self.workload.at_rate(rate_per_s))
+        return self.known[rate_per_s]
+
+    def in_busy_windows(self, workload: Workload, share: float) -> BusyWindows:
+        """The steady pool at the highest node that windows with so large a share of the requests certainly reach."""
+        arrivals = workload.open_arrivals
+        drift = arrivals.drift
+        assert drift is not None
+        work = np.minimum(drift.work(0.0), drift.work(1.0))
+        path = RateDrift.of(work, drift.window_s)
+        requests = drift.share_of_requests()
+
+        def loads(memory_s: float) -> FloatArray:
+            return path.smoothed(memory_s) * float(work.mean()) * arrivals.rate_per_s / self.limit_per_s
+
+        followed = loads(FOLLOWED_S)
+        order = np.argsort(followed)[::-1]
+        reached = float(followed[order][min(int(np.searchsorted(np.cumsum(requests[order]), share)), order.size - 1)])
+        nodes = NODE_LOADS[::2]
+        node = float(nodes[max(int(np.searchsorted(nodes, reached, side="right")) - 1, 0)])
+        loaded = self.at(node * self.limit_per_s)
+        memory_s = max(FOLLOWED_S, LIFETIMES_FOLLOWED * loaded.queue.e2e.mean_s) if loaded.queue.stable else FOLLOWED_S
+        return BusyWindows(loaded, loaded.workload, float(requests[loads(memory_s) >= node].sum()))
+
+    def under_drift(self, workload: Workload) -> PoolUnderLoad:
+        """The pool under a workload whose rate varies; hits of its caches are those of the node nearest to the mean."""
+        arrivals = workload.open_arrivals
+        rate_per_s, drift = arrivals.rate_per_s, arrivals.drift
+        assert drift is not None
+        share = _prompt_time_share(self.at(MIDDLE_LOAD * self.limit_per_s)) if drift.input_factors else 0.0
+
+        def solve(rate: float) -> QueueLatency:
+            return self.at(rate).queue
+
+        varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, share)
+        nearest = min(self.known, key=lambda rate: abs(rate - rate_per_s))
+        node = self.known[nearest]
+        return replace(
+            node,
+            queue=varying.everything,
+            rate_per_s=node.rate_per_s * (rate_per_s / nearest),
+            workload=Workload(arrivals=arrivals, classes=node.workload.classes),
+            varying=varying,
+        )
+
+
+@dataclass(frozen=True)
+class BusyWindows:
+    """What some of the requests of a rate that varies meet, or worse: a steady pool.
+
+    Attributes:
+        loaded: that pool.
+        workload: of it.
+        share: of all requests.
+    """
+
+    loaded: PoolUnderLoad
+    workload: Workload
+    share: float
+
+
+def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
+    """A steady load that windows with so large a share of the requests reach: latencies are no shorter there.
+
+    One steady evaluation, of those that `pool_under_load` makes of the same pool; it refutes most rates that are too
+    high. The rate is averaged over what the pool has certainly followed, and with the lesser of what inputs and outputs
+    bring.
+
+    Args:
+        pool: the pool.
+        workload: whose rate varies.
+        share: of the requests, in (0, 1).
+
+    Returns:
+        The pool at that load, and the share of the requests that meet it or more.
+
+    Raises:
+        InputError: a request does not fit.
+    """
+    return _steady_pools(pool, workload).in_busy_windows(workload, share)
+
+
+_STEADY_POOLS: OrderedDict[Hashable, _SteadyPools] = OrderedDict()
+"""Pools at steady rates, by the ids of what they name, which they keep so that no id is used again."""
+
+
+def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
+    """Steady rates of a pool that were evaluated so far."""
+    arrivals = workload.open_arrivals.steady
+    if arrivals.dispersion:
+        arrivals = arrivals.as_renewal(RESIDUAL_GAPS)
+    classes = tuple(id(requests) for requests in workload.classes)
+    shape = (arrivals.scv, arrivals.batch_mean, arrivals.dispersion)
+    key = (id(pool.config), pool.role, pool.replicas, pool.router, classes, shape)
+    known = _STEADY_POOLS.pop(key, None)
+    if known is None:
+        known = _SteadyPools(pool, Workload(arrivals=arrivals, classes=workload.classes))
+    _STEADY_POOLS[key] = known
+    while len(_STEADY_POOLS) > MOST_STEADY_POOLS:
+        _STEADY_POOLS.popitem(last=False)
+    return known
 
 
 def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
     decoding, share = decoding_only(workload.lengths)
     model, rate = pool_model(pool, decoding), workload.rate_per_s * share
     queue = _queue(model, decoding, workload.open_arrivals.at_rate(rate))
-    return PoolUnderLoad(model, _as_served(queue, model), rate, decoding, workload)
+    memory = full_memory(model, decoding)
+    return PoolUnderLoad(model, _as_served(queue, model), rate, decoding, workload, memory=memory)
 
 
 def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorkload | None) -> PoolUnderLoad:
     """A pool that serves prompts, behind its cache if it has one."""
     model, seen = _model_behind_cache(pool, workload, cached)
-    queue = _queue(model, seen.lengths, seen.open_arrivals)
+    work = seen.lengths if cached is not None else work_lengths(model, seen.lengths)
+    queue = _queue(model, work, seen.open_arrivals)
     if cached is None:
-        queue = _with_own_attention(queue, model)
-    hits = 0.0 if cached is None else cached.hit_share
-    return PoolUnderLoad(model, _as_served(queue, model), seen.rate_per_s, seen.lengths, seen, hits)
+        queue = with_own_prompt(queue, model, seen.lengths, work)
+    served, memory = _as_served(queue, model), full_memory(model, work)
+    if cached is None:
+        return PoolUnderLoad(model, served, seen.rate_per_s, seen.lengths, seen, memory=memory)
+    if (loads := cached.loads) is not None:
+        served = loads.delayed(served, loads.wait(seen.rate_per_s))
+    hits = cached.hit_share
+    return PoolUnderLoad(model, served, seen.rate_per_s, seen.lengths, seen, hits, loads, memory=memory)
 
 
 def _model_behind_cache(pool: Pool, workload: Workload, cached: CachedWorkload | None) -> tuple[PoolModel, Workload]:
     """The pool and its requests, with or without a cache."""
     if cached is None:
         return pool_model(pool, workload.lengths), workload
-    return pool_model(pool, cached.workload.lengths, cached.past, cached.shared_tokens), cached.workload
+    model = pool_model(pool, cached.workload.lengths, cached.past, cached.shared_tokens, cached.own_past)
+    return model, cached.workload
 
 
 def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess) -> QueueLatency:
     """The queue of one replica behind the pool's router."""
     pool = model.pool
+    memory, rate_per_s = full_memory(model, lengths), arrivals.rate_per_s / pool.replicas
+    seen = model.server if memory is None else memory.server(model.server, rate_per_s)
+    server = replace(seen, prompts_first=not pool.config.schedule.mixed_steps)
     steps = lengths if pool.role is Role.PREFILL else lengths_in_steps(lengths, tokens_per_step(pool.config))
     queue_of = {Role.MIXED: mixed_pool, Role.PREFILL: prefill_pool, Role.DECODE: decode_pool}[pool.role]
 
     def solve(offered: ArrivalProcess, replicas: int) -> QueueLatency:
-        return queue_of(model.server, offered, steps, replicas)
+        return queue_of(server, offered, steps, replicas)
 
-    return _solved_for_any_arrivals(arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool))
-
-
-def _with_own_attention(queue: QueueLatency, model: PoolModel) -> QueueLatency:
-    """The queue with what each prompt's own attention takes beyond that of its tokens at the mean cost.
-
-    `PoolModel.server` charges every prompt token the mean pairs of query and key; a prompt of L tokens in chunks of c
-    has sum over chunks of p (j c) + p (p + 1) / 2 of them: short prompts less, long ones more. Others' prompts stay at
-    the mean, which is right on average.
-    """
-    joint = queue.joint
-    if not queue.stable or joint is None:
-        return queue
-    chunk = max(model.server.max_batched_tokens - queue.mean_running, 1.0)
-    beyond_s = np.array(_own_attention_s(_ByStepTimes(model), tuple(joint.prompts.tolist()), chunk))
-    if model.pool.config.parallelism.pp > 1:
-        beyond_s += last_piece_s(model, joint.prompts, queue.mean_running) * (1.0 - queue.utilisation)
-    beyond_s += own_encoder_s(model.pool.config, model.lengths, joint.prompts)
-    first_s = joint.first_s + beyond_s[:, None]
-    joint = replace(joint, first_s=np.maximum(first_s, LEAST_TTFT_SHARE * joint.first_s.min()))
-    e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
-    return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
-
-
-class _ByStepTimes:
-    """A model compared by its configuration and costs, which its step times follow from."""
-
-    def __init__(self, model: PoolModel) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _ByStepTimes):
-            return False
-        return self.model.pool.config is other.model.pool.config and self.model.costs == other.model.costs
-
-    def __hash__(self) -> int:
-        return hash((id(self.model.pool.config), self.model.costs))
-
-
-@lru_cache(maxsize=1024)
-def _own_attention_s(step_times: _ByStepTimes, prompts: tuple[float, ...], chunk: float) -> tuple[float, ...]:
-    """Time [s] of each prompt's own attention beyond that of its tokens at the mean cost, in chunks of `chunk`."""
-    model = step_times.model
-    sizes = np.array(prompts)
-    past = np.arange(np.ceil(sizes.max() / chunk)) * chunk
-    tokens = np.clip(sizes[:, None] - past, 0.0, chunk)
-    prompt, step = np.nonzero(tokens)
-    each, before = tokens[prompt, step], past[step]
-    mean = step_shapes(np.zeros_like(each), each, model.costs)
-    pairs = each * before + each * (each + 1.0) / 2.0
-    pieces = np.maximum(each / model.pool.config.max_batched_tokens, 1.0)
-    cached = pieces * before + (pieces + 1.0) * each / 2.0
-    own = replace(mean, chunk_pairs=pairs, chunk_context=cached, chunks=pieces)
-    timer = model.pool.config.timer
-    beyond_s = (timer.prompts_s(own) - timer.prompts_s(mean)) * model.pool.config.costs.prompt_stretch
-    return tuple(np.bincount(prompt, beyond_s, sizes.size).tolist())
+    queue = _solved_for_any_arrivals(
+        arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool)
+    )
+    return queue if seen is model.server or memory is None else memory.reported(queue, rate_per_s)
 
 
 def _solved_for_any_arrivals(
@@ -287,8 +430,6 @@ def _as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     late_s = (config.costs.lag_steps + interval / 2.0) * busy * queue.mean_step_s
     if pool.role is not Role.DECODE:
         late_s += config.costs.request_s
-    if pool.role is Role.MIXED and not config.schedule.mixed_steps:
-        late_s -= _decodes_passed_s(model, queue.mean_running)
 
     alone_s = 0.0 if pool.role is Role.DECODE else float(model.server.step_s(np.zeros(()), np.ones(())))
 
@@ -304,14 +445,6 @@ def _as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     ttft = LatencyDistribution.from_samples(later(queue.ttft.support_s), queue.ttft.weights)
     e2e = LatencyDistribution.from_samples(later(queue.e2e.support_s), queue.e2e.weights)
     return replace(queue, ttft=ttft, tpot=tpot, e2e=e2e, joint=joint)
-
-
-def _decodes_passed_s(model: PoolModel, running: float) -> float:
-    """Decode step [s] that prompts pass where they go before decodes instead of sharing their steps.
-
-    `PoolModel.server` counts a step of prompts and the decode step after it as one; a first token comes between them.
-    """
-    return float(model.server.step_s(np.array(running), np.zeros(()))) if running > 0.0 else 0.0
 
 
 def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:
@@ -333,18 +466,44 @@ def pool_limit_per_s(pool: Pool, workload: Workload) -> float:
     """
     if pool.config.schedule.batching is Batching.STATIC:
         return largest_static_rate_per_s(pool, workload.lengths)
-    return pool.replicas * _replica_limit_per_s(pool, workload)
+    limit = pool.replicas * _replica_limit_per_s(pool, workload)
+    if not _has_sessions(workload) or not has_prefixes(pool, workload):
+        return limit
+    return _limit_of_sessions_per_s(pool, workload, limit)
+
+
+def _limit_of_sessions_per_s(pool: Pool, workload: Workload, limit: float) -> float:
+    """The rate at which it is the limit itself: with it idle contexts grow and hits fall, so the limit does too."""
+
+    def log_excess(log_rate: float) -> float:
+        rate = math.exp(log_rate)
+        return math.log(pool.replicas * _replica_limit_per_s(pool, workload.at_rate(rate)) / rate)
+
+    low = high = math.log(limit)
+    while log_excess(low) < 0.0:
+        low -= 1.0
+    while log_excess(high) > 0.0:
+        high += 1.0
+    return math.exp(brentq(log_excess, low, high, xtol=LIMIT_TOLERANCE)) if high > low else limit
 
 
 def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
     gain = tokens_per_step(pool.config)
     if pool.role is Role.DECODE:
         lengths, share = decoding_only(workload.lengths)
-        server = pool_model(pool, lengths).server
-        return largest_decode_rate(server, lengths_in_steps(lengths, gain)) / share
+        model = pool_model(pool, lengths)
+        memory = full_memory(model, lengths)
+        if memory is not None:
+            return memory.limit_per_s / share
+        return largest_decode_rate(model.server, lengths_in_steps(lengths, gain)) / share
     largest_rate = largest_prefill_rate if pool.role is Role.PREFILL else largest_mixed_rate
-    model, seen = _model_behind_cache(pool, workload, _idle_cache(pool, workload))
-    return largest_rate(model.server, lengths_in_steps(seen.lengths, gain))
+    cached = _idle_cache(pool, workload)
+    model, seen = _model_behind_cache(pool, workload, cached)
+    work = seen.lengths if cached is not None else work_lengths(model, seen.lengths)
+    memory = full_memory(model, work)
+    rate = largest_rate(model.server, lengths_in_steps(work, gain)) if memory is None else memory.limit_per_s
+    loads = cached.loads if cached is not None else None
+    return rate if loads is None else min(rate, loads.limit_per_s / pool.replicas)
 
 
 def _idle_cache(pool: Pool, workload: Workload) -> CachedWorkload | None:
@@ -395,7 +554,14 @@ def prompt_time_share(pool: Pool, workload: Workload) -> float:
     """
     if pool.role is not Role.MIXED:
         return float(pool.role is Role.PREFILL)
-    loaded, lengths = pool_under_load(pool, workload), workload.lengths
+    return _prompt_time_share(pool_under_load(pool, workload))
+
+
+def _prompt_time_share(loaded: PoolUnderLoad) -> float:
+    """`prompt_time_share` of a pool under load."""
+    pool, lengths = loaded.model.pool, loaded.lengths
+    if pool.role is not Role.MIXED:
+        return float(pool.role is Role.PREFILL)
     size_biased = float(lengths.inputs**2 @ lengths.probabilities) / lengths.mean_input
     bunch = min(size_biased, max(1.0, pool.config.step_tokens - loaded.queue.mean_running))
     running = np.full(2, max(loaded.queue.mean_running, 1e-9))

@@ -5,19 +5,32 @@ out first. How often a prefix is found there is Che's approximation (`queueing.p
 classes, at the rate at which one replica is asked for each; with a prefix-affine router each prefix has one replica.
 A request that finds its prefix has whole blocks of it less to compute, and attends to them all the same; with recurrent
 layers as much of it as an engine has kept state of (`engine.reusable_prefix_tokens`). Windows and state at the end of a
-prefix take room beside its tokens.
+prefix take room beside its tokens. Behind the GPU's cache there may be KV tiers (`queueing.cache_levels`,
+`engine.kv_tiers`), which prompts are written to whole. Sessions find what they left themselves
+(`serving.session_cache`), on the GPU alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.core import FloatArray
-from planner.engine import expected_distinct, memory_footprint, reusable_prefix_tokens, reuse_step_tokens
-from planner.queueing import pool_hits, uncached_lengths
+from planner.engine import (
+    TierLoads,
+    expected_distinct,
+    levels_worth_loading,
+    memory_footprint,
+    prompt_s,
+    reusable_prefix_tokens,
+    reuse_step_tokens,
+    tier_loads,
+)
+from planner.queueing import CacheLevel, level_hits, uncached_lengths
+from planner.serving.session_cache import SeenRequests, behind_known_hits, behind_session_cache, lifetime_s
+from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Pool, Router
 from planner.workload import RequestClass, TokenLengths, Workload
 
@@ -31,12 +44,16 @@ class CachedWorkload:
         past: tokens found, for each cell of `workload.lengths`, shape (cells,).
         hit_share: found tokens over all input tokens.
         shared_tokens: KV tokens of prefixes that running requests hold, each once for all.
+        own_past: of `past`, tokens that a request holds alone: its own session's, shape (cells,).
+        loads: what comes from KV tiers; None without any.
     """
 
     workload: Workload
     past: FloatArray
     hit_share: float
     shared_tokens: float
+    own_past: FloatArray | float = 0.0
+    loads: PoolLoads | None = None
 
 
 def has_prefixes(pool: Pool, workload: Workload) -> bool:
@@ -49,7 +66,9 @@ def has_prefixes(pool: Pool, workload: Workload) -> bool:
     Returns:
         True where both hold.
     """
-    return pool.config.schedule.prefix_cache and any(item.prefixes is not None for item in workload.classes)
+    kinds = workload.classes
+    there = any(kind.prefixes is not None or kind.sessions is not None or kind.prefix_hit_rate for kind in kinds)
+    return pool.config.schedule.prefix_cache and there
 
 
 def behind_cache(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> CachedWorkload:
@@ -66,19 +85,87 @@ def behind_cache(pool: Pool, workload: Workload, capacity_tokens: float, running
     """
     step = reuse_step_tokens(pool.config)
     reusable = [_reusable_tokens(pool, requests) for requests in workload.classes]
-    hits = _hit_probabilities(pool, workload, reusable, capacity_tokens, running)
-    classes, pasts, found_tokens = [], [], 0.0
-    for requests, tokens, hit in zip(workload.classes, reusable, hits, strict=True):
-        lengths, past = _misses_then_hits(requests, tokens, hit, step)
-        classes.append(requests.model_copy(update={"lengths": lengths}))
+    tiers = tier_loads(pool.config)
+    hits = _hit_probabilities(pool, workload, reusable, capacity_tokens, running, tiers)
+    own_classes = _own_prefixes(pool, workload, capacity_tokens, running)
+    classes, pasts, owns, found_tokens = [], [], [], 0.0
+    for requests, tokens, by_level in zip(workload.classes, reusable, hits, strict=True):
+        seen_class = own_classes.get(requests.name)
+        if seen_class is None:
+            lengths, past = _misses_then_hits(requests, tokens, float(by_level.sum()), step)
+            own_past = np.zeros_like(past)
+        else:
+            lengths, past, own_past = seen_class.lengths, seen_class.past, seen_class.own_past
+        classes.append(requests.model_copy(update={"lengths": lengths, "sessions": None, "prefix_hit_rate": 0.0}))
         pasts.append(past)
+        owns.append(own_past)
         found_tokens += requests.share * float(past @ lengths.probabilities)
     seen = Workload(arrivals=workload.open_arrivals, classes=tuple(classes))
     held = sum(
         _held_tokens(requests, tokens, running * requests.share)
         for requests, tokens in zip(workload.classes, reusable, strict=True)
     )
-    return CachedWorkload(seen, np.concatenate(pasts), found_tokens / workload.lengths.mean_input, held)
+    held += sum(each.shared_tokens for each in own_classes.values())
+    hit_share = found_tokens / workload.lengths.mean_input
+    found = CachedWorkload(seen, np.concatenate(pasts), hit_share, held, np.concatenate(owns))
+    return found if not tiers else replace(found, loads=_pool_loads(pool, found, tiers, reusable, hits))
+
+
+def _own_prefixes(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> dict[str, SeenRequests]:
+    """What is left of classes whose prompts have a prefix of their own: sessions, and those with known hits.
+
+    Sessions share what running requests leave of the memory; an answer takes as long as requests hold it (Little).
+    """
+    classes, rate_per_s = workload.classes, workload.rate_per_s
+    seen = {kind.name: behind_known_hits(pool, kind) for kind in classes if kind.prefix_hit_rate}
+    talking = [kind for kind in classes if kind.sessions is not None]
+    if talking:
+        there = running * pool.replicas
+        answer_s = there / rate_per_s
+        system = sum(kind.sessions.system_prompt_tokens for kind in talking if kind.sessions is not None)
+        own = sum(kind.share * (kind.lengths.mean_input + kind.lengths.mean_output) for kind in classes)
+        of_system = sum(kind.share * kind.sessions.system_prompt_tokens for kind in talking if kind.sessions)
+        room = capacity_tokens - system - running * (own - of_system)
+        kept_s = lifetime_s(pool, classes, rate_per_s, room, answer_s)
+        seen |= {kind.name: behind_session_cache(pool, kind, kept_s, answer_s, there) for kind in talking}
+    return seen
+
+
+def _pool_loads(
+    pool: Pool, cached: CachedWorkload, tiers: Sequence[TierLoads], reusable: Sequence[int], hits: Sequence[FloatArray]
+) -> PoolLoads:
+    """What the requests behind the caches load from each tier: the whole of a prefix, where that is the first to have
+    it. A load for each class and tier.
+    """
+    config, classes = pool.config, cached.workload.classes
+    load_s, delay_s, prompts, masses, chances = [], [], [], [], []
+    tier_hits, first = np.zeros(len(tiers)), 0
+    for place, (requests, tokens, by_level) in enumerate(zip(classes, reusable, hits, strict=True)):
+        lengths, total = requests.lengths, float(by_level.sum())
+        past = cached.past[first : first + lengths.inputs.size]
+        first += lengths.inputs.size
+        step_s = prompt_s(config, min(lengths.mean_input, float(config.step_tokens))) if total else 0.0
+        load_s += [tier.load_s(tokens) for tier in tiers]
+        delay_s += [tier.delay_s(tokens, step_s) for tier in tiers]
+        of_level = by_level[1:] / total if total else by_level[1:]
+        found = requests.share * lengths.probabilities * (past > 0.0)
+        tier_hits += of_level * float(found @ past)
+        row = np.zeros((lengths.inputs.size, len(classes) * len(tiers)))
+        row[:, place * len(tiers) : (place + 1) * len(tiers)] = np.outer(found, of_level)
+        chances.append(row)
+        prompts.append(lengths.inputs)
+        masses.append(requests.share * lengths.probabilities)
+    inputs = cached.workload.lengths.mean_input + float(cached.past @ np.concatenate(masses))
+    return PoolLoads(
+        kinds=tuple(tier.tier.kind for tier in tiers),
+        tier_hits=tier_hits / inputs,
+        prompts=np.concatenate(prompts),
+        chances=np.concatenate(chances),
+        masses=np.concatenate(masses),
+        load_s=np.array(load_s),
+        delay_s=np.array(delay_s),
+        links=pool.replicas * config.parallelism.dp,
+    )
 
 
 def _reusable_tokens(pool: Pool, requests: RequestClass) -> int:
@@ -89,10 +176,17 @@ def _reusable_tokens(pool: Pool, requests: RequestClass) -> int:
 
 
 def _hit_probabilities(
-    pool: Pool, workload: Workload, reusable: Sequence[int], capacity_tokens: float, running: float
-) -> list[float]:
-    """Chance that a request of each class finds its prefix."""
+    pool: Pool,
+    workload: Workload,
+    reusable: Sequence[int],
+    capacity_tokens: float,
+    running: float,
+    tiers: Sequence[TierLoads],
+) -> list[FloatArray]:
+    """Chance that a request of each class finds its prefix first on the GPU, then in each tier, shape (1 + tiers,)."""
     block, count, classes = pool.config.engine.kv_block_tokens, pool.replicas, workload.classes
+    if all(kind.prefixes is None for kind in classes):
+        return [np.zeros(1 + len(tiers)) for _ in classes]
     own = sum(
         c.share * (c.lengths.mean_input + c.lengths.mean_output - min(tokens, c.lengths.mean_input))
         for c, tokens in zip(classes, reusable, strict=True)
@@ -106,10 +200,30 @@ def _hit_probabilities(
     ]
     rates = np.concatenate([workload.rate_per_s * share * prefixes.popularity for share, prefixes, _ in sharing])
     sizes = np.concatenate([np.full(prefixes.groups, blocks) for _, prefixes, blocks in sharing])
-    by_prefix = pool_hits(rates, sizes, free_blocks, count, pool.router is Router.PREFIX_AFFINITY).by_group
+    levels = [CacheLevel(free_blocks, passing=False), *(CacheLevel(tier.blocks, tier.is_shared) for tier in tiers)]
+    passing = workload.rate_per_s * sum(
+        c.share * _own_prompt_blocks(c, tokens, block) for c, tokens in zip(classes, reusable, strict=True)
+    )
+    affinity = pool.router is Router.PREFIX_AFFINITY
+    by_prefix = level_hits(rates, sizes, levels, count, affinity, passing)
     ends = np.cumsum([prefixes.groups for _, prefixes, _ in sharing])
-    of_sharing = iter(np.split(by_prefix, ends[:-1]))
-    return [0.0 if c.prefixes is None else float(next(of_sharing) @ c.prefixes.popularity) for c in classes]
+    of_sharing = iter(np.split(by_prefix, ends[:-1], axis=1))
+    nothing = np.zeros(len(levels))
+    found = [nothing if c.prefixes is None else next(of_sharing) @ c.prefixes.popularity for c in classes]
+    worth = [_worth_loading(pool, tiers, tokens) for tokens in reusable]
+    return [each * mask for each, mask in zip(found, worth, strict=True)]
+
+
+def _own_prompt_blocks(requests: RequestClass, reusable: int, block: int) -> float:
+    """Mean blocks of a prompt that no other request asks for."""
+    own = np.maximum(requests.lengths.inputs - reusable, 0.0)
+    return float(np.ceil(own / block) @ requests.lengths.probabilities)
+
+
+def _worth_loading(pool: Pool, tiers: Sequence[TierLoads], tokens: int) -> FloatArray:
+    """1 for the GPU and every tier from which so many tokens take less time than to compute, else 0."""
+    worth = [levels_worth_loading(pool.config, [tier], [tokens]) for tier in tiers]
+    return np.array([1.0, *worth])
 
 
 def _held_tokens(requests: RequestClass, reusable: int, running: float) -> float:

@@ -209,9 +209,12 @@ class PoolPerformance:
         mean_running: decoding sequences per replica, time average.
         mean_step_s: mean duration of a busy step [s].
         kv_occupancy: mean share of the KV cache held by requests.
+        kv_occupancy_p99: share that is exceeded 1 % of the time; 0 in theory where memory is hardly ever full.
         prefix_hits: share of the input tokens found in the prefix cache.
         kv_waste: share of the KV memory set aside for requests that held no token of theirs.
         preempted: preemptions per request.
+        tier_hits: of `prefix_hits`, the share found in each KV tier and not on the GPU, in the order of the tiers.
+        tier_link: share of the time that the link of a replica's KV tiers is busy.
     """
 
     role: Role
@@ -224,6 +227,9 @@ class PoolPerformance:
     prefix_hits: float = 0.0
     kv_waste: float = 0.0
     preempted: float = 0.0
+    tier_hits: tuple[float, ...] = ()
+    tier_link: float = 0.0
+    kv_occupancy_p99: float = 0.0
 
 
 def predicted_attainment(
@@ -294,6 +300,8 @@ class Performance:
         horizon_s: of an overloaded deployment, the time after an empty start that the latencies are of; 0: steady.
         link_utilisation: seconds of KV transfers per second and link of the pool that has fewer replicas, above 1 only
             where links are not shared (simulated; 0 when mixed or analytic).
+        rate_cv: coefficient of variation of a rate that varies; 0 where it is steady or was not looked at (simulated).
+        worst_minute: of a rate that varies, the same for the requests that come in its busiest minute (analytic).
     """
 
     method: Method
@@ -315,6 +323,8 @@ class Performance:
     joint: JointDistribution | None = None
     horizon_s: float = 0.0
     link_utilisation: float = 0.0
+    rate_cv: float = 0.0
+    worst_minute: Performance | None = None
 
     def distribution(self, metric: Metric) -> LatencyDistribution:
         """The distribution of a metric."""

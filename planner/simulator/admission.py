@@ -16,6 +16,17 @@ from planner.simulator.replica_state import StepPlan
 class AdmittingReplica(PreemptingReplica):
     """Takes requests in and lets them join steps."""
 
+    def fetch(self, request: int, now_s: float) -> float:
+        """When a request may come in: once what KV tiers have of its prefix is there, whose load begins now [s]."""
+        tiers, shared, ledger = self.tiers, self.shared, self.ledger
+        prefix = ledger.prefix[request]
+        if tiers is None or shared is None or prefix < 0 or request in tiers.loaded:
+            return now_s
+        tokens, block = ledger.inputs[request], self.rules.memory.block_tokens
+        most = min(ledger.prefix_tokens[request], tokens - 1) // block
+        on_gpu = min(shared.cached.get(prefix, 0), most)
+        return tiers.fetch(request, prefix, on_gpu, most, tokens, now_s)
+
     def arrive(self, request: int, now_s: float) -> bool:
         """A request comes in. Whether that changed the end of the plan under way."""
         self.ledger.arrival_s[request] = now_s
@@ -45,10 +56,12 @@ class AdmittingReplica(PreemptingReplica):
             request, ledger.inputs[request], ledger.outputs[request], ready, ledger.class_index[request]
         )
         sequence.adapter = ledger.adapter[request]
-        if self.shared is not None and ledger.prefix[request] >= 0:
+        if self.shared is not None and ledger.prefix_tokens[request] > 0:
             sequence.prefix = ledger.prefix[request]
             most = min(ledger.prefix_tokens[request], ledger.inputs[request])
             sequence.whole_blocks = most // self.rules.memory.block_tokens
+            if ledger.system_tokens and ledger.system_tokens[request] >= 0:
+                sequence.system_blocks = min(ledger.system_tokens[request], most) // self.rules.memory.block_tokens
         if ready:
             sequence.token_s = ledger.token_s[request]
         total, most = ledger.inputs[request] + ledger.outputs[request], self.rules.longest_tokens

@@ -34,6 +34,7 @@ class Sequence:
         shared_blocks: of its prefix that it shares.
         admitted: it has been before.
         place: its place among those that grow, -1: it does not (yet).
+        system_blocks: whole blocks of the system prompt of its session, -1: of no session.
     """
 
     request: int
@@ -53,6 +54,7 @@ class Sequence:
     shared_blocks: int = 0
     place: int = -1
     admitted: bool = False
+    system_blocks: int = -1
 
     def to_resubmit(self, tokens: float, remaining: float, token_s: float, ready: bool) -> Sequence:
         """The same request, to be admitted once more."""
@@ -68,6 +70,7 @@ class Sequence:
             token_s,
             self.number,
             admitted=True,
+            system_blocks=self.system_blocks,
         )
 
 

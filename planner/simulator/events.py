@@ -8,20 +8,28 @@ So no replica runs past an arrival.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.engine import images_s, kv_transfer_bytes, reusable_prefix_tokens
+from planner.engine import (
+    images_s,
+    keeps_recurrent_state,
+    kv_transfer_bytes,
+    reusable_prefix_tokens,
+    reuse_step_tokens,
+)
 from planner.serving import Deployment, Pool, PoolLimit, Role, Router
 from planner.simulator.clock import StepClock
 from planner.simulator.replica import Replica
 from planner.simulator.replica_state import Ledger
 from planner.simulator.routing import RequestRouter
 from planner.simulator.rules import ClassRules, rules_of
+from planner.simulator.tier_blocks import PrefixDemand, tiers_of_pool, warm_tiers
 from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass
 
@@ -46,6 +54,8 @@ class PoolRecord:
         arrival_s, admit_s: at this pool [s], each shape (n,).
         replica: where each request went, shape (n,).
         hits: its prompt tokens found in the prefix cache, shape (n,).
+        tier_hits: of these, loaded from each KV tier, shape (n, tiers).
+        tier_loads: (start [s], seconds on the link) of each load from a tier, shape (loads, 2).
         runs: as in `Replica`, shape (runs, 11).
         gaps: (end [s], gap between two tokens [s], how many), shape (gaps, 3).
         blocked_s: as in `Replica`, summed.
@@ -60,6 +70,8 @@ class PoolRecord:
     admit_s: FloatArray
     replica: IntArray
     hits: IntArray
+    tier_hits: IntArray
+    tier_loads: FloatArray
     runs: FloatArray
     gaps: FloatArray
     blocked_s: dict[PoolLimit, float]
@@ -98,6 +110,20 @@ def run_events(
     `seed` is that of routers that choose at random, `classes` are those of the workload (none: all requests alike).
     """
     return _EventLoop(deployment, traffic, seed, classes, progress).run()
+
+
+def in_order_of_sending(traffic: DrawnTraffic, record: RunRecord) -> tuple[DrawnTraffic, RunRecord]:
+    """A run with sessions, its requests numbered as they were sent in the end, without those that never were."""
+    order = np.argsort(record.sent_s, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    order = order[: np.count_nonzero(record.sent_s <= traffic.follow_up.until_s)] if traffic.follow_up else order
+    columns = ("inputs", "outputs", "class_index", "prefix", "prefix_tokens", "adapter", "images")
+    sent = replace(traffic, follow_up=None, sent_s=record.sent_s[order])
+    sent = replace(sent, **{name: getattr(traffic, name)[order] for name in columns})
+    times = {name: getattr(record, name)[order] for name in ("sent_s", "first_s", "end_s", "transfer_s")}
+    pools = tuple(replace(pool, request=rank[pool.request]) for pool in record.pools)
+    return sent, replace(record, pools=pools, **times)
 
 
 def kv_transfer_s(deployment: Deployment, inputs: IntArray) -> FloatArray:
@@ -142,16 +168,26 @@ class _Link:
 class _Pool:
     """Replicas behind a router."""
 
-    def __init__(self, pool: Pool, ledger: Ledger, classes: tuple[RequestClass, ...], seed: int) -> None:
+    def __init__(
+        self, pool: Pool, ledger: Ledger, classes: tuple[RequestClass, ...], seed: int, rate_per_s: float
+    ) -> None:
         self.pool, self.ledger = pool, ledger
         of_classes = tuple(ClassRules(item.priority, item.weight) for item in classes) or (ClassRules(),)
         self.rules = rules_of(pool, of_classes)
         at_random = pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
         count = pool.replicas if at_random else min(pool.replicas, len(ledger.inputs))
         self.replicas = [
-            Replica(self.rules, StepClock(pool.config.timer, self.rules.tokens_per_step), ledger) for _ in range(count)
+            Replica(self.rules, StepClock(pool.config.timer, self.rules.tokens_per_step), ledger, tiers)
+            for tiers in tiers_of_pool(pool.config, count, self.rules.memory.sequence_blocks)
         ]
         self.router = RequestRouter(pool, ledger, self.replicas, seed)
+        tiers = [replica.tiers for replica in self.replicas if replica.tiers is not None]
+        demand = _prefix_demand(pool, classes, rate_per_s, len(ledger.inputs)) if tiers else None
+        if demand is not None:
+            affinity = pool.router is Router.PREFIX_AFFINITY
+            warm_tiers(tiers, demand, affinity, seed)
+            if affinity:
+                self.router.sent = {k: {k % count: 0} for k in range(demand.blocks.size)}
 
     def record(self) -> PoolRecord:
         """What the pool did."""
@@ -172,22 +208,63 @@ class _Pool:
             admit_s=np.array(self.ledger.admit_s)[order],
             replica=np.array(self.router.chosen)[order],
             hits=np.array(self.ledger.hits)[order],
+            tier_hits=self._tier_hits()[order],
+            tier_loads=np.array(
+                [load for replica in self.replicas if replica.tiers for load in replica.tiers.sends], dtype=np.float64
+            ).reshape(-1, 2),
             runs=np.array(runs, dtype=np.float64).reshape(-1, 11),
             gaps=np.array(gaps, dtype=np.float64).reshape(-1, 3),
             blocked_s={cap: sum(r.blocked_s[cap] for r in self.replicas) for cap in self.replicas[0].blocked_s},
             preempted=sum(replica.preempted for replica in self.replicas),
         )
 
+    def _tier_hits(self) -> IntArray:
+        """Tokens that each request had loaded from each tier, shape (n, tiers)."""
+        tiers = [replica.tiers for replica in self.replicas if replica.tiers is not None]
+        hits = np.zeros((len(self.ledger.inputs), len(tiers[0].loads) if tiers else 0), dtype=np.int64)
+        for each in tiers:
+            for request, blocks in each.from_tier.items():
+                hits[request] = blocks
+        return hits * self.rules.memory.block_tokens
+
 
 def _reusable_tokens(pool: Pool, traffic: DrawnTraffic) -> IntArray:
     """Tokens of its prefix that each request can find in a cache, shape (n,)."""
     if not pool.config.schedule.prefix_cache:
         return traffic.prefix_tokens
-    found = np.zeros_like(traffic.prefix_tokens)
+    if traffic.follow_up is not None:
+        return np.zeros_like(traffic.prefix_tokens) if keeps_recurrent_state(pool.config) else traffic.prefix_tokens
+    step = reuse_step_tokens(pool.config)
+    found = np.where(traffic.prefix < 0, traffic.prefix_tokens // step * step, 0)
     for tokens in np.unique(traffic.prefix_tokens[traffic.prefix >= 0]):
         alike = traffic.prefix_tokens == tokens
         found[alike] = reusable_prefix_tokens(pool.config, int(tokens), traffic.inputs[alike])
     return found
+
+
+def _rate_per_s(traffic: DrawnTraffic) -> float:
+    """Mean arrivals of an open run [1/s]; 0 of a closed loop, where they are not known yet."""
+    sent_s = traffic.sent_s
+    is_open = traffic.follow_up is None and sent_s.size == traffic.inputs.size and sent_s[-1] > sent_s[0]
+    return float((sent_s.size - 1) / (sent_s[-1] - sent_s[0])) if is_open else 0.0
+
+
+def _prefix_demand(
+    pool: Pool, classes: tuple[RequestClass, ...], rate_per_s: float, requests: int
+) -> PrefixDemand | None:
+    """What a pool is asked for of each prefix, numbered as `planner.simulator.traffic` does; None where not known."""
+    block = pool.config.engine.kv_block_tokens
+    rates, blocks, own = [np.zeros(0)], [np.zeros(0, dtype=np.int64)], 0.0
+    for kind in classes:
+        inputs, found, prefixes = kind.lengths.inputs, 0, kind.prefixes
+        if prefixes is not None:
+            found = reusable_prefix_tokens(pool.config, prefixes.tokens, inputs)
+            rates.append(rate_per_s * kind.share * prefixes.popularity)
+            blocks.append(np.full(prefixes.groups, found // block))
+        unshared = np.ceil(np.maximum(inputs - found, 0.0) / block)
+        own += rate_per_s * kind.share * float(unshared @ kind.lengths.probabilities)
+    demand = PrefixDemand(np.concatenate(rates), np.concatenate(blocks), own, requests)
+    return demand if rate_per_s > 0.0 and demand.blocks.size else None
 
 
 def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) -> Ledger:
@@ -211,6 +288,7 @@ def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) ->
         prefix_tokens=np.minimum(_reusable_tokens(pool, traffic), inputs - again).tolist(),
         adapter=traffic.adapter.tolist(),
         encode_s=np.array([*each_s, 0.0])[traffic.images].tolist() if each_s else [],
+        system_tokens=[] if traffic.follow_up is None else traffic.follow_up.system_tokens.tolist(),
     )
 
 
@@ -228,7 +306,7 @@ class _EventLoop:
         self.late_first = deployment.is_disaggregated and deployment.transfer.first_token_from_decode
         seeds = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(len(deployment.pools), np.uint64)
         self.pools = [
-            _Pool(pool, _ledger(pool, traffic, self.late_first), classes, int(word))
+            _Pool(pool, _ledger(pool, traffic, self.late_first), classes, int(word), _rate_per_s(traffic))
             for pool, word in zip(deployment.pools, seeds, strict=True)
         ]
         costs = deployment.pools[0].config.costs
@@ -240,8 +318,13 @@ class _EventLoop:
         self.count, self.ended = traffic.inputs.size, 0
         self.progress = progress
         self.sent_s: list[float] = traffic.sent_s.tolist()
+        self.next_request: list[int] = [] if traffic.follow_up is None else traffic.follow_up.next_request.tolist()
+        self.think_s: list[float] = [] if traffic.follow_up is None else traffic.follow_up.think_s.tolist()
+        self.until_s = math.inf if traffic.follow_up is None else traffic.follow_up.until_s
         self.events: list[_Event] = [
-            (sent_s + self.request_s, _ARRIVAL, 0, request, -1) for request, sent_s in enumerate(self.sent_s)
+            (sent_s + self.request_s, _ARRIVAL, 0, request, -1)
+            for request, sent_s in enumerate(self.sent_s)
+            if sent_s <= self.until_s
         ]
         heapify(self.events)
 
@@ -277,6 +360,9 @@ class _EventLoop:
                     heappush(self.events, (free_s, _ARRIVAL, pool, request, number))
                     return number
         replica = self.pools[pool].replicas[number]
+        if replica.tiers is not None and (there_s := replica.fetch(request, now_s)) > now_s:
+            heappush(self.events, (there_s, _ARRIVAL, pool, request, number))
+            return number
         if replica.arrive(request, now_s) and replica.plan is not None:
             heappush(self.events, (replica.plan.end_s, _END, pool, number, replica.version))
         return number
@@ -295,7 +381,7 @@ class _EventLoop:
                     self._send_kv(self.link, request, number, began_s, now_s)
                     continue
                 replica.release(request)
-            self._end(now_s)
+            self._end(request, now_s)
 
     def _send_kv(self, link: _Link, request: int, number: int, began_s: float, now_s: float) -> None:
         """Send the KV cache of a prompt. With a shared link its receiver is known, and its blocks held, from now on."""
@@ -311,14 +397,19 @@ class _EventLoop:
             decode.ledger.token_s[request] = now_s + self.transfer_request_s
         heappush(self.events, (sent_s + self.transfer_request_s, _ARRIVAL, 1, request, receiver))
 
-    def _end(self, now_s: float) -> None:
-        """A request has its last token. In a closed loop its user sends the next."""
+    def _end(self, request: int, now_s: float) -> None:
+        """A request has its last token. In a closed loop its user sends the next, in a session after a think time."""
         self.ended += 1
         if self.progress is not None and self.ended * REPORTS // self.count > (self.ended - 1) * REPORTS // self.count:
             self.progress(self.ended / self.count)
         if len(self.sent_s) < self.count:
             heappush(self.events, (now_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), -1))
             self.sent_s.append(now_s)
+        elif self.next_request and (follow_up := self.next_request[request]) >= 0:
+            sent_s = now_s + self.think_s[request]
+            if sent_s <= self.until_s:
+                self.sent_s[follow_up] = sent_s
+                heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, follow_up, -1))
 
     def _record(self) -> RunRecord:
         ends = [np.array(pool.ledger.end_s) for pool in self.pools]

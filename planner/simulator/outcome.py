@@ -38,6 +38,8 @@ GROWTH_RATIO = 1.2
 """Overload makes waits grow in proportion to time: at least 2-fold from the second to the last quarter of a run."""
 LAG_SHARE = 0.03
 """An overloaded pool falls behind the clock by more than this share of the time that has passed (load above 1.03)."""
+HIGH_SHARE = 0.99
+"""Share of the time in which `PoolPerformance.kv_occupancy_p99` is not exceeded (definition)."""
 SETTLED_LIFETIMES = 10.0
 """A run shorter than this many mean E2E still shows its start; its result says so. A choice."""
 
@@ -178,12 +180,23 @@ def _attainment(slo: Slo, samples: dict[Metric, FloatArray]) -> float:
     return float(np.logical_and.reduce(met).mean()) if met else 1.0
 
 
-def _link_utilisation(deployment: Deployment, sends: FloatArray, window_s: tuple[float, float]) -> float:
-    """Seconds of transfers in a window [s] per second of it and link of the pool that has fewer; 0 when mixed."""
+def _tier_hits(pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray) -> tuple[float, ...]:
+    """Share of the prompt tokens of the chosen requests that was loaded from each KV tier."""
+    hits = np.zeros((traffic.inputs.size, pool_record.tier_hits.shape[1]))
+    hits[pool_record.request] = pool_record.tier_hits
+    return tuple((hits[chosen].sum(axis=0) / traffic.inputs[chosen].sum()).tolist())
+
+
+def _busy_share(sends: FloatArray, window_s: tuple[float, float], links: int) -> float:
+    """Seconds of transfers, (start, seconds) in shape (n, 2), in a window [s] per second of it and link."""
     start_s, seconds = sends.T
     inside_s = np.minimum(start_s + seconds, window_s[1]) - np.maximum(start_s, window_s[0])
-    links = min(pool.replicas for pool in deployment.pools)
     return float(np.maximum(0.0, inside_s).sum()) / ((window_s[1] - window_s[0]) * links)
+
+
+def _link_utilisation(deployment: Deployment, sends: FloatArray, window_s: tuple[float, float]) -> float:
+    """Seconds of transfers in a window [s] per second of it and link of the pool that has fewer; 0 when mixed."""
+    return _busy_share(sends, window_s, min(pool.replicas for pool in deployment.pools))
 
 
 def _window_s(sent_s: FloatArray, end_s: FloatArray) -> tuple[float, float]:
@@ -222,6 +235,7 @@ def _pool_performance(
     busy_s = float(inside_s.sum())
     replica_s = (window_s[1] - window_s[0]) * pool_record.pool.replicas
     bound = _bound(pool_record.pool.config.timer, steps_inside, shapes)
+    links = pool_record.pool.replicas * pool_record.pool.config.parallelism.dp
     return PoolPerformance(
         role=pool_record.pool.role,
         utilisation=min(1.0, busy_s / replica_s),
@@ -230,10 +244,21 @@ def _pool_performance(
         mean_running=float(inside_s @ running) / replica_s,
         mean_step_s=busy_s / float(steps_inside.sum()) if busy_s else 0.0,
         kv_occupancy=float(inside_s @ held) / replica_s / pool_record.kv_blocks,
+        kv_occupancy_p99=_high_occupancy(held, inside_s, replica_s) / pool_record.kv_blocks,
         prefix_hits=_prefix_hits(pool_record, traffic, chosen),
         kv_waste=_kv_waste(pool_record, inside_s),
         preempted=pool_record.preempted / max(1, pool_record.request.size),
+        tier_hits=_tier_hits(pool_record, traffic, chosen),
+        tier_link=_busy_share(pool_record.tier_loads, window_s, links),
     )
+
+
+def _high_occupancy(held: FloatArray, inside_s: FloatArray, replica_s: float) -> float:
+    """Blocks held that are exceeded 1 % of the time; nothing is held while a replica idles. Shapes (runs,)."""
+    order = np.argsort(held)
+    passed_s = np.append(replica_s - inside_s.sum(), inside_s[order]).cumsum()
+    place = int(np.searchsorted(passed_s, HIGH_SHARE * replica_s))
+    return 0.0 if place == 0 else float(held[order][min(place, held.size) - 1])
 
 
 def _prefix_hits(pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray) -> float:

@@ -108,9 +108,18 @@ class Replica(DecidingReplica, RecordingReplica):
         if self.rules.role is Role.PREFILL:
             self.staged[sequence.request] = sequence
         elif self.batch is None:
+            if sequence.system_blocks >= 0 and self.shared is not None:
+                self._publish_answer(sequence)
             self.cache.free(sequence)
         self.ledger.end_s[sequence.request] = self.now_s
         return sequence.request
+
+    def _publish_answer(self, sequence: Sequence) -> None:
+        """Keep the answer of a session too; its last token was made and never read."""
+        if sequence.whole_blocks:
+            last = int(sequence.tokens + sequence.remaining) - 1
+            sequence.whole_blocks = last // self.rules.memory.block_tokens
+            self.cache.publish_prefix(sequence)
 
     def release(self, request: int) -> None:
         """The KV cache of a request that ended in a prefill pool has been sent, or is not wanted: free it."""

@@ -19,6 +19,7 @@ from planner.simulator.order import queue_of
 from planner.simulator.prefix_blocks import PrefixBlocks
 from planner.simulator.rules import Rules
 from planner.simulator.static_batch import StaticBatch
+from planner.simulator.tier_blocks import ReplicaTiers
 
 
 @dataclass(eq=False)
@@ -33,6 +34,7 @@ class Ledger:
         encode_s: what its images take in the encoder [s]; empty where no request has any.
         token_s: when the client had its latest token before the request began to decode here.
         hits: prompt tokens found in the prefix cache.
+        system_tokens: of its session's system prompt, -1: of no session; empty where there are none.
     """
 
     inputs: list[int]
@@ -43,6 +45,7 @@ class Ledger:
     adapter: list[int] = field(default_factory=list)
     encode_s: list[float] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
+    system_tokens: list[int] = field(default_factory=list)
     token_s: list[float] = field(default_factory=list)
     arrival_s: list[float] = field(default_factory=list)
     admit_s: list[float] = field(default_factory=list)
@@ -113,10 +116,13 @@ class ReplicaState:
         preempted: sequences that lost their KV cache, or had it swapped out.
     """
 
-    def __init__(self, rules: Rules, clock: StepClock, ledger: Ledger) -> None:
+    def __init__(self, rules: Rules, clock: StepClock, ledger: Ledger, tiers: ReplicaTiers | None = None) -> None:
         self.rules, self.clock, self.ledger, self.schedule = rules, clock, ledger, rules.schedule
+        self.tiers = tiers if rules.shares_prefixes else None
         self.shared = (
-            PrefixBlocks(rules.memory.block_tokens, rules.memory.sequence_blocks) if rules.shares_prefixes else None
+            PrefixBlocks(rules.memory.block_tokens, rules.memory.sequence_blocks, self.tiers)
+            if rules.shares_prefixes
+            else None
         )
         self.cache = _cache_of(rules, self.shared)
         self.slots = AdapterSlots(rules.adapter_slots, rules.adapters.load_s) if rules.adapters is not None else None

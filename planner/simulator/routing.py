@@ -7,13 +7,10 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from planner.serving import Pool, Router
+from planner.serving import AFFINITY_LIMIT, Pool, Router
 from planner.simulator.replica import Replica
 from planner.simulator.replica_state import Ledger
 
-AFFINITY_LIMIT = 2.0
-"""A replica with this many times the mean number of requests, and one more, gets no more for the sake of a prefix. A
-choice."""
 STALE_ENTRIES = 8
 """Entries per replica in the order of loads before those out of date are thrown away. Affects speed only."""
 

@@ -18,19 +18,38 @@ from planner.workload import ClosedLoop, Images, RecordedArrivals, RequestClass,
 
 
 @dataclass(frozen=True, eq=False)
+class FollowUps:
+    """Who follows whom in sessions, each array of shape (n,).
+
+    Attributes:
+        next_request: sent after its answer, -1: none.
+        think_s: time from the answer to that [s].
+        system_tokens: of the system prompt at its start; -1: of no session.
+        until_s: nothing is sent after [s].
+    """
+
+    next_request: IntArray
+    think_s: FloatArray
+    system_tokens: IntArray
+    until_s: float
+
+
+@dataclass(frozen=True, eq=False)
 class DrawnTraffic:
     """Requests in the order in which clients send them, each array of shape (n,).
 
     Attributes:
-        sent_s: when they are sent [s]; of a closed loop only those that start it, shape (users,).
+        sent_s: when they are sent [s]; of a closed loop only those that start it, shape (users,); NaN: it follows an
+            answer (`follow_up`).
         inputs: input tokens.
         outputs: output tokens.
         class_index: index of each request's class in the workload.
         prefix: which shared prefix its prompt begins with, -1: none; no two classes share one.
-        prefix_tokens: how many tokens of the prompt that is.
+        prefix_tokens: how many tokens of the prompt that is; without a prefix, how many are known to be cached.
         adapter: which adapter it uses, -1: none.
         images: which of `kinds` of images it brings, -1: none.
         kinds: of images that requests bring.
+        follow_up: of sessions, whose requests have the session as their prefix; None without.
     """
 
     sent_s: FloatArray
@@ -42,6 +61,7 @@ class DrawnTraffic:
     adapter: IntArray
     images: IntArray
     kinds: tuple[Images, ...] = ()
+    follow_up: FollowUps | None = None
 
     @classmethod
     def plain(cls, sent_s: FloatArray, inputs: IntArray, outputs: IntArray) -> Self:
@@ -72,6 +92,8 @@ def draw(
     sent_s = _sent_s(workload, count, of_arrivals, initial)
     total = workload.arrivals.total_requests if isinstance(workload.arrivals, ClosedLoop) else sent_s.size + initial
     class_index = _class_indices(workload.classes, total, of_classes)
+    if isinstance(workload.arrivals, RecordedArrivals) and workload.arrivals.class_index:
+        class_index[: sent_s.size] = workload.arrivals.class_index[: sent_s.size]
     kinds = tuple(dict.fromkeys(images for item in workload.classes for images in item.lengths.images if images))
     inputs, outputs, images = _lengths(workload, class_index, of_lengths, sent_s.size, kinds)
     if lengths is not None:
@@ -140,9 +162,11 @@ def _prefixes(
     prefix, tokens = np.full_like(class_index, -1), np.zeros_like(class_index)
     first = 0
     for index, requests in enumerate(classes):
+        mine = np.flatnonzero(class_index == index)
+        if requests.prefix_hit_rate:
+            tokens[mine] = np.minimum(inputs[mine] * requests.prefix_hit_rate, inputs[mine] - 1)
         if requests.prefixes is None:
             continue
-        mine = np.flatnonzero(class_index == index)
         generator = np.random.default_rng(seed + index)
         prefix[mine] = first + generator.choice(
             requests.prefixes.groups, size=mine.size, p=requests.prefixes.popularity

@@ -6,11 +6,15 @@ is packaged (`load_lengths`, `profiles`) into the types of `planner.workload`. K
 
 from planner.traffic import profiles, prometheus_series, readers, requests, trace
 from planner.traffic.compression import MIN_CELLS
+from planner.traffic.demand_curve import DemandCurve, curve_of_profile, curve_of_trace
+from planner.traffic.engine_starts import ColdStart, cold_start_of, engine_starts
+from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, Launch, fit_forecast, read_history
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
 from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
 from planner.traffic.prometheus import ServerMetrics, read_metrics
 from planner.traffic.readers import describe, read_any_trace
+from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
 from planner.traffic.requests import RecognisedTrace
 from planner.traffic.services import (
     Cascade,
@@ -26,13 +30,19 @@ from planner.traffic.text_files import FileKind, Source, name_of, text_of
 from planner.traffic.trace import Trace, read_trace
 
 __all__ = [
+    "DAYS_PER_MONTH",
     "HOURS_PER_DAY",
     "MIN_CELLS",
     "Cascade",
     "CascadePoint",
+    "ColdStart",
+    "DemandCurve",
     "DemandProfile",
     "DemandSlice",
     "FileKind",
+    "FittedForecast",
+    "Forecast",
+    "Launch",
     "LengthSplit",
     "MeasuredProfile",
     "OfflineWork",
@@ -42,23 +52,33 @@ __all__ = [
     "Source",
     "Trace",
     "TypicalPeriods",
+    "cold_start_of",
+    "curve_of_profile",
+    "curve_of_trace",
     "describe",
+    "engine_starts",
+    "fit_forecast",
     "image_tokens",
     "lengths_with_images",
     "list_lengths",
+    "list_recordings",
     "load_lengths",
     "load_profile",
+    "load_recording",
     "mean_image_tokens",
     "mean_images",
     "name_of",
+    "preset_arrivals",
     "preset_scv",
     "profile_from_trace",
     "profiles",
     "prometheus_series",
     "read_any_trace",
+    "read_history",
     "read_metrics",
     "read_trace",
     "readers",
+    "recorded_arrivals",
     "requests",
     "require_encoder",
     "text_of",

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from planner.core import Frozen, UnknownNameError
 from planner.presets import preset, table_facts, table_names
-from planner.workload import MAX_SCV, ArrivalProcess, TokenLengths
+from planner.workload import MAX_SCV, TokenLengths
 
 _FOLDER = preset("lengths")
 
@@ -31,7 +31,11 @@ class PresetInfo(Frozen):
     retrieved_on: date = Field(description="date of the snapshot that was read")
     requests: int = Field(ge=1)
     rate_per_s: float = Field(gt=0, description="mean arrivals [1/s]")
-    interarrival_scv: float = Field(ge=0, le=MAX_SCV, description="variance / mean^2 of the gaps")
+    interarrival_scv: float = Field(ge=0, description="variance / mean^2 of the gaps as recorded, drift included")
+    scv: float = Field(ge=0, le=MAX_SCV, description="the same in operational time, without the drift")
+    drift_window_s: float = Field(ge=0, description="window in which the drift is read [s]; 0: none is to be seen")
+    drift_cv: float = Field(ge=0, description="coefficient of variation of the rate over time")
+    drift_peak: float = Field(ge=1, description="rate of the busiest window over the mean rate")
     dispersion_1s: float = Field(ge=0, description="index of dispersion for counts in 1 s windows")
     dispersion_10s: float = Field(ge=0, description="index of dispersion for counts in 10 s windows")
     note: str = ""
@@ -65,21 +69,12 @@ def preset_info(name: str) -> PresetInfo:
 
 
 def preset_scv(name: str) -> float:
-    """SCV of the interarrival times of a packaged trace. Raises UnknownNameError with the nearest names.
+    """SCV of the gaps of a packaged trace apart from its drift. Raises UnknownNameError with the nearest names.
 
-    >>> round(preset_scv("azure-2023-conv") ** 0.5, 2)  # coefficient of variation of the full trace
-    1.09
+    >>> round(preset_scv("azure-2023-code"), 1)  # 173 with its silences, which are drift
+    4.9
     """
-    return preset_info(name).interarrival_scv
-
-
-def preset_arrivals(name: str, rate_per_s: float) -> ArrivalProcess:
-    """Arrivals as bursty as a packaged trace at a rate [1/s] of your own. Raises InputError.
-
-    >>> preset_arrivals("mooncake-synthetic", 2.0).rate_per_s
-    2.0
-    """
-    return ArrivalProcess(rate_per_s=rate_per_s, scv=preset_scv(name), source=f"preset {name}")
+    return preset_info(name).scv
 
 
 def _checked_name(name: str) -> str:

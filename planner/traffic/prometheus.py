@@ -9,7 +9,7 @@ How buckets become lengths: `planner.traffic.histograms`. Inputs and outputs are
 not recorded, and they are taken as independent.
 
 A server counts what it *finished*. In the long run that is what arrived, but while a queue grows more arrives than is
-counted, and how bursty the arrivals were is not seen at all: they are taken as Poisson at the rate.
+counted, and how bursty the arrivals were is not seen at all: they are taken as Poisson at the rate of each step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProf
 from planner.traffic.prometheus_series import Series, increases, join_scrapes, read_series
 from planner.traffic.services import DemandProfile
 from planner.traffic.text_files import Source
-from planner.workload import TokenLengths, Workload
+from planner.workload import ArrivalProcess, RateDrift, RequestClass, TokenLengths, Workload
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 """Percentiles of measured latencies that are read off the buckets."""
@@ -176,9 +176,28 @@ class ServerMetrics:
             raise InputError("rate_per_s", rate, "no request was finished", "watch the server while it serves")
         return rate
 
+    @property
+    def drift(self) -> RateDrift | None:
+        """How the rate moved from step to step, Poisson arrivals taken inside of each; None where steps do not show it.
+
+        Steps of unequal length are put on equal ones of their mean length.
+        """
+        steps = self.finished.size
+        if steps < 2:
+            return None
+        edges_s = np.linspace(self.edges_s[0], self.edges_s[-1], steps + 1)
+        cumulative = np.concatenate([[0.0], np.cumsum(self.finished)])
+        counts = np.diff(np.interp(edges_s, self.edges_s, cumulative))
+        return RateDrift.of_counts(counts, self.span_s / steps, f"{self.engine} metrics, steps of the query")
+
     def workload(self, percentile: float | None = None) -> Workload:
-        """Poisson arrivals at `rate_per_s` with the distribution of lengths. Raises as `rate_per_s`."""
-        return Workload.of(self.rate_per_s(percentile), self.lengths)
+        """Poisson arrivals at `rate_per_s`, around the mean with `drift`, with the distribution of lengths.
+
+        Raises as `rate_per_s`.
+        """
+        drift = self.drift if percentile is None else None
+        arrivals = ArrivalProcess(rate_per_s=self.rate_per_s(percentile), drift=drift)
+        return Workload(arrivals=arrivals, classes=(RequestClass(lengths=self.lengths),))
 
     def profile(self, period_hours: float = 1.0, *, week: bool = False) -> MeasuredProfile:
         """The mean day (or week, from Monday) by period, from 0:00 UTC, as `measured_from_rates` makes it.

@@ -64,6 +64,7 @@ from planner.traffic.requests import (
 )
 from planner.traffic.text_files import FileKind, Source, json_documents, name_of, text_of
 from planner.traffic.trace import MAX_TRACE_BYTES, MIN_SPAN_S
+from planner.workload import ArrivalProcess
 
 KIND = FileKind("trace", FORMAT_FIX, MAX_TRACE_BYTES, "cut it to a busy hour")
 MOONCAKE_UNIT_S = 1e-3
@@ -155,12 +156,27 @@ def describe(recognised: RecognisedTrace) -> tuple[tuple[str, str], ...]:
             ("Mean rate", f"{trace.rate_per_s:.3g} requests/s"),
             ("SCV of the gaps", f"{trace.arrival_scv():.3g}"),
         ]
+        facts += drift_facts(trace.arrivals())
     for label, tokens in (("Input tokens", trace.input_tokens), ("Output tokens", trace.output_tokens)):
         middle, high = np.quantile(tokens, (0.5, 0.95))
         facts += [(f"{label}, p50", f"{middle:,.0f}"), (f"{label}, p95", f"{high:,.0f}")]
     if recognised.prefix_share is not None:
         facts.append(("Input tokens seen before", f"{100.0 * recognised.prefix_share:.3g} %"))
     return tuple(facts)
+
+
+def drift_facts(arrivals: ArrivalProcess) -> tuple[tuple[str, str], ...]:
+    """What arrivals say of their drift, for display; nothing where the rate is steady.
+
+    >>> from planner.workload import RateDrift
+    >>> drift_facts(ArrivalProcess(rate_per_s=2.0, scv=1.2, drift=RateDrift.of([1.0, 3.0], window_s=60.0)))
+    (('Drift of the rate', 'CV 0.5 in windows of 60 s, at most 1.5 times the mean'), ('SCV without the drift', '1.2'))
+    """
+    drift = arrivals.drift
+    if drift is None:
+        return ()
+    shown = f"CV {drift.cv:.2g} in windows of {drift.window_s:g} s, at most {drift.peak:.3g} times the mean"
+    return (("Drift of the rate", shown), ("SCV without the drift", f"{arrivals.scv:.3g}"))
 
 
 def _duration(seconds: float) -> str:

@@ -22,7 +22,15 @@ from numpy.typing import ArrayLike
 
 from planner.core import BoolArray, FloatArray, InputError, IntArray
 from planner.traffic.compression import compressed_pairs
-from planner.workload import MAX_SCV, MAX_TOKENS, ArrivalProcess, RecordedArrivals, RequestClass, TokenLengths, Workload
+from planner.workload import (
+    MAX_TOKENS,
+    ArrivalProcess,
+    RecordedArrivals,
+    RequestClass,
+    Scaling,
+    TokenLengths,
+    Workload,
+)
 
 MAX_TRACE_BYTES = 100_000_000
 """Largest trace read, after decompression [bytes]: 100 MB, some five million rows of twenty characters."""
@@ -147,29 +155,35 @@ class Trace:
         ones = np.ones(self.arrival_s.size)
         return compressed_pairs(self.input_tokens, self.output_tokens, ones, cells, self.source)
 
-    def arrivals(self, rate_per_s: float | None = None) -> ArrivalProcess:
-        """A renewal process with this trace's SCV, at its own mean rate or at another [1/s]."""
-        scv = self.arrival_scv()
-        if scv > MAX_SCV:
-            raise InputError("arrival_scv", scv, f"must be <= {MAX_SCV:g}", "cut out silences, or spread clock ticks")
-        rate = self.rate_per_s if rate_per_s is None else rate_per_s
-        return ArrivalProcess(rate_per_s=rate, scv=scv, source=self.source)
-
-    def workload(self, rate_per_s: float | None = None) -> Workload:
-        """The trace to be replayed request by request, with time rescaled to `rate_per_s` [1/s] if given.
-
-        The theory sees its lengths, its SCV and its dispersion. Raises InputError unless the arrivals span time.
-
-        >>> Trace.from_arrays([0, 1, 3], [10, 20, 30], [1, 2, 3]).workload(rate_per_s=2.0).rate_per_s
-        2.0
-        """
+    def recorded(self, scaling: Scaling = Scaling.SUPERPOSE) -> RecordedArrivals:
+        """The requests to be replayed one by one. Raises InputError unless the arrivals span time."""
         self._gaps_s()
-        recorded = RecordedArrivals(
+        return RecordedArrivals(
             times_s=tuple(self.arrival_s.tolist()),
             input_tokens=tuple(self.input_tokens.tolist()),
             output_tokens=tuple(self.output_tokens.tolist()),
             source=self.source,
+            scaling=scaling,
         )
+
+    def arrivals(self, rate_per_s: float | None = None, scaling: Scaling = Scaling.SUPERPOSE) -> ArrivalProcess:
+        """The drift of this trace and the SCV of its gaps apart from it, at its own mean rate or at another [1/s].
+
+        At another rate they are those of the trace brought to it (`RecordedArrivals.at_rate`).
+        """
+        recorded = self.recorded(scaling)
+        return (recorded if rate_per_s is None else recorded.at_rate(rate_per_s)).process
+
+    def workload(self, rate_per_s: float | None = None, scaling: Scaling = Scaling.SUPERPOSE) -> Workload:
+        """The trace to be replayed request by request, brought to `rate_per_s` [1/s] if given, as `scaling` says.
+
+        The theory sees its lengths, its drift, its SCV and its dispersion. Raises InputError unless the arrivals span
+        time.
+
+        >>> Trace.from_arrays([0, 1, 3], [10, 20, 30], [1, 2, 3]).workload(rate_per_s=2.0).rate_per_s
+        2.0
+        """
+        recorded = self.recorded(scaling)
         arrivals = recorded if rate_per_s is None else recorded.at_rate(rate_per_s)
         return Workload(arrivals=arrivals, classes=(RequestClass(lengths=self.lengths()),))
 

@@ -9,7 +9,7 @@ from planner.charts import demands
 from planner.core import percent
 from planner.report import plan as report
 from planner.traffic import profiles
-from planner.web import components, results, session
+from planner.web import components, cost_autoscale, results, session
 from planner.web.results import Page
 
 
@@ -103,6 +103,7 @@ def _following_savings(page: Page) -> None:
             for table in (table for table in report.tables(plan) if table.title == "Schedule"):
                 components.table(table, "cost-schedule-table")
     _profile_settings(page)
+    cost_autoscale.show(page)
 
 
 def _profile_settings(page: Page) -> None:

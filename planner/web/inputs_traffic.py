@@ -15,13 +15,16 @@ import streamlit as st
 from planner.charts import length_histogram
 from planner.core import PlannerError
 from planner.llm import load_llm
-from planner.scenario import lengths_of
-from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
+from planner.scenario import lengths_of, snippets
+from planner.traffic import RecognisedTrace, list_lengths, load_lengths, read_any_trace
 from planner.web import components, session
-from planner.workload import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_SCV, MAX_TOKENS, TokenLengths
+from planner.web.inputs_arrivals import arrival_inputs
+from planner.workload import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_TOKENS, MAX_TURNS, TokenLengths
 
 MAX_TRACE_UPLOAD_BYTES = 20_000_000
 """Largest trace that is read; the Python API reads five times as much."""
+TRACE_WINDOWS = 100
+"""Windows that its drift is reduced to, for the same reason: of an hour 36 s and more. Affects the result."""
 TRACE_CELLS = 300
 """Cells that the lengths of an uploaded trace are reduced to: few enough for a link. Affects the result."""
 CONSTANT = "constant"
@@ -29,8 +32,22 @@ HISTOGRAM = "histogram"
 OTHER = "other"
 SLIDER_END_PER_S = 200.0
 """The rate slider ends here, or at the next power of ten above the rate."""
+STATED_TRAFFIC = {
+    "requests_per_day": ("Requests per day", "Mean, spread evenly over 24 hours."),
+    "users": ("Users", "What each does a day is in the file."),
+    "sessions_per_s": ("Sessions per second", "That start."),
+    "concurrent_sessions": ("Sessions under way", "Always so many; each sends a request every think time and answer."),
+}
+"""Fields that state traffic instead of requests per second: what each is called, and what it means."""
 FIRST_IMAGE_SIZE = "1024x768"
 """Size [pixels] of images when their number is set first. A choice, to be changed beside it."""
+_NO_ARRIVALS: session.Changes = {
+    "workload.classes": [],
+    "workload.scv": 1.0,
+    "workload.drift": None,
+    "workload.scaling": "superpose",
+}
+"""Poisson arrivals of one class: what other lengths start from."""
 _IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
 MEAN_SLIDER_FACTOR = 4
 """Sliders scale the mean length of a preset by up to this factor, up and down."""
@@ -52,9 +69,11 @@ def show() -> None:
     if note:
         st.caption(components.plain(note))
     lengths_inputs()
+    if session.value("workload.sessions") is not None:
+        return
     image_inputs()
     if session.value("workload.scv") is not None and not session.value("workload.classes"):
-        burstiness_input()
+        arrival_inputs()
     prefix_inputs()
 
 
@@ -64,6 +83,10 @@ def show() -> None:
 def rate_inputs() -> None:
     """Requests per second, as a number and as a slider."""
     rate = session.value("workload.rate_per_s")
+    for field, (title, meaning) in STATED_TRAFFIC.items():
+        if rate is None and session.value(f"workload.{field}") is not None:
+            st.number_input(title, 0.001, 1e9, help=meaning, **session.bind_field("stated-rate", f"workload.{field}"))
+            return
     if rate is None:
         st.caption("This scenario has no rate: it is a closed loop or replays a trace. Edit it in the file.")
         return
@@ -94,6 +117,9 @@ def rate_inputs() -> None:
 
 def lengths_inputs() -> None:
     """The source of lengths, their means, and both histograms."""
+    if session.value("workload.sessions") is not None:
+        session_inputs()
+        return
     lengths = session.value("workload.lengths")
     kind = _lengths_form(lengths)
     presets = list(list_lengths())
@@ -118,6 +144,22 @@ def lengths_inputs() -> None:
     if distribution is not None and kind != CONSTANT:
         for side in ("input", "output"):
             st.altair_chart(length_histogram(distribution, side), key=f"lengths-{side}", height=110)
+
+
+def session_inputs() -> None:
+    """What a session is like."""
+    st.caption("Sessions: each request carries all that was said before. New tokens of a turn are edited in the file.")
+    left, right = st.columns(2)
+    path = "workload.sessions"
+    turns = session.bind_field("turns", f"{path}.turns")
+    left.number_input("Turns", 1.0, float(MAX_TURNS), help="Mean requests of a session.", **turns)
+    right.number_input(
+        "Think time [s]",
+        0.0,
+        1e7,
+        help="Mean time from an answer to the next request; of an agent, what a tool takes.",
+        **session.bind_field("think-time", f"{path}.think_time_s"),
+    )
 
 
 def _lengths_form(lengths: object) -> str:
@@ -146,8 +188,8 @@ def _lengths_changes(name: str, lengths: Any) -> session.Changes:  # noqa: ANN40
     if name == CONSTANT:
         distribution = distribution_of(lengths) or TokenLengths.constant(1000, 200)
         constant = {"input_tokens": round(distribution.mean_input), "output_tokens": round(distribution.mean_output)}
-        return {"workload.lengths": constant, "workload.classes": [], "workload.scv": 1.0}
-    return {"workload.lengths": name, "workload.classes": [], "workload.scv": name}
+        return {"workload.lengths": constant, **_NO_ARRIVALS}
+    return {"workload.lengths": name, **_NO_ARRIVALS, "workload.scv": name}
 
 
 def distribution_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
@@ -249,22 +291,7 @@ def _size_changes(sides: tuple[str, str], changed: str, pixels: int) -> session.
     return {"workload.images.size": size}
 
 
-# --- burstiness and prefixes ------------------------------------------------------------------------------------------
-
-
-def burstiness_input() -> None:
-    """SCV of the gaps between arrivals."""
-    scv = session.value("workload.scv")
-    shown = round(preset_scv(scv), 2) if isinstance(scv, str) else float(scv)
-    st.number_input(
-        "Burstiness (SCV of arrival gaps)",
-        0.0,
-        MAX_SCV,
-        step=0.5,
-        format="%.2f",
-        help="Variance / mean² of the time between arrivals. 0: evenly spaced, 1: Poisson, above 1: bursty.",
-        **session.bind("scv", shown, lambda new: {"workload.scv": new}),
-    )
+# --- prefixes ---------------------------------------------------------------------------------------------------------
 
 
 def prefix_inputs() -> None:
@@ -321,13 +348,13 @@ def read_trace_file(name: str, raw: bytes) -> None:
     ]
     changes: dict[str, Any] = {
         "workload.lengths": {"cells": cells, "source": name[:200]},
-        "workload.classes": [],
+        **_NO_ARRIVALS,
         "workload.replay": None,
         "workload.concurrency": None,
     }
     try:
-        changes["workload.rate_per_s"] = round(recognised.trace.rate_per_s, 6)
-        changes["workload.scv"] = round(min(recognised.trace.arrival_scv(), MAX_SCV), 4)
+        arrivals = snippets.arrivals_snippet(recognised.trace, None, TRACE_WINDOWS)
+        changes |= {f"workload.{name}": given for name, given in arrivals.items()}
     except PlannerError:  # all requests at one time: only the lengths are used
         pass
     session.change(changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.analysis import CostRange, Headroom, headline, headroom, is_calibrated
+from planner.analysis import CostRange, Headroom, fleet_growth, headline, headroom, is_calibrated
 from planner.charts import fleets
 from planner.core import change, number_of, percent, significant
 from planner.fleet import CostBreakdown, Plan
@@ -23,7 +23,16 @@ def show(page: Page) -> None:
     st.markdown(f"#### {_with_unbroken_counts(components.plain(headline.short_headline(page.plan)))}")
     _status(page.plan)
     components.metric_cards(_metric_cards(page, page.plan.cost))
+    _growth_line(page)
     components.chart(fleets.fleet_picture(page.plan), fleets.fleet_rows(page.plan), "Fleet", "fleet")
+
+
+def _growth_line(page: Page) -> None:
+    """Until when the fleet holds, where the scenario says how demand grows and the headroom is known."""
+    forecast, found = page.request.forecast, cached_headroom(page)
+    if forecast is not None and found is not None:
+        growth = fleet_growth(page.plan, forecast, headroom_share=found.share)
+        st.caption(components.plain(f"As demand grows the fleet {growth.words}."))
 
 
 def _with_unbroken_counts(text: str) -> str:

@@ -10,13 +10,15 @@ from planner.workload.arrivals import (
     REQUESTS_PER_USER,
     ArrivalProcess,
     ClosedLoop,
-    RecordedArrivals,
 )
 from planner.workload.checks import MAX_TOKENS
 from planner.workload.condensed import CondensedLengths, condensed_lengths, probability_slices, tail_edges
+from planner.workload.drift import MAX_RATE_CV, RateDrift, measured_drift
 from planner.workload.images import MAX_IMAGE_PIXELS, MAX_IMAGE_SIZES, MAX_IMAGES, ImageMix, Images, ImageSize
 from planner.workload.latency import JointDistribution, LatencyDistribution, batch_quantile_interval
 from planner.workload.lengths import MAX_LENGTH_CELLS, SharedPrefixes, TokenLengths, zipf
+from planner.workload.recorded import RecordedArrivals, Scaling
+from planner.workload.sessions import MAX_TURNS, Sessions, TurnCount, per_second, rate_of_concurrent_sessions
 from planner.workload.slo import LatencyTarget, Slo
 from planner.workload.workload import RequestClass, Workload
 
@@ -26,8 +28,10 @@ __all__ = [
     "MAX_IMAGE_PIXELS",
     "MAX_IMAGE_SIZES",
     "MAX_LENGTH_CELLS",
+    "MAX_RATE_CV",
     "MAX_SCV",
     "MAX_TOKENS",
+    "MAX_TURNS",
     "REQUESTS_PER_USER",
     "ArrivalProcess",
     "ClosedLoop",
@@ -38,15 +42,22 @@ __all__ = [
     "JointDistribution",
     "LatencyDistribution",
     "LatencyTarget",
+    "RateDrift",
     "RecordedArrivals",
     "RequestClass",
+    "Scaling",
+    "Sessions",
     "SharedPrefixes",
     "Slo",
     "TokenLengths",
+    "TurnCount",
     "Workload",
     "batch_quantile_interval",
     "condensed_lengths",
+    "measured_drift",
+    "per_second",
     "probability_slices",
+    "rate_of_concurrent_sessions",
     "tail_edges",
     "zipf",
 ]

@@ -1,15 +1,16 @@
-"""When requests come: a renewal process, a recording replayed request by request, or users in a closed loop."""
+"""When requests come: a renewal process whose rate may drift, or users in a closed loop.
+
+Recordings, replayed request by request, are in `planner.workload.recorded`.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Self
-
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from planner.core import FloatArray, Frozen, InputError
-from planner.workload.checks import check_draw, checked_tokens, read_only
+from planner.workload.checks import check_draw
+from planner.workload.drift import RateDrift
 
 MAX_SCV = 1000.0
 """Largest SCV of interarrival times: six times the burstiest public trace (173, Azure 2023 code)."""
@@ -17,22 +18,19 @@ METRONOME_SCV = 1e-12
 """At or below this SCV gaps differ by less than a millionth of their mean: drawn as exactly equal."""
 MAX_ARRIVAL_BATCH = 10_000.0
 """Largest mean number of requests that arrive at one instant."""
-MAX_RECORDED = 5_000_000
-"""Most requests of a recorded stream: what `planner.traffic` reads from one file."""
-FEWEST_WINDOWS = 10
-"""Windows that a recording must hold for the variance of their counts to be used. A choice."""
 REQUESTS_PER_USER = 10
 """Requests per user of a closed loop unless given: InferenceX (SemiAnalysis, 2025) runs 10 times its concurrency."""
 
 
 class ArrivalProcess(Frozen):
-    """A renewal arrival process: mean rate and squared coefficient of variation (SCV) of the gaps.
+    """A renewal process whose rate may drift: mean rate and squared coefficient of variation (SCV) of the gaps.
 
     SCV 1 is Poisson, 0 is a metronome, above 1 is bursty (drawn as Gamma gaps, the shape that ServeGen, Xiang et al.,
-    arXiv 2505.09999, fits to production clients). A renewal process has no memory beyond one gap: drift of the rate
-    over minutes is not in its SCV. `batch_mean` above 1 brings requests in batches of a geometric number, with
-    the gaps between batches. Where counts were measured, `dispersion` says how their variance grows with the window and
-    the theory goes by it, while draws stay renewals with this SCV (a `RecordedArrivals` is replayed instead).
+    arXiv 2505.09999, fits to production clients). A renewal process has no memory beyond one gap: how the rate moves
+    over minutes is not in its SCV but in `drift`. `batch_mean` above 1 brings requests in batches of a geometric
+    number, with the gaps between batches. Where counts were measured, `dispersion` says how their variance grows with
+    the window and the theory goes by it, while draws stay renewals with this SCV (a `RecordedArrivals` is replayed
+    instead).
     """
 
     rate_per_s: float = Field(gt=0, description="mean arrivals of requests [1/s]")
@@ -43,14 +41,21 @@ class ArrivalProcess(Frozen):
         default=(), description="measured (window [mean gaps], variance / mean of the arrivals in it), windows rising"
     )
 
+    drift: RateDrift | None = Field(default=None, description="how the rate varies around its mean; null: it does not")
+
     def at_rate(self, rate_per_s: float) -> ArrivalProcess:
-        """The same burstiness at another mean rate [1/s] (time is rescaled)."""
+        """The same burstiness at another mean rate [1/s]: gaps are rescaled, the drift keeps its clock."""
         return self.model_copy(update={"rate_per_s": rate_per_s})
 
     @property
+    def steady(self) -> ArrivalProcess:
+        """The same at its mean rate all the time."""
+        return self.model_copy(update={"drift": None}) if self.drift is not None else self
+
+    @property
     def is_renewal(self) -> bool:
-        """Whether requests come one by one and nothing but their gaps was measured."""
-        return self.batch_mean == 1.0 and not self.dispersion
+        """Whether requests come one by one at a steady rate, and nothing but their gaps was measured."""
+        return self.batch_mean == 1.0 and not self.dispersion and self.drift is None
 
     def index_of_dispersion(self, window: float) -> float:
         """Variance over mean of the arrivals in a window [mean gaps]: as measured, else that of long windows.
@@ -74,7 +79,8 @@ class ArrivalProcess(Frozen):
     def split(self, share: float) -> ArrivalProcess:
         """The arrivals that a random split picks: rate * share, SCV 1 + share (SCV - 1).
 
-        Random splitting of a renewal process (Whitt 1983, Bell Syst. Tech. J. 62(9), eq. 36).
+        Random splitting of a renewal process (Whitt 1983, Bell Syst. Tech. J. 62(9), eq. 36); all parts
+        have the drift.
         Raises InputError unless 0 < share <= 1 (up to rounding).
 
         >>> quarter = ArrivalProcess(rate_per_s=40.0, scv=3.0).split(0.25)
@@ -91,12 +97,14 @@ class ArrivalProcess(Frozen):
             source=self.source,
             batch_mean=1.0 + share * (self.batch_mean - 1.0),
             dispersion=thinned,
+            drift=self.drift,
         )
 
     def sample_times_s(self, count: int, seed: int) -> FloatArray:
         """`count` arrival times [s] after 0, sorted, shape (count,). Repeats for one seed.
 
-        Gaps are independent Gamma variables of shape 1/SCV and mean 1/rate, hence of variance SCV/rate^2.
+        Gaps are independent Gamma variables of shape 1/SCV and mean 1/rate, hence of variance SCV/rate^2. With a drift
+        they pass in its operational time, from a random point of it on.
 
         >>> ArrivalProcess(rate_per_s=4, scv=0).sample_times_s(3, seed=0).tolist()
         [0.25, 0.5, 0.75]
@@ -106,107 +114,10 @@ class ArrivalProcess(Frozen):
         even = self.scv <= METRONOME_SCV
         gaps = np.ones(count) if even else generator.gamma(1.0 / self.scv, self.scv, size=count)
         times_s = np.cumsum(gaps) * (self.batch_mean / self.rate_per_s)
-        if self.batch_mean == 1.0:
-            return times_s
-        sizes = generator.geometric(1.0 / self.batch_mean, size=count)
-        return np.repeat(times_s, sizes)[:count]
-
-
-class RecordedArrivals(Frozen):
-    """Requests of a recording, times and lengths, replayed one by one.
-
-    Build from a `planner.traffic.Trace` (`Trace.workload`). `rate_per_s` rescales time; `process` is the stream as the
-    theory sees it: SCV of the gaps and index of dispersion of counts over windows from one gap to a tenth of the
-    recording.
-
-    Raises InputError when there are fewer than two requests, when columns differ in number, when a time goes back or
-    is not finite, or when a length is not a whole number of tokens >= 1.
-
-    >>> RecordedArrivals(times_s=(0.0, 1.0, 3.0), input_tokens=(9, 9, 9), output_tokens=(1, 2, 3)).rate_per_s
-    0.6666666666666666
-    """
-
-    times_s: tuple[float, ...] = Field(min_length=2, max_length=MAX_RECORDED, description="arrivals, sorted [s]")
-    input_tokens: tuple[int, ...] = Field(min_length=2, max_length=MAX_RECORDED, description="per request [tokens]")
-    output_tokens: tuple[int, ...] = Field(min_length=2, max_length=MAX_RECORDED, description="per request [tokens]")
-    source: str = Field(default="given", description="where the recording comes from")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        sizes = {len(self.times_s), len(self.input_tokens), len(self.output_tokens)}
-        if len(sizes) != 1:
-            raise InputError("arrivals", sorted(sizes), "times and lengths differ in number", "give one of each")
-        times_s = np.asarray(self.times_s, dtype=np.float64)
-        if not np.isfinite(times_s).all():
-            raise InputError("arrivals.times_s", "nan or inf", "must be finite", "drop that request")
-        back = np.flatnonzero(np.diff(times_s) < 0.0)
-        if back.size:
-            raise InputError(f"arrivals.times_s[{back[0] + 1}]", self.times_s[back[0] + 1], "goes back", "sort by time")
-        if not times_s[-1] > times_s[0]:
-            raise InputError("arrivals.times_s", self.times_s[0], "all requests arrive at once", "give a longer stream")
-        checked_tokens("input_tokens", self.input_tokens)
-        checked_tokens("output_tokens", self.output_tokens)
-        return self
-
-    def __hash__(self) -> int:
-        """Of the stream."""
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.times_s, self.input_tokens, self.output_tokens))
-
-    @cached_property
-    def offsets_s(self) -> FloatArray:
-        """Times after the first arrival [s], shape (n,)."""
-        times_s = np.asarray(self.times_s, dtype=np.float64)
-        return read_only(times_s - times_s[0])
-
-    @property
-    def rate_per_s(self) -> float:
-        """One over the mean gap [1/s]."""
-        return (len(self.times_s) - 1) / float(self.offsets_s[-1])
-
-    @property
-    def scv(self) -> float:
-        """Squared coefficient of variation of the gaps."""
-        return self.process.scv
-
-    def at_rate(self, rate_per_s: float) -> RecordedArrivals:
-        """The same requests with time rescaled to another mean rate [1/s]."""
-        if not rate_per_s > 0.0:
-            raise InputError("rate_per_s", rate_per_s, "must be > 0", "give a rate in requests per second")
-        stretch = self.rate_per_s / rate_per_s
-        times_s = tuple((self.offsets_s * stretch).tolist())
-        return self.model_copy(update={"times_s": times_s})._without_derived_values()
-
-    def _without_derived_values(self) -> RecordedArrivals:
-        """Itself without what was derived from the old times (`model_copy` takes cached values along)."""
-        for name in ("offsets_s", "process", "_hash"):
-            self.__dict__.pop(name, None)
-        return self
-
-    def split(self, share: float) -> ArrivalProcess:
-        """The arrivals that a random split picks, as a process; see `ArrivalProcess.split`."""
-        return self.process.split(share)
-
-    @cached_property
-    def process(self) -> ArrivalProcess:
-        """The stream as a process: rate, SCV of the gaps, and dispersion of the counts at windows of 1, 2, 4, ... gaps.
-
-        Index of dispersion: variance over mean of the counts in consecutive windows (Fendick and Whitt, Proceedings of
-        the IEEE 77(1), 1989), as long as the recording holds ten of them.
-        """
-        gaps = np.diff(self.offsets_s)
-        scaled = self.offsets_s / gaps.mean()
-        points, window = [], 1.0
-        while window <= scaled[-1] / FEWEST_WINDOWS:
-            whole = int(scaled[-1] // window)
-            counts = np.bincount((scaled / window).astype(np.int64), minlength=whole)[:whole]
-            points.append((window, float(counts.var() / counts.mean())))
-            window *= 2.0
-        scv = min(float((gaps / gaps.mean()).var()), MAX_SCV)
-        return ArrivalProcess(rate_per_s=self.rate_per_s, scv=scv, source=self.source, dispersion=tuple(points))
+        if self.batch_mean > 1.0:
+            sizes = generator.geometric(1.0 / self.batch_mean, size=count)
+            times_s = np.repeat(times_s, sizes)[:count]
+        return times_s if self.drift is None else self.drift.sample_clock_s(times_s, seed)
 
 
 class ClosedLoop(Frozen):

@@ -147,6 +147,8 @@ class JointDistribution:
         weights: probability of an output and a prompt group together, shape (G, Q), sums to 1.
         prompts: mean prompt [tokens] of each prompt group, rising, shape (Q,).
         gaps: mean output tokens less one of each output group, shape (G,).
+        levels: of a load that varies: points of TTFT and of TPOT stand in so many equal blocks, each of one mass in
+            both, and a request has both from one block.
     """
 
     first_s: FloatArray
@@ -156,6 +158,7 @@ class JointDistribution:
     weights: FloatArray
     prompts: FloatArray
     gaps: FloatArray
+    levels: int = 1
 
     @classmethod
     def independent(cls, ttft: LatencyDistribution, tpot: LatencyDistribution) -> Self:
@@ -178,9 +181,24 @@ class JointDistribution:
         >>> JointDistribution.independent(half, half).within(2.0, 2.0)
         0.25
         """
+        if self.levels > 1:
+            return self._within_levels(ttft_s, tpot_s)
         first = (self.first_s <= ttft_s) @ self.first_mass
         token = (self.token_s <= tpot_s) @ self.token_mass
         return float(token @ self.weights @ first)
+
+    def _within_levels(self, ttft_s: float, tpot_s: float) -> float:
+        """The same, level by level."""
+        chances = []
+        for points_s, mass, within_s in (
+            (self.first_s, self.first_mass, ttft_s),
+            (self.token_s, self.token_mass, tpot_s),
+        ):
+            inside = ((points_s <= within_s) * mass).reshape(points_s.shape[0], self.levels, -1)
+            chances.append(inside.sum(axis=2))
+        first, token = chances
+        mass = self.first_mass.reshape(self.levels, -1).sum(axis=1)
+        return float(((self.weights.T @ token) * first / mass).sum())
 
     def of_lengths(self, prompts: ArrayLike, gaps: ArrayLike, probabilities: ArrayLike) -> Self:
         """The same server seen by other requests: each goes to the nearest prompt group and the nearest output group.

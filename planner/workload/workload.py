@@ -10,9 +10,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError, UnknownNameError
-from planner.workload.arrivals import ArrivalProcess, ClosedLoop, RecordedArrivals
+from planner.workload.arrivals import ArrivalProcess, ClosedLoop
 from planner.workload.images import Images
 from planner.workload.lengths import SharedPrefixes, TokenLengths
+from planner.workload.recorded import RecordedArrivals
+from planner.workload.sessions import Sessions
 from planner.workload.slo import Slo
 
 
@@ -26,6 +28,24 @@ class RequestClass(Frozen):
     weight: float = Field(default=1.0, gt=0, le=1e6, description="share of the service under fair-share order")
     slo: Slo | None = Field(default=None, description="latency targets of this class alone")
     prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
+    sessions: Sessions | None = Field(default=None, description="they follow one another; `lengths` are then theirs")
+    prefix_hit_rate: float = Field(default=0.0, ge=0, lt=1, description="share of each prompt known to be cached")
+
+    @model_validator(mode="after")
+    def _one_kind_of_prefix(self) -> Self:
+        kinds = (self.prefixes is not None, self.sessions is not None, self.prefix_hit_rate > 0.0)
+        if sum(kinds) > 1:
+            bound = "prefixes, sessions and prefix_hit_rate each say what is cached"
+            raise InputError("classes.prefixes", self.name, bound, "give one of them")
+        if self.sessions is not None and self.lengths != self.sessions.lengths:
+            bound = "are not those of the sessions, which cannot be cut"
+            raise InputError("classes.lengths", self.lengths.source, bound, "do not split sessions by length")
+        return self
+
+    @classmethod
+    def of_sessions(cls, sessions: Sessions, name: str = "all", share: float = 1.0) -> Self:
+        """Requests of sessions; their lengths follow."""
+        return cls(name=name, lengths=sessions.lengths, share=share, sessions=sessions)
 
 
 class Workload(Frozen):
@@ -44,9 +64,12 @@ class Workload(Frozen):
         names = [c.name for c in self.classes]
         if len(set(names)) < len(names):
             raise InputError("classes.name", names, "two classes have one name", "rename one")
-        if isinstance(self.arrivals, RecordedArrivals) and len(self.classes) > 1:
-            bound = "a recording has one class of requests"
+        if isinstance(self.arrivals, RecordedArrivals) and len(self.classes) > 1 and not self.arrivals.class_index:
+            bound = "the recording does not say which class its requests have"
             raise InputError("classes", len(self.classes), bound, "replay one trace per class, or give a process")
+        if isinstance(self.arrivals, RecordedArrivals) and max(self.arrivals.class_index, default=0) >= len(names):
+            bound = f"there are {len(names)} classes"
+            raise InputError("arrivals.class_index", max(self.arrivals.class_index), bound, "add that class")
         total = sum(c.share for c in self.classes)
         if abs(total - 1.0) > 1e-6:
             raise InputError("classes.share", total, "shares must sum to 1", f"divide every share by {total:g}")
@@ -56,6 +79,12 @@ class Workload(Frozen):
     def of(cls, rate_per_s: float, lengths: TokenLengths, scv: float = 1.0) -> Self:
         """One class of requests at a rate [1/s]."""
         return cls(arrivals=ArrivalProcess(rate_per_s=rate_per_s, scv=scv), classes=(RequestClass(lengths=lengths),))
+
+    @classmethod
+    def of_sessions(cls, sessions_per_s: float, sessions: Sessions) -> Self:
+        """One class of sessions that start at a rate [1/s] as a Poisson process."""
+        arrivals = ArrivalProcess(rate_per_s=sessions_per_s * sessions.mean_requests)
+        return cls(arrivals=arrivals, classes=(RequestClass.of_sessions(sessions),))
 
     @classmethod
     def closed(cls, concurrency: int, lengths: TokenLengths, requests: int = 0, ramp_s: float = 0.0) -> Self:
@@ -110,7 +139,11 @@ class Workload(Frozen):
         if name not in classes:
             raise UnknownNameError("request class", name, tuple(classes))
         alone = classes[name].model_copy(update={"share": 1.0})
-        return Workload(arrivals=self.arrivals.split(classes[name].share), classes=(alone,))
+        arrivals = self.arrivals
+        if isinstance(arrivals, RecordedArrivals) and len(classes) > 1:
+            mine = np.asarray(arrivals.class_index) == list(classes).index(name)
+            return Workload(arrivals=arrivals.only(mine).model_copy(update={"class_index": ()}), classes=(alone,))
+        return Workload(arrivals=arrivals.split(classes[name].share), classes=(alone,))
 
 
 def _images_together(parts: Sequence[TokenLengths]) -> tuple[Images | None, ...]:

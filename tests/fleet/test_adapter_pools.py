@@ -10,6 +10,9 @@ from planner.engine import adapter_popularity, expected_distinct
 from planner.fleet.adapter_pools import pooled_adapters
 from planner.workload import (
     ArrivalProcess,
+    RateDrift,
+    RecordedArrivals,
+    RequestClass,
     Workload,
 )
 from tests.fleet.made_up_services import (
@@ -59,6 +62,33 @@ def test_superposed_arrivals_are_as_bursty_as_their_counts_in_the_long_run() -> 
         counts += np.bincount((times[times < horizon_s] / window_s).astype(int), minlength=counts.size)
     assert found == pytest.approx(0.25 * 0.2 + 0.75 * 4.0)
     assert counts.var() / counts.mean() == pytest.approx(found, rel=0.12)
+
+
+def test_drifts_of_members_add_up_and_recordings_are_merged() -> None:
+    """A steady member halves the drift of the other; two recorded members keep every request and whose it is."""
+    swing = RateDrift.of([1.0, 3.0], 600.0)
+    drifting = Workload(arrivals=ArrivalProcess(rate_per_s=4.0, drift=swing), classes=(RequestClass(lengths=CONV),))
+    both = pooled_adapters([service("a", drifting), service("b", Workload.of(4.0, CONV))])[0].service.workload
+    assert both.open_arrivals.drift is not None
+    assert both.open_arrivals.drift.factors == (0.75, 1.25)
+    times = tuple(np.random.default_rng(1).exponential(1.0, 200).cumsum().tolist())
+    members = [
+        service(
+            str(tokens),
+            Workload(
+                arrivals=RecordedArrivals(times_s=times, input_tokens=(tokens,) * 200, output_tokens=(9,) * 200),
+                classes=(RequestClass(lengths=CONV),),
+            ),
+        )
+        for tokens in (100, 200)
+    ]
+    pooled = pooled_adapters(members)[0].service.workload
+    assert isinstance(pooled.arrivals, RecordedArrivals)
+    assert [pooled.arrivals.only(np.array(pooled.arrivals.class_index) == place).input_tokens for place in (0, 1)] == [
+        (100,) * 200,
+        (200,) * 200,
+    ]
+    assert pooled.rate_per_s == pytest.approx(2.0 * members[0].workload.rate_per_s)
 
 
 def test_equally_popular_adapters_are_the_worst_case() -> None:

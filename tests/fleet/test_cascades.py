@@ -20,6 +20,8 @@ from planner.traffic import (
     Service,
 )
 from planner.workload import (
+    RecordedArrivals,
+    RequestClass,
     Slo,
     Workload,
 )
@@ -57,6 +59,19 @@ def test_a_router_splits_the_requests_and_a_sequence_repeats_some(routed: bool, 
     assert (large.llm, large.workload.lengths) == (LLAMA, CONV)
     assert large.workload.arrivals.scv == pytest.approx(1.25)
     assert (large.slo == LARGE_SLO) == routed
+
+
+def test_a_router_parts_a_recording_without_losing_or_doubling_a_request() -> None:
+    times = tuple(np.random.default_rng(1).exponential(1.0, 400).cumsum().tolist())
+    recorded = RecordedArrivals(times_s=times, input_tokens=tuple(range(1, 401)), output_tokens=(9,) * 400)
+    load = Workload(arrivals=recorded, classes=(RequestClass(lengths=CONV),))
+    small = service("small", llm=QWEN, workload=load, slo=SMALL_SLO)
+    asked = Cascade(small=small, points=(CascadePoint(escalated=0.3, quality=0.9),), least_quality=0.5, routed=True)
+    ((_, (first, second)),) = cascade_services(service("large", workload=load, slo=LARGE_SLO), asked)
+    parts = [one.workload.arrivals for one in (first, second)]
+    assert all(isinstance(part, RecordedArrivals) for part in parts)
+    assert sorted(parts[0].input_tokens + parts[1].input_tokens) == list(range(1, 401))
+    assert [part.rate_per_s / recorded.rate_per_s for part in parts] == pytest.approx([0.7, 0.3])
 
 
 def test_in_sequence_the_large_model_has_what_the_small_one_left() -> None:

@@ -26,6 +26,7 @@ from planner.workload import (
     ArrivalProcess,
     RecordedArrivals,
     RequestClass,
+    Sessions,
     SharedPrefixes,
     Slo,
     TokenLengths,
@@ -179,7 +180,7 @@ def test_a_class_without_requests_in_a_cell_is_not_in_its_slice() -> None:
 
 
 def test_recordings_stay_whole_until_they_are_cut() -> None:
-    """Uncut, every gap is replayed (in other time); cut, the process that sums them up is split."""
+    """Uncut and cut by length, the requests are replayed that have those lengths, when they came."""
     times = np.random.default_rng(1).exponential(1.0, 400).cumsum()
     recorded = RecordedArrivals(
         times_s=tuple(times.tolist()), input_tokens=(500, 1500) * 200, output_tokens=(50, 60) * 200
@@ -190,7 +191,42 @@ def test_recordings_stay_whole_until_they_are_cut() -> None:
     assert isinstance(whole.workload.arrivals, RecordedArrivals)
     assert whole.workload.rate_per_s == pytest.approx(2.0 * recorded.rate_per_s)
     parts = slices_of([service(workload=load)], split=LengthSplit(input_tokens=(1000,)))
-    assert [one.workload.arrivals for one in parts] == [recorded.split(0.5)] * 2
+    for part, tokens in zip(parts, (500, 1500), strict=True):
+        mine = part.workload.arrivals
+        assert isinstance(mine, RecordedArrivals)
+        assert set(mine.input_tokens) == {tokens}
+        assert mine.clock_s == pytest.approx(recorded.clock_s[np.array(recorded.input_tokens) == tokens])
+    assert sum(part.demand_per_s[0] for part in parts) == pytest.approx(recorded.rate_per_s, rel=1e-12)
+
+
+def test_classes_of_a_merged_recording_are_recordings_of_their_own() -> None:
+    """Three classes: the one with targets of its own leaves with its requests, the others keep their labels."""
+    times = np.random.default_rng(1).exponential(1.0, 600).cumsum()
+    recorded = RecordedArrivals(
+        times_s=tuple(times.tolist()),
+        input_tokens=(100, 200, 300) * 200,
+        output_tokens=(9,) * 600,
+        class_index=(0, 1, 2) * 200,
+    )
+    kinds = tuple(
+        RequestClass(name=name, lengths=TokenLengths.constant(tokens, 9), share=1 / 3, slo=slo)
+        for name, tokens, slo in (("a", 100, None), ("b", 200, FAST_SLO), ("c", 300, None))
+    )
+    alone, others = slices_of([service(workload=Workload(arrivals=recorded, classes=kinds))])
+    assert set(alone.workload.arrivals.input_tokens) == {200}
+    left = others.workload.arrivals
+    assert set(zip(left.input_tokens, left.class_index, strict=True)) == {(100, 0), (300, 1)}
+    assert [kind.share for kind in others.workload.classes] == [0.5, 0.5]
+
+
+def test_a_cell_of_one_recorded_request_leaves_the_process() -> None:
+    """One request of 20 is longer than the cut: all goes on as the process that sums the recording up."""
+    times = np.arange(20.0) + np.random.default_rng(1).random(20)
+    recorded = RecordedArrivals(times_s=tuple(times.tolist()), input_tokens=(*[9] * 19, 5000), output_tokens=(9,) * 20)
+    lengths = TokenLengths.from_pairs([9, 5000], [9, 9], [19, 1])
+    load = Workload(arrivals=recorded, classes=(RequestClass(lengths=lengths),))
+    parts = slices_of([service(workload=load)], split=LengthSplit(input_tokens=(1000,)))
+    assert [part.workload.arrivals for part in parts] == [recorded.process.split(0.95), recorded.process.split(0.05)]
 
 
 def test_offline_work_is_its_mean_rate_in_every_period_and_may_wait() -> None:
@@ -288,3 +324,10 @@ def test_typical_periods_serve_as_a_profile() -> None:
         assert served == pytest.approx(10.0 * 4.0 * 7.0)
         assert found.workload.rate_per_s == 30.0
     assert [period.name for period in periods_of(few)] == ["typical 1", "typical 2", "typical 3"]
+
+
+def test_sessions_are_not_cut_by_length() -> None:
+    chat = Workload.of_sessions(1.0, Sessions(turns=3.0, per_turn=CONV))
+    assert len(slices_of([service(workload=chat)])) == 1
+    with pytest.raises(InputError, match="would cut sessions"):
+        slices_of([service(workload=chat)], split=LengthSplit(input_tokens=(2000,)))

@@ -157,7 +157,7 @@ def test_nothing_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for module in (
         "planner.fleet.planning.search_fleet",
         "planner.fleet.search.solve",
-        "planner.fleet.verification.evaluate",
+        "planner.fleet.simulation.evaluate",
     ):
         monkeypatch.setattr(module, refused)
     assert read_fleet(path) == fleet_of(planned("disaggregated"))

@@ -73,3 +73,23 @@ class TestBacklog:
             stream = token_arrivals(2.0, sizes, weights, square, dispersion)
             assert stream.tokens_per_s == pytest.approx(2.0 * mean)
             assert stream.variance_per_s == pytest.approx(2.0 * (square + (dispersion - 1.0) * mean**2))
+
+
+class TestRealCosts:
+    """A regular stream is one of shrunk prompts; what a prompt costs beyond its tokens is shrunk with it."""
+
+    def test_a_cost_of_each_prompt_is_paid_once(self) -> None:
+        """One prompt a step at most: T = tau(0) + rate T (tau(L) - tau(0)), however regular the stream is."""
+        server = BatchServer(lambda n, p: 0.01 + 0.05 * (p > 0) + 1e-5 * p + 0.0 * n, 100_000, 1000.0)
+        stream = token_arrivals(0.5, np.array([1000.0]), np.ones(1), 1e6, dispersion=0.3)
+        regime = Regime(running=10.0, decoding=10.0, idle=0.0, full_running=10.0, chunk=99_990.0)
+        exact = 0.01 / (1.0 - 0.5 * (0.05 + 0.01))
+        assert solve_backlog(server, regime, stream, real_costs=True).mean_step_s == pytest.approx(exact, rel=0.01)
+        assert solve_backlog(server, regime, stream).mean_step_s > 1.05 * exact
+
+    def test_poisson_streams_are_as_they_were(self) -> None:
+        server = BatchServer(lambda n, p: 0.01 + 0.05 * (p > 0) + 1e-5 * p + 0.0 * n, 4000, 1000.0)
+        stream = token_arrivals(4.0, np.array([1000.0]), np.ones(1), 1e6, dispersion=1.0)
+        regime = Regime(running=10.0, decoding=10.0, idle=0.0, full_running=10.0, chunk=3990.0)
+        real, plain = (solve_backlog(server, regime, stream, real_costs=real).mean_step_s for real in (True, False))
+        assert real == plain

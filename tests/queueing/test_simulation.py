@@ -35,6 +35,8 @@ POINTS = [
     (Scenario("constant lengths", LLAMA_8B, 8192, CONSTANT), 0.8, 1.0),
     (Scenario("behind a router of four", LLAMA_8B, 2048, CHAT), 0.8, 0.25),
     (Scenario("short outputs behind a router of eight", LLAMA_8B, 2048, CODE), 0.5, 0.125),
+    (Scenario("prompts of many chunks", LLAMA_8B, 128, CODE), 0.6, 1.0),
+    (Scenario("many short prompts a step", LLAMA_8B, 16_384, CODE), 0.6, 1.0),
     (Scenario("bursts", LLAMA_70B, 8192, AZURE), 0.5, 4.0),
     (Scenario("a metronome", LLAMA_70B, 256, AZURE), 0.6, 0.0),
     (Scenario("prefill", LLAMA_70B, 8192, AZURE, 256, "prefill"), 0.8, 1.0),

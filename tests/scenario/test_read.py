@@ -49,10 +49,15 @@ def test_the_worked_example_is_what_it_says() -> None:
     assert request.llm.id == "llama-3.3-70b-instruct"
     assert request.precision.weights is Dtype.FP8
     assert request.workload.arrivals.rate_per_s == 40.0
-    # Azure 2023 conversation trace: mean 1154.7 tokens in, 211.1 out, interarrival CV 1.09 (its README).
+    # Azure 2023 conversation trace: mean 1154.7 tokens in, 211.1 out, minutes of 0.58 to 1.53 times the mean.
     assert request.workload.lengths.mean_input == pytest.approx(1154.7, rel=1e-3)
     assert request.workload.lengths.mean_output == pytest.approx(211.1, rel=1e-3)
-    assert request.workload.arrivals.scv**0.5 == pytest.approx(1.09, abs=0.01)
+    assert request.workload.open_arrivals.scv == pytest.approx(1.0, abs=0.1)
+    assert request.workload.open_arrivals.drift is None
+    replayed = load_scenario("chat-llama-70b", ["workload.drift=null"]).workload
+    assert isinstance(replayed.arrivals, RecordedArrivals)
+    assert replayed.open_arrivals.drift is not None
+    assert replayed.open_arrivals.drift.cv == pytest.approx(0.22, abs=0.03)
     assert set(request.search.skus) == {"a100-sxm-80gb", "h100-sxm", "h200-sxm", "l40s", "b200-sxm", "mi300x"}
 
 
@@ -121,7 +126,12 @@ def test_arrivals_come_in_batches_in_a_loop_or_as_recorded(tmp_path: Path) -> No
     replayed = load_scenario(scenario).workload
     assert isinstance(replayed.arrivals, RecordedArrivals)
     assert replayed.rate_per_s == pytest.approx(2.0)
-    assert replayed.arrivals.input_tokens == (10, 30, 30)
+    assert sorted(replayed.arrivals.input_tokens) == [10] * 3 + [30] * 6
+    scenario.write_text(yaml.safe_dump(changed(workload={"replay": "t.csv", "rate_per_s": 2.0, "scaling": "stretch"})))
+    stretched = load_scenario(scenario).workload.arrivals
+    assert isinstance(stretched, RecordedArrivals)
+    assert stretched.input_tokens == (10, 30, 30)
+    assert stretched.clock_s.tolist() == pytest.approx([0.0, 1 / 3, 1.0])
 
 
 def test_precision_defaults_to_the_checkpoints_own() -> None:
@@ -280,3 +290,18 @@ def test_another_model_keeps_the_formats_it_can_be_had_in() -> None:
     assert formats_with("llama-3.3-70b-instruct", {"weights": "nvfp4", "activations": "nvfp4"}) == {}
     assert formats_with("deepseek-v3", {"weights": "bf16"}) == {"precision": None}
     assert formats_with("gpt-oss-20b", {"weights": "nvfp4", "activations": "nvfp4"}) == {"precision": None}
+
+
+def test_a_known_hit_rate_is_that_of_the_requests() -> None:
+    workload = MINIMAL["workload"]
+    (kind,) = load_scenario(changed(workload={**workload, "prefix_hit_rate": 0.4})).workload.classes
+    assert kind.prefix_hit_rate == 0.4
+
+
+@pytest.mark.parametrize("other", [{"prefixes": {"tokens": 5}}, {"sessions": {"turns": 2}, "lengths": None}])
+def test_a_known_hit_rate_stands_alone(other: dict[str, Any]) -> None:
+    lengths = {"input_tokens": 10, "output_tokens": 10}
+    sessions = {"sessions": {**other["sessions"], "per_turn": lengths}} if "sessions" in other else {}
+    workload = {**MINIMAL["workload"], "prefix_hit_rate": 0.4, **other, **sessions}
+    with pytest.raises(InputError, match="prefix"):
+        load_scenario(changed(workload=workload))

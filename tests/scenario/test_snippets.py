@@ -16,6 +16,7 @@ from hardware_db import load_hardware
 from planner.core import InputError
 from planner.scenario import load_scenario, read_scenario
 from planner.scenario.snippets import (
+    MAX_DRIFT_WINDOWS,
     metrics_comments,
     metrics_snippet,
     prices_comments,
@@ -28,6 +29,7 @@ from planner.scenario.snippets import (
 )
 from planner.supply import read_prices
 from planner.traffic import RecognisedTrace, Trace, read_metrics, read_trace
+from planner.workload import RateDrift
 from tests.places import DATA, DOCS
 
 
@@ -50,16 +52,34 @@ def test_a_trace_becomes_a_workload_with_its_rate_scv_and_means() -> None:
     found = _recorded()
     request = load_scenario(_scenario(trace_snippet(found)))
     assert request.workload.rate_per_s == pytest.approx(found.trace.rate_per_s, rel=1e-9)
-    assert request.workload.open_arrivals.scv == pytest.approx(found.trace.arrival_scv(), rel=1e-9)
+    process = found.trace.arrivals()
+    assert request.workload.open_arrivals.scv == pytest.approx(process.scv, rel=1e-9)
+    assert (request.workload.open_arrivals.drift is None) == (process.drift is None)
     assert request.workload.lengths.mean_input == pytest.approx(found.trace.input_tokens.mean(), rel=1e-3)
     assert request.workload.lengths.mean_output == pytest.approx(found.trace.output_tokens.mean(), rel=1e-3)
     assert len(request.workload.lengths.weights) <= 400
 
 
-def test_a_trace_at_another_rate_keeps_its_burstiness() -> None:
+def test_a_trace_at_another_rate_is_as_more_users_of_it() -> None:
+    """SCV of the gaps of the superposed trace: below that of the trace, whose bursts are each user's own."""
     found = _recorded()
-    made = trace_snippet(found, rate_per_s=7.0)["workload"]
-    assert (made["rate_per_s"], made["scv"]) == (7.0, pytest.approx(found.trace.arrival_scv()))
+    rate_per_s = 7.0 * found.trace.rate_per_s
+    made = trace_snippet(found, rate_per_s)["workload"]
+    assert (made["rate_per_s"], made["scv"]) == pytest.approx((rate_per_s, found.trace.arrivals(rate_per_s).scv))
+    assert 1.0 < made["scv"] < trace_snippet(found)["workload"]["scv"]
+
+
+def test_a_trace_whose_rate_swings_brings_its_drift() -> None:
+    """One hour at 2/s and one at 6/s, in turn for a day: CV 0.5, as the scenario has it too."""
+    times = np.cumsum(np.random.default_rng(1).exponential(0.25, 24 * 3600 * 4))
+    swinging = RateDrift.of([2.0, 6.0], 3600.0).clock_s(times)
+    tokens = np.full(times.size, 100)
+    made = trace_snippet(RecognisedTrace(Trace.from_arrays(swinging, tokens, tokens), "made up"))
+    drift = load_scenario(_scenario(made)).workload.open_arrivals.drift
+    assert drift is not None
+    assert drift.cv == pytest.approx(0.5, abs=0.02)
+    assert len(drift.factors) <= MAX_DRIFT_WINDOWS
+    assert made["workload"]["scv"] == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_trace_without_arrivals_needs_a_rate() -> None:
@@ -106,6 +126,19 @@ def _day() -> io.StringIO:
             total += 3600.0 * (6.0 if 6 <= hour % 24 < 12 else 2.0)
         lines.append(f'{{"metric": {{"__name__": "{name}"}}, "values": [{", ".join(points)}]}}')
     return io.StringIO(f'{{"data": {{"resultType": "matrix", "result": [{", ".join(lines)}]}}}}')
+
+
+def test_the_steps_of_metrics_are_drift_around_their_mean() -> None:
+    """A quarter of the day at 6/s, the rest at 2/s: mean 3, CV 1 / sqrt(3); another rate is taken as steady."""
+    made = metrics_snippet(read_metrics(_day()))
+    drift = load_scenario(_scenario(made)).workload.open_arrivals.drift
+    assert drift is not None
+    assert drift.cv == pytest.approx(3.0**-0.5, rel=0.01)
+    assert drift.peak == pytest.approx(2.0, rel=0.01)
+    assert read_metrics(_day()).workload().open_arrivals.drift is not None
+    assert "drift" not in metrics_snippet(read_metrics(_day()), "p95")["workload"]
+    assert "drift" not in metrics_snippet(read_metrics(_day()), profile=True)["workload"]
+    assert read_metrics(_day()).workload(0.95).open_arrivals.drift is None
 
 
 def test_a_profile_stands_on_the_mean_rate() -> None:

@@ -120,7 +120,10 @@ def test_a_trace_of_hundreds_of_cells_fits_in_a_link() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({BASE: "nonsense"}, "base = 'nonsense': no such packaged scenario. Fix: use one of chat-llama-70b"),
+        (
+            {BASE: "nonsense"},
+            "base = 'nonsense': no such packaged scenario. Fix: use one of agents-qwen3-coder-30b, chat-llama-70b",
+        ),
         ({"workload.rate": "3"}, "workload.rate = 3: unknown field"),
         ({"workload.rate_per_s": "-3"}, "workload.rate_per_s = -3: "),
         ({"slo.9.threshold_s": "1"}, "no such element of slo"),

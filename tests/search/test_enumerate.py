@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hardware_db import Dtype, select_calibration
+from hardware_db import Dtype, KvTierKind, select_calibration
 from planner.core import InputError, Metric, with_unit
-from planner.engine import ReplicaConfig, Speculation
+from planner.engine import KvTier, ReplicaConfig, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
@@ -245,3 +245,32 @@ def test_uneven_splits_are_left_out_and_the_rest_kept() -> None:
     got = found(asked, skus=("h200-sxm",), tp=(8,), pp=(1,), dp=(1,), ep=(1, 8), modes=(Mode.MIXED,))
     assert {member.config.parallelism.ep for family in got.families for member in family.members} == {8}
     assert got.left_out["refused: parallelism.ep"] == 4
+
+
+def test_sets_of_kv_tiers_are_families_of_their_own_and_decode_pools_have_none() -> None:
+    """What a set costs is bought with the GPUs, and nothing is looked up where nothing but decodes run."""
+    host = KvTier(kind=KvTierKind.HOST, size_bytes=1e12)
+    families = found(tp=(1,), prefix_cache=(False, True), kv_tiers=((), (host,))).families
+    tiers = [(family.role, family.members[0].config.schedule.kv_tiers) for family in families]
+    assert sorted(set(tiers), key=str) == sorted(
+        {(role, ()) for role in Role} | {(role, (host,)) for role in (Role.MIXED, Role.PREFILL)}, key=str
+    )
+    assert len({family.name for family in families}) == len(families)
+    assert all(
+        member.config.schedule.prefix_cache
+        for family in families
+        for member in family.members
+        if member.config.schedule.kv_tiers
+    )
+
+
+def test_sets_of_kv_tiers_may_be_written_shortly() -> None:
+    host = {"kind": "host", "size_bytes": 1e12}
+    (tier,) = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=host).kv_tiers[0]
+    assert tier.size_bytes == 1e12
+    several = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=[host, {**host, "kind": "ssd"}])
+    assert [len(tiers) for tiers in several.kv_tiers] == [2]
+    choice = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=[None, host, [host]])
+    assert [len(tiers) for tiers in choice.kv_tiers] == [0, 1, 1]
+    with pytest.raises(InputError, match="levels of the prefix cache"):
+        SearchSpace(skus=("h100-sxm",), kv_tiers=host)

@@ -229,7 +229,7 @@ def test_a_speculating_engine_divides_its_gaps() -> None:
         (Schedule(whole_prompts=True), "keeps them whole"),
         (Schedule(batch_wait_steps=10, batch_wait_fill=0.5), "holds them back"),
         (Schedule(receive_interval_steps=20), "half the receive interval"),
-        (Schedule(reserve_outputs=False), "nothing is preempted"),
+        (Schedule(reserve_outputs=False), "preemptions add work, not gaps"),
     ],
 )
 def test_policies_the_theory_does_not_know_are_said(schedule: Schedule, says: str) -> None:

@@ -17,6 +17,7 @@ from planner.workload import (
     ClosedLoop,
     RecordedArrivals,
     RequestClass,
+    Scaling,
     SharedPrefixes,
     TokenLengths,
     Workload,
@@ -32,8 +33,10 @@ def chi_square_p(counts: np.ndarray, shares: np.ndarray) -> float:
 
 
 def recording(count: int = 60, seed: int = 0) -> RecordedArrivals:
+    """At another rate its requests stay and its clock is stretched."""
     rng = np.random.default_rng(seed)
     return RecordedArrivals(
+        scaling=Scaling.STRETCH,
         times_s=tuple((5.0 + np.cumsum(rng.exponential(0.1, count))).tolist()),
         input_tokens=tuple(rng.integers(1, 2000, count).tolist()),
         output_tokens=tuple(rng.integers(1, 60, count).tolist()),
@@ -161,6 +164,27 @@ def test_a_recording_can_be_played_at_another_rate() -> None:
     inputs = workload.arrivals.input_tokens  # type: ignore[union-attr]
     alone = [timer.step_s(0, 0, i, i * (i + 1) / 2, i, 1) for i in inputs]
     assert slow.samples_s[Metric.TTFT] == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_recording_superposed_is_replayed_copy_by_copy() -> None:
+    superposed = recording(60).model_copy(update={"scaling": Scaling.SUPERPOSE}).at_rate(3.0 * recording(60).rate_per_s)
+    offered = draw(replayed(superposed), 180, 0)
+    assert offered.sent_s == pytest.approx(superposed.clock_s - superposed.clock_s[0])
+    assert sorted(offered.inputs.tolist()) == sorted(3 * recording(60).input_tokens)
+
+
+def test_requests_of_a_merged_recording_have_the_class_of_their_part() -> None:
+    """Two kinds of requests told apart by their inputs; a backlog before them is drawn by share."""
+    whole = recording(400)
+    short = whole.tokens[0] < 1000
+    merged = RecordedArrivals.merged([whole.only(short), whole.only(~short)])
+    lengths = TokenLengths.constant(7, 7)
+    kinds = tuple(RequestClass(name=name, lengths=lengths, share=0.5) for name in ("short", "long"))
+    offered = draw(Workload(arrivals=merged, classes=kinds), 400, 0, initial=20)
+    assert offered.inputs[20:].tolist() == list(whole.input_tokens)
+    assert np.array_equal(offered.class_index[20:] == 0, short)
+    assert set(offered.class_index[:20]) == {0, 1}
+    assert (offered.inputs[:20] == 7).all()
 
 
 def test_a_trace_becomes_a_replay() -> None:

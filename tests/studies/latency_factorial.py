@@ -153,10 +153,10 @@ class Scenario:
         return simulate(
             self.deployment,
             workload,
-            seed=_fair_seed(workload, self.number, filling, requests),
+            seed=fair_seed(workload, self.number, filling, requests),
             requests=requests,
             warmup_fraction=filling / requests + 1e-9,
-            drawn=_fair_lengths(self.lengths, requests + filling, self.number),
+            drawn=fair_lengths(self.lengths, requests + filling, self.number),
         )
 
 
@@ -182,7 +182,7 @@ def _lengths(name: str, mean_input: float, mean_output: float) -> TokenLengths:
     return TokenLengths.from_pairs(draw(mean_input, LONGEST_INPUT), draw(mean_output, LONGEST_OUTPUT))
 
 
-def _fair_seed(workload: Workload, first: int, filling: int, requests: int) -> int:
+def fair_seed(workload: Workload, first: int, filling: int, requests: int) -> int:
     """A seed whose measured arrivals come at very nearly the rate asked for."""
     best, seed = np.inf, first
     for candidate in range(1000 * first, 1000 * first + TRIED_SEEDS):
@@ -195,7 +195,7 @@ def _fair_seed(workload: Workload, first: int, filling: int, requests: int) -> i
     return seed
 
 
-def _fair_lengths(lengths: TokenLengths, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def fair_lengths(lengths: TokenLengths, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lengths in proportion to their probabilities (to one request), in random order: no chance in the offered load."""
     generator = np.random.default_rng(seed)
     places = (np.arange(count) + generator.random()) / count

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.core import InputError, UnknownNameError
+from planner.core import UnknownNameError
 from planner.traffic import Trace, list_lengths, load_lengths, preset_scv, read_trace
-from planner.traffic.length_presets import preset_arrivals, preset_info
+from planner.traffic.length_presets import preset_info
 from planner.workload import TokenLengths
 from tests.places import REFERENCE, ROOT
 from tests.traffic.weighted_statistics import correlation, quantile
@@ -108,15 +108,7 @@ def test_readme_of_presets_repeats_their_figures() -> None:
             assert float(shown) == pytest.approx(exact, rel=2e-3)
 
 
-def test_preset_arrivals_are_as_bursty_at_any_rate() -> None:
-    arrivals = preset_arrivals("azure-2023-conv", 40.0)
-    assert (arrivals.rate_per_s, arrivals.scv) == (40.0, preset_scv("azure-2023-conv"))
-    assert arrivals.source == "preset azure-2023-conv"
-    with pytest.raises(InputError, match=r"rate_per_s = 0\.0: Input should be greater than 0"):
-        preset_arrivals("azure-2023-conv", 0.0)
-
-
-@pytest.mark.parametrize("ask", [load_lengths, preset_info, preset_scv, lambda name: preset_arrivals(name, 1.0)])
+@pytest.mark.parametrize("ask", [load_lengths, preset_info, preset_scv])
 def test_unknown_presets_suggest_names(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(UnknownNameError, match=r"lengths = 'azure-conv': unknown name\. Fix: .*azure-2023-conv"):

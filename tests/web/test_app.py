@@ -207,7 +207,9 @@ DEARER: dict[str, Act] = {
     "higher percentile": choice("slo-1-percentile", 0.999),
     "more requests": number("rate", 15.0),
     "longer inputs": lambda app: app.slider(key="mean-input").set_value(2000).run(),
-    "longer outputs": lambda app: app.slider(key="mean-output").set_value(400).run(),
+    "longer outputs": lambda app: (
+        app.slider(key="mean-output").set_value(1000).run()
+    ),  # a little longer ones lower p99 TPOT
     "burstier": number("scv", 20.0),
     "spare replicas": number("spares", 2),
     "growth": number("growth", 2.0),

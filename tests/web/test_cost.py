@@ -194,6 +194,16 @@ def test_a_day_can_be_changed_and_left_again() -> None:
     assert page.session_state.scenario["profile"] is None
 
 
+def test_a_day_is_played_with_an_autoscaler_once_it_is_asked_for() -> None:
+    page = opened(profile="{factors: [0.5, 1.5], period_hours: 2}")
+    assert "Load aimed at" not in [one.label for one in page.number_input]
+    page = button(page, "Play it with an autoscaler")
+    assert "Load aimed at" in [one.label for one in page.number_input]
+    shown = " ".join(one.proto.body for one in page.get("html"))
+    for fleet in ("autoscaled", "planned schedule", "flat"):
+        assert fleet in shown
+
+
 def test_without_a_fleet_it_says_what_it_would_show() -> None:
     page = opened(limits__budget_usd_per_hour="1")
     assert not page.metric

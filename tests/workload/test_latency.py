@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core import InputError
-from planner.workload import LatencyDistribution
+from planner.workload import JointDistribution, LatencyDistribution
 
 SAMPLES = st.lists(st.floats(0.0, 1e3, allow_subnormal=False), min_size=1, max_size=200)
 
@@ -98,3 +99,20 @@ def test_bad_samples_are_named(samples: list[float], weights: list[float] | None
 def test_a_percentile_is_a_probability(probability: float) -> None:
     with pytest.raises(InputError, match=r"percentile = .*: must lie in \(0, 1\]. Fix: write 0.99 for p99"):
         LatencyDistribution.constant(1.0).quantile_s(probability)
+
+
+def test_levels_are_drawn_together() -> None:
+    """Half of the requests come at a level where both are short, half where both are long: never one of each."""
+    calm, busy = (LatencyDistribution.from_samples([x, 2.0 * x]) for x in (1.0, 10.0))
+    alone = JointDistribution.independent(calm, calm)
+    both = replace(
+        alone,
+        first_s=np.array([[1.0, 2.0, 10.0, 20.0]]),
+        first_mass=np.full(4, 0.25),
+        token_s=np.array([[1.0, 2.0, 10.0, 20.0]]),
+        token_mass=np.full(4, 0.25),
+        levels=2,
+    )
+    for ttft_s, tpot_s in ((1.0, 1.0), (5.0, 5.0), (5.0, 15.0), (15.0, 15.0), (30.0, 15.0), (30.0, 30.0)):
+        apart = [JointDistribution.independent(level, level).within(ttft_s, tpot_s) for level in (calm, busy)]
+        assert both.within(ttft_s, tpot_s) == pytest.approx(sum(apart) / 2.0)

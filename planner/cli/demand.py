@@ -1,0 +1,207 @@
+"""The commands about demand that moves: `autoscale` over a day, `forecast` over months."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.base import (
+    INFEASIBLE,
+    Assignments,
+    CalibrationFiles,
+    CostsFile,
+    JsonFile,
+    MarkdownFile,
+    ScenarioName,
+    check_outputs,
+    deliver,
+    hardware_for,
+    require_fleet,
+)
+from planner.core import InputError
+
+if TYPE_CHECKING:
+    from planner.fleet import Plan, PlanRequest, Progress
+    from planner.traffic import ColdStart, DemandCurve
+
+
+class SignalName(StrEnum):
+    """What is watched, as `planner.analysis.Signal`."""
+
+    CONCURRENCY = "concurrency"
+    RATE = "rate"
+    KV_CACHE = "kv-cache"
+    QUEUE = "queue"
+    TTFT = "ttft"
+    TPOT = "tpot"
+
+
+def autoscale(
+    scenario: ScenarioName,
+    signal: Annotated[SignalName, typer.Option(help="What the autoscaler watches.")] = SignalName.RATE,
+    target: Annotated[
+        float | None, typer.Option(help="Value per replica to hold; default: that at --load of the sustainable rate.")
+    ] = None,
+    load: Annotated[
+        float, typer.Option(help="Without --target: share of the sustainable rate that is aimed at.")
+    ] = 0.7,
+    cold_start: Annotated[
+        float | None,
+        typer.Option("--cold-start", metavar="S", help="Order to ready; default: the scenario's, else measured."),
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Recorded requests to play, at their own rate; else the profile.")
+    ] = None,
+    variation: Annotated[
+        float, typer.Option(help="Without a trace: standard deviation of the rate within an hour, of its mean.")
+    ] = 0.0,
+    window: Annotated[float, typer.Option("--window", metavar="S", help="Windows of the demand curve.")] = 60.0,
+    interval: Annotated[float, typer.Option(metavar="S", help="Between two decisions.")] = 15.0,
+    tolerance: Annotated[float, typer.Option(help="Of metric / target within which nothing changes.")] = 0.1,
+    stabilisation: Annotated[float, typer.Option(metavar="S", help="Before replicas are removed.")] = 300.0,
+    min_replicas: Annotated[int, typer.Option(help="Always on, of each deployment.")] = 1,
+    max_replicas: Annotated[int | None, typer.Option(help="Most, of each deployment; default: twice the peak.")] = None,
+    json_file: JsonFile = None,
+    md_file: MarkdownFile = None,
+    assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Play a day with an autoscaler beside the planned schedule and a flat fleet.
+
+    \b
+    planner autoscale chat-llama-70b --set profile=azure-2024-conv-day --variation 0.15
+    planner autoscale my.yaml --trace trace.csv --signal concurrency --target 40
+    planner autoscale my.yaml --signal ttft --target 0.3 --cold-start 180
+
+    The rule is that of the Kubernetes Horizontal Pod Autoscaler. By theory, in steps of seconds. Exit code 3: no fleet.
+    """
+    from planner.analysis import Autoscaler, Signal, simulate_autoscaler
+    from planner.report import autoscaling as autoscaling_report
+    from planner.report import json_text, terminal
+    from planner.scenario import load_scenario
+
+    check_outputs(json_file, md_file)
+    rule = Autoscaler(
+        signal=Signal(signal.value),
+        target=target,
+        target_share=load,
+        interval_s=interval,
+        tolerance=tolerance,
+        stabilisation_s=stabilisation,
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+    )
+    request = load_scenario(scenario, assignments or ())
+    curve = _curve(request, trace, variation, window)
+    start = _cold_start(request, cold_start)
+    with terminal.progress() as say:
+        found = _planned(request, calibrations, engine_costs, say)
+        day = simulate_autoscaler(found, curve.rates_per_s, curve.window_s, rule, start.seconds, progress=say)
+    day = day.with_notes(f"demand: {curve.source}", start.note)
+    deliver(
+        lambda: autoscaling_report.report(day),
+        (json_file, lambda: json_text(autoscaling_report.autoscaling_document(day))),
+        (md_file, lambda: autoscaling_report.markdown(request.name, day)),
+    )
+
+
+def _curve(request: PlanRequest, trace: str | None, variation: float, window_s: float) -> DemandCurve:
+    from planner.traffic import curve_of_profile, curve_of_trace, read_any_trace
+    from planner.workload import RateDrift
+
+    if trace is not None:
+        return curve_of_trace(read_any_trace(trace).trace, window_s)
+    if request.profile is None:
+        fix = "add --set profile=azure-2024-conv-day, or give --trace FILE"
+        raise InputError("profile", "(missing)", "there is no day to play", fix)
+    rate_per_s = request.growth * sum(service.workload.rate_per_s for service in request.all_services)
+    drift = RateDrift.random(variation, VARIATION_TIME_S) if variation else None
+    return curve_of_profile(request.profile, rate_per_s, window_s, drift)
+
+
+VARIATION_TIME_S = 600.0
+"""Correlation time of --variation [s]. A choice: slower than a scale-up, faster than an hour of the profile."""
+
+
+def _cold_start(request: PlanRequest, given_s: float | None) -> ColdStart:
+    from planner.traffic import ColdStart, cold_start_of
+
+    if given_s is not None:
+        return ColdStart(given_s, f"cold start {given_s:g} s, as given")
+    if request.profile is not None and request.profile.cold_start_s > 0.0:
+        return ColdStart(request.profile.cold_start_s, f"cold start {request.profile.cold_start_s:g} s, of the profile")
+    return cold_start_of(request.llm, request.precision)
+
+
+def _planned(request: PlanRequest, calibrations: list[str] | None, engine_costs: str | None, say: Progress) -> Plan:
+    """The plan by theory; where there is none, its diagnosis is printed and the command ends."""
+    from planner.fleet import planning
+
+    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
+    found = planning.plan(request, hardware, say, simulate=False, alternatives=False)
+    require_fleet(found)
+    return found
+
+
+def forecast(
+    scenario: ScenarioName,
+    growth: Annotated[
+        float | None,
+        typer.Option(help="Growth per month, e.g. 0.08, from today's date of the prices; else the scenario's."),
+    ] = None,
+    uncertainty: Annotated[
+        float, typer.Option(help="With --growth: standard deviation of the growth per month.")
+    ] = 0.0,
+    purchases: Annotated[int, typer.Option(help="Fleets that follow, each planned anew.")] = 1,
+    months: Annotated[int, typer.Option(help="For how long each of these has to hold at least.")] = 6,
+    percentile: Annotated[float, typer.Option(help="Of the demand that is bought for.")] = 0.5,
+    json_file: JsonFile = None,
+    md_file: MarkdownFile = None,
+    assignments: Assignments = None,
+    calibrations: CalibrationFiles = None,
+    engine_costs: CostsFile = None,
+) -> None:
+    """Say until when a fleet holds as demand grows, and what has to be there then.
+
+    \b
+    planner forecast chat-llama-70b --growth 0.08 --uncertainty 0.03
+    planner forecast my.yaml --purchases 3 --percentile 0.9
+    planner forecast my.yaml --set 'forecast={history: daily.csv}'
+
+    Exit code 3: no fleet.
+    """
+    from planner.analysis import Replanner, fleet_growth, next_purchases
+    from planner.fleet import planning
+    from planner.report import growth as growth_report
+    from planner.report import json_text, terminal
+    from planner.scenario import load_scenario
+    from planner.traffic import Forecast
+
+    check_outputs(json_file, md_file)
+    if not 0.0 < percentile < 1.0:
+        raise InputError("--percentile", percentile, "must lie strictly between 0 and 1", "give e.g. 0.9")
+    request = load_scenario(scenario, assignments or ())
+    expected = request.forecast
+    if growth is not None:
+        expected = Forecast(start=request.prices.day, growth_per_month=growth, growth_uncertainty=uncertainty)
+    if expected is None:
+        raise InputError("forecast", "(missing)", "the scenario says nothing of growth", "add --growth 0.08")
+    hardware = planning.hardware_for(request, hardware_for(request.search.engine, calibrations, engine_costs))
+    with terminal.progress() as say:
+        replanner = Replanner(hardware=hardware, progress=say)
+        found = replanner.plan(request)
+        require_fleet(found)
+        result = fleet_growth(found, expected, progress=say)
+        if purchases:
+            result = next_purchases(found, result, replanner, purchases, months, percentile)
+    deliver(
+        lambda: growth_report.report(result),
+        (json_file, lambda: json_text(growth_report.growth_document(result))),
+        (md_file, lambda: growth_report.markdown(request.name, result)),
+    )
+    if result.purchases and not result.purchases[-1].gpus:
+        raise typer.Exit(INFEASIBLE)

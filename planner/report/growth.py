@@ -1,0 +1,108 @@
+"""Until when a fleet holds and what follows it, in a sentence and tables, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from planner.analysis import FleetGrowth, fleet_growth
+from planner.core import Table, change, markdown_table, money, percent, significant
+from planner.fleet import Plan
+from planner.report.explanation import document
+from planner.report.layout import Report, markdown_list, markdown_page
+
+
+def headline(growth: FleetGrowth) -> str:
+    """Until when, and why, in one sentence."""
+    return f"The fleet {growth.words}: it serves {change(growth.headroom)} over today's demand within every target."
+
+
+def tables(growth: FleetGrowth) -> tuple[Table, ...]:
+    """Until when by percentile, and the fleets that follow."""
+    start = growth.forecast.start
+    horizons = tuple(
+        (f"p{100 * one.percentile:g}", "ten years and more" if one.until is None else one.until.isoformat())
+        for one in growth.horizons
+    )
+    found = (Table(f"Until when it holds, from {start.isoformat()}", ("demand", "last day"), horizons),)
+    if not growth.purchases:
+        return found
+    rows = tuple(
+        (
+            one.needed_from.isoformat(),
+            f"{significant(one.growth)} x",
+            one.fleet or "none found",
+            ", ".join(f"{count:+d} {sku}" for sku, count in one.more_gpus.items()) or "-",
+            money(one.usd_per_hour) if one.gpus else "-",
+            "ten years and more" if one.until is None else one.until.isoformat(),
+        )
+        for one in growth.purchases
+    )
+    columns = ("needed from", "planned for", "fleet", "GPUs", "USD/h", "holds until")
+    title = f"What has to be there when, at p{100 * growth.purchase_percentile:g} of the demand"
+    return (*found, Table(title, columns, rows, "Planned anew, by theory."))
+
+
+def notes(growth: FleetGrowth) -> tuple[str, ...]:
+    """The forecast in words, and what is taken for granted."""
+    forecast = growth.forecast
+    trend = f"{percent(forecast.growth_per_month, signed=True)} a month from {forecast.start.isoformat()}"
+    unsure = (
+        f"standard deviations: growth {percent(forecast.growth_uncertainty)} a month, random walk "
+        f"{percent(forecast.volatility)} over a month, single days {percent(forecast.day_spread)}"
+    )
+    launches = tuple(
+        f"launch on {launch.day.isoformat()}: {significant(launch.factor)} x"
+        + ("" if launch.decay_days is None else f", 1/e of it left after {launch.decay_days:g} days")
+        for launch in forecast.launches
+    )
+    shape = "the demand grows in rate alone: lengths, burstiness and the course of the day stay as they are"
+    return (f"{trend} ({forecast.source}); {unsure}", *launches, shape)
+
+
+def report(growth: FleetGrowth) -> Report:
+    """The growth as a terminal shows it."""
+    return Report(headline(growth), tables(growth), {"Forecast": notes(growth)})
+
+
+def with_horizon(report: Report, plan: Plan) -> Report:
+    """The report of a plan with the line that says until when its fleet holds; as it is without a forecast."""
+    if plan.request.forecast is None or not plan.feasible:
+        return report
+    line = headline(fleet_growth(plan, plan.request.forecast))
+    return replace(report, lists={**report.lists, "Growth": (line,)})
+
+
+def markdown(name: str, growth: FleetGrowth) -> str:
+    """The growth as GitHub Markdown."""
+    return markdown_page(
+        f"Growth: {name}", headline(growth), [*map(markdown_table, tables(growth)), markdown_list(notes(growth))]
+    )
+
+
+def growth_document(growth: FleetGrowth) -> dict[str, Any]:
+    """The growth as plain JSON data; dates as text."""
+    content = {
+        "forecast": growth.forecast,
+        "headroom": growth.headroom,
+        "horizons": [{"percentile": one.percentile, "until": _day(one.until)} for one in growth.horizons],
+        "purchase_percentile": growth.purchase_percentile,
+        "purchases": [
+            {
+                "needed_from": _day(one.needed_from),
+                "growth": one.growth,
+                "fleet": one.fleet,
+                "gpus": one.gpus,
+                "more_gpus": one.more_gpus,
+                "usd_per_hour": one.usd_per_hour,
+                "until": _day(one.until),
+            }
+            for one in growth.purchases
+        ],
+    }
+    return document("growth", content)
+
+
+def _day(one: date | None) -> str | None:
+    return None if one is None else one.isoformat()

@@ -1,0 +1,105 @@
+"""When the requests of a scenario come: a process, a recording, or users in a closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from planner.core import InputError
+from planner.scenario.drift_forms import drift_of
+from planner.scenario.files import naming_field
+from planner.scenario.types import ScaledLengths, ScenarioWorkload
+from planner.traffic import list_recordings, load_lengths, preset_arrivals, read_trace, recorded_arrivals
+from planner.workload import MAX_TOKENS, ArrivalProcess, ClosedLoop, RecordedArrivals, TokenLengths
+
+MAX_REPLAYED = 1_000_000
+"""Requests up to which `scv` and `lengths` of one recording mean its replay; above, the process it is summed up by, so
+that high rates are planned in seconds. `replay` itself has no such limit. A choice."""
+
+
+def arrivals_of(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop | RecordedArrivals:
+    """Arrivals of a workload without `replay`. Raises InputError.
+
+    Where `scv` and `lengths` name one packaged recording and no drift is given, its requests are replayed at the rate,
+    with their lengths scaled where other means are asked for.
+    """
+    if workload.concurrency is not None:
+        refuse_beside("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean", "drift", "scaling"))
+        return ClosedLoop(concurrency=workload.concurrency)
+    if workload.rate_per_s is None:
+        raise InputError("workload.rate_per_s", "(missing)", "required field is missing", "add rate_per_s")
+    if is_replay(workload):
+        with naming_field("workload"):
+            arrivals = recorded_arrivals(str(workload.scv), workload.rate_per_s, workload.scaling)
+            if isinstance(workload.lengths, ScaledLengths):
+                arrivals = arrivals.scaled(*length_factors(workload.lengths), MAX_TOKENS)
+            return arrivals
+    refuse_beside("workload without a recording", workload, ("scaling",))
+    return _process(workload, workload.rate_per_s)
+
+
+def workload_arrivals(workload: Mapping[str, object]) -> ArrivalProcess | ClosedLoop | RecordedArrivals:
+    """Arrivals of a scenario's `workload` as plain data, without a file. Raises InputError, also where one is named.
+
+    >>> workload_arrivals({"rate_per_s": 2.0, "scv": "azure-2023-conv"}).rate_per_s
+    2.0
+    """
+    fields = ScenarioWorkload.model_validate(dict(workload))
+    if fields.replay is None:
+        return arrivals_of(fields)
+    if fields.replay not in list_recordings():
+        raise InputError("workload.replay", fields.replay, "is a file", "name a packaged recording")
+    return replay_of(fields, Path())[0]
+
+
+def is_replay(workload: ScenarioWorkload) -> bool:
+    """Whether `scv` and `lengths` together stand for the replay of a packaged recording at the rate."""
+    name = workload.lengths.preset if isinstance(workload.lengths, ScaledLengths) else workload.lengths
+    alone = workload.drift is None and workload.batch_mean == 1.0 and workload.images is None
+    if not (alone and workload.rate_per_s and workload.scv == name and name in list_recordings()):
+        return False
+    return workload.rate_per_s * recorded_arrivals(str(workload.scv)).duration_s <= MAX_REPLAYED
+
+
+def length_factors(lengths: ScaledLengths) -> tuple[float, float]:
+    """Factors on inputs and outputs that give a preset the means asked for."""
+    distribution = load_lengths(lengths.preset)
+    inputs = (lengths.mean_input_tokens or distribution.mean_input) / distribution.mean_input
+    outputs = (lengths.mean_output_tokens or distribution.mean_output) / distribution.mean_output
+    return inputs, outputs
+
+
+def _process(workload: ScenarioWorkload, rate_per_s: float) -> ArrivalProcess:
+    """Rate, SCV and drift as given, or as a packaged recording has them at that rate."""
+    scv, batch_mean = workload.scv, workload.batch_mean
+    if isinstance(scv, str):
+        with naming_field("workload.scv"):
+            process = preset_arrivals(scv, rate_per_s)
+    else:
+        process = ArrivalProcess(rate_per_s=rate_per_s, scv=scv)
+    update: dict[str, object] = {} if batch_mean == 1.0 else {"batch_mean": batch_mean, "dispersion": ()}
+    if workload.drift is not None:
+        with naming_field("workload.drift"):
+            update["drift"] = drift_of(workload.drift, rate_per_s)
+    return process.model_copy(update=update)
+
+
+def replay_of(workload: ScenarioWorkload, folder: Path) -> tuple[RecordedArrivals, TokenLengths]:
+    """The packaged recording or the trace in a file that `replay` names, at the rate if there is one; its lengths."""
+    others = ("lengths", "classes", "scv", "batch_mean", "drift", "concurrency", "images")
+    refuse_beside("workload.replay", workload, others)
+    name = str(workload.replay)
+    with naming_field("workload.replay"):
+        if name in list_recordings():
+            return recorded_arrivals(name, workload.rate_per_s, workload.scaling), load_lengths(name)
+        trace = read_trace(folder / name)
+        recorded = trace.recorded(workload.scaling)
+        scaled = recorded if workload.rate_per_s is None else recorded.at_rate(workload.rate_per_s)
+        return scaled, trace.lengths()
+
+
+def refuse_beside(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> None:
+    """Refuse fields that `field` leaves no room for."""
+    for other in others:
+        if getattr(workload, other) != type(workload).model_fields[other].default:
+            raise InputError(f"workload.{other}", getattr(workload, other), f"does not go with {field}", "drop one")

@@ -1,0 +1,86 @@
+"""What pools sustain where the rate of the demand varies, by as few evaluations under that rate as can be.
+
+One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
+steady theory at the mean rate, and only its rate is then found under the drift. A drift takes about the same share of
+the rate from configurations of one family, which have the same GPUs, role and targets: of two the one that sustains
+less steadily is not expected to sustain more under the drift. Bounds are those of the steady theory, times the largest
+share of the steady rate that was kept so far in the family, with `SHARE_MARGIN` on top.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from planner.search.capacity import BestConfig, Capacity
+from planner.search.types import ConfigurationFamily, Demand
+from planner.workload import ArrivalProcess, Workload
+
+SHARE_MARGIN = 1.1
+"""Factor on the share of its steady rate that a pool of another size keeps under a drift. A choice: it keeps bounds
+optimistic."""
+MORE_THAN_ASKED = 2.0
+"""Factor on the largest rate that matters up to which steady rates are told apart. A choice: a drift takes less."""
+RESIDUAL_GAPS = 8.0
+"""Window [mean gaps] whose index of dispersion is the burstiness left beside a drift, as in `planner.serving`."""
+
+
+class CapacityUnderDrift(Capacity):
+    """Rates that pools sustain under a demand whose rate varies."""
+
+    def __init__(self, demand: Demand) -> None:
+        super().__init__(demand)
+        self._steady = Capacity(replace(demand, workload=_steady(demand.workload)))
+        self._kept_shares: dict[int, float] = {}
+        self._kept_families: dict[int, ConfigurationFamily] = {}
+        self._found: dict[tuple[int, int], tuple[float, BestConfig]] = {}
+
+    def bound_per_s(self, family: ConfigurationFamily, replicas: int) -> float:
+        """Optimistic bound [1/s] on what members sustain with so many replicas."""
+        known = self._found.get((id(family), replicas))
+        if known is not None and known[1].rate_per_s < known[0]:
+            return known[1].rate_per_s
+        share = min(self._kept_shares.get(id(family), 1.0) * SHARE_MARGIN, 1.0)
+        bound_per_s = self._steady.bound_per_s(family, replicas) * share
+        return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s)
+
+    def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
+        """Whether `best` was found already for this pool size."""
+        return (id(family), replicas) in self._found
+
+    def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
+        """The member that sustains most steadily, and what it sustains under the drift."""
+        known = self._found.get((id(family), replicas))
+        if known is not None and (known[1].rate_per_s < known[0] or at_most_per_s <= known[0]):
+            return replace(known[1], rate_per_s=min(known[1].rate_per_s, at_most_per_s))
+        steady = self._steady.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
+        if steady.member is None:
+            found = steady
+        else:
+            found = replace(steady, rate_per_s=self.rate_per_s(steady.member, replicas, at_most_per_s))
+            if found.rate_per_s < at_most_per_s:
+                share = found.rate_per_s / steady.rate_per_s
+                self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
+        self._kept_families[id(family)] = family
+        self._found[id(family), replicas] = (at_most_per_s, found)
+        return found
+
+
+def capacity_of(demand: Demand) -> Capacity:
+    """What pools sustain under a demand, whose rate may vary.
+
+    Args:
+        demand: lengths, arrivals and targets.
+
+    Returns:
+        Rates [requests/s] by family and pool size.
+    """
+    return Capacity(demand) if demand.workload.open_arrivals.drift is None else CapacityUnderDrift(demand)
+
+
+def _steady(workload: Workload) -> Workload:
+    """The same requests at their mean rate all the time."""
+    arrivals: ArrivalProcess = workload.open_arrivals.steady
+    if arrivals.dispersion:
+        arrivals = arrivals.as_renewal(RESIDUAL_GAPS)
+    return Workload(arrivals=arrivals, classes=workload.classes)

@@ -1,0 +1,159 @@
+"""What a prompt's own attention makes of its work: quadratic in its length, where a mean step knows a mean per token.
+
+`PoolModel.server` charges every prompt token the mean pairs of query and key over all prompt tokens. A prompt of L
+tokens in chunks of c has sum over chunks of p (j c) + p (p + 1) / 2 of them: short ones less, long ones more. For those
+who wait behind a prompt what counts is its time; so the queue is solved with prompts of as many mean tokens as take
+their time (`work_lengths`), and each request then gets its own prompt exactly (`with_own_prompt`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from planner.core import FloatArray
+from planner.queueing import QueueLatency, largest_mixed_rate, own_steps_s
+from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s, step_shapes
+from planner.serving.types import Role
+from planner.workload import TokenLengths
+
+LENGTHS_TABULATED = 48
+"""Prompt lengths at which the work of a prompt is worked out; linear in between. A choice: accuracy against time."""
+LEAST_TTFT_SHARE = 0.2
+"""A first token is not brought forward to less than this share of the earliest of all. A choice."""
+LEAST_WORK_SHARE = 0.1
+"""Nor is a prompt taken as fewer mean tokens than this share of its own. A choice."""
+SATURATION_ROUNDS = 4
+"""Rounds from no decodes to those of a saturated server: each is wrong by a few per cent of the one before."""
+
+
+class ByStepTimes:
+    """A model compared by its configuration and costs, which its step times follow from."""
+
+    def __init__(self, model: PoolModel) -> None:
+        self.model = model
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ByStepTimes):
+            return False
+        return self.model.pool.config is other.model.pool.config and self.model.costs == other.model.costs
+
+    def __hash__(self) -> int:
+        return hash((id(self.model.pool.config), self.model.costs))
+
+
+def work_lengths(model: PoolModel, lengths: TokenLengths) -> TokenLengths:
+    """The requests with prompts of as many tokens at the mean cost as take their time in full steps.
+
+    With tau the duration of a full step of c tokens and d the time of a prompt's own attention beyond the mean, L
+    tokens are L + d c / tau.
+
+    Args:
+        model: the pool, nothing of a prompt found in a cache.
+        lengths: tokens to compute and output tokens, these in decode steps.
+
+    Returns:
+        The same cells with other inputs [mean tokens], of a mean not below their own so that bounds on rates hold; as
+        they were in a decode pool and where all prompts are alike.
+    """
+    if model.pool.role is Role.DECODE or float(np.ptp(lengths.inputs[lengths.probabilities > 0.0])) == 0.0:
+        return lengths
+    return _work_lengths(ByStepTimes(model), lengths)
+
+
+@lru_cache(maxsize=128)
+def _work_lengths(step_times: ByStepTimes, lengths: TokenLengths) -> TokenLengths:
+    model = step_times.model
+    table = _tabulated(lengths.inputs)
+    running, chunk = _saturated(model, lengths)
+    full_s = float(model.server.step_s(np.array(running), np.array(chunk)))
+    own_s = np.array(own_attention_s(step_times, tuple(table.tolist()), chunk))
+    tokens = np.maximum.accumulate(np.maximum(table + own_s * chunk / full_s, LEAST_WORK_SHARE * table))
+    inputs = np.interp(lengths.inputs, table, tokens)
+    inputs *= max(lengths.mean_input / float(inputs @ lengths.probabilities), 1.0)
+    inputs = np.maximum(np.rint(inputs), 1.0)
+    return TokenLengths.from_pairs(inputs, lengths.outputs, lengths.probabilities, lengths.source, lengths.images)
+
+
+def _tabulated(inputs: FloatArray) -> FloatArray:
+    low, high = float(inputs.min()), float(inputs.max())
+    return np.unique(np.geomspace(low, high, LENGTHS_TABULATED)).clip(low, high)
+
+
+def _saturated(model: PoolModel, lengths: TokenLengths) -> tuple[float, float]:
+    """Sequences that decode beside a full step of a server at its largest stable rate, and the tokens of that step."""
+    server, gaps = model.server, lengths.mean_output - 1.0
+    budget = float(server.max_batched_tokens)
+    if model.pool.role is Role.PREFILL or gaps <= 0.0:
+        return 0.0, budget
+    rate, running = largest_mixed_rate(server, lengths), 0.0
+    for _ in range(SATURATION_ROUNDS):
+        step_s = float(server.step_s(np.array(running), np.array(budget - running)))
+        running = min(rate * gaps * step_s, model.max_running, budget - 1.0)
+    return running, budget - running
+
+
+def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths, work: TokenLengths) -> QueueLatency:
+    """The queue with each prompt's own steps as they are, and by its own tokens.
+
+    The queue has a prompt of W mean tokens that takes the time of its L tokens on average over where a step begins. A
+    request that meets nobody begins with a step: its own steps take those of L tokens and their attention instead of
+    those of W. Others' prompts stay as the queue has them.
+
+    Args:
+        queue: solved with the inputs of `work`.
+        model: the pool.
+        lengths: tokens to compute and output tokens.
+        work: `work_lengths` of these.
+
+    Returns:
+        The queue with TTFT [s] changed, its joint distribution by tokens of the prompts.
+    """
+    joint = queue.joint
+    if not queue.stable or joint is None:
+        return queue
+    config, running = model.pool.config, queue.mean_running
+    chunk = max(model.server.max_batched_tokens - running, 1.0)
+    order = np.argsort(work.inputs, kind="stable")
+    prompts = np.interp(joint.prompts, work.inputs[order], lengths.inputs[order])
+    own_s = np.array(own_attention_s(ByStepTimes(model), tuple(prompts.tolist()), chunk))
+    own_s += own_steps_s(model.server, running, chunk, prompts)
+    own_s -= own_steps_s(model.server, running, chunk, joint.prompts)
+    beyond_s = own_s if work is lengths else own_s * (1.0 - queue.utilisation)
+    if config.parallelism.pp > 1:
+        beyond_s += last_piece_s(model, prompts, running) * (1.0 - queue.utilisation)
+    beyond_s += own_encoder_s(config, model.lengths, prompts)
+    first_s = np.maximum(joint.first_s + beyond_s[:, None], LEAST_TTFT_SHARE * joint.first_s.min())
+    joint = replace(joint, first_s=first_s, prompts=prompts)
+    e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
+    return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
+
+
+@lru_cache(maxsize=1024)
+def own_attention_s(step_times: ByStepTimes, prompts: tuple[float, ...], chunk: float) -> tuple[float, ...]:
+    """Time [s] of each prompt's own attention beyond that of its tokens at the mean cost, in chunks of `chunk`.
+
+    Args:
+        step_times: of the pool.
+        prompts: input tokens, shape (Q,).
+        chunk: tokens of a full step.
+
+    Returns:
+        Negative for prompts that attend to less than the mean [s], (Q,).
+    """
+    model = step_times.model
+    sizes = np.array(prompts)
+    past = np.arange(np.ceil(sizes.max() / chunk)) * chunk
+    tokens = np.clip(sizes[:, None] - past, 0.0, chunk)
+    prompt, step = np.nonzero(tokens)
+    each, before = tokens[prompt, step], past[step]
+    mean = step_shapes(np.zeros_like(each), each, model.costs)
+    pairs = each * before + each * (each + 1.0) / 2.0
+    pieces = np.maximum(each / model.pool.config.max_batched_tokens, 1.0)
+    cached = pieces * before + (pieces + 1.0) * each / 2.0
+    own = replace(mean, chunk_pairs=pairs, chunk_context=cached, chunks=pieces)
+    timer = model.pool.config.timer
+    beyond_s = (timer.prompts_s(own) - timer.prompts_s(mean)) * model.pool.config.costs.prompt_stretch
+    return tuple(np.bincount(prompt, beyond_s, sizes.size).tolist())

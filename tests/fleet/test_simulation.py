@@ -1,0 +1,115 @@
+"""A recording is replayed whole, a drift for a whole cycle; what is too large, on a part with the same load."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.core import Metric
+from planner.fleet import simulation as module
+from planner.fleet.simulation import busiest_requests, evaluated, part_of_fleet, run_notes, run_of, simulated
+from planner.serving import Deployment, evaluate
+from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, RequestClass, TokenLengths, Workload
+from tests.builders import chat, disaggregated, mixed
+
+LENGTHS = TokenLengths.constant(500, 100)
+
+
+def recorded(rate_per_s: float = 20.0, seconds: float = 120.0, seed: int = 0) -> Workload:
+    """Poisson arrivals, twice as many a second in the last half."""
+    rng = np.random.default_rng(seed)
+    count = round(rate_per_s * seconds)
+    times_s = np.sort(np.where(rng.random(count) < 1 / 3, rng.random(count), 1.0 + rng.random(count)) * seconds / 2.0)
+    arrivals = RecordedArrivals(
+        times_s=tuple(times_s.tolist()), input_tokens=(500,) * count, output_tokens=(100,) * count, source="made up"
+    )
+    return Workload(arrivals=arrivals, classes=(RequestClass(lengths=LENGTHS),))
+
+
+def drifting(rate_per_s: float, cycle_s: float) -> Workload:
+    drift = RateDrift.of([0.5, 1.5], window_s=cycle_s / 2.0)
+    return Workload(
+        arrivals=ArrivalProcess(rate_per_s=rate_per_s, drift=drift), classes=(RequestClass(lengths=LENGTHS),)
+    )
+
+
+def test_a_recording_is_replayed_from_its_first_request_to_its_last() -> None:
+    workload, deployment = recorded(), mixed(2)
+    run = run_of(deployment, workload, 100, evaluate(deployment, workload))
+    assert (run.requests, run.fleet_share, run.left_out, run.workload) == (None, 1.0, "", workload)
+    found = simulated(run, workload, 0, lambda _: None)
+    assert found.requests == run.sent_s.size
+    assert found.requests == len(workload.arrivals.times_s) * (1.0 - run.warmup_fraction) // 1 + 1
+
+
+def test_three_lifetimes_at_the_start_are_not_measured() -> None:
+    workload, deployment = recorded(), mixed(2)
+    predicted = evaluate(deployment, workload)
+    run = run_of(deployment, workload, 100, predicted)
+    assert run.warmup_fraction == pytest.approx(3.0 * predicted.e2e.mean_s / 120.0, rel=0.01)
+
+
+def test_a_drift_is_simulated_for_a_whole_cycle() -> None:
+    workload, deployment = drifting(10.0, 400.0), mixed(2)
+    run = run_of(deployment, workload, 1000, evaluate(deployment, workload))
+    assert run.requests is not None
+    assert run.requests * (1.0 - run.warmup_fraction) >= 10.0 * 400.0
+
+
+def test_what_a_cycle_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SIMULATED_REQUESTS", 2000)
+    workload, deployment = drifting(10.0, 3600.0), mixed(2)
+    run = run_of(deployment, workload, 1000, evaluate(deployment, workload))
+    assert run.requests == 2000
+    assert run.fleet_share == 0.5
+    assert "0.11 hours of a drift that repeats after 1" in " ".join(run_notes(run))
+
+
+@pytest.mark.parametrize("replicas", [(12, 4), (7, 3), (20, 1), (50, 17)])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.9, 1.0, 3.0])
+def test_a_part_has_the_load_of_the_whole(replicas: tuple[int, int], share: float) -> None:
+    part, traffic = part_of_fleet(disaggregated(replicas), share)
+    kept = [pool.replicas / count for pool, count in zip(part.pools, replicas, strict=True)]
+    assert max(kept) <= traffic <= 1.01 * min(kept)
+    assert traffic >= min(share, 1.0) - 0.011
+
+
+def test_a_large_fleet_is_replayed_in_part_and_answers_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the whole. Percentiles of a part that gets its share agree; rates are those of the whole."""
+    workload, deployment = recorded(80.0), mixed(8)
+    predicted = evaluated(deployment, workload)
+    whole = simulated(run_of(deployment, workload, 100, predicted), workload, 0, lambda _: None)
+    monkeypatch.setattr(module, "MAX_SIMULATED_REQUESTS", len(workload.arrivals.times_s) // 2)
+    run = run_of(deployment, workload, 100, predicted)
+    assert (run.deployment.pools[0].replicas, run.fleet_share) == (4, 0.5)
+    part = simulated(run, workload, 0, lambda _: None)
+    assert part.rate_per_s == whole.rate_per_s
+    for metric in (Metric.TTFT, Metric.TPOT):
+        for percentile in (0.5, 0.9):
+            expected = whole.distribution(metric).quantile_s(percentile)
+            assert part.distribution(metric).quantile_s(percentile) == pytest.approx(expected, rel=0.1)
+    assert part.output_tokens_per_s == pytest.approx(whole.output_tokens_per_s, rel=0.03)
+
+
+def test_of_what_is_too_long_for_one_replica_the_busiest_part_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SIMULATED_REQUESTS", 1000)
+    workload, deployment = recorded(20.0), Deployment.mixed(mixed().pools[0].config)
+    run = run_of(deployment, workload, 100, evaluate(deployment, workload))
+    assert run.recording is not None
+    assert run.recording.times_s[0] > 55.0  # twice as busy from one minute on
+    assert "busiest" in run.left_out
+
+
+def test_busiest_requests_keep_their_clock() -> None:
+    whole = recorded(20.0).arrivals
+    assert isinstance(whole, RecordedArrivals)
+    busiest = busiest_requests(whole, 500)
+    times_s = whole.offsets_s
+    shortest = min(times_s[first + 499] - times_s[first] for first in range(times_s.size - 499))
+    assert busiest.offsets_s[-1] == pytest.approx(shortest, rel=1e-3)
+
+
+def test_a_steady_process_is_drawn_as_asked_for() -> None:
+    run = run_of(mixed(4), chat(10.0), 5000, evaluate(mixed(4), chat(10.0)))
+    assert (run.requests, run.warmup_fraction, run.fleet_share) == (5000, 0.1, 1.0)
+    assert run_notes(run) == ()

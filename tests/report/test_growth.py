@@ -1,0 +1,39 @@
+"""What the reports of growth and of an autoscaled day say is what the results hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+
+from planner.analysis import Replanner, fleet_growth, next_purchases
+from planner.report import Report, growth, json_text
+from planner.traffic import Forecast
+from tests.made_up_plans import REAL
+
+FOUND = next_purchases(
+    REAL,
+    fleet_growth(REAL, Forecast(start=date(2026, 12, 1), growth_per_month=0.1, growth_uncertainty=0.02)),
+    Replanner(),
+    count=1,
+)
+
+
+def test_the_report_names_every_horizon_and_the_next_fleet() -> None:
+    shown = growth.report(FOUND)
+    assert FOUND.words in shown.headline
+    until, following = shown.tables
+    assert [row[1] for row in until.rows] == [str(horizon.until) for horizon in FOUND.horizons]
+    assert following.rows[0][0] == FOUND.purchases[0].needed_from.isoformat()
+    assert FOUND.purchases[0].fleet in growth.markdown("made up", FOUND)
+
+
+def test_the_document_is_json_with_dates_as_text() -> None:
+    document = json.loads(json_text(growth.growth_document(FOUND)))["growth"]
+    assert document["purchases"][0]["gpus"] == FOUND.purchases[0].gpus
+    assert document["horizons"][0]["until"] == str(FOUND.horizons[0].until)
+    assert document["forecast"]["growth_per_month"] == 0.1
+
+
+def test_a_plan_without_a_forecast_is_reported_as_it_is() -> None:
+    plain = Report("made up")
+    assert growth.with_horizon(plain, REAL) is plain

@@ -1,0 +1,107 @@
+"""Margins of a pool whose rate varies, or was recorded: what `evaluate` says, for about as many evaluations."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware_db import select_calibration
+from planner.core import Metric
+from planner.engine import ReplicaConfig
+from planner.llm import Precision, load_llm
+from planner.search import Capacity, Demand, PoolOption
+from planner.search.candidates import RATE_TOLERANCE
+from planner.search.capacity import forget_all
+from planner.search.slo_margin import pool_slo_margin
+from planner.serving import Deployment, Role, evaluate, pool_load, sustainable_rate_per_s
+from planner.serving.pool_load import PoolUnderLoad
+from planner.workload import (
+    ArrivalProcess,
+    LatencyTarget,
+    RateDrift,
+    RecordedArrivals,
+    RequestClass,
+    Slo,
+    Workload,
+)
+from tests.builders import CHAT, HARDWARE
+
+DRIFT = RateDrift.random(0.3, 300.0, seed=5)
+SLO = Slo(
+    targets=(
+        LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5),
+        LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.02),
+    )
+)
+CLASSES = (RequestClass(lengths=CHAT),)
+
+
+def demand(drift: RateDrift | None) -> Demand:
+    arrivals = ArrivalProcess(rate_per_s=50.0, drift=drift)
+    workload = Workload(arrivals=arrivals, classes=CLASSES)
+    return Demand(load_llm("llama-3.1-8b"), Precision(), workload, SLO)
+
+
+def option(role: Role = Role.MIXED, limit: int = 128) -> PoolOption:
+    calibration = select_calibration(HARDWARE, "h100-sxm", "vllm")
+    config = ReplicaConfig(
+        llm=load_llm("llama-3.1-8b"),
+        sku=HARDWARE.skus["h100-sxm"],
+        engine=HARDWARE.engines["vllm"],
+        calibration=calibration,
+        max_batched_tokens=2048,
+        max_running_requests=limit,
+    )
+    return PoolOption(role, config)
+
+
+def test_the_rate_found_under_drift_is_what_evaluate_holds() -> None:
+    forget_all()
+    varying = demand(DRIFT)
+    rate_per_s = Capacity(varying).rate_per_s(option(), 3)
+    deployment = Deployment(pools=(option().pool(3),))
+    true = sustainable_rate_per_s(deployment, varying.workload, SLO)
+    assert (1.0 - 2.0 * RATE_TOLERANCE) * true <= rate_per_s <= true * 1.002
+    assert rate_per_s < 0.95 * Capacity(demand(None)).rate_per_s(option(), 3)
+    assert evaluate(deployment, varying.workload.at_rate(rate_per_s)).meets(SLO)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_bounds_are_bounds_under_drift(role: Role) -> None:
+    varying = Capacity(demand(DRIFT))
+    member = option(role)
+    candidate = varying._candidate(member)
+    assert varying.rate_per_s(member, 2) <= candidate.screened_per_s(2)
+
+
+def test_a_rate_under_drift_takes_about_as_many_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_all()
+    member, steady = option(limit=96), Capacity(demand(None))
+    steady.rate_per_s(member, 2)
+    solved = 0
+    solve = pool_load._prompt_pool_under_load
+
+    def counted(*arguments: object) -> PoolUnderLoad:
+        nonlocal solved
+        solved += 1
+        return solve(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pool_load, "_prompt_pool_under_load", counted)
+    Capacity(demand(DRIFT)).rate_per_s(member, 2)
+    assert solved <= steady.evaluations + 4
+    before = solved
+    Capacity(demand(RateDrift.random(0.25, 300.0, seed=6))).rate_per_s(member, 2)
+    assert solved - before <= 2
+
+
+def test_a_recording_is_judged_as_the_process_it_is_summed_up_by() -> None:
+    times_s = ArrivalProcess(rate_per_s=8.0, drift=DRIFT).sample_times_s(6000, seed=0)
+    inputs, outputs = CHAT.sample(6000, seed=1)
+    arrivals = RecordedArrivals(
+        times_s=tuple(times_s.tolist()), input_tokens=tuple(inputs.tolist()), output_tokens=tuple(outputs.tolist())
+    )
+    recorded, summed = (
+        Demand(load_llm("llama-3.1-8b"), Precision(), Workload(arrivals=each, classes=CLASSES), SLO)
+        for each in (arrivals, arrivals.process)
+    )
+    pool = option().pool(1)
+    assert pool_slo_margin(pool, recorded, 9.0) == pool_slo_margin(pool, summed, 9.0)

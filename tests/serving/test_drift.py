@@ -1,0 +1,280 @@
+"""A pool whose rate varies: its limits in closed form, the backlog by hand, and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from hardware_db import load_hardware, select_calibration
+from planner.core import Metric
+from planner.engine import Batching, ReplicaConfig, Schedule
+from planner.llm import load_llm
+from planner.queueing import QueueLatency
+from planner.serving import Deployment, evaluate, largest_stable_rate_per_s, rate_sweep, sustainable_rate_per_s
+from planner.serving.drift import NODE_LOADS, busiest_minute, queue_under_drift
+from planner.simulator import simulate
+from planner.workload import (
+    ArrivalProcess,
+    JointDistribution,
+    LatencyDistribution,
+    LatencyTarget,
+    RateDrift,
+    RecordedArrivals,
+    RequestClass,
+    Slo,
+    TokenLengths,
+    Workload,
+)
+
+LIMIT_PER_S = 1000.0
+QUANTILES = (0.5, 0.9, 0.99)
+CALM, BUSY = NODE_LOADS[[4, 8]].tolist()
+"""Loads at which steady queues are evaluated, so that nothing is interpolated."""
+
+
+def exponential(mean_s: float) -> LatencyDistribution:
+    middles = 1.0 - ((np.arange(4000) + 0.5) / 4000) ** 2
+    return LatencyDistribution.from_samples(-mean_s * np.log1p(-middles), 1.0 - middles)
+
+
+def under_drift(
+    solve: Callable[[float], QueueLatency], rate_per_s: float, drift: RateDrift, prompt_share: float = 0.0
+) -> tuple[QueueLatency, QueueLatency]:
+    """Of all requests, and of those of the busiest minute."""
+    varying = queue_under_drift(solve, LIMIT_PER_S, rate_per_s, drift, prompt_share)
+    return varying.everything, varying.busiest
+
+
+def single_server(rate_per_s: float, decode_s: float = 0.0) -> QueueLatency:
+    """M/M/1 in sojourn time; then so many seconds [s] with the answer."""
+    stable = rate_per_s < LIMIT_PER_S
+    ttft = exponential(1.0 / (LIMIT_PER_S - rate_per_s)) if stable else LatencyDistribution.unbounded()
+    tpot = LatencyDistribution.constant(1e-3 / (1.0 - 0.9 * min(rate_per_s / LIMIT_PER_S, 1.0)))
+    e2e = LatencyDistribution(ttft.support_s + decode_s, ttft.weights)
+    return QueueLatency(
+        stable=stable,
+        ttft=ttft,
+        tpot=tpot,
+        e2e=e2e,
+        itl=tpot,
+        mean_running=rate_per_s * decode_s,
+        mean_step_s=1e-3,
+        utilisation=rate_per_s / LIMIT_PER_S,
+        limit="prompts",
+        joint=JointDistribution.independent(ttft, tpot) if stable else None,
+    )
+
+
+def quantiles(distribution: LatencyDistribution) -> list[float]:
+    return [distribution.quantile_s(q) for q in QUANTILES]
+
+
+@pytest.mark.parametrize("load", [0.2, 0.6, 0.9])
+def test_a_rate_that_hardly_varies_gives_the_steady_queue(load: float) -> None:
+    drift = RateDrift.of([1.0, 1.0 + 1e-6], window_s=100.0)
+    everything, minute = under_drift(single_server, load * LIMIT_PER_S, drift)
+    steady = single_server(load * LIMIT_PER_S)
+    assert quantiles(everything.ttft) == pytest.approx(quantiles(steady.ttft), rel=0.03)
+    assert quantiles(minute.tpot) == pytest.approx(quantiles(steady.tpot), rel=0.03)
+    assert everything.utilisation == pytest.approx(load)
+
+
+def test_a_slow_rate_gives_the_mixture_of_steady_queues_by_their_requests() -> None:
+    drift = RateDrift.of([CALM, BUSY], window_s=1e6)
+    rate_per_s, share = (CALM + BUSY) / 2.0 * LIMIT_PER_S, CALM / (CALM + BUSY)
+    everything, minute = under_drift(single_server, rate_per_s, drift)
+    calm, busy = single_server(CALM * LIMIT_PER_S), single_server(BUSY * LIMIT_PER_S)
+    mixed = LatencyDistribution.mixture([(calm.ttft, share), (busy.ttft, 1.0 - share)])
+    assert quantiles(everything.ttft) == pytest.approx(quantiles(mixed), rel=0.01)
+    assert quantiles(minute.ttft) == pytest.approx(quantiles(busy.ttft), rel=0.01)
+    mean_tpot_s = share * calm.tpot.mean_s + (1.0 - share) * busy.tpot.mean_s
+    assert everything.tpot.mean_s == pytest.approx(mean_tpot_s, rel=1e-3)
+    assert everything.joint is not None
+    ttft_s, tpot_s = busy.ttft.quantile_s(0.5), (calm.tpot.mean_s + busy.tpot.mean_s) / 2.0
+    assert everything.joint.within(ttft_s, tpot_s) == pytest.approx(share * calm.ttft.cdf(ttft_s), rel=0.02)
+
+
+def test_a_fast_rate_gives_the_steady_queue_at_the_mean() -> None:
+    drift = RateDrift.of([0.1, 1.9], window_s=1e-6)
+    everything, _ = under_drift(partial(single_server, decode_s=5.0), 600.0, drift)
+    steady = single_server(600.0, decode_s=5.0)
+    assert quantiles(everything.ttft) == pytest.approx(quantiles(steady.ttft), rel=0.05)
+    assert quantiles(everything.tpot) == pytest.approx(quantiles(steady.tpot), rel=0.05)
+    assert quantiles(everything.e2e) == pytest.approx(quantiles(steady.e2e), rel=0.05)
+
+
+def test_tpot_does_not_follow_a_rate_that_is_faster_than_answers() -> None:
+    quick = RateDrift.of([0.4, 1.6], window_s=2.0)
+    slow = RateDrift.of([0.4, 1.6], window_s=2000.0)
+    spreads = []
+    for drift in (quick, slow):
+        queue, _ = under_drift(partial(single_server, decode_s=20.0), 500.0, drift)
+        spreads.append(queue.tpot.quantile_s(0.99) / queue.tpot.quantile_s(0.01))
+    assert spreads[0] < 1.1
+    assert spreads[1] > 2.0
+
+
+def test_the_backlog_of_a_square_wave_is_the_fluid_one() -> None:
+    """At 1.25 and 0.5 of the limit it grows by 0.25 T in a window T and is gone after half of the next."""
+    window_s = 1000.0
+    drift = RateDrift.of([1.25, 0.5], window_s=window_s)
+    everything, minute = under_drift(single_server, 0.875 * LIMIT_PER_S, drift)
+    mean_s = 0.125 * window_s * (1.25 + 0.5 * 0.5) / (1.25 + 0.5)
+    assert everything.ttft.mean_s == pytest.approx(mean_s, rel=0.05)
+    assert everything.ttft.quantile_s(0.995) == pytest.approx(0.25 * window_s, rel=0.1)
+    assert minute.ttft.mean_s == pytest.approx(0.25 * window_s, rel=0.1)
+    waits = everything.ttft.cdf(1.0)
+    assert waits == pytest.approx(0.5 * 0.5 / 1.75, abs=0.05)
+
+
+def test_more_variation_is_never_faster() -> None:
+    worst = [0.0, 0.0]
+    for cv in (0.05, 0.1, 0.2, 0.4, 0.8):
+        queue, _ = under_drift(single_server, 600.0, RateDrift.random(cv, 60.0, seed=1))
+        seen = [queue.ttft.quantile_s(0.99), queue.tpot.quantile_s(0.99)]
+        assert all(now >= 0.99 * before for now, before in zip(seen, worst, strict=True))
+        worst = seen
+
+
+def test_a_mean_rate_above_the_limit_is_unstable() -> None:
+    everything, minute = under_drift(single_server, 1.01 * LIMIT_PER_S, RateDrift.of([0.5, 1.5], window_s=60.0))
+    assert not everything.stable
+    assert not minute.stable
+
+
+def test_the_busiest_minute_is_the_largest_mean_of_sixty_seconds() -> None:
+    drift = RateDrift.of([1.0, 4.0, 2.0, 1.0], window_s=30.0)
+    assert busiest_minute(drift) == pytest.approx(3.0 / 2.0)
+    assert busiest_minute(RateDrift.of([1.0, 3.0], window_s=5.0)) == pytest.approx(1.0)
+
+
+def test_longer_prompts_in_some_windows_count_as_more_prompts() -> None:
+    rate = RateDrift.of([0.5, 1.5], window_s=600.0)
+    longer = RateDrift(window_s=600.0, factors=(1.0, 1.0), input_factors=(0.5, 1.5), output_factors=(1.0, 1.0))
+    of_rate, of_lengths = (under_drift(single_server, 500.0, drift, prompt_share=1.0)[0] for drift in (rate, longer))
+    slowest = LatencyDistribution.mixture([(single_server(250.0).ttft, 0.5), (single_server(750.0).ttft, 0.5)])
+    assert quantiles(of_lengths.ttft) == pytest.approx(quantiles(slowest), rel=0.05)
+    assert of_rate.ttft.mean_s > of_lengths.ttft.mean_s  # more of its requests come in the busy windows
+
+
+# --- whole deployments ----------------------------------------------------------------------------------------------
+
+
+@cache
+def replica(**settings: int) -> ReplicaConfig:
+    db = load_hardware()
+    return ReplicaConfig(
+        llm=load_llm("llama-3.1-8b"),
+        sku=db.skus["h100-sxm"],
+        engine=db.engines["vllm"],
+        calibration=select_calibration(db, "h100-sxm", "vllm"),
+        own_schedule=Schedule(reserve_outputs=True),
+        max_batched_tokens=2048,
+        **settings,
+    )
+
+
+LENGTHS = TokenLengths.from_pairs([200, 600, 1600], [60, 200, 400], weights=[1, 2, 1])
+
+
+def drifting(rate_per_s: float, drift: RateDrift) -> Workload:
+    arrivals = ArrivalProcess(rate_per_s=rate_per_s, drift=drift)
+    return Workload(arrivals=arrivals, classes=(RequestClass(lengths=LENGTHS),))
+
+
+@pytest.mark.parametrize(
+    ("deployment", "load", "drift"),
+    [
+        (Deployment.mixed(replica()), 0.6, RateDrift.of([0.6, 1.4, 1.0, 1.2, 0.8], window_s=40.0)),
+        (Deployment.mixed(replica()), 0.65, RateDrift.of([0.6, 1.4, 1.1, 0.9], window_s=60.0)),
+        (Deployment.disaggregated(replica(), replica()), 0.6, RateDrift.of([0.5, 1.5], window_s=60.0)),
+    ],
+)
+def test_theory_agrees_with_simulation(deployment: Deployment, load: float, drift: RateDrift) -> None:
+    limit_per_s = largest_stable_rate_per_s(deployment, Workload.of(1.0, LENGTHS))
+    workload = drifting(load * limit_per_s, drift)
+    cycle = workload.rate_per_s * drift.duration_s
+    cycles = max(2, round(6000 / cycle))
+    simulated = simulate(
+        deployment, workload, requests=round((cycles + 1) * cycle), warmup_fraction=1.0 / (cycles + 1), seed=3
+    )
+    theory = evaluate(deployment, workload)
+    for metric, tolerances in ((Metric.TTFT, (0.1, 0.25, 0.35)), (Metric.TPOT, (0.06, 0.12, 0.2))):
+        for quantile, tolerance in zip(QUANTILES, tolerances, strict=True):
+            expected = simulated.distribution(metric).quantile_s(quantile)
+            assert theory.distribution(metric).quantile_s(quantile) == pytest.approx(expected, rel=tolerance)
+
+
+def test_a_drift_is_told_and_its_busiest_minute_is_no_faster() -> None:
+    deployment, drift = Deployment.mixed(replica(), 2), RateDrift.random(0.3, 120.0, seed=2)
+    performance = evaluate(deployment, drifting(20.0, drift))
+    minute = performance.worst_minute
+    assert minute is not None
+    assert performance.rate_cv == pytest.approx(0.3)
+    assert minute.rate_per_s == pytest.approx(20.0 * busiest_minute(drift))
+    assert minute.pools[0].utilisation > performance.pools[0].utilisation
+    for metric in (Metric.TTFT, Metric.TPOT):
+        assert minute.distribution(metric).mean_s > performance.distribution(metric).mean_s
+    assert any("coefficient of variation 0.30" in note for note in performance.assumptions)
+    slo = Slo(
+        targets=(
+            LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=performance.ttft.quantile_s(0.9)),
+            LatencyTarget(metric=Metric.TPOT, percentile=0.9, threshold_s=performance.tpot.quantile_s(0.9)),
+        )
+    )
+    assert 0.8 <= performance.attainment(slo) <= 0.91
+    assert minute.attainment(slo) < performance.attainment(slo)
+
+
+def test_without_drift_there_is_no_minute_of_its_own() -> None:
+    performance = evaluate(Deployment.mixed(replica()), Workload.of(5.0, LENGTHS))
+    assert performance.worst_minute is None
+    assert performance.rate_cv == 0.0
+
+
+def test_classes_static_batches_and_overloads_are_answered_under_drift() -> None:
+    drift = RateDrift.of([0.7, 1.3], window_s=300.0)
+    arrivals = ArrivalProcess(rate_per_s=10.0, drift=drift)
+    classes = tuple(RequestClass(name=name, lengths=LENGTHS, share=0.5) for name in ("one", "two"))
+    both = evaluate(Deployment.mixed(replica()), Workload(arrivals=arrivals, classes=classes))
+    assert [seen.rate_per_s for seen in both.classes] == [5.0, 5.0]
+    whole = evaluate(Deployment.mixed(replica()), drifting(10.0, drift))
+    assert both.classes[0].ttft.quantile_s(0.9) == pytest.approx(whole.ttft.quantile_s(0.9), rel=0.1)
+    static = replica().model_copy(update={"own_schedule": Schedule(batching=Batching.STATIC)})
+    batches = evaluate(Deployment.mixed(static, 4), drifting(2.0, drift))
+    assert batches.stable
+    assert batches.worst_minute is not None
+    overload = evaluate(Deployment.mixed(replica()), drifting(500.0, drift), horizon_s=600.0)
+    assert not overload.stable
+    assert np.isfinite(overload.ttft.quantile_s(0.99))
+
+
+def test_the_sustainable_rate_under_drift_is_smaller_and_holds() -> None:
+    deployment, drift = Deployment.mixed(replica()), RateDrift.random(0.4, 300.0, seed=4)
+    slo = Slo(targets=(LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.02),))
+    steady = sustainable_rate_per_s(deployment, Workload.of(1.0, LENGTHS), slo)
+    rate_per_s = sustainable_rate_per_s(deployment, drifting(1.0, drift), slo)
+    assert 0.3 * steady < rate_per_s < 0.9 * steady
+    assert evaluate(deployment, drifting(rate_per_s, drift)).meets(slo)
+    assert not evaluate(deployment, drifting(1.02 * rate_per_s, drift)).meets(slo)
+    sweep = rate_sweep(deployment, drifting(1.0, drift), [0.9 * rate_per_s, 1.1 * rate_per_s])
+    assert sweep.latencies_s(Metric.TPOT, 0.99)[0] < 0.02 < sweep.latencies_s(Metric.TPOT, 0.99)[1]
+
+
+def test_a_recording_is_answered_as_the_process_it_is_summed_up_by() -> None:
+    times_s = ArrivalProcess(rate_per_s=8.0, drift=RateDrift.random(0.4, 60.0)).sample_times_s(8000, seed=0)
+    inputs, outputs = LENGTHS.sample(8000, seed=1)
+    recorded = RecordedArrivals(
+        times_s=tuple(times_s.tolist()), input_tokens=tuple(inputs.tolist()), output_tokens=tuple(outputs.tolist())
+    )
+    classes = (RequestClass(lengths=LENGTHS),)
+    assert recorded.process.drift is not None
+    of_recording, of_process = (
+        evaluate(Deployment.mixed(replica()), Workload(arrivals=arrivals, classes=classes))
+        for arrivals in (recorded, recorded.process)
+    )
+    assert quantiles(of_recording.ttft) == quantiles(of_process.ttft)
+    assert of_recording.worst_minute is not None
