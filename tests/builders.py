@@ -54,6 +54,7 @@ def chat(rate_per_s: float, scv: float = 1.0) -> Workload:
 
 
 SMALL_CHAT = (
+    "workload.drift=none",
     "search.skus=[h100-sxm]",
     "search.modes=[mixed]",
     "search.tp=[4]",

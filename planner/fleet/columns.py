@@ -5,7 +5,10 @@ A unit starts with optimistic rates (`Capacity.bound_per_s`). Only for the units
 member of the family searched for and its true rate computed (`CandidateColumns.refine`); these rates only ever fall,
 so that the program's answer, once all its units have true rates, is optimal over the true rates of all.
 
-A pool that was simulated and held where theory says it would not becomes a unit with the rates it held
+Simulation corrects them (`CandidateColumns.lower`): a configuration that missed a target keeps a share of what theory
+says it carries, at every size. What was not simulated yet is expected to keep `BETTER_THAN_BEST` times the largest
+share that any configuration of its role kept: what theory does not see in the traffic it does not see for the others
+either. A pool that was simulated and held where theory says it would not becomes a unit with the rates it held
 (`CandidateColumns.witness`): one unit more with true rates, which no bound has to cover.
 
 A unit that serves several slices has one configuration: the best member for each of the slices it was chosen for
@@ -15,8 +18,9 @@ becomes a unit of its own, with its rates of all slices. A compromise that is be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from planner.engine import kv_tiers_usd_per_gpu_hour
 from planner.fleet.types import pool_name
@@ -26,11 +30,9 @@ from planner.serving import Role
 from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
 
-SHARE_KEPT_AFTER_MISS = 0.97
-"""A configuration that missed a target in simulation keeps this share of the rate it missed it at.
-
-A choice: larger wastes less capacity and takes more rounds.
-"""
+BETTER_THAN_BEST = 1.1
+"""How much more of its rate by theory a configuration may keep that was not simulated yet than the best of those that
+were. A choice: larger simulates more configurations, smaller may pass over a better one."""
 MISSES_BEFORE_LARGER_CUTS = 2
 """Misses after which a configuration loses more each time: it may not hold at any rate worth having. A choice."""
 _ROUNDING = 1e-9
@@ -109,8 +111,15 @@ class Column:
         return self.member is not None and all(rate.is_exact for rate in self.rates.values())
 
 
+class _TheoryRate(NamedTuple):
+    """What theory says a column carries [1/s], and up to which rate it was asked [1/s]."""
+
+    rate_per_s: float
+    asked_per_s: float
+
+
 class CandidateColumns:
-    """All units of a plan; their rates only ever fall, but for those of units that simulation found to hold."""
+    """All units of a plan, with the rates of theory as far as they are known and as simulation corrected them."""
 
     def __init__(
         self,
@@ -131,26 +140,25 @@ class CandidateColumns:
         """
         self._sites = sites
         self._limits = limits
-        self._witnessed: set[str] = set()
+        self._witnessed: dict[tuple[str, str], float] = {}
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
-        self._cuts: dict[tuple[str, str], float] = {}
+        self._theory: dict[tuple[str, str], _TheoryRate] = {}
+        self._kept: dict[tuple[str, Role, str], float] = {}
+        self._expected: dict[tuple[str, Role], float] = {}
         self._misses: dict[tuple[str, str], int] = {}
         self._demand_per_s = {
             slice_.name: math.inf if slice_.deferrable else max(slice_.demand_per_s) for slice_ in slices
         }
+        self._largest_per_s = {slice_.name: max(slice_.demand_per_s) for slice_ in slices}
         self._families: dict[str, dict[str, dict[str, ConfigurationFamily]]] = {}
-        sizes: dict[tuple[str, str], set[int]] = {}
         for slice_ in slices:
-            service = slice_.service.name
             for family in families[slice_.name]:
-                self._families.setdefault(service, {}).setdefault(family.name, {})[slice_.name] = family
-                worth = worth_sizes(family, capacities[slice_.name], max(slice_.demand_per_s))
-                sizes.setdefault((service, family.name), set()).update(worth)
+                self._families.setdefault(slice_.service.name, {}).setdefault(family.name, {})[slice_.name] = family
         self._by_name: dict[str, Column] = {}
-        for (service, name), counts in sizes.items():
-            for surviving in sorted(counts):
-                self._set(self._family_column(service, name, surviving, limits))
+        self._sizes: set[tuple[str, str, int]] = set()
+        for service in self._families:
+            self._add_sizes(service)
 
     @property
     def all(self) -> list[Column]:
@@ -174,24 +182,61 @@ class CandidateColumns:
             if column.member is None:
                 self._choose_members(column, names)
             else:
-                exact = {name: self._true_rate(column, column.member, name) for name in names}
-                self._set(replace(column, rates={**column.rates, **exact}))
-        self._tighten({(column.service, column.family.name) for column, _ in open_columns})
+                for name in names:
+                    self._ask(column, column.member, name)
+                self._set(self._corrected(column))
+        self._tighten()
         return bool(open_columns)
 
-    def lower(self, member: PoolOption, service: str, share: float) -> None:
+    def lower(self, member: PoolOption, service: str, share: float, kept: float, *, is_doubtful: bool = False) -> None:
         """Lower what a configuration carries, at every pool size, after it missed a target with `share` of its rates.
 
         What made theory too optimistic at one size makes it so at the others, and pools of one configuration are put
-        together from columns of several sizes.
+        together from columns of several sizes. Larger pools become worth a column.
+
+        Args:
+            member: the configuration.
+            service: it serves.
+            share: of its rates that was routed to it.
+            kept: share of that at which it may hold; more is taken after `MISSES_BEFORE_LARGER_CUTS` misses.
+            is_doubtful: another pool may be why it missed: the first such miss lowers nothing.
         """
         key = (service, pool_name(member))
         self._misses[key] = self._misses.get(key, 0) + 1
-        cut = SHARE_KEPT_AFTER_MISS ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS) * min(1.0, share)
-        self._cuts[key] = cut * self._cuts.get(key, 1.0)
-        for column in self.of_members([(service, member)]):
-            rates = {name: replace(rate, rate_per_s=cut * rate.rate_per_s) for name, rate in column.rates.items()}
-            self._set(replace(column, rates=rates))
+        if is_doubtful and self._misses[key] == 1:
+            return
+        cut = min(1.0, share) * kept ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS)
+        self._kept[service, member.role, key[1]] = cut * self._kept_share(service, member.role, member)
+        best = max(left for (*of, _), left in self._kept.items() if of == [service, member.role])
+        self._expected[service, member.role] = min(BETTER_THAN_BEST * best, 1.0)
+        self._add_sizes(service)
+        self.of_members([(service, member)])
+        self._correct(service, member.role)
+
+    def held(self, member: PoolOption, service: str, share: float) -> bool:
+        """Expect more of configurations that were not simulated, after one held with so much room.
+
+        Args:
+            member: that one.
+            service: it serves.
+            share: of the rates that it has here at which it would just hold.
+
+        Returns:
+            Whether more is expected now than before.
+        """
+        expected = self._expected.get((service, member.role), 1.0)
+        now = min(BETTER_THAN_BEST * share * self._kept_share(service, member.role, member), 1.0)
+        if now <= expected:
+            return False
+        self._expected[service, member.role] = now
+        self._correct(service, member.role)
+        return True
+
+    def _correct(self, service: str, role: Role) -> None:
+        """Bring the rates of a role up to date."""
+        for column in self.all:
+            if column.service == service and column.family.role is role:
+                self._set(self._corrected(column))
 
     def witness(self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]) -> None:
         """A pool of so many surviving replicas was simulated at these rates [1/s] and held: a unit that carries them.
@@ -204,16 +249,18 @@ class CandidateColumns:
             known[0], surviving=surviving, replicas=replicas_with_spares(surviving, known[0].family, self._limits)
         )
         total_per_s = math.fsum(rates_per_s.values())
-        theory = {name: self._true_rate(column, member, name).rate_per_s or total_per_s for name in rates_per_s}
+        for name in rates_per_s:
+            self._ask(column, member, name)
+        theory = {name: self._rate(column, name).rate_per_s or total_per_s for name in rates_per_s}
         raised = max(1.0, math.fsum(rate / theory[name] for name, rate in rates_per_s.items())) * (1.0 + _ROUNDING)
-        seen = {name: SliceRate(raised * rate, is_exact=True) for name, rate in theory.items()}
+        self._witnessed |= {(column.name, name): raised * rate for name, rate in theory.items()}
         same = self._by_name.get(column.name)
-        self._set(replace(column, rates={**(same.rates if same else {}), **seen}))
-        self._witnessed.add(column.name)
+        names = {**(same.rates if same else {}), **dict.fromkeys(rates_per_s)}
+        self._set(replace(column, rates={name: self._rate(column, name) for name in names}))
 
     def is_witnessed(self, name: str) -> bool:
         """Whether a column has rates that simulation found, whatever theory says of them."""
-        return name in self._witnessed
+        return any(column == name for column, _ in self._witnessed)
 
     def of_members(self, members: Iterable[tuple[str, PoolOption]]) -> list[Column]:
         """The columns of some configurations (service and member), one for every pool size of their families."""
@@ -223,40 +270,77 @@ class CandidateColumns:
                 fits = service == column.service and name in {pool_name(option) for option in column.family.members}
                 new = replace(column, member=member, rates={})
                 if fits and new.name not in self._by_name:
-                    self._set(replace(new, rates=self._member_bounds(column, member)))
+                    self._set(replace(new, rates=self._member_rates(new)))
         return [
             column
             for column in self.all
             if column.member is not None and (column.service, pool_name(column.member)) in wanted
         ]
 
+    def _add_sizes(self, service: str) -> None:
+        """A column for every family of a service and every pool size that is worth it and has none yet."""
+        for name, by_slice in self._families[service].items():
+            sizes: set[int] = set()
+            for slice_name, family in by_slice.items():
+                wanted_per_s = self._largest_per_s[slice_name] / self._expected.get((service, family.role), 1.0)
+                sizes |= set(worth_sizes(family, self._capacities[slice_name], wanted_per_s))
+            for surviving in sorted(sizes):
+                if (service, name, surviving) not in self._sizes:
+                    self._sizes.add((service, name, surviving))
+                    self._set(self._family_column(service, name, surviving, self._limits))
+
     def _family_column(self, service: str, family: str, surviving: int, limits: FleetLimits) -> Column:
         """A column whose rates are bounds, for every slice that some member of the family can serve."""
         by_slice = self._families[service][family]
-        rates = {name: self._bound(sliced, surviving, name) for name, sliced in by_slice.items()}
         widest = max(by_slice.values(), key=lambda sliced: len(sliced.members))
         channel = f"{service} {widest.kv_cache} {self._sites[widest.sku]}"
-        return Column(
+        column = Column(
             service=service,
             family=widest,
             replicas=replicas_with_spares(surviving, widest, limits),
             surviving=surviving,
             member=None,
-            rates=rates,
+            rates={},
             channel="" if widest.role is Role.MIXED else channel,
         )
+        return replace(column, rates={name: self._rate(column, name) for name in by_slice})
 
-    def _bound(self, family: ConfigurationFamily, surviving: int, name: str) -> SliceRate:
-        bound_per_s = self._capacities[name].bound_per_s(family, surviving)
-        return SliceRate(min(self._demand_per_s[name], bound_per_s), is_exact=False)
+    def _kept_share(self, service: str, role: Role, member: PoolOption | None) -> float:
+        """Share of its rate by theory that simulation leaves a configuration, or one that is not known yet."""
+        expected = self._expected.get((service, role), 1.0)
+        return expected if member is None else self._kept.get((service, role, pool_name(member)), expected)
 
-    def _true_rate(self, column: Column, member: PoolOption, name: str) -> SliceRate:
-        rate_per_s = self._capacities[name].rate_per_s(member, column.surviving, self._demand_per_s[name])
-        return self._cut_rate(column.service, member, rate_per_s)
+    def _rate(self, column: Column, name: str) -> SliceRate:
+        """What a column carries of a slice as far as is known: true where theory was asked far enough, else a bound."""
+        kept = self._kept_share(column.service, column.family.role, column.member)
+        most_per_s, theory = self._demand_per_s[name], self._theory.get((column.name, name))
+        is_exact = theory is not None and (
+            theory.rate_per_s < theory.asked_per_s or kept * theory.asked_per_s >= most_per_s * (1.0 - _ROUNDING)
+        )
+        if theory is None or not is_exact:
+            family = self._families[column.service][column.family.name][name]
+            rate_per_s = self._capacities[name].bound_per_s(family, column.surviving)
+        else:
+            rate_per_s = theory.rate_per_s
+        rate_per_s = min(kept * rate_per_s, most_per_s)
+        seen_per_s = self._witnessed.get((column.name, name))
+        if seen_per_s is not None:
+            return SliceRate(max(rate_per_s, seen_per_s), is_exact=True)
+        return SliceRate(rate_per_s, is_exact)
 
-    def _cut_rate(self, service: str, member: PoolOption, rate_per_s: float) -> SliceRate:
-        """A rate that theory finds, less what simulation took from its configuration."""
-        return SliceRate(self._cuts.get((service, pool_name(member)), 1.0) * rate_per_s, is_exact=True)
+    def _corrected(self, column: Column) -> Column:
+        """The column with its rates as they are known now."""
+        return replace(column, rates={name: self._rate(column, name) for name in column.rates})
+
+    def _asked_per_s(self, column: Column, name: str) -> float:
+        """Rate by theory above which a column need not be known."""
+        return self._demand_per_s[name] / self._kept_share(column.service, column.family.role, column.member)
+
+    def _ask(self, column: Column, member: PoolOption, name: str) -> None:
+        """Ask theory what a member carries of a slice in a pool of this size."""
+        asked_per_s = self._asked_per_s(column, name)
+        rate_per_s = self._capacities[name].rate_per_s(member, column.surviving, asked_per_s)
+        self._theory[column.name, name] = _TheoryRate(rate_per_s, asked_per_s)
 
     def _bounded_slices(self, column: Column, allocation: Allocation) -> list[str]:
         """Slices the allocation routes to a column by a rate that is only a bound."""
@@ -270,39 +354,33 @@ class CandidateColumns:
         """
         for name in names:
             family = self._families[column.service][column.family.name][name]
-            best = self._capacities[name].best(family, column.surviving, self._demand_per_s[name])
+            asked_per_s = self._asked_per_s(column, name)
+            best = self._capacities[name].best(family, column.surviving, asked_per_s)
             self.dominated |= {dominated.name: dominated for dominated in best.dominated}
             if best.member is not None:
-                rate = self._cut_rate(column.service, best.member, best.rate_per_s)
-                self._add(column, best.member, name, rate)
+                new = replace(column, member=best.member, rates={})
+                self._theory[new.name, name] = _TheoryRate(best.rate_per_s, asked_per_s)
+                known = self._by_name.get(new.name)
+                rates = known.rates if known else self._member_rates(new)
+                self._set(replace(new, rates={**rates, name: self._rate(new, name)}))
         kept = {name: rate for name, rate in column.rates.items() if name not in names} if names else {}
         self._set(replace(column, rates=kept))
 
-    def _add(self, column: Column, member: PoolOption, name: str, rate: SliceRate) -> None:
-        """The column with a member, whose rate of one slice is known."""
-        new = replace(column, member=member, rates={})
-        known = self._by_name.get(new.name)
-        rates = dict(known.rates) if known else self._member_bounds(column, member)
-        if self.is_witnessed(new.name) and name in rates:
-            rate = max(rate, rates[name], key=lambda each: (each.is_exact, each.rate_per_s))
-        self._set(replace(new, rates={**rates, name: rate}))
-
-    def _member_bounds(self, column: Column, member: PoolOption) -> dict[str, SliceRate]:
-        """Bounds on what one member carries: those of its family, of the slices it can serve at all."""
+    def _member_rates(self, column: Column) -> dict[str, SliceRate]:
+        """What is known of a new column of a member, for the slices that it can serve at all."""
         by_slice = self._families[column.service][column.family.name]
-        return {
-            name: replace(column.rates[name], is_exact=False)
+        serves = [
+            name
             for name, family in by_slice.items()
-            if name in column.rates and member.name in {option.name for option in family.members}
-        }
+            if column.member is not None and column.member.name in {option.name for option in family.members}
+        ]
+        return {name: self._rate(column, name) for name in serves}
 
-    def _tighten(self, known: Set[tuple[str, str]]) -> None:
-        """Lower the bounds of columns without a member by what has become known of families (service and name)."""
+    def _tighten(self) -> None:
+        """Lower the bounds of columns without a member by what has become known."""
         for column in self.all:
-            if column.member is None and (column.service, column.family.name) in known:
-                by_slice = self._families[column.service][column.family.name]
-                rates = {name: self._bound(by_slice[name], column.surviving, name) for name in column.rates}
-                self._set(replace(column, rates=rates))
+            if column.member is None:
+                self._set(self._corrected(column))
 
     def _set(self, column: Column) -> None:
         """Replace the column of the same name; one that carries nothing is removed."""

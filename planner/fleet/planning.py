@@ -213,13 +213,16 @@ def _alternative(
     search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
 ) -> Alternative:
     allocation = search.allocation(columns, search.request.objective) if columns else None
-    if allocation is not None and allocation.cost_usd_per_hour <= (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour:
+    clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
+    if allocation is not None and allocation.cost_usd_per_hour <= clearly_dearer:
         families = {(column.service, column.family.name) for column in columns}
 
         def of_families() -> list[Column]:
             return [column for column in search.columns.all if (column.service, column.family.name) in families]
 
-        allocation = search.refined_allocation(search.request.objective, of_families, finest_gap=COARSE_GAP)
+        allocation = search.refined_allocation(
+            search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
+        )
         columns = of_families()
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)

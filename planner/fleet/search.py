@@ -2,13 +2,13 @@
 
 1. Solve the integer program with an optimistic rate for every unit (`planner.search.bounds`).
 2. Replace the rates of the chosen units by their true sustainable rates; repeat from 1 until none is optimistic.
-3. Build the deployments, evaluate and simulate them; lower the rate of every pool that misses a target; repeat from 1.
+3. Build the deployments, evaluate and simulate them; lower the rates of every configuration that misses a target, by as
+   much as its misses say, and what is expected of those not simulated yet; repeat from 1.
 4. Of a fleet that holds, simulate those with a replica fewer (`planner.fleet.smaller_fleets`); what holds against
    theory becomes a unit of its own; repeat from 1.
 
-The rates of steps 1 to 3 only ever fall, so their answer is optimal over the true rates of all units. Step 4 adds units
-with true rates and lowers none: the answer is then optimal over the rates of theory, corrected wherever simulation was
-asked.
+The rates of steps 1 and 2 only ever fall, so their answer is optimal over the rates of theory of all units; with steps
+3 and 4 it is optimal over these as simulation corrected them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from hardware_db import Calibration, HardwareDb, Price, select_calibration
 from planner.core import Metric, UnknownNameError
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
+from planner.fleet.simulation import run_of, simulated
 from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
 from planner.fleet.types import PlannedDeployment, PlanRequest, Progress
-from planner.fleet.verification import ScopedSlo, scoped_slos, verify_deployment, violated_metrics
+from planner.fleet.verification import ScopedSlo, missing_over_allowed, scoped_slos, verify_deployment, violated_metrics
 from planner.optimizer import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -39,6 +40,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.search import Demand, DeploymentOption, Mode, Offer, Rejection, capacity_of, find_families
+from planner.serving import Role
 from planner.supply import FleetLimits, Supply, build_supply, resource_use
 from planner.traffic import DemandSlice, Service
 from planner.workload import LatencyTarget, Slo, Workload
@@ -55,6 +57,13 @@ SAME_COST = 1e-9
 """Relative difference up to which two fleets cost the same; rounding of the solver."""
 LEAST_REQUESTS_TO_OVERRULE = 5000
 """Simulated requests below which a simulation says too little to overrule theory: fifty beyond a p99. A choice."""
+SHARE_KEPT_AFTER_MISS = 0.97
+"""Most of the rate it missed a target at that a configuration keeps. A choice: larger wastes less and takes longer."""
+MISS_GROWTH = 10.0
+"""Power of the rate with which requests that miss a target grow, for the rate at which no more would than may. A
+choice: 8 to 12 in replays of recordings on pools of 8 to 11 replicas, more where the rate is steady."""
+LEAST_MISSED = 0.1
+"""Misses over those allowed below which it is not concluded how much more a pool would carry. A choice."""
 MAX_ROUNDS = 30
 """Fleets verified before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
@@ -201,6 +210,7 @@ class FleetSearch:
         *,
         flat: bool = False,
         finest_gap: float = RELATIVE_GAP,
+        enough_usd_per_hour: float = math.inf,
     ) -> Allocation:
         """Solve and replace optimistic rates by true ones until every chosen column has its true rates.
 
@@ -211,6 +221,8 @@ class FleetSearch:
             columns: asked before every solve for the columns that may be chosen; None: all.
             flat: one period of the largest demand of each slice.
             finest_gap: to which the last answer is proved.
+            enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has
+                optimistic rates, with which no fleet costs less.
         """
         gap = COARSE_GAP
         while True:
@@ -220,6 +232,8 @@ class FleetSearch:
                 if allocation.diagnosis is not None or gap <= finest_gap:
                     return allocation
                 gap = finest_gap
+            elif allocation.cost_usd_per_hour > enough_usd_per_hour:
+                return allocation
             elif self.columns.refine(allocation):
                 gap = COARSE_GAP
             elif gap <= finest_gap or (allocation.gap is not None and allocation.gap <= finest_gap):
@@ -328,7 +342,7 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     """Solve, deploy and verify; lower the rates of what misses a target and repeat, until everything holds.
 
     What misses by theory at the pool sizes and rates it was given is not simulated. A fleet that holds stands until a
-    cheaper one holds too.
+    cheaper one holds too, or none is cheaper by the rates known.
     """
     if search.unserved():
         return NoFleet(None)
@@ -336,19 +350,31 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     outcome: VerifiedFleet | NoFleet = NoFleet(None)
     left = Questions(search.request.simulated_requests)
     for _ in range(MAX_ROUNDS):
-        trial = _trial(search, simulate)
+        trial = _trial(search, simulate, held)
         if isinstance(trial, NoFleet):
             return held or trial
-        outcome = trial.fleet
-        if not any(trial.violations):
-            held = _cheaper(held, trial.fleet)
-            if not (simulate and _witness_smaller(search, trial, left)):
-                break
-        elif held is not None and not _is_cheaper(trial.fleet, held):
+        if trial is None:
             break
-        else:
+        outcome = trial.fleet
+        if any(trial.violations):
             trial.lower_rates(search)
+            continue
+        held = _cheaper(held, trial.fleet)
+        if not simulate or not (_witness_smaller(search, trial, left) or trial.raise_expectations(search)):
+            break
+    if held is None and isinstance(outcome, VerifiedFleet):
+        return replace(outcome, deployments=tuple(_simulated_whole(search, planned) for planned in outcome.deployments))
     return held or outcome
+
+
+def _simulated_whole(search: FleetSearch, planned: PlannedDeployment) -> PlannedDeployment:
+    """A deployment that missed a target in the busiest part of a recording, with all of that replayed."""
+    run = planned.run
+    if run is None or run.part_of is None:
+        return planned
+    whole = run_of(planned.surviving, planned.workload, search.request.simulated_requests, planned.predicted)
+    found = simulated(whole, planned.workload, search.request.seed, search.progress)
+    return replace(planned, simulated=found, run=whole)
 
 
 @dataclass(frozen=True)
@@ -366,19 +392,46 @@ class _Trial:
     violations: Sequence[frozenset[Metric]]
 
     def lower_rates(self, search: FleetSearch) -> None:
-        """Lower the rates of what missed a target."""
-        for (_, pools), metrics in zip(self.groups, self.violations, strict=True):
+        """Lower the rates of what missed a target, by what that says of the rate at which it may hold.
+
+        First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone the decode pool
+        is lowered only when that happens again.
+        """
+        for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
+            missed = missing_over_allowed(deployment, search.slos)
+            for pool in (pool for pool in pools if pool.may_cause(metrics)):
+                caused = [missed[metric] for metric in metrics & missed.keys() if pool.may_cause({metric})]
+                kept = min(_share_that_holds(max([*caused, 1.0])), SHARE_KEPT_AFTER_MISS)
+                is_doubtful = pool.option.role is Role.DECODE and metrics == {Metric.TTFT}
+                search.columns.lower(pool.option, pool.service, pool.capacity_share, kept, is_doubtful=is_doubtful)
+
+    def raise_expectations(self, search: FleetSearch) -> bool:
+        """Expect more of what was not simulated where what was held with room; whether that changed anything."""
+        raised = []
+        if search.request.objective is not Objective.MIN_COST:
+            return False
+        for (_, pools), deployment in zip(self.groups, self.fleet.deployments, strict=True):
+            missed = missing_over_allowed(deployment, search.slos)
             for pool in pools:
-                if pool.may_cause(metrics):
-                    search.columns.lower(pool.option, pool.service, pool.capacity_share)
+                caused = [ratio for metric, ratio in missed.items() if pool.may_cause({metric})]
+                share = pool.capacity_share * _share_that_holds(max(caused, default=1.0))
+                raised.append(search.columns.held(pool.option, pool.service, share))
+        return any(raised)
 
 
-def _trial(search: FleetSearch, simulate: bool) -> _Trial | NoFleet:
-    """Solve, deploy and verify once."""
+def _share_that_holds(missed_over_allowed: float) -> float:
+    """Of the rate at which so many miss a target for each that may, the share at which no more would than may."""
+    return math.exp(-math.log(max(missed_over_allowed, LEAST_MISSED)) / MISS_GROWTH)
+
+
+def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _Trial | NoFleet | None:
+    """Solve, deploy and verify once; None where the best fleet is not cheaper than one that holds."""
     cheapest = search.refined_allocation(search.request.objective)
     allocation = simplest_allocation(search, cheapest)
     if not allocation.status.has_allocation:
         return NoFleet(None if search.unserved() else diagnosed_allocation(search))
+    if held is not None and not _costs_less(allocation, held.allocation):
+        return None
     groups = deployments_of(used_pools(search.columns.chosen(allocation), allocation, search.peak))
     deployments, violations = _verify(search, groups, None)
     if simulate and not any(violations):
@@ -390,13 +443,13 @@ def _trial(search: FleetSearch, simulate: bool) -> _Trial | NoFleet:
     return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
 
 
-def _is_cheaper(one: VerifiedFleet, other: VerifiedFleet) -> bool:
-    return one.allocation.cost_usd_per_hour < other.allocation.cost_usd_per_hour * (1.0 - SAME_COST)
+def _costs_less(one: Allocation, other: Allocation) -> bool:
+    return one.cost_usd_per_hour < other.cost_usd_per_hour * (1.0 - SAME_COST)
 
 
 def _cheaper(first: VerifiedFleet | None, second: VerifiedFleet) -> VerifiedFleet:
     """The cheaper of two fleets that hold, the second where they cost the same."""
-    return first if first is not None and _is_cheaper(first, second) else second
+    return first if first is not None and _costs_less(first.allocation, second.allocation) else second
 
 
 def _witness_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
@@ -405,10 +458,11 @@ def _witness_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> boo
     if request.objective is not Objective.MIN_COST or request.simulated_requests < LEAST_REQUESTS_TO_OVERRULE:
         return False
 
-    def simulated(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
-        return verify_deployment(option, pools, search.slices, search.request.seed, requests, search.progress)
+    def verified(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
+        seed = search.request.seed
+        return verify_deployment(option, pools, search.slices, seed, requests, search.progress, search.slos)
 
-    held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, simulated, left)
+    held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, verified, left)
     for pool in held:
         search.columns.witness(pool.option, pool.service, pool.surviving, pool.rates_per_s)
     return bool(held)

@@ -33,6 +33,10 @@ What an empty start still lacks after t is the share of requests that stay longe
 A tenth of an hour would hide six minutes, which may be the worst."""
 ALIKE = 0.01
 """Largest relative difference of the parts of two pools that are simulated for the whole. A choice."""
+BUSIEST_SHARE = 0.2
+"""Part of a recording that is replayed first. A choice: misses come in the busiest part."""
+FEWEST_IN_PARTS = 20_000
+"""Requests from which on a recording is replayed in parts. A choice: below it is quick as a whole."""
 REMEMBERED_PERFORMANCES = 64
 """Evaluations and simulations kept in memory, for plans made again with other prices. Affects speed only."""
 
@@ -82,6 +86,16 @@ def _replay(deployment: Deployment, workload: Workload, recording: RecordedArriv
     warmup = _warmup_fraction(lifetime_s, float(thinned.offsets_s[-1]))
     replayed = Workload(arrivals=thinned, classes=workload.classes)
     return SimulatedRun(part, replayed, None, warmup, share, left_out)
+
+
+def busiest_part(run: SimulatedRun) -> SimulatedRun | None:
+    """The busiest part of a replay, which tells most fleets that miss; None where it is short."""
+    recording = run.recording
+    if recording is None or len(recording.times_s) < FEWEST_IN_PARTS:
+        return None
+    measured = round(len(recording.times_s) * (1.0 - run.warmup_fraction))
+    part = busiest_requests(recording, round(BUSIEST_SHARE * len(recording.times_s)))
+    return replace(run, workload=Workload(arrivals=part, classes=run.workload.classes), part_of=measured)
 
 
 def _drawn_drift(

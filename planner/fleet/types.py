@@ -167,6 +167,8 @@ class SimulatedRun:
         warmup_fraction: share of them that is not measured.
         fleet_share: of the traffic, and of the replicas.
         left_out: what could not be simulated within the time it may take, in words; empty: nothing.
+        part_of: measured requests of the run that this is the busiest part of, to see whether it misses for certain;
+            None: it is whole.
     """
 
     deployment: Deployment
@@ -175,6 +177,7 @@ class SimulatedRun:
     warmup_fraction: float
     fleet_share: float = 1.0
     left_out: str = ""
+    part_of: int | None = None
 
     @property
     def recording(self) -> RecordedArrivals | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.core import BoolArray, Metric
 from planner.fleet.pairing import UsedPool
-from planner.fleet.simulation import MAX_SIMULATED_REQUESTS, evaluated, run_of, simulated
+from planner.fleet.simulation import MAX_SIMULATED_REQUESTS, busiest_part, evaluated, run_of, simulated
 from planner.fleet.types import (
     Agreement,
     PlannedDeployment,
@@ -155,7 +155,8 @@ def verify_deployment(
     """A deployment at the rates routed to it, evaluated and simulated. Costs are left at 0.
 
     A run whose sampling error leaves open whether a target holds is made longer (`LONGER`), as long as the error is
-    more than `LARGEST_ERROR` of the misses that are allowed.
+    more than `LARGEST_ERROR` of the misses that are allowed. Of a long recording the busiest part is replayed first:
+    where more requests miss a target there than may in all of it, that is all.
 
     Args:
         option: the configurations.
@@ -164,12 +165,18 @@ def verify_deployment(
         seed: of the simulation.
         simulated_requests: fewest requests to simulate; None: by theory alone.
         progress: hears of the simulation.
-        slos: targets that decide how long the simulation is.
+        slos: targets that decide how long the simulation is; none: as long as asked, recordings whole.
     """
     planned = _deployed(option, pools, slices)
     requests = simulated_requests
     while requests is not None:
         run = run_of(planned.surviving, planned.workload, requests, planned.predicted)
+        part = busiest_part(run) if slos else None
+        if part is not None:
+            found = simulated(part, planned.workload, seed, progress)
+            planned = replace(planned, simulated=found, run=part)
+            if violated_metrics(planned, slos, by_theory=False):
+                return planned
         found = simulated(run, planned.workload, seed, progress)
         planned = replace(planned, simulated=found, run=run)
         longer = LONGER * (run.requests or MAX_SIMULATED_REQUESTS)
@@ -237,7 +244,7 @@ def violated_metrics(
 
 
 def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: bool) -> set[Metric]:
-    unstable = {Metric.E2E} if planned.run is not None and not planned.simulated.stable else set[Metric]()
+    unstable = {Metric.E2E} if _falls_behind(planned) else set[Metric]()
     share = scoped.slo.attainment
     if share is not None and scoped.covers(planned):
         enough = planned.run is None or joint_share(planned, scoped).value >= share - ROUNDING
@@ -251,6 +258,37 @@ def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: 
     }
 
 
+def _falls_behind(planned: PlannedDeployment) -> bool:
+    """Whether a run falls behind; the busiest part of one may."""
+    return planned.run is not None and planned.run.part_of is None and not planned.simulated.stable
+
+
+def missing_over_allowed(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> dict[Metric, float]:
+    """Share of requests that miss a target over the share that may, by metric: simulated, or by theory before that.
+
+    A joint target counts as E2E, as in `violated_metrics`.
+    """
+    worst: dict[Metric, float] = {}
+
+    def note(metric: Metric, within: float, asked: float) -> None:
+        worst[metric] = max(worst.get(metric, 0.0), (1.0 - within) / (1.0 - asked))
+
+    for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
+        joint = scoped.slo.attainment
+        if joint is not None and scoped.covers(planned):
+            by_theory = planned.run is None
+            within = planned.predicted.attainment(scoped.slo) if by_theory else joint_share(planned, scoped).value
+            note(Metric.E2E, within, joint)
+            continue
+        for target in scoped.slo.targets:
+            if planned.run is None:
+                within = _latency(planned, scoped, target.metric, simulated=False).cdf(target.threshold_s)
+            else:
+                within = simulated_share(planned, scoped, target).value
+            note(target.metric, within, target.percentile)
+    return worst
+
+
 def _holds_by_theory(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
     latency = _latency(planned, scoped, target.metric, simulated=False)
     return latency.quantile_s(target.percentile) <= target.threshold_s
@@ -262,8 +300,11 @@ def _holds_in_simulation(planned: PlannedDeployment, scoped: ScopedSlo, target: 
 
 
 def simulated_share(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> SimulatedShare:
-    """Share of a run's requests under these targets that are within the threshold of one of them."""
-    value = _latency(planned, scoped, target.metric, simulated=True).cdf(target.threshold_s)
+    """Share of a run's requests under these targets that are within the threshold of one of them.
+
+    In the busiest part of a run the share if all other requests were.
+    """
+    value = _of_whole_run(planned, _latency(planned, scoped, target.metric, simulated=True).cdf(target.threshold_s))
     requests = planned.simulated.requests * _scoped_rate_per_s(planned, scoped) / math.fsum(planned.slices.values())
     error = Z_95 * math.sqrt(target.percentile * (1.0 - target.percentile) / max(1.0, requests))
     samples_s = planned.simulated.samples_s.get(target.metric)
@@ -271,9 +312,15 @@ def simulated_share(planned: PlannedDeployment, scoped: ScopedSlo, target: Laten
     return SimulatedShare(value, error * _clustering(within))
 
 
+def _of_whole_run(planned: PlannedDeployment, share: float) -> float:
+    """A share within a threshold among all requests, if those that were not simulated were within it."""
+    whole = planned.run.part_of if planned.run is not None else None
+    return share if whole is None else 1.0 - (1.0 - share) * planned.simulated.requests / whole
+
+
 def joint_share(planned: PlannedDeployment, scoped: ScopedSlo) -> SimulatedShare:
     """Share of a run's requests that meet every threshold at once."""
-    value, share = planned.simulated.attainment(scoped.slo), scoped.slo.attainment or 1.0
+    value, share = _of_whole_run(planned, planned.simulated.attainment(scoped.slo)), scoped.slo.attainment or 1.0
     samples_s = planned.simulated.samples_s
     targets = [target for target in scoped.slo.targets if target.metric in samples_s]
     met = [samples_s[target.metric] <= target.threshold_s for target in targets]

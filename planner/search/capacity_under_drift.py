@@ -4,7 +4,8 @@ One latency under a rate that varies takes several steady ones. So the best conf
 steady theory at the mean rate, and only its rate is then found under the drift. A drift takes about the same share of
 the rate from configurations of one family, which have the same GPUs, role and targets: of two the one that sustains
 less steadily is not expected to sustain more under the drift. Bounds are those of the steady theory, times the largest
-share of the steady rate that was kept so far in the family, with `SHARE_MARGIN` on top.
+share of the steady rate that was kept so far in the family, or if none is known there in any of its role, with
+`SHARE_MARGIN` on top.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import replace
 
 from planner.search.capacity import BestConfig, Capacity
 from planner.search.types import ConfigurationFamily, Demand
+from planner.serving import Role
 from planner.workload import ArrivalProcess, Workload
 
-SHARE_MARGIN = 1.1
+SHARE_MARGIN = 1.05
 """Factor on the share of its steady rate that a pool of another size keeps under a drift. A choice: it keeps bounds
 optimistic."""
 MORE_THAN_ASKED = 2.0
@@ -32,6 +34,7 @@ class CapacityUnderDrift(Capacity):
         super().__init__(demand)
         self._steady = Capacity(replace(demand, workload=_steady(demand.workload)))
         self._kept_shares: dict[int, float] = {}
+        self._kept_in_role: dict[Role, float] = {}
         self._kept_families: dict[int, ConfigurationFamily] = {}
         self._found: dict[tuple[int, int], tuple[float, BestConfig]] = {}
 
@@ -40,7 +43,8 @@ class CapacityUnderDrift(Capacity):
         known = self._found.get((id(family), replicas))
         if known is not None and known[1].rate_per_s < known[0]:
             return known[1].rate_per_s
-        share = min(self._kept_shares.get(id(family), 1.0) * SHARE_MARGIN, 1.0)
+        kept = self._kept_shares.get(id(family), self._kept_in_role.get(family.role, 1.0))
+        share = min(kept * SHARE_MARGIN, 1.0)
         bound_per_s = self._steady.bound_per_s(family, replicas) * share
         return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s)
 
@@ -61,6 +65,7 @@ class CapacityUnderDrift(Capacity):
             if found.rate_per_s < at_most_per_s:
                 share = found.rate_per_s / steady.rate_per_s
                 self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
+                self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
         self._kept_families[id(family)] = family
         self._found[id(family), replicas] = (at_most_per_s, found)
         return found

@@ -115,7 +115,7 @@ def queue_under_drift(
     limit_per_s: float,
     rate_per_s: float,
     drift: RateDrift,
-    prompt_share: float = 0.0,
+    growth: tuple[float, float] = (0.0, 1.0),
 ) -> QueueUnderDrift:
     """The queue of a pool whose rate varies.
 
@@ -124,7 +124,7 @@ def queue_under_drift(
         limit_per_s: largest stable rate of the pool.
         rate_per_s: mean rate.
         drift: factors on it.
-        prompt_share: share of the pool's work that grows with inputs, the rest with outputs. It matters where the
+        growth: relative growth of the work of a request over that of its input and of its output. It matters where the
             lengths of requests drift as well: a window of twice the work counts as one of twice the rate.
 
     Returns:
@@ -135,7 +135,7 @@ def queue_under_drift(
     minute = _minute(factors, step_s)
     if rate_per_s >= limit_per_s:
         return QueueUnderDrift(solve(rate_per_s), None, minute)
-    loads = _steps(drift, drift.work(prompt_share))[0] * (rate_per_s / limit_per_s)
+    loads = _steps(drift, drift.work(*growth))[0] * (rate_per_s / limit_per_s)
     order = np.argsort(loads)
     rare = int(np.searchsorted(np.cumsum(loads[order]), RARE_SHARE * loads.sum()))
     curve = _Curve.of(solve, limit_per_s, float(loads[order][rare]), float(loads.max()))

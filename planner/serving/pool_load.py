@@ -32,7 +32,7 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.roofline import Bound
-from planner.serving.drift import MIDDLE_LOAD, NODE_LOADS, QueueUnderDrift, queue_under_drift
+from planner.serving.drift import NODE_LOADS, QueueUnderDrift, queue_under_drift
 from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
 from planner.serving.pool import (
     PoolModel,
@@ -64,6 +64,8 @@ FOLLOWED_S = 60.0
 """Time over which the rate is averaged, at least, where a pool must have followed it for certain [s]. A choice."""
 LIFETIMES_FOLLOWED = 2.0
 """The same in mean times of a request in the pool. A choice."""
+SHORTER = 0.9
+"""Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
 MOST_STEADY_POOLS = 512
 """Pools whose steady queues are kept for other rates of a drift. A choice: affects speed and memory only."""
 
@@ -196,6 +198,15 @@ def _has_sessions(workload: Workload) -> bool:
     return any(kind.sessions is not None for kind in workload.classes)
 
 
+def _shorter(workload: Workload, inputs: float, outputs: float) -> Workload:
+    """The same requests with inputs and outputs times factors of at most 1."""
+    classes = []
+    for kind in workload.classes:
+        lengths = kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
+        classes.append(kind.model_copy(update={"lengths": lengths}))
+    return Workload(arrivals=workload.arrivals, classes=tuple(classes))
+
+
 @dataclass(eq=False)
 class _SteadyPools:
     """A pool at steady rates, evaluated as they are asked for.
@@ -215,6 +226,19 @@ class _SteadyPools:
         """Largest stable rate [1/s]."""
         return pool_limit_per_s(self.pool, self.workload)
 
+    @cached_property
+    def growth(self) -> tuple[float, float]:
+        """Relative growth of the work of a request over that of its input and of its output: what a largest rate loses.
+
+        With a step that takes a + b per prompt token + c per decode the largest stable rate is that at which b times
+        the prompt tokens per second and c times the output tokens per second add up to 1, whatever a is.
+        """
+        by_inputs, by_outputs = (
+            (1.0 - self.limit_per_s / pool_limit_per_s(self.pool, _shorter(self.workload, *factors))) / (1.0 - SHORTER)
+            for factors in ((SHORTER, 1.0), (1.0, SHORTER))
+        )
+        return max(by_inputs, 0.0), max(by_outputs, 0.0)
+
     def at(self, rate_per_s: float) -> PoolUnderLoad:
         """The pool at a rate [1/s]."""
         if rate_per_s not in self.known:
@@ -226,7 +250,7 @@ class _SteadyPools:
         arrivals = workload.open_arrivals
         drift = arrivals.drift
         assert drift is not None
-        work = np.minimum(drift.work(0.0), drift.work(1.0))
+        work = np.minimum(drift.work(0.0, 1.0), drift.work(1.0, 0.0))
         path = RateDrift.of(work, drift.window_s)
         requests = drift.share_of_requests()
 
@@ -247,12 +271,12 @@ class _SteadyPools:
         arrivals = workload.open_arrivals
         rate_per_s, drift = arrivals.rate_per_s, arrivals.drift
         assert drift is not None
-        share = _prompt_time_share(self.at(MIDDLE_LOAD * self.limit_per_s)) if drift.input_factors else 0.0
+        growth = self.growth if drift.input_factors else (0.0, 1.0)
 
         def solve(rate: float) -> QueueLatency:
             return self.at(rate).queue
 
-        varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, share)
+        varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, growth)
         nearest = min(self.known, key=lambda rate: abs(rate - rate_per_s))
         node = self.known[nearest]
         return replace(

@@ -176,15 +176,17 @@ class RateDrift(Frozen):
         """Coefficient of variation of the rate over time."""
         return float(self.array.std())
 
-    def work(self, prompt_share: float) -> FloatArray:
-        """Factors on the work that arrives, shape (windows,): `prompt_share` of it goes with inputs, else with outputs.
+    def work(self, by_inputs: float, by_outputs: float) -> FloatArray:
+        """Factors on the work that arrives, shape (windows,), for work that grows so much with mean inputs and outputs.
+
+        Each is the relative growth of the work of a request over that of its length, 1 where it is in proportion.
 
         >>> busy = RateDrift(window_s=60.0, factors=(0.5, 1.5), input_factors=(1.6, 0.8))
-        >>> busy.work(0.0).tolist(), busy.work(1.0).round(9).tolist()
+        >>> busy.work(0.0, 1.0).tolist(), busy.work(1.0, 0.0).round(9).tolist()
         ([0.5, 1.5], [0.8, 1.2])
         """
         inputs, outputs = (np.array(of or (1.0,)) for of in (self.input_factors, self.output_factors))
-        return np.asarray(self.array * (prompt_share * inputs + (1.0 - prompt_share) * outputs))
+        return np.asarray(self.array * np.maximum(1.0 + by_inputs * (inputs - 1.0) + by_outputs * (outputs - 1.0), 0.0))
 
     @property
     def peak(self) -> float:

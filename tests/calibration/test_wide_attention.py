@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -20,11 +22,14 @@ TABLES = SHARED / "kernels" / "h200_sxm"
 ABSENT = pytest.mark.skipif(not TABLES.is_dir(), reason="the measured tables are not beside the checkout")
 
 
+table = functools.cache(read_table)
+
+
 def rows_of(backend: str, name: str, heads: str) -> ColumnTable:
     """Rows of a backend over a 16-bit cache, of one kind of heads."""
-    table = read_table(TABLES, name)
-    assert table is not None
-    own = table.rows((table.text("backend") == backend) & (table.text("kv_dtype") == "bf16"))
+    every = table(TABLES, name)
+    assert every is not None
+    own = every.rows((every.text("backend") == backend) & (every.text("kv_dtype") == "bf16"))
     kinds = dict(_wide_heads(own))
     return own.rows(kinds[heads])
 
@@ -45,8 +50,8 @@ def usual_times(rows: ColumnTable, engine: str) -> FloatArray:
 
 def test_kinds_of_heads_are_told_apart_by_width_and_window() -> None:
     columns = {"head_dim": [128.0, 192.0, 192.0, 256.0, 256.0, 512.0], "window": [128.0, 0.0, 128.0, 0.0, 1024.0, 0.0]}
-    table = ColumnTable({name: np.array(column) for name, column in columns.items()})
-    found = {name: np.flatnonzero(mask).tolist() for name, mask in _wide_heads(table)}
+    made_up = ColumnTable({name: np.array(column) for name, column in columns.items()})
+    found = {name: np.flatnonzero(mask).tolist() for name, mask in _wide_heads(made_up)}
     assert found == {"192": [1], "192_window": [2], "256_window": [4], "512": [5]}
 
 

@@ -17,6 +17,7 @@ from planner.fleet import Plan
 from planner.roofline import Bound
 
 SMALL = (
+    "workload.drift=none",
     "search.skus=[h100-sxm]",
     "search.tp=[4]",
     "search.max_running_requests=[256]",

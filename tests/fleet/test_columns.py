@@ -162,19 +162,86 @@ def test_what_carries_nothing_is_gone_rather_than_an_error() -> None:
     assert columns.all == []
 
 
-def test_a_missed_target_lowers_the_configuration_at_every_size() -> None:
-    kind = family(1)
-    rates = table(3, [kind])
-    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
-    while columns.refine(answer := solved(columns, {"all": 10.0}, {kind.name: 1.0})):
+def settled(columns: CandidateColumns, demand_per_s: float, name: str) -> Allocation:
+    while columns.refine(answer := solved(columns, {"all": demand_per_s}, {name: 1.0})):
         pass
-    (column,) = columns.chosen(answer)
+    return answer
+
+
+def test_a_missed_target_lowers_the_configuration_at_every_size() -> None:
+    """To a share of what theory says: of the whole of it, not of the part that the demand needs."""
+    kind = family(1)
+    rates = table(3, [kind], slack=1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    (column,) = columns.chosen(settled(columns, 10.0, kind.name))
     assert column.member is not None
-    before = {one.name: one.rates["all"].rate_per_s for one in columns.of_members([("chat", column.member)])}
-    assert len(before) == len(SIZES)
-    columns.lower(column.member, "chat", share=0.5)
+    assert len(columns.of_members([("chat", column.member)])) == len(SIZES)
+    columns.lower(column.member, "chat", share=0.5, kept=0.9)
     for one in columns.of_members([("chat", column.member)]):
-        assert one.rates["all"].rate_per_s == pytest.approx(0.97 * 0.5 * before[one.name])
+        best = rates.bound_per_s(kind, one.surviving)  # of both members: what is known before this one is asked
+        true = rates.true[kind.name, one.surviving, column.member.name] if one.is_exact else best
+        assert one.rates["all"].rate_per_s == pytest.approx(min(DEMAND_PER_S, 0.5 * 0.9 * true))
+
+
+def test_a_rate_that_was_not_asked_for_in_full_is_asked_for_again() -> None:
+    """A pool known to carry the whole demand may carry it still after a cut: more than the demand has to be known."""
+    kind = family(1)
+    plenty = Table({(kind.name, size, one.name): 45.0 * size**2 for one in kind.members for size in SIZES}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": plenty}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    (column,) = columns.chosen(settled(columns, DEMAND_PER_S, kind.name))
+    assert (column.surviving, column.rates["all"].rate_per_s) == (2, DEMAND_PER_S)  # theory says 180
+    assert column.member is not None
+    columns.lower(column.member, "chat", share=1.0, kept=0.8)
+    (again,) = columns.chosen(settled(columns, DEMAND_PER_S, kind.name))
+    assert again.surviving == 2
+    assert again.rates["all"].rate_per_s == DEMAND_PER_S  # 0.8 of 180
+
+
+def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() -> None:
+    one, other, apart = family(1), family(2), family(2, Role.PREFILL)
+    families = [one, other, apart]
+    flat = Table(
+        {(kind.name, size, each.name): 10.0 * size for kind in families for each in kind.members for size in SIZES}, 1.0
+    )
+    columns = CandidateColumns([part("all")], {"all": families}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns.lower(one.members[0], "chat", share=1.0, kept=0.5)
+    expected = {
+        (column.family.name, column.surviving): column.rates["all"].rate_per_s
+        for column in columns.all
+        if column.member is None
+    }
+    kept = 0.5 * module.BETTER_THAN_BEST
+    for size in SIZES:
+        assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
+        assert expected[apart.name, size] == pytest.approx(10.0 * size)  # of another role
+    assert not columns.held(other.members[0], "chat", share=0.8)
+    assert columns.held(other.members[0], "chat", share=1.2)  # better than expected: so may the others be
+    left = [column for column in columns.all if column.member is None and column.family.name == one.name]
+    assert [column.rates["all"].rate_per_s for column in left] == pytest.approx(
+        [kept * 1.2 * module.BETTER_THAN_BEST * 10.0 * column.surviving for column in left]
+    )
+
+
+def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = family(1)
+    monkeypatch.setattr(module, "worth_sizes", lambda *asked: range(1, round(asked[2] / 10.0) + 1))
+    flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in range(1, 99)}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    assert max(column.surviving for column in columns.all) == 10
+    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
+    assert max(column.surviving for column in columns.all) == round(10 / (0.5 * module.BETTER_THAN_BEST))
+
+
+def test_the_first_miss_that_another_pool_may_have_caused_lowers_nothing() -> None:
+    kind = family(1)
+    flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in SIZES}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    before = [column.rates for column in columns.all]
+    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5, is_doubtful=True)
+    assert [column.rates for column in columns.all] == before
+    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5, is_doubtful=True)
+    lowered = [column for column in columns.all if column.member is not None]
+    assert [column.rates["all"].rate_per_s for column in lowered] == pytest.approx([5.0 * size for size in SIZES])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ import pytest
 
 from planner.core import Metric
 from planner.fleet import simulation as module
-from planner.fleet.simulation import busiest_requests, evaluated, part_of_fleet, run_notes, run_of, simulated
+from planner.fleet.simulation import (
+    busiest_part,
+    busiest_requests,
+    evaluated,
+    part_of_fleet,
+    run_notes,
+    run_of,
+    simulated,
+)
 from planner.serving import Deployment, evaluate
 from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, RequestClass, TokenLengths, Workload
 from tests.builders import chat, disaggregated, mixed
@@ -113,3 +121,24 @@ def test_a_steady_process_is_drawn_as_asked_for() -> None:
     run = run_of(mixed(4), chat(10.0), 5000, evaluate(mixed(4), chat(10.0)))
     assert (run.requests, run.warmup_fraction, run.fleet_share) == (5000, 0.1, 1.0)
     assert run_notes(run) == ()
+
+
+def test_the_busiest_part_of_a_replay_tells_a_certain_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many misses as in the busiest part there are in the whole, at least, but for what an empty start hides."""
+    monkeypatch.setattr(module, "FEWEST_IN_PARTS", 100)
+    workload, deployment = recorded(rate_per_s=60.0), mixed(1)
+    run = run_of(deployment, workload, 100, evaluate(deployment, workload))
+    part = busiest_part(run)
+    assert part is not None and part.recording is not None and run.recording is not None
+    assert len(part.recording.times_s) == round(module.BUSIEST_SHARE * len(run.recording.times_s))
+    assert part.recording.offsets_s[-1] < 0.9 * module.BUSIEST_SHARE * run.recording.offsets_s[-1]
+    assert part.part_of == pytest.approx(run.sent_s.size, abs=1)
+    whole_s, part_s = (simulated(of, workload, 0, lambda _: None).samples_s[Metric.TTFT] for of in (run, part))
+    threshold_s = float(np.quantile(whole_s, 0.9))
+    assert 0 < (part_s > threshold_s).sum() <= (whole_s > threshold_s).sum()
+
+
+def test_a_short_replay_and_a_process_have_no_part_of_their_own() -> None:
+    for workload in (recorded(), chat(10.0)):
+        run = run_of(mixed(1), workload, 100, evaluate(mixed(1), workload))
+        assert busiest_part(run) is None

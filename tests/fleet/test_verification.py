@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,13 @@ from planner.core import Metric
 from planner.fleet import PlannedDeployment, requests_to_simulate, routed_workload
 from planner.fleet.costs import with_costs
 from planner.fleet.pairing import UsedPool
-from planner.fleet.verification import scoped_slos, target_checks, verify_deployment, violated_metrics
+from planner.fleet.verification import (
+    missing_over_allowed,
+    scoped_slos,
+    target_checks,
+    verify_deployment,
+    violated_metrics,
+)
 from planner.llm import Precision, load_llm
 from planner.search import DeploymentOption, Mode, PoolOption
 from planner.serving import Role, evaluate
@@ -109,3 +116,22 @@ def test_long_requests_are_simulated_for_many_lifetimes() -> None:
     slow = evaluate(mixed(2), Workload.of(2.0, TokenLengths.constant(200, 3000)))
     assert requests_to_simulate(100, slow) >= 15 * slow.e2e.mean_s * 2.0
     assert requests_to_simulate(50_000, slow) == 50_000
+
+
+def test_misses_are_counted_against_those_allowed() -> None:
+    """By theory before a simulation, then in it; of the busiest part of a run as if nothing else missed."""
+    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
+    slices = parts()
+    by_theory = verify_deployment(option, [pool({"short": 30.0}, 1)], slices, seed=1, simulated_requests=None)
+    run = verify_deployment(option, [pool({"short": 30.0}, 1)], slices, seed=1, simulated_requests=2000)
+    threshold_s = run.simulated.ttft.quantile_s(0.7)
+    (scoped,) = scoped_slos([replace(slices["short"], slo=slo(threshold_s))])
+    missed = missing_over_allowed(run, [scoped])
+    assert missed == {Metric.TTFT: pytest.approx(0.3 / 0.1, rel=0.01)}
+    expected = (1.0 - by_theory.predicted.ttft.cdf(threshold_s)) / 0.1
+    assert missing_over_allowed(by_theory, [scoped]) == {Metric.TTFT: pytest.approx(expected)}
+    assert run.run is not None
+    of_more = replace(run, run=replace(run.run, part_of=10 * run.simulated.requests))
+    assert missing_over_allowed(of_more, [scoped]) == {Metric.TTFT: pytest.approx(0.1 * missed[Metric.TTFT])}
+    assert violated_metrics(run, [scoped], by_theory=False) == {Metric.TTFT}
+    assert violated_metrics(of_more, [scoped], by_theory=False) == set()

@@ -58,7 +58,7 @@ def test_damaged_files_are_read_or_refused() -> None:
 
 
 def _check_damaged(name: str) -> None:
-    @settings(max_examples=EXAMPLES.get(name, 60))
+    @settings(max_examples=EXAMPLES.get(name, 40))
     @given(st.integers(0, 9), st.booleans(), st.lists(MUTATIONS, min_size=1, max_size=3).map(tuple))
     def check(seed: int, bytewise: bool, mutations: tuple[Mutation, ...]) -> None:
         holds(name, Case(name, seed, bytewise, mutations).content())

@@ -400,7 +400,7 @@ def check(problem: FleetProblem, answer: LargeAnswer, best: float, gap: float, k
     assert not answer.proven or answer.cost_usd_per_hour * (1.0 - gap) <= best * (1.0 + TOLERANCE)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_small_problems_agree_with_the_program_written_out(seed: int) -> None:
     """Every feature at once: the bound is never above the optimum, the fleet never below."""
     problem = small_instance(seed)
@@ -413,7 +413,7 @@ def test_small_problems_agree_with_the_program_written_out(seed: int) -> None:
         check(problem, answer, best, 0.005, 2e-3)
 
 
-@pytest.mark.parametrize("seed", range(100, 130))
+@pytest.mark.parametrize("seed", range(100, 118))
 def test_one_period_is_solved_to_the_gap(seed: int) -> None:
     """Without what links periods the program of a period is exact, so that small ones must be proved and equal."""
     problem = small_instance(seed)
@@ -433,7 +433,7 @@ def test_one_period_is_solved_to_the_gap(seed: int) -> None:
 @pytest.mark.parametrize(("seed", "disaggregated"), [(1, False), (5, False), (3, True), (4, False)])
 def test_medium_problems_agree_with_the_program_written_out(seed: int, disaggregated: bool) -> None:
     """Pools of three sizes, 3 slices, 2 periods: the optimum, known to 5 %, is between bound and fleet."""
-    shape = {"families": 36 if disaggregated else 12, "sizes": 3, "slices": 3, "periods": 2}
+    shape = {"families": 24 if disaggregated else 12, "sizes": 3, "slices": 3, "periods": 2}
     problem = hard_instance(seed, gpus=100.0, **shape, disaggregated=disaggregated, starts=seed == 4)
     best = Explicit(problem).solve(gap=5e-2)
     answer = solve_large(problem, time_limit_s=1.0, relative_gap=0.01)

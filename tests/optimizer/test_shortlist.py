@@ -14,14 +14,14 @@ def test_a_shortlist_is_as_good_as_all_units(objective, monkeypatch):
     """The same truth when all but one unit is left out at first, and units are priced in one by one."""
     monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", 1)
     monkeypatch.setattr(relaxation, "UNITS_ADDED_PER_ROUND", 1)
-    for seed in range(50):
+    for seed in range(20):
         check_against_brute_force(4000 + seed, objective)
 
 
 @pytest.mark.parametrize("slices", [1, 2])
 def test_a_shortlist_of_few_among_many_is_as_good_as_all_units(slices, monkeypatch):
     """One answer by branch and bound over all of 40 units, the other over the few that its penalties let through."""
-    for seed in range(40 // slices**2):
+    for seed in range(20 // slices**2):
         stated = many_alike(seed, slices)
         monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", 1000)
         whole = solve(stated, MIN_COST)

@@ -49,20 +49,20 @@ from tests.optimizer.problems import (
 
 @pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize("block", range(9))
-def test_equals_brute_force_on_540_small_problems(objective, block):
+def test_equals_brute_force_on_189_small_problems(objective, block):
     """All features together: slices, periods, stages, channels, purchases, starts, groups, pins, deferrable work."""
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(20 * block, 20 * block + 7):
         check_against_brute_force(3000 + seed, objective)
 
 
 @pytest.mark.parametrize("decade", range(5))
-def test_equals_cbc_on_50_medium_problems(decade):
+def test_equals_cbc_on_20_medium_problems(decade):
     """CBC reads the program as stated: unscaled, untightened, with all units."""
     path = pulp.PULP_CBC_CMD.pulp_cbc_path
     if not os.access(path, os.X_OK):
         pytest.skip("this PuLP brings no CBC for this machine")
     solved = 0
-    for seed in range(10 * decade, 10 * decade + 10):
+    for seed in range(10 * decade, 10 * decade + 4):
         stated = medium_problem(seed, count=9, periods=1 + seed % 2)
         other = to_pulp(build_program(stated, MIN_COST))
         other.solve(pulp.COIN_CMD(path=path, msg=False, gapRel=1e-3, timeLimit=20))
@@ -73,7 +73,7 @@ def test_equals_cbc_on_50_medium_problems(decade):
             assert answer.status in FOUND, seed
             assert answer.objective == pytest.approx(other.objective.value(), rel=2.1e-3), seed
             solved += 1
-    assert solved > 5
+    assert solved > 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -190,7 +190,7 @@ def test_the_ratio_is_a_true_ratio():
 
 def test_dinkelbachs_ratios_rise_strictly_to_the_optimum():
     longest = 0
-    for seed in range(40):
+    for seed in range(15):
         answer = solve(small_problem(seed, MAX_RATIO), MAX_RATIO)
         assert all(b > a for a, b in zip(answer.iterates, answer.iterates[1:], strict=False))
         assert answer.objective is None or answer.iterates[-1] == answer.objective
@@ -266,7 +266,7 @@ def test_a_wide_gap_is_said_and_kept(few, monkeypatch):
 
 def test_the_gap_bounds_the_distance_to_the_optimum(monkeypatch):
     monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", 1)
-    for seed in range(18):
+    for seed in range(9):
         for objective, worse in ((MAX_RATE, -1), (MAX_RATIO, -1), (MIN_COST, 1)):
             stated = small_problem(seed, objective)
             expected = Fleets(stated, objective is MIN_COST).best(objective)
@@ -336,7 +336,7 @@ def in_other_units(stated, money, time):
 def test_units_of_money_and_of_time_do_not_matter(money, time):
     """Cost scales by the one, rate by the other, their ratio by the quotient."""
     factors = {MIN_COST: money, MAX_RATE: time, MAX_RATIO: time / money}
-    for seed in range(8):
+    for seed in range(4):
         for objective, factor in factors.items():
             stated = small_problem(seed, objective)
             expected = value(stated, objective)
@@ -348,7 +348,7 @@ def test_units_of_money_and_of_time_do_not_matter(money, time):
 
 def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
     dropped = 0
-    for seed in range(45):
+    for seed in range(21):
         objective = list(Objective)[seed % 3]
         stated = small_problem(seed, objective)
         last = stated.units[-1]
@@ -358,12 +358,12 @@ def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
         more = stated.model_copy(update={"units": (worse, *reversed(stated.units))})
         dropped += "worse" in dominated_units(more)
         assert value(more, objective) == pytest.approx(value(stated, objective), rel=1e-9) or last.at_most is not None
-    assert dropped > 15
+    assert dropped > 7
 
 
 def test_tighter_limits_are_never_cheaper():
     """Half the quota, half the budget, half the units, one group, a unit less: no cheaper, and no more is served."""
-    for seed in range(9):
+    for seed in range(5):
         for objective in (MIN_COST, MAX_RATE):
             stated = small_problem(seed, objective)
             before = value(stated, objective)
@@ -404,7 +404,7 @@ def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
     """The decomposition of large problems and branch and bound, each with a proof, on the same problems."""
     from planner.optimizer import solving
 
-    for seed in range(3):
+    for seed in range(2):
         stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_hour": None})
         direct = solve(stated, MIN_COST, relative_gap=0.01)
         monkeypatch.setattr(solving, "LARGE_RATES_OVER_PERIODS", 0)

@@ -81,7 +81,7 @@ def simulated(router: str, servers: int, load: float, scv: float, count: int = 6
 
 class TestAgainstSimulation:
     @pytest.mark.parametrize("scv", [0.0, 1.0])
-    @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (2, 0.8), (4, 0.8), (8, 0.7), (8, 0.85)])
+    @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (4, 0.8), (8, 0.85)])
     @pytest.mark.parametrize("router", ["two choices", "shortest"])
     def test_means_and_tails(self, router: str, servers: int, load: float, scv: float) -> None:
         distribution, waits = ROUTERS[router](work(scv), load, servers), simulated(router, servers, load, scv)

@@ -24,6 +24,7 @@ from planner.systems import SYSTEMS, compare
 from tests.places import DOCS
 
 SMALL = [
+    "workload.drift=none",
     "search.skus=[h100-sxm, l40s]",
     "search.modes=[mixed]",
     "search.tp=[4]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,10 @@ TABLE = table_of((DOCS / "design.md").read_text(encoding="utf-8"))
 ROWS = {row.package: row for row in TABLE}
 
 
+parsed = functools.lru_cache(maxsize=1)(ast.parse)
+"""The tree of a text: several scans of one module read it once."""
+
+
 def module_of(path: Path) -> str:
     """Dotted name of a file below the root."""
     parts = path.with_suffix("").parts
@@ -113,6 +118,12 @@ def imports_of(tree: ast.AST, at_load: bool = True, type_checking: bool = False)
             yield from imports_of(node, at_load and not inside, type_checking)
 
 
+@functools.cache
+def imports_in(source: str) -> tuple[Import, ...]:
+    """Every import of a text."""
+    return tuple(imports_of(parsed(source)))
+
+
 def _targets(item: Import) -> set[str]:
     """Packages of ours that an import reaches. `from planner import charts` is planner.charts."""
     if item.module == FACADE and item.names:
@@ -120,9 +131,10 @@ def _targets(item: Import) -> set[str]:
     return {package_of(item.module)}
 
 
+@functools.cache
 def exported(package: str) -> set[str]:
     """Names in `__all__` of a package."""
-    for node in ast.parse(SOURCES[package]).body:
+    for node in parsed(SOURCES[package]).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
     return set()
@@ -134,7 +146,7 @@ def layer_violations(module: str, source: str) -> list[str]:
     if row is None and module != FACADE:
         return [f"{module} is in no layer: add its package to the table in docs/design.md"]
     found = []
-    for item in imports_of(ast.parse(source)):
+    for item in imports_in(source):
         where = f"{module}:{item.line} imports {item.module}"
         top = item.module.split(".")[0]
         if item.module.startswith("."):
@@ -174,14 +186,18 @@ SEEDED = ("default_rng", "RandomState")
 GLOBAL_CHANCE = re.compile(r"(np|numpy)\.random\.(?!default_rng$|Generator$|SeedSequence$|PCG64$|RandomState$)\w+$")
 
 
-def effects_of(source: str) -> Iterator[tuple[str, int, str]]:
+@functools.cache
+def effects_of(source: str) -> tuple[tuple[str, int, str], ...]:
     """What a module reaches beyond its arguments: kind, line and how."""
-    tree = ast.parse(source)
-    for item in imports_of(tree):
+    return tuple(_effects(source))
+
+
+def _effects(source: str) -> Iterator[tuple[str, int, str]]:
+    for item in imports_in(source):
         top = item.module.split(".")[0]
         if top == "time" or top in MACHINE_MODULES:
             yield CLOCK if top == "time" else MACHINE, item.line, f"imports {item.module}"
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if called in FILE_CALLS or called in CLOCK_CALLS:
@@ -193,16 +209,17 @@ def effect_violations(module: str, source: str) -> list[str]:
     row = ROWS.get(package_of(module))
     allowed = row.outside if row else frozenset()
     found = [f"{module}:{line} {how}: {kind}" for kind, line, how in effects_of(source) if kind not in allowed]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         unseeded = isinstance(node, ast.Call) and not node.args and not node.keywords
         if unseeded and getattr(node.func, "attr", getattr(node.func, "id", "")) in SEEDED:
             found.append(f"{module}:{node.lineno} draws without a seed: take it as an argument")
-        if isinstance(node, ast.Attribute) and GLOBAL_CHANCE.match(ast.unparse(node)):
+        below = node.value if isinstance(node, ast.Attribute) else None
+        if isinstance(below, ast.Attribute) and below.attr == "random" and GLOBAL_CHANCE.match(ast.unparse(node)):
             found.append(f"{module}:{node.lineno} {ast.unparse(node)}: use a Generator with a seed")
     return found
 
 
-BY_NAME = re.compile(r"\b(import_module|__import__)$")
+BY_NAME = re.compile("import_module|__import__")
 UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 
 
@@ -210,14 +227,15 @@ def habit_violations(module: str, source: str) -> list[str]:
     """Unfinished or all-swallowing code, and imports hidden from this scan, one line each."""
     lines = enumerate(source.splitlines(), start=1)
     found = [f"{module}:{number} is marked unfinished" for number, line in lines if UNFINISHED.search(line)]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Name) and node.id == "NotImplementedError":
             found.append(f"{module}:{node.lineno} NotImplementedError: finish it or raise a PlannerError")
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "everything"
             if re.search(r"\b(everything|Exception|BaseException)\b", caught):
                 found.append(f"{module}:{node.lineno} catches {caught}: name the error")
-        if isinstance(node, ast.Call) and module != FACADE and BY_NAME.search(ast.unparse(node.func)):
+        called = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+        if module != FACADE and BY_NAME.fullmatch(called):
             found.append(f"{module}:{node.lineno} imports by name: write an import statement")
     return found
 
@@ -228,6 +246,6 @@ def edges() -> dict[str, set[str]]:
     for module, source in SOURCES.items():
         package = package_of(module)
         if package in found:
-            for item in imports_of(ast.parse(source)):
+            for item in imports_in(source):
                 found[package] |= {target for target in _targets(item) if target in ROWS and target != package}
     return found

@@ -37,9 +37,9 @@ OWNERS = {
 Scan = Callable[[str, str], list[str]]
 
 
-@pytest.mark.parametrize("scan", [layer_violations, effect_violations, habit_violations])
-def test_every_module_keeps_the_rules(scan: Scan) -> None:
-    assert [line for module, source in SOURCES.items() for line in scan(module, source)] == []
+def test_every_module_keeps_the_rules() -> None:
+    scans = (layer_violations, effect_violations, habit_violations)
+    assert [line for module, source in SOURCES.items() for scan in scans for line in scan(module, source)] == []
 
 
 def test_the_table_is_a_layering_of_what_is_there() -> None:

@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 
 from hardware_db import load_hardware, select_calibration
-from planner.core import Metric
+from planner.core import IntArray, Metric
 from planner.engine import Batching, ReplicaConfig, Schedule
 from planner.llm import load_llm
 from planner.queueing import QueueLatency
-from planner.serving import Deployment, evaluate, largest_stable_rate_per_s, rate_sweep, sustainable_rate_per_s
+from planner.serving import (
+    Deployment,
+    Pool,
+    Role,
+    evaluate,
+    largest_stable_rate_per_s,
+    pool_limit_per_s,
+    rate_sweep,
+    sustainable_rate_per_s,
+)
 from planner.serving.drift import NODE_LOADS, busiest_minute, queue_under_drift
+from planner.serving.pool_load import _steady_pools
 from planner.simulator import simulate
 from planner.workload import (
     ArrivalProcess,
@@ -41,10 +51,10 @@ def exponential(mean_s: float) -> LatencyDistribution:
 
 
 def under_drift(
-    solve: Callable[[float], QueueLatency], rate_per_s: float, drift: RateDrift, prompt_share: float = 0.0
+    solve: Callable[[float], QueueLatency], rate_per_s: float, drift: RateDrift, by_inputs: float = 0.0
 ) -> tuple[QueueLatency, QueueLatency]:
     """Of all requests, and of those of the busiest minute."""
-    varying = queue_under_drift(solve, LIMIT_PER_S, rate_per_s, drift, prompt_share)
+    varying = queue_under_drift(solve, LIMIT_PER_S, rate_per_s, drift, (by_inputs, 1.0 - by_inputs))
     return varying.everything, varying.busiest
 
 
@@ -154,7 +164,7 @@ def test_the_busiest_minute_is_the_largest_mean_of_sixty_seconds() -> None:
 def test_longer_prompts_in_some_windows_count_as_more_prompts() -> None:
     rate = RateDrift.of([0.5, 1.5], window_s=600.0)
     longer = RateDrift(window_s=600.0, factors=(1.0, 1.0), input_factors=(0.5, 1.5), output_factors=(1.0, 1.0))
-    of_rate, of_lengths = (under_drift(single_server, 500.0, drift, prompt_share=1.0)[0] for drift in (rate, longer))
+    of_rate, of_lengths = (under_drift(single_server, 500.0, drift, by_inputs=1.0)[0] for drift in (rate, longer))
     slowest = LatencyDistribution.mixture([(single_server(250.0).ttft, 0.5), (single_server(750.0).ttft, 0.5)])
     assert quantiles(of_lengths.ttft) == pytest.approx(quantiles(slowest), rel=0.05)
     assert of_rate.ttft.mean_s > of_lengths.ttft.mean_s  # more of its requests come in the busy windows
@@ -278,3 +288,44 @@ def test_a_recording_is_answered_as_the_process_it_is_summed_up_by() -> None:
     )
     assert quantiles(of_recording.ttft) == quantiles(of_process.ttft)
     assert of_recording.worst_minute is not None
+
+
+@pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL, Role.DECODE])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1.5, 0.6), (0.7, 1.4), (1.3, 1.3)])
+def test_other_lengths_are_as_much_work_as_they_take_from_the_largest_rate(
+    role: Role, inputs: float, outputs: float
+) -> None:
+    """Windows with prompts half as long again and shorter answers: the oracle is the largest rate with such lengths."""
+    pool = Pool(role=role, config=replica(), replicas=2)
+    steady = _steady_pools(pool, Workload.of(1.0, LENGTHS))
+    changed = Workload.of(1.0, LENGTHS.scaled(inputs, outputs, 10_000))
+    drift = RateDrift(
+        window_s=1.0, factors=(1.0, 1.0), input_factors=(inputs, 2.0 - inputs), output_factors=(outputs, 2.0 - outputs)
+    )
+    work = float(drift.work(*steady.growth)[0])
+    assert steady.limit_per_s / pool_limit_per_s(pool, changed) == pytest.approx(work, rel=0.12)
+
+
+def test_prompts_that_grow_with_the_rate_are_waited_for() -> None:
+    """The replay of arrivals whose inputs are longest when most requests come, and of the same ones shuffled."""
+    rng = np.random.default_rng(4)
+    windows, window_s, deployment = 40, 20.0, Deployment.mixed(replica(), 2)
+    factors = np.resize([0.7, 1.3], windows)
+    counts = rng.poisson(16.0 * window_s * factors)
+    times_s = np.concatenate([np.sort(rng.uniform(w, w + 1.0, n)) for w, n in enumerate(counts)]) * window_s
+    inputs = np.where(np.repeat(factors, counts) > 1.0, 1000, 500)
+
+    def tail(of_requests: IntArray) -> tuple[float, float]:
+        recording = RecordedArrivals(
+            times_s=tuple(times_s.tolist()),
+            input_tokens=tuple(of_requests.tolist()),
+            output_tokens=(100,) * times_s.size,
+        )
+        cells = TokenLengths.from_pairs([500, 1000], [100, 100], weights=np.bincount(of_requests // 501, minlength=2))
+        workload = Workload(arrivals=recording, classes=(RequestClass(lengths=cells),))
+        found = evaluate(deployment, workload), simulate(deployment, workload)
+        return found[0].tpot.quantile_s(0.99), found[1].tpot.quantile_s(0.99)
+
+    together, shuffled = tail(inputs), tail(rng.permutation(inputs))
+    assert together[1] > 1.05 * shuffled[1]  # that it matters at all
+    assert together[0] / shuffled[0] == pytest.approx(together[1] / shuffled[1], rel=0.12)

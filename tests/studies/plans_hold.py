@@ -1,11 +1,15 @@
 """Do plans hold, and are they padded? 100 random scenarios planned, simulated afresh, and again with one replica fewer.
 
-Every plan is simulated with seeds that planning did not use. It *holds* when every target's share of requests is at
-least its percentile minus one point. Then each pool in turn loses one replica, the traffic is spread over what is left
+A third of the scenarios have arrivals at a steady rate, a third at one that drifts (two numbers), a third replay a
+recording. Every plan is simulated with seeds that planning did not use, as long as a plan's own run would be and for
+30,000 requests at least. It *holds* when every target's share of requests is at least its percentile minus one point.
+Then each pool in turn loses one replica, the traffic is spread over what is left
 in proportion to what each deployment sustains, and that fleet is simulated: it *fails* when some share is below its
 percentile. A plan is not padded when it fails without any one replica of any of its pools.
 
     python -m tests.studies.plans_hold --jobs 2      # writes plans_hold.csv, prints the counts and the misses
+
+A run that was cut off goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from planner.fleet import Plan, PlanRequest, plan
+from planner.fleet.simulation import run_of
 from planner.scenario import load_scenario
-from planner.serving import Deployment
+from planner.serving import Deployment, evaluate
 from planner.simulator import simulate
 from planner.workload import Slo, Workload
 
@@ -39,6 +44,7 @@ MODELS = (
     ("qwen3-30b-a3b", "bf16"),
     ("llama-3.3-70b-instruct", "fp8"),
 )
+RECORDINGS = ("azure-2023-conv", "azure-2023-code", "servegen-m-large", "servegen-deepseek-r1")
 LENGTHS: tuple[Any, ...] = (
     "azure-2023-conv",
     "azure-2023-code",
@@ -50,7 +56,7 @@ LENGTHS: tuple[Any, ...] = (
 
 def scenario(seed: int) -> dict[str, Any]:
     """A random scenario: model, traffic, targets, SKUs."""
-    rng = np.random.default_rng([5, seed])
+    rng = np.random.default_rng([18, seed])
     model, dtype = MODELS[rng.integers(len(MODELS))]
     percentile = float(rng.choice([0.9, 0.95, 0.99]))
     large = "70b" in model
@@ -58,11 +64,7 @@ def scenario(seed: int) -> dict[str, Any]:
         "name": f"random {seed}",
         "llm": model,
         "precision": {"weights": dtype, "activations": dtype, "kv_cache": dtype},
-        "workload": {
-            "rate_per_s": float(np.round(np.exp(rng.uniform(np.log(2.0), np.log(60.0 if large else 200.0))), 1)),
-            "scv": float(rng.choice([1.0, 1.0, 2.0, 4.0])),
-            "lengths": LENGTHS[rng.integers(len(LENGTHS))],
-        },
+        "workload": traffic(rng, seed % 3, 60.0 if large else 200.0),
         "slo": [
             {"metric": "ttft", "percentile": percentile, "threshold_s": float(rng.choice([0.5, 1.0, 2.0, 4.0]))},
             {"metric": "tpot", "percentile": percentile, "threshold_s": float(rng.choice([0.02, 0.04, 0.08]))},
@@ -77,9 +79,29 @@ def scenario(seed: int) -> dict[str, Any]:
     }
 
 
+def traffic(rng: np.random.Generator, kind: int, most_per_s: float) -> dict[str, Any]:
+    """Arrivals at a steady rate (0), at one that drifts (1), or of a recording (2); and their lengths."""
+    rate_per_s = float(np.round(np.exp(rng.uniform(np.log(2.0), np.log(most_per_s))), 1))
+    if kind == 2:
+        return {"rate_per_s": rate_per_s, "replay": str(rng.choice(RECORDINGS))}
+    steady = {
+        "rate_per_s": rate_per_s,
+        "scv": float(rng.choice([1.0, 1.0, 2.0, 4.0])),
+        "lengths": LENGTHS[rng.integers(len(LENGTHS))],
+    }
+    if kind == 0:
+        return steady | {"drift": "none"}
+    return steady | {
+        "drift": {"cv": float(rng.choice([0.1, 0.2, 0.4])), "correlation_time_s": float(rng.choice([30, 120, 600]))}
+    }
+
+
 def shares(deployment: Deployment, workload: Workload, slo: Slo, seed: int) -> tuple[list[float], int]:
     """Share of requests within each threshold, and the requests measured."""
-    found = simulate(deployment, workload, seed=seed, requests=REQUESTS)
+    run = run_of(deployment, workload, REQUESTS, evaluate(deployment, workload))
+    found = simulate(
+        run.deployment, run.workload, seed=seed, requests=run.requests, warmup_fraction=run.warmup_fraction
+    )
     return [found.distribution(target.metric).cdf(target.threshold_s) for target in slo.targets], found.requests
 
 
@@ -124,12 +146,11 @@ def row(seed: int) -> Mapping[str, Any]:
         "seed": seed,
         "llm": content["llm"],
         "rate_per_s": content["workload"]["rate_per_s"],
-        "scv": content["workload"]["scv"],
-        "lengths": str(content["workload"]["lengths"]),
+        "traffic": str({name: given for name, given in content["workload"].items() if name != "rate_per_s"}),
         "slo": "; ".join(f"{t.name} {t.threshold_s:g}" for t in request.slo.targets),
     }
     if not found.feasible or found.cost is None:
-        return base | {"fleet": "none", "usd_per_hour": "", "margin": "", "fewer": "", "planned_in_s": found.elapsed_s}
+        return base | {"fleet": "none", "usd_per_hour": "", "margin": "", "fewer": "", "planned_in_s": round(found.elapsed_s, 2)}
     fleet = [(one.deployment, one.workload) for one in found.deployments]
     fewer = [worst(rest, request.slo, 12_345) for rest in without_one(found)]
     return base | {
@@ -148,11 +169,12 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=SCENARIOS)
     options = parser.parse_args()
     rows: list[Mapping[str, Any]] = []
+    if RESULTS.exists():
+        with RESULTS.open(newline="", encoding="utf-8") as file:
+            rows = [known for known in csv.DictReader(file) if "traffic" in known]
     with ProcessPoolExecutor(options.jobs) as pool:
-        start = 0
         while sum(one["margin"] != "" for one in rows) < options.plans:
-            rows += pool.map(row, range(start, start + 20))
-            start += 20
+            rows += pool.map(row, range(len(rows), len(rows) + 2 * options.jobs))
             _write(rows)
             print(summary(rows), flush=True)
 

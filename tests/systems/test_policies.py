@@ -311,7 +311,7 @@ def test_a_recording_without_drift_is_poisson() -> None:
 
 def test_drift_of_the_rate_shows_in_the_wait() -> None:
     """The gaps alone (SCV near 1) know nothing of a rate that swings by half; counts over many gaps do."""
-    deployment, recorded = Deployment(pools=(pool(),)), drifting(0.5)
+    deployment, recorded = Deployment(pools=(pool(),)), drifting(0.5, requests=2_000)
     recorded = recorded.at_rate(0.75 * largest_stable_rate_per_s(deployment, recorded))
     judge = simulate(deployment, recorded)
     with_counts = evaluate(deployment, recorded)

@@ -580,7 +580,7 @@ def test_arbitrary_bytes(content: str | bytes) -> None:
     _survives(content)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(ROWS)
 def test_arbitrary_json(rows: list[dict[str, object]]) -> None:
     _survives(_lines(rows))

@@ -29,6 +29,7 @@ TIMEOUT_S = 120
 SMALL = {
     "base": "chat-llama-70b",
     "workload.rate_per_s": "10.0",
+    "workload.drift": "none",
     "search.skus": '["h100-sxm"]',
     "search.modes": '["mixed"]',
     "search.tp": "[2]",

@@ -33,6 +33,7 @@ from tests.browser import (
     settle,
     wait_for,
 )
+from tests.builders import SMALL_CHAT
 
 HEIGHT_PX = 900
 
@@ -46,6 +47,9 @@ return [
 ];
 """
 """What sticks out to the right of the page (tables scroll by themselves), and figures that are cut off."""
+
+FEW = "&".join(SMALL_CHAT)
+"""The worked example with few choices, so that what is waited for is the page and not the planner."""
 
 TABS = {"Plan": 2, "Why": 4, "Latency": 4, "Roofline": 4, "Cost": 3, "Compare": 3, "Hardware": 2}
 """Every tab, with how many charts it has at least, the fleet on top of all included."""
@@ -80,7 +84,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory, downloads: Path) -> Iterat
 def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
     """The page with its first plan."""
     resize(browser, 1440, HEIGHT_PX)
-    browser.get(f"{address}?simulation.requests=2000")  # the worked example, simulated in less time
+    browser.get(f"{address}?{FEW}")
     settle(browser, "the first plan")
     return browser
 
@@ -135,18 +139,18 @@ def test_the_plan_is_given_as_a_file(page: webdriver.Chrome, downloads: Path) ->
 def test_the_plan_follows_a_slider(page: webdriver.Chrome) -> None:
     before = usd_per_month(page)
     slider = page.find_element(By.CSS_SELECTOR, ".st-key-rate-slider :is([role=slider], input[type=range])")
-    slider.send_keys(*[Keys.ARROW_RIGHT] * 20)
-    wait_for(lambda: "at 60 requests/s on" in main_text(page) and is_settled(page), "the plan for 60 requests/s")
+    slider.send_keys(*[Keys.ARROW_RIGHT] * 8)
+    wait_for(lambda: "at 48 requests/s on" in main_text(page) and is_settled(page), "the plan for 48 requests/s")
     assert usd_per_month(page) > before
 
 
 def test_the_address_holds_the_scenario(page: webdriver.Chrome) -> None:
     before, address = usd_per_month(page), page.current_url
-    assert "workload.rate_per_s=60.0" in address
+    assert "workload.rate_per_s=48.0" in address
     page.get("about:blank")
     page.get(address)
     settle(page, "the page from its address")
-    assert usd_per_month(page) == before and "at 60 requests/s on" in main_text(page)
+    assert usd_per_month(page) == before and "at 48 requests/s on" in main_text(page)
 
 
 def test_a_trace_becomes_the_traffic(page: webdriver.Chrome, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from planner.analysis.headline import dollars
 from planner.web.results import store
 
 SMALL = {
+    "workload.drift": "none",
     "search.skus": "[h100-sxm]",
     "search.modes": "[mixed]",
     "search.tp": "[4]",

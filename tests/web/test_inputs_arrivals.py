@@ -22,7 +22,6 @@ def _page() -> None:
 def page(**workload: Any) -> AppTest:
     """The inputs of the packaged chat scenario with some fields of its workload replaced."""
     content = read_scenario("chat-llama-70b")[0].model_dump(mode="json", exclude_defaults=True)
-    content["workload"].pop("drift", None)
     fields = {name: given for name, given in {**content["workload"], **workload}.items() if given is not None}
     app = AppTest.from_function(_page, default_timeout=30)
     app.session_state["scenario"] = full_content(read_scenario({**content, "workload": fields})[0])

@@ -20,6 +20,7 @@ from planner.web.results import Page
 from planner.web.roofline_tab import HINTS
 
 SMALL = (
+    "workload.drift=none",
     "search.skus=[h100-sxm, l40s]",
     "search.tp=[4]",
     "search.max_running_requests=[256]",

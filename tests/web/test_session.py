@@ -21,6 +21,7 @@ from planner.scenario.request_fixes import fix_from_relaxation
 from planner.web import session
 
 SMALL = (
+    "workload.drift=none",
     "search.skus=[h100-sxm]",
     "search.modes=[mixed]",
     "search.tp=[4]",

@@ -16,6 +16,7 @@ from planner.web import what_if
 from planner.web.session import with_changes
 
 SMALL = {
+    "workload.drift": "none",
     "search.skus": ["h100-sxm"],
     "search.modes": ["mixed"],
     "search.tp": [4],
