@@ -44,8 +44,8 @@ STUDENT_95 = 2.093
 """97.5 % point of Student's t with `BATCHES` - 1 degrees of freedom (any table)."""
 Z_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
-LARGEST_ERROR = 0.5
-"""Sampling error of a share over the misses allowed from which a run near the target says too little. A choice."""
+SMALLEST_ERROR = 0.1
+"""Sampling error of a share over the misses allowed from which on a longer run would say no more of use. A choice."""
 LONGER = 4
 """How much longer it is made. A choice."""
 ROUNDING = 1e-9
@@ -154,9 +154,9 @@ def verify_deployment(
 ) -> PlannedDeployment:
     """A deployment at the rates routed to it, evaluated and simulated. Costs are left at 0.
 
-    A run whose sampling error leaves open whether a target holds is made longer (`LONGER`), as long as the error is
-    more than `LARGEST_ERROR` of the misses that are allowed. Of a long recording the busiest part is replayed first:
-    where more requests miss a target there than may in all of it, that is all.
+    A run whose sampling error leaves open whether a target holds is made longer (`LONGER`), until the error is less
+    than `SMALLEST_ERROR` of the misses that are allowed. Of a long recording the busiest part is replayed first: where
+    more requests miss a target there than may in all of it, that is all.
 
     Args:
         option: the configurations.
@@ -226,15 +226,20 @@ class SimulatedShare(NamedTuple):
     value: float
     error: float
 
+    @property
+    def least(self) -> float:
+        """The lower end."""
+        return self.value - self.error
+
 
 def violated_metrics(
     planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, by_theory: bool = True
 ) -> frozenset[Metric]:
     """Metrics whose targets are missed, by theory (if that counts) or by simulation.
 
-    In a simulation the share within the threshold must reach the target's own; its sampling error is no excuse, since
-    a fleet below its target by that much would miss it in the next run. A joint target (`Slo.attainment`) that is
-    missed counts as E2E, and so does a simulation that falls behind (`Performance.stable`).
+    In a simulation the lower end of the 95 % interval of the share within the threshold must reach the target's own, so
+    that the next run does not miss it; the share itself where its error is below `SMALLEST_ERROR`. A joint target
+    (`Slo.attainment`) that is missed counts as E2E, and so does a simulation that falls behind (`Performance.stable`).
     """
     metrics: set[Metric] = set()
     for scoped in slos:
@@ -247,7 +252,7 @@ def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: 
     unstable = {Metric.E2E} if _falls_behind(planned) else set[Metric]()
     share = scoped.slo.attainment
     if share is not None and scoped.covers(planned):
-        enough = planned.run is None or joint_share(planned, scoped).value >= share - ROUNDING
+        enough = planned.run is None or _reaches(joint_share(planned, scoped), share)
         predicted = not by_theory or planned.predicted.meets(scoped.slo)
         return unstable if enough and predicted else {Metric.E2E}
     return unstable | {
@@ -277,14 +282,14 @@ def missing_over_allowed(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) 
         joint = scoped.slo.attainment
         if joint is not None and scoped.covers(planned):
             by_theory = planned.run is None
-            within = planned.predicted.attainment(scoped.slo) if by_theory else joint_share(planned, scoped).value
+            within = planned.predicted.attainment(scoped.slo) if by_theory else joint_share(planned, scoped).least
             note(Metric.E2E, within, joint)
             continue
         for target in scoped.slo.targets:
             if planned.run is None:
                 within = _latency(planned, scoped, target.metric, simulated=False).cdf(target.threshold_s)
             else:
-                within = simulated_share(planned, scoped, target).value
+                within = simulated_share(planned, scoped, target).least
             note(target.metric, within, target.percentile)
     return worst
 
@@ -296,7 +301,13 @@ def _holds_by_theory(planned: PlannedDeployment, scoped: ScopedSlo, target: Late
 
 def _holds_in_simulation(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
     """True also where nothing was simulated."""
-    return planned.run is None or simulated_share(planned, scoped, target).value >= target.percentile - ROUNDING
+    return planned.run is None or _reaches(simulated_share(planned, scoped, target), target.percentile)
+
+
+def _reaches(share: SimulatedShare, asked: float) -> bool:
+    """Whether a simulated share is what was asked for, however the next run turns out."""
+    is_sharp = share.error <= SMALLEST_ERROR * (1.0 - asked)
+    return (share.value if is_sharp else share.least) >= asked - ROUNDING
 
 
 def simulated_share(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> SimulatedShare:
@@ -306,10 +317,21 @@ def simulated_share(planned: PlannedDeployment, scoped: ScopedSlo, target: Laten
     """
     value = _of_whole_run(planned, _latency(planned, scoped, target.metric, simulated=True).cdf(target.threshold_s))
     requests = planned.simulated.requests * _scoped_rate_per_s(planned, scoped) / math.fsum(planned.slices.values())
-    error = Z_95 * math.sqrt(target.percentile * (1.0 - target.percentile) / max(1.0, requests))
     samples_s = planned.simulated.samples_s.get(target.metric)
     within = np.ones(0, dtype=bool) if samples_s is None else samples_s <= target.threshold_s
-    return SimulatedShare(value, error * _clustering(within))
+    return SimulatedShare(value, _sampling_error(planned, target.percentile, requests, within))
+
+
+def _sampling_error(planned: PlannedDeployment, asked: float, requests: float, within: BoolArray) -> float:
+    """Half-width of the 95 % interval of a share that is about as large as asked.
+
+    A replay has none: targets are to hold on that recording. Requests drawn at a rate that drifts come in batches that
+    are unlike by the drift itself, so that they count as independent.
+    """
+    if planned.run is not None and planned.run.recording is not None:
+        return 0.0
+    error = Z_95 * math.sqrt(asked * (1.0 - asked) / max(1.0, requests))
+    return error if _follows_path(planned) else error * _clustering(within)
 
 
 def _of_whole_run(planned: PlannedDeployment, share: float) -> float:
@@ -325,8 +347,7 @@ def joint_share(planned: PlannedDeployment, scoped: ScopedSlo) -> SimulatedShare
     targets = [target for target in scoped.slo.targets if target.metric in samples_s]
     met = [samples_s[target.metric] <= target.threshold_s for target in targets]
     together = np.logical_and.reduce(met) if met else np.ones(0, dtype=bool)
-    error = Z_95 * math.sqrt(share * (1.0 - share) / max(1, planned.simulated.requests))
-    return SimulatedShare(value, error * _clustering(together))
+    return SimulatedShare(value, _sampling_error(planned, share, planned.simulated.requests, together))
 
 
 def _clustering(within: BoolArray) -> float:
@@ -357,8 +378,17 @@ def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> list[
 
 def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> bool:
     """Whether a run of drawn requests leaves a target open although a longer one could decide it."""
-    drawn = planned.run is not None and planned.run.recording is None
-    return drawn and max(open_targets(planned, slos), default=0.0) > LARGEST_ERROR
+    return not _follows_path(planned) and max(open_targets(planned, slos), default=0.0) > SMALLEST_ERROR
+
+
+def _follows_path(planned: PlannedDeployment) -> bool:
+    """Whether a run follows a recording or a drift, which are what the targets are to hold on, and no sample."""
+    if planned.run is None:
+        return False
+    arrivals = planned.run.workload.arrivals
+    return isinstance(arrivals, RecordedArrivals) or (
+        isinstance(arrivals, ArrivalProcess) and arrivals.drift is not None
+    )
 
 
 def _scoped_rate_per_s(planned: PlannedDeployment, scoped: ScopedSlo) -> float:

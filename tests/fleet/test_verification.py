@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from planner.core import Metric
+from planner.core import FloatArray, Metric
 from planner.fleet import PlannedDeployment, requests_to_simulate, routed_workload
 from planner.fleet.costs import with_costs
 from planner.fleet.pairing import UsedPool
 from planner.fleet.verification import (
     missing_over_allowed,
     scoped_slos,
+    simulated_share,
     target_checks,
     verify_deployment,
     violated_metrics,
 )
 from planner.llm import Precision, load_llm
 from planner.search import DeploymentOption, Mode, PoolOption
-from planner.serving import Role, evaluate
+from planner.serving import Performance, Role, evaluate
 from planner.traffic import DemandSlice, Service
-from planner.workload import LatencyTarget, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import LatencyDistribution, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import chat, mixed, replica
 
 
@@ -127,11 +129,42 @@ def test_misses_are_counted_against_those_allowed() -> None:
     threshold_s = run.simulated.ttft.quantile_s(0.7)
     (scoped,) = scoped_slos([replace(slices["short"], slo=slo(threshold_s))])
     missed = missing_over_allowed(run, [scoped])
-    assert missed == {Metric.TTFT: pytest.approx(0.3 / 0.1, rel=0.01)}
+    error = simulated_share(run, scoped, scoped.slo.targets[0]).error  # what the next run may miss more
+    assert missed == {Metric.TTFT: pytest.approx((0.3 + error) / 0.1, rel=0.01)}
     expected = (1.0 - by_theory.predicted.ttft.cdf(threshold_s)) / 0.1
     assert missing_over_allowed(by_theory, [scoped]) == {Metric.TTFT: pytest.approx(expected)}
     assert run.run is not None
     of_more = replace(run, run=replace(run.run, part_of=10 * run.simulated.requests))
-    assert missing_over_allowed(of_more, [scoped]) == {Metric.TTFT: pytest.approx(0.1 * missed[Metric.TTFT])}
+    assert missing_over_allowed(of_more, [scoped]) == {Metric.TTFT: pytest.approx((0.03 + error) / 0.1, rel=0.01)}
     assert violated_metrics(run, [scoped], by_theory=False) == {Metric.TTFT}
     assert violated_metrics(of_more, [scoped], by_theory=False) == set()
+
+
+def test_a_share_just_above_the_target_in_a_short_run_is_no_hold() -> None:
+    """The oracle: runs with other seeds. Of fleets that hold by their first run, the next one misses one in forty."""
+    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
+    rng = np.random.default_rng(1)
+    scoped = next(iter(scoped_slos([parts()["short"]])))
+    base = verify_deployment(option, [pool({"short": 30.0}, 1)], parts(), seed=1, simulated_requests=2000)
+    assert base.run is not None
+    held = missed_next = naive_missed = naive = 0
+    for _ in range(400):
+        truth = rng.uniform(0.87, 0.95)  # share of requests within the target of 90 %, in the long run
+        first, following = (np.where(rng.random(2000) < truth, 0.1, 9.9) for _ in range(2))
+        run = replace(base, simulated=_of(base, first))
+        if Metric.TTFT not in violated_metrics(run, [scoped], by_theory=False):
+            held += 1
+            missed_next += (following <= 0.5).mean() < 0.9
+        if (first <= 0.5).mean() >= 0.9:
+            naive += 1
+            naive_missed += (following <= 0.5).mean() < 0.9
+    assert held > 100
+    assert missed_next <= 0.025 * held
+    assert naive_missed > 3 * max(missed_next, 1)
+
+
+def _of(planned: PlannedDeployment, ttft_s: FloatArray) -> Performance:
+    """The simulated performance with other first tokens."""
+    ttft = LatencyDistribution.from_samples(ttft_s)
+    samples = {**planned.simulated.samples_s, Metric.TTFT: ttft_s}
+    return replace(planned.simulated, ttft=ttft, samples_s=samples, requests=ttft_s.size)

@@ -31,7 +31,13 @@ from planner.scenario.user_hardware import edited_sku, facts_of
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
 DAY = date(2026, 11, 22)
-SMALL = ("workload.drift=none", "search.skus=[h100-sxm]", "search.modes=[mixed]", "search.tp=[4]", "search.max_running_requests=[256]")
+SMALL = (
+    "workload.drift=none",
+    "search.skus=[h100-sxm]",
+    "search.modes=[mixed]",
+    "search.tp=[4]",
+    "search.max_running_requests=[256]",
+)
 
 
 def content(*assignments: str) -> url.Content:

@@ -150,7 +150,13 @@ def row(seed: int) -> Mapping[str, Any]:
         "slo": "; ".join(f"{t.name} {t.threshold_s:g}" for t in request.slo.targets),
     }
     if not found.feasible or found.cost is None:
-        return base | {"fleet": "none", "usd_per_hour": "", "margin": "", "fewer": "", "planned_in_s": round(found.elapsed_s, 2)}
+        return base | {
+            "fleet": "none",
+            "usd_per_hour": "",
+            "margin": "",
+            "fewer": "",
+            "planned_in_s": round(found.elapsed_s, 2),
+        }
     fleet = [(one.deployment, one.workload) for one in found.deployments]
     fewer = [worst(rest, request.slo, 12_345) for rest in without_one(found)]
     return base | {
