@@ -91,6 +91,11 @@ class Column:
         return kv_tiers_usd_per_gpu_hour(self.family.members[0].config) * self.replicas * self.family.gpus
 
     @property
+    def is_measured(self) -> bool:
+        """Whether its step times come from kernels measured on its own SKU."""
+        return is_measured(self.family)
+
+    @property
     def is_mixed(self) -> bool:
         """Whether it serves whole requests."""
         return self.family.role is Role.MIXED
@@ -109,6 +114,12 @@ class Column:
     def is_exact(self) -> bool:
         """Whether all its rates are true ones."""
         return self.member is not None and all(rate.is_exact for rate in self.rates.values())
+
+
+def is_measured(family: ConfigurationFamily) -> bool:
+    """Whether the step times of a family come from kernels measured on its own SKU, none of them lent by another."""
+    config = family.members[0].config
+    return config.calibration is not None and config.calibration.sku == family.sku and not config.lenders
 
 
 class _TheoryRate(NamedTuple):

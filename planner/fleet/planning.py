@@ -269,8 +269,8 @@ def _assumptions(
     notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]
     if passed_over_usd_per_hour is not None:
         notes.append(
-            f"a fleet of {passed_over_usd_per_hour:.2f} USD/hour (by theory) was passed over for one of fewer kinds of "
-            "pools (search.simplicity)"
+            f"a fleet of {passed_over_usd_per_hour:.2f} USD/hour (by theory) was passed over for one that is measured, "
+            "or simpler to run (search.simplicity)"
         )
     if request.pessimism is not None:
         notes.append(f"step times at the slow end of the calibration: {request.pessimism:.0%} are shorter")

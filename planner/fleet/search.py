@@ -20,8 +20,9 @@ from functools import partial
 
 from hardware_db import Calibration, HardwareDb, Price, select_calibration
 from planner.core import Metric, UnknownNameError
-from planner.fleet.columns import CandidateColumns, Column, unit_of
+from planner.fleet.columns import CandidateColumns, Column, is_measured, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
+from planner.fleet.preferences import most_preferred, with_fewest_kinds
 from planner.fleet.simulation import run_of, simulated
 from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
@@ -39,7 +40,16 @@ from planner.optimizer import (
     UnitStage,
     solve,
 )
-from planner.search import Demand, DeploymentOption, Mode, Offer, Rejection, capacity_of, find_families
+from planner.search import (
+    ConfigurationFamily,
+    Demand,
+    DeploymentOption,
+    Mode,
+    Offer,
+    Rejection,
+    capacity_of,
+    find_families,
+)
 from planner.serving import Role
 from planner.supply import FleetLimits, Supply, build_supply, resource_use
 from planner.traffic import DemandSlice, Service
@@ -273,9 +283,10 @@ def search_fleet(
             service.published,
         )
         family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
-        families[slice_.name], capacities[slice_.name] = family_set.families, capacity_of(demand)
+        served, borrowed = _measured(family_set.families) if request.search.measured_only else (family_set.families, ())
+        families[slice_.name], capacities[slice_.name] = served, capacity_of(demand)
         considered += family_set.considered
-        for rejection in family_set.rejections:
+        for rejection in (*family_set.rejections, *borrowed):
             reason = rejection.reason if len(slices) == 1 else f"{slice_.name}: {rejection.reason}"
             rejections.setdefault((rejection.sku, rejection.mode), replace(rejection, reason=reason))
     return FleetSearch(
@@ -289,6 +300,24 @@ def search_fleet(
         considered=considered,
         progress=progress,
     )
+
+
+def _measured(
+    families: Sequence[ConfigurationFamily],
+) -> tuple[tuple[ConfigurationFamily, ...], tuple[Rejection, ...]]:
+    """The families whose step times were measured, and why the others are left out."""
+    measured = tuple(family for family in families if is_measured(family))
+    known = {(family.sku, _mode_of(family.role)) for family in measured}
+    borrowed = {(family.sku, _mode_of(family.role)) for family in families} - known
+    return measured, tuple(
+        Rejection(sku, mode, f"{sku}: its step times are not all its own measurements (search.measured_only)", math.inf)
+        for sku, mode in sorted(borrowed)
+    )
+
+
+def _mode_of(role: Role) -> Mode:
+    """How a pool of this role serves."""
+    return Mode.MIXED if role is Role.MIXED else Mode.DISAGGREGATED
 
 
 def _sites(request: PlanRequest, market: Market) -> dict[str, str]:
@@ -487,34 +516,27 @@ def _verify(
 
 
 def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation:
-    """Of fleets that cost little more than the cheapest (`SearchSpace.simplicity`) one of few kinds of pools.
+    """Of fleets that cost little more than the cheapest (`SearchSpace.simplicity`) the one that is preferred.
 
-    Kinds are left out one by one, each time the one without which the rest costs least, as long as the fleet stays
-    within that share of the cheapest. Fewer kinds of pools are easier to run, and a decode pool apart is a kind more.
+    Predictions are not so exact that such differences count. In this order a fleet is preferred whose GPUs were all
+    measured, that has one SKU, and that is mixed: two mixed replicas survive the loss of one, a prefill and a decode
+    replica do not. Then kinds of pools are left out one by one, each time the one without which the rest costs least.
     """
-    space, objective, columns = search.request.search, search.request.objective, search.columns
+    objective, columns = search.request.objective, search.columns
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
-    most = cheapest.objective * (1.0 + max(space.simplicity, SAME_COST))
-    chosen, bound = cheapest, cheapest.objective * (1.0 - (cheapest.gap or 0.0))
-    while True:
-        kinds = columns.members(chosen)
-        fewer_kinds = [[kind for kind in kinds if kind is not left_out] for left_out in kinds] if len(kinds) > 1 else []
-        simpler = [
-            search.refined_allocation(objective, partial(columns.of_members, kept), finest_gap=COARSE_GAP)
-            for kept in fewer_kinds
-        ]
-        simpler = [
-            allocation for allocation in simpler if allocation.objective is not None and allocation.objective <= most
-        ]
-        if not simpler:
-            break
-        chosen = min(simpler, key=lambda answer: answer.objective or math.inf)
+    most = cheapest.objective * (1.0 + max(search.request.search.simplicity, SAME_COST))
+
+    def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
+        found = search.refined_allocation(objective, allowed, finest_gap=COARSE_GAP, enough_usd_per_hour=most)
+        return found if found.objective is not None and found.objective <= most else None
+
+    chosen = with_fewest_kinds(columns, most_preferred(columns, cheapest, best), best)
     if chosen is not cheapest:
         chosen = search.refined_allocation(objective, partial(columns.of_members, columns.members(chosen)))
     if chosen is cheapest or chosen.objective is None:
         return cheapest
-    gap = 1.0 - bound / chosen.objective
+    gap = 1.0 - cheapest.objective * (1.0 - (cheapest.gap or 0.0)) / chosen.objective
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
     if cheapest.status is SolveStatus.TIME_LIMIT:
         status = cheapest.status

@@ -17,12 +17,16 @@ import numpy as np
 
 from planner.fleet.types import Progress, SimulatedRun
 from planner.search import BoundedCache
-from planner.serving import Deployment, Performance, evaluate
+from planner.serving import Deployment, Performance, evaluate, requests_to_settle
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RecordedArrivals, Workload
 
 SIMULATED_LIFETIMES = 15.0
 """Least length of a simulation in mean request lifetimes, so that its warm-up is a small part of it. A choice."""
+CALM_LOAD = 0.9
+"""Share of the largest stable rate from which on runs are made longer. A choice."""
+SETTLED_WITHIN = 0.02
+"""Distance from the largest stable rate below which they are not made longer still. A choice."""
 MAX_SIMULATED_REQUESTS = 200_000
 """Most requests of one simulation, unless more are asked for; bounds the time it takes. A choice."""
 WARMUP_FRACTION = 0.1
@@ -42,8 +46,14 @@ REMEMBERED_PERFORMANCES = 64
 
 
 def requests_to_simulate(at_least: int, predicted: Performance) -> int:
-    """Requests to simulate: as many as asked for, or more so that the run lasts `SIMULATED_LIFETIMES`."""
-    lasting = math.ceil(SIMULATED_LIFETIMES * _lifetime_s(predicted) * predicted.rate_per_s)
+    """Requests to simulate: as many as asked for, or more so that the run lasts `SIMULATED_LIFETIMES`.
+
+    Near the largest stable rate queues settle in a time that grows as 1 / (1 - load), and so does the run from
+    `CALM_LOAD` on.
+    """
+    load = max(pool.utilisation for pool in predicted.pools)
+    slowly = (1.0 - CALM_LOAD) / max(1.0 - load, SETTLED_WITHIN)
+    lasting = math.ceil(SIMULATED_LIFETIMES * max(slowly, 1.0) * _lifetime_s(predicted) * predicted.rate_per_s)
     return max(at_least, min(lasting, MAX_SIMULATED_REQUESTS))
 
 
@@ -61,6 +71,8 @@ def run_of(deployment: Deployment, workload: Workload, at_least: int, predicted:
     if isinstance(arrivals, RecordedArrivals):
         return _replay(deployment, workload, arrivals, lifetime_s)
     requests = requests_to_simulate(at_least, predicted)
+    if any(pool.kv_occupancy_p99 > 0.0 for pool in predicted.pools) and predicted.stable:
+        requests = max(requests, min(requests_to_settle(deployment, workload), MAX_SIMULATED_REQUESTS))
     if isinstance(arrivals, ArrivalProcess) and arrivals.drift is not None:
         return _drawn_drift(deployment, workload, arrivals, requests, lifetime_s)
     return SimulatedRun(deployment, workload, requests, WARMUP_FRACTION)

@@ -15,6 +15,7 @@ from planner.fleet.pairing import UsedPool
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import ScopedSlo, open_targets, simulated_share, violated_metrics
 from planner.search import DeploymentOption
+from planner.serving import MOST_STABLE_SHARE
 
 Groups = Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]]
 """What serves together: configurations and their pools."""
@@ -23,7 +24,8 @@ Simulate = Callable[[DeploymentOption, tuple[UsedPool, ...], int], PlannedDeploy
 
 LARGEST_ERROR_OF_THEORY = 1.25
 """Load, in what a pool sustains by theory, up to which simulation is asked. A choice: of 63 plans with a smaller
-neighbour theory was too careful by up to 12 %."""
+neighbour theory was too careful by up to 12 %. What falls behind by theory (`MOST_STABLE_SHARE`) is not asked: a run
+may end before that shows."""
 TAIL_GROWTH = 3.0
 """Power of the load per replica with which the misses grow at least: a fleet whose misses would then be too many is not
 asked. A choice: near the largest rate the tail of a wait grows faster."""
@@ -163,9 +165,11 @@ def _run_lengths(requests: int) -> tuple[int, ...]:
 def _may_hold(fleet: _Held, place: int, pools: tuple[UsedPool, ...]) -> bool:
     """Whether theory is near enough to what these pools are to carry, and few enough requests missed before."""
     known = fleet.deployments[place]
-    for pool, before in zip(pools, fleet.groups[place][1], strict=True):
+    for pool, before, seen in zip(pools, fleet.groups[place][1], known.predicted.pools, strict=True):
         growth = pool.rate_per_s / before.rate_per_s * before.surviving / max(pool.surviving, 1)
         if growth > 1.0 and before.capacity_share * growth > LARGEST_ERROR_OF_THEORY:
+            return False
+        if growth * seen.utilisation > MOST_STABLE_SHARE:
             return False
         for scoped in (scoped for scoped in fleet.slos if scoped.applies_to(known)):
             for target in scoped.slo.targets:

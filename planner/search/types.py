@@ -79,7 +79,13 @@ class SearchSpace(Frozen):
     lora: LoraAdapters | None = Field(default=None, description="adapters that share the base model in every replica")
     router: Router = Field(default=Router.ROUND_ROBIN, description="of every pool")
     simplicity: float = Field(
-        default=0.01, ge=0, le=1, description="share of the least cost that may be paid for fewer kinds of pools"
+        default=0.05,
+        ge=0,
+        le=1,
+        description="share of the least cost up to which fleets are ties, which go to the measured, simpler one",
+    )
+    measured_only: bool = Field(
+        default=False, description="leave out GPUs whose step times rest on measurements of other GPUs, or on none"
     )
     pair_skus: bool = Field(default=True, description="prefill and decode pools may be of different SKUs")
     calibrated: bool = Field(default=True, description="kernels as measured; false: datasheet rooflines, a bound")

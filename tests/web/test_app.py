@@ -238,12 +238,12 @@ def test_what_asks_for_more_never_costs_less(by_theory: None, act: Act) -> None:
 
 @pytest.mark.parametrize("act", CHEAPER.values(), ids=CHEAPER)
 def test_what_asks_for_less_never_costs_more(by_theory: None, act: Act) -> None:
-    """Within the 1 % that simplicity may cost."""
+    """Within the 5 % up to which fleets are ties."""
     app = small()
     before, asked = usd_per_month(app), scenario(app)
     act(app)
     assert scenario(app) != asked
-    assert usd_per_month(app) <= before * 1.01
+    assert usd_per_month(app) <= before * 1.05
 
 
 def test_without_the_chosen_sku_it_never_costs_less(by_theory: None) -> None:
@@ -363,7 +363,7 @@ def test_shared_tokens_switch_the_prefix_cache(by_theory: None) -> None:
     before = usd_per_month(app)
     number("prefix-tokens", 512)(app)
     assert at(app, "search.prefix_cache") == [True] and at(app, "workload.prefixes.tokens") == 512
-    assert usd_per_month(app) <= before * 1.01
+    assert usd_per_month(app) <= before * 1.05
     number("prefix-tokens", 0)(app)
     assert at(app, "search.prefix_cache") == [False] and at(app, "workload.prefixes") is None
 
@@ -387,7 +387,7 @@ def test_spot_brings_its_terms(by_theory: None) -> None:
     several("commitments", ["on_demand", "spot"])(app)
     assert app.number_input(key="spot-recovery").value == 600.0
     assert at(app, "prices.spot.interruptions_per_hour") == 0.05
-    assert usd_per_month(app) <= before * 1.01  # one more way of buying
+    assert usd_per_month(app) <= before * 1.05  # one more way of buying
 
 
 def test_one_provider_never_costs_less_than_any(by_theory: None) -> None:

@@ -1,0 +1,62 @@
+"""Which of fleets that cost about the same an operator would rather run.
+
+Predictions are not so exact that a few percent of cost count. Of fleets within that of the cheapest one is preferred
+whose GPUs were all measured, that has one SKU, that is mixed, and that has few kinds of pools, in this order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from planner.fleet.columns import CandidateColumns, Column
+from planner.optimizer import Allocation
+
+Best = Callable[[Callable[[], list[Column]]], Allocation | None]
+"""The cheapest fleet of some columns; None where it costs too much."""
+_Preference = Callable[[Column], bool]
+_MEASURED: tuple[_Preference, ...] = (lambda column: column.is_measured,)
+_MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
+
+
+def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best) -> Allocation:
+    """A fleet all of whose pools are measured, then of one SKU too, then mixed too, as far as there is one."""
+    kept: list[_Preference] = []
+    for preferences in (_MEASURED, _one_sku(columns.chosen(chosen)), _MIXED):
+        wanted = [[*kept, preference] for preference in preferences]
+        if any(_are_all(columns.chosen(chosen), each) for each in wanted):
+            continue
+        answers = [(best(partial(_preferred, columns, each)), each) for each in wanted]
+        found = [(answer, each) for answer, each in answers if answer is not None]
+        if found:
+            chosen, kept = min(found, key=lambda pair: pair[0].objective or math.inf)
+    return chosen
+
+
+def with_fewest_kinds(columns: CandidateColumns, chosen: Allocation, best: Best) -> Allocation:
+    """A fleet of some of the kinds of pools that another one has."""
+    while True:
+        kinds = columns.members(chosen)
+        fewer_kinds = [[kind for kind in kinds if kind is not left_out] for left_out in kinds] if len(kinds) > 1 else []
+        simpler = [answer for fewer in fewer_kinds if (answer := best(partial(columns.of_members, fewer))) is not None]
+        if not simpler:
+            return chosen
+        chosen = min(simpler, key=lambda answer: answer.objective or math.inf)
+
+
+def _one_sku(columns: Sequence[Column]) -> tuple[_Preference, ...]:
+    """For each SKU of some columns, to have it alone."""
+
+    def alone(sku: str) -> _Preference:
+        return lambda column: column.family.sku == sku
+
+    return tuple(alone(sku) for sku in dict.fromkeys(column.family.sku for column in columns))
+
+
+def _are_all(columns: Iterable[Column], preferences: Sequence[_Preference]) -> bool:
+    return all(prefers(column) for column in columns for prefers in preferences)
+
+
+def _preferred(columns: CandidateColumns, preferences: Sequence[_Preference]) -> list[Column]:
+    return [column for column in columns.all if _are_all([column], preferences)]
