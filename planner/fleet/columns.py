@@ -25,7 +25,7 @@ from typing import NamedTuple
 from planner.engine import kv_tiers_usd_per_gpu_hour
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
-from planner.search import Capacity, ConfigurationFamily, Dominated, PoolOption, worth_sizes
+from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
 from planner.serving import Role
 from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
@@ -33,6 +33,9 @@ from planner.traffic import DemandSlice
 BETTER_THAN_BEST = 1.1
 """How much more of its rate by theory a configuration may keep that was not simulated yet than the best of those that
 were. A choice: larger simulates more configurations, smaller may pass over a better one."""
+LEAST_KEPT = 0.1
+"""Share of its rate by theory below which a configuration is given up: a fleet many times as large as theory has it
+holds by no merit of its own. A choice."""
 MISSES_BEFORE_LARGER_CUTS = 2
 """Misses after which a configuration loses more each time: it may not hold at any rate worth having. A choice."""
 _ROUNDING = 1e-9
@@ -199,6 +202,26 @@ class CandidateColumns:
         self._tighten()
         return bool(open_columns)
 
+    def idle_misses(self, name: str) -> list[Rejection]:
+        """Why families do not serve a slice (by its name) though each request fits: for each SKU and mode what misses.
+
+        Of a role the family that comes nearest, of a pair the role that misses by more.
+        """
+        of_roles: dict[tuple[str, Role], Rejection | None] = {}
+        for family in (
+            by_slice[name] for of in self._families.values() for by_slice in of.values() if name in by_slice
+        ):
+            key, miss = (family.sku, family.role), self._capacities[name].idle_miss(family)
+            known = of_roles.setdefault(key, miss)
+            if known is not None and (miss is None or miss.ratio < known.ratio):
+                of_roles[key] = miss
+        worst: dict[tuple[str, Mode], Rejection] = {}
+        for found in of_roles.values():
+            if found is not None:
+                before = worst.get((found.sku, found.mode), found)
+                worst[found.sku, found.mode] = max(before, found, key=lambda miss: miss.ratio)
+        return list(worst.values())
+
     def lower(self, member: PoolOption, service: str, share: float, kept: float, *, is_doubtful: bool = False) -> None:
         """Lower what a configuration carries, at every pool size, after it missed a target with `share` of its rates.
 
@@ -217,9 +240,10 @@ class CandidateColumns:
         if is_doubtful and self._misses[key] == 1:
             return
         cut = min(1.0, share) * kept ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS)
-        self._kept[service, member.role, key[1]] = cut * self._kept_share(service, member.role, member)
+        left = cut * self._kept_share(service, member.role, member)
+        self._kept[service, member.role, key[1]] = left if left >= LEAST_KEPT else 0.0
         best = max(left for (*of, _), left in self._kept.items() if of == [service, member.role])
-        self._expected[service, member.role] = min(BETTER_THAN_BEST * best, 1.0)
+        self._expected[service, member.role] = max(min(BETTER_THAN_BEST * best, 1.0), LEAST_KEPT)
         self._add_sizes(service)
         self.of_members([(service, member)])
         self._correct(service, member.role)
@@ -345,7 +369,8 @@ class CandidateColumns:
 
     def _asked_per_s(self, column: Column, name: str) -> float:
         """Rate by theory above which a column need not be known."""
-        return self._demand_per_s[name] / self._kept_share(column.service, column.family.role, column.member)
+        kept = max(self._kept_share(column.service, column.family.role, column.member), LEAST_KEPT)
+        return self._demand_per_s[name] / kept
 
     def _ask(self, column: Column, member: PoolOption, name: str) -> None:
         """Ask theory what a member carries of a slice in a pool of this size."""

@@ -314,6 +314,10 @@ def _warnings(
 def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float) -> Plan:
     allocation = outcome.allocation
     rejections = (*search.rejections, *search.market.unpriced)
+    if allocation is None and not outcome.missed:
+        known = {(rejection.sku, rejection.mode) for rejection in rejections}
+        misses = [miss for name in search.unserved() for miss in search.columns.idle_misses(name)]
+        rejections += tuple(miss for miss in misses if (miss.sku, miss.mode) not in known)
     return Plan(
         request=search.request,
         status=allocation.status if allocation else SolveStatus.INFEASIBLE,
@@ -324,7 +328,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float) ->
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=_diagnosis(search, allocation, rejections),
+        diagnosis=outcome.missed or _diagnosis(search, allocation, rejections),
         assumptions=(),
         warnings=(),
         considered=search.considered,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hardware_db import Calibration, HardwareDb, Price, select_calibration
-from planner.core import Metric, UnknownNameError
+from planner.core import Metric, UnknownNameError, with_unit
 from planner.fleet.columns import CandidateColumns, Column, is_measured, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.preferences import most_preferred, with_fewest_kinds
@@ -27,7 +27,14 @@ from planner.fleet.simulation import run_of, simulated
 from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
 from planner.fleet.types import PlannedDeployment, PlanRequest, Progress
-from planner.fleet.verification import ScopedSlo, missing_over_allowed, scoped_slos, verify_deployment, violated_metrics
+from planner.fleet.verification import (
+    ScopedSlo,
+    missing_over_allowed,
+    scoped_slos,
+    target_checks,
+    verify_deployment,
+    violated_metrics,
+)
 from planner.optimizer import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -362,9 +369,11 @@ class NoFleet:
 
     Attributes:
         allocation: the program's last answer, with its diagnosis; None where some slice has no configuration at all.
+        missed: where fleets were found but none that holds, what the last of them misses, in words.
     """
 
     allocation: Allocation | None
+    missed: tuple[str, ...] = ()
 
 
 def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
@@ -381,6 +390,8 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     for _ in range(MAX_ROUNDS):
         trial = _trial(search, simulate, held)
         if isinstance(trial, NoFleet):
+            if held is None and trial.allocation is None and isinstance(outcome, VerifiedFleet):
+                return _missed(search, outcome)
             return held or trial
         if trial is None:
             break
@@ -392,8 +403,22 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
         if not simulate or not (_witness_smaller(search, trial, left) or trial.raise_expectations(search)):
             break
     if held is None and isinstance(outcome, VerifiedFleet):
-        return replace(outcome, deployments=tuple(_simulated_whole(search, planned) for planned in outcome.deployments))
+        return _missed(search, outcome)
     return held or outcome
+
+
+def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
+    """None of the fleets tried holds: what the last one misses, by theory or in its simulation."""
+    lines = ["no fleet was found that holds; the last one tried misses:"]
+    for check in target_checks([_simulated_whole(search, planned) for planned in last.deployments], search.slos):
+        reached_s = max(check.predicted_s, check.simulated_s)
+        if reached_s > check.target.threshold_s:
+            reached, asked = (
+                with_unit(time_s, check.target.metric) for time_s in (reached_s, check.target.threshold_s)
+            )
+            factor = reached_s / check.target.threshold_s
+            lines.append(f"{check.target.name} {reached} > {asked}; relax that target by a factor of {factor:.3g}")
+    return NoFleet(last.allocation.model_copy(update={"status": SolveStatus.INFEASIBLE}), tuple(lines))
 
 
 def _simulated_whole(search: FleetSearch, planned: PlannedDeployment) -> PlannedDeployment:

@@ -10,8 +10,8 @@ Every latency evaluated is kept for the process under keys that leave out prices
 (bounds, brackets, who is ahead) belongs to one `Capacity`, so that a plan does not depend on what was planned before
 it.
 
-A pool is judged by the targets of its role (`planner.search.slo_margin`). Those on the E2E of a pair are not judged
-here: whoever joins the pools evaluates the pair.
+A pool is judged by the targets of its role (`planner.search.slo_margin`). Those on the E2E of a pair are judged by the
+pool's own part alone: whoever joins the pools evaluates the pair.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray
+from planner.core import FloatArray, IntArray, with_unit
 from planner.search.bounds import pool_class
 from planner.search.cache_keys import BoundedCache, config_key, demand_key, shared_settings
 from planner.search.candidates import (
@@ -34,7 +34,7 @@ from planner.search.candidates import (
 )
 from planner.search.slo_margin import SloMargin, pool_slo_margin
 from planner.search.step_time_groups import StepTimeGroup, forget_groups, step_time_group
-from planner.search.types import ConfigurationFamily, Demand, Dominated, PoolOption
+from planner.search.types import ConfigurationFamily, Demand, Dominated, Mode, PoolOption, Rejection
 from planner.serving import MOST_STABLE_SHARE, Pool, Role, pool_limit_per_s
 
 UNTRIED_DISCOUNT = 0.98
@@ -125,6 +125,27 @@ class Capacity:
         """Whether the member meets the targets at a rate [1/s]."""
         candidate = self._candidate(member)
         return self._holds(candidate, self._evaluations(candidate, replicas), rate_per_s)
+
+    def idle_miss(self, family: ConfigurationFamily) -> Rejection | None:
+        """What the member that comes nearest misses with next to no traffic; None where it meets its targets then."""
+        mode = Mode.MIXED if family.role is Role.MIXED else Mode.DISAGGREGATED
+        nearest, label = SloMargin(math.inf, None, 0.0), family.name
+        for candidate in self._family(family).candidates:
+            known = self._evaluations(candidate, 1)
+            if known.top_per_s > 0.0:
+                margin = self._slo_margin(candidate, known.pool, NEARLY_IDLE_SHARE * known.top_per_s)
+                if margin.log_excess < nearest.log_excess:
+                    nearest, label = margin, f"{candidate.option.config.label} {family.role}"
+        if nearest.log_excess <= 0.0:
+            return None
+        slo = self._demand.slo
+        missed = next((target for target in slo.targets if target.metric is nearest.worst), None)
+        if missed is None or slo.attainment is not None:
+            return Rejection(family.sku, mode, f"{label}: misses its targets even when idle", math.inf)
+        ratio = math.exp(nearest.log_excess)
+        reached = with_unit(ratio * missed.threshold_s, missed.metric)
+        asked = with_unit(missed.threshold_s, missed.metric)
+        return Rejection(family.sku, mode, f"{label}: {missed.name} {reached} > {asked} even when idle", ratio)
 
     # What is known of members
 

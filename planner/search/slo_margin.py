@@ -2,7 +2,8 @@
 
 A mixed pool is judged by all targets, of the whole workload and of its classes; a prefill pool by those on TTFT, with
 a KV transfer to a replica like its own without a wait for links; a decode pool by those on TPOT and ITL, and by those
-on TTFT with its own part of a first token alone: the wait for a place and a step.
+on TTFT with its own part of a first token alone: the wait for a place and a step. Of targets on E2E each must be within
+with its own part alone.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _of_prompts(pool: Pool, loaded: PoolUnderLoad, workload: Workload) -> dict[M
         lengths, share = decoding_only(workload.lengths)
         transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), lengths)
         ttft = _of_those_that_decode(sum_of_independent(ttft, transfer), share, ttft)
-    return {Metric.TTFT: ttft}
+    return {Metric.TTFT: ttft, Metric.E2E: ttft}
 
 
 def _of_decodes(loaded: PoolUnderLoad, workload: Workload) -> dict[Metric, LatencyDistribution]:
@@ -139,7 +140,8 @@ def _of_decodes(loaded: PoolUnderLoad, workload: Workload) -> dict[Metric, Laten
     none = LatencyDistribution.constant(0.0)
     first = _of_those_that_decode(sum_of_independent(queue.ttft, queue.itl), share, none)
     tpot = _of_those_that_decode(queue.tpot, share, none)
-    return {Metric.TTFT: first, Metric.TPOT: tpot, Metric.ITL: queue.itl}
+    e2e = _of_those_that_decode(queue.e2e, share, none)
+    return {Metric.TTFT: first, Metric.TPOT: tpot, Metric.ITL: queue.itl, Metric.E2E: e2e}
 
 
 def _of_those_that_decode(
