@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from planner.serving import Deployment, Performance, Pool
     from planner.workload import Slo, Workload
 
+SIMULATED_REQUESTS = 4000
+"""Requests simulated unless it is said how many. A choice."""
 MODES = ("mixed", "disaggregated")
 NO_SCENARIO: Mapping[str, Any] = {
     "workload": {},
@@ -312,7 +314,12 @@ def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
 def simulate(
     options: DeploymentOptions,
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 0,
-    requests: Annotated[int, typer.Option(help="Requests to simulate; several hundred per replica.")] = 4000,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Requests, several hundred per replica; by default {SIMULATED_REQUESTS}, of a recording all."
+        ),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Simulate a given deployment request by request.
@@ -326,10 +333,15 @@ def simulate(
             --router least_requests --schedule-order shortest_first
     """
     from planner.report import terminal
+    from planner.workload import RecordedArrivals
 
     setting = _given_setting(options)
     check_outputs(json_file)
-    with terminal.bar(f"simulating {requests:,} requests") as say:
+    recording = setting.workload.arrivals
+    if requests is None and not isinstance(recording, RecordedArrivals):
+        requests = SIMULATED_REQUESTS
+    count = len(recording.times_s) if isinstance(recording, RecordedArrivals) and requests is None else requests or 0
+    with terminal.bar(f"simulating {count:,} requests") as say:
         performance = planner.simulate(setting.deployment, setting.workload, seed=seed, requests=requests, progress=say)
     _deliver_performance(setting, performance, json_file)
 

@@ -160,6 +160,8 @@ class CandidateColumns:
         self._theory: dict[tuple[str, str], _TheoryRate] = {}
         self._kept: dict[tuple[str, Role, str], float] = {}
         self._expected: dict[tuple[str, Role], float] = {}
+        self._kept_in_family: dict[tuple[str, str], float] = {}
+        self._family_of: dict[tuple[str, str], str] = {}
         self._misses: dict[tuple[str, str], int] = {}
         self._demand_per_s = {
             slice_.name: math.inf if slice_.deferrable else max(slice_.demand_per_s) for slice_ in slices
@@ -169,6 +171,8 @@ class CandidateColumns:
         for slice_ in slices:
             for family in families[slice_.name]:
                 self._families.setdefault(slice_.service.name, {}).setdefault(family.name, {})[slice_.name] = family
+                names = [(slice_.service.name, pool_name(member)) for member in family.members]
+                self._family_of |= dict.fromkeys(names, family.name)
         self._by_name: dict[str, Column] = {}
         self._sizes: set[tuple[str, str, int]] = set()
         for service in self._families:
@@ -242,6 +246,9 @@ class CandidateColumns:
         cut = min(1.0, share) * kept ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS)
         left = cut * self._kept_share(service, member.role, member)
         self._kept[service, member.role, key[1]] = left if left >= LEAST_KEPT else 0.0
+        family = (service, self._family_of[key])
+        alike = [self._kept[service, member.role, name] for name in self._members_known(family)]
+        self._kept_in_family[family] = max(alike)
         best = max(left for (*of, _), left in self._kept.items() if of == [service, member.role])
         self._expected[service, member.role] = max(min(BETTER_THAN_BEST * best, 1.0), LEAST_KEPT)
         self._add_sizes(service)
@@ -266,6 +273,10 @@ class CandidateColumns:
         self._expected[service, member.role] = now
         self._correct(service, member.role)
         return True
+
+    def _members_known(self, family: tuple[str, str]) -> list[str]:
+        """Configurations of a family (by service and name) that were lowered."""
+        return [name for service, _, name in self._kept if (service, self._family_of[service, name]) == family]
 
     def _correct(self, service: str, role: Role) -> None:
         """Bring the rates of a role up to date."""
@@ -340,14 +351,22 @@ class CandidateColumns:
         )
         return replace(column, rates={name: self._rate(column, name) for name in by_slice})
 
-    def _kept_share(self, service: str, role: Role, member: PoolOption | None) -> float:
-        """Share of its rate by theory that simulation leaves a configuration, or one that is not known yet."""
+    def _kept_share(self, service: str, role: Role, member: PoolOption | None, family: str | None = None) -> float:
+        """Share of its rate by theory that simulation leaves a configuration, or one that is not known yet.
+
+        Configurations of one family differ in limits of the engine only: none is expected to be better than the best
+        of those that were simulated.
+        """
+        known = None if member is None else self._kept.get((service, role, pool_name(member)))
+        if known is not None:
+            return known
+        family = family or self._family_of.get((service, pool_name(member)) if member is not None else ("", ""), "")
         expected = self._expected.get((service, role), 1.0)
-        return expected if member is None else self._kept.get((service, role, pool_name(member)), expected)
+        return min(expected, self._kept_in_family.get((service, family), 1.0))
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """What a column carries of a slice as far as is known: true where theory was asked far enough, else a bound."""
-        kept = self._kept_share(column.service, column.family.role, column.member)
+        kept = self._kept_share(column.service, column.family.role, column.member, column.family.name)
         most_per_s, theory = self._demand_per_s[name], self._theory.get((column.name, name))
         is_exact = theory is not None and (
             theory.rate_per_s < theory.asked_per_s or kept * theory.asked_per_s >= most_per_s * (1.0 - _ROUNDING)
@@ -369,7 +388,8 @@ class CandidateColumns:
 
     def _asked_per_s(self, column: Column, name: str) -> float:
         """Rate by theory above which a column need not be known."""
-        kept = max(self._kept_share(column.service, column.family.role, column.member), LEAST_KEPT)
+        kept = self._kept_share(column.service, column.family.role, column.member, column.family.name)
+        kept = max(kept, LEAST_KEPT)
         return self._demand_per_s[name] / kept
 
     def _ask(self, column: Column, member: PoolOption, name: str) -> None:

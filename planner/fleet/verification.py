@@ -44,7 +44,7 @@ STUDENT_95 = 2.093
 """97.5 % point of Student's t with `BATCHES` - 1 degrees of freedom (any table)."""
 Z_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
-SMALLEST_ERROR = 0.1
+SMALLEST_ERROR = 0.2
 """Sampling error of a share over the misses allowed from which on a longer run would say no more of use. A choice."""
 LONGER = 4
 """How much longer it is made. A choice."""

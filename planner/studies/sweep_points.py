@@ -146,7 +146,7 @@ def with_fields(request: PlanRequest, values: Mapping[str, object]) -> PlanReque
 
     Raises InputError (a value that does not fit) and UnknownNameError (a field that there is not).
 
-    >>> request = build_request(read_scenario(scenario_content("chat-llama-70b")[0])[0], Path())
+    >>> request = build_request(read_scenario(scenario_content("rag-llama-70b")[0])[0], Path())
     >>> with_fields(request, {"workload.arrivals.rate_per_s": 5.0}).workload.rate_per_s
     5.0
     """

@@ -14,6 +14,7 @@ from planner.web import components, results
 from planner.web.components import MetricCard
 from planner.web.latency_targets import INTERVAL
 from planner.web.results import Page
+from planner.workload import RecordedArrivals
 
 PANEL_WIDTH_PX = 510
 """Two charts in a row on a wide page, one on a narrow one."""
@@ -124,7 +125,11 @@ def rates_to_simulate(planned_per_s: float, sustained_per_s: float, largest_per_
 
 
 def _simulated_requests(deployment: Deployment, planned: PlannedDeployment, rate_per_s: float) -> int:
-    return requests_to_simulate(MIN_SIMULATED_REQUESTS, evaluate(deployment, planned.workload.at_rate(rate_per_s)))
+    """Requests of a run; of a recording all, for its first minutes say little about the rest."""
+    workload = planned.workload.at_rate(rate_per_s)
+    if isinstance(workload.arrivals, RecordedArrivals):
+        return len(workload.arrivals.times_s)
+    return requests_to_simulate(MIN_SIMULATED_REQUESTS, evaluate(deployment, workload))
 
 
 def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[MetricCard]:

@@ -56,6 +56,6 @@ def test_one_closed_loop(benchmark: Any, model: str, split: bool) -> None:
 def test_the_worked_example(benchmark: Any) -> None:
     """Where nothing is timed one SKU will do: the README's example is planned in full by its own test."""
     request = load_scenario(
-        "chat-llama-70b", ["search.skus=[h100-sxm]", "workload.drift=none"] if benchmark.disabled else []
+        "chat-llama-70b", ["search.skus=[b200-sxm]", "workload.drift=none"] if benchmark.disabled else []
     )
     assert benchmark.pedantic(plan, (request,), rounds=1).feasible

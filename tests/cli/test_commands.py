@@ -258,6 +258,13 @@ def test_a_trace_is_replayed_and_rescaled(tmp_path: Path) -> None:
         assert "does not go with workload.replay" in _complaint(_run("evaluate", *given, *extra))["bound"]
 
 
+def test_a_recording_is_replayed_to_its_end_unless_told_otherwise() -> None:
+    """Its first minutes are calm. The hour thinned to 0.2 requests a second has 700, less a tenth to warm up."""
+    given = ("--scenario", "chat-llama-70b", "--sku", "b200-sxm", "--rate", "0.2")
+    assert _json("simulate", *given)["performance"]["requests"] == pytest.approx(0.9 * 700, abs=5)
+    assert _json("simulate", *given, "--requests", "100")["performance"]["requests"] == 90
+
+
 @pytest.mark.parametrize("command", ["evaluate", "simulate"])
 def test_a_closed_loop_needs_no_rate(command: str) -> None:
     given = ["--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--lengths", "500/50", "--concurrency", "8"]

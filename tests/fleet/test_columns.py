@@ -198,8 +198,8 @@ def test_a_rate_that_was_not_asked_for_in_full_is_asked_for_again() -> None:
 
 
 def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() -> None:
-    one, other, apart = family(1), family(2), family(2, Role.PREFILL)
-    families = [one, other, apart]
+    one, other, third, apart = family(1), family(2), family(4), family(2, Role.PREFILL)
+    families = [one, other, third, apart]
     flat = Table(
         {(kind.name, size, each.name): 10.0 * size for kind in families for each in kind.members for size in SIZES}, 1.0
     )
@@ -212,11 +212,14 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() 
     }
     kept = 0.5 * module.BETTER_THAN_BEST
     for size in SIZES:
+        assert expected[one.name, size] == pytest.approx(
+            0.5 * 10.0 * size
+        )  # of its own family: no better than the best
         assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[apart.name, size] == pytest.approx(10.0 * size)  # of another role
     assert not columns.held(other.members[0], "chat", share=0.8)
     assert columns.held(other.members[0], "chat", share=1.2)  # better than expected: so may the others be
-    left = [column for column in columns.all if column.member is None and column.family.name == one.name]
+    left = [column for column in columns.all if column.member is None and column.family.name == third.name]
     assert [column.rates["all"].rate_per_s for column in left] == pytest.approx(
         [kept * 1.2 * module.BETTER_THAN_BEST * 10.0 * column.surviving for column in left]
     )
