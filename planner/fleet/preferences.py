@@ -1,7 +1,8 @@
 """Which of fleets that cost about the same an operator would rather run.
 
 Predictions are not so exact that a few percent of cost count. Of fleets within that of the cheapest one is preferred
-whose GPUs were all measured, that has one SKU, that is mixed, and that has few kinds of pools, in this order.
+whose GPUs were all measured, that has one SKU, that is mixed, that has one degree of parallelism, and that has few
+kinds of pools, in this order.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
 
 
 def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best) -> Allocation:
-    """A fleet all of whose pools are measured, then of one SKU too, then mixed too, as far as there is one."""
+    """A fleet all of whose pools are measured, then of one SKU too, then mixed, then of one degree of parallelism."""
     kept: list[_Preference] = []
-    for preferences in (_MEASURED, _one_sku(columns.chosen(chosen)), _MIXED):
+    for preferences_of in (lambda _: _MEASURED, _one_sku, lambda _: _MIXED, _one_family):
+        preferences = preferences_of(columns.chosen(chosen))
         wanted = [[*kept, preference] for preference in preferences]
         if any(_are_all(columns.chosen(chosen), each) for each in wanted):
             continue
@@ -52,6 +54,16 @@ def _one_sku(columns: Sequence[Column]) -> tuple[_Preference, ...]:
         return lambda column: column.family.sku == sku
 
     return tuple(alone(sku) for sku in dict.fromkeys(column.family.sku for column in columns))
+
+
+def _one_family(columns: Sequence[Column]) -> tuple[_Preference, ...]:
+    """For each family of some columns, to have it alone; none where it takes two to serve."""
+
+    def alone(family: str) -> _Preference:
+        return lambda column: column.family.name == family
+
+    families = dict.fromkeys(column.family.name for column in columns)
+    return tuple(alone(family) for family in families) if all(column.is_mixed for column in columns) else ()
 
 
 def _are_all(columns: Iterable[Column], preferences: Sequence[_Preference]) -> bool:

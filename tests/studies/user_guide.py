@@ -117,7 +117,7 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         **TTFT,
         **TPOT,
         "mean E2E simulated [s]": rf"E2E \[s\] +simulated +({NUMBER})",
-        "running requests of a replica": rf"\nmixed +predicted +\d+ % +kv capacity +memory +({NUMBER})",
+        "running requests of a replica": rf"\n(?:\d )?mixed +predicted +\d+ % +[a-z ]+? +memory +({NUMBER})",
         "disaggregated [USD/h]": _only("disaggregated"),
     },
     f"{REASONING_IF} --set precision.kv_cache=bf16": AFTER,
