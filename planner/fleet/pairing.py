@@ -157,6 +157,16 @@ def _portions(shares: Sequence[tuple[UsedPool, float]]) -> list[UsedPool]:
     return [portions[place] for place in range(len(shares))]
 
 
+def shared_rates(rates_per_s: Sequence[float], sustained_per_s: Sequence[float]) -> list[float]:
+    """The traffic of several deployments shared anew, in proportion to what each sustains.
+
+    >>> shared_rates([6.0, 2.0], [3.0, 1.0]), shared_rates([6.0, 2.0], [0.0, 1.0])
+    ([6.0, 2.0], [0.0, 8.0])
+    """
+    total_per_s, together_per_s = math.fsum(rates_per_s), math.fsum(sustained_per_s)
+    return [total_per_s * each / together_per_s for each in sustained_per_s]
+
+
 def apportionment(whole: int, weights: Sequence[float]) -> list[int]:
     """A whole number divided in proportion to weights by largest remainders, every part at least 1.
 

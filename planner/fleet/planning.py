@@ -21,6 +21,7 @@ from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
+from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.search import (
     COARSE_GAP,
     FleetSearch,
@@ -109,7 +110,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
         assumptions=_assumptions(request, market, deployments, bought, fleet.passed_over_usd_per_hour),
-        warnings=(*_warnings(market, bought, targets, means), *format_warnings(deployments)),
+        warnings=(*_warnings(market, bought, targets, means), *format_warnings(deployments), *single_replica_warnings(deployments)),
         considered=search.considered,
         elapsed_s=time.perf_counter() - started,
         bought=bought,
@@ -119,6 +120,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         escalated=point.escalated if point else None,
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
+        losses=worst_losses(deployments, search.slos, search.slices),
     )
 
 

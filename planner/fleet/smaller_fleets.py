@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from planner.fleet.pairing import UsedPool
+from planner.fleet.pairing import UsedPool, shared_rates
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import ScopedSlo, open_targets, simulated_share, violated_metrics
 from planner.search import DeploymentOption
@@ -124,10 +124,9 @@ def _without(groups: Groups, place: int, index: int, fewer: int) -> dict[int, tu
         for number in alike
     }
     sustained[place] *= kept
-    total_per_s = math.fsum(groups[number][1][0].rate_per_s for number in alike)
+    rates_per_s = shared_rates([groups[number][1][0].rate_per_s for number in alike], list(sustained.values()))
     spread = {}
-    for number in alike:
-        rate_per_s = total_per_s * sustained[number] / math.fsum(sustained.values())
+    for number, rate_per_s in zip(alike, rates_per_s, strict=True):
         if rate_per_s > 0.0:
             before = changed.get(number, groups[number][1])
             spread[number] = tuple(

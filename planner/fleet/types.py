@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Self
 
 import numpy as np
@@ -279,6 +280,45 @@ class ReplayedTarget:
     of: str = ""
 
 
+class LossOf(StrEnum):
+    """What fails, by the setting with which a fleet survives it."""
+
+    REPLICA = "replica"
+    SERVER = "server"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The worst loss of its kind, by theory.
+
+    Attributes:
+        of: a replica, or all replicas of a pool on one server.
+        failed: e.g. ``1 of 8 prefill replicas``.
+        holds: whether every target holds with what is left.
+        target: the one that is nearest to its threshold or furthest beyond it; None where none applies or nothing is
+            left.
+        predicted_s: its latency then; infinite where nothing is left.
+        scope: the traffic under the target, if not all; where nothing is left, that.
+    """
+
+    of: LossOf
+    failed: str
+    holds: bool
+    target: LatencyTarget | None
+    predicted_s: float
+    scope: str = ""
+
+    @property
+    def share_of_threshold(self) -> float:
+        """Predicted latency over the threshold."""
+        return self.predicted_s / (self.target.threshold_s if self.target is not None else 1.0)
+
+    @property
+    def setting(self) -> str:
+        """What buys it."""
+        return "limits.spare_replicas=1" if self.of is LossOf.REPLICA else "limits.survives_node_loss=true"
+
+
 @dataclass(frozen=True)
 class Agreement:
     """Theory against simulation on a mean."""
@@ -347,6 +387,7 @@ class Plan:
         escalated: of a cascade, the share of requests the large model answers; None without one.
         simulated: whether the deployments were simulated.
         replays: every target in every replay of a recording.
+        losses: whether it survives the loss of a replica and of a server.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
         scenario_folder: where its relative paths start.
     """
@@ -372,6 +413,7 @@ class Plan:
     escalated: float | None = None
     simulated: bool = True
     replays: tuple[ReplayedTarget, ...] = ()
+    losses: tuple[Loss, ...] = ()
     scenario: Mapping[str, Any] | None = None
     scenario_folder: str = ""
 

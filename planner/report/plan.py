@@ -29,6 +29,7 @@ from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDe
 from planner.llm import LlmSpec, encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
 from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.losses import loss_table
 from planner.report.performance import (
     ENGINE_COLUMNS,
     LOAD_COLUMNS,
@@ -152,6 +153,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
             _cost_table(plan, plan.cost),
             _target_table(plan),
             *([replayed] if (replayed := replay_table(plan)) is not None else []),
+            *([losses] if (losses := loss_table(plan)) is not None else []),
             _plan_latency_table(plan),
             _load_table(plan),
         ]

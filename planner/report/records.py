@@ -27,6 +27,7 @@ from planner.fleet import (
     Alternative,
     BoughtGpus,
     CostBreakdown,
+    Loss,
     Plan,
     PlannedDeployment,
     PlanRequest,
@@ -319,6 +320,7 @@ class PlanDocument:
     simulated: MetricSummary | None
     targets: tuple[TargetCheck, ...]
     replays: tuple[ReplayedTarget, ...]
+    losses: tuple[Loss, ...]
     agreement: tuple[AgreementSummary, ...]
     alternatives: tuple[Alternative, ...]
     rejections: tuple[Rejection, ...]
