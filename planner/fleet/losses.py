@@ -43,7 +43,7 @@ def worst_losses(
                 for place, planned in enumerate(deployments)
                 for index in range(len(planned.deployment.pools))
             ),
-            key=lambda loss: (not loss.holds, loss.share_of_threshold),
+            key=lambda loss: (not loss.holds, loss.share_of_threshold, loss.target is None),
         )
         for of in LossOf
     )

@@ -110,7 +110,11 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
         assumptions=_assumptions(request, market, deployments, bought, fleet.passed_over_usd_per_hour),
-        warnings=(*_warnings(market, bought, targets, means), *format_warnings(deployments), *single_replica_warnings(deployments)),
+        warnings=(
+            *_warnings(market, bought, targets, means),
+            *format_warnings(deployments),
+            *single_replica_warnings(deployments),
+        ),
         considered=search.considered,
         elapsed_s=time.perf_counter() - started,
         bought=bought,

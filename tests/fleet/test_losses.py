@@ -1,0 +1,132 @@
+"""The loss of a replica and of a server, held against `evaluate` of what is left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from planner.fleet import Loss, LossOf, Plan, plan
+from planner.fleet.losses import single_replica_warnings, worst_losses
+from planner.fleet.search import market_of, search_fleet
+from planner.fleet.types import PlannedDeployment
+from planner.report import plan_to_dict
+from planner.report.plan import markdown
+from planner.scenario import load_scenario
+from planner.serving import evaluate
+from tests.builders import HARDWARE, SMALL_CHAT
+
+
+def planned(*changes: str) -> Plan:
+    return plan(load_scenario("chat-llama-70b", [*SMALL_CHAT, *changes]), simulate=False, alternatives=False)
+
+
+def loss(found: Plan, of: LossOf) -> Loss:
+    return next(each for each in found.losses if each.of is of)
+
+
+def losses_of(found: Plan, deployments: tuple[PlannedDeployment, ...]) -> dict[LossOf, Loss]:
+    request = found.request
+    search = search_fleet(request, market_of(request, HARDWARE, {}), request.all_services)
+    return {each.of: each for each in worst_losses(deployments, search.slos, search.slices)}
+
+
+def resized(found: Plan, *replicas: int) -> PlannedDeployment:
+    one = found.deployments[0]
+    deployment = one.option.deployment(replicas)
+    return replace(one, deployment=deployment, surviving=deployment)
+
+
+EDGE = planned()
+SPLIT = planned("search.modes=[disaggregated]")
+PAIR = "workload.rate_per_s=0.5"
+
+
+@pytest.mark.parametrize("found", [EDGE, SPLIT], ids=["mixed", "disaggregated"])
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_replica_may_be_lost_exactly_where_every_pool_holds_with_one_fewer(found: Plan, more: int) -> None:
+    one = found.deployments[0]
+    sizes = [pool.replicas + more for pool in one.deployment.pools]
+    answer = losses_of(found, (resized(found, *sizes),))[LossOf.REPLICA]
+    fewer = [[size - (place == index) for place, size in enumerate(sizes)] for index in range(len(sizes))]
+    holds = [
+        min(counts) > 0 and evaluate(one.option.deployment(counts), one.workload).meets(one.slo) for counts in fewer
+    ]
+    assert answer.holds is all(holds)
+
+
+def test_a_fleet_sized_to_the_edge_says_no_with_the_latency_that_evaluate_says() -> None:
+    one, answer = EDGE.deployments[0], loss(EDGE, LossOf.REPLICA)
+    (pool,) = one.deployment.pools
+    left = evaluate(one.option.deployment((pool.replicas - 1,)), one.workload)
+    assert not answer.holds and answer.failed == f"1 of {pool.replicas} mixed replicas"
+    assert answer.target is not None
+    assert answer.predicted_s == left.distribution(answer.target.metric).quantile_s(answer.target.percentile)
+    ratios = [
+        left.distribution(target.metric).quantile_s(target.percentile) / target.threshold_s
+        for target in one.slo.targets
+    ]
+    assert answer.share_of_threshold == max(ratios) > 1.0
+
+
+@pytest.mark.parametrize("modes", ["mixed", "disaggregated"])
+@pytest.mark.parametrize("of", list(LossOf))
+def test_the_setting_that_is_named_buys_it(modes: str, of: LossOf) -> None:
+    bare = planned(f"search.modes=[{modes}]")
+    assert loss(planned(f"search.modes=[{modes}]", loss(bare, of).setting), of).holds
+
+
+def test_a_server_takes_the_replicas_it_holds() -> None:
+    """Two replicas of four GPUs to a server of eight."""
+    answer = losses_of(EDGE, (resized(EDGE, 5),))[LossOf.SERVER]
+    assert answer.failed == "2 of 5 mixed replicas"
+
+
+def test_a_single_replica_stops_the_service_and_is_pointed_out() -> None:
+    found = planned(PAIR)
+    assert [pool.replicas for pool in found.pools] == [1]
+    for answer in found.losses:
+        assert not answer.holds and math.isinf(answer.predicted_s)
+        assert answer.failed == "1 of 1 mixed replica"
+        assert answer.scope == "no mixed replica is left"
+    assert "mixed pool of 1 replica: its loss stops the service" in found.warnings
+    assert not single_replica_warnings(EDGE.deployments)
+
+
+def test_a_pool_that_is_gone_is_worse_than_one_that_falls_behind() -> None:
+    """Four prefill replicas and two decode replicas: a server of two takes half of the one and all of the other."""
+    assert [pool.replicas for pool in SPLIT.pools] == [4, 2]
+    assert loss(SPLIT, LossOf.SERVER).failed == "2 of 2 decode replicas"
+    assert loss(SPLIT, LossOf.SERVER).scope == "no decode replica is left"
+
+
+def test_deployments_of_one_slice_take_over_in_proportion_to_what_they_sustain() -> None:
+    """Two halves of a fleet of 2n are that fleet: n - 1 and n of them share what 2n served."""
+    one = EDGE.deployments[0]
+    (pool,) = one.deployment.pools
+    rate_per_s = one.workload.rate_per_s
+    rated = replace(resized(EDGE, pool.replicas), sustained_per_s=rate_per_s)
+    name = next(iter(one.slices))
+    half = {name: rate_per_s / 2.0}
+    halves = tuple(replace(rated, slices=half) for _ in range(2))
+    assert not single_replica_warnings(tuple(replace(each, deployment=each.option.deployment((1,))) for each in halves))
+    answer = losses_of(EDGE, halves)[LossOf.REPLICA]
+    shares = [(pool.replicas - 1) / (2 * pool.replicas - 1), pool.replicas / (2 * pool.replicas - 1)]
+    targets = one.slo.targets
+    worst = 0.0
+    for count, share in zip((pool.replicas - 1, pool.replicas), shares, strict=True):
+        workload = one.workload.model_copy(update={"arrivals": one.workload.open_arrivals.split(share)})
+        left = evaluate(one.option.deployment((count,)), workload)
+        ratios = (left.distribution(one_.metric).quantile_s(one_.percentile) / one_.threshold_s for one_ in targets)
+        worst = max(worst, *ratios)
+    assert answer.holds
+    assert answer.share_of_threshold == pytest.approx(worst, rel=1e-6)
+
+
+def test_it_is_said_in_the_report_and_in_the_document() -> None:
+    text, document = markdown(EDGE), plan_to_dict(EDGE)
+    assert "| a replica | no | " in text and "limits.spare_replicas=1" in text
+    assert [(each["of"], each["holds"]) for each in document["losses"]] == [
+        (each.of.value, each.holds) for each in EDGE.losses
+    ]
