@@ -281,7 +281,7 @@ class ReplayedTarget:
 
 
 class LossOf(StrEnum):
-    """What fails, by the setting with which a fleet survives it."""
+    """What fails: a replica, or a server with all replicas of a pool on it."""
 
     REPLICA = "replica"
     SERVER = "server"

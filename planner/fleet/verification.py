@@ -46,6 +46,8 @@ Z_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
 SMALLEST_ERROR = 0.2
 """Sampling error of a share over the misses allowed from which on a longer run would say no more of use. A choice."""
+SMALLEST_SHARE = 0.005
+"""The same at most, of all requests: half a point. A choice."""
 LONGER = 4
 """How much longer it is made. A choice."""
 ROUNDING = 1e-9
@@ -304,9 +306,14 @@ def _holds_in_simulation(planned: PlannedDeployment, scoped: ScopedSlo, target: 
     return planned.run is None or _reaches(simulated_share(planned, scoped, target), target.percentile)
 
 
+def _smallest_error(asked: float) -> float:
+    """Sampling error of a share from which on a run is long enough."""
+    return min(SMALLEST_ERROR * (1.0 - asked), SMALLEST_SHARE)
+
+
 def _reaches(share: SimulatedShare, asked: float) -> bool:
     """Whether a simulated share is what was asked for, however the next run turns out."""
-    is_sharp = share.error <= SMALLEST_ERROR * (1.0 - asked)
+    is_sharp = share.error <= _smallest_error(asked)
     return (share.value if is_sharp else share.least) >= asked - ROUNDING
 
 
@@ -365,20 +372,22 @@ def _clustering(within: BoolArray) -> float:
 
 
 def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> list[float]:
-    """Of the targets that a run leaves open, its sampling error over the misses that are allowed."""
+    """Of the targets that a run leaves open, its sampling error over that from which on it is long enough."""
     errors = []
     for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
         if scoped.slo.attainment is not None and scoped.covers(planned):
             found = [(joint_share(planned, scoped), scoped.slo.attainment)]
         else:
             found = [(simulated_share(planned, scoped, target), target.percentile) for target in scoped.slo.targets]
-        errors += [share.error / (1.0 - asked) for share, asked in found if abs(share.value - asked) < share.error]
+        errors += [
+            share.error / _smallest_error(asked) for share, asked in found if abs(share.value - asked) < share.error
+        ]
     return errors
 
 
 def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> bool:
     """Whether a run of drawn requests leaves a target open although a longer one could decide it."""
-    return not _follows_path(planned) and max(open_targets(planned, slos), default=0.0) > SMALLEST_ERROR
+    return not _follows_path(planned) and max(open_targets(planned, slos), default=0.0) > 1.0
 
 
 def _follows_path(planned: PlannedDeployment) -> bool:

@@ -119,6 +119,16 @@ _LOAD = (
     Term("preemptions per request", "", "How often a request lost its KV cache and started again.", "simulated"),
     Term("prefix hits", "%", "Share of the input tokens found in the prefix cache.", "see from"),
 )
+_LOSSES = (
+    Term("loss of", "", "What fails: one replica, or the replicas of a pool that are on one server.", "counted"),
+    Term("a replica", "", "One replica of any pool fails.", "counted"),
+    Term("a server", "", "All replicas of any pool that one server holds fail.", "counted"),
+    Term("survives", "", "Whether every target holds with what is left.", "predicted by queueing theory"),
+    Term("worst: without", "", "The replicas whose loss hurts most.", "predicted by queueing theory"),
+    Term("nearest target", "", "The target that is nearest to its threshold, or furthest beyond it.", "predicted"),
+    Term("latency then", "s", "Its latency with what is left, and its threshold.", "predicted by queueing theory"),
+    Term("to survive it", "", "The setting that plans a fleet which survives it.", "given"),
+)
 _SEARCH = (
     Term("only", "", "The one SKU or mode that the fleet is restricted to.", "chosen"),
     Term("best fleet", "", "n x SKU TPk: n replicas of k GPUs each, the cheapest that holds every target.", "theory"),
@@ -232,6 +242,7 @@ TERMS: tuple[Term, ...] = (
     *_MONEY,
     *_LATENCY,
     *_LOAD,
+    *_LOSSES,
     *_SEARCH,
     *_PROGRAM,
     *_WHY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.core import Table, with_unit
 from planner.fleet import Loss, Plan
 
-COLUMNS = ("loss of", "survives", "worst: without", "nearest target", "latency", "to survive it")
+COLUMNS = ("loss of", "survives", "worst: without", "nearest target", "latency then", "to survive it")
 NOTE = (
     "By theory, with what is left serving all of the traffic in the period of the largest demand; of all pools the one "
     "whose loss hurts most."
