@@ -96,7 +96,7 @@ class Column:
     @property
     def is_measured(self) -> bool:
         """Whether its step times come from kernels measured on its own SKU."""
-        return is_measured(self.family)
+        return self.family.is_measured
 
     @property
     def is_mixed(self) -> bool:
@@ -117,12 +117,6 @@ class Column:
     def is_exact(self) -> bool:
         """Whether all its rates are true ones."""
         return self.member is not None and all(rate.is_exact for rate in self.rates.values())
-
-
-def is_measured(family: ConfigurationFamily) -> bool:
-    """Whether the step times of a family come from kernels measured on its own SKU, none of them lent by another."""
-    config = family.members[0].config
-    return config.calibration is not None and config.calibration.sku == family.sku and not config.lenders
 
 
 class _TheoryRate(NamedTuple):
@@ -158,9 +152,8 @@ class CandidateColumns:
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
         self._theory: dict[tuple[str, str], _TheoryRate] = {}
-        self._kept: dict[tuple[str, Role, str], float] = {}
+        self._kept: dict[tuple[str, Role], dict[str, dict[str, float]]] = {}
         self._expected: dict[tuple[str, Role], float] = {}
-        self._kept_in_family: dict[tuple[str, str], float] = {}
         self._family_of: dict[tuple[str, str], str] = {}
         self._misses: dict[tuple[str, str], int] = {}
         self._demand_per_s = {
@@ -245,11 +238,9 @@ class CandidateColumns:
             return
         cut = min(1.0, share) * kept ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS)
         left = cut * self._kept_share(service, member.role, member)
-        self._kept[service, member.role, key[1]] = left if left >= LEAST_KEPT else 0.0
-        family = (service, self._family_of[key])
-        alike = [self._kept[service, member.role, name] for name in self._members_known(family)]
-        self._kept_in_family[family] = max(alike)
-        best = max(left for (*of, _), left in self._kept.items() if of == [service, member.role])
+        of_role = self._kept.setdefault((service, member.role), {})
+        of_role.setdefault(self._family_of[key], {})[key[1]] = left if left >= LEAST_KEPT else 0.0
+        best = max(share for of_family in of_role.values() for share in of_family.values())
         self._expected[service, member.role] = max(min(BETTER_THAN_BEST * best, 1.0), LEAST_KEPT)
         self._add_sizes(service)
         self.of_members([(service, member)])
@@ -273,10 +264,6 @@ class CandidateColumns:
         self._expected[service, member.role] = now
         self._correct(service, member.role)
         return True
-
-    def _members_known(self, family: tuple[str, str]) -> list[str]:
-        """Configurations of a family (by service and name) that were lowered."""
-        return [name for service, _, name in self._kept if (service, self._family_of[service, name]) == family]
 
     def _correct(self, service: str, role: Role) -> None:
         """Bring the rates of a role up to date."""
@@ -357,12 +344,12 @@ class CandidateColumns:
         Configurations of one family differ in limits of the engine only: none is expected to be better than the best
         of those that were simulated.
         """
-        known = None if member is None else self._kept.get((service, role, pool_name(member)))
-        if known is not None:
-            return known
-        family = family or self._family_of.get((service, pool_name(member)) if member is not None else ("", ""), "")
         expected = self._expected.get((service, role), 1.0)
-        return min(expected, self._kept_in_family.get((service, family), 1.0))
+        if family is None:
+            family = "" if member is None else self._family_of.get((service, pool_name(member)), "")
+        of_family = self._kept.get((service, role), {}).get(family, {})
+        alike = min(expected, max(of_family.values(), default=1.0))
+        return alike if member is None else of_family.get(pool_name(member), alike)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """What a column carries of a slice as far as is known: true where theory was asked far enough, else a bound."""

@@ -20,10 +20,10 @@ from functools import partial
 
 from hardware_db import Calibration, HardwareDb, Price, select_calibration
 from planner.core import Metric, UnknownNameError, with_unit
-from planner.fleet.columns import CandidateColumns, Column, is_measured, unit_of
+from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.preferences import most_preferred, with_fewest_kinds
-from planner.fleet.simulation import run_of, simulated
+from planner.fleet.simulation import run_of
 from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
 from planner.fleet.types import PlannedDeployment, PlanRequest, Progress
@@ -34,6 +34,7 @@ from planner.fleet.verification import (
     target_checks,
     verify_deployment,
     violated_metrics,
+    with_run,
 )
 from planner.optimizer import (
     FEASIBILITY_TOLERANCE,
@@ -313,18 +314,12 @@ def _measured(
     families: Sequence[ConfigurationFamily],
 ) -> tuple[tuple[ConfigurationFamily, ...], tuple[Rejection, ...]]:
     """The families whose step times were measured, and why the others are left out."""
-    measured = tuple(family for family in families if is_measured(family))
-    known = {(family.sku, _mode_of(family.role)) for family in measured}
-    borrowed = {(family.sku, _mode_of(family.role)) for family in families} - known
+    measured = tuple(family for family in families if family.is_measured)
+    borrowed = {(family.sku, family.mode) for family in families} - {(family.sku, family.mode) for family in measured}
     return measured, tuple(
         Rejection(sku, mode, f"{sku}: its step times are not all its own measurements (search.measured_only)", math.inf)
         for sku, mode in sorted(borrowed)
     )
-
-
-def _mode_of(role: Role) -> Mode:
-    """How a pool of this role serves."""
-    return Mode.MIXED if role is Role.MIXED else Mode.DISAGGREGATED
 
 
 def _sites(request: PlanRequest, market: Market) -> dict[str, str]:
@@ -427,8 +422,7 @@ def _simulated_whole(search: FleetSearch, planned: PlannedDeployment) -> Planned
     if run is None or run.part_of is None:
         return planned
     whole = run_of(planned.surviving, planned.workload, search.request.simulated_requests, planned.predicted)
-    found = simulated(whole, planned.workload, search.request.seed, search.progress)
-    return replace(planned, simulated=found, run=whole)
+    return with_run(planned, whole, search.request.seed, search.progress)
 
 
 @dataclass(frozen=True)
@@ -461,9 +455,9 @@ class _Trial:
 
     def raise_expectations(self, search: FleetSearch) -> bool:
         """Expect more of what was not simulated where what was held with room; whether that changed anything."""
-        raised = []
         if search.request.objective is not Objective.MIN_COST:
             return False
+        raised = []
         for (_, pools), deployment in zip(self.groups, self.fleet.deployments, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
             for pool in pools:

@@ -175,15 +175,18 @@ def verify_deployment(
         run = run_of(planned.surviving, planned.workload, requests, planned.predicted)
         part = busiest_part(run) if slos else None
         if part is not None:
-            found = simulated(part, planned.workload, seed, progress)
-            planned = replace(planned, simulated=found, run=part)
+            planned = with_run(planned, part, seed, progress)
             if violated_metrics(planned, slos, by_theory=False):
                 return planned
-        found = simulated(run, planned.workload, seed, progress)
-        planned = replace(planned, simulated=found, run=run)
+        planned = with_run(planned, run, seed, progress)
         longer = LONGER * (run.requests or MAX_SIMULATED_REQUESTS)
         requests = longer if longer <= MAX_SIMULATED_REQUESTS and _says_too_little(planned, slos) else None
     return planned
+
+
+def with_run(planned: PlannedDeployment, run: SimulatedRun, seed: int, progress: Progress) -> PlannedDeployment:
+    """A deployment with what a run of it finds."""
+    return replace(planned, simulated=simulated(run, planned.workload, seed, progress), run=run)
 
 
 def _deployed(

@@ -100,7 +100,12 @@ _LATENCY = (
     Term("simulated", "as the row", "From serving the traffic request by request on the same step times.", "simulated"),
     Term("wanted share", "%", "Share of requests that must stay within the threshold.", "given"),
     Term("simulated share", "%", "Share of simulated requests within the threshold.", "simulated"),
-    Term("met", "", "Predicted within the threshold, and simulated within it or its sampling error.", "judged"),
+    Term(
+        "met",
+        "",
+        "Simulated within the threshold, by the lower end of the sampling error; predicted where not simulated.",
+        "judged",
+    ),
     Term("difference", "as the row", "How far the two differ; of costs this less the plan's.", "computed"),
     Term("difference %", "%", "The same as a share of the plan's cost.", "computed"),
     Term("class", "", "Kind of request in the mix.", "given"),

@@ -34,7 +34,7 @@ from planner.search.candidates import (
 )
 from planner.search.slo_margin import SloMargin, pool_slo_margin
 from planner.search.step_time_groups import StepTimeGroup, forget_groups, step_time_group
-from planner.search.types import ConfigurationFamily, Demand, Dominated, Mode, PoolOption, Rejection
+from planner.search.types import ConfigurationFamily, Demand, Dominated, PoolOption, Rejection
 from planner.serving import MOST_STABLE_SHARE, Pool, Role, pool_limit_per_s
 
 UNTRIED_DISCOUNT = 0.98
@@ -128,7 +128,6 @@ class Capacity:
 
     def idle_miss(self, family: ConfigurationFamily) -> Rejection | None:
         """What the member that comes nearest misses with next to no traffic; None where it meets its targets then."""
-        mode = Mode.MIXED if family.role is Role.MIXED else Mode.DISAGGREGATED
         nearest, label = SloMargin(math.inf, None, 0.0), family.name
         for candidate in self._family(family).candidates:
             known = self._evaluations(candidate, 1)
@@ -141,11 +140,11 @@ class Capacity:
         slo = self._demand.slo
         missed = next((target for target in slo.targets if target.metric is nearest.worst), None)
         if missed is None or slo.attainment is not None:
-            return Rejection(family.sku, mode, f"{label}: misses its targets even when idle", math.inf)
+            return Rejection(family.sku, family.mode, f"{label}: misses its targets even when idle", math.inf)
         ratio = math.exp(nearest.log_excess)
         reached = with_unit(ratio * missed.threshold_s, missed.metric)
         asked = with_unit(missed.threshold_s, missed.metric)
-        return Rejection(family.sku, mode, f"{label}: {missed.name} {reached} > {asked} even when idle", ratio)
+        return Rejection(family.sku, family.mode, f"{label}: {missed.name} {reached} > {asked} even when idle", ratio)
 
     # What is known of members
 

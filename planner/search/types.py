@@ -195,6 +195,17 @@ class ConfigurationFamily:
         return self.members[0].gpus
 
     @property
+    def mode(self) -> Mode:
+        """Of deployments that it is part of."""
+        return Mode.MIXED if self.role is Role.MIXED else Mode.DISAGGREGATED
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its step times come from kernels measured on its own SKU, none of them lent by another."""
+        config = self.members[0].config
+        return config.calibration is not None and config.calibration.sku == self.sku and not config.lenders
+
+    @property
     def kv_cache(self) -> str:
         """KV format: caches are sent between pools of the same one."""
         return self.members[0].config.precision.kv_cache.value
