@@ -24,9 +24,14 @@ help:
 plan: $(VENV)/runtime.stamp
 	$(BIN)/planner plan $(SCENARIO)
 
+# Types are checked beside the tests, so that no core idles meanwhile, and complained of after them.
 # Files go to the two cores in order of name: the slow ones (pages, the browser, calibration) come early, doctests last.
-test: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & mypy=$$!; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$mypy; types=$$?; cat $(VENV)/mypy.txt; exit $$((tests | types))
 
 coverage: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --cov=planner --cov-report=term:skip-covered --cov-fail-under=90

@@ -8,7 +8,7 @@ True
 
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
 from hardware_db.loader import kv_tier_facts, load_hardware, read_calibration, read_sku
-from hardware_db.pricing import is_cited, listed_prices, select_price, stale_days
+from hardware_db.pricing import ANYWHERE, instance_of, is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
     Calibration,
     Coefficient,
@@ -22,12 +22,14 @@ from hardware_db.schema import (
     Fact,
     GpuSku,
     HardwareDb,
+    Instance,
     KernelFit,
     Kind,
     KvTierFacts,
     KvTierKind,
     MeasuredShapes,
     MemoryShare,
+    NetworkKind,
     NodeSku,
     OwnHardware,
     Price,
@@ -38,6 +40,7 @@ from hardware_db.schema import (
 )
 
 __all__ = [
+    "ANYWHERE",
     "Calibration",
     "Coefficient",
     "Confidence",
@@ -50,12 +53,14 @@ __all__ = [
     "Fact",
     "GpuSku",
     "HardwareDb",
+    "Instance",
     "KernelFit",
     "Kind",
     "KvTierFacts",
     "KvTierKind",
     "MeasuredShapes",
     "MemoryShare",
+    "NetworkKind",
     "NodeSku",
     "OwnHardware",
     "Price",
@@ -63,6 +68,7 @@ __all__ = [
     "SpareLayers",
     "StateReuse",
     "Topology",
+    "instance_of",
     "is_cited",
     "kv_tier_facts",
     "listed_prices",

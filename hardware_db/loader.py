@@ -29,6 +29,7 @@ from hardware_db.schema import (
     EngineSupport,
     GpuSku,
     HardwareDb,
+    Instance,
     Kind,
     KvTierFacts,
     KvTierKind,
@@ -38,6 +39,8 @@ from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
 MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
+INSTANCES = "instances.csv"
+"""Beside the price lists: what is sold in which sizes, and the network between instances."""
 MAX_TOML_BYTES = 1_000_000
 """Largest file of a SKU or an engine; those shipped are below 10 kB."""
 
@@ -78,6 +81,7 @@ def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
         prices=packaged.prices,
         engines=packaged.engines,
         calibrations=packaged.calibrations,
+        instances=packaged.instances,
     )
 
 
@@ -86,9 +90,12 @@ def _packaged() -> HardwareDb:
     root = resources.files("hardware_db")
     return HardwareDb(
         skus=_read_skus(root / "skus"),
-        prices=tuple(price for file in _files(root / "prices", ".csv") for price in _read_prices(file)),
+        prices=tuple(
+            price for file in _files(root / "prices", ".csv") if file.name != INSTANCES for price in _read_prices(file)
+        ),
         engines=_read_engines(root / "engines"),
         calibrations=tuple(_read_calibration(file) for file in _files(root / "calibrations", ".json")),
+        instances=tuple(_read_instances(root / "prices" / INSTANCES)),
     )
 
 
@@ -172,6 +179,15 @@ def _read_prices(file: Traversable) -> Iterator[Price]:
             if None in row:
                 raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
             yield Price(**{column: cell for column, cell in row.items() if cell})
+
+
+def _read_instances(file: Traversable) -> Iterator[Instance]:
+    rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    for row in rows:
+        with _located(f"{file.name} line {rows.line_num}"):
+            if None in row:
+                raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
+            yield Instance(**{column: cell for column, cell in row.items() if cell})
 
 
 def _check_price_columns(columns: Sequence[str]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
-from hardware_db.schema import Confidence, HardwareDb, Price
+from hardware_db.schema import Confidence, HardwareDb, Instance, Price
 from planner.core import UnknownNameError
+
+ANYWHERE = frozenset({"any", "all"})
+"""Regions of a price that holds in every region of its provider."""
 
 
 def select_price(
@@ -23,7 +26,7 @@ def select_price(
 
     A reading supersedes every older one of the same SKU, provider, region, instance type and commitment: the older
     one never wins, whatever its price. Of two equal prices the one read last is returned. `provider` and `region`
-    are compared literally; a price listed for region ``any`` or ``all`` is found with ``region=None`` or that word.
+    are compared literally; a price listed for `ANYWHERE` holds in every region that its provider has prices of.
     With `not_before` only prices read on that day or later count.
 
     Raises:
@@ -33,7 +36,7 @@ def select_price(
     >>> from hardware_db import load_hardware
     >>> price = select_price(load_hardware(), "h100-sxm", provider="CoreWeave")
     >>> price.usd_per_gpu_hour, price.retrieved_on.isoformat()  # 49.24 USD per 8-GPU hour, CoreWeave price page
-    (6.155, '2026-09-20')
+    (6.155, '2026-10-24')
     """
     matching = listed_prices(
         db,
@@ -62,7 +65,9 @@ def listed_prices(
     Raises UnknownNameError as `select_price` does.
 
     >>> from hardware_db import load_hardware
-    >>> prices = listed_prices(load_hardware(), "h100-sxm", provider="AWS", commitment="spot")
+    >>> prices = listed_prices(
+    ...     load_hardware(), "h100-sxm", provider="AWS", commitment="spot", min_confidence="low"
+    ... )
     >>> [(price.region, price.usd_per_gpu_hour) for price in prices]  # means of two sizes, snapshot of 2026-06-01
     [('us-west-2', 1.2322), ('us-east-1', 2.1009), ('us-east-2', 3.4561)]
     """
@@ -73,16 +78,34 @@ def listed_prices(
         _check_known("prices.provider", provider, {price.provider for price in db.prices})
     if region is not None:
         _check_known("prices.region", region, {price.region for price in db.prices})
+    widely = {price.provider for price in db.prices if price.region == region}
     matching = [
         price
         for price in _current(price for price in db.prices if price.sku == sku)
         if price.commitment == commitment
         and provider in (None, price.provider)
-        and region in (None, price.region)
+        and (region in (None, price.region) or (price.region in ANYWHERE and price.provider in widely))
         and (not_before is None or price.retrieved_on >= not_before)
         and _rank(price.confidence) >= _rank(min_confidence)
     ]
     return tuple(sorted(matching, key=_cheapest_then_newest))
+
+
+def instance_of(db: HardwareDb, price: Price) -> Instance | None:
+    """The instance type that a price is of: of that name, else of as many GPUs, else the largest; None: not known.
+
+    >>> from hardware_db import load_hardware
+    >>> db = load_hardware()
+    >>> instance = instance_of(db, select_price(db, "h100-sxm", provider="CoreWeave"))
+    >>> instance.network_name, instance.network_bytes_per_s  # 8 x 400 Gb/s
+    ('InfiniBand NDR 8x400', 400000000000.0)
+    """
+    sold = [one for one in db.instances if (one.provider, one.sku) == (price.provider, price.sku)]
+    return max(
+        sold,
+        key=lambda one: (one.instance_type == price.instance_type, one.gpus == price.gpus_per_instance, one.gpus),
+        default=None,
+    )
 
 
 def is_cited(price: Price) -> bool:
@@ -99,9 +122,9 @@ def stale_days(price: Price, today: date) -> int:
     """Age of a price [days] on the day `today`: 0 on the day it was read, negative before.
 
     >>> from hardware_db import load_hardware
-    >>> price = select_price(load_hardware(), "h100-sxm", provider="CoreWeave")  # read 2026-09-20
-    >>> stale_days(price, date(2026, 10, 1))
-    11
+    >>> price = select_price(load_hardware(), "h100-sxm", provider="CoreWeave")  # read 2026-10-24
+    >>> stale_days(price, date(2026, 11, 1))
+    8
     """
     return (today - price.retrieved_on).days
 

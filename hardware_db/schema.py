@@ -174,8 +174,48 @@ class Price(Frozen):
     retrieved_on: date
     instance_type: str = ""
     gpus_per_instance: int = Field(default=1, ge=1)
+    gpus_at_once: int | None = Field(default=None, ge=1, description="fewest sold; None: one instance")
+    gpus_together: int | None = Field(
+        default=None, ge=1, description="most in one server at this price; None: as many as a server has"
+    )
     confidence: Confidence = Confidence.MEDIUM
     source_kind: str = Field(default="", description="how it was read: price_api_snapshot, third_party_tracker, ...")
+    note: str = ""
+
+    @property
+    def block_gpus(self) -> int:
+        """GPUs bought at once: an instance, or more of them where fewer are not sold."""
+        return max(self.gpus_per_instance, self.gpus_at_once or 1)
+
+
+class NetworkKind(StrEnum):
+    """What instances of a provider have between them."""
+
+    RDMA = "rdma"
+    """Remote memory access: InfiniBand, RoCE, EFA."""
+    GPUDIRECT_TCP = "gpudirect_tcp"
+    """TCP that the network card writes to GPU memory (Google's TCPX and TCPXO)."""
+    TCP = "tcp"
+    """Plain TCP."""
+
+
+class Instance(Frozen):
+    """A size in which a provider sells a SKU, and the network it has: one row of ``prices/instances.csv``."""
+
+    provider: str
+    instance_type: str
+    sku: str
+    gpus: int = Field(ge=1, description="in one instance")
+    gpus_at_once: int = Field(ge=1, description="fewest sold of this type")
+    sold: str = Field(default="", description="in words: singly, whole node only, ...")
+    network: NetworkKind
+    network_bytes_per_s: Positive | None = Field(
+        default=None, description="of an instance and direction; None: not stated"
+    )
+    network_name: str = Field(default="", description="as the provider writes it")
+    source_url: str = Field(min_length=8)
+    retrieved_on: date
+    confidence: Confidence = Confidence.MEDIUM
     note: str = ""
 
 
@@ -497,6 +537,16 @@ class EngineProfile(Frozen):
     layerwise_kv_tiers: tuple[KvTierKind, ...] = Field(
         default=(), description="KV tiers of which a layer is loaded while the one before it is computed"
     )
+    chunkwise_kv_transfer: bool = Field(
+        default=False,
+        description="by default a prefill server sends the KV cache of a chunk when its step ends; "
+        "false: that of the whole prompt in one piece when the prompt ends",
+    )
+    early_prefix_transfer: bool = Field(
+        default=False,
+        description="beside `chunkwise_kv_transfer`: what a prefix cache holds of a prompt is sent when its first step "
+        "begins; false: with its first chunk",
+    )
     graphs: CapturedGraphs | None = Field(default=None, description="captured by default; none: any batch that may run")
     costs: EngineCosts = EngineCosts()
     costs_by_architecture: Mapping[str, EngineCosts] = Field(
@@ -530,6 +580,7 @@ class HardwareDb(Frozen):
     prices: tuple[Price, ...]
     engines: Mapping[str, EngineProfile]
     calibrations: tuple[Calibration, ...] = ()
+    instances: tuple[Instance, ...] = Field(default=(), description="sizes in which GPUs are sold, and their network")
     own: OwnHardware = Field(default=OwnHardware(), description="what of it a user brought along")
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hardware_db import HardwareDb, Price, load_hardware
 from planner.optimizer import Resource
-from planner.supply import FleetLimits, PricePolicy, Supply
+from planner.supply import FleetLimits, Granularity, PricePolicy, Supply
 
 DB = load_hardware()
 DAY = date(2026, 11, 21)
@@ -31,7 +31,8 @@ def db_with(*prices: Price) -> HardwareDb:
 
 
 def policy(**changes: Any) -> PricePolicy:
-    return PricePolicy(**{"as_of": DAY, **changes})
+    """Prices of one day, with GPUs bought singly unless said otherwise."""
+    return PricePolicy(**{"as_of": DAY, "granularity": Granularity.GPU, **changes})
 
 
 def limits(**changes: Any) -> FleetLimits:

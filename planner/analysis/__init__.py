@@ -1,9 +1,10 @@
 """Questions to a plan, answered by planning again.
 
-Marginal values and what would help (`explain`), sensitivity and robust plans (`sensitivity`), what a change brings
-(`changes`), when a hosted API is cheaper (`api_break_even`), other purchase options (`purchase_alternatives`), and the
-answer in a sentence and four numbers (`headline`). The fleet under an autoscaler, beside its schedule
-(`simulate_autoscaler`), and until when it holds as demand grows (`fleet_growth`).
+Marginal values and what would help (`explain`), sensitivity (`sensitivity`), what it costs to be sure and what it is
+worth to measure (`uncertain_steps`), what a change brings (`changes`), when a hosted API is cheaper
+(`api_break_even`), other purchase options (`purchase_alternatives`), and the answer in a sentence and four numbers
+(`headline`). The fleet under an autoscaler, beside its schedule (`simulate_autoscaler`), and until when it holds as
+demand grows (`fleet_growth`).
 """
 
 from planner.analysis import changes, headline, purchase_alternatives, why
@@ -19,7 +20,7 @@ from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet
 from planner.analysis.changes import Change, WhatIf, WhatIfSide
 from planner.analysis.fleet_capacity import Headroom, headroom, is_calibrated, period_capacities_per_s
 from planner.analysis.fleet_growth import FleetGrowth, FleetHorizon, NextFleet, fleet_growth, next_purchases
-from planner.analysis.headline import CostRange, fleet_words, sku_words
+from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, sku_words
 from planner.analysis.load_response import LoadResponses, Signal
 from planner.analysis.perturbations import numeric_requirements, price_now, requirements
 from planner.analysis.purchase_alternatives import (
@@ -37,16 +38,18 @@ from planner.analysis.types import (
     ApiBreakEven,
     ApiPrice,
     BreakEvenPrice,
+    ConfidencePoint,
     Explanation,
     KeptFleet,
     Marginal,
+    MeasurementValue,
+    Measuring,
     Pareto,
     PlanMeasure,
     PlanningCase,
     PlanOutcome,
     PlanQuestion,
     RequirementCost,
-    Robust,
     RunnerUp,
     Sensitivity,
     SensitivityEnd,
@@ -56,6 +59,7 @@ from planner.analysis.types import (
 from planner.analysis.why import explain
 
 __all__ = [
+    "EXACT_ESTIMATES",
     "REFUSED",
     "ApiBreakEven",
     "ApiPrice",
@@ -63,6 +67,7 @@ __all__ = [
     "AutoscalingDay",
     "BreakEvenPrice",
     "Change",
+    "ConfidencePoint",
     "CostRange",
     "Explanation",
     "FleetGrowth",
@@ -71,6 +76,8 @@ __all__ = [
     "KeptFleet",
     "LoadResponses",
     "Marginal",
+    "MeasurementValue",
+    "Measuring",
     "NextFleet",
     "Pareto",
     "PlanMeasure",
@@ -82,7 +89,6 @@ __all__ = [
     "PurchaseOffer",
     "Replanner",
     "RequirementCost",
-    "Robust",
     "RunnerUp",
     "Sensitivity",
     "SensitivityEnd",

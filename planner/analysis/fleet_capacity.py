@@ -16,7 +16,6 @@ from planner.fleet import (
     PlannedDeployment,
     Progress,
     ScheduledPeriod,
-    deviations_of,
     pool_name,
     shifted_deployment,
 )
@@ -167,15 +166,10 @@ def headroom(plan: Plan, progress: Progress = lambda _: None) -> Headroom:
         ends = []
         for name, deviations in (("slow", NORMAL_95), ("fast", -NORMAL_95)):
             progress(f"the same with {name} kernels")
-            shifted = partial(shifted_deployment, deviations=deviations - _planned_deviations(plan))
+            shifted = partial(shifted_deployment, deviations=deviations)
             ends.append(kept_fleet(plan, deployment=shifted))
         interval = (ends[0].rate_per_s / demand_per_s - 1.0, ends[1].rate_per_s / demand_per_s - 1.0)
     return Headroom(kept.rate_per_s / demand_per_s - 1.0, kept.tightest, kept.tightest_ratio, interval)
-
-
-def _planned_deviations(plan: Plan) -> float:
-    """By how many standard deviations the plan's own step times were shifted already."""
-    return 0.0 if plan.request.pessimism is None else deviations_of(plan.request.pessimism)
 
 
 # --- hour by hour ---------------------------------------------------------------------------------------------------

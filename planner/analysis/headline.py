@@ -1,8 +1,9 @@
 """The answer to a plan in a sentence and four numbers, each with how sure it is and where it comes from.
 
-`short_headline`, the fleet in words, cost and headroom, each with its interval and its provenance. Intervals
-are those of the calibration (`planner.fleet.calibration_bounds`): every kernel at the fast and at the slow end of the
-middle 90 % of its measurements.
+`short_headline`, the fleet in words, cost and headroom, each with its interval and its provenance. The interval of the
+cost is what exact estimates would do with, and what 95 % confidence takes; that of the headroom is the calibration's
+(`planner.fleet.calibration_bounds`): every kernel at the slow and at the fast end of the middle 90 % of its
+measurements.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hardware_db import GpuSku, HardwareDb
+from hardware_db import ANYWHERE, GpuSku, HardwareDb
 from planner.analysis.fleet_capacity import Headroom, is_calibrated
-from planner.core import change, money, number_of, rebuilt, significant
-from planner.fleet import KV_TIERS, BoughtGpus, CostBreakdown, Plan, Progress, shifted_hardware
+from planner.core import change, money, number_of, percent, rebuilt, significant
+from planner.fleet import KV_TIERS, BoughtGpus, CostBreakdown, Plan, Progress, weights_word
 from planner.fleet import plan as make_plan
-from planner.serving import NORMAL_95
 
 NO_CENTS_FROM = 100.0
 """Dollars from which on cents are left out of a figure. A choice."""
+EXACT_ESTIMATES = 0.5
+"""Confidence of a plan on step times as estimated. A definition."""
+HIGH_CONFIDENCE = 0.95
+"""Confidence of the high end of a cost. A choice."""
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -79,17 +83,32 @@ def fleet_words(plan: Plan) -> str:
 
 
 def replica_words(plan: Plan) -> str:
-    """Replicas by role: ``9 prefill + 3 decode replicas``."""
-    counts: Counter[str] = Counter()
+    """Replicas by role with all that makes one: ``9 prefill (TP2) + 3 decode (TP4) replicas, FP8 weights in vLLM``.
+
+    Their GPUs are named where these are not those of tensor parallelism alone.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
     for pool in plan.pools:
-        counts[pool.role.value] += pool.replicas
+        split = pool.config.parallelism
+        gpus = "" if split.gpus == split.tp else f": {split.gpus} GPUs"
+        counts[pool.role.value, f"{split.label}{gpus}"] += pool.replicas
     noun = "replica" if counts.total() == 1 else "replicas"
-    return f"{' + '.join(f'{count:,} {role}' for role, count in counts.items())} {noun}"
+    words = " + ".join(f"{count:,} {role} ({split})" for (role, split), count in counts.items())
+    return f"{words} {noun}, {_format_and_engine_words(plan)}"
+
+
+def _format_and_engine_words(plan: Plan) -> str:
+    """E.g. ``FP8 weights in vLLM``; of pools that differ each once."""
+    words = (f"{weights_word(pool.config)} weights in {pool.config.engine.name}" for pool in plan.pools)
+    return " and ".join(dict.fromkeys(words))
 
 
 def target_words(plan: Plan) -> str:
     """Whether every target holds, and which do not."""
     missed = [f"{check.of} {check.target.name}".strip() for check in plan.targets if not check.met]
+    found = plan.confidence
+    if not missed and found is not None and not found.uncalibrated:
+        return f"all targets held with {percent(found.holds)} probability"
     if not missed:
         return "all targets held"
     return f"{len(missed)} of {number_of(len(plan.targets), 'target')} missed ({', '.join(missed)})"
@@ -161,7 +180,8 @@ def _price_source(purchase: BoughtGpus, name: str) -> str:
         what = "KV tiers behind them" if purchase.purchase == KV_TIERS else "GPUs of one's own"
         return f"{start}, {what}"
     option, day = purchase.purchase.replace("_", " "), price.retrieved_on.isoformat()
-    return f"{start}, {price.provider}, {option}, read {day}, {price.confidence} confidence"
+    place = price.provider if price.region in ANYWHERE else f"{price.provider} {price.region}"
+    return f"{start}, {place}, {option}, read {day}, {price.confidence} confidence"
 
 
 # --- how sure -------------------------------------------------------------------------------------------------------
@@ -169,55 +189,65 @@ def _price_source(purchase: BoughtGpus, name: str) -> str:
 
 @dataclass(frozen=True)
 class CostRange:
-    """What the plan would cost, made again with every kernel at the fast and at the slow end (middle 90 %), by theory.
+    """What the plan would cost on exact estimates, and with high confidence that it holds; by theory.
 
     Attributes:
-        low: with fast kernels; None where there is no such fleet.
-        high: with slow kernels; None where no fleet meets the targets then.
-        low_fleet: GPUs by SKU in words, with fast kernels.
-        high_fleet: the same with slow ones.
+        low: were the estimates exact; None where there is no such fleet.
+        high: with high confidence; None where no fleet gives that.
+        low_fleet: GPUs by SKU in words, were the estimates exact.
+        high_fleet: the same with high confidence.
+        confidence: of the high end.
     """
 
     low: CostBreakdown | None
     high: CostBreakdown | None
     low_fleet: str
     high_fleet: str
+    confidence: float = HIGH_CONFIDENCE
 
 
 def cost_range(plan: Plan, hardware: HardwareDb, progress: Progress = lambda _: None) -> CostRange | None:
-    """The cheapest fleets were kernels as fast or as slow as their measurements scatter; None where uncalibrated.
+    """The cheapest fleets on exact estimates and with 95 % confidence, or the plan's own where that is more.
 
     Args:
         plan: feasible.
         hardware: what it was planned on.
         progress: called with each stage of the two plans made.
+
+    Returns:
+        None where nothing is calibrated.
     """
     if not is_calibrated(plan):
         return None
-    request = rebuilt(plan.request, pessimism=None)
+    highest = max(HIGH_CONFIDENCE, plan.request.confidence)
 
-    def plan_at(name: str, deviations: float) -> Plan:
+    def plan_at(confidence: float) -> Plan:
+        name = "exact estimates" if confidence == EXACT_ESTIMATES else f"{percent(confidence)} confidence"
+
         def report_stage(stage: str) -> None:
-            progress(f"{stage}, {name} kernels")
+            progress(f"{stage}, {name}")
 
-        shifted = shifted_hardware(hardware, deviations)
-        return make_plan(request, shifted, report_stage, simulate=False, alternatives=False)
+        request = rebuilt(plan.request, confidence=confidence)
+        return make_plan(request, hardware, report_stage, simulate=False, alternatives=False)
 
-    fast, slow = plan_at("fast", -NORMAL_95), plan_at("slow", NORMAL_95)
-    return CostRange(fast.cost, slow.cost, fleet_words(fast) or "none", fleet_words(slow) or "none")
+    exact, sure = plan_at(EXACT_ESTIMATES), plan_at(highest)
+    return CostRange(exact.cost, sure.cost, fleet_words(exact) or "none", fleet_words(sure) or "none", highest)
 
 
-def range_words(low: float | None, value: float, high: float | None) -> str:
-    """An interval of dollars around a figure; an end is the figure itself where simulation took it beyond that end.
+def range_words(low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE) -> str:
+    """What a figure would be on exact estimates, and with a confidence.
+
+    An end is the figure itself where simulation took it beyond that end.
 
     >>> range_words(90.0, 100.0, 120.0), range_words(90.0, 100.0, None)
-    ('$90.00 to $120 (90 %)', 'from $90.00; none at the slow end')
+    ('$90.00 if exact, $120 at 95 %', '$90.00 if exact, none at 95 %')
     """
     start = dollars(value if low is None else min(low, value))
+    sure = percent(confidence)
     if high is None:
-        return f"from {start}; none at the slow end"
+        return f"{start} if exact, none at {sure}"
     end = dollars(max(high, value))
-    return "the same at both ends (90 %)" if end == start else f"{start} to {end} (90 %)"
+    return f"the same if exact and at {sure}" if end == start else f"{start} if exact, {end} at {sure}"
 
 
 def headroom_words(headroom: Headroom) -> str:

@@ -28,12 +28,11 @@ from planner.analysis.types import (
     ParetoPoint,
     PlanningCase,
     PlanOutcome,
-    Robust,
     Sensitivity,
     SensitivityEnd,
 )
 from planner.core import Metric
-from planner.fleet import Plan, PlanRequest, deviations_of, shifted_deployment, shifted_hardware
+from planner.fleet import Plan, PlanRequest, shifted_deployment, shifted_hardware
 from planner.serving import NORMAL_95, Deployment
 from planner.workload import Workload
 
@@ -238,27 +237,3 @@ def non_dominated(points: Sequence[ParetoPoint], more_is_better: bool) -> tuple[
 
     kept = [point for point in feasible if not any(beats(other, point) for other in feasible)]
     return tuple(sorted(kept, key=lambda point: point.asked))
-
-
-# --- robust ---------------------------------------------------------------------------------------------------------
-
-
-def robust(plan: Plan, replanner: Replanner, probability: float = 0.95) -> Robust:
-    """The plan that meets the targets where every kernel is as slow as with that probability it is at most.
-
-    A step of it is no slower than assumed with at least `probability` (see
-    `planner.fleet.calibration_bounds.shifted_calibration`). Two solves. Uncalibrated SKUs have no interval and stay as
-    they are.
-    """
-    deviations = deviations_of(probability)
-    base = replanner.plan(plan.request)
-    hardware = shifted_hardware(replanner.hardware, deviations)
-    after = replanner.plan(PlanningCase(plan.request, hardware))
-    kept = kept_fleet(base, deployment=partial(shifted_deployment, deviations=deviations)) if base.feasible else None
-    return Robust(
-        probability=probability,
-        calibrated=is_calibrated(base) or is_calibrated(after),
-        before=replanner.outcome(plan.request),
-        after=replanner.outcome(PlanningCase(plan.request, hardware)),
-        kept=kept,
-    )

@@ -63,8 +63,10 @@ class PlanQuestion(StrEnum):
     """Infeasible: the smallest single change that makes it feasible."""
     PARETO = "pareto"
     """Cost against goodput and against each target."""
-    ROBUST = "robust"
-    """The plan that holds where kernels are as slow as their measurements allow."""
+    CONFIDENCE = "confidence"
+    """Cost against the probability with which every target holds."""
+    MEASURE = "measure"
+    """What it would be worth to measure each SKU before deciding."""
 
 
 @dataclass(frozen=True)
@@ -306,22 +308,63 @@ class Pareto:
 
 
 @dataclass(frozen=True)
-class Robust:
-    """The plan at the slow end of the calibration's interval.
+class ConfidencePoint:
+    """The plan made for one confidence.
 
     Attributes:
-        probability: with which steps are no slower than assumed there.
-        calibrated: some SKU of the plan has a calibration; without one there is no interval.
-        before: the plan as it is.
-        after: the plan that meets the targets at the slow end.
-        kept: the present fleet at the slow end; None: there is none.
+        confidence: probability with which every target holds; 0.5: the fleet if the estimates were exact.
+        asked: it is the request's own.
+        outcome: of the plan.
+        calibrated: some SKU of it is; without one nothing is known of what step times may be off by.
     """
 
-    probability: float
+    confidence: float
+    asked: bool
+    outcome: PlanOutcome
     calibrated: bool
-    before: PlanOutcome
-    after: PlanOutcome
-    kept: KeptFleet | None
+
+
+class Measuring(StrEnum):
+    """What would settle how long the steps of a SKU take."""
+
+    KERNELS = "kernels"
+    """A calibration of its kernels."""
+    LLM = "model"
+    """A benchmark of the model on it."""
+
+
+@dataclass(frozen=True)
+class MeasurementValue:
+    """What it would be worth to measure a SKU before deciding: the expected value of perfect information.
+
+    Attributes:
+        sku: id.
+        engines: that it would be measured with.
+        gpus: of it in the plan.
+        calibrated: something is known of what its step times may be off by; otherwise the rest is not known either.
+        gain: mean gain over what measuring may show, in the unit of the measure; None where there is no fleet now.
+        usd_per_month: the same in dollars; None unless cost is what counts.
+        changes: probability that the fleet becomes another one (of an infeasible request: that there is one).
+        impossible: probability that no fleet is left.
+        at_best: the plan where its steps turn out as fast as at the lowest quantile tried.
+        settled_by: the measurement of what is the more uncertain; None where measuring changes nothing.
+        kernel_spread: standard deviation of the logarithm [-] of what the tightest target is about (its steps, or its
+            time to a first token), by its kernels.
+        llm_spread: the same by what the model adds.
+    """
+
+    sku: str
+    engines: tuple[str, ...]
+    gpus: int
+    calibrated: bool
+    gain: float | None = None
+    usd_per_month: float | None = None
+    changes: float = 0.0
+    impossible: float = 0.0
+    at_best: PlanOutcome | None = None
+    settled_by: Measuring | None = None
+    kernel_spread: float | None = None
+    llm_spread: float | None = None
 
 
 class ApiPrice(Frozen):
@@ -387,8 +430,8 @@ class Explanation:
         name: of the request.
         measure: what plans are compared by.
         outcome: the plan itself.
-        marginals, steps, requirements, tornado, prices, api, runners_up, relaxations, pareto, robust: by question;
-            empty where not asked.
+        marginals, steps, requirements, tornado, prices, api, runners_up, relaxations, pareto, confidence,
+            measurements: by question; empty where not asked.
         answered: questions that were.
         unanswered: question and why not, e.g. that the number of solves ran out.
         solves: programs that were solved for it.
@@ -407,7 +450,8 @@ class Explanation:
     runners_up: tuple[RunnerUp, ...] = ()
     relaxations: tuple[SmallestRelaxation, ...] = ()
     pareto: tuple[Pareto, ...] = ()
-    robust: tuple[Robust, ...] = ()
+    confidence: tuple[ConfidencePoint, ...] = ()
+    measurements: tuple[MeasurementValue, ...] = ()
     answered: tuple[PlanQuestion, ...] = ()
     unanswered: Mapping[str, str] = field(default_factory=dict)
     solves: int = 0

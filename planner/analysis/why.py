@@ -26,7 +26,7 @@ from planner.analysis.perturbations import (
     without_tp,
 )
 from planner.analysis.replanner import OutOfSolvesError, Replanner, baseline, nearest_change
-from planner.analysis.sensitivity import break_even_prices, pareto, robust, tornado
+from planner.analysis.sensitivity import break_even_prices, pareto, tornado
 from planner.analysis.types import (
     ApiPrice,
     Explanation,
@@ -39,6 +39,7 @@ from planner.analysis.types import (
     SmallestRelaxation,
     gain,
 )
+from planner.analysis.uncertain_steps import confidence_curve, measurement_values
 from planner.fleet import Plan, PlanRequest
 from planner.search import Mode
 
@@ -70,7 +71,7 @@ DEFAULT_QUESTIONS = (
     PlanQuestion.PRICES,
     PlanQuestion.API,
     PlanQuestion.RUNNERS_UP,
-    PlanQuestion.ROBUST,
+    PlanQuestion.CONFIDENCE,
 )
 """Asked unless told otherwise; of an infeasible request only the relaxations are."""
 
@@ -296,7 +297,8 @@ def _answer(question: PlanQuestion, plan: Plan, replanner: Replanner, api_prices
         PlanQuestion.RUNNERS_UP: ("runners_up", lambda: runners_up(plan, replanner)),
         PlanQuestion.RELAXATIONS: ("relaxations", lambda: smallest_relaxations(plan, replanner)),
         PlanQuestion.PARETO: ("pareto", lambda: pareto(plan.request, replanner)),
-        PlanQuestion.ROBUST: ("robust", lambda: (robust(plan, replanner),)),
+        PlanQuestion.CONFIDENCE: ("confidence", lambda: confidence_curve(plan, replanner)),
+        PlanQuestion.MEASURE: ("measurements", lambda: measurement_values(plan, replanner)),
     }
     name, answer = answers[question]
     return {name: answer()}

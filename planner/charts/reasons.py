@@ -14,7 +14,7 @@ from typing import NamedTuple
 import altair as alt
 import numpy as np
 
-from planner.analysis import Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
+from planner.analysis import ConfidencePoint, Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
     BAR_HEIGHT_PX,
@@ -455,3 +455,52 @@ def front_chart(front: Pareto, asked: float) -> alt.LayerChart:
         f"Least cost against {front.name}", f"{better} costs more. Each point is a plan made anew, by theory."
     )
     return layered(layers, title, 300, f"Least cost against {front.name}")
+
+
+# --- confidence -------------------------------------------------------------------------------------------------------
+
+
+def confidence_rows(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> list[Row]:
+    """Plans by rising confidence, those without a fleet left out.
+
+    Returns rows with confidence [-], value [unit of the measure], fleet and is_now (the confidence asked for).
+    """
+    return [
+        {
+            "confidence": point.confidence,
+            "value": point.outcome.value(measure),
+            "fleet": point.outcome.fleet,
+            "is_now": point.asked,
+        }
+        for point in points
+        if point.outcome.feasible
+    ]
+
+
+def confidence_chart(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> alt.LayerChart:
+    """What the plan costs or serves by the probability with which it holds; a diamond marks the one asked for.
+
+    Args:
+        points: at least one with a fleet.
+        measure: what plans are compared by.
+    """
+    rows = confidence_rows(points, measure)
+    percents = alt.Axis(format=".0%", values=[row["confidence"] for row in rows], labelOverlap=True)
+    x = alt.X("confidence:Q", title="Confidence", scale=alt.Scale(domain=[0.48, 1.0], nice=False), axis=percents)
+    axis = alt.Axis(format=",~r")
+    y = alt.Y("value:Q", title=TORNADO_AXES[measure], scale=alt.Scale(zero=True), axis=axis)
+    tooltip = [
+        alt.Tooltip("confidence:Q", title="Confidence", format=".1%"),
+        alt.Tooltip("value:Q", title=measure.value, format=",.4~r"),
+        alt.Tooltip("fleet:N", title="Fleet"),
+    ]
+    line = inline_chart(rows).mark_line(color=BLUE, strokeWidth=2, strokeDash=[4, 3]).encode(x=x, y=y)
+    marks = inline_chart(rows).mark_point(color=BLUE, filled=True, size=60, opacity=1.0)
+    layers = [line, marks.encode(x=x, y=y, tooltip=tooltip)]
+    now = [{**row, "label": "as asked"} for row in rows if row["is_now"]]
+    if now:
+        mark = inline_chart(now).mark_point(color=VERMILLION, shape="diamond", filled=True, size=180, opacity=1.0)
+        layers += [mark.encode(x=x, y=y, tooltip=tooltip), words(now, GREY, "right", dx=-12, dy=14).encode(x=x, y=y)]
+    what = "Cost" if measure is PlanMeasure.COST else "What is served"
+    legend = "50 %: the fleet if the estimates were exact. Each point is a plan made anew, by theory."
+    return layered(layers, titled(f"{what} against confidence", legend), 260, f"{what} against confidence")

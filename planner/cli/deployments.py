@@ -372,7 +372,10 @@ def compare(
         str | None, typer.Option("--systems", "--policies", help="Names with commas between; `all` for every one.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths, the same for all.")] = 0,
-    requests: Annotated[int, typer.Option(help="Requests to simulate for each system.")] = 4000,
+    requests: Annotated[
+        int | None,
+        typer.Option(help=f"Requests for each system; by default {SIMULATED_REQUESTS}, of a recording all."),
+    ] = None,
     rates: Annotated[
         str | None, typer.Option(metavar="R,R,...", help="Also: share within all targets at these rates.")
     ] = None,

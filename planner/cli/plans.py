@@ -121,9 +121,11 @@ def explain(
     runners-up    the next best plans, and why they lost
     relaxations   of an infeasible request: the smallest change of each part alone that helps
     pareto        cost against the rate served and against each TTFT and TPOT target
-    robust        the plan that holds where kernels are as slow as their measurements allow
+    confidence    cost against the probability with which every target holds
+    measure       what it would be worth to measure each SKU before deciding, and how
 
-    Left out unless asked for: steps and pareto. Exit code 3: there is no fleet; the relaxations say what would help.
+    Left out unless asked for: steps, pareto and measure. Exit code 3: there is no fleet; the relaxations say what would
+    help.
     """
     from planner.analysis import Replanner, why
     from planner.fleet import planning

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -187,11 +188,29 @@ def decode_surface(operators: Sequence[Operator], gpu: CalibratedGpu, queries: f
 
 
 def _add(table: LookupTable, operator: Operator, load: Load, gpu: CalibratedGpu) -> None:
-    time = operator_time(operator, load, gpu)
-    table.roof_s[:] += time.roof_s
+    time = _time_on_grid(operator, load, gpu)
+    table.roof_s[:] += operator.count * time.roof_s
     earlier = table.family_s.get(operator.family, np.zeros_like(time.total_s))
-    table.family_s[operator.family] = earlier + time.total_s
-    table.bound_s[:] += time.bound_s
+    table.family_s[operator.family] = earlier + operator.count * time.total_s
+    table.bound_s[:] += operator.count * time.bound_s
+
+
+MOST_KEPT = 4096
+"""Operators whose times on a grid are kept: at most 50 kB each. A choice: affects speed only."""
+_KEPT: OrderedDict[Hashable, tuple[CalibratedGpu, OperatorTime]] = OrderedDict()
+"""Times of one layer of an operator on a grid; splits of a model, its KV formats and its drafts share most of them."""
+
+
+def _time_on_grid(operator: Operator, load: Load, gpu: CalibratedGpu) -> OperatorTime:
+    """Time of one layer of an operator on a grid of this module, kept for the process."""
+    alike = replace(operator, count=1.0)
+    key = (id(gpu.sku), id(gpu.calibration), np.shape(load.decodes), load.queries, alike)
+    known = _KEPT.get(key)
+    if known is None:
+        known = _KEPT[key] = (gpu, operator_time(alike, load, gpu))  # the GPU is kept, so that no id is used again
+        if len(_KEPT) > MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return known[1]
 
 
 @dataclass(frozen=True, eq=False)

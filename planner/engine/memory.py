@@ -653,11 +653,34 @@ def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any], tp: in
     return sent if draft is None else sent + _transferred_bytes(draft, replica, input_tokens, tp)
 
 
+def kv_transfer_bytes_per_token(replica: ReplicaConfig) -> float:
+    """Of `kv_transfer_bytes`, those that can be sent with the chunk they belong to: KV of layers that keep all tokens.
+
+    Windows and recurrent state are those at the end of the prompt and go with its last chunk. Source: send_kv_chunk of
+    SGLang, python/sglang/srt/disaggregation/prefill.py (`state_indices` only where `last_chunk`).
+
+    Args:
+        replica: that receives them.
+
+    Returns:
+        Per prompt token [bytes].
+    """
+    tp, draft = replica.parallelism.tp, _draft_llm(replica)
+    per_token = _transferred_bytes_per_token(replica.llm, replica, tp)
+    return per_token if draft is None else per_token + _transferred_bytes_per_token(draft, replica, tp)
+
+
+def _transferred_bytes_per_token(llm: LlmSpec, replica: ReplicaConfig, tp: int) -> float:
+    """As `kv_transfer_bytes_per_token`, of one model that the replica runs."""
+    kv, cached = replica.precision.kv_cache, [group for group in llm.layers if _has_cache(group)]
+    return sum(tp * _kv_share(group, tp) * kv_bytes_per_token(llm.with_layers((group,)), kv) for group in cached)
+
+
 def _transferred_bytes(llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int) -> FloatArray:
     """As `kv_transfer_bytes`, of one model that the replica runs."""
     kv = replica.precision.kv_cache
     copied = [(tp * _kv_share(group, tp), llm.with_layers((group,))) for group in llm.layers]
-    per_token = sum(copies * kv_bytes_per_token(alone, kv) for copies, alone in copied if _has_cache(alone.layers[0]))
+    per_token = _transferred_bytes_per_token(llm, replica, tp)
     transferred = np.asarray(input_tokens * per_token + state_bytes(llm), dtype=np.float64)
     windowed = [(copies, alone) for copies, alone in copied if _window(alone.layers[0])]
     if not windowed:

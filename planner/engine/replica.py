@@ -50,6 +50,24 @@ LAYER_KIND_KERNELS = (
 """First letters of the fits that are for one kind of layer each: those of another kind are another algorithm's."""
 
 
+class StepTimeShift(Frozen):
+    """By how much a replica is taken to be slower (or faster) than its estimates say, in every step alike.
+
+    `planner.serving.uncertainty` says how far that may be. Host time that every step has goes with the decodes.
+    """
+
+    decode: float = Field(default=1.0, gt=0, description="factor on steps of decodes")
+    prompt: float = Field(default=1.0, gt=0, description="factor on steps with prompts")
+    request_s: float = Field(default=0.0, description="more, or less, before a request reaches the scheduler [s]")
+
+    def shifted(self, costs: EngineCosts) -> EngineCosts:
+        """What the engine adds to kernels, so that steps take these factors as long."""
+        factors = dict.fromkeys(("stretch", "gap_s", "latent_s", "step_s", "sequence_s"), self.decode)
+        factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_prompt_s", "expert_prompt_s"), self.prompt)
+        longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}
+        return costs.model_copy(update={**longer, "request_s": max(0.0, costs.request_s + self.request_s)})
+
+
 class ReplicaConfig(Frozen):
     """Everything that decides how fast one replica is and how much it holds.
 
@@ -77,6 +95,7 @@ class ReplicaConfig(Frozen):
     expert_skew: float | None = Field(default=None, ge=0.0, le=4.0)
     lora: LoraAdapters | None = None
     mask_s: float = Field(default=0.0, ge=0.0, le=1.0, description="host time per decoding sequence and step [s]")
+    shift: StepTimeShift | None = Field(default=None, description="off the estimates by so much; None: as estimated")
 
     @model_validator(mode="after")
     def _engine_runs_on_the_gpu(self) -> ReplicaConfig:
@@ -138,7 +157,8 @@ class ReplicaConfig(Frozen):
     @property
     def costs(self) -> EngineCosts:
         """What the engine adds to its kernels; nothing to uncalibrated ones, whose times are bounds."""
-        return self.engine.costs_on(self.sku) if self.calibration is not None else EngineCosts()
+        costs = self.engine.costs_on(self.sku) if self.calibration is not None else EngineCosts()
+        return costs if self.shift is None else self.shift.shifted(costs)
 
     @property
     def skew(self) -> float:

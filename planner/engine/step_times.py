@@ -124,7 +124,8 @@ class StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
         draft = self.draft
         if draft is not None:
-            own = EngineCosts(stretch=costs.stretch, gap_s=costs.gap_s, latent_s=costs.latent_s)
+            kept = {name: getattr(costs, name) for name in ("stretch", "gap_s", "latent_s")}
+            own = EngineCosts().model_copy(update=kept)
             draft = replace(draft, costs=own)
         return replace(self, costs=costs, draft=draft, others=tuple(one.with_costs(costs) for one in self.others))
 
@@ -471,6 +472,25 @@ def _cached_timer(
     spare: SpareLayers,
     captured: float,
 ) -> StepTimer:
+    drafting = (draft_tokens, draft_cost, drafter)
+    kernels = _kernels(model, device, precision, parallelism, fits, *drafting, skew, spare)
+    return _slowest([replace(timer.with_costs(costs), captured=captured) for timer in kernels])
+
+
+@lru_cache(maxsize=512)
+def _kernels(
+    model: _ByIdentity[LlmSpec],
+    device: _ByIdentity[GpuSku],
+    precision: Precision,
+    parallelism: Parallelism,
+    fits: _ByIdentity[Calibration | None],
+    draft_tokens: int,
+    draft_cost: float | None,
+    drafter: _ByIdentity[DraftSpec | None],
+    skew: float,
+    spare: SpareLayers,
+) -> tuple[StepTimer, ...]:
+    """Timers of the different pipeline stages without an engine's costs."""
     llm, sku = model.value, device.value
     gpu, rounds = CalibratedGpu(sku, fits.value), parallelism.pp
     drafting = draft_operators(drafter.value, sku, precision, parallelism, skew) if drafter.value else None
@@ -486,8 +506,8 @@ def _cached_timer(
             later = _repeated(drafting.layers, rounds * (draft_tokens - 1)) if draft_tokens > 1 else []
             draft = _kernel_timer([*later, *_repeated(drafting.head, rounds * draft_tokens)], gpu, parallelism)
             timer = replace(timer, draft=draft, draft_steps=1.0)
-        timers.append(replace(timer.with_costs(costs), captured=captured))
-    return _slowest(timers)
+        timers.append(timer)
+    return tuple(timers)
 
 
 def _repeated(operators: Sequence[Operator], times: int) -> list[Operator]:

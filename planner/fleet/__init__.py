@@ -9,14 +9,14 @@ from planner.fleet import columns, planning, slices
 from planner.fleet.calibration_bounds import (
     BOUND_PROBABILITY,
     calibration_ends,
-    deviations_of,
-    requested_hardware,
     shifted_deployment,
     shifted_hardware,
     target_ranges_s,
 )
 from planner.fleet.cascades import cascade_services
+from planner.fleet.confidence import deviations_of
 from planner.fleet.costs import KV_TIERS, SWITCHING
+from planner.fleet.format_warnings import weights_word
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.search import request_slices
 from planner.fleet.simulation import requests_to_simulate
@@ -29,6 +29,7 @@ from planner.fleet.types import (
     Loss,
     LossOf,
     Plan,
+    PlanConfidence,
     PlannedDeployment,
     PlanRequest,
     Progress,
@@ -51,6 +52,7 @@ __all__ = [
     "Loss",
     "LossOf",
     "Plan",
+    "PlanConfidence",
     "PlanRequest",
     "PlannedDeployment",
     "Progress",
@@ -67,7 +69,6 @@ __all__ = [
     "planning",
     "pool_name",
     "request_slices",
-    "requested_hardware",
     "requests_to_simulate",
     "routed_slo",
     "routed_workload",
@@ -77,4 +78,5 @@ __all__ = [
     "slices_of",
     "split_by_length",
     "target_ranges_s",
+    "weights_word",
 ]

@@ -8,12 +8,12 @@ targets at both bounds.
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 
 from hardware_db import Calibration, Correction, HardwareDb, KernelFit
-from planner.core import InputError, rebuilt
+from planner.core import rebuilt
 from planner.engine import ReplicaConfig
-from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress, TargetCheck
+from planner.fleet.confidence import deviations_of
+from planner.fleet.types import Plan, PlannedDeployment, Progress, TargetCheck
 from planner.fleet.verification import ScopedSlo, target_checks
 from planner.serving import Deployment, evaluate
 from planner.workload import LatencyTarget, Slo
@@ -23,19 +23,6 @@ BOUND_PROBABILITY = 0.95
 
 
 # --- slower and faster kernels --------------------------------------------------------------------------------------
-
-
-def deviations_of(probability: float) -> float:
-    """Standard deviations above the mean that a normal distribution stays below with a probability.
-
-    Raises InputError unless it lies strictly between 0 and 1.
-
-    >>> round(deviations_of(0.95), 3)  # the one-sided 95 % quantile
-    1.645
-    """
-    if not 0.0 < probability < 1.0:
-        raise InputError("probability", probability, "must lie strictly between 0 and 1", "write 0.95 for 95 %")
-    return NormalDist().inv_cdf(probability)
 
 
 def shifted_calibration(calibration: Calibration, deviations: float) -> Calibration:
@@ -82,13 +69,6 @@ def shifted_deployment(deployment: Deployment, deviations: float) -> Deployment:
 
     pools = tuple(rebuilt(pool, config=shifted_config(pool.config)) for pool in deployment.pools)
     return rebuilt(deployment, pools=pools)
-
-
-def requested_hardware(request: PlanRequest, hardware: HardwareDb) -> HardwareDb:
-    """The database with the step times that a request plans with: at the bound it asks for, or as fitted."""
-    if request.pessimism is None:
-        return hardware
-    return shifted_hardware(hardware, deviations_of(request.pessimism))
 
 
 # --- latencies at both bounds ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hardware_db import Dtype
 from planner.core import rebuilt
 from planner.engine import ReplicaConfig, memory_footprint, step_time
 from planner.fleet.types import PlannedDeployment
-from planner.llm import Precision, converted_from, format_words, published_as, weight_bytes
+from planner.llm import Precision, converted_from, format_words, main_format, published_as, weight_bytes
 from planner.serving import Role
 from planner.workload import Workload
 
@@ -53,6 +53,11 @@ def format_notes(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
     """
     configs = [pool.config for planned in deployments for pool in planned.surviving.pools]
     return tuple(dict.fromkeys(note for config in configs if (note := _format_note(config))))
+
+
+def weights_word(config: ReplicaConfig) -> str:
+    """The number format of most weights of a replica in a word, e.g. ``FP8 BLOCK``."""
+    return main_format(config.llm, config.precision)[0].value.upper().replace("_", " ")
 
 
 def _format_note(config: ReplicaConfig) -> str:

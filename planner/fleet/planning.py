@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, load_hardware, with_own_hardware
 from planner.core import with_unit
-from planner.fleet.calibration_bounds import requested_hardware
 from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
+from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, slow_rule
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
@@ -32,23 +32,30 @@ from planner.fleet.search import (
     market_of,
     search_fleet,
 )
+from planner.fleet.search_notes import search_notes
 from planner.fleet.simulation import run_notes
 from planner.fleet.types import (
     Agreement,
     Alternative,
     BoughtGpus,
     Plan,
+    PlanConfidence,
     PlannedDeployment,
     PlanRequest,
     Progress,
     TargetCheck,
 )
-from planner.fleet.verification import agreements, replayed_targets, target_checks
+from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus, UnitStage
-from planner.search import Mode, Rejection
+from planner.search import Mode, Rejection, ShiftRule
 from planner.supply import spot_shortfalls
 from planner.traffic import CascadePoint, Service
 
+MAX_TIGHTENINGS = 3
+"""Times that a fleet which does not hold with the probability asked for is planned again. A choice; it then stands as
+it is and says with which it does."""
+LEAST_TIGHTENING = 0.1
+"""Least that is added each time [standard deviations]. A choice."""
 CLEARLY_DEARER = 0.25
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
 
@@ -83,15 +90,17 @@ def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> Ha
 
 def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, alternatives: bool) -> Plan:
     started = time.perf_counter()
-    result = _search_with_spot_reserve(request, requested_hardware(request, hardware), progress, simulate)
+    result, confidence = _search_with_confidence(request, hardware, progress, simulate)
     if isinstance(result.outcome, NoFleet):
         return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started)
     search, fleet, point = result.search, result.outcome, result.cascade_point
     market, allocation = search.market, fleet.allocation
+    slow_targets = target_checks(fleet.deployments, search.slos)
+    fleet = replace(fleet, deployments=_as_estimated(search, fleet.deployments, simulate))
     progress("adding up")
     chosen = search.columns.chosen(allocation)
     bought = (
-        *bought_gpus(allocation, market.supply, search.periods),
+        *bought_gpus(allocation, market.site_of(allocation).supply, search.periods),
         *bought_tiers(allocation, chosen, search.periods),
     )
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
@@ -109,7 +118,14 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         alternatives=_alternatives(search, allocation) if alternatives else (),
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
-        assumptions=_assumptions(request, market, deployments, bought, fleet.passed_over_usd_per_hour),
+        assumptions=_assumptions(
+            request,
+            market,
+            deployments,
+            bought,
+            fleet.passed_over_usd_per_hour,
+            market.site_of(allocation).supply.assumptions,
+        ),
         warnings=(
             *_warnings(market, bought, targets, means),
             *format_warnings(deployments),
@@ -125,6 +141,8 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
         losses=worst_losses(deployments, search.slos, search.slices),
+        confidence=confidence,
+        slow_targets=slow_targets,
     )
 
 
@@ -143,33 +161,75 @@ class _SearchResult:
     cascade_point: CascadePoint | None
 
 
-def _search_with_spot_reserve(
+def _search_with_confidence(
     request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool
+) -> tuple[_SearchResult, PlanConfidence | None]:
+    """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
+
+    Of plans by theory alone (many in a row) only the first is made.
+    """
+    asked = deviations = deviations_of(request.confidence)
+    result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations)
+    for _ in range(MAX_TIGHTENINGS):
+        if not simulate or isinstance(result.outcome, NoFleet):
+            return result, None
+        progress("drawing what step times may be off by")
+        confidence = confidence_of(result.outcome.deployments, result.search.slos, request.confidence, request.seed)
+        if not asked or confidence.holds >= request.confidence - confidence.error:
+            break
+        deviations += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
+        result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations)
+    return result, confidence
+
+
+def _as_estimated(
+    search: FleetSearch, deployments: Sequence[PlannedDeployment], simulate: bool
+) -> tuple[PlannedDeployment, ...]:
+    """The deployments with the step times estimated, simulated again where these are others."""
+    estimated = []
+    for planned in deployments:
+        if all(pool.config.shift is None for pool in planned.surviving.pools):
+            estimated.append(planned)
+            continue
+        own = as_estimated(planned)
+        if simulate:
+            requests, seed = search.request.simulated_requests, search.request.seed
+            own = simulated_long_enough(own, search.slos, seed, requests, search.progress)
+        estimated.append(own)
+    return tuple(estimated)
+
+
+def _search_with_spot_reserve(
+    request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, deviations: float
 ) -> _SearchResult:
     """The fleet, searched again with more spot headroom as long as too little was bought for what must be up."""
     spot_shares: dict[str, float] = {}
+    shift_of = slow_rule(deviations, request.step_quantiles)
     while True:
         progress("searching configurations")
         market = market_of(request, hardware, spot_shares)
-        point, services = _cheapest_cascade(request, market)
-        search = search_fleet(request, market, services, progress)
+        point, services = _cheapest_cascade(request, market, shift_of)
+        search = search_fleet(request, market, services, progress, shift_of)
         outcome = find_fleet(search, simulate)
         if isinstance(outcome, VerifiedFleet):
-            shortfalls = spot_shortfalls(outcome.allocation.bought, market.supply, request.prices)
+            supply = market.site_of(outcome.allocation).supply
+            shortfalls = spot_shortfalls(outcome.allocation.bought, supply, request.prices)
             if shortfalls:
                 spot_shares |= shortfalls
                 continue
         return _SearchResult(search, outcome, point)
 
 
-def _cheapest_cascade(request: PlanRequest, market: Market) -> tuple[CascadePoint | None, tuple[Service, ...]]:
+def _cheapest_cascade(
+    request: PlanRequest, market: Market, shift_of: ShiftRule | None
+) -> tuple[CascadePoint | None, tuple[Service, ...]]:
     """The services to plan for; of a cascade, those at the setting whose fleet costs least (before simulation)."""
     if request.cascade is None:
         return None, request.all_services
     settings = cascade_services(request.main, request.cascade)
     costs = []
     for _, services in settings:
-        search = search_fleet(request, market, (*services, *request.services))
+        search = search_fleet(request, market, (*services, *request.services), shift_of=shift_of)
         allocation = search.refined_allocation(request.objective) if not search.unserved() else None
         costs.append(allocation.cost_usd_per_hour if allocation and allocation.status.has_allocation else math.inf)
     point, services = settings[costs.index(min(costs))]
@@ -266,10 +326,12 @@ def _assumptions(
     deployments: Sequence[PlannedDeployment],
     bought: Sequence[BoughtGpus],
     passed_over_usd_per_hour: float | None,
+    assumptions: Sequence[str],
 ) -> tuple[str, ...]:
     """What the numbers take for granted, each said once."""
     notes = [note for planned in deployments for note in planned.predicted.assumptions]
     notes += format_notes(deployments)
+    notes += search_notes(request, deployments)
     if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
     notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]
@@ -278,8 +340,6 @@ def _assumptions(
             f"a fleet of {passed_over_usd_per_hour:.2f} USD/hour (by theory) was passed over for one that is measured, "
             "or simpler to run (search.simplicity)"
         )
-    if request.pessimism is not None:
-        notes.append(f"step times at the slow end of the calibration: {request.pessimism:.0%} are shorter")
     for purchase in bought:
         price = purchase.price
         if price is None:
@@ -291,7 +351,7 @@ def _assumptions(
             f"read {price.retrieved_on.isoformat()}, {price.source_url}"
         )
     notes += [str(note) for note in market.supply.notes]
-    notes += market.supply.assumptions
+    notes += assumptions
     return tuple(dict.fromkeys(notes))
 
 

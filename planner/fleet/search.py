@@ -18,12 +18,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hardware_db import Calibration, HardwareDb, Price, select_calibration
+from hardware_db import Calibration, HardwareDb, select_calibration
 from planner.core import Metric, UnknownNameError, with_unit
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.preferences import most_preferred, with_fewest_kinds
 from planner.fleet.simulation import run_of
+from planner.fleet.sites import (
+    best_of,
+    bound_at,
+    gpu_seconds_per_request,
+    in_single_units,
+    is_better,
+    lower_bound,
+    usd_s_per_request,
+)
 from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
 from planner.fleet.types import PlannedDeployment, PlanRequest, Progress
@@ -55,11 +64,12 @@ from planner.search import (
     Mode,
     Offer,
     Rejection,
+    ShiftRule,
     capacity_of,
     find_families,
 )
 from planner.serving import Role
-from planner.supply import FleetLimits, Supply, build_supply, resource_use
+from planner.supply import FleetLimits, SiteSupply, Supply, build_supply, resource_use, site_supplies
 from planner.traffic import DemandSlice, Service
 from planner.workload import LatencyTarget, Slo, Workload
 
@@ -94,15 +104,28 @@ class Market:
 
     Attributes:
         hardware: the database.
-        supply: GPUs as resources of the program.
+        supply: what all sites sell together.
+        sites: what each of them sells: one program each, counted by `Allocation.program`.
         offers: SKUs with a price.
         unpriced: SKUs without one.
     """
 
     hardware: HardwareDb
     supply: Supply
+    sites: tuple[SiteSupply, ...]
     offers: tuple[Offer, ...]
     unpriced: tuple[Rejection, ...]
+
+    @property
+    def sells_blocks(self) -> bool:
+        """Whether GPUs of some SKU are sold in blocks somewhere."""
+        return any(
+            each.block > 1 for site in self.sites for resource in site.supply.resources for each in resource.purchases
+        )
+
+    def site_of(self, allocation: Allocation) -> SiteSupply:
+        """Where the fleet of an allocation is bought."""
+        return self.sites[allocation.program]
 
 
 def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[str, float] | None = None) -> Market:
@@ -118,6 +141,7 @@ def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[s
         if name not in hardware.engines:
             raise UnknownNameError("search.engine", name, hardware.engines)
     supply = build_supply(space.skus, request.prices, limits, hardware, spot_shares=spot_shares)
+    sites = site_supplies(space.skus, request.prices, limits, hardware, spot_shares=spot_shares)
     offers = tuple(
         Offer(
             sku=hardware.skus[sku],
@@ -131,7 +155,7 @@ def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[s
         for sku, reason in supply.unavailable.items()
         for mode in space.modes
     )
-    return Market(hardware, supply, offers, unpriced)
+    return Market(hardware, supply, sites, offers, unpriced)
 
 
 def _calibration(request: PlanRequest, hardware: HardwareDb, sku: str, engine: str) -> Calibration | None:
@@ -164,7 +188,9 @@ class FleetSearch:
     rejections: tuple[Rejection, ...]
     considered: int
     progress: Progress = lambda _: None
-    _units: dict[str, tuple[Column, Unit]] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _units: dict[tuple[int, str], tuple[Column, Unit]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def peak(self) -> int:
@@ -180,9 +206,10 @@ class FleetSearch:
         served = by_stage[UnitStage.WHOLE] | (by_stage[UnitStage.FIRST] & by_stage[UnitStage.SECOND])
         return tuple(name for name in self.slices if name not in served)
 
-    def problem(self, columns: Sequence[Column], flat: bool = False) -> FleetProblem:
-        """The program over some columns; flat: one period of the largest demand of each slice."""
-        limits = self.request.limits
+    def problem(self, columns: Sequence[Column], flat: bool = False, program: int = 0) -> FleetProblem:
+        """The program over some columns at one site; flat: one period of the largest demand of each slice."""
+        limits, site = self.request.limits, self.market.sites[program]
+        skus = self.market.hardware.skus
         slices, periods = program_slices(tuple(self.slices.values())), self.periods
         if flat:
             slices = tuple(
@@ -191,35 +218,99 @@ class FleetSearch:
             periods = (Period(name="always", hours=math.fsum(period.hours for period in periods)),)
         return FleetProblem(
             slices=slices,
-            units=tuple(self._unit(column) for column in columns),
-            resources=self.market.supply.resources,
+            units=tuple(
+                self._unit(column, program)
+                for column in columns
+                if site.holds(skus[column.family.sku], column.family.gpus)
+            ),
+            resources=site.supply.resources,
             periods=periods,
             budget_usd_per_hour=limits.budget_usd_per_hour,
             max_groups=limits.skus_at_most,
         )
 
-    def _unit(self, column: Column) -> Unit:
-        """A column as the program sees it; made anew only where the column is another one."""
-        known = self._units.get(column.name)
+    def _unit(self, column: Column, program: int) -> Unit:
+        """A column as the program of a site sees it; made anew only where the column is another one."""
+        known = self._units.get((program, column.name))
         if known is not None and known[0] is column:
             return known[1]
-        limits, profile, cheapest = self.request.limits, self.request.profile, self.market.supply.cheapest
+        limits, profile, site = self.request.limits, self.request.profile, self.market.sites[program]
+        cheapest = site.supply.cheapest
         start_h = profile.cold_start_s / 3600.0 if profile else 0.0
         unit = unit_of(
-            column,
+            _placed(column, site),
             resource_use(column.gpus, self.market.hardware.skus, limits, self.request.prices),
             start_h * math.fsum(count * cheapest[sku] for sku, count in column.gpus.items()),
             steady=profile is not None and not profile.autoscale,
         )
-        self._units[column.name] = (column, unit)
+        self._units[program, column.name] = (column, unit)
         return unit
 
     def allocation(
-        self, columns: Sequence[Column], objective: Objective, flat: bool = False, gap: float = RELATIVE_GAP
+        self,
+        columns: Sequence[Column],
+        objective: Objective,
+        flat: bool = False,
+        gap: float = RELATIVE_GAP,
+        *,
+        singly: bool = False,
     ) -> Allocation:
-        """The program's answer over some columns as their rates stand."""
+        """The program's answer over some columns as their rates stand, at the best site.
+
+        A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
+        blocks are bought in parts: a fleet that costs no more, found sooner.
+        """
         time_limit_s = TIME_LIMIT_S if gap <= RELATIVE_GAP else COARSE_TIME_LIMIT_S
-        return solve(self.problem(columns, flat), objective, relative_gap=gap, time_limit_s=time_limit_s)
+        answers: list[Allocation] = []
+        left: list[float] = []
+        best: float | None = None
+        for program, bound in self._bounds(columns, objective, flat):
+            if best is not None and not is_better(bound, best, objective, gap):
+                left.append(bound)
+                break
+            problem = self.problem(columns, flat, program)
+            if singly:
+                problem = in_single_units(problem)
+            elif best is not None and objective is Objective.MIN_COST:
+                parts = solve(in_single_units(problem), objective, relative_gap=gap, time_limit_s=time_limit_s)
+                tighter = max(bound, lower_bound(parts))
+                if not is_better(tighter, best, objective, gap):
+                    left.append(tighter)
+                    continue
+            answer = solve(problem, objective, relative_gap=gap, time_limit_s=time_limit_s)
+            answers.append(answer.model_copy(update={"program": program}))
+            if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
+                best = answer.objective
+        return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
+
+    def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> list[tuple[int, float]]:
+        """Sites at which a fleet may be found, with what none there is better than; best first, at least one."""
+        market = self.market
+        if len(market.sites) == 1:
+            return [(0, 0.0)]
+        spent = gpu_seconds_per_request(columns)
+        demand_per_s = {
+            name: max(slice_.demand_per_s) if flat else self._mean_per_s(slice_) for name, slice_ in self.slices.items()
+        }
+        budget = self.request.limits.budget_usd_per_hour
+        bounds = [
+            (program, bound_at(usd_s_per_request(spent, site, market.hardware), demand_per_s, objective, budget))
+            for program, site in enumerate(market.sites)
+        ]
+        none = math.inf if objective is Objective.MIN_COST else 0.0
+        sign = 1.0 if objective is Objective.MIN_COST else -1.0
+        reachable = sorted((each for each in bounds if each[1] != none), key=lambda each: sign * each[1])
+        return reachable or bounds[:1]
+
+    def _mean_per_s(self, slice_: DemandSlice) -> float:
+        hours = math.fsum(period.hours for period in self.periods)
+        served = zip(slice_.demand_per_s, self.periods, strict=True)
+        return math.fsum(rate * period.hours for rate, period in served) / hours
+
+    def chosen(self, allocation: Allocation) -> list[Column]:
+        """The columns an allocation uses; pools that may hand KV caches to one another have a channel in common."""
+        site = self.market.site_of(allocation)
+        return [_placed(column, site) for column in self.columns.chosen(allocation)]
 
     def refined_allocation(
         self,
@@ -240,20 +331,24 @@ class FleetSearch:
             flat: one period of the largest demand of each slice.
             finest_gap: to which the last answer is proved.
             enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has
-                optimistic rates, with which no fleet costs less.
+                optimistic rates or parts of blocks, with which no fleet costs less.
         """
-        gap = COARSE_GAP
+        gap, singly = COARSE_GAP, objective is Objective.MIN_COST and self.market.sells_blocks
         while True:
             self.progress("solving")
-            allocation = self.allocation(self.columns.all if columns is None else columns(), objective, flat, gap)
-            if not allocation.status.has_allocation:
+            asked = self.columns.all if columns is None else columns()
+            allocation = self.allocation(asked, objective, flat, gap, singly=singly)
+            if singly and not (allocation.status.has_allocation and allocation.cost_usd_per_hour > enough_usd_per_hour):
+                if not allocation.status.has_allocation or not self.columns.refine(allocation):
+                    gap, singly = finest_gap, False
+            elif not allocation.status.has_allocation:
                 if allocation.diagnosis is not None or gap <= finest_gap:
                     return allocation
                 gap = finest_gap
             elif allocation.cost_usd_per_hour > enough_usd_per_hour:
                 return allocation
             elif self.columns.refine(allocation):
-                gap = COARSE_GAP
+                gap = finest_gap if self.market.sells_blocks else COARSE_GAP
             elif gap <= finest_gap or (allocation.gap is not None and allocation.gap <= finest_gap):
                 return allocation
             else:
@@ -273,9 +368,21 @@ def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[D
 
 
 def search_fleet(
-    request: PlanRequest, market: Market, services: Sequence[Service], progress: Progress = lambda _: None
+    request: PlanRequest,
+    market: Market,
+    services: Sequence[Service],
+    progress: Progress = lambda _: None,
+    shift_of: ShiftRule | None = None,
 ) -> FleetSearch:
-    """A search with nothing solved yet: slices, and for each the families of configurations that can serve it."""
+    """A search with nothing solved yet: slices, and for each the families of configurations that can serve it.
+
+    Args:
+        request: what is asked.
+        market: what can be bought.
+        services: the models served.
+        progress: hears of every solve and simulation.
+        shift_of: how far step times are taken to be off their estimates; None: not at all.
+    """
     slices = request_slices(request, services)
     families, capacities = {}, {}
     rejections: dict[tuple[str, Mode], Rejection] = {}
@@ -289,6 +396,7 @@ def search_fleet(
             slice_.slo or WITHIN_A_DAY,
             service.max_request_tokens,
             service.published,
+            shift_of,
         )
         family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
         served, borrowed = _measured(family_set.families) if request.search.measured_only else (family_set.families, ())
@@ -303,7 +411,7 @@ def search_fleet(
         slices={slice_.name: slice_ for slice_ in slices},
         periods=periods_of(request.profile),
         slos=scoped_slos(slices),
-        columns=CandidateColumns(slices, families, capacities, request.limits, _sites(request, market)),
+        columns=CandidateColumns(slices, families, capacities, request.limits, _groups(request, market)),
         rejections=tuple(rejections.values()),
         considered=considered,
         progress=progress,
@@ -322,22 +430,19 @@ def _measured(
     )
 
 
-def _sites(request: PlanRequest, market: Market) -> dict[str, str]:
-    """By SKU, where it stands as far as KV transfers go: SKUs of one vendor bought from one provider share a site.
+def _groups(request: PlanRequest, market: Market) -> dict[str, str]:
+    """By SKU, what it may share KV caches with wherever it is bought: kernels of different vendors lay them out apart.
 
-    Caches do not travel between clouds, nor between kernels of different vendors with their own layouts. With
-    `SearchSpace.pair_skus` off every SKU stands by itself.
+    With `SearchSpace.pair_skus` off every SKU stands by itself. `_placed` adds the place.
     """
-    sites = {}
-    for offer in market.offers:
-        sku = offer.sku.id
-        prices = [
-            price for (name, _), price in market.supply.prices.items() if name == sku and isinstance(price, Price)
-        ]
-        cheapest = min(prices, key=lambda price: price.usd_per_gpu_hour, default=None)
-        place = f"{offer.sku.vendor} at {cheapest.provider if cheapest else 'home'}"
-        sites[sku] = place if request.search.pair_skus else sku
-    return sites
+    return {offer.sku.id: offer.sku.vendor if request.search.pair_skus else offer.sku.id for offer in market.offers}
+
+
+def _placed(column: Column, site: SiteSupply) -> Column:
+    """A column whose channel says where it is bought: KV caches do not travel between places."""
+    if column.is_mixed:
+        return column
+    return replace(column, channel=f"{column.channel} at {site.places[column.family.sku]}")
 
 
 # --- solving ----------------------------------------------------------------------------------------------------------
@@ -480,7 +585,7 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         return NoFleet(None if search.unserved() else diagnosed_allocation(search))
     if held is not None and not _costs_less(allocation, held.allocation):
         return None
-    groups = deployments_of(used_pools(search.columns.chosen(allocation), allocation, search.peak))
+    groups = deployments_of(used_pools(search.chosen(allocation), allocation, search.peak))
     deployments, violations = _verify(search, groups, None)
     if simulate and not any(violations):
         deployments, violations = _verify(search, groups, search.request.simulated_requests)
@@ -564,17 +669,20 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
 
 def diagnosed_allocation(search: FleetSearch) -> Allocation:
     """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had."""
-    supply = search.market.supply
-    unlimited = replace(supply, resources=tuple(_without_limits(resource) for resource in supply.resources))
     loosened = replace(
         search,
         request=search.request.model_copy(update={"limits": FleetLimits()}),
-        market=replace(search.market, supply=unlimited),
+        market=replace(search.market, sites=tuple(_without_limits_at(site) for site in search.market.sites)),
     )
     loosened.refined_allocation(Objective.MIN_COST)
     search.refined_allocation(Objective.MAX_RATE)
     exact = [column for column in search.columns.all if column.is_exact]
     return search.allocation(exact, search.request.objective)
+
+
+def _without_limits_at(site: SiteSupply) -> SiteSupply:
+    resources = tuple(_without_limits(resource) for resource in site.supply.resources)
+    return replace(site, supply=replace(site.supply, resources=resources))
 
 
 def _without_limits(resource: Resource) -> Resource:

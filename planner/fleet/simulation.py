@@ -187,7 +187,7 @@ def _remembered(
 
     Configurations hold tables that cannot be hashed, so that the key is their summary and the rest is compared.
     """
-    key = (deployment.summary, workload, settings)
+    key = (deployment.summary, tuple(pool.config.shift for pool in deployment.pools), workload, settings)
     known = _PERFORMANCES.get(key)
     if known is None or known[0] != deployment:
         known = _PERFORMANCES.put(key, (deployment, compute()))

@@ -55,11 +55,15 @@ class PlanRequest(Frozen):
     offline: tuple[OfflineWork, ...] = Field(default=(), description="work for this model that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
     forecast: Forecast | None = Field(default=None, description="how the demand will grow; the plan is for its start")
-    pessimism: float | None = Field(
-        default=None,
-        gt=0.5,
-        lt=1.0,
-        description="probability that calibrated step times are no longer than planned with",
+    confidence: float = Field(
+        default=0.5,
+        ge=0.5,
+        le=0.999,
+        description="probability with which every target holds, uncertain as step times are; 0.5: as estimated",
+    )
+    step_quantiles: Mapping[str, float] = Field(
+        default_factory=dict,
+        description="SKUs whose step times count as measured: the quantile of what they may be that came out",
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of the user's own")
 
@@ -320,6 +324,28 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class PlanConfidence:
+    """With which probability a fleet meets every target, uncertain as step times are (`planner.fleet.confidence`).
+
+    Attributes:
+        asked: what the plan was made for.
+        holds: the probability.
+        error: its standard error, from the number of draws.
+        uncalibrated: SKUs whose step times are bounds, of unknown error: they count as exact here.
+    """
+
+    asked: float
+    holds: float
+    error: float
+    uncalibrated: tuple[str, ...] = ()
+
+    @property
+    def least(self) -> float:
+        """Kept away from 0 and 1, where no quantile is."""
+        return min(max(self.holds, 0.01), 0.99)
+
+
+@dataclass(frozen=True)
 class Agreement:
     """Theory against simulation on a mean."""
 
@@ -388,6 +414,8 @@ class Plan:
         simulated: whether the deployments were simulated.
         replays: every target in every replay of a recording.
         losses: whether it survives the loss of a replica and of a server.
+        confidence: with which probability it holds; None where it was not simulated.
+        slow_targets: `targets` with step times as slow as the fleet was planned for.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
         scenario_folder: where its relative paths start.
     """
@@ -414,6 +442,8 @@ class Plan:
     simulated: bool = True
     replays: tuple[ReplayedTarget, ...] = ()
     losses: tuple[Loss, ...] = ()
+    confidence: PlanConfidence | None = None
+    slow_targets: tuple[TargetCheck, ...] = ()
     scenario: Mapping[str, Any] | None = None
     scenario_folder: str = ""
 

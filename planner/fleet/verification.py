@@ -156,10 +156,6 @@ def verify_deployment(
 ) -> PlannedDeployment:
     """A deployment at the rates routed to it, evaluated and simulated. Costs are left at 0.
 
-    A run whose sampling error leaves open whether a target holds is made longer (`LONGER`), until the error is less
-    than `SMALLEST_ERROR` of the misses that are allowed. Of a long recording the busiest part is replayed first: where
-    more requests miss a target there than may in all of it, that is all.
-
     Args:
         option: the configurations.
         pools: their sizes and rates; a disaggregated pair takes what is routed to its prefill pool.
@@ -170,7 +166,30 @@ def verify_deployment(
         slos: targets that decide how long the simulation is; none: as long as asked, recordings whole.
     """
     planned = _deployed(option, pools, slices)
-    requests = simulated_requests
+    return (
+        planned
+        if simulated_requests is None
+        else simulated_long_enough(planned, slos, seed, simulated_requests, progress)
+    )
+
+
+def simulated_long_enough(
+    planned: PlannedDeployment, slos: Sequence[ScopedSlo], seed: int, simulated_requests: int, progress: Progress
+) -> PlannedDeployment:
+    """A deployment simulated until it is clear whether it meets its targets.
+
+    A run whose sampling error leaves that open is made longer (`LONGER`), until the error is less than `SMALLEST_ERROR`
+    of the misses that are allowed. Of a long recording the busiest part is replayed first: where more requests miss a
+    target there than may in all of it, that is all.
+
+    Args:
+        planned: evaluated.
+        slos: targets that decide how long the simulation is; none: as long as asked, recordings whole.
+        seed: of the simulation.
+        simulated_requests: fewest requests to simulate.
+        progress: hears of the simulation.
+    """
+    requests: int | None = simulated_requests
     while requests is not None:
         run = run_of(planned.surviving, planned.workload, requests, planned.predicted)
         part = busiest_part(run) if slos else None

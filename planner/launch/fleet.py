@@ -22,7 +22,6 @@ from planner.fleet import (
     cascade_services,
     hardware_for,
     request_slices,
-    requested_hardware,
     routed_slo,
     routed_workload,
 )
@@ -100,9 +99,7 @@ def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
     planned = _required_records(document, "deployments", "plan")
     if not planned:
         return _require_deployments(request.name, ())
-    reader = _Reader(
-        requested_hardware(request, hardware_for(request, hardware)), _slices(request, document.get("escalated"))
-    )
+    reader = _Reader(hardware_for(request, hardware), _slices(request, document.get("escalated")))
     return _require_deployments(request.name, tuple(reader.deployment(place, record) for place, record in planned))
 
 

@@ -82,17 +82,30 @@ def _multiplied_as_stored(llm: LlmSpec, precision: Precision) -> bool:
 
 
 def published_precisions(llm: LlmSpec) -> tuple[Precision, ...]:
-    """Formats of the published checkpoints of a model, each once; its own and weight-only ones left out."""
+    """Formats in which a model can be had besides its own, each once; weight-only ones are left out.
+
+    Those of the published checkpoints, and the model's own with an FP8 KV cache.
+    """
     found = (item.precision for item in checkpoints_of(llm) if not (item.own or item.made_on_load))
     return tuple(
         precision
-        for precision in dict.fromkeys(found)
+        for precision in dict.fromkeys((*found, *_with_small_cache(llm.native_precision)))
         if precision != llm.native_precision and _multiplied_as_stored(llm, precision)
     )
 
 
+def _with_small_cache(precision: Precision) -> tuple[Precision, ...]:
+    """The same weights and activations with an FP8 KV cache, which engines make of 16 bits as they write it."""
+    if precision.kv_cache not in SIXTEEN_BIT:
+        return ()
+    return (precision.model_copy(update={"kv_cache": Dtype.FP8}),)
+
+
 def offered_on(llm: LlmSpec, precisions: Iterable[Precision], sku: GpuSku) -> tuple[Precision, ...]:
     """Of some formats, those that a GPU runs well: the first of each kind of arithmetic, INT8 only where no FP8 is.
+
+    Each with a KV cache of 16 bits also comes with one of FP8 where the GPU multiplies that; of a model whose own
+    weights have 16 bits this is offered only where no smaller weights are: who keeps the weights keeps the cache.
 
     >>> from hardware_db import load_hardware
     >>> from planner.llm import load_llm
@@ -104,12 +117,21 @@ def offered_on(llm: LlmSpec, precisions: Iterable[Precision], sku: GpuSku) -> tu
     b200-sxm ['fp8', 'nvfp4']
     """
     kinds: dict[Dtype, Precision] = {}
+    own_with_small_cache: Precision | None = None
     for precision in precisions:
         if runs_well(llm, precision, sku):
-            kinds.setdefault(main_format(llm, precision)[0].arithmetic, precision)
+            if _weights_of(llm, precision) == _weights_of(llm, llm.native_precision):
+                own_with_small_cache = precision
+            else:
+                kinds.setdefault(main_format(llm, precision)[0].arithmetic, precision)
     if Dtype.FP8 in kinds:
         kinds.pop(Dtype.INT8, None)
-    return tuple(kinds.values())
+    formats = list(kinds.values())
+    if sku.multiplies(Dtype.FP8):
+        formats += [small for precision in kinds.values() for small in _with_small_cache(precision)]
+        if own_with_small_cache and not (kinds and main_format(llm, llm.native_precision)[0] in SIXTEEN_BIT):
+            formats.append(own_with_small_cache)
+    return tuple(formats)
 
 
 def checkpoint_named(repository: str) -> Checkpoint | None:

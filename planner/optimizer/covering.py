@@ -2,12 +2,14 @@
 
 Where there is one slice and one period, the cheapest fleet is a covering knapsack (`planner.optimizer.knapsack`),
 solved exactly in milliseconds. Limits are left out and blocks are taken in parts: what is found is a lower bound, and
-it is the answer where it happens to keep the limits. Where it does not, branch and bound takes over.
+it is the answer where it happens to keep the limits. Where it does not, branch and bound takes over. Where all units
+take one resource alone, the fleet that takes least of it is the answer whatever its blocks: more never costs less.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,9 @@ from planner.optimizer.evaluate_allocation import used_and_limits
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective, Sense
+
+MOST_UNITS_IN_BLOCKS = 5000
+"""Units of a resource up to which the cheapest blocks are found exactly. Affects speed only."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ def cheapest_cover(layout: Layout) -> Covering | None:
     total = counts.sum(axis=0)
     bound = math.fsum((layout.share * (cost @ total)).tolist()) if len(counts) == 1 else None
     allowed = _kinds_of_peak(layout, total, demand)
+    if bound is not None and _is_of_one_resource(layout):
+        bound = max(bound, float((layout.purchase_usd_per_hour @ _blocks(layout, total)).sum()))
     if not allowed.all():
         counts = _unit_counts(layout, demand, cost, allowed)
         if counts is None:
@@ -87,6 +94,17 @@ def _unit_costs(layout: Layout) -> FloatArray:
         layout.take_unit, weights=layout.take_amount * price[layout.take_resource], minlength=len(layout.stage)
     )
     return np.asarray(layout.usd_per_hour + bought)
+
+
+def _is_of_one_resource(layout: Layout) -> bool:
+    """Whether cost is what a single resource costs, in one period, and its cheapest blocks are found exactly."""
+    resources = {int(resource) for resource in np.unique(layout.take_resource)} & set(layout.purchase_resource.tolist())
+    only = len(resources) == 1 and len(set(layout.take_unit[layout.take_resource == min(resources)])) == len(
+        layout.stage
+    )
+    return (
+        only and layout.periods == 1 and not layout.usd_per_hour.any() and bool((layout.purchase_usable == 1.0).all())
+    )
 
 
 def _usd_per_usable_unit_hour(layout: Layout) -> FloatArray:
@@ -188,6 +206,13 @@ def _blocks(layout: Layout, counts: IntArray) -> FloatArray:
         takes = layout.take_resource == resource
         taken = layout.take_amount[takes] @ counts[layout.take_unit[takes]]
         mine = np.flatnonzero(layout.purchase_resource == resource)
+        most = float(taken.max(initial=0.0))
+        if layout.periods == 1 and most <= MOST_UNITS_IN_BLOCKS and (layout.purchase_usable[mine] == 1.0).all():
+            sizes = layout.purchase_block[mine].astype(int).tolist()
+            blocks[mine, 0] = cheapest_blocks(
+                math.ceil(most - 1e-9), sizes, layout.purchase_usd_per_hour[mine].tolist()
+            )
+            continue
         kinds = [mine[layout.purchase_committed[mine] == committed] for committed in (True, False)]
         kept, hired = (units[np.argmin(price[units])] if len(units) else -1 for units in kinds)
         levels = np.unique(np.concatenate([[0.0], np.ceil(taken / usable[kept] - 1e-9)])) if kept >= 0 else np.zeros(1)
@@ -203,6 +228,32 @@ def _blocks(layout: Layout, counts: IntArray) -> FloatArray:
         if hired >= 0:
             blocks[hired] = more[best]
     return blocks
+
+
+def cheapest_blocks(units: int, sizes: Sequence[int], usd_per_block: Sequence[float]) -> list[int]:
+    """How many blocks of each size hold so many units at least cost, by dynamic programming over the units.
+
+    Args:
+        units: to be held at least.
+        sizes: units of a block.
+        usd_per_block: cost of one.
+
+    Returns:
+        Blocks of each size.
+
+    >>> cheapest_blocks(17, [8, 1], [16.0, 3.0]), cheapest_blocks(15, [8, 1], [16.0, 3.0])
+    ([2, 1], [2, 0])
+    """
+    cost, last = [0.0], [-1]
+    for held in range(1, units + 1):
+        best = min(range(len(sizes)), key=lambda j: cost[max(0, held - sizes[j])] + usd_per_block[j])
+        cost.append(cost[max(0, held - sizes[best])] + usd_per_block[best])
+        last.append(best)
+    counts, left = [0] * len(sizes), units
+    while left > 0:
+        counts[last[left]] += 1
+        left = max(0, left - sizes[last[left]])
+    return counts
 
 
 def _units_at(layout: Layout, stage: int, channel: int) -> IntArray:

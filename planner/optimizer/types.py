@@ -265,6 +265,7 @@ class Allocation(Frozen):
         constraints: every limit; not the rows of single units.
         iterates: max_rate_per_cost: Dinkelbach's rising ratios.
         diagnosis: given when infeasible or unbounded.
+        program: which of several programs was solved, as the caller counts them.
 
     Plan files keep the names `cost_per_h` and `starts_usd_per_h`, under which they were first written.
     """
@@ -281,6 +282,7 @@ class Allocation(Frozen):
     constraints: tuple[ConstraintReport, ...] = ()
     iterates: tuple[float, ...] = ()
     diagnosis: Diagnosis | None = None
+    program: int = Field(default=0, ge=0, exclude=True)
 
     @property
     def binding(self) -> tuple[ConstraintReport, ...]:

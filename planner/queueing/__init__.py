@@ -25,7 +25,7 @@ from planner.queueing.delayed import with_delay
 from planner.queueing.distributions import rescaled_wait, sum_of_independent
 from planner.queueing.first_token import own_steps_s
 from planner.queueing.latencies import QueueLatency, condensed_sample
-from planner.queueing.link import LinkWait, exposed_s, link_wait
+from planner.queueing.link import LinkWait, exposed_in_pieces_s, exposed_s, link_wait
 from planner.queueing.load_balancing import (
     random_share,
     random_wait_distribution,
@@ -53,6 +53,7 @@ __all__ = [
     "StaticServer",
     "condensed_sample",
     "decode_pool",
+    "exposed_in_pieces_s",
     "exposed_s",
     "full_probability",
     "held_moments",

@@ -13,8 +13,21 @@ with service T + R for its sender, and R for its receiver. For one sender that i
 Where layers are sent while the next are computed, what remains after the last step is at least one layer's share and
 at least what that step did not cover: max(transfer / layers, transfer - step).
 
+Where a prompt is computed in chunks and the cache of each is sent when its step ends, the link works off a piece p_j
+while the next steps run. What it has not carried when step j of s_j seconds ends is
+
+    left_j = max(left_(j-1) - (1 - share) s_j, 0) + p_j
+
+from left_0 = 0, `share` of the link going to pieces of other senders that come between. Alone of k pieces
+max_j (p_j + ... + p_k - (s_(j+1) + ... + s_k)) delays the first decode step: the last piece at least, all of the
+transfer T where there is one piece, and on a slow link what it cannot carry from the end of the first step on. Layer by
+layer as well it is max(left_(j-1) + p_j - s_j, p_j / layers). The wait of others behind such a transfer is that behind
+T / b parts of b, the larger of what is left at its end and the mean piece: its backlog over time has the area T b / 2.
+
 Sources: Pollaczek-Khinchine, as `planner.queueing.mg1.mg1_wait_distribution`; for the overlap of layers Patel et
-al., "Splitwise", ISCA 2024, section 4.3 (layer-wise transfer).
+al., "Splitwise", ISCA 2024, section 4.3 (layer-wise transfer); for that of chunks the timeline of TensorRT-LLM's
+pipelined transfer (github.com/NVIDIA/TensorRT-LLM/pull/15727), which is the work left in a queue of one server (Lindley
+1952, Proc. Camb. Phil. Soc. 48).
 
 Units: seconds and requests per second.
 """
@@ -124,3 +137,38 @@ def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> Flo
         raise InputError("layers", layers, "must be >= 1", "give the layers of the model")
     times = np.asarray(transfer_s, dtype=np.float64)
     return np.asarray(np.maximum(times / layers, times - np.asarray(last_step_s, dtype=np.float64)))
+
+
+def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | None = None) -> FloatArray:
+    """What is left of transfers [s] at the end of the prompt's last step, where the piece of a step goes when it ends.
+
+    left_j = max(left_(j-1) - step_j, 0) + piece_j; layer by layer max(left_(j-1) + piece_j - step_j, piece_j / layers).
+
+    Args:
+        pieces_s: time on the link of what each step adds, shape (steps, ...) [s].
+        steps_s: durations of the steps, same shape or one that fits [s]; a step of 0 s with a piece of 0 s is none.
+        layers: of the model, where each piece is sent layer by layer; None: when its step has ended.
+
+    Returns:
+        Shape (...) [s].
+
+    Raises:
+        InputError: when there is no layer.
+
+    Source: Lindley (1952): the work left in a queue of one server.
+
+    >>> exposed_in_pieces_s([0.2, 0.2, 0.1], [0.5, 0.5, 0.3]).round(3).tolist()  # the link is faster: the last piece
+    0.1
+    >>> exposed_in_pieces_s([0.2, 0.2, 0.1], [0.1, 0.1, 0.1]).round(3).tolist()  # 0.5 less the last two steps
+    0.3
+    """
+    if layers is not None and layers < 1:
+        raise InputError("layers", layers, "must be >= 1", "give the layers of the model")
+    pieces, steps = np.broadcast_arrays(np.asarray(pieces_s, dtype=np.float64), np.asarray(steps_s, dtype=np.float64))
+    left = np.zeros(pieces.shape[1:])
+    for piece, step in zip(pieces, steps, strict=True):
+        if layers is None:
+            left = np.maximum(left - step, 0.0) + piece
+        else:
+            left = np.maximum(left + piece - step, piece / layers)
+    return left

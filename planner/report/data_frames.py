@@ -361,7 +361,8 @@ def _explanation(explanation: Explanation) -> dict[str, TableBuilder]:
             for point in front.points
         ]
 
-    fields = ("marginals", "steps", "requirements", "prices", "api", "runners_up", "relaxations", "robust")
+    asked = ("marginals", "steps", "requirements", "prices", "api", "runners_up", "relaxations")
+    fields = (*asked, "confidence", "measurements")
     outcome: dict[str, TableBuilder] = {
         "outcome": lambda: [{"measure": explanation.measure.value, **_flat(explanation.outcome)}]
     }

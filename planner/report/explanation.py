@@ -7,19 +7,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from planner.analysis import (
+    EXACT_ESTIMATES,
     ApiBreakEven,
     BreakEvenPrice,
+    ConfidencePoint,
     Explanation,
     KeptFleet,
     Marginal,
+    MeasurementValue,
+    Measuring,
     Pareto,
     PlanMeasure,
     PlanOutcome,
     RequirementCost,
-    Robust,
     RunnerUp,
     Sensitivity,
     SmallestRelaxation,
+    gain,
 )
 from planner.core import Table, markdown_table, money, number_of, percent, significant
 from planner.report.json_documents import plain
@@ -54,7 +58,8 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
         *map(_api_line, explanation.api),
         *(_runner_up_line(runner_up, measure) for runner_up in explanation.runners_up),
         *_relaxation_lines(explanation),
-        *map(_robust_line, explanation.robust),
+        *_confidence_lines(explanation.confidence, measure),
+        *_measurement_lines(explanation),
     ]
     lines += [f"Not answered: {question}: {why}" for question, why in explanation.unanswered.items()]
     return tuple(lines)
@@ -212,16 +217,112 @@ def _relaxation_line(relaxation: SmallestRelaxation) -> str:
     return f"{relaxation.name} {before} -> {needed} makes it feasible: {outcome_words(relaxation.outcome)}."
 
 
-def _robust_line(robust: Robust) -> str:
-    if not robust.calibrated:
-        return "No SKU of the plan is calibrated, so how far step times may be off is not known."
-    kept = ""
-    if robust.kept is not None:
-        kept = f" (the fleet as it is {'holds' if robust.kept.holds else 'misses'})"
-    extra = robust.after.usd_per_hour - robust.before.usd_per_hour
-    cost = f", {money(extra)} USD/h more" if math.isfinite(extra) else ""
-    confidence = percent(robust.probability)
-    return f"With {confidence} confidence in the kernels' times: {outcome_words(robust.after)}{cost}{kept}."
+def _confidence_lines(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> list[str]:
+    """What the fleet would be if the estimates were exact, and what every further confidence costs."""
+    if not points:
+        return []
+    if not any(point.calibrated for point in points):
+        return ["No SKU of these plans is calibrated, so how far step times may be off is not known."]
+    exact, *steps = _alike(points, measure)
+    if not exact[0].outcome.feasible:
+        return ["No confidence has a fleet: even exact estimates would not do."]
+    asked = next((point for point in exact if point.asked and point is not exact[0]), None)
+    same = f", and {percent(asked.confidence)} confidence with the same" if asked else ""
+    words = [
+        f"Exact estimates would do with {exact[0].outcome.fleet} ({_value_words(exact[0].outcome, measure)}){same}"
+    ]
+    before = exact[0].outcome
+    for number, alike in enumerate(steps):
+        words.append(_confidence_step(alike, before, number == 0, measure))
+        before = alike[0].outcome
+    if not steps:
+        words.append(f"{percent(points[-1].confidence)} confidence costs no more")
+    return [f"{words[0]}; {', '.join(words[1:])}."]
+
+
+def _alike(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> list[list[ConfidencePoint]]:
+    """Points in groups of the same value, in order."""
+    groups: list[list[ConfidencePoint]] = []
+    for point in points:
+        if groups and not point.outcome.differs(groups[-1][0].outcome, measure):
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    return groups
+
+
+def _confidence_step(
+    alike: Sequence[ConfidencePoint], before: PlanOutcome, is_first: bool, measure: PlanMeasure
+) -> str:
+    most = alike[-1]
+    named = next((point for point in alike if point.asked), most)
+    reach = "" if named is most else f" (and up to {percent(most.confidence)})"
+    who = f"{percent(named.confidence)}{' confidence' if is_first else ''}{reach}"
+    worse = gain(named.outcome, before, measure)
+    if worse is None:
+        return f"{who} has no fleet"
+    amount = _amount_words(worse, measure)
+    if measure is PlanMeasure.COST:
+        return f"{who} costs {amount} more" if is_first else f"{who} another {amount}"
+    return f"{who} brings {amount} less" if is_first else f"{who} another {amount} less"
+
+
+def _value_words(outcome: PlanOutcome, measure: PlanMeasure) -> str:
+    return _amount_words(outcome.value(measure), measure)
+
+
+def _measurement_lines(explanation: Explanation) -> list[str]:
+    values, measure = explanation.measurements, explanation.measure
+    known = [value for value in values if value.calibrated]
+    lines = []
+    for value in known:
+        if value.changes:
+            lines += [_measurement_line(value, explanation.outcome, measure), _settling_line(value)]
+    if idle := [value.sku for value in known if not value.changes]:
+        lines.append(f"Measuring would change nothing: {', '.join(idle)}.")
+    if unknown := [value.sku for value in values if not value.calibrated]:
+        lines.append(f"Not calibrated, so that nobody can say what measuring would show: {', '.join(unknown)}.")
+    return [line for line in lines if line]
+
+
+def _measurement_line(value: MeasurementValue, now: PlanOutcome, measure: PlanMeasure) -> str:
+    if not now.feasible:
+        return f"Measuring {value.sku} would show with probability {value.changes:.2f} that there is a fleet."
+    worth = value.gain or 0.0
+    dollars = value.usd_per_month
+    amount = _amount_words(abs(worth), measure) if dollars is None else f"{abs(dollars):,.0f} USD/month"
+    changes = f"it would change the plan with probability {value.changes:.2f}"
+    if value.impossible:
+        changes += f", and leave no fleet with probability {value.impossible:.2f}, which is not in this value"
+    if worth < 0.0:
+        side = "dearer" if measure is PlanMeasure.COST else "smaller"
+        return f"Measuring {value.sku} would make the plan {amount} {side}, and surer: {changes}."
+    return f"Measuring {value.sku} is worth {amount} to this decision: {changes}."
+
+
+def _settling_line(value: MeasurementValue) -> str:
+    """The commands that would settle how long the steps of a SKU take."""
+    if value.settled_by is None or value.kernel_spread is None or value.llm_spread is None:
+        return ""
+    kernels, llm = percent(value.kernel_spread), percent(value.llm_spread)
+    if value.settled_by is Measuring.KERNELS:
+        return (
+            f"{value.sku}: most uncertain are its kernels ({kernels}, one standard deviation; what the model adds "
+            f"{llm}). Measure them on it with `{_CALIBRATION_COMMAND}`, then `{_CALIBRATED_PLAN}` "
+            f"({_CALIBRATION_GUIDE})."
+        )
+    return (
+        f"{value.sku}: most uncertain is what the model adds ({llm}, one standard deviation; its kernels {kernels}). "
+        f"Benchmark the model on it (`{_BENCHMARK_COMMAND}` writes scripts that do), then `{_SERVING_COMMAND}` "
+        f"({_CALIBRATION_GUIDE})."
+    )
+
+
+_CALIBRATION_COMMAND = "python -m calibration run --out my-gpu.json"
+_CALIBRATED_PLAN = "planner plan SCENARIO --calibration my-gpu.json"
+_BENCHMARK_COMMAND = "planner export plan.json --to benchmarks"
+_SERVING_COMMAND = "planner calibrate-serving"
+_CALIBRATION_GUIDE = "docs/how-to/calibrate.md"
 
 
 def outcome_words(outcome: PlanOutcome) -> str:
@@ -259,7 +360,8 @@ def tables(explanation: Explanation) -> tuple[Table, ...]:
         _runner_up_table(explanation, measure),
         _relaxation_table(explanation.relaxations),
         *map(_front_table, explanation.pareto),
-        _robust_table(explanation.robust),
+        _confidence_table(explanation.confidence, measure),
+        _measurement_table(explanation.measurements, measure),
     ]
     return tuple(table for table in shown if table.rows)
 
@@ -425,13 +527,54 @@ def _front_table(front: Pareto) -> Table:
     return Table(f"Cost against {front.name}", (front.name, "cost [USD/h]", "fleet"), rows, note)
 
 
-def _robust_table(robusts: Iterable[Robust]) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for robust in robusts:
-        if robust.calibrated:
-            rows.append(("as calibrated", cost_cell(robust.before), robust.before.fleet))
-            rows.append((f"slow end, {percent(robust.probability)}", cost_cell(robust.after), robust.after.fleet))
-    return Table("With slow kernels", ("step times", "cost [USD/h]", "fleet"), tuple(rows), "")
+def _confidence_table(points: Iterable[ConfidencePoint], measure: PlanMeasure) -> Table:
+    rows = []
+    exact: PlanOutcome | None = None
+    for point in points:
+        exact = exact or point.outcome
+        asked = " (asked)" if point.asked else ""
+        name = (
+            "exact estimates"
+            if point.confidence == EXACT_ESTIMATES
+            else f"{percent(point.confidence)} confidence{asked}"
+        )
+        extra = gain(exact, point.outcome, measure)
+        rows.append((name, cost_cell(point.outcome), gain_cell(extra, measure), point.outcome.fleet))
+    columns = ("step times", "cost [USD/h]", f"against exact [{measure.value}]", "fleet")
+    return Table("Cost against confidence", columns, tuple(rows), "Confidence: that every target holds. -: no fleet.")
+
+
+def _measurement_table(values: Iterable[MeasurementValue], measure: PlanMeasure) -> Table:
+    by_month = measure is PlanMeasure.COST
+    rows = tuple(
+        (
+            value.sku,
+            ", ".join(value.engines),
+            str(value.gpus),
+            _month_cell(value.usd_per_month) if by_month else gain_cell(value.gain, measure),
+            f"{value.changes:.2f}" if value.calibrated else "-",
+            *("-" if spread is None else percent(spread) for spread in (value.kernel_spread, value.llm_spread)),
+            "-" if value.settled_by is None else value.settled_by.value,
+        )
+        for value in values
+    )
+    unit = "USD/month" if by_month else measure.value
+    columns = (
+        "SKU",
+        "with engine",
+        "GPUs now",
+        f"measuring is worth [{unit}]",
+        "changes the plan",
+        "kernels off by",
+        "model off by",
+        "settled by",
+    )
+    note = "Mean over what a measurement may show; changes the plan: with this probability. -: not known, or no matter."
+    return Table("What measuring is worth", columns, rows, note)
+
+
+def _month_cell(usd_per_month: float | None) -> str:
+    return "-" if usd_per_month is None else f"{usd_per_month:,.0f}"
 
 
 # --- documents ------------------------------------------------------------------------------------------------------

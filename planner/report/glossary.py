@@ -52,7 +52,15 @@ _FLEET = (
     Term("SKU", "", "One accelerator as one can rent or buy it.", "hardware database"),
     Term("TP", "GPUs", "Tensor parallelism: GPUs over which every layer of a replica is split.", "chosen"),
     Term("PP", "stages", "Pipeline parallelism: stages that each hold consecutive layers of a replica.", "chosen"),
+    Term(
+        "DP", "ranks", "Attention data parallelism: ranks of a replica that each attend for their requests.", "chosen"
+    ),
     Term("EP", "GPUs", "Expert parallelism: GPUs over which whole experts are spread.", "chosen"),
+    Term("split", "", "How a replica is split: TP, PP, DP and EP; degrees of 1 are left out, save TP.", "chosen"),
+    Term("GPUs each", "GPUs", "GPUs of one replica: TP x PP x DP.", "counted"),
+    Term("weights", "", "Number format of most weights.", "chosen"),
+    Term("KV", "", "Number format of the KV cache.", "chosen"),
+    Term("served by", "", "The engine that every replica runs.", "chosen"),
     Term("replicas", "", "Copies of the weights that each run an engine of their own.", "counted"),
     Term("GPUs", "", "GPUs used by the replicas.", "counted"),
     Term("servers", "", "Servers the pool fills, no replica straddling two unless it is larger.", "counted"),
@@ -123,6 +131,12 @@ _LOAD = (
     Term("KV waste", "%", "Share of the KV memory set aside for requests that held no token of theirs.", "simulated"),
     Term("preemptions per request", "", "How often a request lost its KV cache and started again.", "simulated"),
     Term("prefix hits", "%", "Share of the input tokens found in the prefix cache.", "see from"),
+)
+_CONFIDENCE = (
+    Term("threshold", "s", "Most that the latency may be.", "given"),
+    Term("as estimated", "s", "Latency with step times as estimated.", "simulated"),
+    Term("if slow", "s", "Latency with every step as slow as the fleet was planned for (`confidence`).", "simulated"),
+    Term("share within it if slow", "%", "Share of requests within the threshold then.", "simulated"),
 )
 _LOSSES = (
     Term("loss of", "", "What fails: one replica, or the replicas of a pool that are on one server.", "counted"),
@@ -219,8 +233,15 @@ _WHY = (
     Term("against the plan", "as the objective", "How much better; negative: worse.", "planned again by theory"),
     Term("held back by", "", "The target nearest to its threshold, and where most step time goes.", "predicted"),
     Term("feasible from", "as the row", "Nearest value from which a fleet exists.", "planned again by theory"),
-    Term("step times", "", "As fitted, or at the slow end of the fits.", "fitted"),
-    Term("as calibrated", "", "Every kernel as long as fitted.", "fitted"),
+    Term("step times", "", "As estimated, or so slow that targets hold with that probability.", "fitted"),
+    Term("exact estimates", "", "Every step as long as estimated: 50 % confidence.", "fitted"),
+    Term("against exact", "as the objective", "How much better than with exact estimates.", "planned again by theory"),
+    Term("with engine", "", "Serving engine that it would be measured with.", "given"),
+    Term("measuring is worth", "USD/month", "Mean gain of planning after a measurement.", "planned again by theory"),
+    Term("changes the plan", "", "Probability that a measurement changes the fleet.", "planned again by theory"),
+    Term("kernels off by", "%", "Standard deviation of step times, by kernels and what was not measured.", "measured"),
+    Term("model off by", "%", "Standard deviation of step times, by what a model adds.", "fitted to serving runs"),
+    Term("settled by", "", "Measurement of what is more uncertain: kernels, or a benchmark of the model.", "computed"),
     Term("setting", "", "Field of the scenario and its new value.", "given"),
     Term("before", "as the row", "The plan as asked.", "predicted by theory"),
     Term("after", "as the row", "The plan with the changes.", "predicted by theory"),
@@ -247,6 +268,7 @@ TERMS: tuple[Term, ...] = (
     *_MONEY,
     *_LATENCY,
     *_LOAD,
+    *_CONFIDENCE,
     *_LOSSES,
     *_SEARCH,
     *_PROGRAM,
@@ -275,7 +297,7 @@ _FAMILIES: tuple[tuple[str, Term], ...] = (
     (r"fewest .+", Term("", "GPUs", "GPUs of this SKU that must be used.", "given")),
     (r"quota of .+", Term("", "GPUs", "Most GPUs that can be had there.", "given")),
     (r"price of .+", Term("", "USD/GPU-h", "Price of one GPU of this SKU for an hour.", "listed, or given")),
-    (r"slow end, .+", Term("", "", "Every kernel as slow as it is at most with this probability.", "fitted")),
+    (r"[\d.]+ % confidence.*", Term("", "", "Every target holds with this probability.", "fitted")),
     (r"[\d.,]+/s", Term("", "%", "Share of requests within all targets at this arrival rate.", "simulated")),
 )
 """Terms of labels that hold a number or a name, by what the label looks like."""

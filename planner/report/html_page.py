@@ -185,7 +185,7 @@ def _range_words(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field
     if costs is None:
         return "interval not computed" if is_calibrated(plan) else "no interval: not calibrated"
     low, high = (None if end is None else float(getattr(end, field)) for end in (costs.low, costs.high))
-    return headline.range_words(low, float(getattr(cost, field)), high)
+    return headline.range_words(low, float(getattr(cost, field)), high, costs.confidence)
 
 
 # --- tables and lists -------------------------------------------------------------------------------------------------

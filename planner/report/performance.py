@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planner.core import Metric, Table, duration, number_of, percent, significant, unit, with_unit
+from planner.llm import main_format
 from planner.report.layout import Report
-from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolPerformance
+from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolPerformance, Role
 from planner.workload import LatencyDistribution, Slo
 
 LATENCY_PERCENTILES = (0.5, 0.95, 0.99, 0.999)
@@ -17,8 +18,10 @@ CLASS_PERCENTILES = (0.5, 0.99)
 CONFIDENCE_PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 """Columns of the table of sampling errors."""
 
-POOL_COLUMNS = ("pool", "SKU", "TP", "replicas", "GPUs")
-ENGINE_COLUMNS = ("max running requests", "chunk budget [tokens]")
+POOL_COLUMNS = ("pool", "SKU", "split", "GPUs each", "replicas", "GPUs")
+ENGINE_COLUMNS = ("weights", "KV", "served by", "max running requests", "chunk budget [tokens]")
+ANY = "any"
+"""In place of a limit that does not matter in a role."""
 LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
 LOAD_NOTE = (
     "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
@@ -53,12 +56,14 @@ def performance_headline(deployment: Deployment, performance: Performance) -> st
 
 def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:
     """A given deployment and how it performs: pools, targets if any, latencies, load."""
-    pools = tuple((str(pool.role), *pool_cells(pool), *engine_cells(pool)) for pool in deployment.pools)
+    pools = tuple((str(pool.role), *pool_cells(pool)) for pool in deployment.pools)
+    engines = tuple((str(pool.role), *engine_cells(pool)) for pool in deployment.pools)
     source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
     loads = tuple((str(pool.role), source, *load_cells(pool)) for pool in performance.pools)
     latencies = ((metric, source, performance.distribution(metric)) for metric in Metric)
     return (
-        Table("Deployment", (*POOL_COLUMNS, *ENGINE_COLUMNS), pools),
+        Table("Deployment", POOL_COLUMNS, pools),
+        Table("Engine settings", ("pool", *ENGINE_COLUMNS), engines),
         *([_target_table(performance, slo, source)] if slo else []),
         latency_table(latencies, interval_note(performance)),
         *confidence_table(performance),
@@ -86,12 +91,27 @@ def _target_table(performance: Performance, slo: Slo, source: str) -> Table:
 
 def pool_cells(pool: Pool) -> tuple[str, ...]:
     """Cells under `POOL_COLUMNS`, without the name of the pool."""
-    return (pool.config.sku.id, str(pool.config.parallelism.tp), f"{pool.replicas:,}", f"{pool.gpus:,}")
+    config = pool.config
+    return (
+        config.sku.id,
+        config.parallelism.label,
+        str(config.parallelism.gpus),
+        f"{pool.replicas:,}",
+        f"{pool.gpus:,}",
+    )
 
 
 def engine_cells(pool: Pool) -> tuple[str, ...]:
-    """Cells under `ENGINE_COLUMNS`."""
-    return (f"{pool.config.max_running_requests:,}", f"{pool.config.max_batched_tokens:,}")
+    """Cells under `ENGINE_COLUMNS`: a prefill pool has no limit of running requests, a decode pool no chunk budget."""
+    config = pool.config
+    weights, _ = main_format(config.llm, config.precision)
+    return (
+        str(weights),
+        str(config.precision.kv_cache),
+        config.engine.name,
+        ANY if pool.role is Role.PREFILL else f"{config.max_running_requests:,}",
+        ANY if pool.role is Role.DECODE else f"{config.max_batched_tokens:,}",
+    )
 
 
 def load_cells(pool: PoolPerformance) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hardware_db import ANYWHERE, stale_days
 from planner.core import (
     Metric,
     Table,
@@ -25,9 +26,10 @@ from planner.core import (
     with_unit,
 )
 from planner.engine import mean_encoder_s, request_limit
-from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest
+from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest, weights_word
 from planner.llm import LlmSpec, encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
+from planner.report.confidence import confidence_table, confidence_words
 from planner.report.layout import Report, markdown_list, markdown_page
 from planner.report.losses import loss_table
 from planner.report.performance import (
@@ -43,6 +45,7 @@ from planner.report.performance import (
 )
 from planner.report.replays import replay_table
 from planner.serving import Pool
+from planner.supply import OWN_PRICE_SOURCE, SPOT, STALE_PRICE_DAYS, Granularity, Site
 from planner.traffic import Service, mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, Slo, TokenLengths
 
@@ -96,10 +99,39 @@ def headline(plan: Plan) -> str:
     )
     how = "in simulation" if plan.simulated else "in theory"
     held = f"all targets held {how}" if all(check.met for check in plan.targets) else "NOT all targets held"
-    return (
-        f"Serve {models} at {rate} requests/s on {fleet}: {money(plan.cost.usd_per_hour)} USD/hour; "
-        f"{latencies}; {held}; {_calibration_words(plan)}."
-    )
+    held = ", ".join(filter(None, (held, confidence_words(plan))))
+    cost = f"{money(plan.cost.usd_per_hour)} USD/hour{bought_words(plan)}"
+    return f"Serve {models} at {rate} requests/s on {fleet}: {cost}; {latencies}; {held}; {_calibration_words(plan)}."
+
+
+def bought_words(plan: Plan) -> str:
+    """Where the GPUs are bought, which of them idle since they come in servers, and prices that are old."""
+    prices = [bought.price for bought in plan.bought if bought.price is not None]
+    listed = [price for price in prices if price.source_url != OWN_PRICE_SOURCE]
+    regions: dict[str, str] = {}
+    for price in sorted(listed, key=lambda price: price.region not in ANYWHERE):
+        regions[price.provider] = price.region
+    places = [Site(provider=provider, region=region).name for provider, region in sorted(regions.items())]
+    parts = [f" at {' and '.join(places)}" if places else ""]
+    for sku, used in plan.gpus.items():
+        sold = [(bought.price, bought.gpus[0]) for bought in plan.bought if bought.sku == sku and bought.price]
+        held = sum(gpus for _, gpus in sold)
+        block = max((price.block_gpus for price, _ in sold), default=1)
+        is_apart = any(price.commitment == SPOT for price, _ in sold) or any(
+            bought.sku == sku and bought.price is None for bought in plan.bought
+        )
+        by_server = plan.request.prices.granularity is not Granularity.GPU
+        if by_server and not plan.schedule and not is_apart and block > 1 and held > used:
+            servers = number_of(round(held / block), f"{sku} server")
+            parts.append(f"1 of {servers} partly used ({held - used:.0f} of {held:.0f} GPUs idle)")
+        if not by_server and not is_apart and held % block:
+            parts.append(f"sold there in {block}s only (prices.granularity=instance)")
+    day = plan.request.prices.day
+    stale = [price for price in listed if stale_days(price, day) > STALE_PRICE_DAYS]
+    parts += [
+        f"PRICE {stale_days(price, day)} DAYS OLD ({price.sku}, {price.provider})" for price in dict.fromkeys(stale)
+    ]
+    return ", ".join(parts)
 
 
 def _services(request: PlanRequest) -> tuple[Service, ...]:
@@ -117,7 +149,7 @@ def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
         f"{pool.gpus} x {pool.config.sku.id} ({number_of(pool.replicas, 'replica')} of "
-        f"{pool.config.parallelism.label}, {pool.role})"
+        f"{pool.config.parallelism.label}, {weights_word(pool.config)} in {pool.config.engine.name}, {pool.role})"
         for pool in pools
     )
 
@@ -150,8 +182,10 @@ def tables(plan: Plan) -> tuple[Table, ...]:
     if plan.cost is not None:
         shown += [
             _fleet_table(plan),
+            _engine_table(plan),
             _cost_table(plan, plan.cost),
             _target_table(plan),
+            *([sure] if (sure := confidence_table(plan)) is not None else []),
             *([replayed] if (replayed := replay_table(plan)) is not None else []),
             *([losses] if (losses := loss_table(plan)) is not None else []),
             _plan_latency_table(plan),
@@ -230,7 +264,13 @@ def _format_words(request: PlanRequest) -> str:
     llm, precision = request.llm, request.precision
     stored = f"{format_words(llm, precision)}, KV {precision.kv_cache}"
     others = dict.fromkeys(format_words(llm, other) for other in request.published)
-    return f"{stored}; published too, used where a GPU runs it well: {', '.join(others)}" if others else stored
+    others.pop(format_words(llm, precision), None)
+    small = (
+        ", or an FP8 KV cache" if any(other.kv_cache is not precision.kv_cache for other in request.published) else ""
+    )
+    if not others:
+        return stored + small
+    return f"{stored}{small}; published too, used where a GPU runs it well: {', '.join(others)}"
 
 
 def _length_words(lengths: TokenLengths) -> str:
@@ -300,20 +340,25 @@ def _fleet_table(plan: Plan) -> Table:
             named.name,
             *pool_cells(named.pool),
             f"{named.planned.nodes[named.index]:,}",
-            *engine_cells(named.pool),
             significant(named.planned.workload.rate_per_s),
             money(named.planned.pool_usd_per_hour[named.index]),
         )
         for named in pools
     )
-    columns = (*POOL_COLUMNS, "servers", *ENGINE_COLUMNS, "requests/s", "USD/hour")
+    columns = (*POOL_COLUMNS, "servers", "requests/s", "USD/hour")
+    return Table("Fleet", columns, rows)
+
+
+def _engine_table(plan: Plan) -> Table:
+    pools = _named_pools(plan)
+    rows = tuple((named.name, *engine_cells(named.pool)) for named in pools)
     engines = sorted({f"{named.pool.config.engine.name} {named.pool.config.engine.version}" for named in pools})
     note = (
         f"Engine {', '.join(engines)}: max running requests is its max_num_seqs, chunk budget its "
-        "max_num_batched_tokens. TP: GPUs per replica. No replica straddles two servers. "
+        "max_num_batched_tokens, of all ranks of a replica together; any: it does not matter in that role. "
         + " ".join(filter(None, (_pool_format_words(pools), _draft_words(pools), _request_limit_words(pools))))
     )
-    return Table("Fleet", columns, rows, note)
+    return Table("Engine settings", ("pool", *ENGINE_COLUMNS), rows, note)
 
 
 def _pool_format_words(pools: Sequence[_NamedPool]) -> str:

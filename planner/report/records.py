@@ -29,6 +29,7 @@ from planner.fleet import (
     CostBreakdown,
     Loss,
     Plan,
+    PlanConfidence,
     PlannedDeployment,
     PlanRequest,
     ReplayedTarget,
@@ -171,7 +172,7 @@ class RequestSummary:
     split: LengthSplit | None
     profile: DemandProfile | None
     growth: float
-    pessimism: float | None
+    confidence: float
 
 
 @dataclass(frozen=True)
@@ -319,6 +320,8 @@ class PlanDocument:
     predicted: MetricSummary | None
     simulated: MetricSummary | None
     targets: tuple[TargetCheck, ...]
+    confidence: PlanConfidence | None
+    slow_targets: tuple[TargetCheck, ...]
     replays: tuple[ReplayedTarget, ...]
     losses: tuple[Loss, ...]
     agreement: tuple[AgreementSummary, ...]

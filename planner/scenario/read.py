@@ -272,7 +272,7 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         offline=tuple(_offline(item, index, folder) for index, item in enumerate(scenario.offline)),
         growth=scenario.growth,
         forecast=_forecast(scenario.forecast, folder),
-        pessimism=scenario.pessimism,
+        confidence=scenario.confidence,
         own_hardware=_own_hardware(scenario, folder),
     )
 
@@ -370,7 +370,7 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         return _replay_workload(workload, folder)
     sessions = None
     if workload.sessions is not None:
-        others = ("lengths", "classes", "prefixes", "prefix_hit_rate", "images", "concurrency")
+        others = ("lengths", "classes", "prefixes", "prefix_hit_rate", "prefix_reuse", "images", "concurrency")
         refuse_beside("workload.sessions", workload, others)
         sessions = sessions_of(workload.sessions, lambda form, field: _lengths(form, folder, field))
     workload = with_rate(workload, sessions)
@@ -384,13 +384,16 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         lengths = _lengths(workload.lengths, folder, "workload.lengths")
         lengths = _with_images(lengths, workload.images, llm, "workload.images")
         with naming_field("workload"):
-            own = RequestClass(lengths=lengths, prefixes=workload.prefixes, prefix_hit_rate=workload.prefix_hit_rate)
+            own = _one_class(workload, lengths)
         return Workload(arrivals=arrivals, classes=(own,))
     if workload.prefixes is not None:
         raise InputError("workload.prefixes", "given", "stand with each class where there are classes", "move them")
     if workload.prefix_hit_rate:
         bound = "is of all requests, and there are classes"
         raise InputError("workload.prefix_hit_rate", workload.prefix_hit_rate, bound, "give classes prefixes")
+    if workload.prefix_reuse is not None:
+        bound = "is of all requests, and there are classes"
+        raise InputError("workload.prefix_reuse", "given", bound, "give classes prefixes")
     if workload.images is not None:
         raise InputError("workload.images", "given", "stand with each class where there are classes", "move them")
     classes = tuple(
@@ -424,8 +427,17 @@ def _with_images(lengths: TokenLengths, images: ScenarioImages | None, llm: LlmS
 def _replay_workload(workload: ScenarioWorkload, folder: Path) -> Workload:
     """The requests of a recording as they came, brought to the rate if there is one."""
     arrivals, lengths = replay_of(workload, folder)
-    own = RequestClass(lengths=lengths, prefixes=workload.prefixes, prefix_hit_rate=workload.prefix_hit_rate)
-    return Workload(arrivals=arrivals, classes=(own,))
+    with naming_field("workload"):
+        return Workload(arrivals=arrivals, classes=(_one_class(workload, lengths),))
+
+
+def _one_class(workload: ScenarioWorkload, lengths: TokenLengths) -> RequestClass:
+    return RequestClass(
+        lengths=lengths,
+        prefixes=workload.prefixes,
+        prefix_hit_rate=workload.prefix_hit_rate,
+        prefix_reuse=workload.prefix_reuse,
+    )
 
 
 def lengths_of(form: object) -> TokenLengths:

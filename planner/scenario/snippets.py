@@ -27,6 +27,8 @@ MAX_DRIFT_WINDOWS = 1000
 """Most windows of a drift that are written: an hour by 5 s is 720, a day by 2 minutes too."""
 DRIFT_DIGITS = 4
 """Significant digits of its factors."""
+MOST_LOGGED = 0.999
+"""Largest logged share of cached tokens that is written: something of a prompt is always computed."""
 MAX_SHOWN = 30
 """Unknown GPUs that are named one by one."""
 DIGITS = 10
@@ -53,7 +55,8 @@ def trace_snippet(recognised: RecognisedTrace, rate_per_s: float | None = None, 
         workload["rate_per_s"] = _rounded(rate_per_s)
     else:
         workload |= arrivals_snippet(recognised.trace, rate_per_s)
-    return {"workload": workload | {"lengths": _cells_snippet(recognised.trace.lengths(cells))}}
+    workload |= {"lengths": _cells_snippet(recognised.trace.lengths(cells))}
+    return {"workload": workload | _prefix_snippet(recognised)}
 
 
 def arrivals_snippet(trace: Trace, rate_per_s: float | None = None, windows: int = MAX_DRIFT_WINDOWS) -> Snippet:
@@ -75,7 +78,7 @@ def replay_snippet(recognised: RecognisedTrace, file: str, rate_per_s: float | N
     """
     if recognised.lengths_only:
         raise InputError("replay", file, "the file does not say when requests arrived", "plan with a rate instead")
-    workload: Snippet = {"replay": file}
+    workload: Snippet = {"replay": file} | _prefix_snippet(recognised)
     return {"workload": workload if rate_per_s is None else workload | {"rate_per_s": _rounded(rate_per_s)}}
 
 
@@ -215,6 +218,24 @@ def _drift_snippet(drift: RateDrift | None, windows: int = MAX_DRIFT_WINDOWS) ->
     factors = [float(f"{factor:.{DRIFT_DIGITS}g}") for factor in written.factors]
     source = _one_line(written.source)[:200]
     return {"drift": {"window_s": _rounded(written.window_s), "factors": factors, "source": source}}
+
+
+def _prefix_snippet(recognised: RecognisedTrace) -> Snippet:
+    """What caches find of the prompts: by their size where blocks tell it, else the share that a server logged."""
+    if recognised.reuse is not None:
+        reuse = recognised.reuse
+        return {
+            "prefix_reuse": {
+                "rate_per_s": _rounded(reuse.rate_per_s),
+                "cache_tokens": [_rounded(size) for size in reuse.cache_tokens],
+                "replicas": list(reuse.replicas),
+                "shares": [list(row) for row in reuse.shares],
+                "source": _one_line(reuse.source)[:200],
+            }
+        }
+    if recognised.logged_share and recognised.prefix_share:
+        return {"prefix_hit_rate": float(f"{min(recognised.prefix_share, MOST_LOGGED):.{DRIFT_DIGITS}g}")}
+    return {}
 
 
 def _cells_snippet(lengths: TokenLengths) -> Snippet:

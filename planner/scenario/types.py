@@ -28,6 +28,7 @@ from planner.workload import (
     ImageMix,
     ImageSize,
     LatencyTarget,
+    PrefixReuse,
     Scaling,
     SharedPrefixes,
     TurnCount,
@@ -229,6 +230,9 @@ class ScenarioWorkload(Frozen):
     prefix_hit_rate: float = Field(
         default=0.0, ge=0, lt=1, description="share of each prompt known to be cached (without classes)"
     )
+    prefix_reuse: PrefixReuse | None = Field(
+        default=None, description="what caches find by their size, from a trace's blocks (without classes)"
+    )
     images: ScenarioImages | None = Field(
         default=None, description="images that requests bring beside their text (without classes)"
     )
@@ -365,5 +369,7 @@ class Scenario(Frozen):
     forecast: Annotated[Forecast | HistoryForecast | None, BeforeValidator(_form_of_forecast)] = Field(
         default=None, description="how the demand will grow from month to month"
     )
-    pessimism: float | None = Field(default=None, gt=0.5, lt=1.0, description="probability that step times hold")
+    confidence: float = Field(
+        default=0.5, ge=0.5, le=0.999, description="probability that every target holds, uncertain as step times are"
+    )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")

@@ -10,6 +10,7 @@ from planner.search.cache_keys import BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
 from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of
 from planner.search.enumerate import FamilySet, find_families
+from planner.search.limits import largest_budget
 from planner.search.swap_sku import PoolOnSku, on_sku
 from planner.search.types import (
     ConfigurationFamily,
@@ -21,6 +22,7 @@ from planner.search.types import (
     PoolOption,
     Rejection,
     SearchSpace,
+    ShiftRule,
 )
 
 __all__ = [
@@ -38,8 +40,10 @@ __all__ = [
     "PoolOption",
     "Rejection",
     "SearchSpace",
+    "ShiftRule",
     "capacity_of",
     "find_families",
+    "largest_budget",
     "on_sku",
     "worth_sizes",
 ]

@@ -413,13 +413,13 @@ def _numbers_running(base: ReplicaConfig, most: float, count: int) -> FloatArray
 
 def _uncached(base: ReplicaConfig, role: Role, workload: Workload) -> tuple[TokenLengths, FloatArray | None]:
     """Lengths without what a prefix cache holds at best, and that, for each cell; at best: each prefix once in a pool
-    whose memory is free for it, and sessions so rare that none is dropped.
+    whose memory is free for it, and sessions (or the users of a recording) so rare that nothing is dropped.
     """
     pool = Pool(role=role, config=base, replicas=POOL_SIZES[-1], router=Router.PREFIX_AFFINITY)
     if not has_prefixes(pool, workload):
         return workload.lengths, None
     capacity = float(memory_footprint(base).kv_capacity_tokens)
-    if any(kind.sessions is not None for kind in workload.classes):
+    if any(kind.sessions is not None or kind.prefix_reuse is not None for kind in workload.classes):
         workload = workload.at_rate(RARE_PER_S)
     cached = behind_cache(pool, workload, capacity, 0.0)
     return cached.workload.lengths, cached.past

@@ -273,11 +273,42 @@ class Capacity:
                 others.append((candidate, f"{sustained:.4g}/s"))
         if leader is None:
             return BestConfig(None, 0.0)
+        smallest = self._with_least_limits(leader, rate, candidates, replicas)
+        if smallest is not leader:
+            others = [(other, why) for other, why in others if other is not smallest]
+            others.append((leader, "no more with larger limits"))
+            leader = smallest
         name = leader.option.name
         dominated = (
             Dominated(other.option.name, name, f"{reason} x{replicas} against {rate:.4g}/s") for other, reason in others
         )
         return BestConfig(leader.option, rate, tuple(dominated))
+
+    def _with_least_limits(
+        self, leader: CandidateState, rate_per_s: float, candidates: list[CandidateState], replicas: int
+    ) -> CandidateState:
+        """The member with the smallest limits that sustains as much: least memory, and the least that can go wrong.
+
+        First the smallest chunk budget that holds the rate, from the leader's own down to the first that does not; then
+        the smallest batch limit whose slots are never short.
+        """
+        group = [candidate for candidate in candidates if candidate.group is leader.group]
+        own = leader.option.config
+        narrower = [
+            candidate
+            for candidate in group
+            if candidate.option.config.max_running_requests == own.max_running_requests
+            and candidate.option.config.max_batched_tokens < own.max_batched_tokens
+        ]
+        best = leader
+        for candidate in sorted(narrower, key=lambda one: -one.option.config.max_batched_tokens):
+            if candidate.bound_per_s(replicas) < rate_per_s:
+                break
+            if not self._holds(candidate, self._evaluations(candidate, replicas), rate_per_s):
+                break
+            best = candidate
+        alike = [candidate for candidate in group if candidate.is_same_queue(best)]
+        return min(alike, key=lambda one: one.option.config.max_running_requests)
 
     def _dominated_because(
         self,

@@ -12,30 +12,41 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from hardware_db import Dtype, EngineFeature, EngineProfile
-from planner.core import PlannerError, with_unit
+from planner.core import InputError, PlannerError, rebuilt, with_unit
 from planner.engine import (
     LEAST_BATCHED_TOKENS,
-    MOST_BATCHED_TOKENS,
-    MOST_RUNNING_REQUESTS,
     KvTier,
     LoraAdapters,
     ReplicaConfig,
     Speculation,
+    drafting_of,
+    require_room,
     require_supported,
     tiers_label,
 )
-from planner.llm import Precision, offered_on
-from planner.roofline import Parallelism
+from planner.llm import SIXTEEN_BIT, Precision, offered_on, weight_bytes
+from planner.roofline import Parallelism, StepShape
 from planner.search.cache_keys import demand_key
+from planner.search.limits import batch_limits, chunk_budgets, may_share_prefixes
 from planner.search.splits import Split, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
 from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolOption, Rejection, SearchSpace
 from planner.serving import Role
 from planner.workload import LatencyTarget
 
+SAME_TIME = 0.03
+"""Steps whose times differ by this share may as well take as long. A choice: about half of what held-out kernels differ
+from their fits by."""
+OUTCLASSED = 0.5
+"""A family is left out whose bound is below this share of another's that buys no more GPUs at a time. A choice: exact
+rates of families that matter were 0.46 to 0.97 of their bounds (docs/explanation/search.md)."""
+MANY_REPLICAS = 1 << 20
+"""A pool that stands for one of any size."""
 ROLES = {Mode.MIXED: (Role.MIXED,), Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE)}
 
 
@@ -75,6 +86,8 @@ def find_families(
         if offer.sku.id in search.skus:
             for mode in dict.fromkeys(search.modes):
                 _add_families(demand, search, offer, mode, engines, tally)
+    if not (search.tp and search.pp and search.dp and search.ep):
+        _drop_outclassed(tally)
     families = tuple(ConfigurationFamily(role, tuple(members)) for (role, *_), members in tally.members.items())
     rejections = tuple(Rejection(sku, mode, miss.reason, miss.ratio) for (sku, mode), miss in tally.misses.items())
     left_out = dict(sorted(tally.left_out.items(), key=lambda item: -item[1]))
@@ -89,16 +102,21 @@ class _Miss:
     ratio: float = math.inf
 
 
+NOTHING = (0.0, 0.0)
+"""Bounds where there are no members."""
 NOTHING_OFFERED = _Miss("nothing in the search space")
+
+
+FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...]]
+"""Role, SKU, split, KV format and KV tiers."""
 
 
 @dataclass
 class _Tally:
-    """What was found and dropped so far."""
+    """What was found and dropped so far; of a family, bounds per replica in a pool of one and of many [1/s]."""
 
-    members: dict[tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...]], list[PoolOption]] = field(
-        default_factory=dict
-    )
+    members: dict[FamilyKey, list[PoolOption]] = field(default_factory=dict)
+    bounds: dict[FamilyKey, tuple[float, float]] = field(default_factory=dict)
     misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     considered: int = 0
@@ -107,6 +125,24 @@ class _Tally:
         """Count configurations that are dropped."""
         if count:
             self.left_out[why] = self.left_out.get(why, 0) + count
+
+
+def _drop_outclassed(tally: _Tally) -> None:
+    """Leave out families that sustain far less than another of the same use, bought in pieces as small or smaller.
+
+    Of the same use are families of a role on a SKU; prefill and decode pools also need the same KV format to be paired.
+    """
+    by_use: dict[tuple[object, ...], list[FamilyKey]] = {}
+    for key in tally.bounds:
+        role, sku, _, kv_cache, tiers = key
+        by_use.setdefault((role, sku, tiers, "" if role is Role.MIXED else kv_cache), []).append(key)
+    for keys in by_use.values():
+        per_gpu = {key: np.array(tally.bounds[key]) / key[2].gpus for key in keys}
+        for key in keys:
+            least = per_gpu[key] / OUTCLASSED
+            if any(other[2].gpus <= key[2].gpus and np.all(per_gpu[other] > least) for other in keys):
+                tally.drop("sustains less than half of what another split does, by its bound", len(tally.members[key]))
+                del tally.members[key]
 
 
 def _add_families(
@@ -123,15 +159,23 @@ def _add_families(
         return
     every_role = True
     for role in ROLES[mode]:
-        any_members, nearest = False, NOTHING_OFFERED
-        for variant in _variants(demand, search, offer, engines, role):
-            members, miss = _members(variant, role, demand, search, tally)
+        any_members, nearest, screened = False, NOTHING_OFFERED, _Screened(search)
+        variants = _worthwhile(list(_variants(demand, search, offer, engines, role)), demand, search, tally)
+        for variant in sorted(variants, key=lambda one: one.speculation is not None):  # plain ones say what drafts may
+            if screened.is_outclassed(variant, demand):
+                tally.considered += 1
+                tally.drop("drafts that cannot make up for the split, by its bound without them", 1)
+                continue
+            members, bounds, miss = _members(variant, role, demand, search, tally)
+            screened.add(variant, bounds)
             any_members = any_members or bool(members)
             if members:
                 config = members[0].config
                 tiers = config.schedule.kv_tiers
                 key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache, tiers)
                 tally.members.setdefault(key, []).extend(members)
+                known = tally.bounds.get(key, bounds)
+                tally.bounds[key] = (max(known[0], bounds[0]), max(known[1], bounds[1]))
             elif miss.ratio <= nearest.ratio:
                 nearest = miss
         if not any_members and (offer.sku.id, mode) not in tally.misses:
@@ -139,7 +183,7 @@ def _add_families(
         every_role = every_role and any_members
     if not every_role and not search.pair_skus:
         for key in [key for key in tally.members if key[0] in ROLES[mode] and key[1] == offer.sku.id]:
-            del tally.members[key]
+            del tally.members[key], tally.bounds[key]
 
 
 @dataclass(frozen=True)
@@ -156,6 +200,11 @@ class _Variant:
     lora: LoraAdapters | None
     tag: str
 
+    @property
+    def plain_key(self) -> tuple[object, ...]:
+        """The same for variants of a SKU that differ in nothing but their drafts."""
+        return (self.engine.id, self.precision, self.split, self.prefix_cache, self.kv_tiers)
+
 
 def _variants(
     demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile], role: Role
@@ -164,12 +213,13 @@ def _variants(
     offered = offered_on(demand.llm, demand.published, offer.sku)
     formats = tuple(dict.fromkeys((demand.precision, *search.precisions, *offered)))
     built = sorted(
-        (split, place)
+        (split, place, order, engine)
         for place, precision in enumerate(formats)
-        for split in splits(search, demand.llm, precision, offer.sku)
+        for order, engine in enumerate(search.engines)
+        for split in splits(search, demand.llm, precision, offer.sku, engines[engine])
     )
-    caches, drafts = _caches(search, role), tuple(dict.fromkeys(search.speculation))
-    for (split, place), engine, (cached, tiers), draft in itertools.product(built, search.engines, caches, drafts):
+    caches, drafts = _caches(search, demand, role), _drafts(search, demand, role)
+    for (split, place, _, engine), (cached, tiers), draft in itertools.product(built, caches, drafts):
         precision = formats[place]
         notes = [
             engine if engine != search.engine else "",
@@ -182,48 +232,203 @@ def _variants(
         yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, search.lora, tag)
 
 
-def _caches(search: SearchSpace, role: Role) -> tuple[tuple[bool, tuple[KvTier, ...]], ...]:
+def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpace, tally: _Tally) -> list[_Variant]:
+    """Without those in a format that takes more memory than another and makes no step clearly faster.
+
+    Nothing that is asked for by name is dropped, and nothing that is measured for a format that is not.
+    """
+    if not demand.published:
+        return list(variants)
+    offered = sorted({v.precision for v in variants} & {demand.precision, *demand.published}, key=str)
+    sizes = {
+        precision: (weight_bytes(demand.llm, precision), 0.0 if precision.kv_cache not in SIXTEEN_BIT else 1.0)
+        for precision in offered
+    }
+    smaller = {
+        wide: [other for other in offered if _is_smaller(sizes[other], sizes[wide])]
+        for wide in offered
+        if wide not in search.precisions
+    }
+    kept, slower = [], dict[tuple[str, int, Precision, Precision], bool | None]()
+    for variant in variants:
+        dropped = False
+        for other in smaller.get(variant.precision, ()):
+            key = (variant.engine.id, variant.split.tp, variant.precision, other)
+            if slower.get(key) is None:
+                slower[key] = _is_never_slower(replace(variant, precision=other), variant, demand)
+            dropped = dropped or bool(slower[key])
+        if dropped:
+            tally.considered += 1
+            tally.drop("no step clearly faster than in a smaller format", 1)
+        else:
+            kept.append(variant)
+    return kept
+
+
+def _is_smaller(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether weights and KV cache take no more memory, and one of them less."""
+    return one != other and one[0] <= other[0] and one[1] <= other[1]
+
+
+def _is_never_slower(one: _Variant, other: _Variant, demand: Demand) -> bool | None:
+    """Whether no step of one takes clearly longer than of the other, and some step less; None where it is not known."""
+    try:
+        first, second = (_base(variant, demand, LEAST_BATCHED_TOKENS, variant.split.dp) for variant in (one, other))
+        timers = (first.timer, second.timer)
+    except PlannerError:
+        return None
+    if first.lenders and not second.lenders:
+        return False
+    lengths = demand.workload.lengths
+    decodes = np.array([1.0, 32.0, 512.0, 32.0, 0.0])
+    prompt = np.array([0.0, 0.0, 0.0, 1.0, 1.0])
+    tokens = max(1.0, lengths.mean_input)
+    steps = StepShape(
+        decodes=decodes,
+        decode_context=decodes * max(1.0, lengths.mean_decode_context),
+        chunk_tokens=prompt * tokens,
+        chunk_pairs=prompt * tokens * (tokens + 1.0) / 2.0,
+        chunk_context=prompt * tokens,
+        chunks=prompt,
+    )
+    first_s, second_s = (timer.times_s(steps) for timer in timers)
+    return bool(np.all(first_s <= second_s * (1.0 + SAME_TIME)) and np.any(first_s < second_s / (1.0 + SAME_TIME)))
+
+
+@dataclass
+class _Screened:
+    """Bounds per replica of the variants of one role and SKU so far, in a pool of one and of many [1/s]."""
+
+    search: SearchSpace
+    plain: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
+    best: list[tuple[int, tuple[float, float]]] = field(default_factory=list)
+
+    def add(self, variant: _Variant, bounds: tuple[float, float]) -> None:
+        """What was found of a variant."""
+        if variant.speculation is None:
+            self.plain[variant.plain_key] = bounds
+        if bounds[0] > 0.0:
+            gpus = _gpus(variant.split)
+            self.best.append((gpus, (bounds[0] / gpus, bounds[1] / gpus)))
+
+    def is_outclassed(self, variant: _Variant, demand: Demand) -> bool:
+        """Whether drafts, however good, leave a variant below half of another that buys no more GPUs at a time."""
+        if variant.speculation is None or all((self.search.tp, self.search.pp, self.search.dp, self.search.ep)):
+            return False
+        plain = self.plain.get(variant.plain_key, NOTHING)
+        if min(plain) <= 0.0:
+            return False
+        gpus = _gpus(variant.split)
+        most = _tokens_gained(variant.speculation, demand) / gpus / OUTCLASSED
+        return any(
+            other <= gpus and one > most * plain[0] and many > most * plain[1] for other, (one, many) in self.best
+        )
+
+
+def _gpus(split: Split) -> int:
+    return split.tp * split.pp * split.dp
+
+
+def _tokens_gained(speculation: Speculation, demand: Demand) -> float:
+    """Tokens that a sequence gains in a step with such drafts [-]; without a bound where nothing says how many."""
+    try:
+        return drafting_of(speculation, demand.llm).tokens_per_step
+    except PlannerError:
+        return math.inf
+
+
+def _caches(search: SearchSpace, demand: Demand, role: Role) -> tuple[tuple[bool, tuple[KvTier, ...]], ...]:
     """Prefix cache or not, each with the KV tiers that may be behind it; none in decode pools: nothing is looked up."""
     behind = [tuple(tier for tier in tiers if tier.size_bytes) for tiers in search.kv_tiers]
-    pairs = [(cached, tiers) for cached in search.prefix_cache for tiers in behind if cached or not tiers]
+    choices = search.prefix_cache
+    if not choices:
+        finds = may_share_prefixes(demand.workload) or any(behind)
+        choices = (False, True) if finds and role is not Role.DECODE else (False,)
+    pairs = [(cached, tiers) for cached in choices for tiers in behind if cached or not tiers]
     if role is Role.DECODE or not pairs:
-        pairs = [(cached, ()) for cached in search.prefix_cache]
+        pairs = [(cached, ()) for cached in choices]
     return tuple(dict.fromkeys(pairs))
 
 
+def _drafts(search: SearchSpace, demand: Demand, role: Role) -> tuple[Speculation | None, ...]:
+    """Drafting set-ups: as given; else none, and the model's own modules where it has some and something decodes."""
+    if search.speculation:
+        return tuple(dict.fromkeys(search.speculation))
+    if demand.llm.mtp is None or role is Role.PREFILL:
+        return (None,)
+    return (None, Speculation(draft_tokens=demand.llm.mtp_layers))
+
+
 def _format_tag(precision: Precision) -> str:
-    """E.g. ``w fp8 a bf16`` (the KV format is the family's)."""
-    return f"w {precision.weights} a {precision.activations}"
+    """E.g. ``w fp8 a bf16 kv fp8``: names tell members of different families apart too."""
+    return f"w {precision.weights} a {precision.activations} kv {precision.kv_cache}"
 
 
 def _members(
     variant: _Variant, role: Role, demand: Demand, search: SearchSpace, tally: _Tally
-) -> tuple[list[PoolOption], _Miss]:
-    """The members of one step-time group in one role, or why there are none."""
-    budgets = sorted({n for n in search.max_batched_tokens if LEAST_BATCHED_TOKENS <= n <= MOST_BATCHED_TOKENS})
-    limits = sorted({n for n in search.max_running_requests if n <= MOST_RUNNING_REQUESTS})
-    count = len(set(search.max_batched_tokens)) * len(set(search.max_running_requests))
+) -> tuple[list[PoolOption], tuple[float, float], _Miss]:
+    """The members of one step-time group in one role with bounds on the best of them, or why there are none."""
+    try:
+        budgets = chunk_budgets(search, demand, variant.split.dp)
+        base = _base(variant, demand, budgets[0] if budgets else LEAST_BATCHED_TOKENS, variant.split.dp)
+        if role is not Role.MIXED:
+            features = (*base.features, EngineFeature.DISAGGREGATION)
+            require_supported(base.engine, base.llm, base.sku, features)
+        limits = batch_limits(search, demand, base, role)
+    except PlannerError as error:
+        count = _asked_for(search)
+        tally.considered += count
+        tally.drop(_refusal(error), count)
+        return [], NOTHING, _Miss(error.bound)
+    count = (len(set(search.max_batched_tokens)) or len(budgets)) * (
+        len(set(search.max_running_requests)) or len(limits)
+    )
     tally.considered += count
     tally.drop("a chunk budget or batch limit out of range", count - len(budgets) * len(limits))
     if not budgets or not limits:
-        return [], _Miss("every chunk budget or batch limit is out of range")
+        return [], NOTHING, _Miss("every chunk budget or batch limit is out of range")
     grid = [(budget, limit) for budget in budgets for limit in limits]
     if role is not Role.MIXED:
-        grid = [(b, limits[-1]) for b in budgets] if role is Role.PREFILL else [(budgets[-1], n) for n in limits]
+        grid = [(budget, limits[-1]) for budget in budgets]
+        if role is Role.DECODE:
+            grid = [(_ample_budget(search, budgets, limits[-1], base), limit) for limit in limits]
         tally.drop(
             f"the same pool: {_idle_knob(role)} does not matter in a {role} pool",
             len(budgets) * len(limits) - len(grid),
         )
+    base = with_limits(base, budgets[0], limits[0])
+    shortfall = _shortfall(base, demand)
+    if shortfall:
+        tally.drop("does not fit in memory", len(grid))
+        return [], NOTHING, _Miss(shortfall)
+    base = _shifted(base, role, demand)
     try:
-        base = _base(variant, demand, budgets[0], limits[0])
-        if role is not Role.MIXED:
-            features = (*base.features, EngineFeature.DISAGGREGATION)
-            require_supported(base.engine, base.llm, base.sku, features)
         group = step_time_group(base, role, demand, demand_key(demand), budgets, limits[-1], search.router)
     except PlannerError as error:
         tally.drop(_refusal(error), len(grid))
-        return [], _Miss(error.bound)
+        return [], NOTHING, _Miss(error.bound)
     return _fitting(group, grid, variant.tag, search, tally)
+
+
+def _ample_budget(search: SearchSpace, budgets: Sequence[int], limit: int, base: ReplicaConfig) -> int:
+    """A chunk budget that no step of decodes reaches: the smallest such, of given ones the largest."""
+    tokens = limit * (1 + (base.speculation.draft_tokens if base.speculation else 0))
+    ample = [budget for budget in budgets if budget >= tokens]
+    return budgets[-1] if search.max_batched_tokens or not ample else ample[0]
+
+
+def _shortfall(base: ReplicaConfig, demand: Demand) -> str:
+    """Why no configuration of a group fits, found without its step times; empty where one may."""
+    try:
+        require_room(base, demand.workload.lengths.max_total)
+    except InputError as error:
+        return error.bound
+    return ""
+
+
+def _asked_for(search: SearchSpace) -> int:
+    """Configurations that a split stands for before it is known whether it makes a replica."""
+    return max(1, len(set(search.max_batched_tokens))) * max(1, len(set(search.max_running_requests)))
 
 
 def _idle_knob(role: Role) -> str:
@@ -256,27 +461,54 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
     return ReplicaConfig(**fields)
 
 
+def _shifted(config: ReplicaConfig, role: Role, demand: Demand) -> ReplicaConfig:
+    """A configuration with step times as far off its estimates as the demand says."""
+    if demand.shift_of is None:
+        return config
+    lengths = demand.workload.lengths
+    shift = demand.shift_of(config, role, lengths.mean_input, lengths.mean_output)
+    return config if shift is None else rebuilt(config, shift=shift)
+
+
 def _fitting(
     group: StepTimeGroup, grid: Sequence[tuple[int, int]], tag: str, search: SearchSpace, tally: _Tally
-) -> tuple[list[PoolOption], _Miss]:
-    """Configurations of a group that fit and meet the targets when idle, or why there are none."""
+) -> tuple[list[PoolOption], tuple[float, float], _Miss]:
+    """Configurations of a group that fit and meet the targets when idle with bounds on them, or why there are none."""
     idle_s = group.screen.idle_s
     places = {int(budget): place for place, budget in enumerate(group.screen.steps.max_batched_tokens)}
     members: list[PoolOption] = []
     misses: list[_Miss] = []
-    fit = [limits for limits in grid if group.slots(*limits) > 0.0]
+    fit = [(*limits, slots) for limits in grid if (slots := group.slots(*limits)) > 0.0]
     tally.drop("does not fit in memory", len(grid) - len(fit))
-    for budget, limit in fit:
+    kept: list[tuple[int, float]] = []
+    seen: set[tuple[int, float]] = set()
+    for budget, limit, slots in fit:
+        if not search.max_running_requests and (budget, slots) in seen:
+            tally.drop("the same pool: memory or the chunk budget holds no more than a smaller batch limit", 1)
+            continue
+        seen.add((budget, slots))
         reached_s = {target: float(idle_s[target][places[budget]]) for target in idle_s}
         if all(latency_s <= target.threshold_s for target, latency_s in reached_s.items()):
             members.append(PoolOption(group.role, with_limits(group.base, budget, limit), search.router, tag))
+            kept.append((budget, slots))
         else:
             worst = max(reached_s, key=lambda target: reached_s[target] / target.threshold_s)
             misses.append(_idle_miss(group.base.label, worst, reached_s[worst]))
             tally.drop(f"misses {worst.metric.value.upper()} even when idle", 1)
     if not fit:
         misses.append(_Miss(group.shortfall(*grid[0])))
-    return members, min(misses, key=lambda miss: miss.ratio, default=NOTHING_OFFERED)
+    return members, _bounds(group, kept), min(misses, key=lambda miss: miss.ratio, default=NOTHING_OFFERED)
+
+
+def _bounds(group: StepTimeGroup, kept: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """What a replica sustains at most in a pool of one and of many, at the best of some budgets and slots [1/s]."""
+    if not kept:
+        return NOTHING
+    budgets, slots = (np.array(column, dtype=np.float64) for column in zip(*kept, strict=True))
+    one, many = (
+        float(group.screen.bounds_per_s(replicas, budgets, slots).max()) / replicas for replicas in (1, MANY_REPLICAS)
+    )
+    return one, many
 
 
 def _idle_miss(label: str, target: LatencyTarget, latency_s: float) -> _Miss:

@@ -129,7 +129,9 @@ def _of_prompts(pool: Pool, loaded: PoolUnderLoad, workload: Workload) -> dict[M
     ttft = sum_of_independent(loaded.queue.ttft, LatencyDistribution.constant(pool.config.costs.transfer_request_s))
     if bool((workload.lengths.outputs > 1).any()):
         lengths, share = decoding_only(workload.lengths)
-        transfer = transfer_distribution(Deployment.disaggregated(pool.config, pool.config), lengths)
+        transfer = transfer_distribution(
+            Deployment.disaggregated(pool.config, pool.config), lengths, cached_share=loaded.prefix_hits
+        )
         ttft = _of_those_that_decode(sum_of_independent(ttft, transfer), share, ttft)
     return {Metric.TTFT: ttft, Metric.E2E: ttft}
 

@@ -8,8 +8,10 @@ A degree that is not given follows from the model, the GPU and the number format
 - Attention data parallelism: for mixtures of experts alone, since on a dense model its ranks are replicas under
   another name. One stage; `tp * dp` powers of two up to `WIDEST_SERVERS` servers, or up to the scale-up domain where
   that is wider, with whole experts for every GPU.
-- Expert parallelism: none or over all GPUs of the stage, which is what every engine can be started with; with
-  attention data parallelism over all GPUs.
+- Expert parallelism: none or over all GPUs of the stage, which is what every engine can be started with; powers of two
+  between where the engine is known to take them.
+
+What no start of an engine is verified for (`NOT_STARTED`) is looked at only where it is asked for.
 
 Source: deployments that the engines document: vLLM, "Expert Parallel Deployment" (docs.vllm.ai, serving); SGLang,
 "Expert Parallelism" and "DP attention" (docs.sglang.io, advanced_features); DeepSeek-AI 2024, arXiv:2412.19437,
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hardware_db import GpuSku
+from hardware_db import EngineFeature, EngineProfile, GpuSku
 from planner.llm import LlmSpec, MoeFeedForward, Precision, weight_bytes
 from planner.roofline import fast_domain_gpus
 from planner.search.types import SearchSpace
@@ -32,6 +34,9 @@ MOST_STAGES = 8
 """Pipeline stages that are looked at unasked: eight servers for one replica. A choice."""
 WIDEST_SERVERS = 4
 """Servers of eight GPUs that the ranks of one stage are spread over unasked. A choice."""
+NOT_STARTED = {"tensorrt-llm": frozenset({EngineFeature.RANKS})}
+"""What engines do and nothing here starts: no flag for it is verified (`presets/engine_flags.csv`; a test holds these
+to it)."""
 WEIGHTS_SHARE = 0.8
 """Share of HBM that weights may take before another pipeline stage is looked at; the rest is KV cache. A choice."""
 
@@ -45,7 +50,9 @@ class Split(NamedTuple):
     ep: int
 
 
-def splits(search: SearchSpace, llm: LlmSpec, precision: Precision, sku: GpuSku) -> Iterator[Split]:
+def splits(
+    search: SearchSpace, llm: LlmSpec, precision: Precision, sku: GpuSku, engine: EngineProfile
+) -> Iterator[Split]:
     """Every split to look at, those that make no replica among them.
 
     Args:
@@ -53,6 +60,7 @@ def splits(search: SearchSpace, llm: LlmSpec, precision: Precision, sku: GpuSku)
         llm: the model.
         precision: its number formats.
         sku: the GPU.
+        engine: it is started with.
 
     Yields:
         Splits, small degrees first.
@@ -60,10 +68,12 @@ def splits(search: SearchSpace, llm: LlmSpec, precision: Precision, sku: GpuSku)
     tps = sorted(set(search.tp)) or _powers_of_two(min(WIDEST_TP, fast_domain_gpus(sku)))
     pps = sorted(set(search.pp)) or _stages(llm, precision, sku, max(tps))
     experts = _experts(llm)
+    has_ranks = EngineFeature.RANKS not in NOT_STARTED.get(engine.id, ())
+    between = any(row.supported and row.feature is EngineFeature.SOME_EXPERT_GROUPS for row in engine.support)
     for tp in tps:
         for pp in pps:
-            for dp in sorted(set(search.dp)) or _ranks(experts, sku, tp, pp):
-                for ep in sorted(set(search.ep)) or _expert_groups(experts, tp, dp):
+            for dp in sorted(set(search.dp)) or (_ranks(experts, sku, tp, pp) if has_ranks else [1]):
+                for ep in sorted(set(search.ep)) or _expert_groups(experts, tp * dp, between):
                     yield Split(tp, pp, dp, ep)
 
 
@@ -97,9 +107,8 @@ def _ranks(experts: int, sku: GpuSku, tp: int, pp: int) -> list[int]:
     return [1, *(dp for dp in _powers_of_two(widest // tp) if dp > 1 and experts % (tp * dp) == 0)]
 
 
-def _expert_groups(experts: int, tp: int, dp: int) -> list[int]:
-    """Expert-parallel degrees of a stage of `tp * dp` GPUs."""
-    gpus = tp * dp
+def _expert_groups(experts: int, gpus: int, between: bool) -> list[int]:
+    """Expert-parallel degrees of a stage of so many GPUs."""
     if not experts or experts % gpus:
         return [1]
-    return [gpus] if dp > 1 else sorted({1, gpus})
+    return [ep for ep in _powers_of_two(gpus) if gpus % ep == 0] if between else sorted({1, gpus})

@@ -6,7 +6,7 @@ pool, or a prefill and a decode pool (of the same or of different SKUs). How man
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -16,15 +16,31 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hardware_db import Calibration, GpuSku
 from planner.core import Frozen, InputError, Metric
-from planner.engine import KvTier, LoraAdapters, ReplicaConfig, Speculation, require_distinct_tiers, tiers_label
+from planner.engine import (
+    KvTier,
+    LoraAdapters,
+    ReplicaConfig,
+    Speculation,
+    StepTimeShift,
+    require_distinct_tiers,
+    tiers_label,
+)
 from planner.llm import LlmSpec, Precision
 from planner.serving import Deployment, Pool, Role, Router
 from planner.workload import LatencyTarget, Slo, Workload
 
 FOLLOWS = "empty: follows from the model, the GPU and the engine"
 """What an empty list of degrees means; `planner.search.splits`."""
+FITS = "empty: follows from the traffic and the memory of a replica"
+"""What an empty list of limits means; `planner.search.limits`."""
+AUTO = "auto"
+"""What a person may write for an empty list."""
 MAX_GRID = 200_000
 """Most configurations of a search space, roles not counted. A choice."""
+
+
+ShiftRule = Callable[[ReplicaConfig, Role, float, float], StepTimeShift | None]
+"""By how much a replica is off, by its configuration, role and mean input and output tokens; None: not at all."""
 
 
 class Mode(StrEnum):
@@ -34,9 +50,20 @@ class Mode(StrEnum):
     DISAGGREGATED = "disaggregated"
 
 
+def _as_empty(value: object) -> object:
+    """`AUTO` as the empty list that it stands for."""
+    return () if value == AUTO or value is None else value
+
+
 def _one_or_several(value: object) -> object:
     """One set-up as the only one to choose from."""
-    return (value,) if isinstance(value, Mapping | Speculation) else value
+    if value == AUTO:
+        return ()
+    return (value,) if isinstance(value, Mapping | Speculation) or value is None else value
+
+
+Follows = BeforeValidator(_as_empty)
+"""On lists that follow from the rest of the request where they are left empty."""
 
 
 def _tier_sets(value: object) -> object:
@@ -53,28 +80,40 @@ def _tier_sets(value: object) -> object:
 class SearchSpace(Frozen):
     """The grid of configurations to consider: every combination that fits in memory.
 
-    Combinations of degrees that make no replica (`ep` that does not divide `tp * dp`) are left out.
+    A list that is left empty (or is `auto`) follows from the rest of the request; one that is given restricts the
+    search to what it holds. Combinations of degrees that make no replica (`ep` that does not divide `tp * dp`) are left
+    out.
     """
 
     skus: tuple[str, ...] = Field(min_length=1, description="SKU ids of the hardware database")
     modes: tuple[Mode, ...] = Field(default=(Mode.MIXED, Mode.DISAGGREGATED), min_length=1)
-    tp: tuple[int, ...] = Field(default=(), description=f"tensor parallelism; {FOLLOWS}")
-    pp: tuple[int, ...] = Field(default=(), description=f"pipeline parallelism; {FOLLOWS}")
-    dp: tuple[int, ...] = Field(default=(), description=f"attention data parallelism in a replica; {FOLLOWS}")
-    ep: tuple[int, ...] = Field(default=(), description=f"expert parallelism; {FOLLOWS}")
-    max_running_requests: tuple[int, ...] = Field(default=(64, 128, 256), min_length=1)
-    max_batched_tokens: tuple[int, ...] = Field(default=(512, 1024, 2048, 4096, 8192), min_length=1)
+    tp: Annotated[tuple[int, ...], Follows] = Field(default=(), description=f"tensor parallelism; {FOLLOWS}")
+    pp: Annotated[tuple[int, ...], Follows] = Field(default=(), description=f"pipeline parallelism; {FOLLOWS}")
+    dp: Annotated[tuple[int, ...], Follows] = Field(
+        default=(), description=f"attention data parallelism in a replica; {FOLLOWS}"
+    )
+    ep: Annotated[tuple[int, ...], Follows] = Field(default=(), description=f"expert parallelism; {FOLLOWS}")
+    max_running_requests: Annotated[tuple[int, ...], Follows] = Field(
+        default=(), description=f"batch limits of a replica; {FITS}"
+    )
+    max_batched_tokens: Annotated[tuple[int, ...], Follows] = Field(
+        default=(), description=f"chunk budgets of a replica [tokens]; {FITS}"
+    )
     precisions: tuple[Precision, ...] = Field(
         default=(), description="number formats that may be used besides the one of the request"
     )
     engine: str = "vllm"
     more_engines: tuple[str, ...] = Field(default=(), description="engines that may be used besides `engine`")
-    prefix_cache: tuple[bool, ...] = Field(default=(False,), min_length=1, description="False, True or both")
+    prefix_cache: Annotated[tuple[bool, ...], Follows] = Field(
+        default=(), description="False, True or both; empty: both where prompts share prefixes, else False"
+    )
     kv_tiers: Annotated[tuple[tuple[KvTier, ...], ...], BeforeValidator(_tier_sets)] = Field(
         default=((),), min_length=1, description="sets of KV tiers to choose from, or the one to use; null: none"
     )
     speculation: Annotated[tuple[Speculation | None, ...], BeforeValidator(_one_or_several)] = Field(
-        default=(None,), min_length=1, description="drafting set-ups to choose from, or the one to use; null: none"
+        default=(),
+        description="drafting set-ups to choose from, or the one to use; null: none; empty: none, and the model's own "
+        "prediction modules where it has some",
     )
     lora: LoraAdapters | None = Field(default=None, description="adapters that share the base model in every replica")
     router: Router = Field(default=Router.ROUND_ROBIN, description="of every pool")
@@ -98,10 +137,10 @@ class SearchSpace(Frozen):
     @model_validator(mode="after")
     def _positive_and_small_enough(self) -> Self:
         size = len(self.skus) * len(self.engines) * (1 + len(self.precisions))
-        size *= len(self.prefix_cache) * len(self.speculation) * len(self.kv_tiers)
+        size *= max(1, len(self.prefix_cache)) * max(1, len(self.speculation)) * len(self.kv_tiers)
         for tiers in self.kv_tiers:
             require_distinct_tiers(tiers)
-        if any(self.kv_tiers) and True not in self.prefix_cache:
+        if any(self.kv_tiers) and self.prefix_cache and True not in self.prefix_cache:
             bound = "KV tiers are levels of the prefix cache"
             raise InputError("prefix_cache", list(self.prefix_cache), bound, "write [true], or [false, true]")
         for name in ("tp", "pp", "dp", "ep", "max_running_requests", "max_batched_tokens"):
@@ -139,6 +178,8 @@ class Demand:
     """What engines are told to take of one request [tokens]; None: what the workload needs."""
     published: tuple[Precision, ...] = ()
     """Formats of checkpoints that may be used besides `precision`, on GPUs that run them well."""
+    shift_of: ShiftRule | None = None
+    """How far step times are taken to be off their estimates; None: not at all."""
 
     def targets(self, metric: Metric) -> tuple[LatencyTarget, ...]:
         """The targets on one metric."""

@@ -8,7 +8,7 @@ Closed loops (`closed_loop`) and static batches (`static_batching`) have models 
 many rates. The same question request by request is answered by `planner.simulator`.
 """
 
-from planner.serving.kv_transfer import tandem_itl, tandem_tpot, transfer_distribution
+from planner.serving.kv_transfer import kv_token_time_s, tandem_itl, tandem_tpot, transfer_distribution
 from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
 from planner.serving.pool import (
@@ -32,6 +32,7 @@ from planner.serving.pool_load import (
     pool_limit_per_s,
     pool_under_load,
     prompt_time_share,
+    with_known_hits,
 )
 from planner.serving.prefix_cache import behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
@@ -51,7 +52,18 @@ from planner.serving.types import (
     Router,
     between_servers_bytes_per_s,
 )
-from planner.serving.uncertainty import NORMAL_95, ServingKind, is_sparse, latency_intervals, step_spread
+from planner.serving.uncertainty import (
+    NORMAL_95,
+    ReplicaSpreads,
+    ServingKind,
+    StandardNormals,
+    at_slow_end,
+    drawn_logs,
+    is_sparse,
+    latency_intervals,
+    replica_spreads,
+    step_spread,
+)
 
 __all__ = [
     "AFFINITY_LIMIT",
@@ -69,19 +81,24 @@ __all__ = [
     "PoolPerformance",
     "PoolUnderLoad",
     "RateSweep",
+    "ReplicaSpreads",
     "Role",
     "Router",
     "ServingKind",
+    "StandardNormals",
     "TokenCosts",
+    "at_slow_end",
     "behind_cache",
     "between_servers_bytes_per_s",
     "busy_windows",
     "chunk_count",
     "decoding_only",
+    "drawn_logs",
     "encode_s_per_token",
     "evaluate",
     "has_prefixes",
     "is_sparse",
+    "kv_token_time_s",
     "largest_stable_rate_per_s",
     "latency_intervals",
     "lengths_in_steps",
@@ -96,6 +113,7 @@ __all__ = [
     "prompt_time_share",
     "rate_sweep",
     "remaining_output_tokens",
+    "replica_spreads",
     "requests_to_settle",
     "step_shapes",
     "step_spread",
@@ -105,4 +123,5 @@ __all__ = [
     "token_costs",
     "tokens_per_step",
     "transfer_distribution",
+    "with_known_hits",
 ]

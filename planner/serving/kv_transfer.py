@@ -1,27 +1,42 @@
 """The KV transfer from a prefill to a decode pool: how long it takes, and what it does to TPOT and ITL.
 
-A transfer of b bytes takes b / (bandwidth of the smaller replica's NICs). What of it is waited for depends on
-`KvTransfer`:
+A transfer of b bytes takes b / (bandwidth of the smaller replica's NICs). What of it is waited for once a prompt has
+ended depends on the engine and on `KvTransfer`:
 
-- `layerwise`: layers leave as they are computed, so that max(transfer / layers, transfer - last step) remains;
+- `EngineProfile.chunkwise_kv_transfer`: the cache of a chunk leaves when its step ends, with the last windows and
+  recurrent state; what was found in a prefix cache leaves with the first chunk, or with `early_prefix_transfer` when
+  the step of that begins. What the link has not carried by the last step remains (`queueing.exposed_in_pieces_s`).
+  Otherwise all of it leaves when the prompt ends;
+- `layerwise`: layers leave as they are computed, so that a piece is on its way from the beginning of its step;
 - `shared`: the transfers of one prefill replica follow one another on its link, and so do those to one decode replica
-  (`queueing.link`).
+  (`queueing.link`), in the pieces in which they leave.
+
+Steps are those of a prompt alone on its replica, without adapters and images: others in them make them longer, and hide
+more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from planner.core import FloatArray
-from planner.engine import kv_transfer_bytes
-from planner.queueing import LinkWait, QueueLatency, exposed_s, link_wait, sum_of_independent
+from planner.engine import Batching, ReplicaConfig, kv_transfer_bytes, kv_transfer_bytes_per_token
+from planner.queueing import LinkWait, QueueLatency, exposed_in_pieces_s, link_wait, sum_of_independent
+from planner.roofline import StepShape
 from planner.serving.types import Deployment
 from planner.workload import LatencyDistribution, TokenLengths
 
 TRANSFER_POINTS = 64
 """Points that transfer times and output lengths are condensed to before they are combined. A choice."""
+SAME_STEP = 1e-9
+"""Steps of a prompt beyond a whole number that are rounding."""
+PAST_POINTS = 4
+"""Points for each full step at which its time is looked up behind cached prefixes; linear in between. A choice."""
+SHORTEST_S = 1e-12
+"""Guards a division by a time of 0 [s]."""
 
 
 def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatArray:
@@ -35,11 +50,139 @@ def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatA
     return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s)
 
 
+def kv_token_time_s(deployment: Deployment) -> float:
+    """Time on the link of what a prompt token adds to its chunk [s]; 0 where caches are sent in one piece.
+
+    Prompts that are not split, and those of static batches, have one piece.
+
+    Args:
+        deployment: the pools.
+    """
+    config = deployment.pools[0].config
+    split = config.schedule.batching is Batching.CONTINUOUS and not config.schedule.whole_prompts
+    if not (deployment.is_disaggregated and split and config.engine.chunkwise_kv_transfer):
+        return 0.0
+    return kv_transfer_bytes_per_token(deployment.pools[-1].config) / deployment.kv_link_bytes_per_s
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseTransfers:
+    """How the caches of prompts leave a prefill replica, each prompt alone on it.
+
+    Attributes:
+        total_s: on the link, shape (cells,) [s].
+        pieces: in which they leave, shape (cells,).
+        pieces_s: on the link, by the steps of a prompt, the last in the last row, shape (1 + steps, cells) [s]; in the
+            first row what leaves when the first step begins.
+        steps_s: these steps, shape (1 + steps, cells) [s].
+        layers: of the model, where pieces leave layer by layer; None: when their step has ended.
+    """
+
+    total_s: FloatArray
+    pieces: FloatArray
+    pieces_s: FloatArray
+    steps_s: FloatArray
+    layers: int | None
+
+    def exposed_s(self, taken: float = 0.0) -> FloatArray:
+        """What the link has not carried when the prompt ends, shape (cells,) [s].
+
+        Args:
+            taken: share of the link that goes to others between two pieces.
+        """
+        free = 1.0 if self.layers is not None else 1.0 - taken
+        return exposed_in_pieces_s(self.pieces_s, self.steps_s * free, self.layers)
+
+    def on_the_link(self, probabilities: FloatArray, taken: float = 0.0) -> tuple[LatencyDistribution, float]:
+        """What others wait behind (`queueing.link`): times of the parts of a transfer [s], and how many it has.
+
+        Args:
+            probabilities: of the cells.
+            taken: share of the link that goes to others between two pieces.
+        """
+        part_s = np.maximum(self.exposed_s(taken), self.total_s / self.pieces)
+        weights = probabilities * np.where(part_s > 0.0, self.total_s / np.maximum(part_s, SHORTEST_S), 1.0)
+        parts = float(weights.sum())
+        return LatencyDistribution.from_samples(part_s, weights / parts), parts
+
+
+def piecewise_transfers(deployment: Deployment, lengths: TokenLengths, cached_share: float = 0.0) -> PiecewiseTransfers:
+    """How the caches of prompts leave a prefill replica.
+
+    Args:
+        deployment: a prefill and a decode pool.
+        lengths: of the requests that decode.
+        cached_share: of every prompt, found in the prefix cache of the prefill pool.
+
+    Returns:
+        Times [s] of each length cell.
+    """
+    if not (kv_token_time_s(deployment) or deployment.transfer.layerwise):
+        total_s = kv_transfer_times_s(deployment, lengths)
+        one = np.ones_like(total_s)
+        return PiecewiseTransfers(total_s, one, total_s[None], one[None], None)
+    return _piecewise_transfers(_BySpeed(deployment), lengths, cached_share)
+
+
+class _BySpeed:
+    """A deployment compared by what its transfers depend on."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        configs = tuple(pool.config for pool in deployment.pools)
+        self.key = (*map(id, configs), deployment.kv_link_bytes_per_s, deployment.transfer)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BySpeed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=128)
+def _piecewise_transfers(speed: _BySpeed, lengths: TokenLengths, cached_share: float) -> PiecewiseTransfers:
+    deployment = speed.deployment
+    config, token_s = deployment.pools[0].config, kv_token_time_s(deployment)
+    inputs, cached = lengths.inputs, cached_share * lengths.inputs
+    room = float(inputs.max()) if config.schedule.whole_prompts else float(config.step_tokens)
+    full = np.maximum(np.ceil((inputs - cached) / room - SAME_STEP), 1.0) - 1.0
+    most, last = int(full.max()), inputs - cached - full * room
+    taken = np.arange(most)[:, None] < full
+    starts = np.arange(most)[:, None] * room + cached
+    points = most if cached_share == 0.0 else PAST_POINTS * most
+    table = np.linspace(0.0, float(starts.max(initial=0.0)), max(points, 1))
+    steps_s = np.interp(starts, table, _steps_s(config, np.full_like(table, room), table))
+    pieces_s = np.full_like(starts, token_s * room)
+    early = token_s * cached if config.engine.early_prefix_transfer else np.zeros_like(cached)
+    pieces_s[:1] += token_s * cached - early
+    pieces_s = np.concatenate([early[None], np.where(taken, pieces_s, 0.0)])
+    behind = (np.maximum(last / config.max_batched_tokens, 1.0) - 1.0) / config.parallelism.pp
+    last_step_s = _steps_s(config, last, inputs - last) * (1.0 + behind)
+    total_s = kv_transfer_times_s(deployment, lengths)
+    return PiecewiseTransfers(
+        total_s=total_s,
+        pieces=1.0 + full + (early > 0.0) if token_s else np.ones_like(full),
+        pieces_s=np.concatenate([pieces_s, (total_s - pieces_s.sum(axis=0))[None]]),
+        steps_s=np.concatenate([np.zeros_like(early)[None], np.where(taken, steps_s, 0.0), last_step_s[None]]),
+        layers=config.llm.num_layers if deployment.transfer.layerwise else None,
+    )
+
+
+def _steps_s(config: ReplicaConfig, tokens: FloatArray, past: FloatArray) -> FloatArray:
+    """Steps of so many tokens of a prompt alone, after `past` tokens of it [s]."""
+    nothing = np.zeros_like(tokens)
+    pieces = np.maximum(tokens / config.max_batched_tokens, 1.0)
+    pairs = tokens * past + tokens * (tokens + 1.0) / 2.0
+    context = pieces * past + (pieces + 1.0) * tokens / 2.0
+    return config.timer.times_s(StepShape(nothing, nothing, tokens, pairs, context, pieces))
+
+
 def transfer_distribution(
     deployment: Deployment,
     lengths: TokenLengths,
     link: LinkWait | None = None,
-    last_step_s: Callable[[FloatArray], FloatArray] | None = None,
+    cached_share: float = 0.0,
+    taken: float = 0.0,
 ) -> LatencyDistribution:
     """Distribution of the time [s] between a prompt's last step and its cache at the decode replica.
 
@@ -47,22 +190,23 @@ def transfer_distribution(
         deployment: the pools.
         lengths: of the requests that decode.
         link: what a transfer waits for; None leaves that out.
-        last_step_s: duration [s] of the step that ends a prompt, from its tokens; used when layers are sent one by one.
+        cached_share: of every prompt, found in the prefix cache of the prefill pool.
+        taken: `taken_by_others`.
 
     Returns:
         What of the transfer is waited for [s].
     """
-    waited_s = kv_transfer_times_s(deployment, lengths)
-    if deployment.transfer.layerwise and last_step_s is not None:
-        waited_s = exposed_s(waited_s, deployment.pools[0].config.llm.num_layers, last_step_s(lengths.inputs))
-    distribution = LatencyDistribution.from_samples(waited_s, lengths.probabilities)
+    transfers = piecewise_transfers(deployment, lengths, cached_share)
+    distribution = LatencyDistribution.from_samples(transfers.exposed_s(taken), lengths.probabilities)
     if not deployment.transfer.shared or link is None:
         return distribution
     return sum_of_independent(distribution, link.wait)
 
 
-def waiting_for_link(deployment: Deployment, lengths: TokenLengths, rate_per_s: float) -> LinkWait:
-    """Wait for the links of sender and receiver.
+def taken_by_others(deployment: Deployment, lengths: TokenLengths, rate_per_s: float) -> float:
+    """Share of the time of a decode replica's link that transfers of other prefill replicas take.
+
+    A prefill replica computes one prompt after the other, so that its own transfers hardly come between.
 
     Args:
         deployment: the pools.
@@ -70,11 +214,34 @@ def waiting_for_link(deployment: Deployment, lengths: TokenLengths, rate_per_s: 
         rate_per_s: transfers [1/s].
 
     Returns:
+        rate / receivers (1 - 1 / senders) mean transfer, at most 1; 0 where links are not shared [-].
+    """
+    if not deployment.transfer.shared:
+        return 0.0
+    senders, receivers = (pool.replicas for pool in deployment.pools)
+    mean_s = float(kv_transfer_times_s(deployment, lengths) @ lengths.probabilities)
+    return min(rate_per_s / receivers * (1.0 - 1.0 / senders) * mean_s, 1.0)
+
+
+def waiting_for_link(
+    deployment: Deployment, lengths: TokenLengths, rate_per_s: float, cached_share: float = 0.0
+) -> LinkWait:
+    """Wait for the links of sender and receiver.
+
+    Args:
+        deployment: the pools.
+        lengths: of the requests that decode.
+        rate_per_s: transfers [1/s].
+        cached_share: of every prompt, found in the prefix cache of the prefill pool.
+
+    Returns:
         The wait [s] and the utilisation of the links.
     """
-    times_s = kv_transfer_times_s(deployment, lengths)
-    alone = LatencyDistribution.from_samples(times_s, lengths.probabilities).condensed(TRANSFER_POINTS)
-    return link_wait(rate_per_s, alone, *(pool.replicas for pool in deployment.pools))
+    transfers = piecewise_transfers(deployment, lengths, cached_share)
+    taken = taken_by_others(deployment, lengths, rate_per_s)
+    alone, parts = transfers.on_the_link(lengths.probabilities, taken)
+    replicas = (pool.replicas for pool in deployment.pools)
+    return link_wait(parts * rate_per_s, alone.condensed(TRANSFER_POINTS), *replicas)
 
 
 def tandem_tpot(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDistribution) -> LatencyDistribution:

@@ -7,13 +7,12 @@ loops are in `planner.serving.closed_loop`, static batches in `planner.serving.s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hardware_db import EngineFeature
-from planner.core import FloatArray, Metric
+from planner.core import Metric
 from planner.engine import (
     Batching,
     Order,
@@ -34,7 +33,8 @@ from planner.queueing import (
 from planner.serving.closed_loop import closed_loop_performance
 from planner.serving.drift import busiest_minute, queue_under_drift
 from planner.serving.kv_transfer import (
-    kv_transfer_times_s,
+    piecewise_transfers,
+    taken_by_others,
     tandem_itl,
     tandem_tpot,
     transfer_distribution,
@@ -47,6 +47,8 @@ from planner.serving.pool_load import (
     largest_stable_rate_per_s,
     pool_limit_per_s,
     pool_under_load,
+    prompt_load,
+    slots_full,
 )
 from planner.serving.request_classes import (
     class_performance,
@@ -258,7 +260,8 @@ def _in_order(loaded: PoolUnderLoad) -> tuple[QueueLatency, tuple[ClassPerforman
     reordered = len({group.place for group in groups}) > 1
     if not queue.stable or queue.joint is None or not (reordered or len(workload.classes) > 1):
         return queue, ()
-    distributions = ordered_distributions(queue, queue.joint, groups, schedule)
+    load, full = prompt_load(loaded), slots_full(loaded)
+    distributions = ordered_distributions(queue, queue.joint, groups, schedule, load, full)
     classes = class_performances(workload, distributions, groups) if len(workload.classes) > 1 else ()
     return (with_joint(queue, mixed_distribution(distributions, groups)) if reordered else queue), classes
 
@@ -287,15 +290,16 @@ def _disaggregated(
     deployment: Deployment, workload: Workload, prefill: PoolUnderLoad, decode: PoolUnderLoad
 ) -> Performance:
     share = decode.rate_per_s / prefill.rate_per_s
-    link = waiting_for_link(deployment, decode.lengths, decode.rate_per_s)
+    link = waiting_for_link(deployment, decode.lengths, decode.rate_per_s, prefill.prefix_hits)
     stable = prefill.queue.stable and decode.queue.stable and (link.stable or not deployment.transfer.shared)
     prompts, classes = _in_order(prefill)
     request = LatencyDistribution.constant(deployment.pools[0].config.costs.transfer_request_s)
-    transfer_s = float(kv_transfer_times_s(deployment, decode.lengths) @ decode.lengths.probabilities)
+    sent = piecewise_transfers(deployment, decode.lengths, prefill.prefix_hits)
     unbounded = LatencyDistribution.unbounded()
     seen = _TandemLatencies(unbounded, unbounded, unbounded, unbounded)
     if stable:
-        transfer = transfer_distribution(deployment, decode.lengths, link, _last_step(prefill))
+        taken = taken_by_others(deployment, decode.lengths, decode.rate_per_s)
+        transfer = transfer_distribution(deployment, decode.lengths, link, prefill.prefix_hits, taken)
         prompt = sum_of_independent(prompts.ttft, request)
         seen = _tandem(deployment, prompt, transfer, decode).with_prefill_only(prompt, share)
     return Performance(
@@ -307,7 +311,7 @@ def _disaggregated(
         e2e=seen.e2e,
         itl=seen.itl,
         pools=(prefill.performance(), decode.performance()),
-        kv_transfer_s=transfer_s,
+        kv_transfer_s=float(sent.exposed_s() @ decode.lengths.probabilities),
         requests=0,
         assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         samples_s={},
@@ -315,17 +319,6 @@ def _disaggregated(
         classes=_tandem_classes(deployment, workload, link, classes, prefill, decode) if stable else (),
         link_utilisation=link.utilisation,
     )
-
-
-def _last_step(prefill: PoolUnderLoad) -> Callable[[FloatArray], FloatArray]:
-    """Duration [s] of the step that ends a prompt alone on its replica, from the prompt's tokens."""
-    server = prefill.model.server
-
-    def last_step_s(tokens: FloatArray) -> FloatArray:
-        last = tokens - (np.ceil(tokens / server.max_batched_tokens) - 1.0) * server.max_batched_tokens
-        return server.step_s(np.zeros_like(last), last)
-
-    return last_step_s
 
 
 def _tandem(
@@ -357,12 +350,13 @@ def _tandem_classes(
     if joint is None or not classes:
         return ()
     request = LatencyDistribution.constant(deployment.pools[0].config.costs.transfer_request_s)
+    taken = taken_by_others(deployment, decode.lengths, decode.rate_per_s)
     performances = []
     for seen, requests in zip(classes, workload.classes, strict=True):
         decoding, share = decoding_only(requests.lengths)
         own = joint.of_lengths(decoding.inputs, decoding.outputs - 1.0, decoding.probabilities)
         queue = replace(decode.queue, ttft=own.ttft, tpot=own.tpot, e2e=own.e2e, joint=own)
-        transfer = transfer_distribution(deployment, decoding, link, _last_step(prefill))
+        transfer = transfer_distribution(deployment, decoding, link, prefill.prefix_hits, taken)
         prompt = sum_of_independent(seen.ttft, request)
         tandem = _tandem(deployment, prompt, transfer, replace(decode, queue=queue, lengths=decoding))
         whole = tandem.with_prefill_only(prompt, share)

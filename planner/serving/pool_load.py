@@ -19,6 +19,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.stats import poisson
 
 from planner.core import FloatArray, InputError
 from planner.engine import Batching, require_room
@@ -44,7 +45,7 @@ from planner.serving.pool import (
 from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
 from planner.serving.prompt_work import with_own_prompt, work_lengths
 from planner.serving.router import routed_queue
-from planner.serving.session_cache import busy_factor
+from planner.serving.session_cache import busy_factor, reused_share
 from planner.serving.static_batching import largest_static_rate_per_s
 from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
@@ -148,9 +149,9 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
 
     A decode pool gets those with more than one output token. What the prefix cache of another saves depends on the
     memory that running requests leave: it is solved with the hits of an idle pool, then once more with those at the
-    number then running; with sessions until the two agree. With sessions a pool is stable when it also is while as many
-    are under way as in one hour of a hundred (`session_cache.busy_factor`): once contexts are dropped their prompts
-    are computed anew, which takes the memory of others, and caches do not recover.
+    number then running; with sessions, or hits of a recording, until the two agree. With sessions a pool is stable when
+    it also is while as many are under way as in one hour of a hundred (`session_cache.busy_factor`): once contexts are
+    dropped their prompts are computed anew, which takes the memory of others, and caches do not recover.
 
     Args:
         pool: the pool, continuously batching.
@@ -178,7 +179,7 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
 
 def _behind_own_cache(pool: Pool, workload: Workload) -> PoolUnderLoad:
     """A pool whose prefix cache has what running requests leave, whose number depends on what is found there."""
-    talking = _has_sessions(workload)
+    talking = _hits_fall_with_rate(workload)
     capacity = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
     cached = behind_cache(pool, workload, capacity, 0.0)
     loaded = _prompt_pool_under_load(pool, workload, cached)
@@ -196,6 +197,11 @@ def _behind_own_cache(pool: Pool, workload: Workload) -> PoolUnderLoad:
 
 def _has_sessions(workload: Workload) -> bool:
     return any(kind.sessions is not None for kind in workload.classes)
+
+
+def _hits_fall_with_rate(workload: Workload) -> bool:
+    """Whether what is found depends on how much is cached between two uses."""
+    return any(kind.sessions is not None or kind.prefix_reuse is not None for kind in workload.classes)
 
 
 def _shorter(workload: Workload, inputs: float, outputs: float) -> Workload:
@@ -303,6 +309,38 @@ class BusyWindows:
     share: float
 
 
+def with_known_hits(deployment: Deployment, workload: Workload) -> Workload:
+    """The requests with the hits that theory expects of a recording's curve as `prefix_hit_rate`: what is simulated.
+
+    Args:
+        deployment: whose first pool serves prompts.
+        workload: some of whose classes may have `prefix_reuse`.
+
+    Returns:
+        The same where none has.
+
+    Raises:
+        InputError: a request does not fit.
+    """
+    if all(kind.prefix_reuse is None for kind in workload.classes):
+        return workload
+    pool, hit_rates = deployment.pools[0], [0.0] * len(workload.classes)
+    if pool.config.schedule.prefix_cache:
+        steady = Workload(arrivals=workload.open_arrivals.steady, classes=workload.classes)
+        capacity = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
+        queue = pool_under_load(pool, steady).queue
+        running = queue.mean_running if pool.role is Role.MIXED else 1.0
+        hit_rates = [
+            0.0 if kind.prefix_reuse is None else reused_share(pool, kind, steady, capacity, running)
+            for kind in workload.classes
+        ]
+    classes = tuple(
+        kind if kind.prefix_reuse is None else kind.model_copy(update={"prefix_reuse": None, "prefix_hit_rate": rate})
+        for kind, rate in zip(workload.classes, hit_rates, strict=True)
+    )
+    return Workload(arrivals=workload.arrivals, classes=classes)
+
+
 def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
     """A steady load that windows with so large a share of the requests reach: latencies are no shorter there.
 
@@ -357,7 +395,8 @@ def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorklo
     """A pool that serves prompts, behind its cache if it has one."""
     model, seen = _model_behind_cache(pool, workload, cached)
     work = seen.lengths if cached is not None else work_lengths(model, seen.lengths)
-    queue = _queue(model, work, seen.open_arrivals)
+    in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
+    queue = _queue(model, work, seen.open_arrivals, in_common)
     if cached is None:
         queue = with_own_prompt(queue, model, seen.lengths, work)
     served, memory = _as_served(queue, model), full_memory(model, work)
@@ -377,8 +416,8 @@ def _model_behind_cache(pool: Pool, workload: Workload, cached: CachedWorkload |
     return model, cached.workload
 
 
-def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess) -> QueueLatency:
-    """The queue of one replica behind the pool's router."""
+def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess, in_common: bool = False) -> QueueLatency:
+    """The queue of one replica behind the pool's router, to which prefixes in common matter."""
     pool = model.pool
     memory, rate_per_s = full_memory(model, lengths), arrivals.rate_per_s / pool.replicas
     seen = model.server if memory is None else memory.server(model.server, rate_per_s)
@@ -390,7 +429,7 @@ def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess) ->
         return queue_of(server, offered, steps, replicas)
 
     queue = _solved_for_any_arrivals(
-        arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool)
+        arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool, in_common)
     )
     return queue if seen is model.server or memory is None else memory.reported(queue, rate_per_s)
 
@@ -433,6 +472,39 @@ def _prompt_load(model: PoolModel, lengths: TokenLengths, rate_per_s: float, run
     chunk = max(model.server.max_batched_tokens - running, 1.0)
     step_s = float(model.server.step_s(np.array(running), np.array(chunk)))
     return rate_per_s / model.pool.replicas * lengths.mean_input * step_s / chunk
+
+
+def prompt_load(loaded: PoolUnderLoad) -> float:
+    """Load of a stable pool's prompts alone, beside the requests that decode meanwhile.
+
+    Args:
+        loaded: the pool.
+
+    Returns:
+        At most the utilisation, which it is where nothing decodes.
+
+    Raises:
+        Nothing.
+    """
+    queue, model = loaded.queue, loaded.model
+    if model.pool.role is not Role.MIXED:
+        return queue.utilisation
+    return min(_prompt_load(model, loaded.lengths, loaded.rate_per_s, queue.mean_running), queue.utilisation)
+
+
+def slots_full(loaded: PoolUnderLoad) -> float:
+    """Chance that all places for running requests of a replica are taken, their number being Poisson.
+
+    Args:
+        loaded: the pool, stable.
+
+    Returns:
+        A probability.
+
+    Raises:
+        Nothing.
+    """
+    return float(poisson.sf(math.floor(loaded.model.max_running) - 1, loaded.queue.mean_running))
 
 
 def _as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
@@ -491,12 +563,12 @@ def pool_limit_per_s(pool: Pool, workload: Workload) -> float:
     if pool.config.schedule.batching is Batching.STATIC:
         return largest_static_rate_per_s(pool, workload.lengths)
     limit = pool.replicas * _replica_limit_per_s(pool, workload)
-    if not _has_sessions(workload) or not has_prefixes(pool, workload):
+    if not _hits_fall_with_rate(workload) or not has_prefixes(pool, workload):
         return limit
-    return _limit_of_sessions_per_s(pool, workload, limit)
+    return _limit_where_hits_fall_per_s(pool, workload, limit)
 
 
-def _limit_of_sessions_per_s(pool: Pool, workload: Workload, limit: float) -> float:
+def _limit_where_hits_fall_per_s(pool: Pool, workload: Workload, limit: float) -> float:
     """The rate at which it is the limit itself: with it idle contexts grow and hits fall, so the limit does too."""
 
     def log_excess(log_rate: float) -> float:

@@ -7,7 +7,7 @@ A request that finds its prefix has whole blocks of it less to compute, and atte
 layers as much of it as an engine has kept state of (`engine.reusable_prefix_tokens`). Windows and state at the end of a
 prefix take room beside its tokens. Behind the GPU's cache there may be KV tiers (`queueing.cache_levels`,
 `engine.kv_tiers`), which prompts are written to whole. Sessions find what they left themselves
-(`serving.session_cache`), on the GPU alone.
+(`serving.session_cache`), on the GPU alone; so do requests with the hits of a recording (`workload.PrefixReuse`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from planner.engine import (
     tier_loads,
 )
 from planner.queueing import CacheLevel, level_hits, uncached_lengths
-from planner.serving.session_cache import SeenRequests, behind_known_hits, behind_session_cache, lifetime_s
+from planner.serving.session_cache import (
+    SeenRequests,
+    behind_known_hits,
+    behind_session_cache,
+    lifetime_s,
+    reused_share,
+)
 from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Pool, Router
 from planner.workload import RequestClass, TokenLengths, Workload
@@ -67,7 +73,7 @@ def has_prefixes(pool: Pool, workload: Workload) -> bool:
         True where both hold.
     """
     kinds = workload.classes
-    there = any(kind.prefixes is not None or kind.sessions is not None or kind.prefix_hit_rate for kind in kinds)
+    there = any(kind.prefixes or kind.sessions or kind.prefix_hit_rate or kind.prefix_reuse for kind in kinds)
     return pool.config.schedule.prefix_cache and there
 
 
@@ -96,7 +102,8 @@ def behind_cache(pool: Pool, workload: Workload, capacity_tokens: float, running
             own_past = np.zeros_like(past)
         else:
             lengths, past, own_past = seen_class.lengths, seen_class.past, seen_class.own_past
-        classes.append(requests.model_copy(update={"lengths": lengths, "sessions": None, "prefix_hit_rate": 0.0}))
+        own = {"lengths": lengths, "sessions": None, "prefix_hit_rate": 0.0, "prefix_reuse": None}
+        classes.append(requests.model_copy(update=own))
         pasts.append(past)
         owns.append(own_past)
         found_tokens += requests.share * float(past @ lengths.probabilities)
@@ -117,7 +124,11 @@ def _own_prefixes(pool: Pool, workload: Workload, capacity_tokens: float, runnin
     Sessions share what running requests leave of the memory; an answer takes as long as requests hold it (Little).
     """
     classes, rate_per_s = workload.classes, workload.rate_per_s
-    seen = {kind.name: behind_known_hits(pool, kind) for kind in classes if kind.prefix_hit_rate}
+    seen = {kind.name: behind_known_hits(pool, kind, kind.prefix_hit_rate) for kind in classes if kind.prefix_hit_rate}
+    for kind in classes:
+        if kind.prefix_reuse is not None:
+            share = reused_share(pool, kind, workload, capacity_tokens, running)
+            seen[kind.name] = behind_known_hits(pool, kind, share)
     talking = [kind for kind in classes if kind.sessions is not None]
     if talking:
         there = running * pool.replicas

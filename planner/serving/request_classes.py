@@ -3,8 +3,9 @@
 First come, first served, all classes wait alike and differ by their own prompts and outputs only. Under priorities or
 shortest-first a request waits for other work than its place in line says: the wait of each class, or of each size of
 request, is the first-come wait with its mean and second moment changed by the ratio that M/G/1 with those priorities
-has to M/G/1 without (`queueing.priority`: Cobham 1954, Kella and Yechiali 1988). Work is that of what gives out first:
-prompt tokens where the token budget does, decode steps where the slots do, with the load of the pool.
+has to M/G/1 without (`queueing.priority`: Cobham 1954, Kella and Yechiali 1988). Work is that of what requests wait
+for: prompt tokens at the load of the prompts alone, since decodes of all classes run beside them; decode steps at the
+load of the pool where slots give out first and are often all taken.
 
 Approximations: the time a request needs alone is that of the fastest request of its prompt group; every request waits
 for the step in progress, of mean duration, whatever its place; what runs already is not affected by the order; fair
@@ -26,6 +27,9 @@ from planner.workload import JointDistribution, LatencyDistribution, RequestClas
 
 SIZES_TOLD_APART = 12
 """Sizes of request told apart where the shortest go first. A choice."""
+SLOTS_FELT = 0.05
+"""Chance of full slots from which on waits are those for slots; below, in proportion. A choice: simulation shows them
+where it is a tenth."""
 MOST_LOAD = 0.999
 """Load from which on priorities are worked out at this load. A choice: waits grow without bound at 1."""
 
@@ -123,7 +127,12 @@ def waiting_ratios(groups: Sequence[WaitingGroup], load: float, by_outputs: bool
 
 
 def ordered_distributions(
-    queue: QueueLatency, joint: JointDistribution, groups: Sequence[WaitingGroup], schedule: Schedule
+    queue: QueueLatency,
+    joint: JointDistribution,
+    groups: Sequence[WaitingGroup],
+    schedule: Schedule,
+    prompt_load: float,
+    slots_full: float,
 ) -> list[JointDistribution]:
     """TTFT and TPOT of each group of requests at a pool that admits them in order.
 
@@ -132,6 +141,8 @@ def ordered_distributions(
         joint: its TTFT and TPOT together.
         groups: requests that wait alike.
         schedule: of the engine.
+        prompt_load: of the prompts alone beside those that decode, in [0, 1).
+        slots_full: chance that all slots are taken.
 
     Returns:
         One distribution [s] for each group.
@@ -139,8 +150,11 @@ def ordered_distributions(
     by_lengths = [joint.of_lengths(g.lengths.inputs, g.lengths.outputs - 1.0, g.lengths.probabilities) for g in groups]
     if len({group.place for group in groups}) < 2:
         return by_lengths
-    by_slots = queue.limit == "running"
-    ratios = waiting_ratios(groups, queue.utilisation, by_slots, schedule.preempts and by_slots)
+    ratios = waiting_ratios(groups, prompt_load, by_outputs=False, preemptive=False)
+    by_slots = min(1.0, slots_full / SLOTS_FELT) if queue.limit == "running" else 0.0
+    if by_slots:
+        of_slots = waiting_ratios(groups, queue.utilisation, by_outputs=True, preemptive=schedule.preempts)
+        ratios = (1.0 - by_slots) * ratios + by_slots * of_slots
     step_s = queue.mean_step_s
     return [
         _with_waits(distribution, step_s, *ratio)

@@ -10,6 +10,9 @@ that look at the replicas change the wait for the first token:
   the counted requests that wait for their first token); the less loaded of two lies between random and round robin
   (their geometric mean; chosen because it agrees with simulation of chat traffic,
   docs/explanation/queueing-policies.md);
+- a router with prefix affinity heeds where a prefix is and not who is busy: which prefix comes next is chance, so that
+  a replica gets the requests of a random router (that popular prefixes load theirs more is left out); requests with
+  nothing in common it sends where the fewest are;
 - in a decode pool all routers that look even out the number running, at least as well as round robin does.
 """
 
@@ -40,7 +43,9 @@ MOST_LOAD = 0.999
 """Load from which on waits behind a router are worked out at this load. A choice: they grow without bound at 1."""
 
 
-def routed_queue(solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, pool: Pool) -> QueueLatency:
+def routed_queue(
+    solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, pool: Pool, in_common: bool = False
+) -> QueueLatency:
     """The queue of one replica of a pool behind its own router.
 
     Args:
@@ -48,6 +53,7 @@ def routed_queue(solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, 
         arrivals: at the pool.
         lengths: of its requests, outputs in decode steps.
         pool: the pool.
+        in_common: its requests have prefixes in common, by which a router with prefix affinity sends them.
 
     Returns:
         Latencies [s].
@@ -56,7 +62,8 @@ def routed_queue(solve: Solve, arrivals: ArrivalProcess, lengths: TokenLengths, 
     if count == 1 or router is Router.ROUND_ROBIN:
         return solve(arrivals, count)
     random = solve(random_share(arrivals, count), 1)
-    if router is Router.RANDOM or not random.stable:
+    by_prefix = router is Router.PREFIX_AFFINITY and in_common and pool.role is not Role.DECODE
+    if router is Router.RANDOM or by_prefix or not random.stable:
         return random
     in_turn = solve(arrivals, count)
     if pool.role is Role.DECODE:

@@ -245,8 +245,10 @@ def session_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]
     Raises:
         Nothing.
     """
+    sources = sorted({kind.prefix_reuse.source for kind in workload.classes if kind.prefix_reuse is not None})
+    recorded = tuple(f"prefix hits by the free KV memory of a replica, the same of every prompt: {s}" for s in sources)
     if all(kind.sessions is None for kind in workload.classes):
-        return ()
+        return recorded if any(pool.config.schedule.prefix_cache for pool in deployment.pools) else ()
     schedules = [pool.config.schedule for pool in deployment.pools if pool.role is not Role.DECODE]
     notes = {
         "theory: what sessions left is looked for on the GPUs alone, not in their KV tiers": any(
@@ -259,18 +261,51 @@ def session_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]
     return tuple(note for note, applies in notes.items() if applies)
 
 
-def behind_known_hits(pool: Pool, requests: RequestClass) -> SeenRequests:
+def reused_share(pool: Pool, requests: RequestClass, workload: Workload, room_tokens: float, running: float) -> float:
+    """Share of the prompt tokens that the caches of a pool find by the curve of a recording.
+
+    Prompts of running requests are what was used last, so they are of the cache; their answers take room from it.
+    Classes with a curve have the memory in proportion to their prompt tokens.
+
+    Args:
+        pool: the pool.
+        requests: of one class, with `prefix_reuse`.
+        workload: all requests at the pool.
+        room_tokens: KV capacity of one replica [tokens].
+        running: mean requests holding memory on a replica.
+
+    Returns:
+        A share in [0, 1].
+
+    Raises:
+        Nothing.
+    """
+    assert requests.prefix_reuse is not None
+    answers = math.fsum(kind.share * kind.lengths.mean_output for kind in workload.classes)
+    prompts = [kind.share * kind.lengths.mean_input for kind in workload.classes if kind.prefix_reuse is not None]
+    part = requests.share * requests.lengths.mean_input / math.fsum(prompts)
+    room = max(room_tokens - running * answers, 0.0) if math.isfinite(running) else 0.0
+    return requests.prefix_reuse.share(
+        room * part,
+        rate_per_s=workload.rate_per_s * requests.share,
+        replicas=pool.replicas,
+        affinity=pool.router is Router.PREFIX_AFFINITY,
+    )
+
+
+def behind_known_hits(pool: Pool, requests: RequestClass, hit_rate: float) -> SeenRequests:
     """Requests of a class of which a share of every prompt is known to be found cached.
 
     Args:
         pool: the pool.
-        requests: with `prefix_hit_rate`.
+        requests: of one class.
+        hit_rate: share of each prompt.
 
     Returns:
         What is left to compute, in whole blocks, at least a token of each [tokens].
     """
     lengths, step = requests.lengths, reuse_step_tokens(pool.config)
-    usable = np.minimum(lengths.inputs * requests.prefix_hit_rate, lengths.inputs - 1.0)
+    usable = np.minimum(lengths.inputs * hit_rate, lengths.inputs - 1.0)
     past = np.floor(usable / step) * step
     left = TokenLengths.from_pairs(
         lengths.inputs - past, lengths.outputs, lengths.probabilities, lengths.source, lengths.images

@@ -285,7 +285,8 @@ class Performance:
         e2e: arrival to last token [s].
         itl: one gap between two tokens [s], over all gaps of all requests.
         pools: one entry per pool of the deployment.
-        kv_transfer_s: mean KV transfer time between the pools [s]; 0 when mixed.
+        kv_transfer_s: mean time from the end of a prompt to its KV cache at the decode pool [s], in theory without
+            waits for links; 0 when mixed.
         requests: requests measured (simulated), 0 when analytic.
         assumptions: what the numbers take for granted.
         samples_s: per-request latencies by metric, each shape (requests,), when simulated; else empty.

@@ -18,6 +18,11 @@ TTFT has a third part: requests that wait. A wait changes faster than the step t
 fuller the servers; `wait` times the share of TTFT that is waiting stands for it.
 
 Intervals hold the middle 90 %: mean * exp(-+ 1.645 sd). Lengths and arrivals count as known.
+
+A fleet is planned on the same spreads: `ReplicaSpreads` are those of one replica, whose step times
+`at_slow_end` shifts by so many deviations and `drawn_logs` by a random draw. What TPOT is off by is
+taken for a factor on every step, what TTFT is off by for a factor on what one prompt takes that meets nobody: first
+tokens that come late because of the host or the transfer do not make servers busier. Waits follow from the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from planner.core import Metric
-from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer
+from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift
 from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
 from planner.roofline import CalibratedGpu, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Pool, Role
@@ -110,6 +115,128 @@ kernels scatter by covers these runs already."""
 BORROWED_SPREAD = 0.25
 """On top for a SKU that was not measured, whose shares of peak are another's: so much do those of one vendor's SKUs of
 several architectures differ on the same kernel (`calibration.borrowed`, docs/explanation/calibration.md)."""
+
+
+REFERENCE_DECODES = 32.0
+"""Sequences of the step of decodes that stands for all of a replica's in what its kernels scatter by. A choice: shares
+of kernels, and with them the spread of their sum, move little with it."""
+
+
+class StandardNormals(NamedTuple):
+    """Independent draws from the standard normal distribution, one for each thing that step times may be off by."""
+
+    kernels: float
+    """Of the fits of a SKU and engine, all together."""
+    borrowed: float
+    """Of a SKU whose shares of peak are another's."""
+    steps: float
+    """Of the steps of a model on a SKU and engine."""
+    first_token: float
+    """Of what a prompt takes alone there, as far as it does not go with `steps`."""
+
+
+@dataclass(frozen=True)
+class ReplicaSpreads:
+    """What the step times of one replica may be off by: standard deviations of log(true / estimated) [-].
+
+    Attributes:
+        decode_kernels: of a step of decodes, by its kernels.
+        prompt_kernels: of a step with one prompt, by its kernels.
+        borrowed: of every step where the SKU was not measured.
+        group: what a model, GPU and engine add.
+        prompt_s: a mean prompt that meets nobody, in its steps [s].
+        outside_s: what it takes before and after them, host and hand-over [s].
+    """
+
+    decode_kernels: float
+    prompt_kernels: float
+    borrowed: float
+    group: GroupSpread
+    prompt_s: float
+    outside_s: float
+
+    def shift(self, decode: float, prompt: float, first_token: float) -> StepTimeShift:
+        """The shift of a replica whose steps, and prompts that meet nobody, are off by these logarithms.
+
+        Args:
+            decode: of steps of decodes.
+            prompt: of steps with prompts.
+            first_token: of the time a prompt takes alone, its steps and all around them.
+
+        Returns:
+            Factors, and what has to be added to a request so that a mean prompt takes as long.
+        """
+        factor = math.exp(prompt)
+        alone_s = (self.prompt_s + self.outside_s) * math.exp(first_token)
+        return StepTimeShift(
+            decode=math.exp(decode),
+            prompt=factor,
+            request_s=alone_s - factor * self.prompt_s - self.outside_s,
+        )
+
+
+def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> ReplicaSpreads | None:
+    """What the step times of a replica may be off by.
+
+    Args:
+        replica: as estimated.
+        role: of its pool.
+        mean_input: tokens of a request that it computes.
+        mean_output: tokens of an answer.
+
+    Returns:
+        Its spreads; None for one that is not calibrated, of whose times nothing is known but a bound.
+    """
+    if replica.calibration is None:
+        return None
+    kind = ServingKind.SPARSE if is_sparse(replica.llm) else ServingKind.DENSE
+    tokens = min(mean_input, float(replica.max_batched_tokens))
+    prompt = StepShape(0.0, 0.0, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
+    context = mean_input + mean_output / 2.0
+    return ReplicaSpreads(
+        decode_kernels=step_spread(replica, StepShape(REFERENCE_DECODES, REFERENCE_DECODES * context)),
+        prompt_kernels=step_spread(replica, prompt),
+        borrowed=BORROWED_SPREAD if replica.calibration.sku != replica.sku.id else 0.0,
+        group=GROUP_SPREADS[kind if role is Role.MIXED else ServingKind.DISAGGREGATED],
+        prompt_s=replica.timer.step_time(prompt).total_s * mean_input / tokens,
+        outside_s=replica.costs.request_s + (0.0 if role is Role.MIXED else replica.costs.transfer_request_s),
+    )
+
+
+def at_slow_end(spreads: ReplicaSpreads, deviations: float) -> StepTimeShift:
+    """Every step, and every prompt that meets nobody, so many standard deviations slower than estimated.
+
+    Args:
+        spreads: of the replica.
+        deviations: negative is faster.
+
+    Returns:
+        Its shift.
+    """
+    group, borrowed = spreads.group, spreads.borrowed
+    return spreads.shift(
+        deviations * math.hypot(spreads.decode_kernels, borrowed, group.tpot),
+        deviations * math.hypot(spreads.prompt_kernels, borrowed, group.tpot),
+        deviations * math.hypot(spreads.prompt_kernels, borrowed, group.ttft),
+    )
+
+
+def drawn_logs(spreads: ReplicaSpreads, draw: StandardNormals) -> tuple[float, float, float]:
+    """What one draw makes steps of decodes, steps with prompts and lone prompts off by, as logarithms.
+
+    Args:
+        spreads: of the replica.
+        draw: the same numbers for all that is off by the same: kernels for a SKU and engine, `borrowed` for a SKU, the
+            others for a model on a SKU and engine.
+
+    Returns:
+        The arguments of `ReplicaSpreads.shift`: each normal with the variance that `at_slow_end` counts deviations of.
+    """
+    group, correlation = spreads.group, spreads.group.correlation
+    borrowed, steps = spreads.borrowed * draw.borrowed, group.tpot * draw.steps
+    late = group.ttft * (correlation * draw.steps + math.sqrt(1.0 - correlation**2) * draw.first_token)
+    prompts = spreads.prompt_kernels * draw.kernels + borrowed
+    return spreads.decode_kernels * draw.kernels + borrowed + steps, prompts + steps, prompts + late
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,6 @@ and `outcome` makes a `Performance` of what happened. The same question is answe
 
 from __future__ import annotations
 
-from planner.simulator.run import simulate
+from planner.simulator.run import DEFAULT_REQUESTS, simulate
 
-__all__ = ["simulate"]
+__all__ = ["DEFAULT_REQUESTS", "simulate"]

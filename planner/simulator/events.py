@@ -23,7 +23,7 @@ from planner.engine import (
     reusable_prefix_tokens,
     reuse_step_tokens,
 )
-from planner.serving import Deployment, Pool, PoolLimit, Role, Router
+from planner.serving import Deployment, Pool, PoolLimit, Role, Router, kv_token_time_s
 from planner.simulator.clock import StepClock
 from planner.simulator.replica import Replica
 from planner.simulator.replica_state import Ledger
@@ -138,22 +138,50 @@ def kv_transfer_s(deployment: Deployment, inputs: IntArray) -> FloatArray:
 class _Link:
     """KV transfers from prefill to decode replicas.
 
-    A transfer of t seconds whose prompt ended at e may start at e, or layer by layer when the step that ended the
-    prompt began. With `KvTransfer.shared` it starts once all earlier transfers (in order of e) of its sender and of its
-    receiver have ended. It ends t later; layer by layer not before e + t / layers, as the last layer is sent last.
+    A piece of t seconds whose step ended at e may start at e, or layer by layer when that step began, and once the
+    pieces of the same prompt before it have ended. With `KvTransfer.shared` it starts once all earlier ones (in order
+    of e) of its sender and of its receiver have ended. It ends t later; layer by layer not before e + t / layers, as
+    the last layer is sent last. A transfer has one piece, or one for each step of its prompt (`kv_token_time_s`), and
+    with `EngineProfile.early_prefix_transfer` one of what a prefix cache held, from the beginning of the first.
+
+    Attributes:
+        partly_sent: of prompts in progress that have sent pieces, seconds of these and when the last of them ends [s].
+        receivers: of these prompts.
     """
 
     def __init__(self, deployment: Deployment, inputs: IntArray) -> None:
         self.policy = deployment.transfer
         self.seconds: list[float] = kv_transfer_s(deployment, inputs).tolist()
+        self.token_s = kv_token_time_s(deployment)
+        self.early_s = self.token_s if deployment.pools[0].config.engine.early_prefix_transfer else 0.0
         self.layers = deployment.pools[0].config.llm.num_layers
+        self.partly_sent: dict[int, tuple[float, float]] = {}
+        self.receivers: dict[int, int] = {}
         self.free_s: dict[tuple[Role, int], float] = {}
         self.sends: list[tuple[float, float]] = []
 
-    def end_s(self, request: int, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
+    def send_prefix(self, request: int, cached: int, began_s: float, ends: tuple[int, int]) -> None:
+        """Send what of a prompt was cached before its first step, if that has just ended; `cached` in tokens."""
+        if self.early_s and cached and request not in self.partly_sent:
+            seconds = cached * self.early_s
+            self.partly_sent[request] = seconds, self._send(seconds, 0.0, began_s, began_s, ends)
+
+    def send_chunk(self, request: int, tokens: float, began_s: float, ended_s: float, ends: tuple[int, int]) -> None:
+        """Send what a step has added to a prompt that goes on, of which so many tokens are done."""
+        sent_s, free_s = self.partly_sent.get(request, (0.0, 0.0))
+        done_s = tokens * self.token_s
+        if done_s > sent_s:
+            self.partly_sent[request] = done_s, self._send(done_s - sent_s, free_s, began_s, ended_s, ends)
+
+    def send_rest(self, request: int, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
         """When the transfer [s] of a prompt is over whose last step began and ended then, between two replicas."""
-        seconds, layerwise = self.seconds[request], self.policy.layerwise
-        start_s = began_s if layerwise else ended_s
+        sent_s, free_s = self.partly_sent.pop(request, (0.0, 0.0))
+        return self._send(self.seconds[request] - sent_s, free_s, began_s, ended_s, ends)
+
+    def _send(self, seconds: float, free_s: float, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
+        """When a piece [s] is over, whose own link is free from then on."""
+        layerwise = self.policy.layerwise
+        start_s = max(began_s if layerwise else ended_s, free_s)
         sides = tuple(zip((Role.PREFILL, Role.DECODE), ends, strict=True))
         if self.policy.shared:
             start_s = max(start_s, *(self.free_s.get(side, 0.0) for side in sides))
@@ -382,12 +410,29 @@ class _EventLoop:
                     continue
                 replica.release(request)
             self._end(request, now_s)
+        prompt = replica.prompt
+        if pool == 0 and self.link is not None and self.link.token_s and prompt is not None:
+            request, done = prompt.request, prompt.tokens - replica.prompt_left
+            if self.pools[1].ledger.outputs[request] > 1:
+                ends = number, self._receiver(self.link, request)
+                self.link.send_prefix(request, self.pools[0].ledger.hits[request], began_s, ends)
+                self.link.send_chunk(request, done, began_s, now_s, ends)
+
+    def _receiver(self, link: _Link, request: int) -> int:
+        """The decode replica that gets a prompt, chosen when the first of it is sent; -1: when it has been sent."""
+        if not link.policy.shared:
+            return -1
+        if request not in link.receivers:
+            link.receivers[request] = self.pools[1].router.route(request)
+        return link.receivers[request]
 
     def _send_kv(self, link: _Link, request: int, number: int, began_s: float, now_s: float) -> None:
-        """Send the KV cache of a prompt. With a shared link its receiver is known, and its blocks held, from now on."""
+        """Send what is left of the KV cache of a prompt. With a shared link its blocks are held until it has ended."""
         decode, shared = self.pools[1], link.policy.shared
-        receiver = decode.router.route(request) if shared else -1
-        sent_s = link.end_s(request, began_s, now_s, (number, receiver))
+        receiver = self._receiver(link, request)
+        link.receivers.pop(request, None)
+        link.send_prefix(request, self.pools[0].ledger.hits[request], began_s, (number, receiver))
+        sent_s = link.send_rest(request, began_s, now_s, (number, receiver))
         self.arrived_s[request] = sent_s
         if shared:
             heappush(self.events, (sent_s, _SENT, 0, number, request))

@@ -44,8 +44,9 @@ Other fields of `ReplicaConfig.schedule` (`planner.engine.Schedule`) change the 
 - `order` says who is admitted first: first come, fewest tokens, lowest priority number, or the class with the fewest
   tokens per weight; with `preempts` a waiting request takes the place of running ones of higher priority numbers;
 - with `prefix_cache` whole blocks of shared prefixes that are in the cache are neither processed nor stored again, and
-  whole blocks of the share of a prompt that is known to be cached (`prefix_hit_rate`) are not processed; shared
-  ones that nobody uses are dropped when room is needed, the least recently used first.
+  whole blocks of the share of a prompt that is known to be cached are not processed (`prefix_hit_rate`, or
+  `prefix_reuse` at the memory that theory finds free); shared ones that nobody uses are dropped when room is needed,
+  the least recently used first.
 
 With speculation a sequence gains `tokens_per_step` tokens in each decode step, the same in every one (a mean, kept as a
 fraction), and takes its drafts from the chunk budget too. Adapters (`ReplicaConfig.lora`) add the work of
@@ -58,10 +59,13 @@ pool; loads are counted in requests or tokens sent to a replica and not ended th
 `lag_steps` steps after the boundary at which it is looked at, at once where the replica has nothing to do.
 
 In a PREFILL pool a request ends with its first token. Its KV cache takes input tokens * KV bytes per token / link
-bandwidth to the DECODE pool. With `KvTransfer.shared` the receiver is chosen when the prompt ends, the transfer begins
-when all earlier ones of its sender and of its receiver are over, and the sender keeps the blocks until it is over;
-otherwise every transfer has a link of its own, its receiver is chosen at its end, and the sender frees its blocks at
-once. `layerwise`: it begins with the step that ends the prompt, and ends no earlier than 1/layers of its time after it.
+bandwidth to the DECODE pool, in one piece when the prompt ends, or with `EngineProfile.chunkwise_kv_transfer` in one
+for each of its steps when that ends: with the first what a prefix cache held (with `early_prefix_transfer` that begins
+with the step), with the last windows and recurrent state. With `KvTransfer.shared` the receiver is chosen with the
+first piece, a piece begins when all earlier ones of its sender and of its receiver are over, and the sender keeps the
+blocks until the last is over; otherwise every transfer has a link of its own, its receiver is chosen at its end, and
+the sender frees its blocks with the prompt. `layerwise`: a piece begins with its step, and ends no earlier than
+1/layers of its time after it.
 `first_token_from_decode`: the client's first token is that of the first step in the decode pool, which processes the
 last prompt token once more; the prefill pool's token is not delivered. A decode pool that preempts processes prompts
 itself.
@@ -78,7 +82,7 @@ import numpy as np
 
 from planner.core import InputError, IntArray
 from planner.engine import LoraAdapters, require_room
-from planner.serving import Deployment, Performance, evaluate
+from planner.serving import Deployment, Performance, evaluate, with_known_hits
 from planner.simulator.events import Progress, in_order_of_sending, run_events
 from planner.simulator.outcome import closed_performance, open_performance
 from planner.simulator.sessions import draw_sessions, has_sessions, settling_requests
@@ -152,6 +156,7 @@ def simulate(
     >>> round(alone.tpot.mean_s, 4)  # 7.5e9 weights of 2 bytes at 3.35e12 bytes/s (H100 SXM5 datasheet)
     0.0045
     """
+    workload = with_known_hits(deployment, workload)
     arrivals = workload.arrivals
     recorded = len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else None
     if requests is None:

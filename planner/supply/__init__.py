@@ -1,20 +1,31 @@
 """What GPUs cost and how many can be had.
 
 Prices and the terms they hold under (`prices`, `price_lists`), what spot capacity is worth (`spot`), purchase options
-(`purchase_options`), GPUs, power and CO2 as resources of the integer program (`resources`), what a fleet of them costs
-(`costs`), and replicas kept in case others fail (`spares`).
+(`purchase_options`), GPUs, power and CO2 as resources of the integer program (`resources`), where they are bought
+together (`sites`), what a fleet of them costs (`costs`), and replicas kept in case others fail (`spares`).
 """
 
 from planner.supply.costs import HOURS_PER_MONTH, supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
-from planner.supply.prices import is_committed, offered_prices
+from planner.supply.prices import OWN_PRICE_SOURCE, is_committed, offered_prices
 from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
+from planner.supply.sites import SiteSupply, site_supplies
 from planner.supply.spares import replicas_that_may_fail
 from planner.supply.spot import SPOT
-from planner.supply.types import STALE_PRICE_DAYS, FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
+from planner.supply.types import (
+    STALE_PRICE_DAYS,
+    FleetLimits,
+    Granularity,
+    OwnedGpus,
+    PricePolicy,
+    Quota,
+    Site,
+    SpotTerms,
+)
 
 __all__ = [
     "HOURS_PER_MONTH",
+    "OWN_PRICE_SOURCE",
     "SPOT",
     "STALE_PRICE_DAYS",
     "FleetLimits",
@@ -23,6 +34,8 @@ __all__ = [
     "PriceList",
     "PricePolicy",
     "Quota",
+    "Site",
+    "SiteSupply",
     "SpotTerms",
     "Supply",
     "build_supply",
@@ -32,6 +45,7 @@ __all__ = [
     "read_prices",
     "replicas_that_may_fail",
     "resource_use",
+    "site_supplies",
     "spot_shortfalls",
     "supply_cost",
     "switching_resource",

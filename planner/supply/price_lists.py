@@ -51,6 +51,8 @@ _TABLE_COLUMNS = (
     "commitment",
     "instance_type",
     "gpus_per_instance",
+    "gpus_at_once",
+    "gpus_together",
     "source_url",
     "retrieved_on",
     "note",
@@ -275,6 +277,7 @@ def _offer_prices(
                 retrieved_on=origin.required_day(),
                 instance_type=host or offer.instance,
                 gpus_per_instance=offer.count,
+                gpus_together=offer.count,
                 confidence=Confidence.MEDIUM,
                 source_kind="price_api_snapshot",
                 note=f"{origin.name}: {offer.accelerator}",
@@ -385,6 +388,7 @@ def with_prices(db: HardwareDb, prices: Iterable[Price]) -> HardwareDb:
 def prices_csv(prices: Iterable[Price]) -> str:
     """Prices as a table that `read_prices` reads back, in the format of ``hardware_db/prices``."""
     columns = ["sku", "provider", "region", "commitment", "usd_per_gpu_hour", "instance_type", "gpus_per_instance"]
+    columns += ["gpus_at_once", "gpus_together"]
     columns += ["retrieved_on", "source_kind", "confidence", "source_url", "note"]
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")

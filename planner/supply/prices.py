@@ -23,6 +23,8 @@ UNIT_SUSPICION = 0.75
 
 A choice: 6 times the median for instances of 8 GPUs. Prices of one SKU and commitment differ by up to about 4 times.
 """
+OWN_PRICE_SOURCE = "given in the request"
+"""Source of a price of one's own."""
 OWNED = "owned"
 """Name of the purchase of one's own GPUs, beside the commitments of price lists."""
 
@@ -42,33 +44,47 @@ def offered_prices(
     """The prices of a SKU that a plan may use: by allowed commitment, in the order given, cheapest first.
 
     An own price replaces all listed ones. Of a commitment the listed prices count that are not older than
-    `STALE_PRICE_DAYS`; where there is none, the older ones do. A price is left out when another of its commitment is no
-    dearer, is bought in blocks that divide its own and is counted by no quota that does not count it too: usually that
-    leaves the cheapest. What cannot be cited is never offered.
+    `STALE_PRICE_DAYS`; where no provider has one, the older ones do. A price is left out when another of its commitment
+    is no dearer, is bought in blocks that divide its own and is counted by no quota that does not count it too: usually
+    that leaves the cheapest. What cannot be cited is never offered.
 
     Raises:
         UnknownNameError: SKU, commitment, provider or region is nowhere in the database.
         InputError: spot is allowed and `PricePolicy.spot` does not say what it is worth.
 
     >>> from hardware_db import load_hardware
-    >>> policy = PricePolicy(as_of=date(2026, 11, 21), commitments=("on_demand", "reserved_1yr"))
-    >>> [(p.provider, p.usd_per_gpu_hour) for p in offered_prices("b200-sxm", policy, load_hardware())]
-    [('Hyperstack', 6.0), ('Qubrid', 4.25)]
+    >>> ways = ("on_demand", "reserved_1yr")
+    >>> policy = PricePolicy(as_of=date(2026, 11, 21), commitments=ways, granularity="instance")
+    >>> [(p.provider, p.usd_per_gpu_hour, p.block_gpus) for p in offered_prices("b200-sxm", policy, load_hardware())]
+    [('Hyperstack', 6.0, 8), ('RunPod', 6.79, 1), ('Qubrid', 4.25, 8)]
     """
     require_spot_terms(policy)
     if sku in policy.usd_per_gpu_hour:
         return (_own_price(sku, policy),)
     gpu = known_sku("sku", sku, hardware)
-    apart = [quota for quota in quotas if quota.sku == sku and counts_only_a_part(quota)]
-    offered: list[Price] = []
-    for commitment in dict.fromkeys(policy.commitments):
-        kept: list[Price] = []
-        usable = _usable_prices(sku, commitment, policy, hardware)
-        for price in sorted(usable, key=lambda p: (p.usd_per_gpu_hour, block_gpus(p, gpu, policy.granularity))):
-            if not any(_replaces(other, price, gpu, policy.granularity, apart) for other in kept):
-                kept.append(price)
-        offered += kept
-    return tuple(offered)
+    return best_prices(usable_prices(sku, policy, hardware), gpu, policy, quotas)
+
+
+def usable_prices(sku: str, policy: PricePolicy, hardware: HardwareDb) -> tuple[Price, ...]:
+    """Every listed price of a SKU that may be used, dearer ones included, by commitment in the order given."""
+    return tuple(
+        price
+        for commitment in dict.fromkeys(policy.commitments)
+        for price in _usable_prices(sku, commitment, policy, hardware)
+    )
+
+
+def best_prices(
+    usable: Iterable[Price], gpu: GpuSku, policy: PricePolicy, quotas: Sequence[Quota] = ()
+) -> tuple[Price, ...]:
+    """Of usable prices of one SKU those that no other replaces, by commitment, cheapest first."""
+    apart = [quota for quota in quotas if quota.sku == gpu.id and counts_only_a_part(quota)]
+    offered: dict[str, list[Price]] = {commitment: [] for commitment in policy.commitments}
+    for price in sorted(usable, key=lambda p: (p.usd_per_gpu_hour, block_gpus(p, gpu, policy.granularity))):
+        kept = offered[price.commitment]
+        if not any(_replaces(other, price, gpu, policy.granularity, apart) for other in kept):
+            kept.append(price)
+    return tuple(price for kept in offered.values() for price in kept)
 
 
 class PriceProblem(StrEnum):
@@ -79,7 +95,7 @@ class PriceProblem(StrEnum):
     ZERO = "zero"
     """It is not above zero. Such a price is not used."""
     STALE = "stale"
-    """It is older than `STALE_PRICE_DAYS`. It is used only where there is no younger one."""
+    """It is older than `STALE_PRICE_DAYS`. It is used only where no provider has a younger one."""
     UNCITED = "uncited"
     """It does not say where or when it was read. Such a price is not used."""
     UNIT = "in another unit, it seems"
@@ -121,9 +137,9 @@ def price_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) 
     Raises as `offered_prices` does.
 
     >>> from hardware_db import load_hardware
-    >>> policy = PricePolicy(as_of=date(2026, 11, 21), commitments=("reserved_1yr",))
-    >>> print(price_notes(["h100-sxm"], policy, load_hardware())[0])
-    h100-sxm, reserved_1yr: price is missing: 1 listed, none with confidence medium or above
+    >>> policy = PricePolicy(as_of=date(2026, 11, 21), commitments=("on_demand",))
+    >>> print(price_notes(["trainium2"], policy, load_hardware())[0])
+    trainium2, on_demand: price is missing: 1 listed, none with confidence medium or above
     """
     notes: list[PriceNote] = []
     for sku in dict.fromkeys(skus):
@@ -191,11 +207,21 @@ def _matching_prices(sku: str, commitment: str, policy: PricePolicy, hardware: H
 
 
 def _usable_prices(sku: str, commitment: str, policy: PricePolicy, hardware: HardwareDb) -> list[Price]:
-    """Cited prices above zero, the stale ones only where there is no other; cheapest first."""
+    """Cited prices above zero, the stale ones only where there is no other anywhere; cheapest first.
+
+    Anywhere: were it asked of the allowed providers alone, a restriction to some would bring old prices back.
+    """
     listed = _matching_prices(sku, commitment, policy, hardware)
-    citable = [price for price in listed if is_cited(price) and price.usd_per_gpu_hour > 0.0]
+    anywhere = listed
+    if policy.provider is not None or policy.region is not None:
+        anywhere = listed_prices(hardware, sku, commitment=commitment, min_confidence=policy.min_confidence)
     oldest = policy.day - timedelta(days=STALE_PRICE_DAYS)
-    return [price for price in citable if price.retrieved_on >= oldest] or citable
+    has_young = any(_is_citable(price) and price.retrieved_on >= oldest for price in anywhere)
+    return [price for price in listed if _is_citable(price) and (price.retrieved_on >= oldest or not has_young)]
+
+
+def _is_citable(price: Price) -> bool:
+    return is_cited(price) and price.usd_per_gpu_hour > 0.0
 
 
 def _own_price(sku: str, policy: PricePolicy) -> Price:
@@ -205,7 +231,7 @@ def _own_price(sku: str, policy: PricePolicy) -> Price:
         region="any",
         commitment="on_demand",
         usd_per_gpu_hour=policy.usd_per_gpu_hour[sku],
-        source_url="given in the request",
+        source_url=OWN_PRICE_SOURCE,
         retrieved_on=policy.day,
         confidence=Confidence.HIGH,
     )
@@ -219,9 +245,7 @@ def _replaces(cheaper: Price, price: Price, gpu: GpuSku, granularity: Granularit
 
 def block_gpus(price: Price, gpu: GpuSku, granularity: Granularity) -> int:
     """GPUs bought at once."""
-    return {Granularity.GPU: 1, Granularity.INSTANCE: price.gpus_per_instance, Granularity.NODE: gpu.node.gpus}[
-        granularity
-    ]
+    return {Granularity.GPU: 1, Granularity.INSTANCE: price.block_gpus, Granularity.NODE: gpu.node.gpus}[granularity]
 
 
 def known_sku(field: str, sku: str, hardware: HardwareDb) -> GpuSku:

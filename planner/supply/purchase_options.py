@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hardware_db import GpuSku, HardwareDb, Price
+from hardware_db import GpuSku, Price
 from planner.core import InputError
 from planner.supply.prices import (
     OWNED,
     block_gpus,
     counts_only_a_part,
     is_committed,
-    offered_prices,
     owned_usd_per_gpu_hour,
     quota_counts,
 )
@@ -64,11 +63,11 @@ class PurchaseOption:
 
 
 def list_purchase_options(
-    gpu: GpuSku, policy: PricePolicy, limits: FleetLimits, hardware: HardwareDb, spot_share: float | None
+    gpu: GpuSku, policy: PricePolicy, prices: Iterable[Price], spot_share: float | None
 ) -> list[PurchaseOption]:
-    """Every option for GPUs of a SKU that the policy allows, cheapest first; `spot_share` as in `build_supply`."""
+    """Every option for GPUs of a SKU at these prices or owned, cheapest first; `spot_share` as in `build_supply`."""
     options = []
-    for price in offered_prices(gpu.id, policy, hardware, limits.quotas):
+    for price in prices:
         share, block = 1.0, block_gpus(price, gpu, policy.granularity)
         if price.commitment == SPOT and policy.spot is not None:
             share = spot_usable_share(policy.spot, None) if spot_share is None else spot_share

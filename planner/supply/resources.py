@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hardware_db import GpuSku, HardwareDb, Price
 from planner.core import InputError, UnknownNameError
 from planner.optimizer import Purchase, Resource
-from planner.supply.prices import PriceNote, known_sku, price_notes, watts_per_gpu
+from planner.supply.prices import PriceNote, known_sku, offered_prices, price_notes, watts_per_gpu
 from planner.supply.purchase_options import QuotedOptions, apply_quotas, list_purchase_options, option_names
 from planner.supply.spot import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.types import FleetLimits, OwnedGpus, PricePolicy
@@ -66,6 +66,7 @@ def build_supply(
     hardware: HardwareDb,
     *,
     spot_shares: Mapping[str, float] | None = None,
+    offered: Mapping[str, Sequence[Price]] | None = None,
 ) -> Supply:
     """What can be bought of these SKUs under a price policy and limits.
 
@@ -76,6 +77,7 @@ def build_supply(
         hardware: SKUs and prices.
         spot_shares: by SKU, share of the spot capacity bought that may be counted on; of a SKU not named here it is
             that of a large fleet. `spot_shortfalls` says when that was too much.
+        offered: by SKU, the prices to buy at; None: the best of every provider (`offered_prices`), with all notes.
 
     Raises InputError or UnknownNameError for limits that name what is unknown or contradict one another; a limit that
     can merely not be met is left to the program, which explains it.
@@ -93,8 +95,9 @@ def build_supply(
         if reason := _reason_ruled_out(gpu, policy, limits):
             unavailable[sku] = reason
             continue
-        offered = list_purchase_options(gpu, policy, limits, hardware, (spot_shares or {}).get(sku))
-        quoted = apply_quotas(sku, offered, limits)
+        at = offered_prices(sku, policy, hardware, limits.quotas) if offered is None else offered.get(sku, ())
+        options = list_purchase_options(gpu, policy, at, (spot_shares or {}).get(sku))
+        quoted = apply_quotas(sku, options, limits)
         assumptions += quoted.assumptions
         if not quoted.options:
             unavailable[sku] = _reason_for_no_option(sku, quoted.most_in_use, policy, limits)
@@ -103,19 +106,21 @@ def build_supply(
         prices |= {(sku, name): option.origin for name, option in zip(names, quoted.options, strict=True)}
         cheapest[sku] = min(option.usd_per_usable_hour for option in quoted.options)
         resources.append(_gpu_resource(sku, names, quoted, limits))
-    _check_pins(limits, unavailable, cheapest)
+    if offered is None:
+        _check_pins(limits, unavailable, cheapest)
     resources += [_switching_costs(sku, limits) for sku in cheapest if limits.switching_usd_per_gpu > 0.0]
     if limits.power_kw is not None:
         resources.append(Resource(name=POWER, at_most=limits.power_kw))
     if limits.co2_kg_per_hour is not None:
         resources.append(Resource(name=CO2, at_most=limits.co2_kg_per_hour))
+    noted = [sku for sku in wanted if sku not in limits.forbidden] if offered is None else []
     return Supply(
         resources=tuple(resources),
         prices=prices,
         cheapest=cheapest,
         limited=frozenset(r.name for r in resources if r.group and _is_limited(r, limits)),
         unavailable=unavailable,
-        notes=price_notes((sku for sku in wanted if sku not in limits.forbidden), policy, hardware),
+        notes=price_notes(noted, policy, hardware),
         assumptions=tuple(assumptions),
     )
 

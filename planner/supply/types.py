@@ -10,6 +10,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from hardware_db import ANYWHERE, Price
 from planner.core import Frozen, InputError
 
 STALE_PRICE_DAYS = 180
@@ -20,11 +21,27 @@ class Granularity(StrEnum):
     """In what sizes GPUs are bought."""
 
     GPU = "gpu"
-    """Singly."""
+    """Singly, whatever is sold."""
     INSTANCE = "instance"
-    """As the price list's instance type, e.g. 8 H100 at once."""
+    """As the price list's instance type, e.g. 8 H100 at once; singly where the provider sells them so."""
     NODE = "node"
     """As whole servers (`NodeSku.gpus`)."""
+
+
+class Site(Frozen):
+    """Where GPUs are bought together: one provider, one region."""
+
+    provider: str
+    region: str
+
+    @property
+    def name(self) -> str:
+        """Provider and region; the provider alone where its prices hold in all of them."""
+        return self.provider if self.region in ANYWHERE else f"{self.provider} {self.region}"
+
+    def sells(self, price: Price) -> bool:
+        """Does this price hold here?"""
+        return price.provider == self.provider and (price.region == self.region or price.region in ANYWHERE)
 
 
 class OwnedGpus(Frozen):
@@ -51,10 +68,10 @@ class SpotTerms(Frozen):
 
 
 class PricePolicy(Frozen):
-    """Which prices apply to a SKU: the user's own, else the cheapest listed one under each allowed commitment.
+    """Which prices apply to a SKU: the user's own, else the listed ones under each allowed commitment.
 
-    Where every matching price is older than `STALE_PRICE_DAYS` on the day `as_of`, the cheapest of those is used and
-    the plan warns.
+    Where every price of a SKU and commitment is older than `STALE_PRICE_DAYS` on the day `as_of`, those are used and
+    the plan warns. GPUs of one's own and prices of one's own go with every provider.
     """
 
     commitments: tuple[str, ...] = Field(
@@ -68,6 +85,9 @@ class PricePolicy(Frozen):
         default_factory=dict, description="own prices by SKU id, on demand; they replace the listed ones"
     )
     granularity: Granularity = Granularity.GPU
+    providers_at_most: int = Field(
+        default=1, ge=1, description="1: one provider and region; more: for pools that share nothing"
+    )
     spot: SpotTerms | None = Field(default=None, description="needed where commitments has spot")
     owned: Mapping[str, OwnedGpus] = Field(default_factory=dict, description="GPUs of one's own by SKU id")
 

@@ -18,10 +18,10 @@ from planner.engine import require_room
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress, plan
 from planner.search import Mode
 from planner.serving import Deployment, Method, Performance, evaluate, largest_stable_rate_per_s
-from planner.simulator import simulate
+from planner.simulator import DEFAULT_REQUESTS, simulate
 from planner.supply import PricePolicy, offered_prices
 from planner.systems.catalogue import DEFAULT_SYSTEMS, System, Variant, chosen_systems
-from planner.workload import Slo, Workload
+from planner.workload import RecordedArrivals, Slo, Workload
 
 __all__ = ["Comparison", "RatePoint", "SystemRow", "compare", "mixed_plan"]
 
@@ -179,7 +179,7 @@ def compare(
     systems: Iterable[str | System] = DEFAULT_SYSTEMS,
     *,
     seed: int = 0,
-    requests: int = 4000,
+    requests: int | None = None,
     usd_per_gpu_hour: float | None = None,
     rates: Sequence[float] = (),
     sustain: bool = False,
@@ -196,7 +196,7 @@ def compare(
         slo: targets for attainment, goodput and sustainable rates; None: those of the request, if any.
         systems: names of `planner.systems.catalogue.SYSTEMS`, or systems of one's own.
         seed: of arrivals and lengths.
-        requests: simulated for each system.
+        requests: simulated for each system. None: as many as `planner.simulator.simulate` plays, of a recording all.
         usd_per_gpu_hour: price of a GPU [USD/h]; by default the cheapest on-demand price listed for the SKU.
         rates: arrival rates [1/s] at which attainment is computed, each simulated when `simulated`; needs an `slo`.
         sustain: also find the largest rate at which the `slo` holds, by bisection with the same random numbers.
@@ -219,7 +219,7 @@ def compare(
         raise InputError("workload", "none", "a deployment alone has no traffic", "give a Workload")
     _require_comparable(deployment, workload, slo, rates, sustain=sustain)
     for name, value, least in (("requests", requests, 1), ("seed", seed, 0)):
-        if value < least:
+        if value is not None and value < least:
             raise InputError(name, value, f"must be >= {least}", "give a whole number in range")
     price, source = _price(deployment, usd_per_gpu_hour, hardware)
     simulation = partial(simulate, seed=seed, requests=requests) if simulated else None
@@ -227,7 +227,14 @@ def compare(
         deployment, workload, slo, simulation, tuple(rates), sustain, price, progress or (lambda stage: None)
     )
     rows = tuple(run.row(system) for system in chosen)
-    return Comparison(deployment, workload, slo, rows, seed, requests if simulated else 0, source)
+    played = _requests_played(workload) if requests is None else requests
+    return Comparison(deployment, workload, slo, rows, seed, played if simulated else 0, source)
+
+
+def _requests_played(workload: Workload) -> int:
+    """Requests that a simulation plays unless it is told how many."""
+    arrivals = workload.arrivals
+    return len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else DEFAULT_REQUESTS
 
 
 def _first_deployment(mixed: Plan) -> PlannedDeployment:

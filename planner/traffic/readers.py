@@ -88,6 +88,8 @@ _FORMATS: tuple[tuple[str, frozenset[str], float | None], ...] = (
 _DELIMITERS = {",": "CSV", "\t": "TSV", ";": "semicolons", "|": "bars"}
 _JSON_CELLS = frozenset({"usage", "usagedetails", "response", "metadata"})
 """Columns whose cells may hold a JSON object with token counts."""
+SHOWN_PARTS = (0.5, 0.9)
+"""Parts of all possible prefix hits for which the size of the cache is shown. A choice."""
 _MAX_HEADER_CHARACTERS = 100_000
 """Most characters of a line of column names."""
 
@@ -162,6 +164,13 @@ def describe(recognised: RecognisedTrace) -> tuple[tuple[str, str], ...]:
         facts += [(f"{label}, p50", f"{middle:,.0f}"), (f"{label}, p95", f"{high:,.0f}")]
     if recognised.prefix_share is not None:
         facts.append(("Input tokens seen before", f"{100.0 * recognised.prefix_share:.3g} %"))
+    if recognised.reuse is not None:
+        sizes, shares = recognised.reuse.cache_tokens, recognised.reuse.shares[0]
+        for wanted in SHOWN_PARTS:
+            place = next(place for place, share in enumerate(shares) if share >= wanted * shares[-1])
+            facts.append(
+                (f"Found by a cache of {sizes[place] / 1e6:.3g} million tokens", f"{100.0 * shares[place]:.3g} %")
+            )
     return tuple(facts)
 
 
@@ -318,8 +327,8 @@ def _trace_of_rows(reader: RowReader, name: str, kind: str) -> RecognisedTrace:
     if fields is None:
         raise format_error(name, "no row with input and output tokens")
     label, unit_s = _format_of(fields) if reader.named is None else ("table with columns as named", None)
-    if unit_s == MOONCAKE_UNIT_S and any(time % 1.0 for time in reader.columns.times):
-        unit_s = None  # Mooncake's times are whole milliseconds
+    if unit_s == MOONCAKE_UNIT_S and "blocks" not in fields.paths and any(time % 1.0 for time in reader.columns.times):
+        unit_s = None  # Mooncake's times are whole milliseconds; with blocks they are its, if finer
     return build_trace(reader.columns, name, f"{label} ({kind})", [], RecordedTiming(fields.unit_s or unit_s))
 
 

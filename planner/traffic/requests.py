@@ -26,7 +26,9 @@ from planner.traffic.fields import (
     is_null,
     row_shape,
 )
+from planner.traffic.prefix_reuse import MOST_BLOCKS, measured_reuse
 from planner.traffic.trace import MAX_TIME_S, MAX_TRACE_ROWS, MIN_SPAN_S, Trace
+from planner.workload import PrefixReuse
 
 RECOGNISED_FORMATS = (
     "a table (CSV, TSV or semicolons) that names columns such as timestamp, input_tokens, output_tokens",
@@ -70,6 +72,8 @@ class RecognisedTrace:
         notes: what was left out, sorted, spread or assumed, one sentence each.
         prefix_share: share of the input tokens that a prefix cache held or could have held; None where unknown.
         lengths_only: the file tells no arrivals: they are evenly spaced, and only the lengths are measured.
+        reuse: what caches find by their size, where the file names the blocks of its prompts and when they came.
+        logged_share: `prefix_share` was logged by a server, and not counted from blocks.
     """
 
     trace: Trace
@@ -77,6 +81,8 @@ class RecognisedTrace:
     notes: tuple[str, ...] = ()
     prefix_share: float | None = None
     lengths_only: bool = False
+    reuse: PrefixReuse | None = None
+    logged_share: bool = False
 
 
 # --- collecting -----------------------------------------------------------------------------------------------------
@@ -263,8 +269,10 @@ def build_trace(
     if tick_s:
         trace = trace.spread(tick_s, seed=0)
         notes.append(f"timestamps tick every {tick_s:.3g} s: arrivals spread inside a tick")
+    logged = not np.isnan(np.array(columns.cached)[order]).all()
     share = _prefix_share(columns, order, notes)
-    return RecognisedTrace(trace, label, tuple(notes), share, lengths_only)
+    reuse = None if logged or lengths_only or not share else _reuse(columns, order, trace.rate_per_s, name, notes)
+    return RecognisedTrace(trace, label, tuple(notes), share, lengths_only, reuse, logged)
 
 
 def _left_out(columns: RequestColumns, untimed: int) -> list[str]:
@@ -338,11 +346,32 @@ def _prefix_share(columns: RequestColumns, order: NDArray[np.intp], notes: list[
 def _block_tokens(inputs: FloatArray, blocks: IntArray) -> int:
     """Tokens of a prefix block: the smallest power of 2 by which no prompt [tokens] needs more blocks than it has.
 
+    Where most prompts would need fewer than they have, the size is no power of 2, and the least that will do is taken.
+
     >>> _block_tokens(np.array([6955.0, 655.0]), np.array([14, 2]))  # Mooncake: 6955 tokens in 14 blocks
     512
+    >>> _block_tokens(np.array([1600.0, 900.0]), np.array([5, 3]))
+    320
     """
     least = float(np.max(np.ceil(inputs / blocks)))
-    return int(2 ** math.ceil(math.log2(least)))
+    power = 2 ** math.ceil(math.log2(least))
+    several = blocks > 1
+    fits = inputs[several] > power * (blocks[several] - 1)
+    return int(power if not several.any() or 2 * fits.sum() >= fits.size else least)
+
+
+def _reuse(
+    columns: RequestColumns, order: NDArray[np.intp], rate_per_s: float, name: str, notes: list[str]
+) -> PrefixReuse | None:
+    """What caches find by their size, from the blocks of the prompts in order of arrival."""
+    counts, inputs = np.array(columns.block_counts, dtype=np.int64), np.array(columns.inputs)
+    tokens = _block_tokens(inputs[counts > 0], counts[counts > 0])
+    starts, sizes = (np.cumsum(counts) - counts)[order], counts[order]
+    within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    blocks = np.array(columns.block_codes, dtype=np.int64)[np.repeat(starts, sizes) + within]
+    if blocks.size > MOST_BLOCKS:
+        notes.append(f"prefix hits by cache size from the first {MOST_BLOCKS:,} of {blocks.size:,} blocks")
+    return measured_reuse(blocks, sizes, inputs[order], tokens, rate_per_s, name)
 
 
 def _leading_blocks(columns: RequestColumns, order: NDArray[np.intp]) -> IntArray:

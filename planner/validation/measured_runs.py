@@ -22,7 +22,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from hardware_db import Dtype
-from planner.core import Frozen, InputError
+from planner.core import Frozen, InputError, Metric
 from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
 from planner.validation.server_flags import settings_of_flags
@@ -60,6 +60,8 @@ ENGINE_WRAPPING = re.compile(r"^(?:dynamo|mori|nim)-|-(?:disagg|disaggregated|ag
 """What tables put around an engine's name: the router before it, how it is deployed. The engine loop is its own."""
 NO_VALUE = frozenset({"nan", "NaN", "None", "null", "N/A", "n/a", "<NA>", "-", "?", "unknown"})
 """Cells that say nothing: as other tools write a blank."""
+FIGURE_COLUMN = re.compile(r"(mean|median|p\d\d(?:\.\d+)?)_(ttft|tpot|itl|e2el?)_ms")
+"""Columns of further figures of a run's requests, as benchmark clients name them."""
 NO_SPECULATION = frozenset({"", "none", "no", "off", "false", "0"})
 OWN_SPECULATION = frozenset({"mtp", "nextn", "eagle", "true", "yes", "on"})
 """Speculation with the multi-token-prediction module of the model itself (SGLang runs it as EAGLE)."""
@@ -98,6 +100,23 @@ class Statistic(StrEnum):
     MEDIAN = "median"
 
 
+class MeasuredFigure(Frozen):
+    """Another number that a run's requests were summed up by, beside its TTFT and its TPOT."""
+
+    metric: Metric
+    percentile: float | None = Field(default=None, gt=0, lt=1, description="null: the mean")
+    value_s: float = Field(gt=0)
+
+    @property
+    def name(self) -> str:
+        """Metric and statistic in words.
+
+        >>> MeasuredFigure(metric="e2e", percentile=0.99, value_s=2.0).name
+        'E2E p99'
+        """
+        return f"{self.metric.value.upper()} {'mean' if self.percentile is None else f'p{100 * self.percentile:g}'}"
+
+
 class MeasuredRun(Frozen):
     """What was measured, and on what: the part of a row that can be shown even where the rest cannot be read."""
 
@@ -109,6 +128,7 @@ class MeasuredRun(Frozen):
     statistic: Statistic = Field(default=Statistic.MEAN, description="of a run's requests that the two times are")
     mean_ttft_s: float | None = Field(default=None, gt=0)
     mean_tpot_s: float | None = Field(default=None, gt=0)
+    figures: tuple[MeasuredFigure, ...] = Field(default=(), description="further percentiles and means")
     measured_on: str = ""
     settings_id: str = ""
 
@@ -238,6 +258,7 @@ def run_of(row: Row, link: Row, settings: Row) -> ServingPoint | RefusedRun:
         statistic=statistic,
         mean_ttft_s=_positive_milliseconds(row.get(f"{statistic}_ttft_ms", "")),
         mean_tpot_s=_positive_milliseconds(row.get(f"{statistic}_tpot_ms", "")),
+        figures=_figures(row),
         disaggregated=_is_disaggregated(row, settings),
         reason=str(reason),
     )
@@ -270,6 +291,25 @@ def _statistic(row: Row) -> Statistic:
     """The mean; the median of a row that has medians and no mean."""
     means, medians = ([row.get(f"{kind}_{time}_ms") for time in ("ttft", "tpot")] for kind in Statistic)
     return Statistic.MEDIAN if any(medians) and not any(means) else Statistic.MEAN
+
+
+def _figures(row: Row) -> tuple[MeasuredFigure, ...]:
+    """Means and percentiles of a row beside the two that `_statistic` names; cells that hold no time do not count."""
+    found = []
+    for column, text in row.items():
+        named, value_s = FIGURE_COLUMN.fullmatch(column), _positive_milliseconds(text)
+        if named is None or value_s is None or column in {f"{_statistic(row)}_{time}_ms" for time in ("ttft", "tpot")}:
+            continue
+        statistic, metric = named.groups()
+        percentile = {"mean": None, "median": 0.5}.get(statistic, 0.0)
+        if percentile == 0.0:
+            percentile = float(statistic[1:]) / 100.0
+        found.append(
+            MeasuredFigure(
+                metric=Metric(metric[:3] if metric == "e2el" else metric), percentile=percentile, value_s=value_s
+            )
+        )
+    return tuple(sorted(found, key=lambda figure: (list(Metric).index(figure.metric), figure.percentile or 0.0)))
 
 
 def _positive_milliseconds(text: str) -> float | None:
@@ -391,6 +431,7 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         statistic=_statistic(row),
         mean_ttft_s=_milliseconds(row, f"{_statistic(row)}_ttft_ms"),
         mean_tpot_s=_milliseconds(row, f"{_statistic(row)}_tpot_ms"),
+        figures=_figures(row),
         checkpoint=settings.get("checkpoint", "") or row.get("checkpoint", ""),
         moe_backend=settings.get("moe_backend", "") or row.get("moe_backend", ""),
         unknown=tuple(fields.unknown),

@@ -14,6 +14,10 @@ BAND = 0.2
 """Half width of the band around the diagonal: 20 %."""
 SIDE, LEFT, TOP, BOTTOM, BETWEEN = 360.0, 64.0, 34.0, 84.0, 84.0
 """Sides of a square of axes, and what is around it [px]."""
+LEGEND = 34.0
+"""Of what is below, the part that only the last row has [px]."""
+PER_ROW = 3
+"""Squares side by side; more stand below. A choice."""
 FONT = "font-family='system-ui,sans-serif'"
 
 
@@ -32,6 +36,7 @@ class _Axes:
     """A square with the same logarithmic scale on both axes, from `low` to `high`."""
 
     left: float
+    top: float
     low: float
     high: float
 
@@ -39,19 +44,20 @@ class _Axes:
         return self.left + SIDE * self._share(value)
 
     def y(self, value: float) -> float:
-        return TOP + SIDE * (1.0 - self._share(value))
+        return self.top + SIDE * (1.0 - self._share(value))
 
     def _share(self, value: float) -> float:
         return math.log(value / self.low) / math.log(self.high / self.low)
 
 
 def parity_svg(panels: Mapping[str, Sequence[Dot]], unit: str, kinds: Sequence[str]) -> str:
-    """Panels side by side, each named, in one unit; a colour for each kind that occurs, and the band of 20 %.
+    """Panels, `PER_ROW` in a row, each named, in one unit; a colour for each kind that occurs, and the band of 20 %.
 
     Values that are not finite and positive are left out.
     """
-    width = LEFT + len(panels) * SIDE + (len(panels) - 1) * BETWEEN + 24.0
-    height = TOP + SIDE + BOTTOM
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    width = LEFT + columns * SIDE + (columns - 1) * BETWEEN + 24.0
+    height = rows * (TOP + SIDE) + (rows - 1) * (BOTTOM - LEGEND) + BOTTOM
     elements = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' width='{width:.0f}' "
         f"height='{height:.0f}' role='img' aria-label='predicted against measured {_escaped(', '.join(panels))}'>"
@@ -60,7 +66,8 @@ def parity_svg(panels: Mapping[str, Sequence[Dot]], unit: str, kinds: Sequence[s
     colours = {kind: COLOURS[index % len(COLOURS)] for index, kind in enumerate(kinds)}
     for index, (name, dots) in enumerate(panels.items()):
         shown = [dot for dot in dots if _drawable(dot.measured) and _drawable(dot.predicted)]
-        axes = _axes(LEFT + index * (SIDE + BETWEEN), shown)
+        row, column = divmod(index, PER_ROW)
+        axes = _axes(LEFT + column * (SIDE + BETWEEN), TOP + row * (TOP + SIDE + BOTTOM - LEGEND), shown)
         elements += _frame(axes, name, unit, clip=f"panel{index}")
         elements.append(f"<g clip-path='url(#panel{index})'>")
         elements += [_dots(axes, shown, kind, colours[kind], pale) for kind in present for pale in (True, False)]
@@ -73,9 +80,9 @@ def _drawable(value: float) -> bool:
     return math.isfinite(value) and value > 0.0
 
 
-def _axes(left: float, dots: Sequence[Dot]) -> _Axes:
+def _axes(left: float, top: float, dots: Sequence[Dot]) -> _Axes:
     values = [value for dot in dots for value in (dot.measured, dot.predicted)] or [1.0, 10.0]
-    return _Axes(left, min(values) / 1.25, max(values) * 1.25)
+    return _Axes(left, top, min(values) / 1.25, max(values) * 1.25)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -90,13 +97,13 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _frame(axes: _Axes, name: str, unit: str, clip: str) -> list[str]:
-    x0, x1, y0, y1 = axes.left, axes.left + SIDE, TOP + SIDE, TOP
+    x0, x1, y0, y1 = axes.left, axes.left + SIDE, axes.top + SIDE, axes.top
     elements = [
         f"<clipPath id='{clip}'><rect x='{x0:.1f}' y='{y1:.1f}' width='{SIDE:.1f}' height='{SIDE:.1f}'/></clipPath>",
         _band(axes, clip),
         f"<rect x='{x0:.1f}' y='{y1:.1f}' width='{SIDE:.1f}' height='{SIDE:.1f}' fill='none' stroke='{INK}'/>",
         f"<path d='M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}' stroke='{INK}'/>",
-        _text((x0 + x1) / 2.0, TOP - 12.0, name, size=15, weight="bold"),
+        _text((x0 + x1) / 2.0, y1 - 12.0, name, size=15, weight="bold"),
         _text((x0 + x1) / 2.0, y0 + 36.0, f"measured {name} [{unit}]"),
         _text(x0 - 46.0, (y0 + y1) / 2.0, f"predicted {name} [{unit}]", turned=True),
     ]

@@ -35,6 +35,7 @@ class Prediction:
     Attributes:
         point: what was measured, or the row that cannot be read.
         ttft_s, tpot_s: predicted means over the run, or medians where the point has them; None without a prediction.
+        figures_s: predicted for each of `point.figures`; empty without a prediction.
         intervals_s: 90 % intervals of both means (`planner.serving.latency_intervals`); wider where flags are unknown.
         reason: why there is none.
     """
@@ -44,6 +45,7 @@ class Prediction:
     tpot_s: float | None = None
     reason: str = ""
     intervals_s: Mapping[Metric, tuple[float, float]] = field(default_factory=dict)
+    figures_s: tuple[float, ...] = ()
 
     @property
     def ttft_error(self) -> float | None:
@@ -54,6 +56,13 @@ class Prediction:
     def tpot_error(self) -> float | None:
         """Predicted / measured - 1; 1 without a prediction; None when TPOT was not measured."""
         return _relative_error(self.tpot_s, self.point.mean_tpot_s)
+
+    def figure_error(self, name: str) -> float | None:
+        """The same of the further figure with a name (`MeasuredFigure.name`); None where it was not measured."""
+        for place, figure in enumerate(self.point.figures):
+            if figure.name == name:
+                return _relative_error(self.figures_s[place] if self.figures_s else None, figure.value_s)
+        return None
 
     @property
     def output_rate_error(self) -> float | None:
@@ -138,7 +147,13 @@ def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:
     lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
     running = [pool.mean_running for pool in result.pools]
     intervals = latency_intervals(run.deployment, *lengths, running, means_s, documented=not point.unknown)
-    return Prediction(point, means_s[Metric.TTFT], means_s[Metric.TPOT], intervals_s=intervals)
+    figures_s = tuple(
+        distributions[figure.metric].mean_s
+        if figure.percentile is None
+        else distributions[figure.metric].quantile_s(figure.percentile)
+        for figure in point.figures
+    )
+    return Prediction(point, means_s[Metric.TTFT], means_s[Metric.TPOT], intervals_s=intervals, figures_s=figures_s)
 
 
 def drawn_lengths(point: ServingPoint) -> tuple[IntArray, IntArray]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from planner.validation.scores import (
     by_group,
     is_fitted,
     score,
+    score_of,
     serving_class,
 )
 
@@ -40,6 +41,8 @@ CHUNKS_PER_PROCESS = 32
 NOTHING = "-"
 HELD_OUT_TOTALS, ALL_TOTALS = "Totals over held-out groups", "Totals over all groups"
 """Titles of the first table; the second where every group was fitted to."""
+FIGURES_TITLE = "Percentiles and E2E"
+"""Title of the table of further figures."""
 EVERY_GROUP_FITTED = "every group was fitted to"
 LEFT_OUT = "the table under *Leaving one group out* in docs/studies/accuracy.md"
 """Where groups that nothing was fitted to are judged."""
@@ -166,8 +169,10 @@ def headline(board: Scoreboard) -> str:
 
 
 def tables(board: Scoreboard) -> tuple[Table, ...]:
-    """Totals of the classes over held-out groups, if there are any, and of all; then every group in each metric."""
-    return _totals(board), *(_groups(board, metric) for metric in METRICS)
+    """Totals of the classes over held-out groups, if there are any, and of all; then every group in each metric; then
+    further percentiles and means, where some were measured.
+    """
+    return _totals(board), *(_groups(board, metric) for metric in METRICS), *figure_tables(board)
 
 
 def failures(board: Scoreboard) -> tuple[str, ...]:
@@ -218,6 +223,27 @@ def _groups(board: Scoreboard, metric: str) -> Table:
         rows.append((*_group_cells(key), fitted_or_not, *_score_cells(score(predictions, metric))))
     columns = ("engine", "model", "SKU", "mode", "group", *_SCORE_COLUMNS)
     return Table(f"{METRIC_NAMES[metric]} by group", columns, tuple(rows))
+
+
+def figure_tables(board: Scoreboard) -> tuple[Table, ...]:
+    """Percentiles and means beside the mean TTFT and TPOT, by class; nothing where none was measured."""
+    rows = []
+    for kind in ServingClass:
+        of_class = [each for each in board.predictions if serving_class(each.point) is kind]
+        for name in figure_names(of_class):
+            errors = score_of((each.figure_error(name), each.tpot_s is not None) for each in of_class)
+            rows.append((kind.value, name, *_score_cells(errors)))
+    if not rows:
+        return ()
+    note = "No engine constant was fitted to these figures."
+    return (Table(FIGURES_TITLE, ("class", "figure", *_SCORE_COLUMNS), tuple(rows), note),)
+
+
+def figure_names(predictions: Iterable[Prediction]) -> list[str]:
+    """Further figures that were measured, by metric and percentile."""
+    found = {figure.name: figure for prediction in predictions for figure in prediction.point.figures}
+    order = list(Metric)
+    return sorted(found, key=lambda name: (order.index(found[name].metric), found[name].percentile or 0.0))
 
 
 def _group_cells(key: GroupKey) -> tuple[str, str, str, str]:
@@ -367,7 +393,9 @@ def _server(server: WorkerSettings) -> str:
 
 
 def plot(board: Scoreboard) -> str:
-    """Predicted against measured TPOT and TTFT as SVG, one colour per class; fitted groups are paler."""
+    """Predicted against measured TPOT, TTFT and each further figure that was measured, as SVG, one colour per class;
+    fitted groups are paler.
+    """
     dots: dict[str, list[Dot]] = {"TPOT": [], "TTFT": []}
     for prediction, fitted in zip(board.predictions, board.fitted, strict=True):
         point, kind = prediction.point, serving_class(prediction.point).value
@@ -378,4 +406,20 @@ def plot(board: Scoreboard) -> str:
         for name, (measured, predicted) in pairs.items():
             if measured and predicted:
                 dots[name].append(Dot(1e3 * measured, 1e3 * predicted, kind, fitted))
-    return parity_svg(dots, "ms", [kind.value for kind in ServingClass])
+    return parity_svg(dots | _figure_dots(board), "ms", [kind.value for kind in ServingClass])
+
+
+def figure_plot(board: Scoreboard, names: Iterable[str]) -> str:
+    """The same of some of the further figures alone (`figure_names`), one colour per SKU."""
+    dots = _figure_dots(board, by_sku=True)
+    skus = sorted({prediction.point.sku for prediction in board.predictions})
+    return parity_svg({name: dots.get(name, []) for name in names}, "ms", skus)
+
+
+def _figure_dots(board: Scoreboard, by_sku: bool = False) -> dict[str, list[Dot]]:
+    dots: dict[str, list[Dot]] = {name: [] for name in figure_names(board.predictions)}
+    for prediction, fitted in zip(board.predictions, board.fitted, strict=True):
+        kind = prediction.point.sku if by_sku else serving_class(prediction.point).value
+        for figure, predicted_s in zip(prediction.point.figures, prediction.figures_s, strict=False):
+            dots[figure.name].append(Dot(1e3 * figure.value_s, 1e3 * predicted_s, kind, fitted))
+    return dots

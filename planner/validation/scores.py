@@ -97,7 +97,11 @@ def score(predictions: Iterable[Prediction], metric: str) -> Score | None:
     >>> round(errors.median, 3), round(errors.mape, 3), errors.predicted
     (0.1, 0.383, 2)
     """
-    pairs = [(getattr(prediction, f"{metric}_error"), prediction.tpot_s is not None) for prediction in predictions]
+    return score_of((getattr(each, f"{metric}_error"), each.tpot_s is not None) for each in predictions)
+
+
+def score_of(pairs: Iterable[tuple[float | None, bool]]) -> Score | None:
+    """Errors of predictions, each with whether there was one; None where nothing was measured."""
     measured = [(error, known) for error, known in pairs if error is not None]
     if not measured:
         return None

@@ -16,6 +16,7 @@ from planner.search import Mode
 from planner.systems import DEFAULT_SYSTEMS, SYSTEMS, Comparison, compare
 from planner.web import components
 from planner.web.results import Page, compute_once
+from planner.workload import RecordedArrivals
 
 PRESELECTED = ("engine", *DEFAULT_SYSTEMS, "eagle", "ngram", "mtp", "prefix-cache")
 REQUESTS_PER_REPLICA = 300
@@ -188,6 +189,10 @@ def _toggle(label: str, hint: str, *, disabled: bool = False) -> bool:
 
 
 def _requests(planned: PlannedDeployment) -> int:
+    """Of a recording all, up to `MAX_REQUESTS`."""
+    arrivals = planned.workload.arrivals
+    if isinstance(arrivals, RecordedArrivals):
+        return min(len(arrivals.times_s), MAX_REQUESTS)
     replicas = sum(pool.replicas for pool in planned.deployment.pools)
     return min(max(REQUESTS_PER_REPLICA * replicas, MIN_REQUESTS), MAX_REQUESTS)
 

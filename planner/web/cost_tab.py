@@ -125,11 +125,8 @@ def _cost_card(label: str, cost: CostBreakdown, name: str, hint: str, ends: Cost
     interval = ""
     if ends is not None:
         low, high = (None if end is None else getattr(end, name) for end in (ends.low, ends.high))
-        interval = headline.range_words(low, usd, high)
-        hint += (
-            " Interval: the cheapest fleets, by theory, with kernels at the fast and at the slow end of the middle "
-            "90 % of their measurements (fitted)."
-        )
+        interval = headline.range_words(low, usd, high, ends.confidence)
+        hint += f" {summary.INTERVAL_HINT}"
     return components.MetricCard(label, headline.dollars(usd), hint, interval)
 
 

@@ -261,6 +261,16 @@ def goal_inputs() -> None:
         help="Most that the fleet may cost.",
         **session.bind_field("budget", "limits.budget_usd_per_hour"),
     )
+    st.slider(
+        "Confidence",
+        min_value=0.5,
+        max_value=max(0.99, session.value("confidence")),
+        step=0.01,
+        format="percent",
+        help="Probability with which every target holds, uncertain as step times are. 50 %: as if the estimates were "
+        "exact. More confidence costs more: see the tab Why, under Confidence.",
+        **session.bind_field("confidence", "confidence"),
+    )
     with st.expander("Growth and failures"):
         st.number_input(
             "Growth (factor on every rate)",

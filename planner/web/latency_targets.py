@@ -7,15 +7,20 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import streamlit as st
 
+from planner.analysis import EXACT_ESTIMATES
 from planner.core import Metric, percent, with_unit
 from planner.engine import ReplicaConfig
-from planner.fleet import BOUND_PROBABILITY, Plan, TargetCheck, target_ranges_s
+from planner.fleet import Plan, TargetCheck, target_ranges_s
 from planner.web import components, results, session
 from planner.web.components import MetricCard
 from planner.web.results import Page
 
 INTERVAL = "90 %"
 """What the ends of the calibration's interval hold between them (`planner.fleet.BOUND_PROBABILITY`, on both sides)."""
+
+
+OFFERED_CONFIDENCES = (0.95, 0.99)
+"""Confidences that a button offers beyond the plan's own. A choice."""
 
 
 def show(page: Page, fleet: Hashable) -> None:
@@ -162,34 +167,55 @@ def _interval_text(ends: tuple[float, float], metric: Metric) -> str:
 
 
 def _slow_kernels(page: Page, ranges: Sequence[tuple[float, float] | None]) -> None:
-    """What slow kernels would mean for the targets, and a button that plans for them."""
+    """With which probability the fleet holds, what slow kernels would mean, and a button that plans for more."""
     plan = page.plan
-    probability = plan.request.pessimism
-    if probability is not None:
-        st.caption(
-            f"The plan already assumes kernels slower than fitted (no slower with probability "
-            f"{percent(probability)}); intervals are around these."
-        )
     if not any(ranges):
         st.caption("No calibration: step times are lower bounds from the datasheet, of unknown error.")
         return
-    missed = _missed_with_slow_kernels(plan, ranges)
-    if missed and probability is None and plan.request.slo.attainment is None:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(components.plain(missed), width="stretch")
-            st.button(
-                "Plan for the slow end",
-                on_click=session.change,
-                args=({"pessimism": BOUND_PROBABILITY},),
-                key="latency-pessimism",
-                icon=":material/shield:",
-                help="Plans again with kernels that are no slower with 95 % probability: costs more, but holds the "
-                "targets if the calibration is off.",
-            )
+    st.caption(components.plain(confidence_in_words(plan)))
+    following = next_confidence(plan.request.confidence)
+    if following is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(components.plain(_missed_with_slow_kernels(plan, ranges)), width="stretch")
+        st.button(
+            f"Plan with {percent(following)}",
+            on_click=session.change,
+            args=({"confidence": following},),
+            key="latency-confidence",
+            icon=":material/shield:",
+            help=f"Plans again so that every target holds with a probability of {percent(following)}, uncertain as "
+            "step times are. More confidence costs more; how much is in the tab Why, under Confidence.",
+        )
+
+
+def confidence_in_words(plan: Plan) -> str:
+    """With which probability every target holds, and what was asked for, in a sentence."""
+    asked, found = percent(plan.request.confidence), plan.confidence
+    if plan.request.confidence == EXACT_ESTIMATES:
+        how = "Planned as if step times were exactly as estimated."
+    else:
+        how = f"Planned so that every target holds with {asked} confidence, uncertain as step times are."
+    if found is None:
+        return f"{how} With which probability it does follows the simulation."
+    if found.uncalibrated:
+        return f"{how} Step times of {', '.join(found.uncalibrated)} are bounds, so that the probability is not known."
+    return f"{how} This fleet does with a probability of {percent(found.holds)}."
+
+
+def next_confidence(confidence: float) -> float | None:
+    """The next higher confidence that is offered; None beyond the last.
+
+    >>> next_confidence(0.9), next_confidence(0.95), next_confidence(0.99)
+    (0.95, 0.99, None)
+    """
+    return next((offered for offered in OFFERED_CONFIDENCES if offered > confidence), None)
 
 
 def _missed_with_slow_kernels(plan: Plan, ranges: Sequence[tuple[float, float] | None]) -> str:
-    """Which targets the fleet would miss with slow kernels; empty where none."""
+    """Which targets the fleet would miss with slow kernels; empty where none, or where they count together."""
+    if plan.request.slo.attainment is not None:
+        return ""
     slow = [(check, ends[1]) for check, ends in zip(plan.targets, ranges, strict=True) if ends is not None]
     missed = [(check, seconds) for check, seconds in slow if seconds > check.target.threshold_s]
     if not missed:

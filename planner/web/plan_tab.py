@@ -38,7 +38,7 @@ def show(page: Page) -> None:
         return
     tables = {table.title: table for table in report.tables(plan)}
     _downloads(page)
-    for title in ("Fleet", "Targets", "Losses", "Routing", "Schedule"):
+    for title in ("Fleet", "Engine settings", "Targets", "Confidence", "Losses", "Routing", "Schedule"):
         _table(tables, title)
     _alternatives(plan, tables)
     for heading, titles in FOLDED_TABLES.items():

@@ -12,7 +12,7 @@ from hardware_db import HardwareDb
 from planner.charts import Row, replicas, rooflines, steps
 from planner.core import Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
-from planner.fleet import PlannedDeployment, Progress, requested_hardware
+from planner.fleet import PlannedDeployment, Progress
 from planner.roofline import Bound, compute_dtype
 from planner.search import PoolOnSku, on_sku
 from planner.serving import Pool, PoolModel, Role
@@ -191,7 +191,7 @@ def _replicas_on_skus(page: Page, chosen: ChosenPool) -> tuple[PoolOnSku, ...]:
     skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
 
     def compute(progress: Progress) -> tuple[PoolOnSku, ...]:
-        hardware = _planning_hardware(page)
+        hardware = page.hardware
         fitted = []
         for sku in skus:
             progress(sku)
@@ -205,11 +205,6 @@ def _replicas_on_skus(page: Page, chosen: ChosenPool) -> tuple[PoolOnSku, ...]:
 def _replica_on(page: Page, chosen: ChosenPool, sku: str, hardware: HardwareDb) -> PoolOnSku:
     lengths = chosen.planned.workload.lengths
     return on_sku(chosen.pool, lengths, sku, hardware, calibrated=page.request.search.calibrated)
-
-
-def _planning_hardware(page: Page) -> HardwareDb:
-    """The hardware of the plan, with slower kernels where it was planned for them."""
-    return requested_hardware(page.request, page.hardware)
 
 
 # --- what a step waits for, and another batch -------------------------------------------------------------------------

@@ -138,7 +138,8 @@ def _fleet_card(plan: Plan, costs: CostRange | None) -> components.MetricCard:
     servers = number_of(sum(sum(planned.nodes) for planned in plan.deployments), "server")
     ends = ""
     if costs is not None:
-        ends = f" With fast kernels: {costs.low_fleet}; with slow ones: {costs.high_fleet}. {INTERVAL_HINT}"
+        sure = f"with {percent(costs.confidence)} confidence"
+        ends = f" Were the estimates exact: {costs.low_fleet}; {sure}: {costs.high_fleet}. {INTERVAL_HINT}"
     hint = (
         f"GPUs rented or owned: {headline.fleet_words(plan)}. The cheapest fleet that holds every target, found by an "
         f"integer program over all configurations; counted. {_step_time_sources(plan)}{ends}"
@@ -147,8 +148,8 @@ def _fleet_card(plan: Plan, costs: CostRange | None) -> components.MetricCard:
 
 
 INTERVAL_HINT = (
-    "Interval: planned again, by theory, with every kernel at the fast and at the slow end of the middle 90 % of its "
-    "measurements."
+    "Below: planned again, by theory, as if step times were exactly as estimated, and so that every target holds with "
+    "the confidence named, uncertain as step times are."
 )
 
 
@@ -161,7 +162,7 @@ def _month_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> com
     interval = _missing_interval(plan)
     if costs is not None:
         low, high = (None if end is None else end.usd_per_month for end in (costs.low, costs.high))
-        interval = headline.range_words(low, usd, high)
+        interval = headline.range_words(low, usd, high, costs.confidence)
     mean = " Mean over the periods of the schedule." if plan.schedule else ""
     hours = usd / cost.usd_per_hour if cost.usd_per_hour else 730.0
     hint = (
@@ -177,7 +178,7 @@ def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> com
     if costs is not None:
         ends = (None if end is None else end.usd_per_million_output_tokens for end in (costs.low, costs.high))
         low, high = ends
-        interval = headline.range_words(low, usd, high)
+        interval = headline.range_words(low, usd, high, costs.confidence)
     hint = (
         f"USD per million output tokens at the planned load. Input tokens: "
         f"{headline.dollars(cost.usd_per_million_input_tokens)} per million; a thousand requests: "

@@ -68,7 +68,14 @@ HINTS = {
     "without": "What had to be excluded to get this plan.",
     "against the plan [USD/h]": "How much worse than the plan [USD/h] (by theory).",
     "held back by": "Its tightest target and what its steps wait for.",
-    "step times": "As calibrated, or at the slow end of what was measured (fitted).",
+    "step times": "As estimated, or so slow that every target holds with this probability (fitted).",
+    "with engine": "Serving engine that the GPU would be measured with.",
+    "measuring is worth [USD/month]": "Mean saving of a plan made after the measurement [USD a month] (by theory).",
+    "changes the plan": "Probability that the measurement changes the fleet (by theory).",
+    "kernels off by": "Standard deviation of the logarithm of its times, by kernels (measured).",
+    "model off by": "The same, by what a model adds on it (fitted to serving runs).",
+    "settled by": "A calibration of kernels, or a benchmark of the model: whichever is less certain.",
+    "against exact [USD/h]": "Cost against that with exact estimates [USD/h]; negative: dearer (by theory).",
     "demand": "Arrivals [requests/s].",
 }
 
@@ -133,7 +140,16 @@ QUESTIONS = (
         _pareto_plans,
     ),
     _QuestionChoice(
-        PlanQuestion.ROBUST, "Slow kernels", "The plan that holds where kernels are as slow as measured.", lambda _: 2
+        PlanQuestion.CONFIDENCE,
+        "Confidence",
+        "The least cost against the probability with which every target holds, uncertain as step times are.",
+        lambda _: 5,
+    ),
+    _QuestionChoice(
+        PlanQuestion.MEASURE,
+        "Measure first?",
+        "What it would be worth to measure each GPU before deciding, and how to.",
+        lambda plan: 1 + 6 * len(plan.request.search.skus),
     ),
 )
 
@@ -284,6 +300,10 @@ def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanatio
         bars, base, measure = explained.tornado, explained.outcome, explained.measure
         rows = reasons.tornado_rows(bars, base, measure)
         components.chart(reasons.tornado_chart(bars, base, measure), rows, "Sensitivity", "why-tornado")
+    if any(point.outcome.feasible for point in explained.confidence):
+        points, measure = explained.confidence, explained.measure
+        rows = reasons.confidence_rows(points, measure)
+        components.chart(reasons.confidence_chart(points, measure), rows, "Confidence", "why-confidence")
     values = {requirement.name: requirement.value for requirement in numeric_requirements(page.request)}
     for number, front in enumerate(explained.pareto):
         value = values.get(front.name)
@@ -292,7 +312,7 @@ def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanatio
             components.chart(picture, rows, f"Least cost against {front.name}", f"why-front-{number}")
     components.bullets([line for line in explanation.sentences(explained) if not line.startswith("Held back by")])
     hints = {**HINTS, **{front.name: "Value asked for." for front in explained.pareto}}
-    is_drawn = choice.question in (PlanQuestion.TORNADO, PlanQuestion.PARETO)
+    is_drawn = choice.question in (PlanQuestion.TORNADO, PlanQuestion.PARETO, PlanQuestion.CONFIDENCE)
     with st.expander("All figures as a table", expanded=not is_drawn):
         for number, table in enumerate(explanation.tables(explained)):
             components.table(table, f"why-{choice.question.value}-{number}", hints)

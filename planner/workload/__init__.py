@@ -18,6 +18,7 @@ from planner.workload.images import MAX_IMAGE_PIXELS, MAX_IMAGE_SIZES, MAX_IMAGE
 from planner.workload.latency import JointDistribution, LatencyDistribution, batch_quantile_interval
 from planner.workload.lengths import MAX_LENGTH_CELLS, SharedPrefixes, TokenLengths, zipf
 from planner.workload.recorded import RecordedArrivals, Scaling
+from planner.workload.reuse import PrefixReuse
 from planner.workload.sessions import MAX_TURNS, Sessions, TurnCount, per_second, rate_of_concurrent_sessions
 from planner.workload.slo import LatencyTarget, Slo
 from planner.workload.workload import RequestClass, Workload
@@ -42,6 +43,7 @@ __all__ = [
     "JointDistribution",
     "LatencyDistribution",
     "LatencyTarget",
+    "PrefixReuse",
     "RateDrift",
     "RecordedArrivals",
     "RequestClass",

@@ -14,6 +14,7 @@ from planner.workload.arrivals import ArrivalProcess, ClosedLoop
 from planner.workload.images import Images
 from planner.workload.lengths import SharedPrefixes, TokenLengths
 from planner.workload.recorded import RecordedArrivals
+from planner.workload.reuse import PrefixReuse
 from planner.workload.sessions import Sessions
 from planner.workload.slo import Slo
 
@@ -30,12 +31,13 @@ class RequestClass(Frozen):
     prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
     sessions: Sessions | None = Field(default=None, description="they follow one another; `lengths` are then theirs")
     prefix_hit_rate: float = Field(default=0.0, ge=0, lt=1, description="share of each prompt known to be cached")
+    prefix_reuse: PrefixReuse | None = Field(default=None, description="what caches find of its prompts, by their size")
 
     @model_validator(mode="after")
     def _one_kind_of_prefix(self) -> Self:
-        kinds = (self.prefixes is not None, self.sessions is not None, self.prefix_hit_rate > 0.0)
-        if sum(kinds) > 1:
-            bound = "prefixes, sessions and prefix_hit_rate each say what is cached"
+        kinds = (self.prefixes, self.sessions, self.prefix_hit_rate or None, self.prefix_reuse)
+        if sum(kind is not None for kind in kinds) > 1:
+            bound = "prefixes, sessions, prefix_hit_rate and prefix_reuse each say what is cached"
             raise InputError("classes.prefixes", self.name, bound, "give one of them")
         if self.sessions is not None and self.lengths != self.sessions.lengths:
             bound = "are not those of the sessions, which cannot be cut"

@@ -35,7 +35,8 @@ def test_headline_names_model_rate_fleet_cost_and_replicas() -> None:
     assert found.cost is not None
     assert headline.short_headline(found) == (
         f"Serve llama-3.3-70b-instruct at 40 requests/s on {pool.gpus} × H100 SXM for "
-        f"${found.cost.usd_per_month:,.0f} a month: {pool.replicas} mixed replicas, all targets held."
+        f"${found.cost.usd_per_month:,.0f} a month: {pool.replicas} mixed ({pool.config.parallelism.label}) replicas, "
+        "FP8 weights in vLLM, all targets held."
     )
 
 
@@ -63,8 +64,10 @@ def test_growth_multiplies_what_is_asked() -> None:
 
 def test_replicas_are_counted_by_role_over_all_deployments() -> None:
     found = of(chat(), mixed(1), disaggregated((3, 1)), disaggregated((2, 1)))
-    assert headline.replica_words(found) == "1 mixed + 5 prefill + 2 decode replicas"
-    assert headline.replica_words(of(chat(), mixed(1))) == "1 mixed replica"
+    assert headline.replica_words(found) == (
+        "1 mixed (TP1) + 5 prefill (TP1) + 2 decode (TP1) replicas, BF16 weights in vLLM"
+    )
+    assert headline.replica_words(of(chat(), mixed(1))) == "1 mixed (TP1) replica, BF16 weights in vLLM"
 
 
 def test_fleet_in_words_adds_up_to_the_gpus() -> None:
@@ -138,29 +141,31 @@ def test_uncalibrated_plans_have_no_interval() -> None:
     assert headline.cost_range(bare, hardware_for(bare.request)) is None
 
 
-def test_cost_interval_brackets_the_cost_and_its_slow_end_is_the_robust_plan() -> None:
-    """The slow end of the middle 90 % is the 95 % quantile: what `pessimism: 0.95` plans for."""
-    found, robust = chat(), chat("pessimism=0.95")
+def test_cost_interval_is_that_of_exact_estimates_and_of_95_percent_confidence() -> None:
+    found = chat()
     said: list[str] = []
     ends = headline.cost_range(found, hardware_for(found.request), said.append)
     assert ends is not None and ends.low is not None and ends.high is not None
-    assert found.cost is not None and robust.cost is not None
+    exact, sure = chat("confidence=0.5"), chat("confidence=0.95")
+    assert found.cost is not None and exact.cost is not None and sure.cost is not None
+    assert ends.low.usd_per_hour == exact.cost.usd_per_hour
+    assert ends.high.usd_per_hour == sure.cost.usd_per_hour
     assert ends.low.usd_per_hour <= found.cost.usd_per_hour <= ends.high.usd_per_hour
-    assert ends.high.usd_per_hour == pytest.approx(robust.cost.usd_per_hour)
-    assert len(said) >= 4
+    assert any("exact estimates" in stage for stage in said) and any("95 % confidence" in stage for stage in said)
 
 
-def test_headroom_of_a_robust_plan_has_the_same_slow_end() -> None:
-    """Its own step times are the slow ones, so that nothing is left to be slower."""
-    robust = headroom(chat("pessimism=0.95"))
-    assert robust.interval is not None
-    assert robust.interval[0] == pytest.approx(robust.share, abs=0.005)
+def test_a_plan_of_more_confidence_ends_at_its_own() -> None:
+    sure = chat("confidence=0.99")
+    ends = headline.cost_range(sure, hardware_for(sure.request))
+    assert ends is not None and ends.high is not None and sure.cost is not None
+    assert (ends.confidence, ends.high.usd_per_hour) == (0.99, sure.cost.usd_per_hour)
 
 
 def test_an_end_without_fleet_is_said() -> None:
-    assert "none at the slow end" in headline.range_words(10.0, 12.0, None)
-    assert headline.range_words(110.0, 120.0, 95.0) == "$110 to $120 (90 %)"
-    assert headline.range_words(100.0, 100.0, 100.0) == "the same at both ends (90 %)"
+    assert headline.range_words(10.0, 12.0, None) == "$10.00 if exact, none at 95 %"
+    assert headline.range_words(110.0, 120.0, 95.0) == "$110 if exact, $120 at 95 %"
+    assert headline.range_words(100.0, 100.0, 100.0) == "the same if exact and at 95 %"
+    assert headline.range_words(10.0, 12.0, 14.0, 0.99) == "$10.00 if exact, $14.00 at 99 %"
 
 
 def test_other_requests_have_headlines_too() -> None:

@@ -8,16 +8,12 @@ from functools import cache
 
 import pytest
 
-from hardware_db import HardwareDb
 from planner.analysis import PlanningCase, PlanOutcome, Replanner, Sensitivity, price_now
-from planner.analysis.fleet_capacity import kept_fleet
 from planner.analysis.perturbations import at_price
-from planner.analysis.sensitivity import break_even_prices, non_dominated, pareto, robust, tornado
+from planner.analysis.sensitivity import break_even_prices, non_dominated, pareto, tornado
 from planner.analysis.types import ParetoPoint
-from planner.core import InputError
-from planner.fleet import deviations_of, plan, shifted_hardware
 from tests.builders import HARDWARE, small_request
-from tests.made_up_plans import A100, H100, QUICK, REAL, REQUEST, lumpy, made_up, smooth, two_skus, with_budget
+from tests.made_up_plans import A100, H100, REAL, REQUEST, lumpy, made_up, smooth, two_skus, with_budget
 
 
 class TestPrices:
@@ -85,33 +81,6 @@ class TestTornado:
         assert low.usd_per_hour == pytest.approx(0.8 * REAL.cost.usd_per_hour)
         assert high.usd_per_hour == pytest.approx(1.2 * REAL.cost.usd_per_hour)
         assert low.rate_per_s == high.rate_per_s
-
-
-class TestRobust:
-    """The plan at the slow end of the calibration's interval."""
-
-    def test_the_robust_plan_costs_no_less_and_holds_at_the_slow_end(self) -> None:
-        request = small_request(search={**QUICK, "calibrated": True, "skus": [H100]}, simulation={"requests": 300})
-        replanner = Replanner()
-        found = robust(plan(request), replanner, 0.95)
-        assert found.calibrated
-        assert found.after.usd_per_hour >= found.before.usd_per_hour - 1e-9
-        slow = replanner.plan(PlanningCase(request, _only_slow(replanner)))
-        assert kept_fleet(slow).holds
-
-    @pytest.mark.parametrize("probability", [0.0, 1.0, 95.0])
-    def test_a_percentage_is_refused(self, probability: float) -> None:
-        with pytest.raises(InputError, match=r"write 0\.95"):
-            robust(REAL, Replanner(smooth), probability)
-
-    def test_without_a_calibration_there_is_no_interval(self) -> None:
-        found = robust(REAL, Replanner())
-        assert not found.calibrated
-        assert found.before == found.after
-
-
-def _only_slow(replanner: Replanner) -> HardwareDb:
-    return shifted_hardware(replanner.hardware, deviations_of(0.95))
 
 
 class TestPareto:

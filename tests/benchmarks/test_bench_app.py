@@ -15,6 +15,7 @@ from planner.fleet import plan
 from planner.scenario import load_scenario
 from planner.search.capacity import forget_all
 from tests import browser
+from tests.builders import SMALL_CHAT
 
 DEFAULT = "chat-llama-70b"
 SLIDERS = (
@@ -44,7 +45,7 @@ def test_a_slider_moved_from_the_default(benchmark: Any, change: str) -> None:
     if benchmark.disabled and change != SLIDERS[0]:
         pytest.skip("all steps take a while: one is enough to see that they work, --benchmark-enable times them all")
 
-    few = ["search.skus=[h100-sxm]", "workload.drift=none"] if benchmark.disabled else []
+    few = SMALL_CHAT if benchmark.disabled else ()
 
     def start() -> None:
         if not benchmark.disabled:

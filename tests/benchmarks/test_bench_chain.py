@@ -12,7 +12,7 @@ from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
 from planner.workload import Workload
-from tests.builders import CHAT, calibrated, chat, mixed
+from tests.builders import CHAT, SMALL_CHAT, calibrated, chat, mixed
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b-v0.1", "deepseek-v3"])
@@ -54,8 +54,6 @@ def test_one_closed_loop(benchmark: Any, model: str, split: bool) -> None:
 
 
 def test_the_worked_example(benchmark: Any) -> None:
-    """Where nothing is timed one SKU will do: the README's example is planned in full by its own test."""
-    request = load_scenario(
-        "chat-llama-70b", ["search.skus=[b200-sxm]", "workload.drift=none"] if benchmark.disabled else []
-    )
+    """Where nothing is timed few choices will do: the README's example is planned in full by its own test."""
+    request = load_scenario("chat-llama-70b", SMALL_CHAT if benchmark.disabled else [])
     assert benchmark.pedantic(plan, (request,), rounds=1).feasible

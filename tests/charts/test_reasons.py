@@ -9,7 +9,7 @@ import altair as alt
 import pytest
 
 import planner
-from planner.analysis import KeptFleet, Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
+from planner.analysis import ConfidencePoint, KeptFleet, Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
 from planner.analysis.types import ParetoPoint
 from planner.charts import reasons
 from planner.engine import step_time
@@ -107,6 +107,18 @@ def test_the_tornado_shows_what_plans_are_judged_by(measure: PlanMeasure) -> Non
     assert [row["value"] for row in rows] == [low.value(measure), high.value(measure)]
     picture = reasons.tornado_chart([bar("demand", low, high)], base, measure)
     assert measure.value in json.dumps(picture.to_dict(), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("measure", list(PlanMeasure))
+def test_confidence_is_shown_with_the_one_asked_for_and_without_what_has_no_fleet(measure: PlanMeasure) -> None:
+    costs = {0.5: 42.0, 0.9: 66.0, 0.95: 78.0}
+    points = [ConfidencePoint(share, share == 0.9, outcome(usd), True) for share, usd in costs.items()]
+    points.append(ConfidencePoint(0.99, False, NONE, True))
+    rows = reasons.confidence_rows(points, measure)
+    assert [row["confidence"] for row in rows] == list(costs)
+    assert [row["value"] for row in rows] == [outcome(usd).value(measure) for usd in costs.values()]
+    assert [row["is_now"] for row in rows] == [False, True, False]
+    assert "as asked" in json.dumps(reasons.confidence_chart(points, measure).to_dict())
 
 
 def test_a_front_is_shown_in_milliseconds_with_the_request_on_it() -> None:

@@ -103,9 +103,11 @@ class TestExplain:
         assert found["api_usd_per_hour"] == pytest.approx(20 * 3600 * 1100 * 1e-4)
 
     def test_the_bound_on_plans_is_kept_and_what_is_left_is_named(self, scenario: Path) -> None:
-        result = run("explain", scenario, "--only", "requirements,marginal", "--max-solves", "3", "--json", "-")
+        alone = run("explain", scenario, "--only", "requirements", "--json", "-")
+        enough = json.loads(alone.stdout)["explanation"]["solves"]
+        result = run("explain", scenario, "--only", "requirements,marginal", "--max-solves", enough, "--json", "-")
         explanation = json.loads(result.stdout)["explanation"]
-        assert explanation["solves"] == 3
+        assert explanation["solves"] == enough
         assert explanation["answered"] == ["requirements"]
         assert list(explanation["unanswered"]) == ["marginal"]
 
@@ -133,6 +135,15 @@ class TestExplain:
         plan_json.write_text(json.dumps(document), encoding="utf-8")
         result = run("explain", plan_json, "--only", "requirements")
         assert "the file says" in result.stdout
+
+    def test_confidence_and_measuring_are_answered(self, scenario: Path) -> None:
+        asked = ("--only", "confidence,measure", "--set", "search.calibrated=true")
+        result = run("explain", scenario, *asked, "--json", "-")
+        explanation = json.loads(result.stdout)["explanation"]
+        costs = [point["outcome"]["usd_per_hour"] for point in explanation["confidence"]]
+        assert costs == sorted(costs) and len(costs) == 5
+        (value,) = explanation["measurements"]
+        assert value["sku"] == "h100-sxm" and 0.0 <= value["changes"] <= 1.0
 
     def test_every_question_is_in_the_help(self) -> None:
         text = run("explain", "--help").stdout

@@ -11,6 +11,7 @@ from planner.engine import (
     Speculation,
     activation_bytes_per_gpu,
     kv_transfer_bytes,
+    kv_transfer_bytes_per_token,
     memory_footprint,
     one_request_room_tokens,
     request_limit,
@@ -351,6 +352,22 @@ class TestTransfers:
     def test_every_gpu_receives_what_it_keeps(self, model: str, tp: int, expected: float) -> None:
         config = replica(model, parallelism=Parallelism(tp=tp, across_domains=True))
         assert kv_transfer_bytes(config, np.array([1000])) == pytest.approx([expected])
+
+    @pytest.mark.parametrize(
+        ("model", "tp", "expected"),
+        [
+            ("llama-3.1-70b", 16, 2 * 327_680),
+            ("gpt-oss-120b", 8, 36_864),  # windows go with the last chunk
+            ("qwen3-next-80b-a3b-thinking", 2, 24_576),  # states too
+        ],
+    )
+    def test_what_goes_with_a_chunk_is_what_its_tokens_leave_for_good(
+        self, model: str, tp: int, expected: float
+    ) -> None:
+        config = replica(model, parallelism=Parallelism(tp=tp, across_domains=True))
+        assert kv_transfer_bytes_per_token(config) == expected
+        longer, shorter = kv_transfer_bytes(config, np.array([9000, 8000]))
+        assert longer - shorter == pytest.approx(1000 * expected)
 
     @pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3", "qwen3-next-80b-a3b-thinking"])
     def test_ranks_take_no_copies(self, model: str) -> None:

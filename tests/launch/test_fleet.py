@@ -81,7 +81,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         offline=[{"name": "night", "lengths": LENGTHS, "requests_per_hour": 2000}],
         profile={"factors": [1.0, 0.25], "period_hours": 12},
     ),
-    "growth, pessimism and prefix cache": small(growth=1.5, pessimism=0.9, search={"prefix_cache": [True]}),
+    "growth, confidence and prefix cache": small(growth=1.5, confidence=0.95, search={"prefix_cache": [True]}),
     "every rank its own requests": small(
         llm="qwen3-30b-a3b",
         workload={"rate_per_s": 3.0},
@@ -145,7 +145,7 @@ def test_shapes_are_what_they_are_called() -> None:
     assert {one.service for one in deployments["cascade"]} == {"llama-2-13b", "llama-2-7b"}
     (ranks,) = deployments["every rank its own requests"]
     assert ranks.deployment.pools[0].config.parallelism.dp == 2
-    assert deployments["growth, pessimism and prefix cache"][0].deployment.pools[0].config.schedule.prefix_cache
+    assert deployments["growth, confidence and prefix cache"][0].deployment.pools[0].config.schedule.prefix_cache
 
 
 def test_nothing_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

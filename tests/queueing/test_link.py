@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.core import InputError
-from planner.queueing import exposed_s, link_wait
+from planner.queueing import exposed_in_pieces_s, exposed_s, link_wait
 from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution
 from tests.queueing.classic_queues import pollaczek_khinchine_wait_s
@@ -99,3 +99,51 @@ class TestOverlap:
         for step in (0.0, 0.3, 5.0):
             left = exposed_s(times, 32, step)
             assert (left <= times).all() and (left >= times / 32).all()
+
+
+class TestPieces:
+    """A prompt of k chunks, the cache of each sent when its step ends."""
+
+    STEPS = np.array([0.3, 0.4, 0.5, 0.2])
+
+    def test_an_infinitely_fast_link_delays_nothing(self) -> None:
+        assert exposed_in_pieces_s(np.zeros(4), self.STEPS) == 0.0
+
+    def test_a_link_faster_than_every_step_leaves_the_last_piece(self) -> None:
+        assert exposed_in_pieces_s([0.1, 0.1, 0.1, 0.05], self.STEPS) == pytest.approx(0.05)
+
+    def test_a_link_slower_than_every_step_never_rests(self) -> None:
+        """It begins when the first step ends, and takes all bytes / bandwidth."""
+        pieces = np.array([2.0, 2.0, 2.0, 1.0])
+        assert exposed_in_pieces_s(pieces, self.STEPS) == pytest.approx(7.0 - self.STEPS[1:].sum())
+
+    def test_in_between_it_is_what_a_clock_says(self) -> None:
+        rng = np.random.default_rng(3)
+        for _ in range(50):
+            pieces, steps = rng.exponential(1.0, 6), rng.exponential(1.0, 6)
+            now = free = 0.0
+            for piece, step in zip(pieces, steps, strict=True):
+                now += step
+                free = max(free, now) + piece
+            assert exposed_in_pieces_s(pieces, steps) == pytest.approx(free - now, rel=1e-12)
+
+    def test_one_piece_waits_for_all_of_it(self) -> None:
+        assert exposed_in_pieces_s([0.8], [5.0]) == 0.8
+        assert exposed_in_pieces_s([0.8], [0.5], layers=32) == exposed_s([0.8], 32, 0.5)
+
+    @pytest.mark.parametrize("layers", [None, 1, 32])
+    def test_pieces_are_never_later_than_one(self, layers: int | None) -> None:
+        rng = np.random.default_rng(4)
+        pieces, steps = rng.exponential(1.0, (8, 200)), rng.exponential(1.0, (8, 200))
+        whole = np.concatenate([np.zeros((7, 200)), pieces.sum(axis=0)[None]])
+        found = exposed_in_pieces_s(pieces, steps, layers)
+        assert (found <= exposed_in_pieces_s(whole, steps, layers) + 1e-12).all()
+        assert (found >= pieces[-1] / (layers or 1)).all()
+
+    def test_steps_that_are_none_change_nothing(self) -> None:
+        pieces, steps = np.array([0.5, 0.4, 0.0]), np.array([0.2, 0.3, 0.0])
+        assert exposed_in_pieces_s(pieces, steps) == exposed_in_pieces_s(pieces[:2], steps[:2])
+
+    def test_refusal(self) -> None:
+        with pytest.raises(InputError, match="layers"):
+            exposed_in_pieces_s([1.0], [0.1], 0)

@@ -171,7 +171,8 @@ class TestOtherResults:
 
     def test_an_explanation_has_a_table_per_question(self) -> None:
         solver = Replanner(smooth)  # a made-up planner, which costs no time
-        asked = (PlanQuestion.MARGINAL, PlanQuestion.TORNADO, PlanQuestion.PRICES)
+        uncertain = (PlanQuestion.CONFIDENCE, PlanQuestion.MEASURE)
+        asked = (PlanQuestion.MARGINAL, PlanQuestion.TORNADO, PlanQuestion.PRICES, *uncertain)
         found = explain(made_up(REQUEST, {(H100, 1): 3}, 60.0), solver, asked)
         tables = frames(found)
         assert tables["marginals"]["gain"].dropna().tolist() == [x.gain for x in found.marginals if x.gain is not None]
@@ -181,6 +182,10 @@ class TestOtherResults:
         assert tables["tornado"]["remade_usd_per_hour"].tolist() == [end.remade.usd_per_hour for end in ends]
         assert tables["prices"]["sku"].tolist() == [one.sku for one in found.prices]
         assert tables["pareto"].empty
+        assert tables["confidence"]["confidence"].tolist() == [one.confidence for one in found.confidence]
+        costs = [one.outcome.usd_per_hour for one in found.confidence]
+        assert tables["confidence"]["outcome_usd_per_hour"].tolist() == costs
+        assert tables["measurements"]["sku"].tolist() == [one.sku for one in found.measurements]
 
     def test_what_if_has_a_row_per_side_and_per_change(self) -> None:
         half = REQUEST.model_copy(update={"workload": REQUEST.workload.at_rate(15.0)})

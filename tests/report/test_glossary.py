@@ -6,12 +6,13 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import planner
-from planner.analysis import PlanQuestion, Replanner, explain, requirements
+from planner.analysis import MeasurementValue, PlanQuestion, Replanner, explain, requirements
 from planner.analysis.changes import what_if
 from planner.core import Table
 from planner.fleet import Plan, hardware_for, plan
@@ -33,7 +34,8 @@ SMALL = [
     "simulation.requests=500",
     "limits={budget_usd_per_hour: 500, gpus: {h100-sxm: 60}, spare_replicas: 1, pinned: {h100-sxm: 4}, power_kw: 100}",
 ]
-QUICK = [PlanQuestion.ROBUST]
+QUICK = [PlanQuestion.CONFIDENCE]
+MEASURED = MeasurementValue("h100-sxm", ("vllm",), 1, True, 1.0, 730.0, 0.5)
 IDENTIFIED = ("SKU", "only", "setting", "system", "period", "part of the traffic", "class", "fleet", "API")
 """First columns whose rows are named by identifiers or by what the user wrote."""
 
@@ -55,7 +57,8 @@ def of_reports(chat: Plan) -> Iterator[Table]:
     yield from report.tables(chat)
     planned = chat.deployments[0]
     yield from performance_tables(planned.deployment, planned.simulated, planned.slo)
-    yield from explanation.tables(explain(chat, Replanner(hardware=hardware), QUICK))
+    explained = explain(chat, Replanner(hardware=hardware), QUICK)
+    yield from explanation.tables(replace(explained, measurements=(MEASURED,)))
     more = planner.load_scenario("chat-llama-70b", [*SMALL, "workload.rate_per_s=60"])
     yield from what_if_report.tables(
         what_if(chat.request, [("workload.rate_per_s=60", more)], Replanner(hardware=hardware))

@@ -57,4 +57,4 @@ def test_classes_and_sampling_errors_have_tables_of_their_own() -> None:
 def test_theory_and_one_class_have_neither() -> None:
     predicted = planner.evaluate(mixed(), chat(5.0))
     titles = [table.title for table in performance_tables(mixed(), predicted)]
-    assert titles == ["Deployment", "Latency", "Load of each pool"]
+    assert titles == ["Deployment", "Engine settings", "Latency", "Load of each pool"]

@@ -15,7 +15,7 @@ from planner.engine import images_s
 from planner.fleet import AGREEMENT, Plan
 from planner.fleet.types import Agreement
 from planner.report import plan as report
-from planner.serving import Performance
+from planner.serving import Performance, Role
 from planner.workload import (
     Images,
     LatencyDistribution,
@@ -88,13 +88,20 @@ def test_fleet_adds_up_to_cost_and_traffic(plan: Plan) -> None:
     rows = _rows(_table(plan, "Fleet"))
     assert sum(_number(row["USD/hour"]) for row in rows) == pytest.approx(plan.cost.usd_per_hour, abs=0.005 * len(rows))
     assert sum(_number(row["GPUs"]) for row in rows) == sum(plan.gpus.values())
-    assert all(_number(row["GPUs"]) == _number(row["TP"]) * _number(row["replicas"]) for row in rows)
+    assert all(_number(row["GPUs"]) == _number(row["GPUs each"]) * _number(row["replicas"]) for row in rows)
     entering = [row for row in rows if not row["pool"].endswith("decode")]
     assert sum(_number(row["requests/s"]) for row in entering) == pytest.approx(RATE, rel=0.005)
     pools = [pool for planned in plan.deployments for pool in planned.deployment.pools]
     for row, pool in zip(rows, pools, strict=True):
-        assert row["max running requests"] == f"{pool.config.max_running_requests:,}"
-        assert row["chunk budget [tokens]"] == f"{pool.config.max_batched_tokens:,}"
+        split = pool.config.parallelism
+        assert row["split"] == split.label and _number(row["GPUs each"]) == split.tp * split.pp * split.dp
+    for row, pool in zip(_rows(_table(plan, "Engine settings")), pools, strict=True):
+        config = pool.config
+        assert (row["weights"], row["KV"]) == (config.precision.weights, config.precision.kv_cache)
+        assert row["served by"] == config.engine.name
+        running, budget = f"{config.max_running_requests:,}", f"{config.max_batched_tokens:,}"
+        assert row["max running requests"] == ("any" if pool.role is Role.PREFILL else running)
+        assert row["chunk budget [tokens]"] == ("any" if pool.role is Role.DECODE else budget)
 
 
 def test_latencies_are_those_of_the_plan_in_milliseconds(plan: Plan) -> None:
@@ -193,7 +200,7 @@ def test_headline_is_one_sentence_with_the_answer(plan: Plan) -> None:
     assert plan.cost is not None
     line = report.headline(plan)
     assert "\n" not in line
-    assert line.endswith("in simulation; calibrated.")
+    assert line.endswith(" % (50 % asked); calibrated.") and "held in simulation, holds with " in line
     for part in ("llama-3.1-8b", "30 requests/s", money(plan.cost.usd_per_hour), "p99 TTFT", "p95 TPOT"):
         assert part in line
     for planned in plan.deployments:

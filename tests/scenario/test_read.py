@@ -280,7 +280,9 @@ def test_requests_of_another_service_and_of_a_cascade_are_held_to_their_own_mode
 def test_without_a_format_a_plan_may_choose_among_those_published() -> None:
     asked = load_scenario("chat-llama-70b", ["llm=qwen3-32b", "precision=null"])
     assert asked.precision == asked.llm.native_precision
-    assert {item.weights.value for item in asked.published} == {"fp8_block", "fp8", "nvfp4"}
+    own = asked.llm.native_precision.weights
+    assert {item.weights.value for item in asked.published} == {own.value, "fp8_block", "fp8", "nvfp4"}
+    assert {item.kv_cache.value for item in asked.published if item.weights is own} == {"fp8"}  # only the cache differs
     assert load_scenario("chat-llama-70b").published == ()
 
 

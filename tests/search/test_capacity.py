@@ -269,3 +269,27 @@ def test_other_routers_are_judged_as_they_are() -> None:
         for router in (Router.ROUND_ROBIN, Router.RANDOM)
     )
     assert 0.0 < random < in_turn
+
+
+@pytest.mark.parametrize("role", [Role.MIXED, Role.DECODE])
+def test_of_limits_that_sustain_the_same_the_smallest_is_named(role: Role) -> None:
+    """Every smaller limit of the same budget carries less: against trying each of them alone."""
+    some = family(role, budgets=(2048,), limits=(16, 64, 256, 1024, 2048))
+    best = Capacity(demand()).best(some, 2)
+    assert best.member is not None
+    chosen = best.member.config.max_running_requests
+    assert chosen < 2048
+    for member in some.members:
+        alone = Capacity(demand()).rate_per_s(member, 2)
+        if member.config.max_running_requests < chosen:
+            assert alone < best.rate_per_s * 1.02
+        else:
+            assert alone >= best.rate_per_s * 0.97 or member.config.max_running_requests > chosen
+
+
+def test_a_smaller_chunk_budget_is_named_where_a_larger_one_sustains_no_more() -> None:
+    """Prompts below the smallest budget, hardly ever two at once: a step holds them whatever its budget."""
+    few = family(Role.PREFILL, budgets=(2048, 4096, 8192), limits=(256,))
+    best = Capacity(demand()).best(few, 2, at_most_per_s=0.2)
+    assert best.member is not None and best.rate_per_s == 0.2
+    assert best.member.config.max_batched_tokens == 2048

@@ -273,4 +273,4 @@ def test_sets_of_kv_tiers_may_be_written_shortly() -> None:
     choice = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=[None, host, [host]])
     assert [len(tiers) for tiers in choice.kv_tiers] == [0, 1, 1]
     with pytest.raises(InputError, match="levels of the prefix cache"):
-        SearchSpace(skus=("h100-sxm",), kv_tiers=host)
+        SearchSpace(skus=("h100-sxm",), prefix_cache=(False,), kv_tiers=host)

@@ -12,11 +12,16 @@ from tests.builders import FP8, HARDWARE
 
 
 def found(
-    llm: LlmSpec | str, sku: str = "h200-sxm", precision: Precision = FP8, **given: tuple[int, ...]
+    llm: LlmSpec | str,
+    sku: str = "h200-sxm",
+    precision: Precision = FP8,
+    engine: str = "vllm",
+    **given: tuple[int, ...],
 ) -> list[Split]:
     """Splits of a model on a SKU."""
     model = load_llm(llm) if isinstance(llm, str) else llm
-    return list(splits(SearchSpace(skus=(sku,), **given), model, precision, HARDWARE.skus[sku]))
+    space = SearchSpace(skus=(sku,), **given)
+    return list(splits(space, model, precision, HARDWARE.skus[sku], HARDWARE.engines[engine]))
 
 
 def test_a_dense_model_is_split_over_a_server_and_no_further() -> None:
@@ -57,12 +62,19 @@ def test_a_mixture_of_experts_is_offered_what_engines_document(recipe: Split) ->
     ("llm", "sku"), [("deepseek-v3", "h200-sxm"), ("gpt-oss-120b", "gb200-nvl72"), ("glm-4.7", "l40s")]
 )
 def test_experts_are_whole_and_over_all_gpus_or_none(llm: str, sku: str) -> None:
-    """An expert-parallel degree is 1 or all GPUs of the stage, attention ranks come with experts over all of them."""
+    """vLLM spreads experts over all GPUs of the stage or over none, with attention ranks or without."""
     experts = max(getattr(group.feed_forward, "experts", 0) for group in load_llm(llm).layers)
     for split in found(llm, sku):
-        assert split.ep in (1, split.tp * split.dp) and (split.dp == 1 or split.ep == split.tp * split.dp)
+        assert split.ep in (1, split.tp * split.dp)
         assert split.ep == 1 or experts % split.ep == 0
         assert split.dp == 1 or split.pp == 1
+    assert {split.ep for split in found(llm, sku) if split.tp * split.dp == 8} == {1, 8}
+
+
+def test_experts_over_some_gpus_only_where_the_engine_takes_that() -> None:
+    """SGLang's moe_tp_size = tp_size / ep_size: eight GPUs may have 1, 2, 4 or 8 groups of experts; vLLM 1 or 8."""
+    assert {split.ep for split in found("deepseek-v3", engine="sglang") if split.tp * split.dp == 8} == {1, 2, 4, 8}
+    assert Split(2, 1, 4, 2) not in found("deepseek-v3")
 
 
 def test_given_degrees_are_taken_as_they_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from planner.core import Metric
-from planner.engine import ReplicaConfig
+from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router
 from planner.simulator import simulate
 from planner.simulator.events import RunRecord, kv_transfer_s, run_events
@@ -279,6 +279,109 @@ def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise
     assert np.isnan(played.transfer_s[offered.outputs == 1]).all()
 
 
+CHUNK = 512
+
+
+def chunkwise(sent: bool = True, nic: float = 1e9, **changes: object) -> ReplicaConfig:
+    """A prefill replica of an engine that sends the cache of a chunk when its step ends, or all of it at the end."""
+    config = linear(replica(gpu(nic=nic), max_batched_tokens=CHUNK, **changes))
+    return config.model_copy(
+        update={"engine": config.engine.model_copy(update={"chunkwise_kv_transfer": sent})},
+    )
+
+
+def own_steps_s(tokens: int) -> FloatArray:
+    """Steps of a prompt alone, in chunks."""
+    past = np.arange(0, tokens, CHUNK)
+    new = np.minimum(tokens - past, CHUNK)
+    pairs = new * past + new * (new + 1) / 2
+    return np.array([LinearTimer().step_s(0, 0, n, p, b + n, 1) for n, p, b in zip(new, pairs, past, strict=True)])
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("nic", [1e15, 3e10, 1.2e10, 8e9, 1e8])
+def test_chunk_by_chunk_a_lone_prompt_waits_for_what_the_link_has_not_carried(nic: float, layerwise: bool) -> None:
+    """By a clock: a piece begins when its step has ended (or begun) and the pieces before it are over."""
+    transfer = KvTransfer(layerwise=layerwise, first_token_from_decode=False)
+    deployment = split(transfer, prefill=chunkwise(nic=nic), nic=nic)
+    total = float(kv_transfer_s(deployment, np.array([2000]))[0])
+    steps, pieces = own_steps_s(2000), total * np.array([512, 512, 512, 464]) / 2000
+    now = free = 0.0
+    for piece, step in zip(pieces, steps, strict=True):
+        began, now = now, now + step
+        free = max(free, began if layerwise else now) + piece
+        if layerwise:
+            free = max(free, now + piece / 32)
+    run = simulate(deployment, Workload.of(1.0, TokenLengths.constant(2000, 4)), requests=1)
+    assert run.ttft.mean_s == pytest.approx(steps.sum(), rel=1e-12)
+    assert run.kv_transfer_s == pytest.approx(free - now, rel=1e-6)
+    assert run.e2e.mean_s == pytest.approx(free + decode_s(2001, 3), rel=1e-9)
+    if not layerwise and nic == 1e8:  # slower than prefill: all bytes from the end of the first step on
+        assert run.kv_transfer_s == pytest.approx(total - steps[1:].sum(), rel=1e-9)
+    if not layerwise and nic == 3e10:  # faster: the last piece
+        assert run.kv_transfer_s == pytest.approx(pieces[-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_prompt_of_one_chunk_is_sent_as_ever(shared: bool) -> None:
+    transfer = KvTransfer(shared=shared, first_token_from_decode=False)
+    offered = prompts(100, 2, 20.0, TokenLengths.constant(CHUNK, 20))
+    deployments = [split(transfer, prefill=chunkwise(sent)) for sent in (False, True)]
+    whole, pieces = (run_events(deployment, offered) for deployment in deployments)
+    lone = float(kv_transfer_s(deployments[0], np.array([CHUNK]))[0])
+    assert whole.transfer_s.min() == pytest.approx(lone) and pieces.transfer_s.min() == pytest.approx(lone)
+    alone = draw(Workload.of(0.5, TokenLengths.constant(CHUNK, 20), scv=0.0), 20, 0)
+    one, other = (run_events(deployment, alone) for deployment in deployments)
+    assert np.array_equal(one.end_s, other.end_s)
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("nic", [4e8, 4e9, 4e10])
+def test_chunk_by_chunk_no_cache_is_later_than_in_one_piece(nic: float, layerwise: bool) -> None:
+    """On links of their own, with prompts that share steps."""
+    transfer = KvTransfer(shared=False, layerwise=layerwise, first_token_from_decode=False)
+    offered = prompts(200, 3, 12.0, TokenLengths.from_pairs([100, 900, 3000], [20, 5, 9]))
+    whole, pieces = (
+        run_events(split(transfer, prefill=chunkwise(sent, nic), nic=nic), offered) for sent in (False, True)
+    )
+    assert np.array_equal(whole.pools[0].runs, pieces.pools[0].runs)
+    assert (pieces.transfer_s <= whole.transfer_s + 1e-9).all()
+    assert pieces.transfer_s.sum() < 0.98 * whole.transfer_s.sum()
+    assert pieces.sends[:, 1].sum() == pytest.approx(whole.sends[:, 1].sum(), rel=1e-9)
+
+
+def test_pieces_follow_one_another_on_a_shared_link() -> None:
+    """One pair of replicas: no two pieces at once, all bytes once, and sooner on average than in one piece."""
+    offered = prompts(300, 5, 5.0, TokenLengths.from_pairs([300, 1500, 4000], [20, 5, 9]))
+    whole, pieces = (run_events(split(EARLY, prefill=chunkwise(sent)), offered) for sent in (False, True))
+    start_s, seconds = pieces.sends.T
+    assert pieces.sends.shape[0] > 2 * whole.sends.shape[0]
+    assert np.all(start_s[1:] >= (start_s + seconds)[:-1] - 1e-12)
+    assert seconds.sum() == pytest.approx(kv_transfer_s(split(EARLY), offered.inputs).sum(), rel=1e-9)
+    assert pieces.transfer_s.mean() < whole.transfer_s.mean()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_a_prefix_cache_held_goes_with_the_first_chunk_or_before_it(early: bool) -> None:
+    """Prompts of 2,000 tokens of which 1,000 or so are cached are computed in two steps: two pieces, or three."""
+    transfer = KvTransfer(first_token_from_decode=False)
+    prefill = chunkwise(own_schedule=Schedule(prefix_cache=True))
+    engine = prefill.engine.model_copy(update={"early_prefix_transfer": early})
+    prefill = prefill.model_copy(update={"engine": engine})
+    kind = RequestClass(lengths=TokenLengths.constant(2000, 4), prefix_hit_rate=0.5)
+    workload = Workload(arrivals=ArrivalProcess(rate_per_s=0.1, scv=0.0), classes=(kind,))
+    deployment = split(transfer, prefill=prefill)
+    played = run_events(deployment, draw(workload, 3, 0))
+    total = float(kv_transfer_s(deployment, np.array([2000]))[0])
+    cached = 1000 // 16 * 16
+    assert played.pools[0].hits.tolist() == [cached] * 3
+    tokens = [cached, 512, 1488 - cached] if early else [cached + 512, 1488 - cached]
+    assert played.sends[: len(tokens), 1] == pytest.approx(total * np.array(tokens) / 2000)
+    began, ended = played.pools[0].runs[0, :2]
+    assert played.sends[0, 0] == (began if early else ended)
+    assert played.sends[1, 0] >= ended
+
+
 def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
     """64 prefill replicas into one decode replica, all prompts alike: arrivals at its link are Poisson (the output of
     M/D/infinity), so that waits are those of M/D/1: load * t / (2 (1 - load)) (Pollaczek-Khinchine)."""
@@ -393,6 +496,8 @@ def test_no_request_is_lost_between_pools_whatever_the_policies(seed: int) -> No
         linear(one.model_copy(update={"sku": one.sku.model_copy(update={"node": slow}), "speculation": None}))
         for one in configs
     ]
+    engine = configs[0].engine.model_copy(update={"chunkwise_kv_transfer": seed % 2 == 1})
+    configs[0] = configs[0].model_copy(update={"engine": engine})
     late = bool(rng.random() < 0.5)
     pools = tuple(
         Pool(role=role, config=config, replicas=int(rng.integers(1, 4)), router=Router(rng.choice(list(Router))))

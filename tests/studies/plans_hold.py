@@ -45,6 +45,17 @@ MODELS = (
     ("llama-3.3-70b-instruct", "fp8"),
 )
 RECORDINGS = ("azure-2023-conv", "azure-2023-code", "servegen-m-large", "servegen-deepseek-r1")
+USD_PER_GPU_HOUR = {
+    "a100-sxm-80gb": 1.6,
+    "h100-sxm": 2.9572,
+    "h200-sxm": 3.4518,
+    "l40s": 1.09,
+    "b200-sxm": 6.0,
+    "mi300x": 3.45,
+    "rtx-pro-6000-blackwell-server": 1.85,
+    "l4": 0.39,
+}
+"""Least on-demand prices known on 2026-11-21: the study is about fleets, not about what the price list became."""
 LENGTHS: tuple[Any, ...] = (
     "azure-2023-conv",
     "azure-2023-code",
@@ -74,7 +85,7 @@ def scenario(seed: int) -> dict[str, Any]:
             "max_running_requests": [64, 256],
             "max_batched_tokens": [1024, 2048, 8192],
         },
-        "prices": {"as_of": "2026-11-21"},
+        "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": USD_PER_GPU_HOUR},
         "simulation": {"seed": 0, "requests": 10_000},
     }
 

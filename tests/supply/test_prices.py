@@ -159,10 +159,10 @@ def test_a_price_without_source_date_or_value_is_never_used_and_is_named() -> No
 
 
 def test_missing_prices_say_what_there_is() -> None:
-    notes = price_notes(["mi355x", "trainium2", "l4"], policy(commitments=("on_demand",), provider="GCP"), DB)
+    notes = price_notes(["mi250x", "trainium2", "l4"], policy(commitments=("on_demand",), provider="GCP"), DB)
     missing = {note.sku: str(note) for note in notes if note.problem is PriceProblem.MISSING}
     assert missing == {
-        "mi355x": "mi355x, on_demand: price is missing: nothing listed",
+        "mi250x": "mi250x, on_demand: price is missing: nothing listed",
         "trainium2": "trainium2, on_demand: price is missing: 1 listed, none from GCP with confidence medium or above",
     }
 
@@ -232,7 +232,12 @@ def test_zero_and_unsourced_rows_are_refused_at_load(tmp_path: Path) -> None:
 def test_reserved_terms_are_committed_and_others_are_not() -> None:
     """Over every commitment that price lists use here."""
     found = {name: is_committed(name) for name in {price.commitment for price in DB.prices}}
-    assert {name for name, committed in found.items() if committed} == {"reserved", "reserved_1yr", "reserved_7_30d"}
+    assert {name for name, committed in found.items() if committed} == {
+        "reserved",
+        "reserved_1yr",
+        "reserved_3yr",
+        "reserved_7_30d",
+    }
     supply = build_supply(["h200-sxm"], policy(commitments=("on_demand", "reserved_1yr")), limits(), DB)
     assert {p.name: p.committed for p in only(supply, "h200-sxm").purchases} == {
         "reserved_1yr": True,

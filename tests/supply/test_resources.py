@@ -210,11 +210,11 @@ def test_owned_gpus_stand_beside_rented_ones() -> None:
 def test_what_cannot_be_had_says_why() -> None:
     rule = policy()
     bound = limits(forbidden=("h100-sxm",), gpus={"l4": 0}, power_kw=10.0)
-    supply = build_supply(["h100-sxm", "l4", "mi355x", "tpu-v5e", "a10"], rule, bound, DB)
+    supply = build_supply(["h100-sxm", "l4", "mi250x", "tpu-v5e", "a10"], rule, bound, DB)
     assert supply.unavailable == {
         "h100-sxm": "forbidden by limits.forbidden",
         "l4": "limits allow 0 GPUs of it",
-        "mi355x": "no on_demand price that may be used is listed; give one in prices.usd_per_gpu_hour.mi355x",
+        "mi250x": "no on_demand price that may be used is listed; give one in prices.usd_per_gpu_hour.mi250x",
         "tpu-v5e": "its power is not published, so that it cannot be counted against a limit of power or CO2",
     }
     assert [resource.name for resource in supply.resources] == ["a10", "power_kw"]
@@ -250,11 +250,11 @@ def test_pins_become_least_amounts_or_are_refused() -> None:
             {"pinned": {"h100-sxm": 3}, "forbidden": ("h100-sxm",)},
             "limits.pinned.h100-sxm = 3: is in limits.forbidden too",
         ),
-        ({"pinned": {"mi355x": 3}}, "limits.pinned.mi355x = 3: cannot be had: no on_demand price"),
+        ({"pinned": {"mi250x": 3}}, "limits.pinned.mi250x = 3: cannot be had: no on_demand price"),
         ({"pinned": {"l4": 1}}, "limits.pinned.l4 = 1: cannot be had: it is not among search.skus"),
     ):
         with pytest.raises(InputError, match="^" + re.escape(text) + r".*Fix: "):
-            build_supply(["h100-sxm", "mi355x"], policy(), limits(**changes), DB)
+            build_supply(["h100-sxm", "mi250x"], policy(), limits(**changes), DB)
 
 
 @pytest.mark.parametrize(

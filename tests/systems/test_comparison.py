@@ -19,7 +19,7 @@ from planner.serving.static_batching import largest_static_rate_per_s
 from planner.simulator import simulate
 from planner.systems import SYSTEMS, Comparison, SystemRow, compare
 from planner.traffic import load_lengths
-from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import ArrivalProcess, LatencyTarget, RecordedArrivals, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, disaggregated, mixed, replica, small_request
 
 AZURE = load_lengths("azure-2023-conv")
@@ -352,3 +352,18 @@ def test_the_stall_of_a_prompt_is_its_step() -> None:
 def test_a_trace_that_shows_nothing_is_refused(traffic: dict[str, int], text: str) -> None:
     with pytest.raises(InputError, match=text):
         systems.token_gap_rows(replica(), **traffic)
+
+
+def test_a_recording_is_played_whole_unless_told_otherwise() -> None:
+    """As `simulate` does: all but the first tenth are measured."""
+    times_s = tuple(0.2 * number for number in range(60))
+    arrivals = RecordedArrivals(times_s=times_s, input_tokens=(100,) * 60, output_tokens=(10,) * 60)
+    workload = Workload(arrivals=arrivals, classes=(RequestClass(lengths=TokenLengths.constant(100, 10)),))
+    for requests, expected in ((None, 60), (40, 40)):
+        found = compare(mixed(), workload, None, ("engine",), requests=requests)
+        assert found.requests == expected
+        alone = simulate(mixed(), workload, requests=requests)
+        simulated = found.row("engine").simulated
+        assert simulated is not None
+        assert simulated.requests == alone.requests
+        assert simulated.ttft.mean_s == alone.ttft.mean_s

@@ -10,9 +10,9 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.validation import Scoreboard, read_serving_points, scoreboard
+from planner.validation import Scoreboard, measured_runs, read_serving_points, scoreboard
 from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import Prediction
+from planner.validation.predict import Prediction, predict
 from planner.validation.scoreboard import BEGIN, END
 from tests.places import REFERENCE
 
@@ -144,3 +144,47 @@ def test_plot_shows_classes_that_occur() -> None:
     assert "dense, mixed" in svg
     assert "MoE and MLA" not in svg
     assert svg.count("measured TPOT [ms]") == 1
+
+
+def _with_figures(name: str, measured_s: dict[str, float], predicted_s: tuple[float, ...]) -> Prediction:
+    row = {"mean_ttft_ms": "1", **{column: str(1e3 * value) for column, value in measured_s.items()}}
+    point = BY_ID[name].model_copy(update={"figures": measured_runs._figures(row)})
+    return Prediction(point, point.mean_ttft_s, point.mean_tpot_s if predicted_s else None, figures_s=predicted_s)
+
+
+def test_percentiles_and_e2e_have_a_table_of_their_own() -> None:
+    """E2E p99: +10 %, -20 % and one without a prediction: median of 10, 20, 100."""
+    board = Scoreboard(
+        predictions=(
+            _with_figures("alone", {"p99_e2el_ms": 10.0, "median_itl_ms": 0.1}, (11.0, 0.11)),
+            _with_figures("four", {"p99_e2e_ms": 20.0}, (16.0,)),
+            _with_figures("other-gpu", {"p99_e2e_ms": 20.0, "mean_ttft_ms": 5.0}, ()),
+        ),
+        fitted=(True, True, False),
+    )
+    (table,) = scoreboard.figure_tables(board)
+    assert {row[1]: row[2:] for row in table.rows} == {
+        "E2E p99": ("2 of 3", "20", *table.rows[0][4:]),
+        "ITL p50": ("1", "10", "10", "10", "+10"),
+    }
+    assert table.rows[0][4:] == ("84", "43", "-5.0")  # p90 linear between 20 and 100; mean; median of +10 and -20
+    assert ">measured E2E p99 [ms]<" in scoreboard.plot(board)
+
+
+def test_no_further_figures_leave_no_table() -> None:
+    assert scoreboard.figure_tables(BOARD) == ()
+
+
+def test_a_prediction_has_the_figures_that_were_measured() -> None:
+    """One user, constant lengths: E2E is TTFT and the other tokens, at every percentile."""
+    figures = measured_runs._figures(
+        {"mean_ttft_ms": "1", "median_e2e_ms": "1", "p99_tpot_ms": "1", "mean_e2e_ms": "x"}
+    )
+    assert [figure.name for figure in figures] == ["TPOT p99", "E2E p50"]
+    point = BY_ID["alone"].model_copy(update={"figures": figures})
+    found = predict(point, load_hardware())
+    assert found.tpot_s
+    assert found.ttft_s
+    tpot_s, e2e_s = found.figures_s
+    assert tpot_s == pytest.approx(found.tpot_s, rel=0.05)
+    assert e2e_s == pytest.approx(found.ttft_s + (point.mean_output_tokens - 1.0) * found.tpot_s, rel=0.1)

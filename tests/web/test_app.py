@@ -16,12 +16,14 @@ pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
+from hardware_db import HardwareDb
 from planner.llm import list_llms, load_llm
 from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
 from planner.traffic import load_lengths, read_any_trace
-from planner.web import results, summary
+from planner.web import latency_growth, results, summary
 from planner.web.session import with_changes
+from tests.builders import SMALL_CHAT
 
 APP = ROOT / "app.py"
 TRACES = ROOT / "tests" / "data" / "traces"
@@ -72,6 +74,17 @@ def by_theory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page as it first stands, before simulation and intervals: theory keeps every order exactly."""
     monkeypatch.setattr(results, "check_by_simulation", lambda page: False)
     monkeypatch.setattr(summary, "find_interval", lambda page: False)
+
+
+@pytest.fixture
+def few_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenario stays what it is and is planned with few choices: where only the page is looked at."""
+    plan = results.theory_plan
+
+    def narrow(request: planner.PlanRequest, hardware: HardwareDb, key: str) -> planner.Plan:
+        return plan(planner.load_scenario(json.loads(key), SMALL_CHAT), hardware, key)
+
+    monkeypatch.setattr(results, "theory_plan", narrow)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +203,9 @@ def test_the_open_tab_is_part_of_the_address_and_no_change_of_the_scenario(by_th
     ],
     ids=["file", "negative", "word", "unknown", "base", "packed"],
 )
-def test_a_bad_address_is_refused_in_one_line(by_theory: None, more: dict[str, str], words: str) -> None:
+def test_a_bad_address_is_refused_in_one_line(
+    by_theory: None, few_choices: None, more: dict[str, str], words: str
+) -> None:
     """The page opens with the worked example instead."""
     app = opened({**SMALL, **more})
     (line,) = complaints(app)
@@ -214,6 +229,7 @@ DEARER: dict[str, Act] = {
     "burstier": number("scv", 20.0),
     "spare replicas": number("spares", 2),
     "growth": number("growth", 2.0),
+    "more confidence": lambda app: app.slider(key="confidence").set_value(0.99).run(),
     "BF16": choice("precision", "BF16, 141 GB: meta-llama/Llama-3.3-70B-Instruct"),
     "loss of a server": lambda app: app.checkbox(key="node-loss").check().run(),
 }
@@ -297,7 +313,7 @@ def test_undo_and_redo(by_theory: None) -> None:
     assert scenario(app) == second and app.number_input(key="rate").value == 15.0
 
 
-def test_an_example_is_opened_and_undone(by_theory: None) -> None:
+def test_an_example_is_opened_and_undone(by_theory: None, few_choices: None) -> None:
     app = small()
     before = scenario(app)
     choice("example", "chat-llama-70b")(app)
@@ -499,7 +515,8 @@ def read_page() -> AppTest:
 
 
 @pytest.mark.parametrize(("tab", "heading"), TABS.items(), ids=TABS)
-def test_every_tab_has_its_say(read_page: AppTest, tab: str, heading: str) -> None:
+def test_every_tab_has_its_say(read_page: AppTest, monkeypatch: pytest.MonkeyPatch, tab: str, heading: str) -> None:
+    monkeypatch.setattr(latency_growth, "SWEEP_POINTS", 3)
     app = read_page
     app.session_state["tab"] = tab
     app.run()
@@ -552,7 +569,7 @@ def test_an_unknown_gpu_is_complained_of_with_no_progress_left_behind() -> None:
     assert at(app, "search.skus") == ["h100-sxm"]
 
 
-@pytest.mark.parametrize("key", ["skus", "modes", "batch", "chunk", "commitments"])
+@pytest.mark.parametrize("key", ["skus", "modes", "commitments"])
 def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: str) -> None:
     app = kept_page
     before = scenario(app)

@@ -91,7 +91,7 @@ def test_intervals_are_shown_once_they_are_known() -> None:
     key = json.dumps(page.session_state.scenario, sort_keys=True)
     store().put(("cost range", key), CostRange(cost, replace(cost, usd_per_month=99_999.0), "", ""))
     (month,) = [one for one in checked(page.run()).metric if one.label == "\\$ per month"]
-    assert month.delta == f"{dollars(cost.usd_per_month)} to $99,999 (90 %)"
+    assert month.delta == f"{dollars(cost.usd_per_month)} if exact, $99,999 at 95 %"
 
 
 def test_the_cheapest_listed_api_is_named_with_its_break_even_demand(page: AppTest) -> None:

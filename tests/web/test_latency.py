@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
-from planner.core import Metric
+from planner.core import Metric, percent
 from planner.engine import memory_footprint
 from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
@@ -198,14 +198,22 @@ def test_a_longer_prompt_stalls_longer_and_only_for_who_asked() -> None:
     assert stall_ms(others) == before
 
 
-def test_planning_for_the_slow_end_is_one_click_where_it_would_be_missed() -> None:
-    tight = {**SMALL, "slo": [{"metric": "tpot", "percentile": 0.95, "threshold_s": 0.012}]}
-    app = opened(tight, simulate=False)
-    assert "slow end" in said(app)
-    next(button for button in app.button if button.key == "latency-pessimism").click().run()
+def test_more_confidence_is_one_click_away_until_there_is_no_more() -> None:
+    app = opened({**SMALL, "confidence": 0.95}, simulate=False)
+    assert "every target holds with 95 % confidence" in said(app)
+    (button,) = [one for one in app.button if one.key == "latency-confidence"]
+    assert button.label == "Plan with 99 %"
+    button.click().run()
     assert not app.exception
-    assert app.session_state.scenario["pessimism"] == 0.95
-    assert "slower than fitted" in said(app)
+    assert app.session_state.scenario["confidence"] == 0.99
+    assert "every target holds with 99 % confidence" in said(app)
+    assert not [one for one in app.button if one.key == "latency-confidence"]
+
+
+def test_targets_that_slow_kernels_would_miss_are_named() -> None:
+    tight = {**SMALL, "confidence": 0.5, "slo": [{"metric": "tpot", "percentile": 0.95, "threshold_s": 0.012}]}
+    text = said(opened(tight, simulate=False))
+    assert "slow end" in text and "exactly as estimated" in text
 
 
 # --- its parts ------------------------------------------------------------------------------------------------------
@@ -222,6 +230,16 @@ def test_the_verdict_names_what_is_missed() -> None:
     worse = replace(found.targets[0], predicted_s=math.inf, met=False)
     text = latency_targets.verdict(replace(found, targets=(worse, *found.targets[1:])))
     assert text == "Not held by theory: p95 TTFT. The fleet is overloaded."
+
+
+def test_the_confidence_found_is_told_once_it_is_known() -> None:
+    found = reference(SMALL)
+    assert found.confidence is not None
+    text = latency_targets.confidence_in_words(found)
+    assert text.endswith(f"with a probability of {percent(found.confidence.holds)}.")
+    assert "follows the simulation" in latency_targets.confidence_in_words(replace(found, confidence=None))
+    unknown = replace(found, confidence=replace(found.confidence, uncalibrated=("h100-sxm",)))
+    assert "of h100-sxm are bounds" in latency_targets.confidence_in_words(unknown)
 
 
 def test_a_joint_promise_is_judged_by_its_joint_share() -> None:

@@ -85,7 +85,8 @@ def test_answer_shows_a_sentence_four_figures_and_a_fleet() -> None:
 def test_intervals_follow_and_say_their_probability() -> None:
     app = run(complete=True)
     assert app.metric[3].value.startswith(("+", "−"))
-    assert all("(90 %)" in metric.delta for metric in app.metric[1:])
+    assert all("at 95 %" in metric.delta for metric in app.metric[1:3])
+    assert "(90 %)" in app.metric[3].delta
 
 
 def test_before_the_simulation_it_says_theory_and_asks_for_nothing_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -89,6 +90,24 @@ def test_a_question_is_answered_and_kept() -> None:
     assert not [button for button in app.button if button.key == "ask-requirements"]
 
 
+@pytest.mark.parametrize(
+    ("label", "name", "words"),
+    [
+        ("Confidence", "confidence", "Exact estimates would do with"),
+        ("Measure first?", "measure", "Measuring h100-sxm"),
+    ],
+)
+def test_confidence_and_measuring_are_asked_like_the_others(label: str, name: str, words: str) -> None:
+    app = shown("why_tab", content_with({}))
+    app.segmented_control(key="why-question").set_value(label).run()
+    for button in [button for button in app.button if button.key == f"ask-{name}"]:
+        button.click().run()
+    assert not app.exception
+    assert words in text(app)
+    titles = [json.loads(one.proto.spec)["title"]["text"] for one in app.get("vega_lite_chart")]
+    assert ("Cost against confidence" in titles) == (label == "Confidence")
+
+
 def test_without_a_fleet_the_tab_says_so() -> None:
     app = shown("why_tab", content_with({"limits.budget_usd_per_hour": 5.0}))
     assert len(app.info) == 1
@@ -161,11 +180,14 @@ def test_lengths_of_a_file_are_left_alone() -> None:
 def test_without_a_fleet_the_reason_stands_with_a_button_that_mends_it() -> None:
     app = shown("infeasible", content_with({"limits.budget_usd_per_hour": 5.0}))
     assert "the budget of 5.00 USD/h" in text(app)
+    cost = planner.plan(planner.load_scenario(content_with({})), simulate=False, alternatives=False).cost
+    assert cost is not None
     fix = app.button(key="fix-0")
-    assert fix.label.startswith("Raise the budget to 71.00 USD/h")
+    assert fix.label.startswith("Raise the budget to ")
     fix.click()
     app.run()
-    assert app.session_state.scenario["limits"]["budget_usd_per_hour"] == 71.0
+    raised = app.session_state.scenario["limits"]["budget_usd_per_hour"]
+    assert 0.999 * cost.usd_per_hour < raised < 1.02 * cost.usd_per_hour
     assert len(app.session_state.past) == 1
 
 

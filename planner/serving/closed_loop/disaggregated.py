@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.engine import kv_transfer_bytes
 from planner.serving.closed_loop.flow import RUNNING_AT_END, Flow, client_latencies, flow_of, queue_wait_s
 from planner.serving.closed_loop.station import Station, station_of
+from planner.serving.kv_transfer import piecewise_transfers
 from planner.serving.types import Deployment, Method, Performance, PoolPerformance
 from planner.workload import ClosedLoop, TokenLengths
 
@@ -98,8 +98,7 @@ def _ring(deployment: Deployment, loop: ClosedLoop, lengths: TokenLengths) -> Ri
     whole = np.floor(prompt / room)
     full_s, rest_s = prefill.step_s(zero, np.array([room, max(prompt - whole * room, 1.0)]))
     alone_s = float(whole * full_s + (rest_s if prompt > whole * room else 0.0))
-    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, lengths.inputs)
-    transfer_s = float(sent_bytes @ lengths.probabilities) / deployment.kv_link_bytes_per_s
+    transfer_s = float(piecewise_transfers(deployment, lengths).exposed_s() @ lengths.probabilities)
     most = min(decode.users, decode.max_running)
     grid = np.arange(np.ceil(most) + 2.0)
     ticks = max(1.0, float(decode.ticks @ decode.probabilities))

@@ -1,0 +1,208 @@
+"""What it costs to be sure although step times are estimates, and what it would be worth to measure them first.
+
+Step times may be off by what `planner.serving.uncertainty` says; a plan is made with steps so many standard deviations
+slower than estimated that it holds with the probability asked for (`PlanRequest.confidence`). Both answers here are
+plans made again with other quantiles, by theory: of all SKUs (`confidence_curve`), or of one that counts as measured
+while the others stay as slow as asked (`measurement_values`). Slower steps never allow a better fleet, and this saves
+plans: between two quantiles with the same fleet there is no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from hardware_db import select_calibration
+from planner.analysis.fleet_capacity import is_calibrated
+from planner.analysis.perturbations import price_now
+from planner.analysis.replanner import Replanner, baseline, outcome_of
+from planner.analysis.types import (
+    ConfidencePoint,
+    MeasurementValue,
+    Measuring,
+    PlanMeasure,
+    PlanningCase,
+    PlanOutcome,
+    gain,
+)
+from planner.core import Metric, rebuilt
+from planner.fleet import Plan, hardware_for
+from planner.serving import ReplicaSpreads, Role, replica_spreads
+from planner.supply import HOURS_PER_MONTH
+
+CONFIDENCES = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Probabilities that plans are made for, beside the one asked for. A choice."""
+PARTS = 7
+"""Equal parts of (0, 1) whose midpoints stand for what a measurement may show. A choice: each is a plan."""
+
+
+# --- confidence -----------------------------------------------------------------------------------------------------
+
+
+def confidence_curve(plan: Plan, replanner: Replanner) -> tuple[ConfidencePoint, ...]:
+    """The plan at several confidences, from exact estimates (0.5) upwards; five solves.
+
+    A fleet that holds with a probability holds with every smaller one too: where a plan for more confidence came out
+    better (solvers stop at a gap), it stands for the smaller one as well.
+    """
+    request = plan.request
+    measure = PlanMeasure.of(request)
+    points: list[ConfidencePoint] = []
+    for confidence in sorted({*CONFIDENCES, request.confidence}, reverse=True):
+        found = replanner.plan(rebuilt(request, confidence=confidence))
+        outcome, calibrated = outcome_of(found), is_calibrated(found)
+        if points and _is_better(points[-1].outcome, outcome, measure):
+            outcome, calibrated = points[-1].outcome, points[-1].calibrated
+        points.append(ConfidencePoint(confidence, confidence == request.confidence, outcome, calibrated))
+    return tuple(reversed(points))
+
+
+def _is_better(one: PlanOutcome, other: PlanOutcome, measure: PlanMeasure) -> bool:
+    if not one.feasible:
+        return False
+    return not other.feasible or (gain(other, one, measure) or 0.0) > 0.0
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def measurement_values(plan: Plan, replanner: Replanner) -> tuple[MeasurementValue, ...]:
+    """What it would be worth to know the step times of each SKU before deciding, largest value first.
+
+    The expected value of perfect information (Raiffa and Schlaifer 1961, Applied Statistical Decision Theory): what is
+    gained by planning after the measurement, the mean over what it may show, with the step times of all other SKUs as
+    slow as the confidence asks for. Measurements are the midpoints of `PARTS` equal parts of (0, 1), as quantiles; the
+    one at the confidence asked for is the plan itself. Up to eight solves for a SKU; one for a SKU that the plan leaves
+    out and would leave out were it as fast as it may be. SKUs without a price, and those that count as measured, are
+    left out. Where measuring shows that there is no fleet, that is counted apart and not part of the mean.
+
+    With less than even confidence in a fleet its steps may well turn out slower than planned for, so that the gain may
+    be negative: the fleet is dearer then, and sure.
+    """
+    base, _ = baseline(plan, replanner)
+    values = [_measurement_value(sku, base, plan, replanner) for sku in _open_skus(plan, replanner)]
+    return tuple(sorted(values, key=lambda value: (not value.calibrated, -(value.gain or 0.0), -value.changes)))
+
+
+def _open_skus(plan: Plan, replanner: Replanner) -> list[str]:
+    """SKUs that may be bought and whose step times do not count as measured."""
+    request = plan.request
+    case = PlanningCase(request, replanner.hardware)
+    skus = [sku for sku in dict.fromkeys(request.search.skus) if sku not in request.limits.forbidden]
+    return [sku for sku in skus if sku not in request.step_quantiles and price_now(case, sku) is not None]
+
+
+def _measurement_value(sku: str, base: PlanOutcome, plan: Plan, replanner: Replanner) -> MeasurementValue:
+    request = plan.request
+    measure = PlanMeasure.of(request)
+    engines = tuple(dict.fromkeys((request.search.engine, *request.search.more_engines)))
+    hardware = hardware_for(request, replanner.hardware)
+    known = request.search.calibrated and any(select_calibration(hardware, sku, engine) for engine in engines)
+    start = MeasurementValue(sku, engines, base.gpus.get(sku, 0), known)
+    if not known:
+        return start
+    plans = _plans_after(sku, replanner.plan(request), replanner)
+    outcomes = [outcome_of(found) for found in plans]
+    others = [found for found in plans if not _same_fleet(found, replanner.plan(request), measure)]
+    spreads = _spreads_of(sku, (replanner.plan(request), *others)) if others else None
+    gains = [worth for outcome in outcomes if (worth := gain(base, outcome, measure)) is not None]
+    mean_gain = math.fsum(gains) / len(gains) if gains else None
+    in_dollars = mean_gain is not None and measure is PlanMeasure.COST
+    return MeasurementValue(
+        sku=sku,
+        engines=engines,
+        gpus=start.gpus,
+        calibrated=True,
+        gain=mean_gain,
+        usd_per_month=HOURS_PER_MONTH * mean_gain if in_dollars and mean_gain is not None else None,
+        changes=len(others) / PARTS,
+        impossible=sum(not outcome.feasible for outcome in outcomes) / PARTS,
+        at_best=outcomes[0],
+        settled_by=None if spreads is None else _settled_by(spreads),
+        kernel_spread=None if spreads is None else spreads[0],
+        llm_spread=None if spreads is None else spreads[1],
+    )
+
+
+def _plans_after(sku: str, now: Plan, replanner: Replanner) -> list[Plan]:
+    """The plan after each measurement, fastest first."""
+    request = now.request
+    measure = PlanMeasure.of(request)
+    quantiles = [(part + 0.5) / PARTS for part in range(PARTS)]
+    grid = sorted({*quantiles, request.confidence})
+    plans = {request.confidence: now}
+
+    def plan_at(quantile: float) -> Plan:
+        if quantile not in plans:
+            found = replanner.plan(rebuilt(request, step_quantiles={**request.step_quantiles, sku: quantile}))
+            faster = quantile < request.confidence
+            is_worse = faster and _is_better(outcome_of(now), outcome_of(found), measure)
+            plans[quantile] = now if is_worse else found  # the present fleet holds with faster steps too
+        return plans[quantile]
+
+    def fill(fast: int, slow: int) -> None:
+        first, last = plan_at(grid[fast]), plan_at(grid[slow])
+        if slow - fast < 2:
+            return
+        if _same_fleet(first, last, measure):
+            plans.update(dict.fromkeys(grid[fast + 1 : slow], first))
+            return
+        middle = (fast + slow) // 2
+        fill(fast, middle)
+        fill(middle, slow)
+
+    place = grid.index(request.confidence)
+    if sku not in now.gpus:
+        plans.update(dict.fromkeys(grid[place:], now))  # what is left out now is left out were it slower
+    fill(0, place)
+    fill(place, len(grid) - 1)
+    return [plans[quantile] for quantile in quantiles]
+
+
+def _same_fleet(one: Plan, other: Plan, measure: PlanMeasure) -> bool:
+    """Whether two plans buy the same GPUs for the same pools; limits of batches and routed rates do not count."""
+    first, second = outcome_of(one), outcome_of(other)
+    return not first.differs(second, measure) and first.gpus == second.gpus and _pools(one) == _pools(other)
+
+
+def _pools(plan: Plan) -> Mapping[tuple[str, str, str, Role], int]:
+    """Replicas by service, engine, SKU with its degrees, and role."""
+    counts: Counter[tuple[str, str, str, Role]] = Counter()
+    for planned in plan.deployments:
+        for pool in planned.deployment.pools:
+            counts[planned.service, pool.config.engine.id, pool.config.label, pool.role] += pool.replicas
+    return counts
+
+
+def _spreads_of(sku: str, plans: Sequence[Plan]) -> tuple[float, float] | None:
+    """What the times of a SKU may be off by in the first plan that uses it: by its kernels, and by the model.
+
+    Of the time to a first token where that is the plan's tightest target with slow steps, else of a step.
+    """
+    for plan in plans:
+        checks = sorted(
+            plan.slow_targets or plan.targets, key=lambda check: check.predicted_s / check.target.threshold_s
+        )
+        of_first_token = bool(checks) and checks[-1].target.metric is Metric.TTFT
+        for planned in plan.deployments:
+            lengths = planned.workload.lengths
+            for pool in planned.deployment.pools:
+                if pool.config.sku.id != sku:
+                    continue
+                spreads = replica_spreads(pool.config, pool.role, lengths.mean_input, lengths.mean_output)
+                if spreads is not None:
+                    return _parts(spreads, of_first_token, pool.role)
+    return None
+
+
+def _parts(spreads: ReplicaSpreads, of_first_token: bool, role: Role) -> tuple[float, float]:
+    of_prompts = of_first_token or role is Role.PREFILL
+    kernels = spreads.prompt_kernels if of_prompts else spreads.decode_kernels
+    llm = spreads.group.ttft if of_first_token else spreads.group.tpot
+    return math.hypot(kernels, spreads.borrowed), llm
+
+
+def _settled_by(spreads: tuple[float, float]) -> Measuring:
+    kernels, llm = spreads
+    return Measuring.KERNELS if kernels >= llm else Measuring.LLM

@@ -1,0 +1,286 @@
+"""With which probability a fleet meets its targets, where step times are uncertain by as much as measurements say.
+
+Step times are estimates. `planner.serving.uncertainty` says by how much they may be off, as standard deviations of
+logarithms, and what is off together: the kernels of a SKU and engine by one factor, a SKU that was not measured by
+one, a model on a SKU and engine by one for its steps and one for the time to a first token. A *draw* of these factors
+is a world in which the fleet either meets every target or does not; the probability is the share of draws in which it
+does.
+
+Confidence is asked for as a probability. The fleet is planned with every step time so many standard deviations
+slower than estimated (that quantile of the normal distribution), which is exact where one thing alone may be off, and
+more where others have to hold too; `planner.fleet.planning` plans with more deviations until the draws say it is
+enough. Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
+hold or to miss from another that is slower, or faster, in everything: a few dozen evaluations stand for all.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+
+from planner.core import BoolArray, FloatArray, rebuilt
+from planner.engine import ReplicaConfig, StepTimeShift
+from planner.fleet.simulation import evaluated
+from planner.fleet.types import PlanConfidence, PlannedDeployment
+from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
+from planner.search import DeploymentOption, ShiftRule
+from planner.serving import (
+    Deployment,
+    ReplicaSpreads,
+    Role,
+    StandardNormals,
+    at_slow_end,
+    drawn_logs,
+    evaluate,
+    replica_spreads,
+)
+from planner.workload import Workload
+
+DRAWS = 400
+"""Draws that a probability is counted in: 1.5 points of standard error at 90 %. A choice."""
+MOST_BEYOND_THEORY = 2.0
+"""Factor on the rate up to which it is looked for where theory misses as much as a simulation did. A choice."""
+LEAST_MISSED = 0.1
+"""Simulated misses over those allowed below which nothing is concluded of theory. A choice."""
+RATE_TOLERANCE = 0.01
+"""To which that factor is found. A choice."""
+
+
+def deviations_of(probability: float) -> float:
+    """Standard deviations above the mean that a normal distribution stays below with a probability in (0, 1).
+
+    >>> round(deviations_of(0.9), 3), deviations_of(0.5)
+    (1.282, 0.0)
+    """
+    return NormalDist().inv_cdf(probability)
+
+
+def slow_rule(deviations: float, step_quantiles: Mapping[str, float]) -> ShiftRule | None:
+    """Every step time so many standard deviations slower than estimated; None for none.
+
+    Args:
+        deviations: of all SKUs but these.
+        step_quantiles: by SKU, where its step times turned out to be.
+    """
+    of_sku = {sku: deviations_of(quantile) for sku, quantile in step_quantiles.items()}
+    if not deviations and not any(of_sku.values()):
+        return None
+
+    def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
+        spreads = replica_spreads(config, role, mean_input, mean_output)
+        return None if spreads is None else at_slow_end(spreads, of_sku.get(config.sku.id, deviations))
+
+    return shift_of
+
+
+def drawn_rule(seed: int, draw: int) -> ShiftRule:
+    """Step times as one draw has them: the truth that a fleet of this seed is judged by."""
+
+    def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
+        spreads = replica_spreads(config, role, mean_input, mean_output)
+        if spreads is None:
+            return None
+        normals = (float(normal[draw]) for normal in _normals_of(config, role is Role.MIXED, seed))
+        return spreads.shift(*drawn_logs(spreads, StandardNormals(*normals)))
+
+    return shift_of
+
+
+# --- estimates and shifts -------------------------------------------------------------------------------------------
+
+
+def as_estimated(planned: PlannedDeployment) -> PlannedDeployment:
+    """A deployment that was found with slower step times, with those estimated; evaluated, but not simulated again."""
+    option = DeploymentOption(
+        planned.option.mode,
+        tuple(replace(pool, config=_estimate(pool.config)) for pool in planned.option.pools),
+    )
+    surviving = _reconfigured(planned.surviving, [pool.config for pool in option.pools])
+    predicted = evaluated(surviving, planned.workload)
+    return replace(
+        planned,
+        option=option,
+        deployment=_reconfigured(planned.deployment, [pool.config for pool in option.pools]),
+        surviving=surviving,
+        predicted=predicted,
+        simulated=predicted,
+        run=None,
+    )
+
+
+def _estimate(config: ReplicaConfig) -> ReplicaConfig:
+    return config if config.shift is None else rebuilt(config, shift=None)
+
+
+def _reconfigured(deployment: Deployment, configs: Sequence[ReplicaConfig]) -> Deployment:
+    pools = zip(deployment.pools, configs, strict=True)
+    return rebuilt(deployment, pools=tuple(rebuilt(pool, config=config) for pool, config in pools))
+
+
+# --- the probability ------------------------------------------------------------------------------------------------
+
+
+def confidence_of(
+    deployments: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo], asked: float, seed: int
+) -> PlanConfidence:
+    """The probability that every deployment meets every target, over draws of what step times may be off by.
+
+    Args:
+        deployments: as found: with the step times they were verified with, simulated or not.
+        slos: the targets.
+        asked: what the plan was made for.
+        seed: of the draws; fleets of the same seed are judged by the same draws.
+    """
+    holds: BoolArray = np.ones(DRAWS, dtype=bool)
+    evaluations, unknown = 0, set[str]()
+    for planned in deployments:
+        judge = _Judge(planned, slos, seed)
+        holds &= judge.holds()
+        evaluations += judge.evaluations
+        unknown |= judge.uncalibrated
+    share = float(holds.mean())
+    return PlanConfidence(
+        asked, share, math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS), tuple(sorted(unknown))
+    )
+
+
+class _Judge:
+    """Whether one deployment holds, draw by draw."""
+
+    def __init__(self, planned: PlannedDeployment, slos: Sequence[ScopedSlo], seed: int) -> None:
+        self.planned, self.slos = planned, slos
+        lengths = planned.workload.lengths
+        self.estimate = as_estimated(planned)
+        self.spreads = [
+            replica_spreads(pool.config, pool.role, lengths.mean_input, lengths.mean_output)
+            for pool in self.estimate.surviving.pools
+        ]
+        self.uncalibrated = {
+            pool.config.sku.id
+            for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True)
+            if spreads is None
+        }
+        self.logs = self._drawn(seed)
+        self.rate_factor = _rate_factor(planned, slos)
+        self.evaluations = 0
+
+    def _drawn(self, seed: int) -> FloatArray:
+        """Logarithms that step times are off by: shape (draws, 3 of each pool)."""
+        columns = []
+        for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
+            columns.append(_logs(spreads, _normals_of(pool.config, pool.role is Role.MIXED, seed)))
+        return np.concatenate(columns, axis=1)
+
+    def holds(self) -> BoolArray:
+        """By draw. One that is faster in everything than one that holds does so too; the other way round likewise."""
+        known = np.zeros(DRAWS, dtype=bool)
+        holds = np.zeros(DRAWS, dtype=bool)
+        found, verdict = self._verified()
+        self._note(found, verdict, known, holds)
+        ranks = self.logs.argsort(axis=0).argsort(axis=0).mean(axis=1)
+        while not known.all():
+            open_draws = np.flatnonzero(~known)
+            middle = open_draws[np.argsort(ranks[open_draws])[open_draws.size // 2]]
+            logs = self.logs[middle]
+            self._note(logs, self._holds_at(logs), known, holds)
+            known[middle] = True
+        return holds
+
+    def _note(self, logs: FloatArray, verdict: bool, known: BoolArray, holds: BoolArray) -> None:
+        """What follows from a verdict for the draws that are still open."""
+        alike = (self.logs <= logs).all(axis=1) if verdict else (self.logs >= logs).all(axis=1)
+        alike &= ~known
+        holds[alike] = verdict
+        known |= alike
+
+    def _verified(self) -> tuple[FloatArray, bool]:
+        """The step times that the deployment was verified with, and whether it held."""
+        logs = []
+        for pool, spreads in zip(self.planned.surviving.pools, self.spreads, strict=True):
+            shift = pool.config.shift or StepTimeShift()
+            alone = 0.0
+            if spreads is not None:
+                alone_s = spreads.prompt_s + spreads.outside_s
+                later_s = shift.prompt * spreads.prompt_s + spreads.outside_s + shift.request_s
+                alone = math.log(later_s / alone_s)
+            logs += [math.log(shift.decode), math.log(shift.prompt), alone]
+        return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
+
+    def _holds_at(self, logs: FloatArray) -> bool:
+        self.evaluations += 1
+        return not violated_metrics(self._at(logs), self.slos)
+
+    def _at(self, logs: FloatArray) -> PlannedDeployment:
+        """The deployment by theory with step times that are off by this."""
+        shifts = [
+            None if spreads is None else spreads.shift(*map(float, logs[3 * place : 3 * place + 3]))
+            for place, spreads in enumerate(self.spreads)
+        ]
+        configs = [
+            rebuilt(pool.config, shift=shift) for pool, shift in zip(self.estimate.surviving.pools, shifts, strict=True)
+        ]
+        surviving = _reconfigured(self.estimate.surviving, configs)
+        return _by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
+
+
+def _logs(spreads: ReplicaSpreads | None, normals: Sequence[FloatArray]) -> FloatArray:
+    if spreads is None:
+        return np.zeros((DRAWS, 3))
+    return np.array([drawn_logs(spreads, StandardNormals(*map(float, draw))) for draw in zip(*normals, strict=True)])
+
+
+def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> tuple[FloatArray, ...]:
+    """All draws of each of `StandardNormals` that are a configuration's."""
+    place = (config.sku.id, config.engine.id)
+    model = (*place, config.llm.id, "mixed" if is_mixed else "disaggregated")
+    return (
+        _normals(seed, "kernels", *place),
+        _normals(seed, "borrowed", config.sku.id),
+        _normals(seed, "steps", *model),
+        _normals(seed, "first token", *model),
+    )
+
+
+def _normals(seed: int, *what: str) -> FloatArray:
+    """Draws of one thing that step times may be off by: the same for the same thing in every fleet."""
+    return np.random.default_rng([seed, zlib.crc32(" ".join(what).encode())]).standard_normal(DRAWS)
+
+
+def _by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployment:
+    """A deployment evaluated at so many times its rate."""
+    workload = planned.workload
+    if rate_factor != 1.0:
+        arrivals = workload.open_arrivals
+        workload = Workload(arrivals=arrivals.at_rate(rate_factor * arrivals.rate_per_s), classes=workload.classes)
+    performance = evaluate(planned.surviving, workload)
+    return replace(planned, predicted=performance, simulated=performance, run=None)
+
+
+def _rate_factor(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> float:
+    """Factor on the rate at which theory has as many requests miss a target as the simulation had; at least 1.
+
+    Theory is smoother than traffic: what it does not see at the step times that were simulated it would not see at
+    others either. A fleet of which next to none miss says nothing of that.
+    """
+    if planned.run is None:
+        return 1.0
+    simulated = max(missing_over_allowed(planned, slos).values(), default=0.0)
+    if simulated < LEAST_MISSED:
+        return 1.0
+
+    def misses_less(factor: float) -> bool:
+        by_theory = missing_over_allowed(_by_theory(planned, factor), slos)
+        return max(by_theory.values(), default=0.0) < simulated
+
+    low, high = 1.0, MOST_BEYOND_THEORY
+    if not misses_less(low):
+        return low
+    while high - low > RATE_TOLERANCE:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if misses_less(middle) else (low, middle)
+    return low

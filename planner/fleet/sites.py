@@ -1,0 +1,133 @@
+"""At which site a fleet is bought: bounds on what each could come to, without solving the program there.
+
+A request of a slice costs at least what the cheapest unit for it costs while it serves nothing else, at the lowest
+price of its GPUs at the site; no fleet there is cheaper than all its requests together. The program is solved site by
+site, best bound first, until no bound is better than the best fleet found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hardware_db import HardwareDb
+from planner.fleet.columns import Column
+from planner.optimizer import Allocation, FleetProblem, Objective, SolveStatus, UnitStage
+from planner.supply import SiteSupply
+
+_Key = tuple[str, UnitStage, str, int]
+"""A slice, a stage, a SKU and the GPUs of a replica of it."""
+
+
+def gpu_seconds_per_request(columns: Sequence[Column]) -> dict[_Key, float]:
+    """Fewest GPUs per rate [GPU s] that any column spends on a request, by slice, stage, SKU and size of a replica.
+
+    Args:
+        columns: with their rates as they stand.
+    """
+    least: dict[_Key, float] = {}
+    for column in columns:
+        gpus = column.replicas * column.family.gpus
+        for name, rate in column.rates.items():
+            key = (name, column.stage, column.family.sku, column.family.gpus)
+            least[key] = min(least.get(key, math.inf), gpus / rate.rate_per_s)
+    return least
+
+
+def usd_s_per_request(spent: Mapping[_Key, float], site: SiteSupply, hardware: HardwareDb) -> dict[str, float]:
+    """Least cost of a request of each slice at a site, as USD/h per request/s; inf where none can be served.
+
+    Args:
+        spent: as `gpu_seconds_per_request`.
+        site: whose prices count.
+        hardware: SKUs.
+    """
+    least: dict[tuple[str, UnitStage], float] = {}
+    for (name, stage, sku, gpus), gpu_s in spent.items():
+        if site.holds(hardware.skus[sku], gpus):
+            usd = gpu_s * site.supply.cheapest[sku]
+            least[name, stage] = min(least.get((name, stage), math.inf), usd)
+    return {
+        name: min(
+            least.get((name, UnitStage.WHOLE), math.inf),
+            least.get((name, UnitStage.FIRST), math.inf) + least.get((name, UnitStage.SECOND), math.inf),
+        )
+        for name in {name for name, _ in least}
+    }
+
+
+def bound_at(
+    usd_s: Mapping[str, float], demand_per_s: Mapping[str, float], objective: Objective, budget: float | None
+) -> float:
+    """What no fleet at a site is better than, by its objective.
+
+    Equations: min_cost sum_s demand_s x cost_s [USD/h]; max_rate min(sum_s demand_s, budget / min_s cost_s) [1/s];
+    max_rate_per_cost 1 / min_s cost_s.
+
+    Args:
+        usd_s: as `usd_s_per_request`.
+        demand_per_s: mean of each slice [1/s].
+        objective: of the program.
+        budget: most mean cost [USD/h]; None: no limit.
+    """
+    if objective is Objective.MIN_COST:
+        return math.fsum(rate * usd_s.get(name, math.inf) for name, rate in demand_per_s.items() if rate > 0.0)
+    least = min(usd_s.values(), default=math.inf)
+    if objective is Objective.MAX_RATE_PER_COST:
+        return 1.0 / least if least > 0.0 else math.inf
+    servable = math.fsum(rate for name, rate in demand_per_s.items() if math.isfinite(usd_s.get(name, math.inf)))
+    return servable if budget is None or least <= 0.0 else min(servable, budget / least)
+
+
+def is_better(one: float, other: float, objective: Objective, margin: float = 0.0) -> bool:
+    """Whether an objective is better than another by more than a share of it."""
+    if objective is Objective.MIN_COST:
+        return one < other * (1.0 - margin)
+    return one > other * (1.0 + margin)
+
+
+def in_single_units(problem: FleetProblem) -> FleetProblem:
+    """The program with all that is bought in blocks bought singly: solved quickly, and no dearer."""
+    resources = tuple(
+        resource.model_copy(
+            update={"purchases": tuple(each.model_copy(update={"block": 1}) for each in resource.purchases)}
+        )
+        for resource in problem.resources
+    )
+    return problem.model_copy(update={"resources": resources})
+
+
+def lower_bound(answer: Allocation) -> float:
+    """What no fleet costs less than, by the answer of a program of least cost [USD/h]; inf where there is none."""
+    if answer.status is SolveStatus.INFEASIBLE:
+        return math.inf
+    return (answer.objective or 0.0) * (1.0 - (1.0 if answer.gap is None else answer.gap))
+
+
+def best_of(answers: Sequence[Allocation], left: Sequence[float], objective: Objective, tolerance: float) -> Allocation:
+    """The best of the answers of several sites, with the gap and the status that it has over all of them.
+
+    Args:
+        answers: of the sites solved, at least one.
+        left: bounds of those that were not.
+        objective: of the program.
+        tolerance: relative gap up to which an answer counts as optimal.
+    """
+    found = [answer for answer in answers if answer.status.has_allocation and answer.objective is not None]
+    if not found:
+        return answers[0]
+    sign = 1.0 if objective is Objective.MIN_COST else -1.0
+    best = min(found, key=lambda answer: sign * (answer.objective or 0.0))
+    if len(answers) == 1 and not left:
+        return best
+    value = best.objective or 0.0
+    bounds = [(answer.objective or 0.0) * (1.0 - sign * (answer.gap or 0.0)) for answer in found]
+    bounds += left
+    reach = min(sign * bound for bound in bounds)
+    gap = max(0.0, (sign * value - reach) / abs(value)) if value else best.gap
+    status = best.status
+    if gap is not None and gap > tolerance and status is SolveStatus.OPTIMAL:
+        status = SolveStatus.WITHIN_GAP
+    if any(answer.status is SolveStatus.TIME_LIMIT for answer in answers):
+        status = SolveStatus.TIME_LIMIT
+    return best.model_copy(update={"gap": gap, "status": status})

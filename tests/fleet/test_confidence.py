@@ -1,0 +1,149 @@
+"""With which probability a fleet holds where step times are uncertain: closed forms, and every draw by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.core import rebuilt
+from planner.engine import StepTimeShift, step_time
+from planner.fleet import Plan, PlannedDeployment, plan
+from planner.fleet import confidence as found_by
+from planner.fleet.confidence import as_estimated, confidence_of
+from planner.fleet.verification import ScopedSlo, violated_metrics
+from planner.serving import Role, StandardNormals, at_slow_end, drawn_logs, replica_spreads
+from planner.workload import LatencyTarget, Slo
+from tests.builders import calibrated, small_request
+
+CALIBRATED: dict[str, Any] = {"skus": ["h100-sxm"], "calibrated": True, "modes": ["mixed"], "tp": [1]}
+
+
+def planned(confidence: float = 0.5, *, simulate: bool = False, **changes: Any) -> Plan:
+    search = {**CALIBRATED, **changes.pop("search", {})}
+    request = small_request(confidence=confidence, search=search, **changes)
+    return plan(request, simulate=simulate, alternatives=False)
+
+
+BASE = planned()
+
+
+def targets_of(found: Plan, *only: LatencyTarget) -> list[ScopedSlo]:
+    one = found.deployments[0]
+    return [ScopedSlo(one.service, Slo(targets=only or one.slo.targets), frozenset(one.slices))]
+
+
+def factor_that_holds(one: PlannedDeployment, slos: list[ScopedSlo]) -> float:
+    """Largest factor on steps of decodes alone with which it holds."""
+    low, high = 1.0, 4.0
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        pools = tuple(
+            rebuilt(pool, config=rebuilt(pool.config, shift=StepTimeShift(decode=middle, prompt=middle)))
+            for pool in one.surviving.pools
+        )
+        slower = replace(one, surviving=rebuilt(one.surviving, pools=pools))
+        low, high = (middle, high) if not violated_metrics(found_by._by_theory(slower, 1.0), slos) else (low, middle)
+    return low
+
+
+class TestShifts:
+    """What a deviation makes of step times."""
+
+    def test_steps_take_the_factor_and_a_lone_prompt_its_own(self) -> None:
+        """By definition of the shift; without a roofline in the way, on the kernels of one GPU."""
+        config = calibrated(max_batched_tokens=4096)
+        spreads = replica_spreads(config, Role.MIXED, 1000.0, 200.0)
+        assert spreads is not None
+        slow = rebuilt(config, shift=spreads.shift(math.log(1.3), math.log(1.2), math.log(1.5)))
+        decodes = [1500] * 16
+        ratio = step_time(slow, decode_contexts=decodes).total_s / step_time(config, decode_contexts=decodes).total_s
+        assert ratio == pytest.approx(1.3, rel=1e-6)
+        alone_s, before_s = (one.costs.request_s + step_time(one, chunks=[(1000, 0)]).total_s for one in (slow, config))
+        assert alone_s / before_s == pytest.approx(1.5, rel=0.02)  # host time of a step goes with the decodes
+
+    def test_draws_have_the_variance_that_deviations_count(self) -> None:
+        """One deviation of `at_slow_end` is one standard deviation of what is drawn, in each of the three."""
+        spreads = replica_spreads(calibrated("llama-3.1-8b", "h200-sxm"), Role.PREFILL, 1000.0, 200.0)
+        assert spreads is not None
+        draws = np.random.default_rng(3).standard_normal((4000, 4))
+        logs = np.array([drawn_logs(spreads, StandardNormals(*map(float, draw))) for draw in draws])
+        shift = at_slow_end(spreads, 1.0)
+        assert np.exp(logs.std(axis=0))[:2] == pytest.approx([shift.decode, shift.prompt], rel=0.02)
+        group = spreads.group
+        assert logs[:, 2].std() == pytest.approx(math.hypot(spreads.prompt_kernels, group.ttft), rel=0.05)
+
+    def test_the_estimate_of_a_shifted_deployment_is_the_one_without(self) -> None:
+        shifted = planned(0.9)
+        own = as_estimated(replace(shifted.deployments[0]))
+        assert all(pool.config.shift is None for pool in own.surviving.pools)
+        assert all(pool.config.shift is None for pool in shifted.pools)  # a plan shows estimates
+
+
+class TestProbability:
+    """The share of draws in which every target holds."""
+
+    def test_one_target_that_goes_with_the_steps_alone_holds_by_the_normal_distribution(self) -> None:
+        """TPOT of a dense model has one uncertain factor: P = Phi(log(factor that still holds) / sd)."""
+        one = BASE.deployments[0]
+        tpot = [target for target in one.slo.targets if target.metric.value == "tpot"]
+        near = {"threshold_s": 1.6 * one.predicted.latency_s(tpot[0])}
+        slos = targets_of(BASE, tpot[0].model_copy(update=near))
+        lengths = one.workload.lengths
+        config = one.surviving.pools[0].config
+        spreads = replica_spreads(config, Role.MIXED, lengths.mean_input, lengths.mean_output)
+        assert spreads is not None and spreads.group.tpot == 0.0
+        within = math.log(factor_that_holds(one, slos))
+        low, high = sorted((spreads.decode_kernels, spreads.prompt_kernels))
+        found = confidence_of(BASE.deployments, slos, 0.5, seed=1)
+        expected = [NormalDist().cdf(within / spread) for spread in (high, low)]
+        assert expected[0] - 3 * found.error <= found.holds <= expected[1] + 3 * found.error
+        assert 0.6 < found.holds < 0.99  # neither end: the case says something
+
+    def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(found_by, "DRAWS", 60)
+        slos = targets_of(BASE)
+        judge = found_by._Judge(BASE.deployments[0], slos, seed=4)
+        by_itself = [judge._holds_at(logs) for logs in judge.logs]
+        judge.evaluations = 0
+        assert judge.holds().tolist() == by_itself
+        assert 0 < sum(by_itself) < 60 and judge.evaluations < 40
+
+    def test_deployments_on_one_gpu_and_engine_are_off_together(self) -> None:
+        """Two deployments alike hold and miss in the same draws: the probability of both is that of one."""
+        slos = targets_of(BASE)
+        one = confidence_of(BASE.deployments, slos, 0.5, seed=2)
+        two = confidence_of([*BASE.deployments, *BASE.deployments], slos, 0.5, seed=2)
+        assert two.holds == one.holds < 1.0
+
+    def test_what_is_not_calibrated_has_no_known_probability(self) -> None:
+        found = plan(small_request(), alternatives=False)
+        assert found.confidence is not None and set(found.confidence.uncalibrated) == set(found.gpus)
+
+
+@pytest.fixture(scope="module", name="sure")
+def surely_planned() -> Plan:
+    return planned(0.9, simulate=True)
+
+
+class TestPlans:
+    """Planned for a probability."""
+
+    def test_it_holds_with_the_probability_asked_for_in_fresh_draws(self, sure: Plan) -> None:
+        found = confidence_of(sure.deployments, targets_of(sure), 0.9, seed=77)
+        assert sure.confidence is not None and sure.confidence.holds >= 0.9 - sure.confidence.error
+        assert found.holds >= 0.9 - 3.0 * found.error
+
+    def test_its_targets_are_met_where_step_times_are_slow(self, sure: Plan) -> None:
+        """What it was verified with; as estimated it is faster."""
+        for estimated, slow in zip(sure.targets, sure.slow_targets, strict=True):
+            assert slow.met and estimated.met
+            assert estimated.simulated_s < slow.simulated_s <= slow.target.threshold_s
+
+    def test_being_surer_never_costs_less(self) -> None:
+        costs = [one.cost.usd_per_hour for one in map(planned, (0.5, 0.8, 0.9, 0.99)) if one.cost is not None]
+        assert len(costs) == 4 and costs == sorted(costs) and costs[-1] > costs[0]

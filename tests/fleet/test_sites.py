@@ -1,0 +1,71 @@
+"""The place a fleet is bought at, against planning for each provider alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hardware_db import HardwareDb, load_hardware
+from planner.fleet import Plan, plan
+from planner.report import headline
+from planner.scenario import load_scenario
+from planner.supply import with_prices
+from tests.markets import make_price
+
+SCENARIO: dict[str, Any] = {
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": 12.0, "lengths": {"input_tokens": 1000, "output_tokens": 200}, "drift": "none"},
+    "slo": [
+        {"metric": "ttft", "percentile": 0.95, "threshold_s": 2.0},
+        {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.05},
+    ],
+    "search": {"skus": ["h100-sxm", "l40s"], "modes": ["mixed", "disaggregated"], "simplicity": 0.0},
+}
+MARKET = with_prices(
+    load_hardware(),
+    [
+        make_price(provider="P", usd_per_gpu_hour=2.0, gpus_per_instance=8),
+        make_price(provider="P", sku="l40s", usd_per_gpu_hour=1.0),
+        make_price(provider="Q", usd_per_gpu_hour=2.6),
+        make_price(provider="R", sku="l40s", usd_per_gpu_hour=0.7, gpus_per_instance=4),
+        make_price(provider="R", region="eu", usd_per_gpu_hour=2.4, gpus_per_instance=2),
+    ],
+)
+
+
+def planned(hardware: HardwareDb = MARKET, search: str = "modes=[mixed]", **prices: Any) -> Plan:
+    request = load_scenario({**SCENARIO, "prices": {"as_of": "2026-11-21", **prices}}, [f"search.{search}"])
+    return plan(request, hardware, simulate=False, alternatives=False)
+
+
+def cost(found: Plan) -> float:
+    assert found.cost is not None
+    return found.cost.usd_per_hour
+
+
+def test_the_fleet_is_the_cheapest_of_those_of_each_provider() -> None:
+    alone = {name: cost(planned(provider=name)) for name in "PQR"}
+    free = planned()
+    assert cost(free) == pytest.approx(min(alone.values()), rel=2e-3)
+    (place,) = {bought.price.provider for bought in free.bought if bought.price}
+    assert alone[place] == pytest.approx(cost(free), rel=2e-3)
+    assert f" USD/hour at {place}" in headline(free)
+    assert cost(planned(providers_at_most=2)) <= cost(free) * 1.002
+
+
+def test_a_pair_is_bought_at_one_place_even_where_two_would_be_cheaper() -> None:
+    apart = with_prices(
+        load_hardware(),
+        [make_price(provider="P", usd_per_gpu_hour=2.0), make_price(provider="Q", sku="l40s", usd_per_gpu_hour=0.01)],
+    )
+    for most in (1, 2):
+        for deployment in planned(apart, "modes=[disaggregated]", providers_at_most=most).deployments:
+            assert len({pool.config.sku.id for pool in deployment.deployment.pools}) == 1
+
+
+def test_idle_gpus_of_a_server_and_old_prices_are_in_the_headline() -> None:
+    by_eight = with_prices(load_hardware(), [make_price(provider="P", gpus_per_instance=8, retrieved_on="2026-01-01")])
+    text = headline(planned(by_eight, "skus=[h100-sxm]", granularity="instance"))
+    assert "1 of 1 h100-sxm server partly used" in text
+    assert "PRICE 324 DAYS OLD (h100-sxm, P)" in text

@@ -1,0 +1,134 @@
+"""KV transfers in one piece and chunk by chunk: limits worked by hand, and the simulator as judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_db import Fact, GpuSku
+from planner.engine import ReplicaConfig, Schedule, step_time
+from planner.serving import Deployment, KvTransfer, evaluate
+from planner.serving.kv_transfer import kv_token_time_s, kv_transfer_times_s, piecewise_transfers, waiting_for_link
+from planner.simulator import simulate
+from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
+from tests.builders import H100, HARDWARE, replica
+
+CHUNK = 512
+PROMPT = TokenLengths.constant(2000, 20)
+MIX = TokenLengths.from_pairs([300, 1500, 6000], [20, 30, 10], [0.3, 0.5, 0.2])
+INFINITE, FAST, BETWEEN, SLOW = 1e18, 5e10, 3.5e9, 1e8
+
+
+def with_nic(nic: float) -> GpuSku:
+    speed = Fact(value=nic, source="chosen for the test", retrieved_on=H100.node.nic_bytes_per_s_per_gpu.retrieved_on)
+    return H100.model_copy(update={"node": H100.node.model_copy(update={"nic_bytes_per_s_per_gpu": speed})})
+
+
+def pair(
+    nic: float,
+    chunkwise: bool = True,
+    early: bool = False,
+    transfer: KvTransfer = KvTransfer(),  # noqa: B008 - frozen
+    replicas: tuple[int, int] = (1, 1),
+    **changes: Any,
+) -> Deployment:
+    """Llama-3.1-8B on H100 with links of so many bytes/s, prompts in chunks of 512 tokens."""
+    config = replica(sku=with_nic(nic), **{"max_batched_tokens": CHUNK, **changes})
+    engine = config.engine.model_copy(update={"chunkwise_kv_transfer": chunkwise, "early_prefix_transfer": early})
+    config = config.model_copy(update={"engine": engine})
+    return Deployment.disaggregated(config, config, replicas, transfer)
+
+
+def steps_s(config: ReplicaConfig, tokens: int) -> np.ndarray:
+    return np.array(
+        [step_time(config, chunks=[(min(CHUNK, tokens - past), past)]).total_s for past in range(0, tokens, CHUNK)]
+    )
+
+
+class TestLonePrompt:
+    def test_an_infinitely_fast_link_delays_nothing(self) -> None:
+        assert piecewise_transfers(pair(INFINITE), MIX).exposed_s() == pytest.approx(0.0, abs=1e-9)
+
+    def test_a_link_faster_than_prefill_leaves_the_last_chunk(self) -> None:
+        deployment = pair(FAST)
+        found = piecewise_transfers(deployment, PROMPT)
+        assert found.exposed_s() == pytest.approx(464 / 2000 * kv_transfer_times_s(deployment, PROMPT), rel=1e-9)
+
+    def test_a_link_slower_than_prefill_carries_all_bytes_from_the_first_chunk_on(self) -> None:
+        deployment = pair(SLOW)
+        found, steps = piecewise_transfers(deployment, PROMPT), steps_s(deployment.pools[0].config, 2000)
+        assert found.exposed_s() == pytest.approx(kv_transfer_times_s(deployment, PROMPT) - steps[1:].sum(), rel=1e-6)
+
+    @pytest.mark.parametrize("nic", [INFINITE, FAST, BETWEEN, SLOW])
+    @pytest.mark.parametrize("layerwise", [False, True])
+    def test_chunk_by_chunk_is_never_later_and_all_bytes_are_sent(self, nic: float, layerwise: bool) -> None:
+        transfer = KvTransfer(layerwise=layerwise)
+        whole, pieces = (piecewise_transfers(pair(nic, sent, transfer=transfer), MIX) for sent in (False, True))
+        assert (pieces.exposed_s() <= whole.exposed_s() * (1.0 + 1e-12)).all()
+        assert np.array_equal(pieces.total_s, whole.total_s)
+        assert pieces.pieces.tolist() == [1.0, 3.0, 12.0] and whole.pieces.tolist() == [1.0, 1.0, 1.0]
+        assert pieces.exposed_s()[0] == whole.exposed_s()[0]  # one chunk
+
+    @pytest.mark.parametrize("nic", [FAST, BETWEEN, SLOW])
+    @pytest.mark.parametrize("layerwise", [False, True])
+    def test_theory_is_the_simulation(self, nic: float, layerwise: bool) -> None:
+        deployment, lone = pair(nic, transfer=KvTransfer(layerwise=layerwise)), Workload.of(1e-3, PROMPT)
+        theory, judge = evaluate(deployment, lone), simulate(deployment, lone, requests=1)
+        assert theory.kv_transfer_s == pytest.approx(judge.kv_transfer_s, rel=1e-6)
+        assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.03)
+
+    @pytest.mark.parametrize("early", [False, True])
+    @pytest.mark.parametrize("nic", [FAST, BETWEEN, SLOW])
+    def test_a_prefix_cache_leaves_fewer_steps_to_hide_behind(self, nic: float, early: bool) -> None:
+        """Half of 3,200 tokens are cached; sent early, they have the first step as well."""
+        deployment = pair(nic, early=early, own_schedule=Schedule(prefix_cache=True))
+        kind = RequestClass(lengths=TokenLengths.constant(3200, 20), prefix_hit_rate=0.5)
+        lone = Workload(arrivals=ArrivalProcess(rate_per_s=1e-3), classes=(kind,))
+        theory, judge = evaluate(deployment, lone), simulate(deployment, lone, requests=1)
+        assert theory.kv_transfer_s == pytest.approx(judge.kv_transfer_s, rel=1e-3)
+
+    def test_a_cached_prefix_sent_early_is_never_later(self) -> None:
+        lengths = TokenLengths.from_pairs([600, 3200], [20, 20])
+        for nic in (FAST, BETWEEN, SLOW):
+            late, early = (
+                piecewise_transfers(pair(nic, early=first), lengths, cached_share=0.75) for first in (False, True)
+            )
+            assert (early.exposed_s() <= late.exposed_s()).all()
+            assert early.exposed_s()[0] < late.exposed_s()[0]  # one chunk of 150 tokens behind 450
+            assert early.pieces_s.sum(axis=0) == pytest.approx(late.total_s)
+
+
+class TestShared:
+    def test_a_link_is_as_busy_in_pieces_and_waits_are_shorter(self) -> None:
+        for nic in (FAST, BETWEEN):
+            whole, pieces = (waiting_for_link(pair(nic, sent), MIX, 1.0) for sent in (False, True))
+            assert pieces.utilisation == pytest.approx(whole.utilisation, rel=1e-9)
+            assert pieces.wait.mean_s < whole.wait.mean_s
+            for share in (0.5, 0.9, 0.99):
+                assert pieces.wait.quantile_s(share) <= whole.wait.quantile_s(share)
+
+    @pytest.mark.parametrize(("nic", "tolerance"), [(FAST, 0.1), (BETWEEN, 0.15)])
+    def test_against_simulation(self, nic: float, tolerance: float) -> None:
+        """Eight prefill replicas into one decode replica, whose link is where transfers meet."""
+        deployment = pair(nic, replicas=(8, 1))
+        mean_s = float(kv_transfer_times_s(deployment, MIX) @ MIX.probabilities)
+        workload = Workload.of(min(0.5 / mean_s, 40.0), MIX)
+        theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=3000)
+        assert theory.link_utilisation == pytest.approx(judge.link_utilisation, rel=0.15)
+        sent = theory.kv_transfer_s + waiting_for_link(deployment, MIX, workload.rate_per_s).wait.mean_s
+        assert sent == pytest.approx(judge.kv_transfer_s, rel=tolerance)
+        assert theory.ttft.quantile_s(0.9) == pytest.approx(judge.ttft.quantile_s(0.9), rel=tolerance)
+
+
+class TestEngines:
+    def test_sglang_sends_chunks_and_the_others_one_piece(self) -> None:
+        sent = {name: engine.chunkwise_kv_transfer for name, engine in HARDWARE.engines.items()}
+        assert sent == {"vllm": False, "sglang": True, "tensorrt-llm": False}
+        assert {name for name, engine in HARDWARE.engines.items() if engine.early_prefix_transfer} == {"sglang"}
+
+    def test_prompts_that_are_not_split_have_one_piece(self) -> None:
+        assert kv_token_time_s(pair(FAST)) > 0.0
+        assert kv_token_time_s(pair(FAST, own_schedule=Schedule(whole_prompts=True))) == 0.0
+        assert kv_token_time_s(pair(FAST, chunkwise=False)) == 0.0

@@ -1,0 +1,107 @@
+"""Does a plan for 90 % confidence hold with 90 % where step times are uncertain, and what does knowing them save?
+
+`python -m tests.studies.confidence` plans each case once from the estimates and judges that fleet in 200 worlds: step
+times drawn from what they may be off by, other draws than those the plan was made with. It prints and writes, for each
+case (`confidence.csv`): the share of worlds in which every target holds by theory; in the first `SIMULATED` of them
+also by simulation; and what the fleet costs beside the mean cost of fleets planned in the first `CLAIRVOYANT` worlds
+with step times known.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.fleet import PlanRequest, plan
+from planner.fleet import confidence as draws
+from planner.fleet.search import find_fleet, market_of, search_fleet
+from planner.fleet.simulation import run_of
+from planner.fleet.verification import violated_metrics, with_run
+from planner.scenario import load_scenario
+from tests.builders import HARDWARE
+
+WORLDS, SIMULATED, CLAIRVOYANT = 200, 40, 30
+SEED = 2026
+RESULTS = Path(__file__).with_name("confidence.csv")
+FIELDS = ("case", "fleet", "usd_per_hour", "says", "worlds", "holds", "simulated", "holds_simulated", "clairvoyant_usd")
+CHAT: dict[str, Any] = {
+    "name": "chat",
+    "confidence": 0.9,
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": 600.0, "drift": "none", "lengths": {"input_tokens": 1000, "output_tokens": 200}},
+    "slo": [
+        {"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5},
+        {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.025},
+    ],
+    "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": {"h100-sxm": 2.5, "l40s": 0.9, "h200-sxm": 3.0}},
+}
+CASES: dict[str, dict[str, Any]] = {
+    "one SKU": {"search": {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [1]}},
+    "two SKUs": {
+        "search": {"skus": ["h100-sxm", "h200-sxm"], "modes": ["mixed"], "tp": [1]},
+        "limits": {"gpus": {"h100-sxm": 16, "h200-sxm": 16}},
+    },
+    "disaggregated": {"search": {"skus": ["h100-sxm"], "modes": ["disaggregated"], "tp": [1]}},
+}
+
+
+def request_of(case: str) -> PlanRequest:
+    """What is planned."""
+    return load_scenario({**CHAT, **CASES[case]})
+
+
+def judged(case: str) -> dict[str, Any]:
+    """The row of a case."""
+    request = request_of(case)
+    found = plan(request, HARDWARE, alternatives=False)
+    assert found.cost is not None and found.confidence is not None
+    search = search_fleet(request, market_of(request, HARDWARE), request.all_services)
+    holds, simulated = np.ones(WORLDS, dtype=bool), np.ones(SIMULATED, dtype=bool)
+    for planned in found.deployments:
+        judge = draws._Judge(planned, search.slos, SEED)
+        holds &= judge.holds()[:WORLDS]
+        for world in range(SIMULATED):
+            true = judge._at(judge.logs[world])
+            run = run_of(true.surviving, planned.workload, 10_000, true.predicted)
+            played = with_run(replace(true, workload=planned.workload), run, world, lambda _: None)
+            simulated[world] &= not violated_metrics(played, search.slos, by_theory=False)
+    return {
+        "case": case,
+        "fleet": " + ".join(planned.deployment.summary for planned in found.deployments),
+        "usd_per_hour": round(found.cost.usd_per_hour, 2),
+        "says": round(found.confidence.holds, 3),
+        "worlds": WORLDS,
+        "holds": round(float(holds.mean()), 3),
+        "simulated": SIMULATED,
+        "holds_simulated": round(float(simulated.mean()), 3),
+        "clairvoyant_usd": round(float(np.mean([clairvoyant_usd(request, world) for world in range(CLAIRVOYANT)])), 2),
+    }
+
+
+def clairvoyant_usd(request: PlanRequest, world: int) -> float:
+    """Cost of the fleet planned by theory where the step times of a world are known [USD/h]."""
+    market = market_of(request, HARDWARE)
+    search = search_fleet(request, market, request.all_services, shift_of=draws.drawn_rule(SEED, world))
+    return find_fleet(search, simulate=False).allocation.cost_usd_per_hour
+
+
+def main(cases: list[str]) -> None:
+    """Judge the cases named, or all, and write what was found after each."""
+    rows = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    for case in cases or list(CASES):
+        row = judged(case)
+        print(row, flush=True)
+        rows = [known for known in rows if known["case"] != case] + [row]
+        with RESULTS.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

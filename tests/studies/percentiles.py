@@ -1,0 +1,147 @@
+"""How far percentiles and E2E are off, of runs whose group no engine constant was fitted to.
+
+    python -m tests.studies.percentiles AMD.csv [--write docs/studies/accuracy.md] [--plot FILE.svg]
+
+Of the reference data only AMD's runs have more than a mean or median TTFT and TPOT. Each of their groups is the only
+one of its architecture, so that without it the constants are what the other architectures have in common: the mean over
+them in the coordinates of the fit (`tests.studies.left_out/costs-sglang.json`). With these every run is played and held
+against its figures; the TTFT and TPOT of the same runs stand beside them, to be compared with the runs left out in
+`left_out-sglang.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hardware_db import EngineCosts, load_hardware
+from planner.core import Metric, PlannerError
+from planner.validation import scoreboard
+from planner.validation.engine_fit import Trial, from_coordinate, to_coordinate
+from planner.validation.measured_runs import MeasuredFigure, ServingPoint, Statistic, read_serving_points
+from planner.validation.predict import Prediction, ReplayedRun, replayed
+from planner.validation.scoreboard import Scoreboard
+from planner.validation.scores import Score, score_of
+
+LEFT_OUT = Path(__file__).parent / "left_out"
+ENGINE = "sglang"
+BEGIN, END = "<!-- percentiles -->", "<!-- /percentiles -->"
+
+
+def costs_without(architecture: str) -> dict[str, float]:
+    """The constants that the other architectures have in common; of AMD's none, since each is of one group."""
+    found = json.loads((LEFT_OUT / f"costs-{ENGINE}.json").read_text(encoding="utf-8"))["costs"]
+    others = [costs for name, costs in found.items() if name != architecture and not name.startswith("CDNA")]
+    names = set.intersection(*(set(costs) for costs in others))
+    means = {name: float(np.mean([to_coordinate(name, costs[name][0]) for costs in others])) for name in names}
+    return {name: from_coordinate(name, at) for name, at in means.items()}
+
+
+def played(point: ServingPoint, costs: EngineCosts) -> Prediction:
+    """A run with constants that its group had no part in, TTFT and TPOT as figures too."""
+    try:
+        result = replayed(Trial(point, ReplayedRun.of(point, load_hardware())).run_with(costs))
+    except PlannerError as error:
+        return Prediction(point, reason=str(error))
+    seen = [
+        result.distribution(figure.metric).mean_s
+        if figure.percentile is None
+        else result.distribution(figure.metric).quantile_s(figure.percentile)
+        for figure in point.figures
+    ]
+    return Prediction(point, result.ttft.mean_s, result.tpot.mean_s, figures_s=tuple(seen))
+
+
+def with_all_figures(point: ServingPoint) -> ServingPoint:
+    """The point with its TTFT and TPOT among its figures."""
+    percentile = 0.5 if point.statistic is Statistic.MEDIAN else None
+    own = [(Metric.TTFT, point.mean_ttft_s), (Metric.TPOT, point.mean_tpot_s)]
+    more = [MeasuredFigure(metric=m, percentile=percentile, value_s=value) for m, value in own if value]
+    order = list(Metric)
+    figures = sorted((*more, *point.figures), key=lambda f: (order.index(f.metric), f.percentile or 0.0))
+    return point.model_copy(update={"figures": tuple(figures)})
+
+
+def predictions(points: Iterable[ServingPoint]) -> list[Prediction]:
+    """Every run of the engine without speculation."""
+    db = load_hardware()
+    done = []
+    for point in points:
+        if point.engine == ENGINE and point.sku in db.skus and not point.draft_tokens:
+            sku = db.skus[point.sku]
+            costs = db.engines[ENGINE].costs_on(sku)
+            without = costs.model_copy(update=costs_without(sku.architecture))
+            done.append(played(with_all_figures(point), without))
+    return done
+
+
+def table(done: Sequence[Prediction]) -> str:
+    """By SKU and figure, as Markdown."""
+    lines = ["| SKU | figure | runs | median % | p90 % | bias % |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for sku in sorted({each.point.sku for each in done}):
+        own = [each for each in done if each.point.sku == sku]
+        for name in scoreboard.figure_names(own):
+            errors = score_of((each.figure_error(name), each.tpot_s is not None) for each in own)
+            if errors is not None:
+                lines.append(f"| {sku} | {name} | {_counted(errors)} | {_percents(errors)} |")
+    return "\n".join(lines)
+
+
+def _counted(errors: Score) -> str:
+    return f"{errors.points}" if errors.predicted == errors.points else f"{errors.predicted} of {errors.points}"
+
+
+def _percents(errors: Score) -> str:
+    return " | ".join(
+        f"{100 * x:{'+' if signed else ''}{'.0f' if abs(x) >= 0.1 else '.2g'}}" for x, signed in _sizes(errors)
+    )
+
+
+def _sizes(errors: Score) -> tuple[tuple[float, bool], ...]:
+    return (errors.median, False), (errors.p90, False), (errors.bias, True)
+
+
+def compared(done: Sequence[Prediction]) -> str:
+    """How the constants used here compare with those of the runs left out: median ratio of predicted means."""
+    with (LEFT_OUT / f"left_out-{ENGINE}.csv").open(encoding="utf-8") as file:
+        known = {row["source_id"]: row for row in csv.DictReader(file)}
+    lines = []
+    for metric in ("tpot", "ttft"):
+        pairs = [(getattr(each, f"{metric}_s"), known[each.point.id][f"{metric}_s"]) for each in done if each.tpot_s]
+        ratios = [here / float(there) for here, there in pairs if there]
+        if ratios:
+            low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
+            lines.append(f"{metric}: {middle:.3f} of those left out ({low:.3f} to {high:.3f} in 80 % of {len(ratios)})")
+    return "; ".join(lines)
+
+
+def main() -> None:
+    """Play the runs, print the table, and write it and the plot where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("points", type=Path)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    done = predictions(read_serving_points(arguments.points))
+    made = table(done)
+    print(made)
+    print(compared(done))
+    if arguments.write is not None:
+        text = arguments.write.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not end:
+            raise SystemExit(f"{arguments.write} has no {BEGIN} ... {END}")
+        arguments.write.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}", encoding="utf-8")
+    if arguments.plot is not None:
+        shown = [name for name in scoreboard.figure_names(done) if "p99" in name or name.startswith("E2E")]
+        arguments.plot.write_text(scoreboard.figure_plot(Scoreboard(tuple(done), (False,) * len(done)), shown))
+
+
+if __name__ == "__main__":
+    main()
