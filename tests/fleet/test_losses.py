@@ -19,7 +19,8 @@ from tests.builders import HARDWARE, SMALL_CHAT
 
 
 def planned(*changes: str) -> Plan:
-    return plan(load_scenario("chat-llama-70b", [*SMALL_CHAT, *changes]), simulate=False, alternatives=False)
+    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", *changes])
+    return plan(request, simulate=False, alternatives=False)
 
 
 def loss(found: Plan, of: LossOf) -> Loss:

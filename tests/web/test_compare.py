@@ -73,7 +73,7 @@ def test_systems_are_compared_on_the_mixed_fleet_of_the_plan(systems: AppTest) -
     assert "prefix-cache: prompts share no prefixes" in shown
     titles = [chart["title"]["text"] for chart in _charts(systems)]
     assert [title.split(" of every system on ")[0] for title in titles] == ["Goodput", "TTFT"]
-    assert all("h100-sxm TP4 mixed" in title for title in titles)
+    assert all("h100-sxm TP8 mixed" in title for title in titles)
 
 
 def test_every_system_shown_says_what_it_is_and_who_described_it(systems: AppTest) -> None:
