@@ -228,7 +228,9 @@ def cost_range(plan: Plan, hardware: HardwareDb, progress: Progress = lambda _: 
             progress(f"{stage}, {name}")
 
         request = rebuilt(plan.request, confidence=confidence)
-        return make_plan(request, hardware, report_stage, simulate=False, alternatives=False)
+        return make_plan(
+            request, hardware, report_stage, simulate=False, alternatives=False, corrections=plan.corrections
+        )
 
     exact, sure = plan_at(EXACT_ESTIMATES), plan_at(highest)
     return CostRange(exact.cost, sure.cost, fleet_words(exact) or "none", fleet_words(sure) or "none", highest)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from hardware_db import HardwareDb, is_cited, listed_prices
 from planner.core import InputError, rebuilt
-from planner.fleet import Plan, PlanRequest, Progress
+from planner.fleet import Corrections, Plan, PlanRequest, Progress
 from planner.fleet import plan as make_plan
 from planner.supply import HOURS_PER_MONTH, SPOT, STALE_PRICE_DAYS, SpotTerms, is_committed, offered_prices
 
@@ -108,11 +108,15 @@ def planned_offer(
     alternative: PurchaseAlternative,
     spot: SpotTerms | None = None,
     progress: Progress | None = None,
+    corrections: Corrections | None = None,
 ) -> PurchaseOffer:
-    """The fleet under other commitments, planned by theory; none where spot is needed and its terms are not given."""
+    """The fleet under other commitments, planned by theory; none where spot is needed and its terms are not given.
+
+    `corrections` are those of the plan it is compared with.
+    """
     bought = with_commitments(request, alternative.commitments, spot)
     try:
-        plan = make_plan(bought, hardware, progress, simulate=False, alternatives=False)
+        plan = make_plan(bought, hardware, progress, simulate=False, alternatives=False, corrections=corrections)
     except InputError as error:
         return PurchaseOffer(alternative, None, 0.0, "", str(error))
     return offer_from_plan(plan, alternative)

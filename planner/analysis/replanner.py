@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hardware_db import HardwareDb, load_hardware
 from planner.analysis.types import PlanMeasure, PlanningCase, PlanOutcome
 from planner.core import InputError, PlannerError
-from planner.fleet import Plan, PlanRequest, Progress
+from planner.fleet import Corrections, Plan, PlanRequest, Progress
 from planner.fleet import plan as make_plan
 
 Solve = Callable[[PlanRequest, HardwareDb], Plan]
@@ -24,8 +24,8 @@ class OutOfSolvesError(PlannerError):
 class Replanner:
     """Makes plans, remembers them by request, and counts.
 
-    The plan that is explained is made again here too, without simulation: everything is compared with it, so that a
-    difference never comes from simulating one side only.
+    The plan that is explained is made again here too, by theory as `corrections` leave it: everything is compared with
+    it, so that a difference never comes from simulating one side only.
 
     Attributes:
         hardware: what requests are planned on unless a case says otherwise.
@@ -39,6 +39,7 @@ class Replanner:
         hardware: HardwareDb | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
+        corrections: Corrections | None = None,
     ) -> None:
         """A replanner that has made no plan yet.
 
@@ -47,6 +48,7 @@ class Replanner:
             hardware: the packaged database when None.
             at_most: plans allowed.
             progress: hears of every plan.
+            corrections: what simulating the plan taught that others are compared with, for plans by theory.
         """
         self.hardware = hardware or load_hardware()
         self.solves = 0
@@ -54,6 +56,7 @@ class Replanner:
         self._solve = solve or self._by_theory
         self._at_most = at_most
         self._progress = progress or (lambda _: None)
+        self._corrections = corrections
         self._known: list[tuple[PlanningCase, Plan | InputError]] = []
 
     def outcome(self, asked: PlanRequest | PlanningCase) -> PlanOutcome:
@@ -92,7 +95,14 @@ class Replanner:
     def _by_theory(self, request: PlanRequest, hardware: HardwareDb) -> Plan:
         """The plan; progress hears what it is for at every stage, so that whoever waits may stop it there."""
         stage = self._stage
-        return make_plan(request, hardware, lambda _: self._progress(stage), simulate=False, alternatives=False)
+        return make_plan(
+            request,
+            hardware,
+            lambda _: self._progress(stage),
+            simulate=False,
+            alternatives=False,
+            corrections=self._corrections,
+        )
 
 
 def outcome_of(plan: Plan) -> PlanOutcome:

@@ -31,8 +31,9 @@ from planner.cli.completion import complete_setting
 from planner.core import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from hardware_db import HardwareDb
     from planner.analysis import ApiPrice, PlanQuestion
-    from planner.fleet import PlanRequest
+    from planner.fleet import Corrections, PlanRequest, Progress
     from planner.launch import Fleet, Target
 
 MAX_SOLVES = 300
@@ -141,7 +142,8 @@ def explain(
     prices = _api_prices(request, api_price)
     hardware = planning.hardware_for(request, hardware_for(request.search.engine, calibrations, engine_costs))
     with terminal.progress() as say:
-        replanner = Replanner(hardware=hardware, at_most=max_solves, progress=say)
+        known = _corrections(subject, request, hardware, say)
+        replanner = Replanner(hardware=hardware, at_most=max_solves, progress=say, corrections=known)
         answers = why.explain(replanner.plan(request), replanner, questions, prices)
     deliver(
         lambda: explanation.report(answers, _difference_notes(recorded, answers.outcome.usd_per_hour)),
@@ -150,6 +152,15 @@ def explain(
     )
     if not answers.outcome.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _corrections(subject: str, request: PlanRequest, hardware: HardwareDb, progress: Progress) -> Corrections | None:
+    """What simulation says of the plan that others are compared with: as its document has it, else made now."""
+    from planner.fleet import planning
+    from planner.scenario import recorded_corrections
+
+    known = recorded_corrections(subject)
+    return known or planning.plan(request, hardware, progress, alternatives=False).corrections
 
 
 def _questions(text: str | None) -> tuple[PlanQuestion, ...] | None:
@@ -182,7 +193,7 @@ def _difference_notes(recorded: float | None, again: float) -> list[str]:
     """A note where a plan made again costs something else [USD/h] than the document says."""
     if recorded is None or abs(again - recorded) < SMALLEST_DIFFERENCE_USD_PER_HOUR:
         return []
-    return [f"the file says {recorded:,.2f} USD/h; made again by theory, with today's data, it is {again:,.2f}"]
+    return [f"the file says {recorded:,.2f} USD/h; made again with today's data it is {again:,.2f}"]
 
 
 def what_if(
@@ -215,7 +226,9 @@ def what_if(
     changed = [(last, load_request(subject, assignments[: index + 1])) for index, last in enumerate(assignments)]
     hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
     with terminal.progress() as say:
-        result = changes.what_if(before, changed, Replanner(hardware=hardware, progress=say))
+        known = _corrections(subject, before, hardware, say)
+        replanner = Replanner(hardware=hardware, progress=say, corrections=known)
+        result = changes.what_if(before, changed, replanner)
     deliver(
         lambda: what_if_report.report(result),
         (json_file, lambda: json_text(what_if_report.what_if_document(result))),

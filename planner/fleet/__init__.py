@@ -15,6 +15,7 @@ from planner.fleet.calibration_bounds import (
 )
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import deviations_of
+from planner.fleet.corrections import Corrections
 from planner.fleet.costs import KV_TIERS, SWITCHING
 from planner.fleet.format_warnings import weights_word
 from planner.fleet.planning import hardware_for, plan
@@ -48,6 +49,7 @@ __all__ = [
     "SWITCHING",
     "Alternative",
     "BoughtGpus",
+    "Corrections",
     "CostBreakdown",
     "Loss",
     "LossOf",

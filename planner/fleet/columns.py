@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from planner.engine import kv_tiers_usd_per_gpu_hour
+from planner.fleet.corrections import Corrections, ExpectedShare, HeldPool, KeptShare, TrafficKind
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
@@ -136,6 +137,7 @@ class CandidateColumns:
         capacities: Mapping[str, Capacity],
         limits: FleetLimits,
         sites: Mapping[str, str],
+        corrections: Corrections | None = None,
     ) -> None:
         """One column for each family and pool size that is worth it for some slice of its service.
 
@@ -145,10 +147,12 @@ class CandidateColumns:
             capacities: by slice name.
             limits: the fewest replicas of a pool, and those that may fail.
             sites: by SKU, where it stands: prefill and decode pools serve together on one site only.
+            corrections: what simulation taught in another plan; None: nothing.
         """
         self._sites = sites
         self._limits = limits
         self._witnessed: dict[tuple[str, str], float] = {}
+        self._held: dict[str, HeldPool] = {}
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
         self._theory: dict[tuple[str, str], _TheoryRate] = {}
@@ -168,8 +172,75 @@ class CandidateColumns:
                 self._family_of |= dict.fromkeys(names, family.name)
         self._by_name: dict[str, Column] = {}
         self._sizes: set[tuple[str, str, int]] = set()
+        if corrections is not None:
+            self._take_over(corrections)
         for service in self._families:
             self._add_sizes(service)
+        for pool in corrections.held if corrections is not None else ():
+            self._add_held(pool)
+
+    def _take_over(self, corrections: Corrections) -> None:
+        """Start from the shares that simulation left in another plan.
+
+        No simulation will try what was not simulated: it is expected to keep what the best of those that were kept, and
+        no more. So are services that the other plan did not have.
+        """
+        best: dict[Role, float] = {}
+        for kept in corrections.kept:
+            best[kept.role] = max(best.get(kept.role, 0.0), kept.share)
+            if kept.service in self._families:
+                of_role = self._kept.setdefault((kept.service, kept.role), {})
+                of_role.setdefault(kept.family, {})[kept.configuration] = kept.share
+        for expected in corrections.expected:
+            best[expected.role] = max(best.get(expected.role, 0.0), expected.share / BETTER_THAN_BEST)
+        self._expected |= {(service, role): share for service in self._families for role, share in best.items()}
+
+    def _add_held(self, pool: HeldPool) -> None:
+        """Add the unit of a pool that carried more than theory says in another plan: as much more here."""
+        family = self._family_of.get((pool.service, pool.configuration))
+        if family is None:
+            return
+        by_slice = self._families[pool.service][family]
+        members = {pool_name(member): member for of in by_slice.values() for member in of.members}
+        member = members[pool.configuration]
+        column = self._sized(pool.service, member, pool.surviving)
+        ratios = {name: ratio for name, ratio in pool.ratios.items() if name in by_slice}
+        for name in ratios:
+            self._ask(column, member, name)
+        theory = {name: self._rate(column, name).rate_per_s for name in ratios}
+        self._witnessed |= {(column.name, name): ratio * theory[name] for name, ratio in ratios.items()}
+        self._held[column.name] = pool
+        self._set(replace(column, rates={name: self._rate(column, name) for name in ratios}))
+
+    def _sized(self, service: str, member: PoolOption, surviving: int) -> Column:
+        """A column of a configuration with so many surviving replicas, without rates."""
+        known = self.of_members([(service, member)])[0]
+        replicas = replicas_with_spares(surviving, known.family, self._limits)
+        return replace(known, surviving=surviving, replicas=replicas, rates={})
+
+    def corrections(self, traffic: TrafficKind, used: Iterable[str], deviations: float) -> Corrections:
+        """What simulation taught so far.
+
+        Args:
+            traffic: how requests came.
+            used: names of the columns of the fleet; pools that carried more than theory says are told of these only.
+            deviations: with which the fleet was planned beyond those asked for.
+        """
+        return Corrections(
+            traffic=traffic,
+            kept=tuple(
+                KeptShare(service=service, role=role, family=family, configuration=name, share=share)
+                for (service, role), of_role in self._kept.items()
+                for family, shares in of_role.items()
+                for name, share in shares.items()
+            ),
+            expected=tuple(
+                ExpectedShare(service=service, role=role, share=share)
+                for (service, role), share in self._expected.items()
+            ),
+            held=tuple(self._held[name] for name in used if name in self._held),
+            deviations=deviations,
+        )
 
     @property
     def all(self) -> list[Column]:
@@ -277,16 +348,19 @@ class CandidateColumns:
         Its rates are those of theory, raised in one proportion until what was simulated fills the unit. Nothing is
         concluded for other sizes: a size that simulation did not see keeps the rate of theory.
         """
-        known = self.of_members([(service, member)])
-        column = replace(
-            known[0], surviving=surviving, replicas=replicas_with_spares(surviving, known[0].family, self._limits)
-        )
+        column = self._sized(service, member, surviving)
         total_per_s = math.fsum(rates_per_s.values())
         for name in rates_per_s:
             self._ask(column, member, name)
         theory = {name: self._rate(column, name).rate_per_s or total_per_s for name in rates_per_s}
         raised = max(1.0, math.fsum(rate / theory[name] for name, rate in rates_per_s.items())) * (1.0 + _ROUNDING)
         self._witnessed |= {(column.name, name): raised * rate for name, rate in theory.items()}
+        self._held[column.name] = HeldPool(
+            service=service,
+            configuration=pool_name(member),
+            surviving=surviving,
+            ratios=dict.fromkeys(theory, raised),
+        )
         same = self._by_name.get(column.name)
         names = {**(same.rates if same else {}), **dict.fromkeys(rates_per_s)}
         self._set(replace(column, rates={name: self._rate(column, name) for name in names}))

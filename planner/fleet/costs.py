@@ -11,7 +11,7 @@ from planner.fleet.columns import Column
 from planner.fleet.types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod, pool_name
 from planner.fleet.verification import ScopedSlo, goodput_per_s
 from planner.optimizer import Allocation, Period
-from planner.serving import prompt_time_share
+from planner.serving import input_capacity_share
 from planner.supply import HOURS_PER_MONTH, Supply, supply_cost, switching_resource
 from planner.traffic import DemandSlice
 
@@ -111,8 +111,8 @@ def cost_breakdown(
 ) -> CostBreakdown:
     """Cost of the fleet and what one gets for it, as means over the horizon.
 
-    Input and output tokens share the cost of each pool by the step time that prompts add. The mix of requests and the
-    share that meets every target are those of the period of the largest demand.
+    Input and output tokens share the cost of each pool by what they take from its capacity (`input_capacity_share`).
+    The mix of requests and the share that meets every target are those of the period of the largest demand.
     """
     total = allocation.cost_usd_per_hour
     requests_per_hour = 3600.0 * allocation.rate_per_s
@@ -136,9 +136,9 @@ def cost_breakdown(
 
 
 def _input_usd_per_hour(planned: PlannedDeployment) -> float:
-    """Cost of input tokens [USD/h]: each pool's cost times the share of its step time that prompts add."""
+    """Cost of input tokens [USD/h]: each pool's cost times the share of its capacity that inputs take."""
     return math.fsum(
-        usd * prompt_time_share(pool, planned.workload)
+        usd * input_capacity_share(pool, planned.workload)
         for usd, pool in zip(planned.pool_usd_per_hour, planned.surviving.pools, strict=True)
     )
 

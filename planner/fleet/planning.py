@@ -19,6 +19,7 @@ from planner.core import with_unit
 from planner.fleet.cascades import cascade_services
 from planner.fleet.columns import Column
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, slow_rule
+from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
@@ -67,6 +68,7 @@ def plan(
     *,
     simulate: bool = True,
     alternatives: bool = True,
+    corrections: Corrections | None = None,
 ) -> Plan:
     """The cheapest (or otherwise best, see `PlanRequest.objective`) fleet that meets every target.
 
@@ -76,11 +78,15 @@ def plan(
         progress: called with the name of each stage as it starts.
         simulate: verify the fleet by simulation too; otherwise by theory alone, for many plans in a row.
         alternatives: also find the best fleet of each SKU and mode.
+        corrections: `Plan.corrections` of a plan that was simulated, for one by theory that is compared with it.
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
     """
+    known = (corrections or Corrections(traffic=traffic_kind(request.workload))).of(request.workload)
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
-        return _plan(request, hardware_for(request, hardware), progress or (lambda _: None), simulate, alternatives)
+        return _plan(
+            request, hardware_for(request, hardware), progress or (lambda _: None), simulate, alternatives, known
+        )
 
 
 def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
@@ -88,11 +94,19 @@ def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> Ha
     return with_own_hardware(hardware or load_hardware(), request.own_hardware)
 
 
-def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, alternatives: bool) -> Plan:
+def _plan(
+    request: PlanRequest,
+    hardware: HardwareDb,
+    progress: Progress,
+    simulate: bool,
+    alternatives: bool,
+    known: Corrections,
+) -> Plan:
     started = time.perf_counter()
-    result, confidence = _search_with_confidence(request, hardware, progress, simulate)
+    result, confidence, deviations = _search_with_confidence(request, hardware, progress, simulate, known)
     if isinstance(result.outcome, NoFleet):
-        return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started)
+        corrections = result.search.columns.corrections(known.traffic, (), deviations) if simulate else None
+        return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
     search, fleet, point = result.search, result.outcome, result.cascade_point
     market, allocation = search.market, fleet.allocation
     slow_targets = target_checks(fleet.deployments, search.slos)
@@ -143,6 +157,7 @@ def _plan(request: PlanRequest, hardware: HardwareDb, progress: Progress, simula
         losses=worst_losses(deployments, search.slos, search.slices),
         confidence=confidence,
         slow_targets=slow_targets,
+        corrections=search.columns.corrections(known.traffic, allocation.units, deviations) if simulate else None,
     )
 
 
@@ -162,24 +177,26 @@ class _SearchResult:
 
 
 def _search_with_confidence(
-    request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool
-) -> tuple[_SearchResult, PlanConfidence | None]:
+    request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, known: Corrections
+) -> tuple[_SearchResult, PlanConfidence | None, float]:
     """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
 
-    Of plans by theory alone (many in a row) only the first is made.
+    Of plans by theory alone (many in a row) only the first is made. The last of the three are the deviations it was
+    planned with beyond those asked for.
     """
-    asked = deviations = deviations_of(request.confidence)
-    result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations)
+    asked = deviations_of(request.confidence)
+    more = known.deviations if asked else 0.0
+    result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
     for _ in range(MAX_TIGHTENINGS):
         if not simulate or isinstance(result.outcome, NoFleet):
-            return result, None
+            return result, None, more
         progress("drawing what step times may be off by")
         confidence = confidence_of(result.outcome.deployments, result.search.slos, request.confidence, request.seed)
         if not asked or confidence.holds >= request.confidence - confidence.error:
             break
-        deviations += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
-        result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations)
-    return result, confidence
+        more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
+        result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
+    return result, confidence, more
 
 
 def _as_estimated(
@@ -200,7 +217,12 @@ def _as_estimated(
 
 
 def _search_with_spot_reserve(
-    request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, deviations: float
+    request: PlanRequest,
+    hardware: HardwareDb,
+    progress: Progress,
+    simulate: bool,
+    deviations: float,
+    known: Corrections,
 ) -> _SearchResult:
     """The fleet, searched again with more spot headroom as long as too little was bought for what must be up."""
     spot_shares: dict[str, float] = {}
@@ -209,7 +231,7 @@ def _search_with_spot_reserve(
         progress("searching configurations")
         market = market_of(request, hardware, spot_shares)
         point, services = _cheapest_cascade(request, market, shift_of)
-        search = search_fleet(request, market, services, progress, shift_of)
+        search = search_fleet(request, market, services, progress, shift_of, known)
         outcome = find_fleet(search, simulate)
         if isinstance(outcome, VerifiedFleet):
             supply = market.site_of(outcome.allocation).supply
@@ -377,7 +399,7 @@ def _warnings(
 # --- no fleet -------------------------------------------------------------------------------------------------------
 
 
-def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float) -> Plan:
+def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, corrections: Corrections | None) -> Plan:
     allocation = outcome.allocation
     rejections = (*search.rejections, *search.market.unpriced)
     if allocation is None and not outcome.missed:
@@ -399,6 +421,8 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float) ->
         warnings=(),
         considered=search.considered,
         elapsed_s=elapsed_s,
+        simulated=corrections is not None,
+        corrections=corrections,
     )
 
 

@@ -1,5 +1,9 @@
 """Which of fleets that cost about the same an operator would rather run.
 
+A stray is a kind of pool that carries next to nothing, such as one pair of H100 beside sixteen B200: it fills what
+the others leave, and is one more thing to benchmark, to route to and to keep. Fleets without it are preferred even if
+they cost clearly more.
+
 Predictions are not so exact that a few percent of cost count. Of fleets within that of the cheapest one is preferred
 whose GPUs were all measured, that has one SKU, that is mixed, that has one degree of parallelism, and that has few
 kinds of pools, in this order.
@@ -16,9 +20,46 @@ from planner.optimizer import Allocation
 
 Best = Callable[[Callable[[], list[Column]]], Allocation | None]
 """The cheapest fleet of some columns; None where it costs too much."""
+STRAY_SHARE = 0.1
+"""Share of a service's traffic below which a kind of pool is a stray. A choice."""
+WITHOUT_STRAYS = 0.25
+"""How much more of its cost than a fleet with a stray the one without may cost. A choice: owned GPUs that do not quite
+suffice stay with a stray beside them."""
 _Preference = Callable[[Column], bool]
 _MEASURED: tuple[_Preference, ...] = (lambda column: column.is_measured,)
 _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
+
+
+def without_strays(columns: CandidateColumns, cheapest: Allocation, best: Best) -> Allocation:
+    """The cheapest fleet that has no strays; one with strays where every other one costs too much."""
+    chosen, left_out = cheapest, set[tuple[str, str]]()
+    while strays := stray_kinds(columns, chosen):
+        left_out |= strays
+        other = best(partial(_other_kinds, columns, frozenset(left_out)))
+        if other is None:
+            return cheapest
+        chosen = other
+    return chosen
+
+
+def stray_kinds(columns: CandidateColumns, allocation: Allocation) -> set[tuple[str, str]]:
+    """Service and family of pools that carry less than `STRAY_SHARE` of the requests of their service."""
+    carried: dict[tuple[str, str], float] = {}
+    of_service: dict[str, float] = {}
+    for column in columns.chosen(allocation):
+        rate_per_s = sum(sum(rates) for rates in allocation.routed_per_s.get(column.name, {}).values())
+        carried[_kind(column)] = carried.get(_kind(column), 0.0) + rate_per_s
+        if not column.is_decode:  # what these write came through a prefill pool
+            of_service[column.service] = of_service.get(column.service, 0.0) + rate_per_s
+    return {kind for kind, rate_per_s in carried.items() if rate_per_s < STRAY_SHARE * of_service[kind[0]]}
+
+
+def _kind(column: Column) -> tuple[str, str]:
+    return column.service, column.family.name
+
+
+def _other_kinds(columns: CandidateColumns, left_out: frozenset[tuple[str, str]]) -> list[Column]:
+    return [column for column in columns.all if _kind(column) not in left_out]
 
 
 def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best) -> Allocation:

@@ -21,8 +21,16 @@ from functools import partial
 from hardware_db import Calibration, HardwareDb, select_calibration
 from planner.core import Metric, UnknownNameError, with_unit
 from planner.fleet.columns import CandidateColumns, Column, unit_of
+from planner.fleet.corrections import Corrections
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
-from planner.fleet.preferences import most_preferred, with_fewest_kinds
+from planner.fleet.preferences import (
+    WITHOUT_STRAYS,
+    Best,
+    most_preferred,
+    stray_kinds,
+    with_fewest_kinds,
+    without_strays,
+)
 from planner.fleet.simulation import run_of
 from planner.fleet.sites import (
     best_of,
@@ -373,6 +381,7 @@ def search_fleet(
     services: Sequence[Service],
     progress: Progress = lambda _: None,
     shift_of: ShiftRule | None = None,
+    corrections: Corrections | None = None,
 ) -> FleetSearch:
     """A search with nothing solved yet: slices, and for each the families of configurations that can serve it.
 
@@ -382,6 +391,7 @@ def search_fleet(
         services: the models served.
         progress: hears of every solve and simulation.
         shift_of: how far step times are taken to be off their estimates; None: not at all.
+        corrections: what simulation taught in another plan; None: nothing.
     """
     slices = request_slices(request, services)
     families, capacities = {}, {}
@@ -411,7 +421,7 @@ def search_fleet(
         slices={slice_.name: slice_ for slice_ in slices},
         periods=periods_of(request.profile),
         slos=scoped_slos(slices),
-        columns=CandidateColumns(slices, families, capacities, request.limits, _groups(request, market)),
+        columns=CandidateColumns(slices, families, capacities, request.limits, _groups(request, market), corrections),
         rejections=tuple(rejections.values()),
         considered=considered,
         progress=progress,
@@ -548,11 +558,12 @@ class _Trial:
         """Lower the rates of what missed a target, by what that says of the rate at which it may hold.
 
         First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone the decode pool
-        is lowered only when that happens again.
+        is lowered only when that happens again. Where links between the pools cannot carry the KV caches, only the pool
+        with fewer links is lowered.
         """
         for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
-            for pool in (pool for pool in pools if pool.may_cause(metrics)):
+            for pool in (pool for pool in _short_of_links(pools, deployment) or pools if pool.may_cause(metrics)):
                 caused = [missed[metric] for metric in metrics & missed.keys() if pool.may_cause({metric})]
                 kept = min(_share_that_holds(max([*caused, 1.0])), SHARE_KEPT_AFTER_MISS)
                 is_doubtful = pool.option.role is Role.DECODE and metrics == {Metric.TTFT}
@@ -570,6 +581,19 @@ class _Trial:
                 share = pool.capacity_share * _share_that_holds(max(caused, default=1.0))
                 raised.append(search.columns.held(pool.option, pool.service, share))
         return any(raised)
+
+
+def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> list[UsedPool]:
+    """Of a pair whose links fall behind by theory while its pools do not, the pool with fewer; none otherwise.
+
+    A pool's own rate knows its own links, not how slow those of the other pool are.
+    """
+    predicted = planned.predicted
+    keep_up = all(pool.utilisation < 1.0 for pool in predicted.pools)
+    if predicted.stable or len(pools) < 2 or predicted.link_utilisation < 1.0 or not keep_up:
+        return []
+    fewest = min(pool.surviving for pool in pools)
+    return [pool for pool in pools if pool.surviving == fewest]
 
 
 def _share_that_holds(missed_over_allowed: float) -> float:
@@ -642,6 +666,7 @@ def _verify(
 def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation:
     """Of fleets that cost little more than the cheapest (`SearchSpace.simplicity`) the one that is preferred.
 
+    Fleets with strays count only where none without costs less than clearly more (`planner.fleet.preferences`).
     Predictions are not so exact that such differences count. In this order a fleet is preferred whose GPUs were all
     measured, that has one SKU, and that is mixed: two mixed replicas survive the loss of one, a prefill and a decode
     replica do not. Then kinds of pools are left out one by one, each time the one without which the rest costs least.
@@ -649,15 +674,32 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     objective, columns = search.request.objective, search.columns
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
-    most = cheapest.objective * (1.0 + max(search.request.search.simplicity, SAME_COST))
+    simplicity = search.request.search.simplicity
+
+    def within(excess: float, of: Allocation, finest_gap: float) -> Best:
+        most = (of.objective or 0.0) * (1.0 + max(excess, SAME_COST))
+
+        def cheap_enough(allowed: Callable[[], list[Column]]) -> Allocation | None:
+            found = search.refined_allocation(objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=most)
+            return found if found.objective is not None and found.objective <= most else None
+
+        return cheap_enough
+
+    lasting = cheapest
+    if simplicity > 0.0:
+        lasting = without_strays(columns, cheapest, within(WITHOUT_STRAYS, cheapest, RELATIVE_GAP))
+    may_stray = bool(stray_kinds(columns, lasting))
+    tie = within(simplicity, lasting, COARSE_GAP)
 
     def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
-        found = search.refined_allocation(objective, allowed, finest_gap=COARSE_GAP, enough_usd_per_hour=most)
-        return found if found.objective is not None and found.objective <= most else None
+        found = tie(allowed)
+        return None if found is not None and not may_stray and stray_kinds(columns, found) else found
 
-    chosen = with_fewest_kinds(columns, most_preferred(columns, cheapest, best), best)
-    if chosen is not cheapest:
+    chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best), best)
+    if chosen is not lasting:
         chosen = search.refined_allocation(objective, partial(columns.of_members, columns.members(chosen)))
+    if chosen.objective is None:
+        chosen = lasting
     if chosen is cheapest or chosen.objective is None:
         return cheapest
     gap = 1.0 - cheapest.objective * (1.0 - (cheapest.gap or 0.0)) / chosen.objective

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from hardware_db import OwnHardware, Price
 from planner.core import FloatArray, Frozen, InputError, Metric
+from planner.fleet.corrections import Corrections
 from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
@@ -56,7 +57,7 @@ class PlanRequest(Frozen):
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
     forecast: Forecast | None = Field(default=None, description="how the demand will grow; the plan is for its start")
     confidence: float = Field(
-        default=0.5,
+        default=0.9,
         ge=0.5,
         le=0.999,
         description="probability with which every target holds, uncertain as step times are; 0.5: as estimated",
@@ -102,8 +103,8 @@ class PlanRequest(Frozen):
 class CostBreakdown:
     """What a fleet costs and what one gets for it.
 
-    Input and output tokens share the cost of a mixed pool by the step time prompts add; a prefill pool is all input,
-    a decode pool all output.
+    Input and output tokens share the cost of a mixed pool by what they take from its largest stable rate; a prefill
+    pool is all input, a decode pool all output.
     """
 
     usd_per_hour: float
@@ -416,6 +417,7 @@ class Plan:
         losses: whether it survives the loss of a replica and of a server.
         confidence: with which probability it holds; None where it was not simulated.
         slow_targets: `targets` with step times as slow as the fleet was planned for.
+        corrections: what simulation taught about rates of theory; None where there was none.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
         scenario_folder: where its relative paths start.
     """
@@ -444,6 +446,7 @@ class Plan:
     losses: tuple[Loss, ...] = ()
     confidence: PlanConfidence | None = None
     slow_targets: tuple[TargetCheck, ...] = ()
+    corrections: Corrections | None = None
     scenario: Mapping[str, Any] | None = None
     scenario_folder: str = ""
 

@@ -602,6 +602,7 @@ def markdown(explanation: Explanation) -> str:
     sections = [
         markdown_list(sentences(explanation)) or "Nothing was asked.",
         *map(markdown_table, tables(explanation)),
-        f"Asked: {asked or 'nothing'}. Every figure comes from making the plan again, by theory alone.",
+        f"Asked: {asked or 'nothing'}. Every figure comes from making the plan again, by theory as simulation "
+        "corrected it for the plan.",
     ]
     return markdown_page(f"Why this plan: {explanation.name}", headline(explanation), sections)

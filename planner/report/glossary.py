@@ -76,8 +76,8 @@ _MONEY = (
     Term(
         "$ per million output tokens",
         "USD",
-        "What answers cost. Both share the cost of a mixed pool by the step time that prompts add; a prefill pool is "
-        "all input, a decode pool all output.",
+        "What answers cost. Both share the cost of a mixed pool by what they take from its largest rate; a prefill "
+        "pool is all input, a decode pool all output.",
         "listed prices over given traffic",
     ),
     Term("$ per thousand requests", "USD", "Cost of the fleet over the requests it serves.", "listed prices"),

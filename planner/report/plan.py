@@ -62,8 +62,8 @@ METHOD = (
     "every target (an optimistic bound for those it does not choose); what missed a target in simulation was given "
     "fewer requests per replica and the program solved again.",
     "Goodput: simulated requests per second that meet every target at once. Goodput per dollar: goodput over cost.",
-    "Input and output tokens share the cost of a mixed pool by the step time that prompts add; a prefill pool is all "
-    "input, a decode pool all output.",
+    "Input and output tokens share the cost of a mixed pool by what they take from its largest rate; a prefill pool is "
+    "all input, a decode pool all output.",
 )
 
 
@@ -125,7 +125,9 @@ def bought_words(plan: Plan) -> str:
             servers = number_of(round(held / block), f"{sku} server")
             parts.append(f"1 of {servers} partly used ({held - used:.0f} of {held:.0f} GPUs idle)")
         if not by_server and not is_apart and held % block:
-            parts.append(f"sold there in {block}s only (prices.granularity=instance)")
+            whole = math.ceil(held / block) * block
+            more = money((whole - held) * max(price.usd_per_gpu_hour for price, _ in sold))
+            parts.append(f"sold there in {block}s only: {whole} cost {more} more (prices.granularity=instance)")
     day = plan.request.prices.day
     stale = [price for price in listed if stale_days(price, day) > STALE_PRICE_DAYS]
     parts += [

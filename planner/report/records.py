@@ -26,6 +26,7 @@ from planner.engine import (
 from planner.fleet import (
     Alternative,
     BoughtGpus,
+    Corrections,
     CostBreakdown,
     Loss,
     Plan,
@@ -322,6 +323,7 @@ class PlanDocument:
     targets: tuple[TargetCheck, ...]
     confidence: PlanConfidence | None
     slow_targets: tuple[TargetCheck, ...]
+    corrections: Corrections | None
     replays: tuple[ReplayedTarget, ...]
     losses: tuple[Loss, ...]
     agreement: tuple[AgreementSummary, ...]

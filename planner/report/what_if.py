@@ -46,7 +46,12 @@ def tables(what_if: WhatIf) -> tuple[Table, ...]:
     changes = tuple(_change_cells(change, what_if.measure) for change in what_if.changes)
     columns = ("setting", f"gain [{what_if.measure.value}]", "cost [USD/h]", "fleet", "held back by")
     return (
-        Table("Before and after", ("what", "before", "after"), tuple(rows), "Predicted by theory."),
+        Table(
+            "Before and after",
+            ("what", "before", "after"),
+            tuple(rows),
+            "By theory, as simulation corrected it.",
+        ),
         Table("What each change brings", columns, changes, "In the order given, each on top of those before it."),
     )
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
-from planner.fleet import PlanRequest
+from planner.fleet import Corrections, PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
 from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of
 from planner.scenario.checkpoint_formats import formats_with
@@ -241,6 +241,15 @@ def recorded_usd_per_hour(subject: str | Path) -> float | None:
     cost = (plan_document_at(subject) or {}).get("cost")
     usd = cost.get("usd_per_hour") if isinstance(cost, Mapping) else None
     return float(usd) if isinstance(usd, int | float) else None
+
+
+def recorded_corrections(subject: str | Path) -> Corrections | None:
+    """What simulating the plan of a document taught; None where `subject` is none, or it was not simulated.
+
+    Raises InputError where it is not of that form.
+    """
+    content = (plan_document_at(subject) or {}).get("corrections")
+    return None if content is None else Corrections.model_validate(content)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------

@@ -370,6 +370,6 @@ class Scenario(Frozen):
         default=None, description="how the demand will grow from month to month"
     )
     confidence: float = Field(
-        default=0.5, ge=0.5, le=0.999, description="probability that every target holds, uncertain as step times are"
+        default=0.9, ge=0.5, le=0.999, description="probability that every target holds, uncertain as step times are"
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")

@@ -28,10 +28,10 @@ from planner.serving.pool_load import (
     PoolUnderLoad,
     busy_windows,
     decoding_only,
+    input_capacity_share,
     largest_stable_rate_per_s,
     pool_limit_per_s,
     pool_under_load,
-    prompt_time_share,
     with_known_hits,
 )
 from planner.serving.prefix_cache import behind_cache, has_prefixes
@@ -97,6 +97,7 @@ __all__ = [
     "encode_s_per_token",
     "evaluate",
     "has_prefixes",
+    "input_capacity_share",
     "is_sparse",
     "kv_token_time_s",
     "largest_stable_rate_per_s",
@@ -110,7 +111,6 @@ __all__ = [
     "pool_model",
     "pool_under_load",
     "prompt_gaps",
-    "prompt_time_share",
     "rate_sweep",
     "remaining_output_tokens",
     "replica_spreads",

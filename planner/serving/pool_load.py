@@ -634,33 +634,21 @@ def decoding_only(lengths: TokenLengths) -> tuple[TokenLengths, float]:
     return rest, share
 
 
-def prompt_time_share(pool: Pool, workload: Workload) -> float:
-    """Share of a pool's step time that prompts add; splits its cost between input and output tokens.
+def input_capacity_share(pool: Pool, workload: Workload) -> float:
+    """Share of a pool's capacity that inputs take; splits its cost between input and output tokens.
 
-    A step with p prompt tokens takes tau(n, p), of which tau(n, 0) would pass without them. Prompts come in bunches, so
-    a token's share is taken where prompts are: (tau(n, p') - tau(n, 0)) / p' with p' = min(E[I^2] / E[I], C), the size
-    of the prompt a random prompt token belongs to. Times the mean prompt tokens per step, over the whole step.
+    What the largest stable rate loses to inputs, and to outputs, as they grow (`_SteadyPools.growth`), over the sum of
+    both. It says what tokens cost where replicas are full, so that a fleet with room to spare, or with targets that
+    keep it from being full, costs more of both alike.
 
     Args:
         pool: the pool.
-        workload: arrivals and lengths at the deployment.
+        workload: mix of requests at the deployment; its own rate does not matter.
 
     Returns:
         Share in [0, 1]: 1 for a prefill pool, 0 for a decode pool.
     """
     if pool.role is not Role.MIXED:
         return float(pool.role is Role.PREFILL)
-    return _prompt_time_share(pool_under_load(pool, workload))
-
-
-def _prompt_time_share(loaded: PoolUnderLoad) -> float:
-    """`prompt_time_share` of a pool under load."""
-    pool, lengths = loaded.model.pool, loaded.lengths
-    if pool.role is not Role.MIXED:
-        return float(pool.role is Role.PREFILL)
-    size_biased = float(lengths.inputs**2 @ lengths.probabilities) / lengths.mean_input
-    bunch = min(size_biased, max(1.0, pool.config.step_tokens - loaded.queue.mean_running))
-    running = np.full(2, max(loaded.queue.mean_running, 1e-9))
-    with_prompt, without = loaded.model.server.step_s(running, np.array([bunch, 0.0]))
-    added = (with_prompt - without) / bunch * loaded.prompt_tokens_per_step()
-    return float(added / (added + without))
+    by_inputs, by_outputs = _SteadyPools(pool, workload).growth
+    return by_inputs / (by_inputs + by_outputs) if by_inputs + by_outputs > 0.0 else 1.0

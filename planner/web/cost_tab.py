@@ -13,7 +13,6 @@ from planner.analysis import (
     CostRange,
     PurchaseAlternative,
     PurchaseOffer,
-    Replanner,
     alternative_purchases,
     api_break_even,
     api_prices_of,
@@ -273,12 +272,12 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
     if chosen is None:
         return
     price = prices[chosen]
-    key = ("smallest demand", page.key, price.model_dump_json())
+    key = ("smallest demand", page.key, page.plan.simulated, price.model_dump_json())
     if not pressed and results.store().get(key) is None:
         return
 
     def compute(progress: Progress) -> ApiBreakEven:
-        return api_break_even(page.plan, [price], Replanner(hardware=page.hardware, progress=progress))[0]
+        return api_break_even(page.plan, [price], results.replanner(page, progress))[0]
 
     demand = results.compute_once(key, compute, "Looking for the smallest demand").smallest_break_even_per_s
     if demand is None:
@@ -343,12 +342,12 @@ def _purchase_options(page: Page) -> None:
 
 def _option_key(page: Page, option: PurchaseAlternative, terms: SpotTerms | None) -> tuple[object, ...]:
     spot = terms.model_dump_json() if terms is not None and SPOT in option.commitments else ""
-    return ("way of buying", page.key, option.commitments, spot)
+    return ("way of buying", page.key, page.plan.simulated, option.commitments, spot)
 
 
 def _offer(page: Page, option: PurchaseAlternative, terms: SpotTerms | None, key: tuple[object, ...]) -> PurchaseOffer:
     def compute(progress: Progress) -> PurchaseOffer:
-        return planned_offer(page.request, page.hardware, option, terms, progress)
+        return planned_offer(page.request, page.hardware, option, terms, progress, page.plan.corrections)
 
     return results.compute_once(key, compute, f"Planning {option.name}")
 

@@ -12,7 +12,7 @@ from typing import Any
 import streamlit as st
 
 import planner
-from planner.analysis import Explanation, PlanQuestion, Replanner, explain
+from planner.analysis import Explanation, PlanQuestion, explain
 from planner.core import money
 from planner.fleet import Plan, Progress
 from planner.report import explanation
@@ -110,7 +110,7 @@ def _fix_with_cost(fix: CompletedFix, key: str) -> None:
 
 def _relaxations(page: Page) -> None:
     """On request, the smallest change of every requirement by itself."""
-    key = ("relaxations", page.key)
+    key = ("relaxations", page.key, page.plan.simulated)
     if results.store().get(key) is None and not results.is_requested("relaxations", page):
         results.request_button(
             "Find the smallest change of each requirement",
@@ -121,7 +121,7 @@ def _relaxations(page: Page) -> None:
         return
 
     def compute(progress: Progress) -> Explanation:
-        return explain(page.plan, Replanner(hardware=page.hardware, progress=progress), [PlanQuestion.RELAXATIONS])
+        return explain(page.plan, results.replanner(page, progress), [PlanQuestion.RELAXATIONS])
 
     explained = results.compute_once(key, compute, "Solving")
     for table in explanation.tables(explained):

@@ -18,6 +18,7 @@ import streamlit as st
 
 import planner
 from hardware_db import HardwareDb
+from planner.analysis import Replanner
 from planner.core import PlannerError
 from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
@@ -139,6 +140,23 @@ def theory_plan(request: PlanRequest, hardware: HardwareDb, key: str) -> Plan:
         return planner.plan(request, hardware, progress, simulate=False, alternatives=False)
 
     return compute_once(("theory", key), compute, "Planning")
+
+
+def compared_plan(page: Page, request: PlanRequest, key: str) -> Plan:
+    """The plan of a changed scenario by theory, as simulating the page's own plan corrected it."""
+    known = page.plan.corrections
+    if known is None:
+        return theory_plan(request, page.hardware, key)
+
+    def compute(progress: Progress) -> Plan:
+        return planner.plan(request, page.hardware, progress, simulate=False, alternatives=False, corrections=known)
+
+    return compute_once(("compared", page.key, key), compute, "Planning")
+
+
+def replanner(page: Page, progress: Progress) -> Replanner:
+    """Makes plans that are compared with the page's own."""
+    return Replanner(hardware=page.hardware, progress=progress, corrections=page.plan.corrections)
 
 
 def theory_plan_s(page: Page) -> float:

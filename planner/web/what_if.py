@@ -39,7 +39,7 @@ HINTS = {
     "USD per million output tokens": "Share of the cost for answers over the tokens written.",
 }
 NOTE = (
-    "Both sides are predicted by theory; the plan at the top is also simulated and may have a few more GPUs. "
+    "Both sides are predicted by theory, as simulating the plan at the top corrected it. "
     "Once used as the scenario, the new plan is simulated too."
 )
 """Under the table."""
@@ -76,8 +76,8 @@ def show(page: Page) -> None:
         return
     key = json.dumps(session.with_changes(page.content, changes), sort_keys=True)
     try:
-        before = results.theory_plan(page.request, page.hardware, page.key)
-        after = results.theory_plan(results.request_of(key), page.hardware, key)
+        before = results.compared_plan(page, page.request, page.key)
+        after = results.compared_plan(page, results.request_of(key), key)
     except PlannerError as error:
         st.error(components.plain(str(error)))
         return

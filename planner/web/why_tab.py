@@ -22,7 +22,7 @@ from planner.analysis import (
 )
 from planner.charts import reasons
 from planner.core import Table, percent, significant
-from planner.fleet import Plan, PlanRequest, Progress
+from planner.fleet import Corrections, Plan, PlanRequest, Progress
 from planner.optimizer import ConstraintReport
 from planner.report import ROUNDING, explanation
 from planner.scenario import limit_in_words
@@ -246,7 +246,7 @@ def _answer_question(page: Page) -> None:
     choice = choices[label or QUESTIONS[0].label]
     st.markdown(components.plain(choice.about))
     name = choice.question.value
-    key = ("explained", page.key, name)
+    key = ("explained", page.key, page.plan.simulated, name)
     plans = max(1, choice.plans(page.plan))
     seconds = plans * results.theory_plan_s(page)
     if results.store().get(key) is None and seconds > AUTOMATIC_S and not results.is_requested(name, page):
@@ -265,7 +265,8 @@ def _duration_text(seconds: float) -> str:
 class _SharedPlans:
     """Plans of one scenario and its variations, shared by its questions, and kept when one of them is interrupted."""
 
-    def __init__(self) -> None:
+    def __init__(self, corrections: Corrections | None) -> None:
+        self._corrections = corrections
         self._lock = Lock()
         self._known: list[tuple[PlanRequest, Plan]] = []
 
@@ -278,7 +279,7 @@ class _SharedPlans:
             for known_request, plan in known:
                 if known_request == request:
                     return plan
-        plan = planner.plan(request, hardware, simulate=False, alternatives=False)
+        plan = planner.plan(request, hardware, simulate=False, alternatives=False, corrections=self._corrections)
         if is_shared:
             with self._lock:
                 self._known = [*self._known, (request, plan)][-MAX_SHARED_PLANS:]
@@ -286,10 +287,11 @@ class _SharedPlans:
 
 
 def _explanation(page: Page, question: PlanQuestion, progress: Progress) -> Explanation:
-    plans = results.store().get(("plans", page.key))
+    key = ("plans", page.key, page.plan.simulated)
+    plans = results.store().get(key)
     if not isinstance(plans, _SharedPlans):
-        plans = _SharedPlans()
-        results.store().put(("plans", page.key), plans)
+        plans = _SharedPlans(page.plan.corrections)
+        results.store().put(key, plans)
     replanner = Replanner(partial(plans.plan, page.hardware), page.hardware, progress=progress)
     return explain(page.plan, replanner, [question])
 
@@ -316,4 +318,4 @@ def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanatio
     with st.expander("All figures as a table", expanded=not is_drawn):
         for number, table in enumerate(explanation.tables(explained)):
             components.table(table, f"why-{choice.question.value}-{number}", hints)
-    st.caption("All plans are by theory, on both sides of each comparison.")
+    st.caption("All plans are by theory, as simulating the plan corrected it, on both sides of each comparison.")

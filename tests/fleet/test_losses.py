@@ -19,7 +19,7 @@ from tests.builders import HARDWARE, SMALL_CHAT
 
 
 def planned(*changes: str) -> Plan:
-    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", *changes])
+    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", "confidence=0.5", *changes])
     return plan(request, simulate=False, alternatives=False)
 
 

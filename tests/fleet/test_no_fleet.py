@@ -9,7 +9,7 @@ from planner.fleet import search as module
 from planner.scenario import load_scenario
 from tests.builders import SMALL_CHAT
 
-CHAT = (*SMALL_CHAT, "search.skus=[b200-sxm]", "search.tp=[1]")
+CHAT = (*SMALL_CHAT, "search.skus=[b200-sxm]", "search.tp=[1]", "confidence=0.5")
 
 
 def planned(*changes: str) -> Plan:

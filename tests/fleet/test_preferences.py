@@ -9,6 +9,7 @@ from planner.scenario import load_scenario
 
 CHAT = (
     "workload.drift=none",
+    "confidence=0.5",
     "search.tp=[1]",
     "search.max_running_requests=[256]",
     "search.max_batched_tokens=[1024, 4096]",

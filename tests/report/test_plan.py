@@ -200,7 +200,7 @@ def test_headline_is_one_sentence_with_the_answer(plan: Plan) -> None:
     assert plan.cost is not None
     line = report.headline(plan)
     assert "\n" not in line
-    assert line.endswith(" % (50 % asked); calibrated.") and "held in simulation, holds with " in line
+    assert line.endswith(" % (90 % asked); calibrated.") and "held in simulation, holds with " in line
     for part in ("llama-3.1-8b", "30 requests/s", money(plan.cost.usd_per_hour), "p99 TTFT", "p95 TPOT"):
         assert part in line
     for planned in plan.deployments:

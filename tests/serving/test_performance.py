@@ -21,8 +21,9 @@ from planner.serving import (
     Role,
     decoding_only,
     evaluate,
+    input_capacity_share,
+    pool_limit_per_s,
     pool_model,
-    prompt_time_share,
     step_spread,
     token_costs,
 )
@@ -173,11 +174,16 @@ def test_transfer_times_scale_with_the_prompt() -> None:
     assert times / CHAT.inputs == pytest.approx(np.full(4, 131_072 / (0.85 * 50e9)))
 
 
-def test_costs_are_attributed_to_prompts_by_added_time() -> None:
-    share = prompt_time_share(mixed().pools[0], chat(30.0))
-    assert 0.01 < share < 0.9
-    assert prompt_time_share(disaggregated().pools[0], chat(1.0)) == 1.0
-    assert prompt_time_share(disaggregated().pools[1], chat(1.0)) == 0.0
+def test_costs_are_split_by_capacity_as_pools_of_their_own_would_split_them() -> None:
+    """A pool of each stage takes 1 / (its largest rate) replicas per request. How busy a pool is plays no part."""
+    share = input_capacity_share(mixed().pools[0], chat(30.0))
+    prefill, decode = (1.0 / pool_limit_per_s(pool, chat(1.0)) for pool in disaggregated().pools)
+    assert share == pytest.approx(prefill / (prefill + decode), abs=0.12)
+    assert input_capacity_share(mixed(3).pools[0], chat(1.0)) == pytest.approx(share)
+    answers_of_one_token = Workload.of(1.0, TokenLengths.from_pairs([200, 800], [1, 1], [0.5, 0.5]))
+    assert input_capacity_share(mixed().pools[0], answers_of_one_token) == 1.0
+    assert input_capacity_share(disaggregated().pools[0], chat(1.0)) == 1.0
+    assert input_capacity_share(disaggregated().pools[1], chat(1.0)) == 0.0
 
 
 def test_what_does_not_fit_is_an_instructive_error() -> None:

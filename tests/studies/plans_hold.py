@@ -87,6 +87,7 @@ def scenario(seed: int) -> dict[str, Any]:
         },
         "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": USD_PER_GPU_HOUR},
         "simulation": {"seed": 0, "requests": 10_000},
+        "confidence": 0.5,  # the step times are the same in plan and judgement: what is judged is traffic
     }
 
 

@@ -76,7 +76,7 @@ RAG = "planner plan rag-llama-70b"
 RAG_IF = "planner what-if rag-llama-70b"
 REASONING_IF = "planner what-if reasoning-qwen3-32b"
 REASONING = "planner plan reasoning-qwen3-32b"
-FLEET_OF_CHAT = "planner simulate --scenario chat-llama-70b --mode disaggregated --sku b200-sxm"
+MIXED_B200 = "planner simulate --scenario chat-llama-70b --sku b200-sxm --mode mixed --max-batched-tokens 1024"
 CHUNKS = f"{RAG} --set search.modes=[mixed] --set search.skus=[b200-sxm] --set search.max_batched_tokens="
 
 PICKS: Mapping[str, Mapping[str, str]] = {
@@ -84,20 +84,23 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         **PLAN,
         **TTFT,
         **TPOT,
+        "holds with": r"holds\s+with\s+(\d+ %)",
+        "p99 TTFT with slow steps [ms]": rf"p99 TTFT +{NUMBER} ms +{NUMBER} ms +({NUMBER}) ms",
+        "p99 TPOT with slow steps [ms]": rf"p99 TPOT +{NUMBER} ms +{NUMBER} ms +({NUMBER}) ms",
+        "share within TPOT with slow steps": rf"p99 TPOT +{NUMBER} ms +{NUMBER} ms +{NUMBER} ms +({NUMBER} %)",
         "share within TTFT": r"p99 TTFT \[ms\].*?99 % +([\d.]+ %)",
-        "prefill pool in use": _pool("prefill"),
-        "decode pool in use": _pool("decode"),
+        "mixed pool in use": _pool("mixed"),
         "h200-sxm, at least [USD/h]": _at_least("h200-sxm"),
         "h100-sxm, at least [USD/h]": _at_least("h100-sxm"),
         "mi300x, at least [USD/h]": _at_least("mi300x"),
-        "mixed [USD/h]": _only("mixed"),
+        "disaggregated [USD/h]": _only("disaggregated"),
     },
+    f"{CHAT} --set confidence=0.5": {**PLAN, **TTFT, **TPOT},
     f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT},
-    f"{FLEET_OF_CHAT} --prefill-replicas 7 --replicas 2": SIMULATED,
-    f"{FLEET_OF_CHAT} --prefill-replicas 9 --replicas 2": SIMULATED,
-    f"{FLEET_OF_CHAT} --prefill-replicas 8 --replicas 1": {"what happens": r"(the\s+queue\s+grows\s+without\s+bound)"},
+    f"{MIXED_B200} --replicas 10": SIMULATED,
+    f"{MIXED_B200} --replicas 11": SIMULATED,
+    f"{MIXED_B200} --replicas 17": SIMULATED,
     f"{CHAT} --set workload.drift=none": {**PLAN, **TTFT},
-    f"{CHAT} --set search.modes=[mixed]": {**PLAN, **TTFT, **TPOT},
     f"{CHAT} --set prices.commitments=[reserved_1yr]": PLAN,
     f"{CHAT} --set prices.commitments=[reserved]": PLAN,
     RAG: {

@@ -218,7 +218,7 @@ def test_a_bad_address_is_refused_in_one_line(
 
 
 DEARER: dict[str, Act] = {
-    "tighter TTFT": number("slo-0-threshold", 500.0),
+    "tighter TTFT": number("slo-0-threshold", 600.0),
     "tighter TPOT": number("slo-1-threshold", 35.0),
     "higher percentile": choice("slo-1-percentile", 0.999),
     "more requests": number("rate", 15.0),

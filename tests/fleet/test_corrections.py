@@ -1,0 +1,91 @@
+"""A plan by theory that starts from what simulation taught comes to the fleet that simulation chose."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+import planner
+from planner.fleet import Plan, PlanRequest
+from planner.fleet.corrections import traffic_kind
+from tests.builders import HARDWARE
+
+LARGER = {"rate_per_s": 10.0, "replay": "azure-2023-conv"}
+"""Simulation takes more GPUs than theory: the recording bunches."""
+SMALLER = {"rate_per_s": 20.0, "lengths": {"input_tokens": 500, "output_tokens": 30}, "scv": 4.0, "drift": "none"}
+"""Simulation takes fewer: theory overstates TPOT of short answers."""
+
+
+def request(workload: dict[str, Any], **changes: Any) -> PlanRequest:
+    fp8 = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
+    return planner.load_scenario(
+        {
+            "name": "corrections",
+            "llm": "llama-3.1-8b",
+            "precision": fp8,
+            "workload": workload,
+            "slo": [
+                {"metric": "ttft", "percentile": 0.99, "threshold_s": 0.4},
+                {"metric": "tpot", "percentile": 0.99, "threshold_s": 0.025},
+            ],
+            "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": {"l40s": 1.0}},
+            "search": {
+                "skus": ["l40s"],
+                "modes": ["mixed"],
+                "max_batched_tokens": [1024],
+                "max_running_requests": [128],
+                "tp": [1],
+            },
+            "confidence": 0.5,
+            **changes,
+        }
+    )
+
+
+@cache
+def simulated(is_larger: bool) -> Plan:
+    return planner.plan(request(LARGER if is_larger else SMALLER), HARDWARE, alternatives=False)
+
+
+def by_theory(asked: PlanRequest, teacher: Plan | None) -> Plan:
+    known = None if teacher is None else teacher.corrections
+    return planner.plan(asked, HARDWARE, simulate=False, alternatives=False, corrections=known)
+
+
+@pytest.mark.parametrize("is_larger", [True, False])
+def test_theory_with_corrections_comes_to_the_fleet_of_the_plan(is_larger: bool) -> None:
+    """What a what-if calls "before" is what the plan says, whichever way simulation changed it."""
+    plan = simulated(is_larger)
+    alone, corrected = by_theory(plan.request, None), by_theory(plan.request, plan)
+    assert plan.cost is not None and alone.cost is not None and corrected.cost is not None
+    assert (plan.cost.usd_per_hour > alone.cost.usd_per_hour) is is_larger
+    assert corrected.cost.usd_per_hour == pytest.approx(plan.cost.usd_per_hour)
+    assert [one.deployment.summary for one in corrected.deployments] == [
+        one.deployment.summary for one in plan.deployments
+    ]
+
+
+def test_they_hold_for_the_same_traffic_at_other_prices() -> None:
+    plan = simulated(True)
+    prices = {"as_of": "2026-11-21", "usd_per_gpu_hour": {"l40s": 2.0}}
+    dearer = by_theory(request(LARGER, prices=prices), plan)
+    assert plan.cost is not None and dearer.cost is not None
+    assert dearer.cost.usd_per_hour == pytest.approx(2.0 * plan.cost.usd_per_hour)
+
+
+def test_they_say_nothing_of_traffic_that_comes_otherwise() -> None:
+    """How a recording bunches says nothing of arrivals that do not."""
+    plan = simulated(True)
+    steady = request({"rate_per_s": 10.0, "lengths": "azure-2023-conv", "drift": "none"})
+    assert plan.corrections is not None
+    assert traffic_kind(steady.workload) != plan.corrections.traffic
+    assert not plan.corrections.of(steady.workload).kept
+    taught, alone = by_theory(steady, plan), by_theory(steady, None)
+    assert taught.cost is not None and alone.cost is not None
+    assert taught.cost.usd_per_hour == alone.cost.usd_per_hour
+
+
+def test_theory_alone_teaches_nothing() -> None:
+    assert by_theory(request(SMALLER), None).corrections is None
