@@ -43,17 +43,21 @@ class Table:
         )
 
 
+ROUNDING = 1e-12
+"""Relative difference up to which a number is whole: sums of floats are not exact. A guard, not a choice."""
+
+
 def significant(value: float, digits: int = 3) -> str:
     """A number to `digits` significant digits, in full, with thousands separators; whole numbers are never cut.
 
-    >>> significant(0.0123456), significant(12.3456), significant(1234567.8), significant(40.0)
+    >>> significant(0.0123456), significant(12.3456), significant(1234567.8), significant(28.9 + 11.1)
     ('0.0123', '12.3', '1,234,568', '40')
     """
     if math.isnan(value):
         return "undefined"
     if math.isinf(value):
         return "unbounded"
-    if value == round(value):
+    if math.isclose(value, round(value), rel_tol=ROUNDING):
         return f"{value:,.0f}"
     return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 

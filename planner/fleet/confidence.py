@@ -143,7 +143,7 @@ def confidence_of(
         holds &= judge.holds()
         evaluations += judge.evaluations
         unknown |= judge.uncalibrated
-    share = float(holds.mean())
+    share = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # Jeffreys' estimate: no number of draws makes it certain
     return PlanConfidence(
         asked, share, math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS), tuple(sorted(unknown))
     )
@@ -269,7 +269,7 @@ def _rate_factor(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> float
     """
     if planned.run is None:
         return 1.0
-    simulated = max(missing_over_allowed(planned, slos).values(), default=0.0)
+    simulated = max(missing_over_allowed(planned, slos, at_most=False).values(), default=0.0)
     if simulated < LEAST_MISSED:
         return 1.0
 

@@ -107,7 +107,10 @@ def with_costs(
 
 
 def cost_breakdown(
-    allocation: Allocation, deployments: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo]
+    allocation: Allocation,
+    deployments: Sequence[PlannedDeployment],
+    slos: Sequence[ScopedSlo],
+    users: float | None = None,
 ) -> CostBreakdown:
     """Cost of the fleet and what one gets for it, as means over the horizon.
 
@@ -129,9 +132,11 @@ def cost_breakdown(
         usd_per_month=total * HOURS_PER_MONTH,
         usd_per_million_input_tokens=1e6 * share * total / (requests_per_hour * inputs),
         usd_per_million_output_tokens=1e6 * (1.0 - share) * total / (requests_per_hour * outputs),
+        usd_per_million_tokens=1e6 * total / (requests_per_hour * (inputs + outputs)),
         usd_per_thousand_requests=1e3 * total / requests_per_hour,
         goodput_per_s=goodput,
         requests_per_usd=3600.0 * goodput / total if total else math.inf,
+        usd_per_user_month=None if users is None else total * HOURS_PER_MONTH / users,
     )
 
 

@@ -118,7 +118,8 @@ def _plan(
         *bought_tiers(allocation, chosen, search.periods),
     )
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
-    cost = cost_breakdown(allocation, deployments, search.slos)
+    users = request.users * request.growth if request.users is not None else None
+    cost = cost_breakdown(allocation, deployments, search.slos, users)
     targets = target_checks(deployments, search.slos)
     means = agreements(deployments) if simulate else ()
     return Plan(

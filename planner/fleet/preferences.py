@@ -1,8 +1,9 @@
 """Which of fleets that cost about the same an operator would rather run.
 
-A stray is a kind of pool that carries next to nothing, such as one pair of H100 beside sixteen B200: it fills what
-the others leave, and is one more thing to benchmark, to route to and to keep. Fleets without it are preferred even if
-they cost clearly more.
+Nobody runs a fleet with a stray, a kind of pool that carries next to nothing, such as one pair of H100 beside sixteen
+B200: it fills what the others leave, and is one more thing to benchmark, to route to and to keep. Nor one that serves a
+model by mixed replicas and by pairs of pools at once. Fleets without either are preferred even if they cost clearly
+more.
 
 Predictions are not so exact that a few percent of cost count. Of fleets within that of the cheapest one is preferred
 whose GPUs were all measured, that has one SKU, that is mixed, that has one degree of parallelism, and that has few
@@ -22,24 +23,38 @@ Best = Callable[[Callable[[], list[Column]]], Allocation | None]
 """The cheapest fleet of some columns; None where it costs too much."""
 STRAY_SHARE = 0.1
 """Share of a service's traffic below which a kind of pool is a stray. A choice."""
-WITHOUT_STRAYS = 0.25
-"""How much more of its cost than a fleet with a stray the one without may cost. A choice: owned GPUs that do not quite
-suffice stay with a stray beside them."""
+PLAINNESS = 0.25
+"""Share of the cost up to which a fleet may be dearer than one with strays or with both modes. A choice: owned GPUs
+that do not quite suffice stay with a stray beside them."""
 _Preference = Callable[[Column], bool]
 _MEASURED: tuple[_Preference, ...] = (lambda column: column.is_measured,)
 _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
 
 
-def without_strays(columns: CandidateColumns, cheapest: Allocation, best: Best) -> Allocation:
-    """The cheapest fleet that has no strays; one with strays where every other one costs too much."""
-    chosen, left_out = cheapest, set[tuple[str, str]]()
-    while strays := stray_kinds(columns, chosen):
-        left_out |= strays
-        other = best(partial(_other_kinds, columns, frozenset(left_out)))
-        if other is None:
-            return cheapest
-        chosen = other
+def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best) -> Allocation:
+    """The cheapest fleet without strays that serves each service in one mode, or the nearest to that found."""
+    chosen, kept = cheapest, list[_Preference]()
+    while not is_plain(columns, chosen):
+        strays = stray_kinds(columns, chosen)
+        rules = [_not_of(strays)] if strays else _in_one_mode(min(services_in_both_modes(columns, chosen)))
+        wanted = [[*kept, rule] for rule in rules]
+        answers = [(best(partial(_preferred, columns, each)), each) for each in wanted]
+        found = [(answer, each) for answer, each in answers if answer is not None]
+        if not found:
+            return chosen
+        chosen, kept = min(found, key=lambda pair: pair[0].objective or math.inf)
     return chosen
+
+
+def is_plain(columns: CandidateColumns, allocation: Allocation) -> bool:
+    """Whether a fleet has no strays and serves each service in one mode."""
+    return not stray_kinds(columns, allocation) and not services_in_both_modes(columns, allocation)
+
+
+def services_in_both_modes(columns: CandidateColumns, allocation: Allocation) -> set[str]:
+    """Services that have mixed pools and pairs of pools."""
+    chosen = columns.chosen(allocation)
+    return {one.service for one in chosen if one.is_mixed} & {one.service for one in chosen if not one.is_mixed}
 
 
 def stray_kinds(columns: CandidateColumns, allocation: Allocation) -> set[tuple[str, str]]:
@@ -58,8 +73,17 @@ def _kind(column: Column) -> tuple[str, str]:
     return column.service, column.family.name
 
 
-def _other_kinds(columns: CandidateColumns, left_out: frozenset[tuple[str, str]]) -> list[Column]:
-    return [column for column in columns.all if _kind(column) not in left_out]
+def _not_of(kinds: set[tuple[str, str]]) -> _Preference:
+    return lambda column: _kind(column) not in kinds
+
+
+def _in_one_mode(service: str) -> list[_Preference]:
+    """The service by mixed pools alone, or by pairs alone; others as they come."""
+
+    def alone(mixed: bool) -> _Preference:
+        return lambda column: column.service != service or column.is_mixed is mixed
+
+    return [alone(True), alone(False)]
 
 
 def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best) -> Allocation:

@@ -23,14 +23,7 @@ from planner.core import Metric, UnknownNameError, with_unit
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
-from planner.fleet.preferences import (
-    WITHOUT_STRAYS,
-    Best,
-    most_preferred,
-    stray_kinds,
-    with_fewest_kinds,
-    without_strays,
-)
+from planner.fleet.preferences import PLAINNESS, Best, is_plain, most_preferred, plainest, with_fewest_kinds
 from planner.fleet.simulation import run_of
 from planner.fleet.sites import (
     best_of,
@@ -666,7 +659,7 @@ def _verify(
 def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation:
     """Of fleets that cost little more than the cheapest (`SearchSpace.simplicity`) the one that is preferred.
 
-    Fleets with strays count only where none without costs less than clearly more (`planner.fleet.preferences`).
+    Fleets with strays or both modes count only where the others cost clearly more (`planner.fleet.preferences`).
     Predictions are not so exact that such differences count. In this order a fleet is preferred whose GPUs were all
     measured, that has one SKU, and that is mixed: two mixed replicas survive the loss of one, a prefill and a decode
     replica do not. Then kinds of pools are left out one by one, each time the one without which the rest costs least.
@@ -687,13 +680,13 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
 
     lasting = cheapest
     if simplicity > 0.0:
-        lasting = without_strays(columns, cheapest, within(WITHOUT_STRAYS, cheapest, RELATIVE_GAP))
-    may_stray = bool(stray_kinds(columns, lasting))
+        lasting = plainest(columns, cheapest, within(PLAINNESS, cheapest, RELATIVE_GAP))
+    need_be_plain = is_plain(columns, lasting)
     tie = within(simplicity, lasting, COARSE_GAP)
 
     def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
         found = tie(allowed)
-        return None if found is not None and not may_stray and stray_kinds(columns, found) else found
+        return None if found is not None and need_be_plain and not is_plain(columns, found) else found
 
     chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best), best)
     if chosen is not lasting:

@@ -55,6 +55,7 @@ class PlanRequest(Frozen):
     cascade: Cascade | None = Field(default=None, description="a small model that answers some of the requests")
     offline: tuple[OfflineWork, ...] = Field(default=(), description="work for this model that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
+    users: float | None = Field(default=None, gt=0, description="of the service before growth, who share its cost")
     forecast: Forecast | None = Field(default=None, description="how the demand will grow; the plan is for its start")
     confidence: float = Field(
         default=0.9,
@@ -105,15 +106,28 @@ class CostBreakdown:
 
     Input and output tokens share the cost of a mixed pool by what they take from its largest stable rate; a prefill
     pool is all input, a decode pool all output.
+
+    Attributes:
+        usd_per_hour: of the fleet, used or not; mean over the horizon.
+        usd_per_month: the same for 730 hours.
+        usd_per_million_input_tokens: their share of the cost, over them.
+        usd_per_million_output_tokens: the same of output.
+        usd_per_million_tokens: cost over all tokens, of either kind.
+        usd_per_thousand_requests: cost over requests served.
+        goodput_per_s: requests that meet every target [1/s].
+        requests_per_usd: these over cost.
+        usd_per_user_month: cost of a month over users; None where nobody said how many there are.
     """
 
     usd_per_hour: float
     usd_per_month: float
     usd_per_million_input_tokens: float
     usd_per_million_output_tokens: float
+    usd_per_million_tokens: float
     usd_per_thousand_requests: float
     goodput_per_s: float
     requests_per_usd: float
+    usd_per_user_month: float | None = None
 
 
 @dataclass(frozen=True)

@@ -292,12 +292,18 @@ def _falls_behind(planned: PlannedDeployment) -> bool:
     return planned.run is not None and planned.run.part_of is None and not planned.simulated.stable
 
 
-def missing_over_allowed(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> dict[Metric, float]:
+def missing_over_allowed(
+    planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, at_most: bool = True
+) -> dict[Metric, float]:
     """Share of requests that miss a target over the share that may, by metric: simulated, or by theory before that.
 
-    A joint target counts as E2E, as in `violated_metrics`.
+    Of what was simulated the upper end of its sampling error, or with `at_most` off what was seen. A joint target
+    counts as E2E, as in `violated_metrics`.
     """
     worst: dict[Metric, float] = {}
+
+    def share(seen: SimulatedShare) -> float:
+        return seen.least if at_most else seen.value
 
     def note(metric: Metric, within: float, asked: float) -> None:
         worst[metric] = max(worst.get(metric, 0.0), (1.0 - within) / (1.0 - asked))
@@ -306,14 +312,14 @@ def missing_over_allowed(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) 
         joint = scoped.slo.attainment
         if joint is not None and scoped.covers(planned):
             by_theory = planned.run is None
-            within = planned.predicted.attainment(scoped.slo) if by_theory else joint_share(planned, scoped).least
+            within = planned.predicted.attainment(scoped.slo) if by_theory else share(joint_share(planned, scoped))
             note(Metric.E2E, within, joint)
             continue
         for target in scoped.slo.targets:
             if planned.run is None:
                 within = _latency(planned, scoped, target.metric, simulated=False).cdf(target.threshold_s)
             else:
-                within = simulated_share(planned, scoped, target).least
+                within = share(simulated_share(planned, scoped, target))
             note(target.metric, within, target.percentile)
     return worst
 

@@ -80,6 +80,8 @@ _MONEY = (
         "pool is all input, a decode pool all output.",
         "listed prices over given traffic",
     ),
+    Term("$ per million tokens", "USD", "Cost of the fleet over all tokens, of prompts and answers.", "listed prices"),
+    Term("$ per user and month", "USD", "Cost of a month over the users of the service.", "listed prices, given users"),
     Term("$ per thousand requests", "USD", "Cost of the fleet over the requests it serves.", "listed prices"),
     Term("goodput", "1/s", "Requests per second that meet every target of their SLO at once.", "simulated"),
     Term("goodput per dollar", "requests/USD", "Goodput over the cost of the fleet.", "simulated, listed prices"),

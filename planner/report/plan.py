@@ -405,7 +405,9 @@ def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
         ("$ per month", money(cost.usd_per_month)),
         ("$ per million input tokens", money(cost.usd_per_million_input_tokens)),
         ("$ per million output tokens", money(cost.usd_per_million_output_tokens)),
+        ("$ per million tokens", money(cost.usd_per_million_tokens)),
         ("$ per thousand requests", money(cost.usd_per_thousand_requests)),
+        *((("$ per user and month", money(cost.usd_per_user_month)),) if cost.usd_per_user_month is not None else ()),
         ("goodput [requests/s]", significant(cost.goodput_per_s)),
         ("goodput per dollar [requests/USD]", significant(cost.requests_per_usd)),
     )

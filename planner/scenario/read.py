@@ -280,6 +280,7 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         cascade=_cascade(scenario, workload, folder),
         offline=tuple(_offline(item, index, folder) for index, item in enumerate(scenario.offline)),
         growth=scenario.growth,
+        users=scenario.workload.users,
         forecast=_forecast(scenario.forecast, folder),
         confidence=scenario.confidence,
         own_hardware=_own_hardware(scenario, folder),

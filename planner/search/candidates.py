@@ -16,6 +16,8 @@ from planner.search.step_time_groups import StepTimeGroup
 from planner.search.types import PoolOption
 from planner.serving import Pool
 
+GRID_ROUNDING = 1e-6
+"""Steps of the grid of rates within which a rate is on it. A guard, not a choice."""
 RATE_TOLERANCE = 0.015
 """Relative tolerance of a sustainable rate; it is always rounded down, never up. A choice: affects the result."""
 GROWTH = 0.01
@@ -98,6 +100,30 @@ class PoolEvaluations:
         if cross <= low * (1.0 + RATE_TOLERANCE):
             return min(low * (1.0 + RATE_TOLERANCE), math.sqrt(low * high))
         return float(max(cross * (1.0 - RATE_TOLERANCE / 2.0), low * (1.0 + RATE_TOLERANCE / 2.0)))
+
+
+def on_grid(rate_per_s: float, holds_per_s: float, misses_per_s: float) -> float:
+    """The rate nearest to one on a grid of steps of `RATE_TOLERANCE`, between one that holds and one that misses.
+
+    Rates tried are the same whatever was tried before, and so are the latencies known from another plan and the rate
+    that is found.
+
+    Args:
+        rate_per_s: where to look [1/s].
+        holds_per_s: largest that is known to hold [1/s]; 0 where none is.
+        misses_per_s: smallest that is known to miss [1/s]; infinite where none is.
+
+    Returns:
+        Rate on the grid [1/s]; the one asked for where both others are neighbours there.
+
+    >>> round(on_grid(10.0, 0.0, math.inf), 4), on_grid(10.0, 9.95, 10.05)
+    (10.0516, 10.0)
+    """
+    step = math.log1p(RATE_TOLERANCE)
+    least = math.floor(math.log(holds_per_s) / step + GRID_ROUNDING) + 1 if holds_per_s > 0.0 else -math.inf
+    most = math.ceil(math.log(misses_per_s) / step - GRID_ROUNDING) - 1 if misses_per_s < math.inf else math.inf
+    place = min(max(round(math.log(rate_per_s) / step), least), most)
+    return math.exp(place * step) if least <= most else rate_per_s
 
 
 @dataclass(eq=False)

@@ -31,6 +31,7 @@ from planner.search.candidates import (
     RATE_TOLERANCE,
     CandidateState,
     PoolEvaluations,
+    on_grid,
 )
 from planner.search.slo_margin import SloMargin, pool_slo_margin
 from planner.search.step_time_groups import StepTimeGroup, forget_groups, step_time_group
@@ -245,7 +246,7 @@ class Capacity:
                 return min(known.holds_per_s, at_most_per_s)
             if high - known.holds_per_s <= RATE_TOLERANCE * high or high <= NEARLY_IDLE_SHARE * known.top_per_s:
                 break
-            rate = min(known.next_rate_per_s(guess, self._elasticity[role]), top)
+            rate = min(on_grid(known.next_rate_per_s(guess, self._elasticity[role]), known.holds_per_s, high), top)
             self._holds(candidate, known, rate)
         if 0.0 < known.holds_per_s < top:
             self._first_trial_share[role] = min(max(known.holds_per_s / bound, FIRST_TRIAL_SHARE / 2.0), 1.0)

@@ -2,11 +2,11 @@
 
 Two things add up, as variances of the logarithm:
 
-- **Kernels.** Each fit of a calibration says how its held-out measurements scatter: sd of log(measured / fitted). A
-  step of seconds t_f per fit f, T in all, then has (first order, fits independent of one another, what is timed by one
-  fit off by one common factor)
+- **Kernels.** Each fit of a calibration says how its held-out measurements scatter: sd of log(measured / fitted). A fit
+  passes a shape by as much in every layer that has it, and another shape by something else. A step of seconds t_o per
+  operator shape o, T in all, then has (first order, shapes independent of one another)
 
-      sqrt(sum_f (t_f / T * spread_f)^2)
+      sqrt(sum_o (t_o / T * spread_o)^2)
 
 - **Groups.** Serving runs of one model, GPU and engine err together, by more than kernels explain: other kernels than
   those measured, another engine version, launches that overlap. How much (`GROUP_SPREADS`) is what measured runs
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -37,17 +37,19 @@ from weakref import WeakKeyDictionary
 from planner.core import Metric
 from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift
 from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
-from planner.roofline import CalibratedGpu, OperatorFamily, StepShape, step_operators
+from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Pool, Role
 
 NORMAL_95 = 1.645
 """95 % quantile of the standard normal distribution: the middle 90 % lie within."""
+ELEMENTWISE = "elementwise"
+"""How the fits of element-wise kernels begin."""
 LEAST_S = 1e-30
 """Times are taken for at least this as divisors [s]. A guard, not a choice."""
 
 
 def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
-    """Relative standard deviation of a step's duration: sqrt(sum_f (t_f / T * spread_f)^2).
+    """Relative standard deviation of a step's duration: sqrt(sum_o (t_o / T * spread_o)^2) over operator shapes o.
 
     A fit that stands in for another kind of layer has `BORROWED_SPREAD` on top of its own.
 
@@ -62,15 +64,21 @@ def step_spread(replica: ReplicaConfig, shape: StepShape) -> float:
         return 0.0
     step = replica.timer.step_time(shape)
     stretch = replica.costs.prompt_stretch if float(shape.chunks) > 0.0 else replica.costs.stretch
-    seconds: dict[_Fit, float] = {}
-    for family, fit in _fit_of_family(replica).items():
-        seconds[fit] = seconds.get(fit, 0.0) + step.family_s.get(family, 0.0) * stretch
+    parts = _parts_of_families(replica)
+    seconds = {family: step.family_s.get(family, 0.0) * stretch for family in parts}
     scale = max(step.total_s, sum(seconds.values()))
     kernels = replica.calibration.kernels
     return math.sqrt(
         sum(
-            (fit_s / scale * math.hypot(kernels[fit.key].spread, BORROWED_SPREAD if fit.of_another_kind else 0.0)) ** 2
-            for fit, fit_s in seconds.items()
+            (
+                seconds[family]
+                * part.share
+                / scale
+                * math.hypot(kernels[part.key].spread, BORROWED_SPREAD if part.of_another_kind else 0.0)
+            )
+            ** 2
+            for family, of_family in parts.items()
+            for part in of_family
         )
     )
 
@@ -106,12 +114,12 @@ class GroupSpread:
 
 
 GROUP_SPREADS: Mapping[ServingKind, GroupSpread] = {
-    ServingKind.DENSE: GroupSpread(0.0, 0.2, 0.0, 0.13, 0.77, 0.63, -0.35),
-    ServingKind.SPARSE: GroupSpread(0.16, 0.4, 1.0, 0.26, 0.19, 0.32, 0.21),
+    ServingKind.DENSE: GroupSpread(0.036, 0.2, 0.0, 0.13, 0.77, 0.63, -0.35),
+    ServingKind.SPARSE: GroupSpread(0.16, 0.4, 1.0, 0.26, 0.18, 0.32, 0.21),
     ServingKind.DISAGGREGATED: GroupSpread(0.21, 0.63, 0.0, 0.0, 0.0, 0.56, 0.09),
 }
-"""Fitted on measured serving runs, leaving one model-and-SKU group out (tests/studies/leave_one_out.py). 0: what the
-kernels scatter by covers these runs already."""
+"""Fitted on measured serving runs, leaving one model-and-SKU group out (tests/studies/leave_one_out.py). 0: what is
+known covers these runs already."""
 BORROWED_SPREAD = 0.25
 """On top for a SKU that was not measured, whose shares of peak are another's: so much do those of one vendor's SKUs of
 several architectures differ on the same kernel (`calibration.borrowed`, docs/explanation/calibration.md)."""
@@ -403,29 +411,51 @@ def interval_90(median_s: float, spread: float) -> tuple[float, float]:
     return median_s / factor, median_s * factor
 
 
-class _Fit(NamedTuple):
-    """A kernel fit, and whether it is of another kind of layer than what it times."""
+class _Part(NamedTuple):
+    """Operators of one shape, and the kernel fit that times them."""
 
     key: str
+    """Of the fit."""
     of_another_kind: bool
+    """Whether the fit is of another kind of layer than these."""
+    share: float
+    """Of the time of their family."""
 
 
-_FITS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, _Fit]] = WeakKeyDictionary()
-"""Fits by family of the replicas seen so far: as long as their timers live."""
+_PARTS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, tuple[_Part, ...]]] = WeakKeyDictionary()
+"""Parts by family of the replicas seen so far: as long as their timers live."""
 
 
-def _fit_of_family(replica: ReplicaConfig) -> dict[OperatorFamily, _Fit]:
-    """The kernel fit that times most of each family; families that run at their roofline are left out."""
-    known = _FITS_OF_REPLICAS.get(replica.timer)
+def _parts_of_families(replica: ReplicaConfig) -> dict[OperatorFamily, tuple[_Part, ...]]:
+    """What each family's time consists of; families that run at their roofline are left out.
+
+    Matrix products share the time of their family by the size of their weights, and what else is in it counts with
+    them; other operators share it by the layers that have them, with element-wise work counted with these.
+    """
+    known = _PARTS_OF_REPLICAS.get(replica.timer)
     if known is not None:
         return known
     gpu = CalibratedGpu(replica.sku, replica.calibration)
     operators = step_operators(replica.llm, replica.sku, replica.precision, replica.parallelism, replica.skew)
-    fits: dict[OperatorFamily, _Fit] = {}
+    sizes: dict[OperatorFamily, dict[tuple[Operator, str], float]] = {}
     for operator in operators:
-        key, known_fit = gpu.first_key(*operator.fit_keys), fits.get(operator.family)
-        if key is not None and (known_fit is None or known_fit.key.startswith("elementwise")):
-            first = operator.fit_keys[0]
-            fits[operator.family] = _Fit(key, key != first and first.startswith(LAYER_KIND_KERNELS))
-    _FITS_OF_REPLICAS[replica.timer] = fits
-    return fits
+        key = gpu.first_key(*operator.fit_keys)
+        if key is not None:
+            size = operator.count * (operator.n * operator.k if isinstance(operator, MatrixProduct) else 1.0)
+            of_family = sizes.setdefault(operator.family, {})
+            shape = (replace(operator, count=1.0), key)
+            of_family[shape] = of_family.get(shape, 0.0) + size
+    parts: dict[OperatorFamily, tuple[_Part, ...]] = {}
+    for family, of_family in sizes.items():
+        main = {shape: size for shape, size in of_family.items() if not shape[1].startswith(ELEMENTWISE)} or of_family
+        total = sum(main.values())
+        parts[family] = tuple(
+            _Part(key, _is_of_another_kind(operator, key), size / total) for (operator, key), size in main.items()
+        )
+    _PARTS_OF_REPLICAS[replica.timer] = parts
+    return parts
+
+
+def _is_of_another_kind(operator: Operator, key: str) -> bool:
+    first = operator.fit_keys[0]
+    return key != first and first.startswith(LAYER_KIND_KERNELS)

@@ -89,7 +89,7 @@ def show(page: Page) -> None:
 def _cost_cards(page: Page, cost: CostBreakdown) -> None:
     st.subheader("What does it cost, and per what?")
     prices = f"Listed prices: {'; '.join(_price_in_words(bought) for bought in page.plan.bought)}."
-    split = "Input and output share the cost of a pool by the step time that prompts add (predicted)."
+    split = "Input and output share the cost of a pool by what they take from its largest stable rate (predicted)."
     method = "simulated" if page.plan.simulated else "predicted"
     goodput = significant(cost.goodput_per_s)
     costs_per_unit = (

@@ -182,9 +182,9 @@ def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> com
     hint = (
         f"USD per million output tokens at the planned load. Input tokens: "
         f"{headline.dollars(cost.usd_per_million_input_tokens)} per million; a thousand requests: "
-        f"{headline.dollars(cost.usd_per_thousand_requests)}. Both kinds share the cost of a mixed pool by the step "
-        "time that prompts add; a prefill pool is all input, a decode pool all output. Cost as listed, over tokens as "
-        f"given. {INTERVAL_HINT}"
+        f"{headline.dollars(cost.usd_per_thousand_requests)}. Both kinds share the cost of a mixed pool by what they "
+        "take from its largest stable rate; a prefill pool is all input, a decode pool all output. Cost as listed, "
+        f"over tokens as given. {INTERVAL_HINT}"
     )
     return components.MetricCard("Per million output tokens", headline.dollars(usd), hint, interval)
 

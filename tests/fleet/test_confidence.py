@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import replace
 from statistics import NormalDist
@@ -19,6 +20,8 @@ from planner.fleet.verification import ScopedSlo, violated_metrics
 from planner.serving import Role, StandardNormals, at_slow_end, drawn_logs, replica_spreads
 from planner.workload import LatencyTarget, Slo
 from tests.builders import calibrated, small_request
+from tests.places import DOCS
+from tests.studies.confidence import CASES, RESULTS
 
 CALIBRATED: dict[str, Any] = {"skus": ["h100-sxm"], "calibrated": True, "modes": ["mixed"], "tp": [1]}
 
@@ -88,7 +91,7 @@ class TestProbability:
     """The share of draws in which every target holds."""
 
     def test_one_target_that_goes_with_the_steps_alone_holds_by_the_normal_distribution(self) -> None:
-        """TPOT of a dense model has one uncertain factor: P = Phi(log(factor that still holds) / sd)."""
+        """TPOT has one uncertain factor, of kernels and model: P = Phi(log(factor that still holds) / sd)."""
         one = BASE.deployments[0]
         tpot = [target for target in one.slo.targets if target.metric.value == "tpot"]
         near = {"threshold_s": 1.6 * one.predicted.latency_s(tpot[0])}
@@ -96,9 +99,10 @@ class TestProbability:
         lengths = one.workload.lengths
         config = one.surviving.pools[0].config
         spreads = replica_spreads(config, Role.MIXED, lengths.mean_input, lengths.mean_output)
-        assert spreads is not None and spreads.group.tpot == 0.0
+        assert spreads is not None
         within = math.log(factor_that_holds(one, slos))
-        low, high = sorted((spreads.decode_kernels, spreads.prompt_kernels))
+        kernels = (spreads.decode_kernels, spreads.prompt_kernels)
+        low, high = sorted(math.hypot(kernel, spreads.group.tpot) for kernel in kernels)
         found = confidence_of(BASE.deployments, slos, 0.5, seed=1)
         expected = [NormalDist().cdf(within / spread) for spread in (high, low)]
         assert expected[0] - 3 * found.error <= found.holds <= expected[1] + 3 * found.error
@@ -127,7 +131,7 @@ class TestProbability:
 
 @pytest.fixture(scope="module", name="sure")
 def surely_planned() -> Plan:
-    return planned(0.9, simulate=True)
+    return planned(0.9, simulate=True, workload={"rate_per_s": 45.0})  # not at the edge of what one GPU carries
 
 
 class TestPlans:
@@ -147,3 +151,20 @@ class TestPlans:
     def test_being_surer_never_costs_less(self) -> None:
         costs = [one.cost.usd_per_hour for one in map(planned, (0.5, 0.8, 0.9, 0.99)) if one.cost is not None]
         assert len(costs) == 4 and costs == sorted(costs) and costs[-1] > costs[0]
+
+
+def test_plans_for_90_percent_hold_in_nine_worlds_of_ten() -> None:
+    """The committed study (`tests.studies.confidence`): fleets of estimates, judged by step times drawn afresh.
+
+    A share of 0.9 is known to 0.021 from 200 worlds and to 0.047 from 40 (one standard error): two of them are allowed.
+    """
+    with RESULTS.open(encoding="utf-8") as file:
+        rows = {row["case"]: row for row in csv.DictReader(file)}
+    assert rows.keys() == CASES.keys()
+    quoted = " ".join((DOCS / "explanation" / "confidence.md").read_text(encoding="utf-8").split())
+    for row in rows.values():
+        assert float(row["holds"]) >= 0.9 - 2.0 * 0.021
+        assert float(row["holds_simulated"]) >= 0.9 - 2.0 * 0.047
+        shares = " | ".join(f"{100.0 * float(row[name]):.0f} %" for name in ("says", "holds", "holds_simulated"))
+        costs = " | ".join(f"{float(row[name]):.2f}" for name in ("usd_per_hour", "clairvoyant_usd"))
+        assert f"{shares} | {costs} |" in quoted

@@ -74,6 +74,9 @@ class TestPlan:
             3600 * 30.0 * (800 * PLAN.cost.usd_per_million_input_tokens + 150 * PLAN.cost.usd_per_million_output_tokens)
         )
         assert hourly / 1e6 == pytest.approx(PLAN.cost.usd_per_hour, rel=1e-9)
+        blended = 3600 * 30.0 * (800 + 150) * PLAN.cost.usd_per_million_tokens / 1e6
+        assert blended == pytest.approx(PLAN.cost.usd_per_hour, rel=1e-9)
+        assert PLAN.cost.usd_per_user_month is None  # nobody said how many there are
 
     def test_goodput_per_dollar_is_goodput_over_cost(self) -> None:
         assert PLAN.cost is not None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from planner.fleet import Plan, plan
+from planner.fleet import Plan, plan, preferences
 from planner.scenario import load_scenario
 
 CHAT = (
@@ -67,3 +71,75 @@ def test_a_tie_costs_no_more_than_it_may(simplicity: float) -> None:
     several = "search.skus=[h100-sxm, h200-sxm, b200-sxm, mi300x]"
     cheapest, preferred = planned(several, "search.simplicity=0"), planned(several, f"search.simplicity={simplicity}")
     assert usd_per_hour(preferred) <= usd_per_hour(cheapest) * (1.0 + simplicity) + 1e-6
+
+
+class Kinds:
+    """Columns of one size each, by name: role, then rate [1/s] of the fleet that has them."""
+
+    def __init__(self, *names: str) -> None:
+        self.all = [
+            SimpleNamespace(
+                name=name,
+                service="chat",
+                family=SimpleNamespace(name=name),
+                is_mixed=name.startswith("mixed"),
+                is_decode=name.startswith("decode"),
+            )
+            for name in names
+        ]
+
+    def chosen(self, allocation: Any) -> list[Any]:
+        return [column for column in self.all if column.name in allocation.routed_per_s]
+
+
+def fleet(usd_per_hour: float, **rates_per_s: float) -> Any:
+    """A fleet by the rates of its kinds of pools."""
+    routed = {name.replace("_", " "): {"all": (rate,)} for name, rate in rates_per_s.items()}
+    return SimpleNamespace(objective=usd_per_hour, routed_per_s=routed)
+
+
+def cheapest_of(*fleets: Any) -> Any:
+    """The cheapest of some fleets that takes columns which are allowed only."""
+
+    def best(allowed: Callable[[], list[Any]]) -> Any:
+        names = {column.name for column in allowed()}
+        left = [each for each in fleets if each.routed_per_s.keys() <= names]
+        return min(left, key=lambda each: each.objective, default=None)
+
+    return best
+
+
+def test_a_kind_of_pool_that_carries_next_to_nothing_is_left_out() -> None:
+    """One pair of H100 beside 16 B200: 18 B200 are run instead, however the H100 are split."""
+    kinds: Any = Kinds("mixed b200", "mixed h100 tp2", "mixed h100 tp4")
+    strays = fleet(102.4, mixed_b200=38.3, mixed_h100_tp2=1.7), fleet(108.8, mixed_b200=37.0, mixed_h100_tp4=3.0)
+    plain = fleet(120.8, mixed_b200=40.0)
+    assert preferences.stray_kinds(kinds, strays[0]) == {("chat", "mixed h100 tp2")}
+    assert preferences.plainest(kinds, strays[0], cheapest_of(*strays, plain)) is plain
+    assert preferences.plainest(kinds, strays[0], cheapest_of(*strays)) is strays[1]  # nothing else can be had
+
+
+def test_a_pool_of_a_tenth_or_more_is_no_stray() -> None:
+    kinds: Any = Kinds("mixed b200", "mixed h100")
+    assert preferences.is_plain(kinds, fleet(1.0, mixed_b200=36.0, mixed_h100=4.0))
+    assert not preferences.is_plain(kinds, fleet(1.0, mixed_b200=36.1, mixed_h100=3.9))
+
+
+def test_a_decode_pool_is_measured_against_what_comes_to_it() -> None:
+    """Its requests came through a prefill pool: they are not counted twice."""
+    kinds: Any = Kinds("prefill a", "decode a", "decode b")
+    assert preferences.is_plain(kinds, fleet(1.0, prefill_a=40.0, decode_a=36.0, decode_b=4.0))
+    assert preferences.stray_kinds(kinds, fleet(1.0, prefill_a=40.0, decode_a=37.0, decode_b=3.0)) == {
+        ("chat", "decode b")
+    }
+
+
+def test_a_service_is_run_in_one_mode() -> None:
+    """A mixed replica beside a pair costs less; the pair alone is what somebody would run, then the mixed ones."""
+    kinds: Any = Kinds("mixed a", "prefill a", "decode a")
+    both = fleet(33.95, mixed_a=5.0, prefill_a=15.0, decode_a=15.0)
+    pairs, mixed = fleet(40.74, prefill_a=20.0, decode_a=20.0), fleet(41.0, mixed_a=20.0)
+    assert not preferences.is_plain(kinds, both)
+    assert preferences.plainest(kinds, both, cheapest_of(both, pairs, mixed)) is pairs
+    assert preferences.plainest(kinds, both, cheapest_of(both, mixed)) is mixed
+    assert preferences.plainest(kinds, both, cheapest_of(both)) is both

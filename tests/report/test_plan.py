@@ -160,6 +160,7 @@ def test_agreement_is_judged_at_15_percent(plan: Plan, predicted: float, verdict
 
 
 def test_several_deployments_are_numbered_and_their_nodes_added(plan: Plan) -> None:
+    plan = dataclasses.replace(plan, deployments=plan.deployments[:1])
     twice = dataclasses.replace(plan, deployments=plan.deployments * 2)
     names = [row["pool"] for row in _rows(_table(twice, "Fleet"))]
     assert all(name.startswith("1 ") for name in names[: len(names) // 2])
@@ -275,7 +276,8 @@ def test_markdown_holds_every_number_of_the_cost(plan: Plan) -> None:
     assert plan.cost is not None
     text = report.markdown(plan)
     cost = plan.cost
-    dollars = [value for name, value in dataclasses.asdict(cost).items() if name.startswith("usd_")]
+    known = {name: value for name, value in dataclasses.asdict(cost).items() if value is not None}
+    dollars = [value for name, value in known.items() if name.startswith("usd_")]
     for shown in [*map(money, dollars), significant(cost.goodput_per_s), significant(cost.requests_per_usd)]:
         assert f" {shown} " in text
 

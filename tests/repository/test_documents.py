@@ -77,4 +77,10 @@ def test_pages_are_of_four_kinds() -> None:
     """Tutorial, how-to, reference, explanation, and studies; at the root only where to begin and what binds."""
     folders = {path.name for path in DOCS.iterdir() if path.is_dir() and path.name not in ("images", "__pycache__")}
     assert folders == {"tutorial", "how-to", "reference", "explanation", "studies"}
-    assert {path.name for path in DOCS.glob("*.md")} == {"index.md", "design.md", "conventions.md", "progress.md"}
+    assert {path.name for path in DOCS.glob("*.md")} == {
+        "index.md",
+        "decisions.md",
+        "design.md",
+        "conventions.md",
+        "progress.md",
+    }

@@ -6,7 +6,7 @@ import pytest
 
 from planner.core import Metric
 from planner.engine.replica import step_shape
-from planner.roofline import Parallelism
+from planner.roofline import OperatorFamily, Parallelism
 from planner.serving import Deployment, ServingKind, latency_intervals
 from planner.serving.uncertainty import (
     GROUP_SPREADS,
@@ -81,3 +81,24 @@ def test_spreads_are_those_of_servers(kind: ServingKind) -> None:
 
 def test_nothing_spreads_nothing() -> None:
     assert interval_90(3.0, 0.0) == (3.0, 3.0)
+
+
+def test_shapes_that_one_fit_times_are_off_each_by_themselves() -> None:
+    """A step of decodes is mostly matrix products of four shapes: known better than any one of them.
+
+    By hand: all of a small step's time is in products that one fit times; their shares are those of their weights.
+    """
+    config = calibrated("llama-3.1-8b")
+    assert config.calibration is not None
+    only = {key: fit.model_copy(update={"spread": 0.0}) for key, fit in config.calibration.kernels.items()}
+    (product,) = {key for key in config.calibration.kernels if key == "gemm/bf16"}
+    kernels = only | {product: config.calibration.kernels[product].model_copy(update={"spread": 0.2})}
+    alone = config.model_copy(update={"calibration": config.calibration.model_copy(update={"kernels": kernels})})
+    shape = step_shape([1000] * 8, [])
+    seconds = alone.timer.step_time(shape)
+    families = ("qkv", "attention_output", "feed_forward", "lm_head")
+    times = {name: seconds.family_s[OperatorFamily(name)] * alone.costs.stretch for name in families}
+    up, down = 2.0 / 3.0, 1.0 / 3.0  # gate and up are one product of twice the width of down
+    parts = [times["qkv"], times["attention_output"], up * times["feed_forward"], down * times["feed_forward"]]
+    expected = 0.2 * math.hypot(*parts, times["lm_head"]) / max(seconds.total_s, sum(times.values()))
+    assert step_spread(alone, shape) == pytest.approx(expected, rel=0.02)

@@ -1,0 +1,29 @@
+"""What `docs/decisions.md` says of twenty questions is what was planned, and what is planned still."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.studies import decisions
+
+TEXT = decisions.DOCUMENT.read_text(encoding="utf-8")
+QUICK = ("start-up", "reasoning")
+"""Questions whose plans take seconds."""
+
+
+def test_every_question_has_its_plan_reason_and_objection() -> None:
+    """Twenty of them, in the order of the study's file."""
+    assert len(decisions.QUESTIONS) == 20
+    assert decisions.known().keys() == decisions.QUESTIONS.keys()
+    sections = re.split(r"^### .+$", TEXT, flags=re.MULTILINE)[1:]
+    assert len(sections) == 20
+    for name, section in zip(decisions.QUESTIONS, sections, strict=True):
+        parts = (decisions.marker(name), decisions.sentence_of(decisions.known()[name]), "**Why.**", "**Objection.** *")
+        assert [part for part in parts if part not in section] == [], name
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_question_is_still_answered_so(name: str) -> None:
+    assert decisions.figures_of(decisions.planned(name)) == decisions.known()[name]
