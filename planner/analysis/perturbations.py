@@ -201,13 +201,13 @@ _BY_SKU = (
 )
 _QUOTA = _LimitField("quotas", "quota of {}, {}", "GPUs", True, True, None)
 _RULES = (
-    ("limits", "survives_node_loss", "a server may fail", False),
-    ("limits", "forbidden", "forbidden SKUs", ()),
-    ("prices", "granularity", "whole instances or servers", "gpu"),
-    ("prices", "provider", "one provider", None),
-    ("prices", "region", "one region", None),
+    ("limits", "survives_node_loss", "a server may fail", (False,)),
+    ("limits", "forbidden", "forbidden SKUs", ((),)),
+    ("prices", "granularity", "whole servers", ("instance", "gpu")),  # what is sold in one piece is no rule
+    ("prices", "provider", "one provider", (None,)),
+    ("prices", "region", "one region", (None,)),
 )
-"""Record, field, name, and the value that stands for no rule."""
+"""Record, field, name, and the values that stand for no rule, first the one it is dropped to."""
 
 
 def _limits(request: PlanRequest) -> Iterator[NumericRequirement]:
@@ -263,10 +263,10 @@ def _with_quota(request: PlanRequest, index: int, number: float | None) -> PlanR
 
 
 def _rules(request: PlanRequest) -> Iterator[Rule]:
-    for holder, field, name, no_rule in _RULES:
+    for holder, field, name, no_rules in _RULES:
         record: Frozen = getattr(request, holder)
-        if getattr(record, field) != no_rule:
-            dropped = rebuilt(request, **{holder: rebuilt(record, **{field: no_rule})})
+        if getattr(record, field) not in no_rules:
+            dropped = rebuilt(request, **{holder: rebuilt(record, **{field: no_rules[0]})})
             yield Rule(name, f"{holder}.{field}", dropped)
 
 

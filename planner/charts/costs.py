@@ -37,12 +37,13 @@ from planner.supply import HOURS_PER_MONTH
 
 
 def cost_comparison_rows(plan: Plan) -> list[Row]:
-    """The plan, then the best fleet of each SKU, then of each mode; cheapest first, those without a fleet last.
+    """The plan, then the best fleet of each SKU, of each mode and of other engines; cheapest first, without one last.
 
-    Returns rows with name, kind ("plan", "sku" or "mode"), fleet (in words), is_feasible, is_chosen (costs and serves
-    what the plan does), is_bound (costs at least so much), usd_per_month [USD], usd_per_thousand_requests [USD], cost
-    (the one of the two that the bar shows: per month when every fleet serves the same demand, else per request), ratio
-    (to the plan's cost) and reason (why there is no fleet). An infeasible plan has only rows without a fleet.
+    Returns rows with name, kind ("plan", "sku", "mode" or "engine"), fleet (in words), is_feasible, is_chosen (costs
+    and serves what the plan does), is_bound (costs at least so much), usd_per_month [USD], usd_per_thousand_requests
+    [USD], cost (the one of the two that the bar shows: per month when every fleet serves the same demand, else per
+    request), ratio (to the plan's cost) and reason (why there is no fleet). An infeasible plan has only rows without a
+    fleet.
     """
     if plan.cost is None or not plan.alternatives:
         rows = [_fleetless_row(plan, "sku", sku) for sku in dict.fromkeys(plan.request.search.skus)]
@@ -54,7 +55,7 @@ def cost_comparison_rows(plan: Plan) -> list[Row]:
     own_cost = rows[0]["cost"]
     for row in rows:
         row["ratio"] = row["cost"] / own_cost if row["is_feasible"] else None
-    kinds = ("plan", "sku", "mode")
+    kinds = ("plan", "sku", "mode", "engine")
     return sorted(rows, key=lambda row: (kinds.index(row["kind"]), not row["is_feasible"], row["cost"] or 0.0))
 
 
@@ -111,7 +112,7 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
     ]
     layers = _labelled_bars(rows, category_axis("title", 260), unit, "datum.kind === 'plan'", tooltip)
     how = "by theory; the plan is simulated" if plan.simulated else "by theory"
-    title = titled("The plan and its alternatives", f"The best fleet of each SKU and mode, {how}.")
+    title = titled("The plan and its alternatives", f"The best fleet of each SKU, mode and other engine, {how}.")
     height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
     return layered(layers, title, height, f"Cost of the alternatives in {unit}")
 
@@ -130,7 +131,7 @@ def _labelled_bars(
 
 def _alternative_label(row: Row, is_by_month: bool) -> Row:
     """A row with the name and the end of its bar and the label behind it."""
-    titles = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU"}
+    titles = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"}
     end = row["cost"] if row["is_feasible"] else 0.0
     label = f"${end:,.0f}" if is_by_month else f"${end:,.4f}"
     if not row["is_feasible"]:

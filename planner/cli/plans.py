@@ -259,7 +259,7 @@ def sweep(
     ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Judge every fleet by simulation too.")] = False,
     alternatives: Annotated[
-        bool, typer.Option("--alternatives", help="Also the best fleet of each SKU and mode.")
+        bool, typer.Option("--alternatives", help="Also the best fleet of each SKU, mode and engine.")
     ] = False,
     assignments: Assignments = None,
     calibrations: CalibrationFiles = None,

@@ -16,15 +16,15 @@ from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, load_hardware, with_own_hardware
 from planner.core import with_unit
+from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
-from planner.fleet.columns import Column
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, slow_rule
 from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
+from planner.fleet.network_warnings import network_warnings
 from planner.fleet.search import (
-    COARSE_GAP,
     FleetSearch,
     Market,
     NoFleet,
@@ -37,7 +37,6 @@ from planner.fleet.search_notes import search_notes
 from planner.fleet.simulation import run_notes
 from planner.fleet.types import (
     Agreement,
-    Alternative,
     BoughtGpus,
     Plan,
     PlanConfidence,
@@ -47,8 +46,8 @@ from planner.fleet.types import (
     TargetCheck,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
-from planner.optimizer import Allocation, SolveStatus, UnitStage
-from planner.search import Mode, Rejection, ShiftRule
+from planner.optimizer import Allocation, SolveStatus
+from planner.search import Rejection, ShiftRule
 from planner.supply import spot_shortfalls
 from planner.traffic import CascadePoint, Service
 
@@ -57,8 +56,6 @@ MAX_TIGHTENINGS = 3
 it is and says with which it does."""
 LEAST_TIGHTENING = 0.1
 """Least that is added each time [standard deviations]. A choice."""
-CLEARLY_DEARER = 0.25
-"""Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
 
 
 def plan(
@@ -77,7 +74,7 @@ def plan(
         hardware: SKUs, prices and engines; the packaged database when None.
         progress: called with the name of each stage as it starts.
         simulate: verify the fleet by simulation too; otherwise by theory alone, for many plans in a row.
-        alternatives: also find the best fleet of each SKU and mode.
+        alternatives: also find the best fleet of each SKU, mode and other engine.
         corrections: `Plan.corrections` of a plan that was simulated, for one by theory that is compared with it.
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
@@ -122,6 +119,8 @@ def _plan(
     cost = cost_breakdown(allocation, deployments, search.slos, users)
     targets = target_checks(deployments, search.slos)
     means = agreements(deployments) if simulate else ()
+    corrections = search.columns.corrections(known.traffic, allocation.units, deviations) if simulate else None
+    shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.step_quantiles)
     return Plan(
         request=request,
         status=allocation.status,
@@ -130,7 +129,7 @@ def _plan(
         cost=cost,
         targets=targets,
         agreement=means,
-        alternatives=_alternatives(search, allocation) if alternatives else (),
+        alternatives=alternatives_of(search, allocation, shift_of, corrections) if alternatives else (),
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
         assumptions=_assumptions(
@@ -143,6 +142,7 @@ def _plan(
         ),
         warnings=(
             *_warnings(market, bought, targets, means),
+            *network_warnings(deployments, bought, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),
         ),
@@ -158,7 +158,7 @@ def _plan(
         losses=worst_losses(deployments, search.slos, search.slices),
         confidence=confidence,
         slow_targets=slow_targets,
-        corrections=search.columns.corrections(known.traffic, allocation.units, deviations) if simulate else None,
+        corrections=corrections,
     )
 
 
@@ -265,79 +265,6 @@ def _flat_usd_per_hour(search: FleetSearch) -> float | None:
         return None
     flat = search.refined_allocation(search.request.objective, flat=True)
     return flat.cost_usd_per_hour if flat.status.has_allocation else None
-
-
-# --- alternatives ---------------------------------------------------------------------------------------------------
-
-
-def _alternatives(search: FleetSearch, chosen: Allocation) -> tuple[Alternative, ...]:
-    """The best fleet of each single SKU and of each mode, from theory.
-
-    One that is `CLEARLY_DEARER` than the chosen one even at optimistic rates is not examined any closer.
-    """
-    space = search.request.search
-    by_sku = [
-        (sku, "sku", [column for column in search.columns.all if column.family.sku == sku])
-        for sku in dict.fromkeys(space.skus)
-    ]
-    by_mode = [
-        (mode.value, "mode", [column for column in search.columns.all if column.is_mixed is (mode is Mode.MIXED)])
-        for mode in dict.fromkeys(space.modes)
-    ]
-    alternatives = []
-    for name, kind, columns in by_sku + by_mode:
-        stage = f"comparing alternatives: {name}"
-        search.progress(stage)
-        quiet = replace(search, progress=_constant(search.progress, stage))
-        alternatives.append(_alternative(quiet, columns, chosen, name, kind))
-    return tuple(alternatives)
-
-
-def _constant(progress: Progress, stage: str) -> Progress:
-    """Says one stage in place of whatever it hears."""
-    return lambda _: progress(stage)
-
-
-def _alternative(
-    search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
-) -> Alternative:
-    allocation = search.allocation(columns, search.request.objective) if columns else None
-    clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
-    if allocation is not None and allocation.cost_usd_per_hour <= clearly_dearer:
-        families = {(column.service, column.family.name) for column in columns}
-
-        def of_families() -> list[Column]:
-            return [column for column in search.columns.all if (column.service, column.family.name) in families]
-
-        allocation = search.refined_allocation(
-            search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
-        )
-        columns = of_families()
-    if allocation is None or not allocation.status.has_allocation:
-        return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
-    stages = list(UnitStage)
-    used = sorted(
-        (column for column in columns if column.name in allocation.units),
-        key=lambda column: stages.index(column.stage),
-    )
-    return Alternative(
-        restriction=name,
-        kind=kind,
-        summary=_fleet_summary(used, allocation, search.peak),
-        usd_per_hour=allocation.cost_usd_per_hour,
-        rate_per_s=allocation.rate_per_s,
-        is_chosen=math.isclose(allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=1e-9),
-        is_bound=not all(column.is_exact for column in used),
-    )
-
-
-def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:
-    """E.g. ``4 x h100-sxm TP2 mixed``; pools that differ in their engine's settings only are counted together."""
-    counts: dict[str, int] = {}
-    for column in used:
-        pool = f"{column.family.members[0].config.label} {column.family.role}"
-        counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas
-    return " + ".join(f"{count} x {pool}" for pool, count in counts.items())
 
 
 # --- what else the plan says ----------------------------------------------------------------------------------------

@@ -23,7 +23,15 @@ from planner.core import Metric, UnknownNameError, with_unit
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
-from planner.fleet.preferences import PLAINNESS, Best, is_plain, most_preferred, plainest, with_fewest_kinds
+from planner.fleet.preferences import (
+    PLAINNESS,
+    SHARE_OF_A_GPU,
+    Best,
+    is_plain,
+    most_preferred,
+    plainest,
+    with_fewest_kinds,
+)
 from planner.fleet.simulation import run_of
 from planner.fleet.sites import (
     best_of,
@@ -667,28 +675,12 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     objective, columns = search.request.objective, search.columns
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
-    simplicity = search.request.search.simplicity
-
-    def within(excess: float, of: Allocation, finest_gap: float) -> Best:
-        most = (of.objective or 0.0) * (1.0 + max(excess, SAME_COST))
-
-        def cheap_enough(allowed: Callable[[], list[Column]]) -> Allocation | None:
-            found = search.refined_allocation(objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=most)
-            return found if found.objective is not None and found.objective <= most else None
-
-        return cheap_enough
-
-    lasting = cheapest
+    simplicity, lasting = search.request.search.simplicity, cheapest
     if simplicity > 0.0:
-        lasting = plainest(columns, cheapest, within(PLAINNESS, cheapest, RELATIVE_GAP))
-    need_be_plain = is_plain(columns, lasting)
-    tie = within(simplicity, lasting, COARSE_GAP)
-
-    def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
-        found = tie(allowed)
-        return None if found is not None and need_be_plain and not is_plain(columns, found) else found
-
-    chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best), best)
+        lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP))
+    best = _best_within(search, simplicity, lasting, COARSE_GAP, like=lasting)
+    best_of_one_sku = _best_within(search, _excess_of_one_sku(search, lasting), lasting, COARSE_GAP, like=lasting)
+    chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best, best_of_one_sku), best)
     if chosen is not lasting:
         chosen = search.refined_allocation(objective, partial(columns.of_members, columns.members(chosen)))
     if chosen.objective is None:
@@ -700,6 +692,32 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     if cheapest.status is SolveStatus.TIME_LIMIT:
         status = cheapest.status
     return chosen.model_copy(update={"gap": gap, "status": status})
+
+
+def _best_within(
+    search: FleetSearch, excess: float, of: Allocation, finest_gap: float, like: Allocation | None = None
+) -> Best:
+    """The cheapest fleet of some columns if it is dearer by no more than a share, and as plain as another one is."""
+    objective, columns = search.request.objective, search.columns
+    most = (of.objective or 0.0) * (1.0 + max(excess, SAME_COST))
+    need_be_plain = like is not None and is_plain(columns, like)
+
+    def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
+        found = search.refined_allocation(objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=most)
+        if found.objective is None or found.objective > most:
+            return None
+        return None if need_be_plain and not is_plain(columns, found) else found
+
+    return best
+
+
+def _excess_of_one_sku(search: FleetSearch, of: Allocation) -> float:
+    """Share of its cost up to which one SKU alone may be dearer than a fleet: a tie, or `SHARE_OF_A_GPU`."""
+    simplicity, usd_per_gpu_hour = search.request.search.simplicity, search.market.site_of(of).supply.cheapest
+    if simplicity == 0.0 or not of.objective:
+        return simplicity
+    dearest = max(usd_per_gpu_hour[column.family.sku] for column in search.columns.chosen(of))
+    return max(simplicity, SHARE_OF_A_GPU * dearest / of.objective)
 
 
 def diagnosed_allocation(search: FleetSearch) -> Allocation:

@@ -381,11 +381,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The best fleet restricted to one SKU or one mode (from theory, not simulated).
+    """The best fleet of one SKU, of one mode, or of another engine on the SKUs of the plan; from theory, not simulated.
 
     Attributes:
-        restriction: the SKU id or mode it is restricted to.
-        kind: "sku" or "mode".
+        restriction: the SKU id, mode or engine it is restricted to.
+        kind: "sku", "mode" or "engine".
         summary: pools in words, or why there is none.
         usd_per_hour: cost, or None when there is none.
         rate_per_s: what it serves.

@@ -19,7 +19,7 @@ from planner.optimizer.program import Program, ScaledProgram, scale_program
 from planner.optimizer.relaxation import RelaxedSolution, solve_relaxation, strengthen, unit_penalties
 from planner.optimizer.tightening import add_carry_most_rows, pool_rates, tighten_rates, unpool_rates
 
-SHORTLIST_UNITS = 96
+SHORTLIST_UNITS = 192
 """Units of the first shortlist; problems of no more go to branch and bound as they are.
 
 A choice: affects speed, not what is proved.

@@ -210,7 +210,7 @@ _WHY = (
     Term("spare replicas", "", "Replicas of every pool that may fail without a target being missed.", "given"),
     Term("a server may fail", "", "The targets hold with the replicas of any one server gone.", "given"),
     Term("forbidden SKUs", "", "SKUs that may not be used.", "given"),
-    Term("whole instances or servers", "", "GPUs are bought by the instance or server, not singly.", "given"),
+    Term("whole servers", "", "GPUs are bought by the server, not by the instance.", "given"),
     Term("one provider", "", "Only prices of one provider apply.", "given"),
     Term("one region", "", "Only prices of one region apply.", "given"),
     Term("input", "", "What is moved, one thing at a time.", "given or fitted"),

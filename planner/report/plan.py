@@ -123,7 +123,8 @@ def bought_words(plan: Plan) -> str:
         by_server = plan.request.prices.granularity is not Granularity.GPU
         if by_server and not plan.schedule and not is_apart and block > 1 and held > used:
             servers = number_of(round(held / block), f"{sku} server")
-            parts.append(f"1 of {servers} partly used ({held - used:.0f} of {held:.0f} GPUs idle)")
+            idle = round(held - used)
+            parts.append(f"1 of {servers} partly used ({idle} of {held:.0f} GPUs idle{_room_words(plan, sku, idle)})")
         if not by_server and not is_apart and held % block:
             whole = math.ceil(held / block) * block
             more = money((whole - held) * max(price.usd_per_gpu_hour for price, _ in sold))
@@ -134,6 +135,13 @@ def bought_words(plan: Plan) -> str:
         f"PRICE {stale_days(price, day)} DAYS OLD ({price.sku}, {price.provider})" for price in dict.fromkeys(stale)
     ]
     return ", ".join(parts)
+
+
+def _room_words(plan: Plan, sku: str, idle: int) -> str:
+    """Replicas that idle GPUs would hold, which cost nothing more."""
+    pools = [pool for planned in plan.deployments for pool in planned.deployment.pools if pool.config.sku.id == sku]
+    replicas = idle // min(pool.gpus // pool.replicas for pool in pools)
+    return f", room for {number_of(replicas, 'more replica')}" if replicas else ""
 
 
 def _services(request: PlanRequest) -> tuple[Service, ...]:
@@ -450,17 +458,18 @@ def _load_table(plan: Plan) -> Table:
 
 
 def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
+    kinds = ("sku", "mode", "engine")
     order = sorted(
-        plan.alternatives, key=lambda a: (a.kind != "sku", math.inf if a.usd_per_hour is None else a.usd_per_hour)
+        plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
     rows = tuple(_alternative_cells(alternative, cost) for alternative in order)
     columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     note = (
         "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
         "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
-        "looked at any closer. Difference: USD/hour against the plan."
+        "looked at any closer. Engines: on the SKUs of the plan. Difference: USD/hour against the plan."
     )
-    return Table("Best alternative per SKU and mode", columns, rows, note)
+    return Table("Best alternative per SKU, mode and engine", columns, rows, note)
 
 
 def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:

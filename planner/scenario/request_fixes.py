@@ -35,7 +35,7 @@ MAX_MORE_SKUS = 3
 VALUE_WITHOUT_RULE: Mapping[str, Any] = {
     "limits.survives_node_loss": False,
     "limits.forbidden": [],
-    "prices.granularity": "gpu",
+    "prices.granularity": "instance",
     "prices.provider": None,
     "prices.region": None,
 }

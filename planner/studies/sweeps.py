@@ -265,7 +265,7 @@ def sweep(
         executor: where points are planned: any `concurrent.futures.Executor`, of which only `submit` is used. None:
             new processes, one per CPU, which re-import the calling script (so guard it by ``__name__``).
         simulate: verify each fleet by simulation too; by theory alone otherwise.
-        alternatives: also find the best fleet of each SKU and mode.
+        alternatives: also find the best fleet of each SKU, mode and other engine.
         progress: True for a bar on a terminal, or what is called with the points done and all points.
         overrides: ``dotted.key=value`` assignments that hold at every point, see `planner.scenario.read.load_scenario`.
         resume: a file of JSON lines to which every point is written as it is planned, and from which those that are

@@ -84,7 +84,7 @@ class PricePolicy(Frozen):
     usd_per_gpu_hour: Mapping[str, float] = Field(
         default_factory=dict, description="own prices by SKU id, on demand; they replace the listed ones"
     )
-    granularity: Granularity = Granularity.GPU
+    granularity: Granularity = Granularity.INSTANCE
     providers_at_most: int = Field(
         default=1, ge=1, description="1: one provider and region; more: for pools that share nothing"
     )

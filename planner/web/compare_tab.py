@@ -90,7 +90,7 @@ def show_gpus(page: Page) -> None:
         if bounds and components.switch(
             f"Plan dearer GPUs exactly too ({len(bounds)})",
             "compare-dearer",
-            "Even at optimistic rates they cost over a quarter more than the plan. About a second each.",
+            "Even at optimistic rates they cost clearly more than the plan. About a second each.",
         ):
             bounds = {}
     exact = [sku for sku in skus if sku not in bounds]

@@ -64,15 +64,17 @@ def _slug(title: str) -> str:
 
 
 def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
-    """What the best fleet of each SKU and mode costs."""
+    """What the best fleet of each SKU, mode and other engine costs."""
     if not plan.alternatives:
         st.markdown("**What else was possible**")
-        st.caption("The best fleet of each SKU and mode is computed after the simulation; it follows by itself.")
+        st.caption(
+            "The best fleet of each SKU, mode and engine is computed after the simulation; it follows by itself."
+        )
         return
     rows = charts.cost_comparison_rows(plan)
     components.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
     with st.expander("Alternatives in numbers"):
-        _table(tables, "Best alternative per SKU and mode")
+        _table(tables, "Best alternative per SKU, mode and engine")
 
 
 def _rejected(plan: Plan, tables: Mapping[str, Table]) -> None:

@@ -153,7 +153,7 @@ class TestEveryLimit:
             assert left[0].dropped is not None
             request = left[0].dropped
         assert request.limits.model_dump() == FleetLimits().model_dump()
-        assert request.prices.granularity is Granularity.GPU  # type: ignore[attr-defined, unused-ignore]
+        assert request.prices.granularity is Granularity.INSTANCE  # type: ignore[attr-defined, unused-ignore]
 
     @pytest.mark.parametrize(
         ("key", "value", "easier"),

@@ -297,7 +297,7 @@ def test_bars_are_the_plan_and_its_alternatives(feasible: Plan) -> None:
     assert feasible.cost is not None
     assert [rows[0]["name"], rows[0]["usd_per_month"]] == ["the plan", pytest.approx(feasible.cost.usd_per_month)]
     named = {row["name"]: row for row in rows[1:]}
-    assert set(named) == {"h100-sxm", "l40s", "t4", "mixed", "disaggregated"}
+    assert set(named) == {"h100-sxm", "l40s", "t4", "mixed", "disaggregated", "sglang", "tensorrt-llm"}
     for alternative in feasible.alternatives:
         usd = alternative.usd_per_hour
         month = None if usd is None else pytest.approx(usd * HOURS_PER_MONTH)
@@ -313,7 +313,7 @@ def test_with_one_sku_no_single_mode_beats_the_sku() -> None:
 
 
 def test_bars_run_from_cheap_to_dear_and_then_to_what_cannot_be_done(feasible: Plan) -> None:
-    for kind in ("sku", "mode"):
+    for kind in ("sku", "mode", "engine"):
         costs = [row["cost"] or math.inf for row in charts.cost_comparison_rows(feasible) if row["kind"] == kind]
         assert costs == sorted(costs)
 

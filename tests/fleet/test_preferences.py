@@ -14,6 +14,7 @@ from planner.scenario import load_scenario
 CHAT = (
     "workload.drift=none",
     "confidence=0.5",
+    "prices.granularity=gpu",
     "search.tp=[1]",
     "search.max_running_requests=[256]",
     "search.max_batched_tokens=[1024, 4096]",
@@ -81,7 +82,8 @@ class Kinds:
             SimpleNamespace(
                 name=name,
                 service="chat",
-                family=SimpleNamespace(name=name),
+                family=SimpleNamespace(name=name, sku=name.split()[1]),
+                is_measured=True,
                 is_mixed=name.startswith("mixed"),
                 is_decode=name.startswith("decode"),
             )
@@ -143,3 +145,27 @@ def test_a_service_is_run_in_one_mode() -> None:
     assert preferences.plainest(kinds, both, cheapest_of(both, pairs, mixed)) is pairs
     assert preferences.plainest(kinds, both, cheapest_of(both, mixed)) is mixed
     assert preferences.plainest(kinds, both, cheapest_of(both)) is both
+
+
+def test_among_few_gpus_one_sku_is_worth_more_than_a_tie() -> None:
+    """Three L40S and an A100 at 5.06 USD/h, or L40S alone at 5.45: 7.7 % more, and less than half of the A100."""
+    kinds: Any = Kinds("mixed l40s", "mixed a100")
+    both, one = fleet(5.06, mixed_l40s=3.0, mixed_a100=1.0), fleet(5.45, mixed_l40s=4.0)
+    within_5_percent, within_half_a_gpu = cheapest_of(both), cheapest_of(both, one)
+    assert preferences.most_preferred(kinds, both, within_5_percent, within_half_a_gpu) is one
+    assert preferences.most_preferred(kinds, both, within_5_percent, within_5_percent) is both
+
+
+def test_one_sku_may_cost_half_a_gpu_more_and_no_further() -> None:
+    """Two models on few GPUs, where 5 % are less than a step. With no ties at all the cheapest stands."""
+    two = (
+        "workload.rate_per_s=3",
+        "search.skus=[b200-sxm, h200-sxm]",
+        "services=[{name: small, llm: llama-3.1-8b, workload: {rate_per_s: 20, lengths: azure-2023-conv},"
+        " slo: [{metric: tpot, percentile: 0.95, threshold_s: 0.05}]}]",
+    )
+    cheapest, preferred = planned(*two, "search.simplicity=0"), planned(*two)
+    assert len(skus(cheapest)) == 2
+    assert len(skus(preferred)) == 1
+    dearest = max(bought.usd_per_gpu_hour for bought in cheapest.bought)
+    assert usd_per_hour(cheapest) * 1.05 < usd_per_hour(preferred) <= usd_per_hour(cheapest) + 0.5 * dearest

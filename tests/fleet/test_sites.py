@@ -67,7 +67,7 @@ def test_a_pair_is_bought_at_one_place_even_where_two_would_be_cheaper() -> None
 def test_idle_gpus_of_a_server_and_old_prices_are_in_the_headline() -> None:
     by_eight = with_prices(load_hardware(), [make_price(provider="P", gpus_per_instance=8, retrieved_on="2026-01-01")])
     text = headline(planned(by_eight, "skus=[h100-sxm]", granularity="instance"))
-    assert "1 of 1 h100-sxm server partly used" in text
+    assert "1 of 1 h100-sxm server partly used (7 of 8 GPUs idle, room for 7 more replicas)" in text
     assert "PRICE 324 DAYS OLD (h100-sxm, P)" in text
 
 
@@ -77,6 +77,6 @@ def test_what_servers_sold_whole_would_cost_is_in_the_headline() -> None:
         load_hardware(),
         [make_price(provider="P", gpus_per_instance=8, usd_per_gpu_hour=3.0, retrieved_on="2026-11-01")],
     )
-    found = planned(by_eight, "skus=[h100-sxm]")
+    found = planned(by_eight, "skus=[h100-sxm]", granularity="gpu")
     (used,) = found.gpus.values()
     assert f"sold there in 8s only: 8 cost {(8 - used) * 3.0:.2f} more" in headline(found)

@@ -23,7 +23,7 @@ from planner.workload import (
 
 PRICES = {"h100-sxm": 2.5, "l40s": 1.25}
 RATE = 30.0
-ALTERNATIVES = "Best alternative per SKU and mode"
+ALTERNATIVES = "Best alternative per SKU, mode and engine"
 SCENARIO: dict[str, Any] = {
     "name": "small",
     "llm": "llama-3.1-8b",
@@ -134,7 +134,7 @@ def test_targets_are_held_against_both_theory_and_simulation(plan: Plan) -> None
 def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
     assert plan.cost is not None
     rows = _rows(_table(plan, ALTERNATIVES))
-    assert {row["only"] for row in rows} == {*PRICES, "mixed", "disaggregated"}
+    assert {row["only"] for row in rows} == {*PRICES, "mixed", "disaggregated", "sglang", "tensorrt-llm"}
     for row in rows:
         if row["USD/hour"] == "-":
             continue

@@ -1,0 +1,136 @@
+"""What the best fleet would be under a restriction, beside the one that was planned: one SKU, one mode, another engine.
+
+By theory, with what simulation taught of the plan (`planner.fleet.corrections`). Engines are compared on the SKUs of
+the plan: those that have step times of that engine's own kernels there, so that nothing borrowed is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.fleet.columns import Column
+from planner.fleet.corrections import Corrections
+from planner.fleet.search import COARSE_GAP, FleetSearch, market_of, search_fleet
+from planner.fleet.types import Alternative, PlanRequest, Progress
+from planner.optimizer import Allocation, UnitStage
+from planner.search import Mode, ShiftRule
+
+CLEARLY_DEARER = 0.15
+"""Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
+_NONE = "none meets the targets within the limits"
+
+
+def alternatives_of(
+    search: FleetSearch, chosen: Allocation, shift_of: ShiftRule | None, corrections: Corrections | None
+) -> tuple[Alternative, ...]:
+    """The best fleet of each single SKU, of each mode, and of each other engine on the SKUs of the plan, from theory.
+
+    One that is `CLEARLY_DEARER` than the chosen one even at optimistic rates is not examined any closer.
+
+    Args:
+        search: that found the plan.
+        chosen: its fleet.
+        shift_of: how far step times were taken to be off.
+        corrections: what simulation taught of the plan; None: it was not simulated.
+    """
+    space = search.request.search
+    by_sku = [
+        (sku, "sku", [column for column in search.columns.all if column.family.sku == sku])
+        for sku in dict.fromkeys(space.skus)
+    ]
+    by_mode = [
+        (mode.value, "mode", [column for column in search.columns.all if column.is_mixed is (mode is Mode.MIXED)])
+        for mode in dict.fromkeys(space.modes)
+    ]
+    alternatives = [
+        _alternative(_quiet(search, name), columns, chosen, name, kind) for name, kind, columns in by_sku + by_mode
+    ]
+    for engine, skus in other_engines(search, chosen).items():
+        own = _quiet(search, engine)
+        request = _on_engine(search.request, engine, skus)
+        market = market_of(request, search.market.hardware)
+        services = list({slice_.service.name: slice_.service for slice_ in search.slices.values()}.values())
+        again = search_fleet(request, market, services, own.progress, shift_of, corrections)
+        alternatives.append(_alternative(again, again.columns.all, chosen, engine, "engine"))
+    return tuple(alternatives)
+
+
+def other_engines(search: FleetSearch, chosen: Allocation) -> dict[str, tuple[str, ...]]:
+    """Engines that were not searched, with those SKUs of the plan for which their kernels were measured.
+
+    Args:
+        search: that found the plan.
+        chosen: its fleet.
+    """
+    used = dict.fromkeys(column.family.sku for column in search.columns.chosen(chosen))
+    hardware, searched = search.market.hardware, search.request.search.engines
+    measured = {(calibration.sku, calibration.engine) for calibration in hardware.calibrations}
+    by_engine = {
+        engine: tuple(sku for sku in used if (sku, engine) in measured)
+        for engine in hardware.engines
+        if engine not in searched
+    }
+    return {engine: skus for engine, skus in by_engine.items() if skus} if search.request.search.calibrated else {}
+
+
+def _on_engine(request: PlanRequest, engine: str, skus: Sequence[str]) -> PlanRequest:
+    space = request.search.model_copy(update={"engine": engine, "more_engines": (), "skus": tuple(skus)})
+    return request.model_copy(update={"search": space})
+
+
+def _quiet(search: FleetSearch, name: str) -> FleetSearch:
+    """The search, saying one stage in place of whatever it hears."""
+    stage = f"comparing alternatives: {name}"
+    search.progress(stage)
+    return replace(search, progress=_constant(search.progress, stage))
+
+
+def _constant(progress: Progress, stage: str) -> Progress:
+    return lambda _: progress(stage)
+
+
+def _alternative(
+    search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
+) -> Alternative:
+    allocation = search.allocation(columns, search.request.objective) if columns else None
+    clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
+    if allocation is not None and allocation.cost_usd_per_hour <= clearly_dearer:
+        families = {(column.service, column.family.name) for column in columns}
+
+        def of_families() -> list[Column]:
+            return [column for column in search.columns.all if (column.service, column.family.name) in families]
+
+        allocation = search.refined_allocation(
+            search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
+        )
+        columns = of_families()
+    if allocation is None or not allocation.status.has_allocation:
+        return Alternative(name, kind, _NONE, None, 0.0, False)
+    is_chosen = kind != "engine" and math.isclose(allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=1e-9)
+    if is_chosen and chosen.units.keys() <= {column.name for column in columns}:
+        allocation = chosen  # of fleets that cost the same the one that is preferred
+    stages = list(UnitStage)
+    used = sorted(
+        (column for column in columns if column.name in allocation.units),
+        key=lambda column: stages.index(column.stage),
+    )
+    return Alternative(
+        restriction=name,
+        kind=kind,
+        summary=_fleet_summary(used, allocation, search.peak),
+        usd_per_hour=allocation.cost_usd_per_hour,
+        rate_per_s=allocation.rate_per_s,
+        is_chosen=is_chosen,
+        is_bound=not all(column.is_exact for column in used),
+    )
+
+
+def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:
+    """E.g. ``4 x h100-sxm TP2 mixed``; pools that differ in their engine's settings only are counted together."""
+    counts: dict[str, int] = {}
+    for column in used:
+        pool = f"{column.family.members[0].config.label} {column.family.role}"
+        counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas
+    return " + ".join(f"{count} x {pool}" for pool, count in counts.items())

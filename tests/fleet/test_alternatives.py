@@ -1,0 +1,58 @@
+"""The best fleet of every other engine, beside the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.fleet import Plan, plan
+from planner.scenario import load_scenario
+
+
+def scenario(*skus: str, **search: Any) -> dict[str, Any]:
+    """Llama-3.1-8B at a steady rate."""
+    return {
+        "llm": "llama-3.1-8b",
+        "precision": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
+        "workload": {"rate_per_s": 30.0, "lengths": {"input_tokens": 1000, "output_tokens": 200}},
+        "slo": [{"metric": "tpot", "percentile": 0.99, "threshold_s": 0.03}],
+        "search": {"skus": list(skus), "tp": [1], "modes": ["mixed"], **search},
+        "prices": {"as_of": "2026-11-21"},
+        "confidence": 0.5,
+    }
+
+
+def by_theory(content: dict[str, Any], alternatives: bool = False) -> Plan:
+    return plan(load_scenario(content), simulate=False, alternatives=alternatives)
+
+
+def test_another_engine_costs_what_planning_with_it_finds() -> None:
+    """On the SKUs of the plan: the same question with the engine changed is the outside truth."""
+    found = by_theory(scenario("h100-sxm", "a100-sxm-80gb"), alternatives=True)
+    assert found.cost is not None
+    engines = {each.restriction: each for each in found.alternatives if each.kind == "engine"}
+    assert set(engines) == {"sglang", "tensorrt-llm"}
+    for name, alternative in engines.items():
+        own = by_theory(scenario(*found.gpus, engine=name))
+        assert own.cost is not None and alternative.usd_per_hour is not None
+        if alternative.is_bound:
+            assert found.cost.usd_per_hour < alternative.usd_per_hour <= own.cost.usd_per_hour
+        else:
+            assert alternative.usd_per_hour == pytest.approx(own.cost.usd_per_hour)
+
+
+@pytest.mark.parametrize(
+    ("sku", "search", "engines"),
+    [
+        ("mi300x", {}, {"sglang"}),  # TensorRT-LLM does not run on it
+        ("h100-sxm", {"more_engines": ["sglang"]}, {"tensorrt-llm"}),  # the one that was searched is in the plan
+        ("h100-sxm", {"calibrated": False}, set()),  # datasheets know no engine
+    ],
+)
+def test_engines_are_compared_where_their_kernels_were_measured(
+    sku: str, search: dict[str, Any], engines: set[str]
+) -> None:
+    found = by_theory(scenario(sku, **search), alternatives=True)
+    assert found.feasible
+    assert {each.restriction for each in found.alternatives if each.kind == "engine"} == engines
