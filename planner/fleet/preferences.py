@@ -8,7 +8,7 @@ more.
 Predictions are not so exact that a few percent of cost count. Of fleets within that of the cheapest one is preferred
 whose GPUs were all measured, that has one SKU, that is mixed, that has one degree of parallelism, and that has few
 kinds of pools, in this order. Among few GPUs a few percent are less than any step from one fleet to the next: there
-nobody runs a second SKU for less than half of a GPU.
+nobody runs a second SKU, or a second kind of pool, for less than half of a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLAINNESS = 0.25
 """Share of the cost up to which a fleet may be dearer than one with strays or with both modes. A choice: owned GPUs
 that do not quite suffice stay with a stray beside them."""
 SHARE_OF_A_GPU = 0.5
-"""Share of what the dearest GPU of a fleet costs up to which a fleet of one SKU may be dearer. A choice."""
+"""Share of what the dearest GPU of a fleet costs up to which a simpler one may be dearer. A choice."""
 _Preference = Callable[[Column], bool]
 _MEASURED: tuple[_Preference, ...] = (lambda column: column.is_measured,)
 _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
@@ -89,14 +89,21 @@ def _in_one_mode(service: str) -> list[_Preference]:
     return [alone(True), alone(False)]
 
 
-def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best, best_of_one_sku: Best) -> Allocation:
-    """A fleet all of whose pools are measured, then of one SKU too, then mixed, then of one degree of parallelism."""
+def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best, best_of_few: Best) -> Allocation:
+    """A fleet all of whose pools are measured, then of one SKU too, then mixed, then of one degree of parallelism.
+
+    Args:
+        columns: to choose from.
+        chosen: the fleet to start from.
+        best: of fleets within a tie of it, for what was measured.
+        best_of_few: of fleets within a tie or `SHARE_OF_A_GPU`, for what is simpler to run.
+    """
     kept: list[_Preference] = []
     for preferences_of, cheap_enough in (
         (lambda _: _MEASURED, best),
-        (_one_sku, best_of_one_sku),
-        (lambda _: _MIXED, best),
-        (_one_family, best),
+        (_one_sku, best_of_few),
+        (lambda _: _MIXED, best_of_few),
+        (_one_family, best_of_few),
     ):
         preferences = preferences_of(columns.chosen(chosen))
         wanted = [[*kept, preference] for preference in preferences]

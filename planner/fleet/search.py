@@ -679,8 +679,8 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     if simplicity > 0.0:
         lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP))
     best = _best_within(search, simplicity, lasting, COARSE_GAP, like=lasting)
-    best_of_one_sku = _best_within(search, _excess_of_one_sku(search, lasting), lasting, COARSE_GAP, like=lasting)
-    chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best, best_of_one_sku), best)
+    best_of_few = _best_within(search, _excess_of_few(search, lasting), lasting, COARSE_GAP, like=lasting)
+    chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best, best_of_few), best_of_few)
     if chosen is not lasting:
         chosen = search.refined_allocation(objective, partial(columns.of_members, columns.members(chosen)))
     if chosen.objective is None:
@@ -699,7 +699,7 @@ def _best_within(
 ) -> Best:
     """The cheapest fleet of some columns if it is dearer by no more than a share, and as plain as another one is."""
     objective, columns = search.request.objective, search.columns
-    most = (of.objective or 0.0) * (1.0 + max(excess, SAME_COST))
+    most = (of.objective or 0.0) * (1.0 + excess + SAME_COST)
     need_be_plain = like is not None and is_plain(columns, like)
 
     def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
@@ -711,8 +711,8 @@ def _best_within(
     return best
 
 
-def _excess_of_one_sku(search: FleetSearch, of: Allocation) -> float:
-    """Share of its cost up to which one SKU alone may be dearer than a fleet: a tie, or `SHARE_OF_A_GPU`."""
+def _excess_of_few(search: FleetSearch, of: Allocation) -> float:
+    """Share of its cost up to which a fleet that is simpler to run may be dearer: a tie, or `SHARE_OF_A_GPU`."""
     simplicity, usd_per_gpu_hour = search.request.search.simplicity, search.market.site_of(of).supply.cheapest
     if simplicity == 0.0 or not of.objective:
         return simplicity
