@@ -26,6 +26,9 @@ plan: $(VENV)/runtime.stamp
 
 # Types are checked beside the tests, so that no core idles meanwhile, and complained of after them.
 # Files go to the two cores in order of name: the slow ones (pages, the browser, calibration) come early, doctests last.
+# One thread of linear algebra each: more would take the cores from one another.
+test coverage: export OMP_NUM_THREADS = 1
+test coverage: export OPENBLAS_NUM_THREADS = 1
 test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

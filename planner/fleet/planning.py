@@ -23,7 +23,7 @@ from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
-from planner.fleet.network_warnings import network_warnings
+from planner.fleet.networks import network_notes, network_warnings
 from planner.fleet.search import (
     FleetSearch,
     Market,
@@ -138,7 +138,7 @@ def _plan(
             deployments,
             bought,
             fleet.passed_over_usd_per_hour,
-            market.site_of(allocation).supply.assumptions,
+            (*network_notes(deployments, hardware), *market.site_of(allocation).supply.assumptions),
         ),
         warnings=(
             *_warnings(market, bought, targets, means),

@@ -14,7 +14,7 @@ The rates of steps 1 and 2 only ever fall, so their answer is optimal over the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from hardware_db import Calibration, HardwareDb, select_calibration
 from planner.core import Metric, UnknownNameError, with_unit
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
+from planner.fleet.networks import on_networks
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.preferences import (
     PLAINNESS,
@@ -200,6 +201,8 @@ class FleetSearch:
     _units: dict[tuple[int, str], tuple[Column, Unit]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
+    _without_pairs: set[tuple[int, str]] = field(init=False, default_factory=set, repr=False, compare=False)
+    """Sites, counted, and SKUs whose network between instances is too slow for pairs of pools there."""
 
     @property
     def peak(self) -> int:
@@ -231,6 +234,7 @@ class FleetSearch:
                 self._unit(column, program)
                 for column in columns
                 if site.holds(skus[column.family.sku], column.family.gpus)
+                and (column.is_mixed or (program, column.family.sku) not in self._without_pairs)
             ),
             resources=site.supply.resources,
             periods=periods,
@@ -315,6 +319,10 @@ class FleetSearch:
         hours = math.fsum(period.hours for period in self.periods)
         served = zip(slice_.demand_per_s, self.periods, strict=True)
         return math.fsum(rate * period.hours for rate, period in served) / hours
+
+    def without_pairs(self, allocation: Allocation, skus: Iterable[str]) -> None:
+        """Offer no prefill and decode pools of some SKUs any more where an allocation is bought."""
+        self._without_pairs.update((allocation.program, sku) for sku in skus)
 
     def chosen(self, allocation: Allocation) -> list[Column]:
         """The columns an allocation uses; pools that may hand KV caches to one another have a channel in common."""
@@ -604,14 +612,21 @@ def _share_that_holds(missed_over_allowed: float) -> float:
 
 def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _Trial | NoFleet | None:
     """Solve, deploy and verify once; None where the best fleet is not cheaper than one that holds."""
-    cheapest = search.refined_allocation(search.request.objective)
-    allocation = simplest_allocation(search, cheapest)
-    if not allocation.status.has_allocation:
-        return NoFleet(None if search.unserved() else diagnosed_allocation(search))
-    if held is not None and not _costs_less(allocation, held.allocation):
-        return None
-    groups = deployments_of(used_pools(search.chosen(allocation), allocation, search.peak))
-    deployments, violations = _verify(search, groups, None)
+    while True:
+        cheapest = search.refined_allocation(search.request.objective)
+        allocation = simplest_allocation(search, cheapest)
+        if not allocation.status.has_allocation:
+            return NoFleet(None if search.unserved() else diagnosed_allocation(search))
+        if held is not None and not _costs_less(allocation, held.allocation):
+            return None
+        networks = search.market.site_of(allocation).networks
+        wanted = deployments_of(used_pools(search.chosen(allocation), allocation, search.peak))
+        groups = [(on_networks(option, pools, networks), pools) for option, pools in wanted]
+        deployments, violations = _verify(search, groups, None)
+        too_slow = _too_slow_networks(search, wanted, groups, violations)
+        if not too_slow:
+            break
+        search.without_pairs(allocation, too_slow)
     if simulate and not any(violations):
         deployments, violations = _verify(search, groups, search.request.simulated_requests)
     if not deployments:
@@ -619,6 +634,19 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
     is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
     passed_over = cheapest.cost_usd_per_hour if is_dearer else None
     return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
+
+
+def _too_slow_networks(
+    search: FleetSearch, wanted: Groups, groups: Groups, violations: Sequence[frozenset[Metric]]
+) -> set[str]:
+    """SKUs of the pairs that miss a target with the network of their site, and none with the reference server's."""
+    found: set[str] = set()
+    for (option, pools), (slower, _), metrics in zip(wanted, groups, violations, strict=True):
+        if slower is not option and metrics and not any(_verify(search, [(option, pools)], None)[1]):
+            found |= {
+                own.config.sku.id for own, card in zip(slower.pools, option.pools, strict=True) if own is not card
+            }
+    return found
 
 
 def _costs_less(one: Allocation, other: Allocation) -> bool:

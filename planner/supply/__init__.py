@@ -9,7 +9,7 @@ from planner.supply.costs import HOURS_PER_MONTH, supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
 from planner.supply.prices import OWN_PRICE_SOURCE, is_committed, offered_prices
 from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
-from planner.supply.sites import SiteSupply, site_supplies
+from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
 from planner.supply.spares import replicas_that_may_fail
 from planner.supply.spot import SPOT
 from planner.supply.types import (
@@ -30,6 +30,7 @@ __all__ = [
     "STALE_PRICE_DAYS",
     "FleetLimits",
     "Granularity",
+    "InstanceNetwork",
     "OwnedGpus",
     "PriceList",
     "PricePolicy",

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from hardware_db import ANYWHERE, GpuSku, HardwareDb, Price
+from hardware_db import ANYWHERE, GpuSku, HardwareDb, Price, instance_of
 from planner.core import InputError
 from planner.supply.prices import best_prices, block_gpus, counts_only_a_part, offered_prices, usable_prices
 from planner.supply.resources import Supply, build_supply
@@ -28,6 +28,21 @@ MOST_ASSORTMENTS = 2000
 
 
 @dataclass(frozen=True)
+class InstanceNetwork:
+    """What lies between the instances of a SKU at a provider.
+
+    Attributes:
+        name: as the provider writes it.
+        gpus: in one instance.
+        bytes_per_s_per_gpu: of one GPU and direction.
+    """
+
+    name: str
+    gpus: int
+    bytes_per_s_per_gpu: float
+
+
+@dataclass(frozen=True)
 class SiteSupply:
     """What one site sells, or several where that is allowed, as the integer program may buy it.
 
@@ -36,12 +51,15 @@ class SiteSupply:
         supply: GPUs as resources.
         places: by SKU, where its GPUs stand: pools at one place may hand KV caches to one another.
         most_gpus: by SKU, most GPUs that a replica may have in one server; a SKU not named has no such limit.
+        networks: by SKU, what instances have between them where that is stated and slower than what the reference
+            server of the SKU has.
     """
 
     name: str
     supply: Supply
     places: Mapping[str, str]
     most_gpus: Mapping[str, int]
+    networks: Mapping[str, InstanceNetwork] = field(default_factory=dict)
 
     def holds(self, sku: GpuSku, gpus: int) -> bool:
         """Can a replica of so many GPUs of a SKU be bought here?"""
@@ -56,6 +74,7 @@ class _Assortment:
     sites: Mapping[str, Site]
     prices: Mapping[str, tuple[Price, ...]]
     most_gpus: Mapping[str, int]
+    networks: Mapping[str, InstanceNetwork]
 
     @property
     def name(self) -> str:
@@ -73,7 +92,8 @@ def site_supplies(
     """What every site sells of these SKUs that could be the best place for some fleet, in the order of their names.
 
     A site that another one replaces is left out: every price of it is matched by one that is no higher, of the same
-    commitment, in blocks that divide its own. Arguments and errors are those of `build_supply`.
+    commitment, in blocks that divide its own, and the network between its instances is no slower. Arguments and errors
+    are those of `build_supply`.
 
     >>> from datetime import date
     >>> from hardware_db import load_hardware
@@ -92,20 +112,33 @@ def site_supplies(
     ]
     if not any(counts_only_a_part(quota) for quota in limits.quotas):
         single = _undominated(single, policy, hardware)
-    offers = [*single, *_combined(single, policy)] or [_Assortment({}, {}, {})]
+    offers = [*single, *_combined(single, policy)] or [_Assortment({}, {}, {}, {})]
     supplies = []
     for offer in offers:
         prices = {sku: offered_prices(sku, policy, hardware) for sku in own} | dict(offer.prices)
         supply = build_supply(wanted, policy, limits, hardware, spot_shares=spot_shares, offered=prices)
         if all(sku in supply.cheapest for sku, count in limits.pinned.items() if count):
             places = {sku: _place(sku, supply, offer) for sku in supply.cheapest}
-            supplies.append(SiteSupply(offer.name, supply, places, offer.most_gpus))
+            supplies.append(SiteSupply(offer.name, supply, places, offer.most_gpus, offer.networks))
     if not supplies:
         pinned = ", ".join(sku for sku, count in limits.pinned.items() if count)
         several = policy.providers_at_most > 1
         bound = f"no {policy.providers_at_most} providers sell" if several else "no one provider and region sells"
         raise InputError("limits.pinned", pinned, f"{bound} all of these", "raise prices.providers_at_most")
     return tuple(supplies)
+
+
+def _networks(offered: Mapping[str, Sequence[Price]], hardware: HardwareDb) -> dict[str, InstanceNetwork]:
+    """The slowest network stated of the instances offered, by SKU, where it is slower than the reference server's."""
+    found: dict[str, InstanceNetwork] = {}
+    for sku, prices in offered.items():
+        slowest = hardware.skus[sku].node.nic_bytes_per_s_per_gpu.value
+        for instance in (instance_of(hardware, price) for price in prices):
+            if instance is not None and instance.network_bytes_per_s is not None:
+                own = instance.network_bytes_per_s / instance.gpus
+                if own < slowest:
+                    slowest, found[sku] = own, InstanceNetwork(instance.network_name, instance.gpus, own)
+    return found
 
 
 def _sites(prices: Iterable[Price]) -> list[Site]:
@@ -142,7 +175,7 @@ def _assortments(
             if by_instance and math.isfinite(smallest):
                 most[sku] = int(smallest)
             prices[sku] = best_prices(kept, hardware.skus[sku], policy, limits.quotas)
-        assortment = _Assortment(dict.fromkeys(prices, site), prices, most)
+        assortment = _Assortment(dict.fromkeys(prices, site), prices, most, _networks(prices, hardware))
         if assortment not in found:
             found.append(assortment)
     return found
@@ -170,6 +203,8 @@ def _covers(one: _Assortment, other: _Assortment, policy: PricePolicy, hardware:
         gpu = hardware.skus[sku]
         if one.most_gpus.get(sku, math.inf) < other.most_gpus.get(sku, math.inf):
             return False
+        if _bytes_per_s(one, sku) < _bytes_per_s(other, sku):
+            return False
         for price in prices:
             if not any(
                 mine.commitment == price.commitment
@@ -179,6 +214,12 @@ def _covers(one: _Assortment, other: _Assortment, policy: PricePolicy, hardware:
             ):
                 return False
     return True
+
+
+def _bytes_per_s(offer: _Assortment, sku: str) -> float:
+    """Of a GPU between instances; inf where nothing slower than the reference server's is stated."""
+    network = offer.networks.get(sku)
+    return math.inf if network is None else network.bytes_per_s_per_gpu
 
 
 def _combined(single: Sequence[_Assortment], policy: PricePolicy) -> list[_Assortment]:
@@ -198,6 +239,7 @@ def _combined(single: Sequence[_Assortment], policy: PricePolicy) -> list[_Assor
                     {sku: one.sites[sku] for sku, one in choice.items()},
                     {sku: one.prices[sku] for sku, one in choice.items()},
                     {sku: one.most_gpus[sku] for sku, one in choice.items() if sku in one.most_gpus},
+                    {sku: one.networks[sku] for sku, one in choice.items() if sku in one.networks},
                 )
                 if len(set(offer.name.split(" + "))) > 1 and offer not in found:
                     found.append(offer)

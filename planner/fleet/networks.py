@@ -1,0 +1,112 @@
+"""KV caches between pools travel over what the provider has between instances, not over the reference server's cards.
+
+The search knows each SKU's reference server (`NodeSku.nic_bytes_per_s_per_gpu`); where a fleet is bought is a choice of
+the program. So a pair that was chosen is looked at again with the network of its site, as far as the provider states it
+(``hardware_db/prices/instances.csv``), and where only that network makes it miss its targets the site sells no pairs of
+that SKU. A network that is not stated is taken for the reference server's, and warned of where it is plain TCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hardware_db import HardwareDb, NetworkKind, instance_of
+from planner.core import rebuilt, significant
+from planner.fleet.pairing import UsedPool
+from planner.fleet.types import BoughtGpus, PlannedDeployment
+from planner.search import DeploymentOption, PoolOption
+from planner.serving import between_servers_bytes_per_s
+from planner.supply import InstanceNetwork
+
+
+def on_networks(
+    option: DeploymentOption, pools: Sequence[UsedPool], networks: Mapping[str, InstanceNetwork]
+) -> DeploymentOption:
+    """A pair of pools with the networks of its site where these are slower; the same where none is.
+
+    Args:
+        option: the configurations.
+        pools: their sizes.
+        networks: of the site, by SKU.
+
+    Returns:
+        The same option for mixed pools, for a pair that fits in one instance, and where the scale-up link carries.
+    """
+    gpus = sum(pool.replicas * pool.option.gpus for pool in pools)
+    together = sum(pool.option.gpus for pool in pools)
+    slower = tuple(_on_network(each, gpus, together, networks) for each in option.pools) if len(pools) > 1 else ()
+    return option if not slower or slower == option.pools else replace(option, pools=slower)
+
+
+def _on_network(option: PoolOption, gpus: int, together: int, networks: Mapping[str, InstanceNetwork]) -> PoolOption:
+    sku = option.config.sku
+    network, card = networks.get(sku.id), sku.node.nic_bytes_per_s_per_gpu
+    if network is None or gpus <= network.gpus or network.bytes_per_s_per_gpu >= card.value:
+        return option
+    if between_servers_bytes_per_s(sku, together) != card.value:
+        return option
+    slower = rebuilt(card, value=network.bytes_per_s_per_gpu, note=network.name)
+    return replace(
+        option, config=rebuilt(option.config, sku=rebuilt(sku, node=rebuilt(sku.node, nic_bytes_per_s_per_gpu=slower)))
+    )
+
+
+def network_notes(deployments: Sequence[PlannedDeployment], hardware: HardwareDb) -> tuple[str, ...]:
+    """A line for every SKU whose KV caches are planned to move more slowly than in its reference server.
+
+    Args:
+        deployments: of the plan.
+        hardware: with the reference servers.
+    """
+    skus = {
+        pool.config.sku.id: pool.config.sku
+        for planned in deployments
+        if planned.deployment.is_disaggregated
+        for pool in planned.deployment.pools
+    }
+    lines = []
+    for name, sku in skus.items():
+        card, reference = sku.node.nic_bytes_per_s_per_gpu, hardware.skus[name].node.nic_bytes_per_s_per_gpu
+        if card.value < reference.value:
+            lines.append(
+                f"{name}: KV caches move at {significant(card.value / 1e9)} GB/s of a GPU between instances "
+                f"({card.note}), not at the {significant(reference.value / 1e9)} of the reference server"
+            )
+    return tuple(lines)
+
+
+def network_warnings(
+    deployments: Sequence[PlannedDeployment], bought: Sequence[BoughtGpus], hardware: HardwareDb
+) -> tuple[str, ...]:
+    """A line for every instance type bought that pairs of pools use and that has plain TCP of unknown rate.
+
+    Args:
+        deployments: of the plan.
+        bought: what it buys.
+        hardware: with the instances of providers.
+
+    Returns:
+        The lines; none for mixed pools, or where the scale-up link carries the caches.
+    """
+    planned_with: dict[str, float] = {}
+    for planned in deployments:
+        pools = planned.deployment.pools if planned.deployment.is_disaggregated else ()
+        gpus = sum(pool.config.parallelism.gpus for pool in pools)
+        for pool in pools:
+            sku, card = pool.config.sku, pool.config.sku.node.nic_bytes_per_s_per_gpu.value
+            if between_servers_bytes_per_s(sku, gpus) == card:
+                planned_with[sku.id] = card
+    lines = []
+    for purchase in bought:
+        instance = instance_of(hardware, purchase.price) if purchase.price is not None else None
+        if instance is None or purchase.sku not in planned_with or instance.network_bytes_per_s is not None:
+            continue
+        if instance.network is NetworkKind.TCP:
+            wanted = significant(planned_with[purchase.sku] * instance.gpus / 1e9)
+            lines.append(
+                f"{instance.provider} {instance.instance_type}: the network between instances is "
+                f"{instance.network_name} of a rate that is not stated; KV caches are planned to move at {wanted} "
+                "GB/s: ask for RDMA or measure it, or plan with search.modes=[mixed]"
+            )
+    return tuple(dict.fromkeys(lines))
