@@ -344,7 +344,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=outcome.missed or _diagnosis(search, allocation, rejections),
+        diagnosis=outcome.missed or (*outcome.left_out, *_diagnosis(search, allocation, rejections)),
         assumptions=(),
         warnings=(),
         considered=search.considered,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hardware_db import Calibration, HardwareDb, select_calibration
-from planner.core import Metric, UnknownNameError, with_unit
+from planner.core import Metric, UnknownNameError, significant, with_unit
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
 from planner.fleet.networks import on_networks
@@ -324,6 +324,16 @@ class FleetSearch:
         """Offer no prefill and decode pools of some SKUs any more where an allocation is bought."""
         self._without_pairs.update((allocation.program, sku) for sku in skus)
 
+    @property
+    def pairs_left_out(self) -> tuple[str, ...]:
+        """Where no prefill and decode pools are offered any more, a line for each site and SKU."""
+        return tuple(
+            f"pairs of {sku} at {site.name} miss a target over the network between instances there "
+            f"({site.networks[sku].name}, {significant(site.networks[sku].bytes_per_s_per_gpu / 1e9)} GB/s of a GPU); "
+            "plan with search.modes=[mixed] or another prices.provider"
+            for site, sku in ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
+        )
+
     def chosen(self, allocation: Allocation) -> list[Column]:
         """The columns an allocation uses; pools that may hand KV caches to one another have a channel in common."""
         site = self.market.site_of(allocation)
@@ -489,10 +499,12 @@ class NoFleet:
     Attributes:
         allocation: the program's last answer, with its diagnosis; None where some slice has no configuration at all.
         missed: where fleets were found but none that holds, what the last of them misses, in words.
+        left_out: what was not offered any more, and why; said before the diagnosis.
     """
 
     allocation: Allocation | None
     missed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
@@ -616,7 +628,8 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         cheapest = search.refined_allocation(search.request.objective)
         allocation = simplest_allocation(search, cheapest)
         if not allocation.status.has_allocation:
-            return NoFleet(None if search.unserved() else diagnosed_allocation(search))
+            diagnosed = None if search.unserved() else diagnosed_allocation(search)
+            return NoFleet(diagnosed, left_out=search.pairs_left_out)
         if held is not None and not _costs_less(allocation, held.allocation):
             return None
         networks = search.market.site_of(allocation).networks

@@ -80,4 +80,6 @@ def test_a_pair_is_not_bought_where_the_network_makes_it_miss() -> None:
 
 
 def test_where_only_the_slow_network_is_on_offer_pairs_are_infeasible() -> None:
-    assert not planned(market(1e8), "h100-sxm", "disaggregated", provider="P").feasible
+    none = planned(market(1e8), "h100-sxm", "disaggregated", provider="P")
+    assert not none.feasible
+    assert none.diagnosis[0].startswith("pairs of h100-sxm at P miss a target over the network between instances there")
