@@ -12,14 +12,13 @@ from dataclasses import replace
 
 from planner.fleet.columns import Column
 from planner.fleet.corrections import Corrections
-from planner.fleet.search import COARSE_GAP, FleetSearch, market_of, search_fleet
+from planner.fleet.search import COARSE_GAP, SAME_COST, FleetSearch, market_of, search_fleet
 from planner.fleet.types import Alternative, PlanRequest, Progress
 from planner.optimizer import Allocation, UnitStage
 from planner.search import Mode, ShiftRule
 
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
-_NONE = "none meets the targets within the limits"
 
 
 def alternatives_of(
@@ -107,8 +106,10 @@ def _alternative(
         )
         columns = of_families()
     if allocation is None or not allocation.status.has_allocation:
-        return Alternative(name, kind, _NONE, None, 0.0, False)
-    is_chosen = kind != "engine" and math.isclose(allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=1e-9)
+        return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
+    is_chosen = kind != "engine" and math.isclose(
+        allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=SAME_COST
+    )
     if is_chosen and chosen.units.keys() <= {column.name for column in columns}:
         allocation = chosen  # of fleets that cost the same the one that is preferred
     stages = list(UnitStage)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hardware_db import HardwareDb, NetworkKind, instance_of
+from hardware_db import GpuSku, HardwareDb, NetworkKind, instance_of
 from planner.core import rebuilt, significant
 from planner.fleet.pairing import UsedPool
 from planner.fleet.types import BoughtGpus, PlannedDeployment
-from planner.search import DeploymentOption, PoolOption
+from planner.search import DeploymentOption, Mode, PoolOption
 from planner.serving import between_servers_bytes_per_s
 from planner.supply import InstanceNetwork
 
@@ -33,23 +33,39 @@ def on_networks(
     Returns:
         The same option for mixed pools, for a pair that fits in one instance, and where the scale-up link carries.
     """
+    if option.mode is not Mode.DISAGGREGATED:
+        return option
     gpus = sum(pool.replicas * pool.option.gpus for pool in pools)
     together = sum(pool.option.gpus for pool in pools)
-    slower = tuple(_on_network(each, gpus, together, networks) for each in option.pools) if len(pools) > 1 else ()
-    return option if not slower or slower == option.pools else replace(option, pools=slower)
+    slower = tuple(_on_network(each, gpus, together, networks) for each in option.pools)
+    return option if slower == option.pools else replace(option, pools=slower)
 
 
 def _on_network(option: PoolOption, gpus: int, together: int, networks: Mapping[str, InstanceNetwork]) -> PoolOption:
     sku = option.config.sku
-    network, card = networks.get(sku.id), sku.node.nic_bytes_per_s_per_gpu
-    if network is None or gpus <= network.gpus or network.bytes_per_s_per_gpu >= card.value:
+    network = networks.get(sku.id)
+    if network is None or gpus <= network.gpus or not _leaves_by_network(sku, together):
         return option
-    if between_servers_bytes_per_s(sku, together) != card.value:
-        return option
-    slower = rebuilt(card, value=network.bytes_per_s_per_gpu, note=network.name)
+    slower = rebuilt(sku.node.nic_bytes_per_s_per_gpu, value=network.bytes_per_s_per_gpu, note=network.name)
     return replace(
         option, config=rebuilt(option.config, sku=rebuilt(sku, node=rebuilt(sku.node, nic_bytes_per_s_per_gpu=slower)))
     )
+
+
+def _leaves_by_network(sku: GpuSku, gpus: int) -> bool:
+    """Whether KV caches leave a GPU by the network, not by a scale-up link that holds so many."""
+    return between_servers_bytes_per_s(sku, gpus) == sku.node.nic_bytes_per_s_per_gpu.value
+
+
+def _skus_on_networks(deployments: Sequence[PlannedDeployment]) -> dict[str, GpuSku]:
+    """By id, the SKUs of pairs of pools that hand KV caches over a network, with what they are planned with."""
+    return {
+        pool.config.sku.id: pool.config.sku
+        for planned in deployments
+        if planned.deployment.is_disaggregated
+        for pool in planned.deployment.pools
+        if _leaves_by_network(pool.config.sku, sum(each.config.parallelism.gpus for each in planned.deployment.pools))
+    }
 
 
 def network_notes(deployments: Sequence[PlannedDeployment], hardware: HardwareDb) -> tuple[str, ...]:
@@ -59,14 +75,8 @@ def network_notes(deployments: Sequence[PlannedDeployment], hardware: HardwareDb
         deployments: of the plan.
         hardware: with the reference servers.
     """
-    skus = {
-        pool.config.sku.id: pool.config.sku
-        for planned in deployments
-        if planned.deployment.is_disaggregated
-        for pool in planned.deployment.pools
-    }
     lines = []
-    for name, sku in skus.items():
+    for name, sku in _skus_on_networks(deployments).items():
         card, reference = sku.node.nic_bytes_per_s_per_gpu, hardware.skus[name].node.nic_bytes_per_s_per_gpu
         if card.value < reference.value:
             lines.append(
@@ -89,21 +99,14 @@ def network_warnings(
     Returns:
         The lines; none for mixed pools, or where the scale-up link carries the caches.
     """
-    planned_with: dict[str, float] = {}
-    for planned in deployments:
-        pools = planned.deployment.pools if planned.deployment.is_disaggregated else ()
-        gpus = sum(pool.config.parallelism.gpus for pool in pools)
-        for pool in pools:
-            sku, card = pool.config.sku, pool.config.sku.node.nic_bytes_per_s_per_gpu.value
-            if between_servers_bytes_per_s(sku, gpus) == card:
-                planned_with[sku.id] = card
+    skus = _skus_on_networks(deployments)
     lines = []
     for purchase in bought:
         instance = instance_of(hardware, purchase.price) if purchase.price is not None else None
-        if instance is None or purchase.sku not in planned_with or instance.network_bytes_per_s is not None:
+        if instance is None or purchase.sku not in skus or instance.network_bytes_per_s is not None:
             continue
         if instance.network is NetworkKind.TCP:
-            wanted = significant(planned_with[purchase.sku] * instance.gpus / 1e9)
+            wanted = significant(skus[purchase.sku].node.nic_bytes_per_s_per_gpu.value * instance.gpus / 1e9)
             lines.append(
                 f"{instance.provider} {instance.instance_type}: the network between instances is "
                 f"{instance.network_name} of a rate that is not stated; KV caches are planned to move at {wanted} "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb, Price, instance_of
@@ -59,7 +59,7 @@ class SiteSupply:
     supply: Supply
     places: Mapping[str, str]
     most_gpus: Mapping[str, int]
-    networks: Mapping[str, InstanceNetwork] = field(default_factory=dict)
+    networks: Mapping[str, InstanceNetwork]
 
     def holds(self, sku: GpuSku, gpus: int) -> bool:
         """Can a replica of so many GPUs of a SKU be bought here?"""

@@ -57,7 +57,12 @@ def serve(
 
 
 CONVERSATION = "azure-2023-conv"
-CHAT_70B: dict[str, Any] = {"precision": FP8}
+
+
+def chat_70b(rate_per_s: float, skus: list[str] = CLOUD, **more: Any) -> dict[str, Any]:
+    """Llama-3.3-70B in FP8 for conversations."""
+    return serve("llama-3.3-70b-instruct", rate_per_s, CONVERSATION, targets(1.0, 0.05), skus, precision=FP8, **more)
+
 
 QUESTIONS: dict[str, tuple[str | dict[str, Any], tuple[str, ...]]] = {
     "chat": ("chat-llama-70b", ()),
@@ -96,43 +101,26 @@ QUESTIONS: dict[str, tuple[str | dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "AMD only": (
-        serve(
-            "llama-3.3-70b-instruct", 10.0, CONVERSATION, targets(1.0, 0.05), ["mi300x", "mi325x", "mi355x"], **CHAT_70B
-        ),
+        chat_70b(10.0, ["mi300x", "mi325x", "mi355x"]),
         (),
     ),
     "one provider": (
-        serve(
-            "llama-3.3-70b-instruct",
+        chat_70b(
             10.0,
-            CONVERSATION,
-            targets(1.0, 0.05),
-            CLOUD,
-            **CHAT_70B,
             prices={"provider": "AWS", "granularity": "instance"},
         ),
         (),
     ),
     "owned GPUs": (
-        serve(
-            "llama-3.3-70b-instruct",
+        chat_70b(
             20.0,
-            CONVERSATION,
-            targets(1.0, 0.05),
-            CLOUD,
-            **CHAT_70B,
             prices={"owned": {"h100-sxm": {"count": 16, "capex_usd_per_gpu": 0.0}}},
         ),
         (),
     ),
     "budget": (
-        serve(
-            "llama-3.3-70b-instruct",
+        chat_70b(
             100.0,
-            CONVERSATION,
-            targets(1.0, 0.05),
-            CLOUD,
-            **CHAT_70B,
             objective="max_rate",
             limits={"budget_usd_per_hour": 50.0},
         ),
@@ -157,13 +145,8 @@ QUESTIONS: dict[str, tuple[str | dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "two models": (
-        serve(
-            "llama-3.3-70b-instruct",
+        chat_70b(
             5.0,
-            CONVERSATION,
-            targets(1.0, 0.05),
-            CLOUD,
-            **CHAT_70B,
             services=[
                 {
                     "name": "small",
@@ -177,13 +160,8 @@ QUESTIONS: dict[str, tuple[str | dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "EU region": (
-        serve(
-            "llama-3.3-70b-instruct",
+        chat_70b(
             10.0,
-            CONVERSATION,
-            targets(1.0, 0.05),
-            CLOUD,
-            **CHAT_70B,
             prices={"provider": "GCP", "region": "europe-west4", "granularity": "instance"},
         ),
         (),
@@ -204,13 +182,8 @@ QUESTIONS: dict[str, tuple[str | dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "spares": (
-        serve(
-            "llama-3.3-70b-instruct",
+        chat_70b(
             10.0,
-            CONVERSATION,
-            targets(1.0, 0.05),
-            CLOUD,
-            **CHAT_70B,
             prices={"granularity": "instance"},
             limits={"survives_node_loss": True},
         ),
