@@ -6,6 +6,9 @@ The parts are in `planner.web`; every number comes from `planner.plan` and `plan
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import streamlit as st
 
 from planner.core import PlannerError
@@ -43,19 +46,42 @@ def main() -> None:
     with st.sidebar:
         inputs.show()
     session.write_address()
-    components.show_complaint()
+    with st.container():
+        components.show_complaint()
     try:
-        page = results.page_of(session.content(), session.key())
+        answer()
+    except results.Stopped:
+        pass  # a line and a button say so where it was
+    except PlannerError as error:
+        components.show_error(error)
+
+
+def answer() -> None:
+    """The plan with its tabs, and above it what is still under way. An old answer goes before a new one is begun."""
+    progress_place = st.container(key="under-way")
+    if not results.is_planned(session.key()):
+        summary.show_outdated(st.empty())
+        with progress_place:
+            results.page_of(session.content(), session.key())
+        st.rerun()
+    page = results.page_of(session.content(), session.key())
+    with st.container(key="answer"):
         summary.show(page)
         tabs = st.tabs(list(TABS), key=session.TAB, on_change="rerun", bind="query-params")
         for tab, show in zip(tabs, TABS.values(), strict=True):
             if tab.open:
                 with tab:
-                    show(page)
-        if results.check_by_simulation(page) or summary.find_interval(page):
-            st.rerun()
-    except PlannerError as error:
-        components.show_error(error)
+                    show_tab(show, page)
+    with progress_place:
+        is_new = results.check_by_simulation(page) or summary.find_interval(page)
+    if is_new:
+        st.rerun()
+
+
+def show_tab(show: Callable[[results.Page], None], page: results.Page) -> None:
+    """A tab; of one whose computation was stopped, what stands before that."""
+    with suppress(results.Stopped):
+        show(page)
 
 
 main()

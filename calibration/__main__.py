@@ -19,7 +19,7 @@ import typer
 from calibration import aiconfigurator, assemble, borrowed, vidur
 from calibration.imported import Imported, ImportedFit, completed_fit, fit_imported
 from hardware_db import Calibration, load_hardware
-from planner.core import InputError, PlannerError
+from planner.core import InputError, PlannerError, write_whole
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -64,7 +64,7 @@ def _fit_folder(
     out.mkdir(parents=True, exist_ok=True)
     for calibration in calibrations.values():
         path = out / file_name(calibration)
-        path.write_text(document(calibration), encoding="utf-8")
+        write_whole(path, document(calibration))
         typer.echo(f"\n{path}\n{errors_table(calibration)}")
     return list(calibrations.values())
 
@@ -109,7 +109,7 @@ def _fit_imported(imported: Imported, sku_id: str, engine: str, out: Path, fill:
         fitted = completed_fit(fitted, hardware.calibrations)
     path = out / file_name(fitted.calibration) if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(document(fitted.calibration), encoding="utf-8")
+    write_whole(path, document(fitted.calibration))
     typer.echo(f"{summary(fitted)}\n\n{path}\n{errors_table(fitted.calibration, set(fitted.filled))}")
 
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from planner.core import InputError
+from planner.core import InputError, write_whole
 
 Value = str | int | float
 
@@ -149,7 +149,7 @@ class RawFolder:
         written = []
         for operator, records in by_operator.items():
             path = self.path / f"{operator}.csv.gz"
-            path.write_bytes(gzip.compress(_table(operator, records, backend, version), mtime=0))
+            write_whole(path, gzip.compress(_table(operator, records, backend, version), mtime=0))
             written.append(path)
         return written
 
@@ -170,10 +170,10 @@ def open_folder(path: Path, setup: Mapping[str, Value], resume: bool) -> RawFold
     if there and about.is_file():
         _require_same_setup(_setup(about), setup)
     path.mkdir(parents=True, exist_ok=True)
-    about.write_text(json.dumps(dict(setup), indent=1) + "\n", encoding="utf-8")
+    write_whole(about, json.dumps(dict(setup), indent=1) + "\n")
     records, whole = _parse(path, there)
     if whole != there:
-        log.write_text(whole, encoding="utf-8")
+        write_whole(log, whole)
     return RawFolder(path, records)
 
 

@@ -42,7 +42,7 @@ from calibration.whole_step import (
     uncalibrated_operators,
 )
 from hardware_db import Calibration, GpuSku, load_hardware
-from planner.core import CALIBRATION, InputError
+from planner.core import CALIBRATION, InputError, write_whole
 
 QUICK_BUDGET_S, FULL_BUDGET_S = 180.0, 1200.0
 """Budgets of a run [s]."""
@@ -145,7 +145,7 @@ def calibrate_device(
         _write(out, calibration, fitted, console)
         if whole_step or (whole_step is None and not quick):
             _check_steps(session, calibration, gpu, console)
-    (folder.path / "state.json").write_text(json.dumps({"before": before, "after": gpu_state(gpu)}), encoding="utf-8")
+    write_whole(folder.path / "state.json", json.dumps({"before": before, "after": gpu_state(gpu)}))
     return calibration
 
 
@@ -297,7 +297,7 @@ def _note(device: Device, refused: dict[str, str], missing: dict[str, str], befo
 
 def _write(out: Path, calibration: Calibration, fitted: dict[str, MeasuredFit], console: Console) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(document(calibration), encoding="utf-8")
+    write_whole(out, document(calibration))
     page = out.with_suffix(".html")
     write_page(page, fitted.values(), f"{calibration.sku}: measured against fitted")
     grid = Grid(title=f"fit of {calibration.sku}, errors on shapes held out")
@@ -349,4 +349,4 @@ def _check_steps(session: Session, calibration: Calibration, device: Device, con
 
 
 def _keep_checks(path: Path, checks: Sequence[StepCheck]) -> None:
-    path.write_text(json.dumps([asdict(check) for check in checks], indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps([asdict(check) for check in checks], indent=1) + "\n")

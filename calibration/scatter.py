@@ -11,6 +11,7 @@ import numpy as np
 
 from calibration.fit_measured import MeasuredFit
 from calibration.tables import FloatArray
+from planner.core import write_whole
 
 SIDE, MARGIN = 320, 46
 """Side of a plot, and room for its labels [px]."""
@@ -25,7 +26,7 @@ def write_page(path: Path, fitted: Iterable[MeasuredFit], title: str) -> None:
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
     intro = "Fitted against measured time of a call. Line: equal; dashes: 20 % off. Seconds, both axes logarithmic."
     body = f"<h1>{html.escape(title)}</h1><p>{intro}</p>\n{figures}"
-    path.write_text(f"{head}<style>{STYLE}</style>{body}</html>\n", encoding="utf-8")
+    write_whole(path, f"{head}<style>{STYLE}</style>{body}</html>\n")
 
 
 def _figure(measured_fit: MeasuredFit) -> str:

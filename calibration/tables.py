@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import InputError
+from planner.core import InputError, write_whole
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -84,10 +84,11 @@ def write_table(path: Path, table: ColumnTable) -> None:
         [f"{value:.10g}" for value in column.tolist()] if column.dtype.kind == "f" else column.tolist()
         for column in table.columns.values()
     ]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.columns)
-        writer.writerows(zip(*columns, strict=True))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(zip(*columns, strict=True))
+    write_whole(path, file.getvalue())
 
 
 def _text(path: Path) -> str:

@@ -27,8 +27,8 @@ from planner.analysis.types import (
     gain,
 )
 from planner.core import Metric, rebuilt
-from planner.fleet import Plan, hardware_for
-from planner.serving import ReplicaSpreads, Role, replica_spreads
+from planner.fleet import Plan, deviations_of, hardware_for
+from planner.serving import MeasuredSteps, ReplicaSpreads, Role, replica_spreads
 from planner.supply import HOURS_PER_MONTH
 
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -90,7 +90,7 @@ def _open_skus(plan: Plan, replanner: Replanner) -> list[str]:
     request = plan.request
     case = PlanningCase(request, replanner.hardware)
     skus = [sku for sku in dict.fromkeys(request.search.skus) if sku not in request.limits.forbidden]
-    return [sku for sku in skus if sku not in request.step_quantiles and price_now(case, sku) is not None]
+    return [sku for sku in skus if sku not in request.measured_steps and price_now(case, sku) is not None]
 
 
 def _measurement_value(sku: str, base: PlanOutcome, plan: Plan, replanner: Replanner) -> MeasurementValue:
@@ -135,7 +135,12 @@ def _plans_after(sku: str, now: Plan, replanner: Replanner) -> list[Plan]:
 
     def plan_at(quantile: float) -> Plan:
         if quantile not in plans:
-            found = replanner.plan(rebuilt(request, step_quantiles={**request.step_quantiles, sku: quantile}))
+            found = replanner.plan(
+                rebuilt(
+                    request,
+                    measured_steps={**request.measured_steps, sku: MeasuredSteps.exactly(deviations_of(quantile))},
+                )
+            )
             faster = quantile < request.confidence
             is_worse = faster and _is_better(outcome_of(now), outcome_of(found), measure)
             plans[quantile] = now if is_worse else found  # the present fleet holds with faster steps too

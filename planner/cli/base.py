@@ -6,8 +6,12 @@ Modules that take time to load are imported by the function that needs them, so 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STOPPED, BAD_INPUT, INFEASIBLE = 1, 2, 3
-"""Exit codes: a sweep was interrupted, the input is wrong, no fleet meets the targets."""
+STOPPED, BAD_INPUT, INFEASIBLE, FAULT, INTERRUPTED, CLOSED = 1, 2, 3, 70, 130, 141
+"""Exit codes: a sweep stopped by itself; the input is wrong, or there is no room for an output; no fleet meets the
+targets; the planner is at fault (EX_SOFTWARE of sysexits.h); Ctrl-C (128 + SIGINT); the reader of the output has left
+as `head` does (128 + SIGPIPE)."""
 STDOUT = "-"
 """File name that stands for standard output."""
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -36,13 +42,66 @@ class OneLineErrors(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ANN401
         """Run a command line and exit."""
+        with _LastResort():
+            try:
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
+                sys.stdout.flush()  # here rather than after the last line of the program, where nobody could say why
+            except KeyboardInterrupt:
+                code = INTERRUPTED
+            except _ReaderLeftError:
+                _leave_stdout()
+                code = CLOSED
+            except PlannerError as error:
+                _fail(error)
+            except USAGE_ERROR as error:
+                _fail(_usage_error(error, kwargs.get("args")))
+            sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        """Run the command; Typer would end with code 1 where the reader of its output has left."""
         try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
-        except PlannerError as error:
-            _fail(error)
-        except USAGE_ERROR as error:
-            _fail(_usage_error(error, kwargs.get("args")))
-        sys.exit(code if isinstance(code, int) else 0)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _ReaderLeftError from error
+        return result
+
+
+class _ReaderLeftError(Exception):
+    """Nobody reads standard output any more."""
+
+
+def _leave_stdout() -> None:
+    """Let what is left for standard output go nowhere, or Python would complain about it on its way out."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+class _LastResort:
+    """Ends the program with one line about an error that nobody raised on purpose, and with its exit code."""
+
+    def __enter__(self) -> None:
+        """Nothing is needed before."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Say what it was; what ends the program anyway does so."""
+        if isinstance(error, Exception):
+            _fail_otherwise(error)
+
+
+def _fail_otherwise(error: Exception) -> NoReturn:
+    """The one line about such an error; a fault of the planner comes with its traceback."""
+    if isinstance(error, MemoryError):
+        _fail(InputError("memory", str(error) or "all of it", "is not enough", "ask for less: requests, sizes, points"))
+    if isinstance(error, OSError):
+        if error.filename is None:
+            _leave_stdout()
+        place = "standard output" if error.filename is None else str(error.filename)
+        _fail(InputError("file", place, f"cannot be used: {error.strerror or error}", "choose another place"))
+    typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    fix = "report it with the lines above and the command"
+    typer.echo(f"error: planner = {type(error).__name__}: is at fault, not the input. Fix: {fix}", err=True)
+    sys.exit(FAULT)
 
 
 def _usage_error(error: Any, arguments: list[str] | None) -> InputError:  # noqa: ANN401
@@ -149,13 +208,20 @@ def write(file: str | None, text: Callable[[], str]) -> None:
         write_text(file, text())
 
 
-def deliver(report: Callable[[], Report], *outputs: tuple[str | None, Callable[[], str]]) -> None:
-    """Write the outputs that were asked for, each a file and its text; print the report unless one goes to stdout."""
+def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Callable[[], str]]) -> None:
+    """Write the outputs that were asked for, each a file and its text; print the report unless one goes to stdout.
+
+    A report that is a text is one line, however long.
+    """
     from planner.report import terminal
 
     for file, text in outputs:
         write(file, text)
-    if STDOUT not in (file for file, _ in outputs):
+    if STDOUT in (file for file, _ in outputs):
+        return
+    if isinstance(report, str):
+        sys.stdout.write(f"{report}\n")
+    else:
         terminal.show(report())
 
 

@@ -7,15 +7,17 @@ take time to load are imported by the command that needs them, so that `planner 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import planner
-from planner.cli import demand, deployments, measurements, plans
+from planner.cli import demand, deployments, doctor, measurements, plans, quickstart, running
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
 from planner.cli.completion import complete_llm, complete_sku
 
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Entry point of the `planner` command."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the program
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        getattr(sys, name).reconfigure(errors="replace")
     app(prog_name="planner")
 
 
@@ -38,17 +42,22 @@ def planner_command(
     """Which GPUs, how many, how split, at what cost: capacity and cost planning for serving LLMs.
 
     \b
+    planner quickstart                                      five questions, and a scenario to start from
     planner plan chat-llama-70b                             a worked example
     planner plan my.yaml --md report.md --json plan.json    your own, with a report to send on
     planner scenarios, planner skus, planner llms           what there is to choose from
     planner schema                                          every field of a scenario
+    planner doctor                                          what is installed, missing, measured, and out of date
 
-    Exit codes: 0 planned, 2 bad input (one line says what and how to fix it), 3 infeasible (the diagnosis is printed).
+    Exit codes: 0 planned, 2 bad input (one line says what and how to fix it), 3 infeasible (the diagnosis is printed),
+    130 Ctrl-C.
     """
     if version:
         typer.echo(f"planner {planner.__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    else:
+        doctor.warn_of_namesakes()
 
 
 # --- what there is to choose from -----------------------------------------------------------------------------------
@@ -160,6 +169,7 @@ def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any
 # --- all commands, in the order of `planner --help` -------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "quickstart": quickstart.quickstart,
     "plan": plans.plan,
     "explain": plans.explain,
     "what-if": plans.what_if,
@@ -173,9 +183,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "llms": llms,
     "scenarios": scenarios,
     "schema": schema,
+    "doctor": doctor.doctor,
     "validate": measurements.validate,
     "calibrate-serving": measurements.calibrate_serving,
     "export": plans.export,
+    "check": running.check,
     "import-trace": measurements.import_trace,
     "import-metrics": measurements.import_metrics,
     "import-prices": measurements.import_prices,

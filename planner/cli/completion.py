@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from planner.core import write_whole
 from planner.presets import preset
 
 SETTINGS = "settings.csv"
@@ -139,4 +140,4 @@ def settings_text() -> str:
 
 
 if __name__ == "__main__":
-    Path(str(preset(SETTINGS))).write_text(settings_text(), encoding="utf-8")
+    write_whole(str(preset(SETTINGS)), settings_text())

@@ -105,8 +105,12 @@ class DeploymentOptions:
     ] = None
     prefill_tp: Annotated[int | None, typer.Option(help="GPUs per prefill replica (default: --tp).")] = None
     prefill_replicas: Annotated[int | None, typer.Option(help="Prefill replicas (default: 1).")] = None
-    max_running_requests: Annotated[int, typer.Option(help="Per replica; vLLM's max_num_seqs.")] = 256
-    max_batched_tokens: Annotated[int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens.")] = 8192
+    max_running_requests: Annotated[
+        int, typer.Option(help="Per replica; vLLM's max_num_seqs, TensorRT-LLM's max_batch_size.")
+    ] = 256
+    max_batched_tokens: Annotated[
+        int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens, SGLang's chunked_prefill_size.")
+    ] = 8192
     max_request_tokens: Annotated[
         int | None, typer.Option(help="Of one request, input and output; vLLM's max_model_len (default: as needed).")
     ] = None
@@ -297,9 +301,9 @@ def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
 
     \b
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200
-    planner evaluate --scenario chat-llama-70b --sku h100-sxm --tp 2 --replicas 3
-    planner evaluate --scenario chat-llama-70b --mode disaggregated --sku h200-sxm --prefill-sku h100-sxm
-            --prefill-tp 2 --prefill-replicas 3
+    planner evaluate --scenario chat-llama-70b --sku h100-sxm --tp 4 --replicas 10
+    planner evaluate --scenario chat-llama-70b --mode disaggregated --sku h200-sxm --tp 2 --replicas 6
+            --prefill-sku h100-sxm --prefill-tp 2 --prefill-replicas 12
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --concurrency 32 --lengths 1000/200
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --arrivals trace.csv --rate 20
 
@@ -328,7 +332,7 @@ def simulate(
 
     \b
     planner simulate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200 --requests 2000 --seed 1
-    planner simulate --scenario chat-llama-70b --sku h100-sxm --tp 2 --replicas 3 --json simulated.json
+    planner simulate --scenario chat-llama-70b --sku h100-sxm --tp 4 --replicas 10 --json simulated.json
     planner simulate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --rate 20 --lengths 1000/200 --requests 2000
             --router least_requests --schedule-order shortest_first
     """

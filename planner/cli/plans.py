@@ -14,6 +14,8 @@ import typer
 import planner
 from planner.cli.base import (
     INFEASIBLE,
+    INTERRUPTED,
+    STDOUT,
     STOPPED,
     Assignments,
     CalibrationFiles,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from planner.analysis import ApiPrice, PlanQuestion
     from planner.fleet import Corrections, PlanRequest, Progress
     from planner.launch import Fleet, Target
+    from planner.report import Report
 
 MAX_SOLVES = 300
 """Default of --max-solves. A choice: plans enough for the default questions about a dozen SKUs."""
@@ -48,6 +51,8 @@ def plan(
     scenario: ScenarioName,
     json_file: JsonFile = None,
     md_file: MarkdownFile = None,
+    details: Annotated[bool, typer.Option("--details", help="Print everything the plan says.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer on one line.")] = False,
     assignments: Assignments = None,
     calibrations: CalibrationFiles = None,
     engine_costs: CostsFile = None,
@@ -61,28 +66,43 @@ def plan(
     planner plan my.yaml --json plan.json --md report.md
     planner plan my.yaml --calibration my-gpu.json
 
+    Prints one screen: fleet, cost, targets, alternatives, warnings. --details adds latencies, loads, prices with their
+    sources, what binds and what is assumed; -q leaves the answer alone.
+
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
     """
-    from planner.report import growth, json_text, plan_to_dict, terminal
+    from planner.report import growth, json_text, plan_summary, plan_to_dict, terminal
     from planner.report import plan as plan_report
-    from planner.scenario import build_request, read_scenario
+    from planner.scenario import build_request, file_references, read_scenario
 
     check_outputs(json_file, md_file)
+    if details and quiet:
+        raise InputError("--details, --quiet", "both", "exclude each other", "give one of them")
     content, folder = read_scenario(scenario, assignments or ())
     request = build_request(content, folder)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     with terminal.progress() as say:
         result = planner.plan(request, hardware, progress=say)
     written = content.model_dump(mode="json", exclude_unset=True)
-    result = dataclasses.replace(result, scenario=written, scenario_folder=str(folder.resolve()))
-    deliver(
-        lambda: growth.with_horizon(plan_report.report(result), result),
-        (json_file, lambda: json_text(plan_to_dict(result))),
-        (md_file, lambda: plan_report.markdown(result)),
-    )
+    place = Path() if json_file in (None, STDOUT) else Path(json_file).parent
+    start = _seen_from(place, folder) if any(file_references(written)) else ""
+    result = dataclasses.replace(result, scenario=written, scenario_folder=start)
+
+    def shown() -> Report:
+        return growth.with_horizon((plan_report.report if details else plan_summary.summary)(result), result)
+
+    outputs = (json_file, lambda: json_text(plan_to_dict(result))), (md_file, lambda: plan_report.markdown(result))
+    deliver(plan_report.headline(result) if quiet else shown, *outputs)
     if not result.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _seen_from(place: Path, folder: Path) -> str:
+    """The way from one folder to another; as an absolute path only from one drive to another."""
+    start, end = place.resolve().parts, folder.resolve().parts
+    alike = sum(1 for count in range(1, min(len(start), len(end)) + 1) if start[:count] == end[:count])
+    return str(Path(*[".."] * (len(start) - alike), *end[alike:]) if alike else folder.resolve())
 
 
 # --- why --------------------------------------------------------------------------------------------------------------
@@ -273,8 +293,8 @@ def sweep(
     planner sweep my.yaml --over 'search.skus=[h100-sxm],[h200-sxm]' --workers 4 --resume points.jsonl
 
     By theory alone unless --simulate is given. A point without a fleet is a row with its reason. Ctrl-C keeps what is
-    done (exit code 1); the same command with the same --resume file goes on from there. Exit code 3: no point has a
-    fleet.
+    done (exit code 130; 1 where it stopped by itself); the same command with the same --resume file goes on from there.
+    Exit code 3: no point has a fleet.
     """
     from planner.report import Report, json_text, plain
     from planner.scenario import load_request
@@ -308,7 +328,7 @@ def sweep(
     if result.stopped:
         again = "the same command goes on" if resume else "with --resume FILE the next one goes on"
         typer.echo(f"stopped: {result.stopped}; {again} from there", err=True)
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(INTERRUPTED if result.interrupted else STOPPED)
     if not result.feasible:
         raise typer.Exit(INFEASIBLE)
 
@@ -423,7 +443,7 @@ def _print_files(files: Mapping[str, str]) -> None:
 
 def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:
     """Write all files, or none where one is there already. Raises InputError."""
-    from planner.report import write_text
+    from planner.report import write_texts
 
     existing = [name for name in files if (folder / name).exists()]
     if existing and not force:
@@ -433,8 +453,8 @@ def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", str(folder), f"cannot be made a folder: {error.strerror}", "choose another") from None
-    for name, text in files.items():
-        write_text(str(folder / name), text)
+    write_texts({folder / name: text for name, text in files.items()})
+    for name in files:
         if name.endswith(".sh"):
             (folder / name).chmod(0o755)
     typer.echo(f"wrote {len(files)} files to {folder}: {', '.join(files)}")

@@ -1,7 +1,8 @@
 """What every package shares.
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), versions of files (`versions`),
-latency metrics (`metrics`), numbers and tables as text (`tables`), and names for arrays in signatures (`arrays`).
+latency metrics (`metrics`), numbers and tables as text (`tables`), files that are written whole (`whole_files`), and
+names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, FloatArray, IntArray
@@ -29,6 +30,7 @@ from planner.core.tables import (
     with_unit,
 )
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
+from planner.core.whole_files import write_all_whole, write_whole
 
 __all__ = [
     "CALIBRATION",
@@ -59,4 +61,6 @@ __all__ = [
     "significant",
     "unit",
     "with_unit",
+    "write_all_whole",
+    "write_whole",
 ]

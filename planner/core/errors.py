@@ -72,12 +72,13 @@ def shorten(value: object) -> str:
 def from_validation_error(error: ValidationError, prefix: str = "") -> InputError:
     """The first complaint of a pydantic `ValidationError` as one instructive `InputError`.
 
-    `prefix` names the record (``"scenario"``); further complaints are counted in the fix.
+    An unknown field goes first: misspelled, it is why another is missing. `prefix` names the record (``"scenario"``);
+    further complaints are counted in the fix.
     """
     details = [d for d in error.errors(include_url=False) if d["type"] != "too_short"] or error.errors(
         include_url=False
     )
-    first = details[0]
+    first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
     field = _dotted(prefix, first["loc"])
     kind, context = first["type"], first.get("ctx", {})
     rest = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""

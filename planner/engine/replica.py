@@ -59,6 +59,8 @@ class StepTimeShift(Frozen):
     decode: float = Field(default=1.0, gt=0, description="factor on steps of decodes")
     prompt: float = Field(default=1.0, gt=0, description="factor on steps with prompts")
     request_s: float = Field(default=0.0, description="more, or less, before a request reaches the scheduler [s]")
+    steps_left: float = Field(default=1.0, ge=0, le=1, description="share that is left of what steps may be off by")
+    first_token_left: float = Field(default=1.0, ge=0, le=1, description="the same of a prompt that meets nobody")
 
     def shifted(self, costs: EngineCosts) -> EngineCosts:
         """What the engine adds to kernels, so that steps take these factors as long."""

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,10 +31,13 @@ from planner.fleet.types import PlanConfidence, PlannedDeployment
 from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
 from planner.search import DeploymentOption, ShiftRule
 from planner.serving import (
+    NOT_MEASURED,
     Deployment,
+    MeasuredSteps,
     ReplicaSpreads,
     Role,
     StandardNormals,
+    after_measuring,
     at_slow_end,
     drawn_logs,
     evaluate,
@@ -51,6 +55,10 @@ RATE_TOLERANCE = 0.01
 """To which that factor is found. A choice."""
 
 
+NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
+"""No running fleet taught anything of any SKU."""
+
+
 def deviations_of(probability: float) -> float:
     """Standard deviations above the mean that a normal distribution stays below with a probability in (0, 1).
 
@@ -60,20 +68,19 @@ def deviations_of(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 
 
-def slow_rule(deviations: float, step_quantiles: Mapping[str, float]) -> ShiftRule | None:
-    """Every step time so many standard deviations slower than estimated; None for none.
+def slow_rule(deviations: float, measured: Mapping[str, MeasuredSteps]) -> ShiftRule | None:
+    """Every step time so many standard deviations slower than is to be expected; None for none.
 
     Args:
-        deviations: of all SKUs but these.
-        step_quantiles: by SKU, where its step times turned out to be.
+        deviations: of what is not known.
+        measured: by SKU, what is known of its step times.
     """
-    of_sku = {sku: deviations_of(quantile) for sku, quantile in step_quantiles.items()}
-    if not deviations and not any(of_sku.values()):
+    if not deviations and not measured:
         return None
 
     def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
         spreads = replica_spreads(config, role, mean_input, mean_output)
-        return None if spreads is None else at_slow_end(spreads, of_sku.get(config.sku.id, deviations))
+        return None if spreads is None else at_slow_end(spreads, deviations, measured.get(config.sku.id, NOT_MEASURED))
 
     return shift_of
 
@@ -85,8 +92,8 @@ def drawn_rule(seed: int, draw: int) -> ShiftRule:
         spreads = replica_spreads(config, role, mean_input, mean_output)
         if spreads is None:
             return None
-        normals = (float(normal[draw]) for normal in _normals_of(config, role is Role.MIXED, seed))
-        return spreads.shift(*drawn_logs(spreads, StandardNormals(*normals)))
+        normals = [float(normal[draw]) for normal in _normals_of(config, role is Role.MIXED, seed)]
+        return spreads.shift(*drawn_logs(spreads, StandardNormals(*normals[:4])))
 
     return shift_of
 
@@ -94,11 +101,26 @@ def drawn_rule(seed: int, draw: int) -> ShiftRule:
 # --- estimates and shifts -------------------------------------------------------------------------------------------
 
 
-def as_estimated(planned: PlannedDeployment) -> PlannedDeployment:
-    """A deployment that was found with slower step times, with those estimated; evaluated, but not simulated again."""
+def as_estimated(
+    planned: PlannedDeployment, measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED
+) -> PlannedDeployment:
+    """A deployment that was found with slower step times, with those to be expected; evaluated, not simulated again.
+
+    Args:
+        planned: as it was found.
+        measured: by SKU, what is known of its step times.
+    """
+    rule, lengths = slow_rule(0.0, measured), planned.workload.lengths
+
+    def expected(config: ReplicaConfig, role: Role) -> ReplicaConfig:
+        own = config if config.shift is None else rebuilt(config, shift=None)
+        if rule is None or config.sku.id not in measured:
+            return own
+        return rebuilt(own, shift=rule(own, role, lengths.mean_input, lengths.mean_output))
+
     option = DeploymentOption(
         planned.option.mode,
-        tuple(replace(pool, config=_estimate(pool.config)) for pool in planned.option.pools),
+        tuple(replace(pool, config=expected(pool.config, pool.role)) for pool in planned.option.pools),
     )
     surviving = _reconfigured(planned.surviving, [pool.config for pool in option.pools])
     predicted = evaluated(surviving, planned.workload)
@@ -113,10 +135,6 @@ def as_estimated(planned: PlannedDeployment) -> PlannedDeployment:
     )
 
 
-def _estimate(config: ReplicaConfig) -> ReplicaConfig:
-    return config if config.shift is None else rebuilt(config, shift=None)
-
-
 def _reconfigured(deployment: Deployment, configs: Sequence[ReplicaConfig]) -> Deployment:
     pools = zip(deployment.pools, configs, strict=True)
     return rebuilt(deployment, pools=tuple(rebuilt(pool, config=config) for pool, config in pools))
@@ -126,7 +144,11 @@ def _reconfigured(deployment: Deployment, configs: Sequence[ReplicaConfig]) -> D
 
 
 def confidence_of(
-    deployments: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo], asked: float, seed: int
+    deployments: Sequence[PlannedDeployment],
+    slos: Sequence[ScopedSlo],
+    asked: float,
+    seed: int,
+    measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED,
 ) -> PlanConfidence:
     """The probability that every deployment meets every target, over draws of what step times may be off by.
 
@@ -135,11 +157,12 @@ def confidence_of(
         slos: the targets.
         asked: what the plan was made for.
         seed: of the draws; fleets of the same seed are judged by the same draws.
+        measured: by SKU, what is known of its step times.
     """
     holds: BoolArray = np.ones(DRAWS, dtype=bool)
     evaluations, unknown = 0, set[str]()
     for planned in deployments:
-        judge = _Judge(planned, slos, seed)
+        judge = _Judge(planned, slos, seed, measured)
         holds &= judge.holds()
         evaluations += judge.evaluations
         unknown |= judge.uncalibrated
@@ -152,7 +175,13 @@ def confidence_of(
 class _Judge:
     """Whether one deployment holds, draw by draw."""
 
-    def __init__(self, planned: PlannedDeployment, slos: Sequence[ScopedSlo], seed: int) -> None:
+    def __init__(
+        self,
+        planned: PlannedDeployment,
+        slos: Sequence[ScopedSlo],
+        seed: int,
+        measured: Mapping[str, MeasuredSteps],
+    ) -> None:
         self.planned, self.slos = planned, slos
         lengths = planned.workload.lengths
         self.estimate = as_estimated(planned)
@@ -165,15 +194,16 @@ class _Judge:
             for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True)
             if spreads is None
         }
-        self.logs = self._drawn(seed)
+        self.logs = self._drawn(seed, measured)
         self.rate_factor = _rate_factor(planned, slos)
         self.evaluations = 0
 
-    def _drawn(self, seed: int) -> FloatArray:
+    def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
         """Logarithms that step times are off by: shape (draws, 3 of each pool)."""
         columns = []
         for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
-            columns.append(_logs(spreads, _normals_of(pool.config, pool.role is Role.MIXED, seed)))
+            known = measured.get(pool.config.sku.id, NOT_MEASURED)
+            columns.append(_logs(spreads, _normals_of(pool.config, pool.role is Role.MIXED, seed), known))
         return np.concatenate(columns, axis=1)
 
     def holds(self) -> BoolArray:
@@ -228,10 +258,17 @@ class _Judge:
         return _by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
 
 
-def _logs(spreads: ReplicaSpreads | None, normals: Sequence[FloatArray]) -> FloatArray:
+def _logs(
+    spreads: ReplicaSpreads | None, normals: Sequence[FloatArray], measured: MeasuredSteps = NOT_MEASURED
+) -> FloatArray:
     if spreads is None:
         return np.zeros((DRAWS, 3))
-    return np.array([drawn_logs(spreads, StandardNormals(*map(float, draw))) for draw in zip(*normals, strict=True)])
+    return np.array(
+        [
+            after_measuring(spreads, StandardNormals(*draw[:4]), measured, (draw[4], draw[5]))
+            for draw in np.array(normals).T.tolist()
+        ]
+    )
 
 
 def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> tuple[FloatArray, ...]:
@@ -243,6 +280,8 @@ def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> tuple[Float
         _normals(seed, "borrowed", config.sku.id),
         _normals(seed, "steps", *model),
         _normals(seed, "first token", *model),
+        _normals(seed, "steps measured", *place),
+        _normals(seed, "first token measured", *place),
     )
 
 

@@ -120,7 +120,7 @@ def _plan(
     targets = target_checks(deployments, search.slos)
     means = agreements(deployments) if simulate else ()
     corrections = search.columns.corrections(known.traffic, allocation.units, deviations) if simulate else None
-    shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.step_quantiles)
+    shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.measured_steps)
     return Plan(
         request=request,
         status=allocation.status,
@@ -192,7 +192,9 @@ def _search_with_confidence(
         if not simulate or isinstance(result.outcome, NoFleet):
             return result, None, more
         progress("drawing what step times may be off by")
-        confidence = confidence_of(result.outcome.deployments, result.search.slos, request.confidence, request.seed)
+        confidence = confidence_of(
+            result.outcome.deployments, result.search.slos, request.confidence, request.seed, request.measured_steps
+        )
         if not asked or confidence.holds >= request.confidence - confidence.error:
             break
         more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
@@ -206,10 +208,10 @@ def _as_estimated(
     """The deployments with the step times estimated, simulated again where these are others."""
     estimated = []
     for planned in deployments:
-        if all(pool.config.shift is None for pool in planned.surviving.pools):
+        own = as_estimated(planned, search.request.measured_steps)
+        if own.surviving == planned.surviving:
             estimated.append(planned)
             continue
-        own = as_estimated(planned)
         if simulate:
             requests, seed = search.request.simulated_requests, search.request.seed
             own = simulated_long_enough(own, search.slos, seed, requests, search.progress)
@@ -227,7 +229,7 @@ def _search_with_spot_reserve(
 ) -> _SearchResult:
     """The fleet, searched again with more spot headroom as long as too little was bought for what must be up."""
     spot_shares: dict[str, float] = {}
-    shift_of = slow_rule(deviations, request.step_quantiles)
+    shift_of = slow_rule(deviations, request.measured_steps)
     while True:
         progress("searching configurations")
         market = market_of(request, hardware, spot_shares)

@@ -16,7 +16,7 @@ from planner.fleet.corrections import Corrections
 from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
-from planner.serving import Deployment, Performance, Pool
+from planner.serving import Deployment, MeasuredSteps, Performance, Pool
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import Cascade, DemandProfile, Forecast, LengthSplit, OfflineWork, Service, require_encoder
 from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
@@ -63,9 +63,8 @@ class PlanRequest(Frozen):
         le=0.999,
         description="probability with which every target holds, uncertain as step times are; 0.5: as estimated",
     )
-    step_quantiles: Mapping[str, float] = Field(
-        default_factory=dict,
-        description="SKUs whose step times count as measured: the quantile of what they may be that came out",
+    measured_steps: Mapping[str, MeasuredSteps] = Field(
+        default_factory=dict, description="by SKU, what a running fleet taught of its step times"
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of the user's own")
 
@@ -433,7 +432,7 @@ class Plan:
         slow_targets: `targets` with step times as slow as the fleet was planned for.
         corrections: what simulation taught about rates of theory; None where there was none.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
-        scenario_folder: where its relative paths start.
+        scenario_folder: where its relative paths start, as seen from the folder the plan is written to.
     """
 
     request: PlanRequest

@@ -14,7 +14,7 @@ from planner.core import UnknownNameError
 from planner.fleet import Plan
 from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
-from planner.launch.fleet import Fleet, fleet_of, read_fleet
+from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
 from planner.launch.scripts import COMPOSE_NAME
 from planner.launch.spec import LaunchSpec, launch_specs
 
@@ -25,6 +25,7 @@ __all__ = [
     "FlagKind",
     "Fleet",
     "LaunchSpec",
+    "LaunchedDeployment",
     "Target",
     "engine_flags",
     "export_files",

@@ -26,6 +26,8 @@ from planner.optimizer.layout import FIRST, SECOND, WHOLE
 
 MAX_LABELS = 20_000
 """Labels beyond which a front is given up. A choice of speed: branch and bound is not slower from there."""
+MAX_PAIRS = 500 * MAX_LABELS
+"""Labels that are formed at once before the best are kept: 80 MB a column. A choice of memory."""
 _COST_ROUNDING = 1e-12
 """Share by which floating-point sums of costs may differ that are equal."""
 
@@ -236,7 +238,10 @@ def _labels_of_kind(units: _StageUnits, target: _Target, others_per_rate: float,
     demand = target.demand
     labels = _Labels(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
     for j in np.argsort(units.cost / units.rate, kind="stable"):
-        times = np.arange(1, math.ceil(demand / units.rate[j] * (1.0 - _COST_ROUNDING)) + 1)
+        most = math.ceil(demand / units.rate[j] * (1.0 - _COST_ROUNDING))
+        if len(labels.cost) * most > MAX_PAIRS:
+            return None
+        times = np.arange(1, most + 1)
         cost = labels.cost[:, None] + times * units.cost[j]
         rate = labels.rate[:, None] + times * units.rate[j]
         enough = np.minimum(rate, demand)
@@ -277,7 +282,7 @@ def _in_sequence(first: _Front, second: _Front) -> _Front:
 
 def _side_by_side(first: _Front, second: _Front, target: _Target) -> _Front | None:
     """What two routes do beside one another."""
-    if len(first.cost) * len(second.cost) > 50 * MAX_LABELS * 10:
+    if len(first.cost) * len(second.cost) > MAX_PAIRS:
         return None
     cost = first.cost[:, None] + second.cost[None, :]
     rate = np.minimum(first.rate[:, None] + second.rate[None, :], target.demand)

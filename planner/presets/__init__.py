@@ -5,11 +5,13 @@ Every file says where its content comes from, in a column, a comment or the READ
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-__all__ = ["preset", "table_facts", "table_names"]
+__all__ = ["ENGINE_LIMITS", "engine_limit_names", "preset", "table_facts", "table_names"]
 
 
 def preset(*parts: str) -> Traversable:
@@ -36,3 +38,23 @@ def table_facts(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
         if line.startswith("# "):
             key, _, value = line.removeprefix("# ").partition(":")
             yield key, value.strip()
+
+
+ENGINE_LIMITS = ("max_running_requests", "max_batched_tokens", "max_model_len")
+"""Limits that every engine has under a name of its own: requests that decode, tokens of a step, tokens of a request."""
+
+
+@cache
+def engine_limit_names() -> dict[str, dict[str, str]]:
+    """What each engine calls its limits: by engine, then by limit, as `engine_flags.csv` cites it.
+
+    >>> engine_limit_names()["tensorrt-llm"]["max_running_requests"]
+    'max_batch_size'
+    """
+    names: dict[str, dict[str, str]] = {}
+    for row in csv.DictReader(preset("engine_flags.csv").read_text(encoding="utf-8").splitlines()):
+        limit = row["knob"].removesuffix("_per_rank")
+        if limit in ENGINE_LIMITS and row["kind"] == "arguments":
+            flag = row["flag"].removesuffix("{value}").strip()
+            names.setdefault(row["engine"], {}).setdefault(limit, flag.lstrip("-").replace("-", "_"))
+    return names

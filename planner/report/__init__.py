@@ -13,7 +13,9 @@ from planner.report import (
     html_page,
     json_documents,
     plan,
+    plan_summary,
     purchase_tables,
+    running_fleet,
     terminal,
     what_if,
 )
@@ -27,6 +29,7 @@ from planner.report.json_documents import (
     plan_to_dict,
     require_writable,
     write_text,
+    write_texts,
 )
 from planner.report.layout import Report
 from planner.report.performance import class_table, confidence_table, performance_report
@@ -67,14 +70,17 @@ __all__ = [
     "plain",
     "plan",
     "plan_assumptions",
+    "plan_summary",
     "plan_to_dict",
     "planner_version",
     "purchase_tables",
     "quantity",
     "require_writable",
+    "running_fleet",
     "tables",
     "terminal",
     "token_distributions",
     "what_if",
     "write_text",
+    "write_texts",
 ]

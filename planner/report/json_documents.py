@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from planner.core import Frozen, InputError
+from planner.core import Frozen, InputError, write_all_whole
 from planner.fleet import Plan
 from planner.report.records import PlanDocument, evaluation_document, plan_document
 from planner.serving import Deployment, Performance
@@ -126,13 +126,19 @@ def json_text(data: Mapping[str, Any] | list[Any]) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write text to a file as UTF-8. Raises InputError when it cannot be written, naming why."""
-    require_writable(path)
+    """Write text to a file as UTF-8, whole or not at all. Raises InputError when it cannot be written, naming why."""
+    write_texts({path: text})
+
+
+def write_texts(texts: Mapping[str | Path, str]) -> None:
+    """Write texts to files, as `write_text` each: all of them, or none."""
+    for path in texts:
+        require_writable(path)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        write_all_whole(texts)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("output file", str(path), f"cannot be written: {reason}", "choose another place") from None
+        reason, names = getattr(error, "strerror", None) or str(error), ", ".join(map(str, texts))
+        raise InputError("output file", names, f"cannot be written: {reason}", "choose another place") from None
 
 
 def require_writable(path: str | Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardware_db import ANYWHERE, stale_days
+from hardware_db import ANYWHERE, EngineProfile, stale_days
 from planner.core import (
     Metric,
     Table,
@@ -29,6 +29,7 @@ from planner.engine import mean_encoder_s, request_limit
 from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest, weights_word
 from planner.llm import LlmSpec, encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
+from planner.presets import engine_limit_names
 from planner.report.confidence import confidence_table, confidence_words
 from planner.report.layout import Report, markdown_list, markdown_page
 from planner.report.losses import loss_table
@@ -191,7 +192,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
     shown = [_request_table(plan)]
     if plan.cost is not None:
         shown += [
-            _fleet_table(plan),
+            fleet_table(plan),
             _engine_table(plan),
             _cost_table(plan, plan.cost),
             _target_table(plan),
@@ -343,7 +344,8 @@ def _named_pools(plan: Plan) -> list[_NamedPool]:
     ]
 
 
-def _fleet_table(plan: Plan) -> Table:
+def fleet_table(plan: Plan) -> Table:
+    """Every pool: its GPUs, servers, traffic and cost."""
     pools = _named_pools(plan)
     rows = tuple(
         (
@@ -362,13 +364,23 @@ def _fleet_table(plan: Plan) -> Table:
 def _engine_table(plan: Plan) -> Table:
     pools = _named_pools(plan)
     rows = tuple((named.name, *engine_cells(named.pool)) for named in pools)
-    engines = sorted({f"{named.pool.config.engine.name} {named.pool.config.engine.version}" for named in pools})
+    engines = {named.pool.config.engine.id: named.pool.config.engine for named in pools}
     note = (
-        f"Engine {', '.join(engines)}: max running requests is its max_num_seqs, chunk budget its "
-        "max_num_batched_tokens, of all ranks of a replica together; any: it does not matter in that role. "
+        f"{' '.join(_engine_words(engines[name]) for name in sorted(engines))} Both are of all ranks of a replica "
+        "together; any: it does not matter in that role. "
         + " ".join(filter(None, (_pool_format_words(pools), _draft_words(pools), _request_limit_words(pools))))
     )
     return Table("Engine settings", ("pool", *ENGINE_COLUMNS), rows, note)
+
+
+def _engine_words(engine: EngineProfile) -> str:
+    """An engine, its version, and what it calls the two limits of a step."""
+    names = engine_limit_names().get(engine.id, {})
+    said = f"Engine {engine.name} {engine.version}"
+    if not names:
+        return f"{said}."
+    running, tokens = names["max_running_requests"], names["max_batched_tokens"]
+    return f"{said}: max running requests is its {running}, chunk budget its {tokens}."
 
 
 def _pool_format_words(pools: Sequence[_NamedPool]) -> str:
@@ -399,9 +411,12 @@ def _request_limit_words(pools: Sequence[_NamedPool]) -> str:
     """The longest request that engines are told to take, of each pool where they differ."""
     limits = {named.name: request_limit(named.pool.config, named.planned.workload.lengths.max_total) for named in pools}
     words = {limit: f"{limit.tokens:,} tokens ({limit.reason})" for limit in limits.values()}
+    known = engine_limit_names()
+    flags = {known.get(named.pool.config.engine.id, {}).get("max_model_len", "") for named in pools}
+    title = f"Longest request ({' or '.join(sorted(flags - {''}))})" if flags - {""} else "Longest request"
     if len(words) > 1:
-        return f"Longest request (max_model_len): {'; '.join(f'{name} {words[limits[name]]}' for name in limits)}."
-    return f"Longest request (max_model_len): {next(iter(words.values()))}."
+        return f"{title}: {'; '.join(f'{name} {words[limits[name]]}' for name in limits)}."
+    return f"{title}: {next(iter(words.values()))}."
 
 
 def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
@@ -462,7 +477,7 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
     order = sorted(
         plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
-    rows = tuple(_alternative_cells(alternative, cost) for alternative in order)
+    rows = tuple(alternative_cells(alternative, cost) for alternative in order)
     columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     note = (
         "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
@@ -472,7 +487,8 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
     return Table("Best alternative per SKU, mode and engine", columns, rows, note)
 
 
-def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
+def alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
+    """Restriction, fleet, requests/s, USD/hour, and its difference to the plan in USD/hour and in percent."""
     if alternative.usd_per_hour is None:
         return (alternative.restriction, alternative.summary, "-", "-", "-", "-")
     difference = alternative.usd_per_hour - cost.usd_per_hour

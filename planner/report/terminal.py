@@ -17,7 +17,9 @@ from planner.core import Table
 from planner.report.layout import Report
 
 WIDTH = 100
-"""Characters of a line in a pipe, and the fewest on a terminal. A choice."""
+"""Characters of a line in a pipe; on a terminal as many as it has. A choice."""
+LEAST_WIDTH = 40
+"""Characters of a line on a terminal that is narrower still. A choice: what a sentence needs."""
 GAP = 2
 """Blanks between columns of a table. A choice."""
 
@@ -25,7 +27,7 @@ GAP = 2
 def show(report: Report) -> None:
     """Print a report as it is, without blanks at the ends of lines."""
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(WIDTH, console.width) if console.is_terminal else WIDTH
+    console.width = max(LEAST_WIDTH, console.width) if console.is_terminal else WIDTH
     with console.capture() as captured:
         if report.headline:
             console.print(Text(report.headline, style="bold"))

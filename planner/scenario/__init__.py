@@ -5,17 +5,28 @@ hardware of a user's own (`user_hardware`), and changes that make an infeasible 
 wrong input right (`input_fixes`).
 """
 
-from planner.scenario import catalogue, files, llm_catalogue, read, request_fixes, snippets, types, url, user_hardware
+from planner.scenario import (
+    catalogue,
+    files,
+    llm_catalogue,
+    quickstart,
+    read,
+    request_fixes,
+    snippets,
+    types,
+    url,
+    user_hardware,
+)
 from planner.scenario.arrivals import workload_arrivals
 from planner.scenario.catalogue import SloPreset, slo_presets
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
 from planner.scenario.input_fixes import fixes_for_error
 from planner.scenario.read import (
-    FOLDER_KEY,
     SCENARIO_KEY,
     build_request,
     file_references,
+    folder_of,
     lengths_of,
     load_request,
     load_scenario,
@@ -32,7 +43,6 @@ from planner.scenario.url import Content, differences, first_name, full_content,
 from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantities, shown_value
 
 __all__ = [
-    "FOLDER_KEY",
     "MAX_SCENARIO_BYTES",
     "QUANTITIES",
     "SCENARIO_KEY",
@@ -51,6 +61,7 @@ __all__ = [
     "first_name",
     "fixes",
     "fixes_for_error",
+    "folder_of",
     "formats_with",
     "full_content",
     "lengths_of",
@@ -62,6 +73,7 @@ __all__ = [
     "parse_fields",
     "peak_quantities",
     "plan_document_at",
+    "quickstart",
     "read",
     "read_scenario",
     "recorded_corrections",

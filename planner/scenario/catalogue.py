@@ -6,6 +6,8 @@ Models are in `planner.scenario.llm_catalogue`.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import groupby
@@ -13,7 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
-from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_price
+from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_calibration, select_price, stale_days
 from planner.core import Frozen, Table, money, significant, with_unit
 from planner.presets import preset
 from planner.scenario.files import list_scenarios
@@ -70,6 +72,106 @@ def sku_list(hardware: HardwareDb | None = None) -> list[dict[str, Any]]:
         {**sku.model_dump(mode="json"), "price": price.model_dump(mode="json") if price else None}
         for sku, price in priced
     ]
+
+
+@dataclass(frozen=True)
+class SkuEvidence:
+    """On what the numbers of a SKU rest.
+
+    Attributes:
+        sku: its id.
+        step_times: "measured", "measured in part", "borrowed" or "none".
+        lenders: SKUs whose shares of peak stand in.
+        stack: software that was measured.
+        fitted_on: day of the fit.
+        usd_per_gpu_hour: price that a plan uses by default.
+        provider: whose price that is.
+        read_on: day on which it was read.
+        price_age_days: age of that reading today.
+    """
+
+    sku: str
+    step_times: str
+    lenders: tuple[str, ...] = ()
+    stack: str = ""
+    fitted_on: str = ""
+    usd_per_gpu_hour: float | None = None
+    provider: str = ""
+    read_on: str = ""
+    price_age_days: int | None = None
+
+
+MEASURED, IN_PART, BORROWED, UNKNOWN = "measured", "measured in part", "borrowed", "none"
+"""What step times rest on: see `SkuEvidence`."""
+
+
+def sku_evidence(hardware: HardwareDb, skus: Iterable[str], engine: str) -> tuple[SkuEvidence, ...]:
+    """On what the step times and the price of every SKU rest, as plans by default take them today."""
+    return tuple(_evidence(hardware, sku, engine) for sku in skus)
+
+
+def _evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
+    fit, price = select_calibration(hardware, sku, engine), _default_price(hardware, sku)
+    found = SkuEvidence(sku, UNKNOWN)
+    if fit is not None:
+        lenders = fit.lenders if fit.sku == sku else (fit.sku,)
+        kind = BORROWED if fit.sku != sku else IN_PART if lenders else MEASURED
+        found = replace(found, step_times=kind, lenders=lenders, stack=fit.stack, fitted_on=fit.fitted_on.isoformat())
+    if price is None:
+        return found
+    return replace(
+        found,
+        usd_per_gpu_hour=price.usd_per_gpu_hour,
+        provider=price.provider,
+        read_on=price.retrieved_on.isoformat(),
+        price_age_days=stale_days(price, PricePolicy().day),
+    )
+
+
+def evidence_findings(evidence: Sequence[SkuEvidence]) -> tuple[str, ...]:
+    """What is weak about them, each with its SKUs and a remedy."""
+    stale = [one for one in evidence if one.price_age_days is not None and one.price_age_days > STALE_PRICE_DAYS]
+    weak = (
+        (
+            "step times borrowed",
+            "measure them (python -m calibration run), and planner plan ... --calibration FILE",
+            [one for one in evidence if one.step_times == BORROWED],
+        ),
+        (
+            "no step times, only the bounds of a datasheet",
+            "measure them (python -m calibration run), and planner plan ... --calibration FILE",
+            [one for one in evidence if one.step_times == UNKNOWN],
+        ),
+        (
+            "no price",
+            "set prices.usd_per_gpu_hour.SKU, or planner import-prices",
+            [one for one in evidence if one.price_age_days is None],
+        ),
+        (
+            f"prices older than {STALE_PRICE_DAYS} days",
+            "set prices.usd_per_gpu_hour.SKU, or planner import-prices",
+            stale,
+        ),
+    )
+    return tuple(f"{what}: {', '.join(one.sku for one in skus)}. Fix: {fix}" for what, fix, skus in weak if skus)
+
+
+def evidence_table(evidence: Iterable[SkuEvidence], engine: str) -> Table:
+    """What step times and prices rest on, one line for each SKU."""
+    rows = tuple(
+        (
+            one.sku,
+            f"{one.step_times} ({', '.join(one.lenders)})" if one.lenders else one.step_times,
+            one.fitted_on or "-",
+            "-" if one.usd_per_gpu_hour is None else money(one.usd_per_gpu_hour),
+            one.read_on or "-",
+            "-" if one.price_age_days is None else "yes" if one.price_age_days <= STALE_PRICE_DAYS else "NO",
+        )
+        for one in evidence
+    )
+    columns = ("SKU", f"step times with {engine}", "fitted on", "USD per hour", "read on", "fresh")
+    note = f"In brackets: whose shares of peak stand in. Fresh: read within {STALE_PRICE_DAYS} days."
+    return Table("What the numbers of each SKU rest on", columns, rows, note)
 
 
 # --- scenarios ------------------------------------------------------------------------------------------------------

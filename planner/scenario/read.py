@@ -20,6 +20,7 @@ from planner.fleet import Corrections, PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
 from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of
 from planner.scenario.checkpoint_formats import formats_with
+from planner.scenario.field_names import with_nearest_name
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
     check_depth,
@@ -64,10 +65,12 @@ from planner.workload import MAX_TOKENS, RequestClass, Slo, TokenLengths, Worklo
 
 MAX_PLAN_BYTES = 50_000_000
 """Largest plan document that is read; those of the packaged scenarios are below 1 MB."""
+LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-9, 1e9
+"""Rates that a scenario may have: from one request in a lifetime to one every eight seconds from everybody on earth."""
 SCENARIO_KEY = "scenario"
 """Where a plan document keeps the scenario it answers, overrides included."""
 FOLDER_KEY = "scenario_folder"
-"""Where it keeps the folder from which the scenario's relative paths start; absent: that of the document."""
+"""Where it keeps the folder from which the scenario's relative paths start, as seen from the document's own."""
 
 
 # --- scenarios ------------------------------------------------------------------------------------------------------
@@ -118,29 +121,18 @@ def _validate(content: dict[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
-        raise _in_words_of_scenarios(from_validation_error(error)) from None
+        raise with_nearest_name(from_validation_error(error), _engines_in(content)) from None
     except TypeError:  # records take their fields by name
         name = next(_nontext_keys(content), content)
         bound = "has fields whose names are no text"
         raise InputError("scenario", name, bound, "correct the name, or put it in quotes") from None
 
 
-_ENGINE_WORDS = {
-    "max_model_len": "max_request_tokens",
-    "context_length": "max_request_tokens",
-    "max_seq_len": "max_request_tokens",
-    "max_num_seqs": "search.max_running_requests",
-    "max_num_batched_tokens": "search.max_batched_tokens",
-}
-"""Fields of a scenario by the flags that engines have for them."""
-
-
-def _in_words_of_scenarios(error: InputError) -> InputError:
-    """An unknown field that is a flag of an engine, with what it is called here."""
-    known = _ENGINE_WORDS.get(error.field.rpartition(".")[2])
-    if known is None or error.bound != "unknown field":
-        return error
-    return InputError(error.field, error.value, error.bound, f"write {known}, its name here")
+def _engines_in(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Engines that a scenario names, valid or not."""
+    search = content.get("search")
+    named = search.get("engine") if isinstance(search, Mapping) else None
+    return (named,) if isinstance(named, str) else ()
 
 
 def _nontext_keys(content: object) -> Iterator[object]:
@@ -208,11 +200,16 @@ def load_request(subject: str | Path, overrides: Sequence[str] = ()) -> PlanRequ
     if not isinstance(content, Mapping):
         bound = f"this plan does not hold its {SCENARIO_KEY}, which an older version left out"
         raise InputError("plan", str(subject), bound, "give the scenario, or plan it again with --json")
-    folder = document.get(FOLDER_KEY) or str(Path(subject).parent)
+    scenario, _ = read_scenario(content, overrides)
+    return build_request(scenario, folder_of(document, subject))
+
+
+def folder_of(document: Mapping[str, Any], subject: str | Path) -> Path:
+    """Where the relative paths in the scenario of a plan document start. Raises InputError where it names no folder."""
+    folder = document.get(FOLDER_KEY, "")
     if not isinstance(folder, str):
         raise InputError(f"plan.{FOLDER_KEY}", folder, "must be a folder as text", "leave it out, or plan again")
-    scenario, _ = read_scenario(content, overrides)
-    return build_request(scenario, Path(folder))
+    return Path(subject).parent / folder
 
 
 def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
@@ -283,6 +280,7 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         users=scenario.workload.users,
         forecast=_forecast(scenario.forecast, folder),
         confidence=scenario.confidence,
+        measured_steps=scenario.measured_steps,
         own_hardware=_own_hardware(scenario, folder),
     )
 
@@ -384,6 +382,7 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         refuse_beside("workload.sessions", workload, others)
         sessions = sessions_of(workload.sessions, lambda form, field: _lengths(form, folder, field))
     workload = with_rate(workload, sessions)
+    _require_rate(workload.rate_per_s)
     arrivals = arrivals_of(workload)
     if sessions is not None:
         return Workload(arrivals=arrivals, classes=(RequestClass.of_sessions(sessions),))
@@ -427,6 +426,12 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         return Workload(arrivals=arrivals, classes=classes)
 
 
+def _require_rate(rate_per_s: float | None) -> None:
+    if rate_per_s is not None and not LEAST_RATE_PER_S <= rate_per_s <= MOST_RATE_PER_S:
+        bound = f"must be {LEAST_RATE_PER_S:g} to {MOST_RATE_PER_S:g} requests/s"
+        raise InputError("workload.rate_per_s", rate_per_s, bound, "give the mean arrivals per second")
+
+
 def _with_images(lengths: TokenLengths, images: ScenarioImages | None, llm: LlmSpec, field: str) -> TokenLengths:
     if images is None:
         return lengths
@@ -436,6 +441,7 @@ def _with_images(lengths: TokenLengths, images: ScenarioImages | None, llm: LlmS
 
 def _replay_workload(workload: ScenarioWorkload, folder: Path) -> Workload:
     """The requests of a recording as they came, brought to the rate if there is one."""
+    _require_rate(workload.rate_per_s)
     arrivals, lengths = replay_of(workload, folder)
     with naming_field("workload"):
         return Workload(arrivals=arrivals, classes=(_one_class(workload, lengths),))

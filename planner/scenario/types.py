@@ -18,6 +18,7 @@ from planner.llm import Precision
 from planner.optimizer import Objective
 from planner.scenario.drift_forms import Drift
 from planner.search import SearchSpace
+from planner.serving import MeasuredSteps
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import CascadePoint, DemandProfile, Forecast, Launch, LengthSplit
 from planner.workload import (
@@ -371,5 +372,8 @@ class Scenario(Frozen):
     )
     confidence: float = Field(
         default=0.9, ge=0.5, le=0.999, description="probability that every target holds, uncertain as step times are"
+    )
+    measured_steps: dict[str, MeasuredSteps] = Field(
+        default_factory=dict, description="by SKU, what your running fleet taught of step times (planner check)"
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")

@@ -78,7 +78,7 @@ def content_of(query: Mapping[str, str], default: str) -> Content:
     name = query.get(BASE, default)
     if name not in list_scenarios():
         raise InputError(BASE, name, "no such packaged scenario", f"use one of {', '.join(list_scenarios())}")
-    assignments = [f"{path}={_decompressed(path, text)}" for path, text in query.items() if path != BASE]
+    assignments = [f"{path}={decompressed(path, text)}" for path, text in query.items() if path != BASE]
     return full_content(read_scenario(packaged_content(name), assignments)[0])
 
 
@@ -125,7 +125,8 @@ def _json(value: object) -> str:
     return _UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _decompressed(path: str, text: str) -> str:
+def decompressed(path: str, text: str) -> str:
+    """The text of a parameter, unpacked where it was compressed. Raises InputError naming the parameter."""
     if not text.startswith(PACKED):
         return text
     packed = text.removeprefix(PACKED)

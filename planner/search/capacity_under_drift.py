@@ -6,6 +6,10 @@ the rate from configurations of one family, which have the same GPUs, role and t
 less steadily is not expected to sustain more under the drift. Bounds are those of the steady theory, times the largest
 share of the steady rate that was kept so far in the family, or if none is known there in any of its role, with
 `SHARE_MARGIN` on top.
+
+Behind a router that takes turns, c replicas differ from fewer at the same rate each only in how even the arrivals of
+one are: their SCV is divided by c (`planner.queueing`). So a pool stands for somewhat larger ones (`stand_in_size`), in
+which requests wait less, and steady queues are not solved anew for every size.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ import math
 from dataclasses import replace
 
 from planner.search.capacity import BestConfig, Capacity
-from planner.search.types import ConfigurationFamily, Demand
-from planner.serving import Role
+from planner.search.types import ConfigurationFamily, Demand, PoolOption
+from planner.serving import Role, Router
 from planner.workload import ArrivalProcess, Workload
 
 SHARE_MARGIN = 1.05
@@ -23,6 +27,8 @@ SHARE_MARGIN = 1.05
 optimistic."""
 MORE_THAN_ASKED = 2.0
 """Factor on the largest rate that matters up to which steady rates are told apart. A choice: a drift takes less."""
+FEW_REPLICAS = 4
+"""Up to so many replicas every pool size is judged itself. A choice: of more replicas one more changes little."""
 RESIDUAL_GAPS = 8.0
 """Window [mean gaps] whose index of dispersion is the burstiness left beside a drift, as in `planner.serving`."""
 
@@ -37,23 +43,38 @@ class CapacityUnderDrift(Capacity):
         self._kept_in_role: dict[Role, float] = {}
         self._kept_families: dict[int, ConfigurationFamily] = {}
         self._found: dict[tuple[int, int], tuple[float, BestConfig]] = {}
+        self._caches = any(kind.prefixes or kind.sessions or kind.prefix_reuse for kind in demand.workload.classes)
 
     def bound_per_s(self, family: ConfigurationFamily, replicas: int) -> float:
         """Optimistic bound [1/s] on what members sustain with so many replicas."""
-        known = self._found.get((id(family), replicas))
+        stand_in = self._stand_in(family.members[0], replicas)
+        grown = replicas / stand_in
+        known = self._found.get((id(family), stand_in))
         if known is not None and known[1].rate_per_s < known[0]:
-            return known[1].rate_per_s
+            return known[1].rate_per_s * grown
         kept = self._kept_shares.get(id(family), self._kept_in_role.get(family.role, 1.0))
         share = min(kept * SHARE_MARGIN, 1.0)
         bound_per_s = self._steady.bound_per_s(family, replicas) * share
-        return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s)
+        return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s * grown)
 
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
-        """Whether `best` was found already for this pool size."""
-        return (id(family), replicas) in self._found
+        """Whether `best` was found already for this pool size, or for the one that stands for it."""
+        return (id(family), self._stand_in(family.members[0], replicas)) in self._found
 
     def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
         """The member that sustains most steadily, and what it sustains under the drift."""
+        stand_in = self._stand_in(family.members[0], replicas)
+        grown = replicas / stand_in
+        found = self._best(family, stand_in, at_most_per_s / grown)
+        return replace(found, rate_per_s=min(found.rate_per_s * grown, at_most_per_s))
+
+    def rate_per_s(self, member: PoolOption, replicas: int, at_most_per_s: float = math.inf) -> float:
+        """Largest rate [1/s] at which the member meets the targets under the drift; 0 when none."""
+        stand_in = self._stand_in(member, replicas)
+        grown = replicas / stand_in
+        return min(super().rate_per_s(member, stand_in, at_most_per_s / grown) * grown, at_most_per_s)
+
+    def _best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float) -> BestConfig:
         known = self._found.get((id(family), replicas))
         if known is not None and (known[1].rate_per_s < known[0] or at_most_per_s <= known[0]):
             return replace(known[1], rate_per_s=min(known[1].rate_per_s, at_most_per_s))
@@ -61,7 +82,7 @@ class CapacityUnderDrift(Capacity):
         if steady.member is None:
             found = steady
         else:
-            found = replace(steady, rate_per_s=self.rate_per_s(steady.member, replicas, at_most_per_s))
+            found = replace(steady, rate_per_s=super().rate_per_s(steady.member, replicas, at_most_per_s))
             if found.rate_per_s < at_most_per_s:
                 share = found.rate_per_s / steady.rate_per_s
                 self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
@@ -69,6 +90,32 @@ class CapacityUnderDrift(Capacity):
         self._kept_families[id(family)] = family
         self._found[id(family), replicas] = (at_most_per_s, found)
         return found
+
+    def _stand_in(self, member: PoolOption, replicas: int) -> int:
+        """The pool size that is judged in place of another; what a cache holds depends on the size itself."""
+        takes_turns = member.router is Router.ROUND_ROBIN
+        return stand_in_size(replicas) if takes_turns and not self._caches else replicas
+
+
+def stand_in_size(replicas: int) -> int:
+    """The pool size that stands for somewhat larger ones: all up to `FEW_REPLICAS`, then 2 or 3 times a power of two.
+
+    Args:
+        replicas: of a pool.
+
+    Returns:
+        At most as many, at least two thirds as many [-].
+
+    Raises:
+        Nothing.
+
+    >>> [stand_in_size(replicas) for replicas in (3, 5, 7, 14, 23, 100)]
+    [3, 4, 6, 12, 16, 96]
+    """
+    if replicas <= FEW_REPLICAS:
+        return replicas
+    power = 1 << (replicas.bit_length() - 1)
+    return power + power // 2 if replicas >= power + power // 2 else power
 
 
 def capacity_of(demand: Demand) -> Capacity:

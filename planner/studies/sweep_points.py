@@ -20,7 +20,7 @@ from planner.analysis import REFUSED
 from planner.core import Frozen, InputError, PlannerError, UnknownNameError
 from planner.fleet import PlanRequest
 from planner.report import plain
-from planner.scenario import FOLDER_KEY, SCENARIO_KEY, build_request, plan_document_at, read_scenario, scenario_content
+from planner.scenario import SCENARIO_KEY, build_request, folder_of, plan_document_at, read_scenario, scenario_content
 from planner.studies.sweep_result import SweepPoint, Values
 
 MAX_POINTS = 100_000
@@ -97,7 +97,7 @@ def _scenario_as_written(request: str | Path | Mapping[str, Any]) -> tuple[dict[
     if not isinstance(content, Mapping):
         bound = f"this plan does not hold its {SCENARIO_KEY}, which an older version left out"
         raise InputError("request", str(request), bound, "give the scenario, or plan it again with --json")
-    return dict(content), Path(document.get(FOLDER_KEY) or Path(request).parent)
+    return dict(content), folder_of(document, request)
 
 
 @dataclass(frozen=True)

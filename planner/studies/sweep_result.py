@@ -20,6 +20,8 @@ FAILED = "failed"
 """Status of a point at which planning broke off with something that is no answer."""
 UNPLANNED = "not planned"
 """Status of a point that was never planned: the sweep was interrupted, or its worker died."""
+INTERRUPTED = "interrupted"
+"""Why a sweep ends that a person stopped."""
 HIGHER_IS_BETTER = ("rate_per_s", "goodput_per_s")
 """Figures of which `Sweep.best` takes the largest."""
 MAX_TABLE_POINTS = 60
@@ -116,6 +118,12 @@ class Sweep:
     paths: tuple[str, ...]
     points: tuple[SweepPoint, ...]
     stopped: str = ""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was a person who stopped it (Ctrl-C)."""
+        return self.stopped == INTERRUPTED
+
     elapsed_s: float = 0.0
 
     @property

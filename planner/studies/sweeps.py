@@ -31,7 +31,7 @@ from planner.fleet import Plan, PlanRequest, plan
 from planner.report import planner_version, terminal
 from planner.studies.sweep_log import SweepLog
 from planner.studies.sweep_points import Over, Task, point_values, read_points, request_maker
-from planner.studies.sweep_result import FAILED, UNPLANNED, Sweep, SweepPoint
+from planner.studies.sweep_result import FAILED, INTERRUPTED, UNPLANNED, Sweep, SweepPoint
 
 MAX_PORTION = 16
 """Points planned by one task at most: about what is lost when a worker dies. Affects speed only."""
@@ -197,7 +197,7 @@ def _run(
             waiting.discard(future)
             stopped = _keep_result(future, keep) or stopped
     except KeyboardInterrupt:
-        stopped = "interrupted"
+        stopped = INTERRUPTED
         for future in waiting:
             if future.done():
                 _keep_result(future, keep)

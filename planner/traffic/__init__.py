@@ -12,7 +12,7 @@ from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, L
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
 from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
-from planner.traffic.prometheus import ServerMetrics, read_metrics
+from planner.traffic.prometheus import MeasuredLatency, ServerMetrics, read_metrics
 from planner.traffic.readers import describe, read_any_trace
 from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
 from planner.traffic.requests import RecognisedTrace
@@ -44,6 +44,7 @@ __all__ = [
     "Forecast",
     "Launch",
     "LengthSplit",
+    "MeasuredLatency",
     "MeasuredProfile",
     "OfflineWork",
     "RecognisedTrace",

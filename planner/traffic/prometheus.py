@@ -57,6 +57,8 @@ class MetricQuantity(StrEnum):
     LOOKED_UP_TOKENS = "asked_tokens"
     RUNNING = "running"
     WAITING = "waiting"
+    KV_USAGE = "kv_usage"
+    PREEMPTIONS = "preemptions"
     TTFT = "ttft"
     TPOT = "tpot"
     ITL = "itl"
@@ -133,7 +135,9 @@ class ServerMetrics:
         finished: requests finished in each step, shape (n,).
         lengths: joint distribution of input and output tokens.
         prefix_share: share of the input tokens that the prefix cache held; None where unknown.
-        mean_running, mean_waiting: requests in those states; None where unknown.
+        mean_running, mean_waiting: requests in those states, of all servers; None where unknown.
+        kv_usage: mean share of the KV memory in use on a server; None where unknown.
+        preempted: preemptions per finished request; None where unknown.
         latencies: as measured by the server.
         notes: what was assumed or left out, one sentence each.
     """
@@ -147,6 +151,8 @@ class ServerMetrics:
     prefix_share: float | None
     mean_running: float | None
     mean_waiting: float | None
+    kv_usage: float | None
+    preempted: float | None
     latencies: tuple[MeasuredLatency, ...]
     notes: tuple[str, ...]
 
@@ -343,6 +349,8 @@ class _Server:
             prefix_share=self._prefix_share(),
             mean_running=self._mean(MetricQuantity.RUNNING),
             mean_waiting=self._mean(MetricQuantity.WAITING),
+            kv_usage=self._mean_of_servers(MetricQuantity.KV_USAGE),
+            preempted=self._per_request(MetricQuantity.PREEMPTIONS, total),
             latencies=tuple(latency for latency in map(self._latency, Metric) if latency is not None),
             notes=tuple(notes),
         )
@@ -434,6 +442,14 @@ class _Server:
     def _mean(self, quantity: MetricQuantity) -> float | None:
         gauges = self._first(quantity)
         return float(sum(gauge.values.mean() for gauge in gauges)) if gauges else None
+
+    def _mean_of_servers(self, quantity: MetricQuantity) -> float | None:
+        gauges = self._first(quantity)
+        return float(np.mean([gauge.values.mean() for gauge in gauges])) if gauges else None
+
+    def _per_request(self, quantity: MetricQuantity, requests: float) -> float | None:
+        total = self._total(quantity)
+        return None if total is None else total / requests
 
     def _note_growth(self, requests: float, notes: list[str]) -> None:
         gauges = [*self._first(MetricQuantity.RUNNING), *self._first(MetricQuantity.WAITING)]

@@ -559,6 +559,13 @@ def _captured_decodes(fields: _Fields, concurrency: int) -> int | None:
     return _whole_number(named.group(1) or named.group(2))
 
 
+def _ranks(count: int) -> int:
+    """A number of attention ranks. Raises InputError where there is none: too few GPUs for the stages, or a 0."""
+    if count < 1:
+        raise InputError("points.attention_dp", count, "makes no attention rank", "correct GPUs, stages and ranks")
+    return count
+
+
 def _server_settings(
     fields: _Fields, engine: str, concurrency: int, dp: int, draft: int, fraction: float | None
 ) -> tuple[WorkerSettings, ...]:
@@ -566,7 +573,7 @@ def _server_settings(
         return tuple(_role_settings(fields, engine, role, concurrency) for role in ("prefill", "decode"))
     pp = fields.number("pp_size") or 1
     gpus = fields.number("gpus") or _printed_gpus(fields, dp) * pp
-    dp = min(dp, gpus // pp)
+    dp = _ranks(min(dp, gpus // pp))
     tp = fields.number("attention_tp") or max(1, gpus // (dp * pp))
     ep = _expert_parallel(fields, tp * dp)
     return (
@@ -653,9 +660,9 @@ def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int) ->
     if not text and in_row is None:
         fields.unknown.append(f"{role}_attention_dp")
     if ranks is not None:
-        dp = _whole_number(ranks.group(1))
+        dp = _ranks(_whole_number(ranks.group(1)))
     elif in_row is not None:
-        dp = in_row
+        dp = _ranks(in_row)
     else:
         dp = gpus // pp if text.startswith("on") or not text else 1
     if ranks is not None or in_row is not None or dp > 1:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hardware_db import HardwareDb, load_hardware, read_calibration
-from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent
+from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent, write_whole
 from planner.validation.measured_runs import RefusedRun, ServingPoint, WorkerSettings
 from planner.validation.parity_plot import Dot, parity_svg
 from planner.validation.predict import Prediction, predict
@@ -281,7 +281,7 @@ def write_between_marks(path: str | Path, text: str) -> None:
     """Replace what lies between the marks of a Markdown file. Raises InputError when it has none."""
     before, after = _text_around_marks(path)
     try:
-        Path(path).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        write_whole(path, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
     except OSError as error:
         raise InputError("--write", str(path), f"cannot be written: {error.strerror}", "choose another file") from None
 

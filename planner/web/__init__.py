@@ -1,7 +1,9 @@
 """The web app, part by part; `app.py` at the top puts them on the page.
 
+    links       scenarios from outside, with what is wrong in them put right
     session     the scenario of one visitor, its history and its link; widgets that show and change one field
     inputs      the sidebar: model, traffic, targets, hardware, goal
+    bounds      what a visitor may ask of this server
     results     plans and everything else that takes time: cached by scenario, with progress
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
     summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
@@ -12,6 +14,7 @@ written to disk, and what a visitor changes stays in the visitor's session.
 """
 
 from planner.web import (
+    bounds,
     compare_scenarios,
     compare_systems,
     compare_tab,
@@ -22,6 +25,7 @@ from planner.web import (
     latency_growth,
     latency_tab,
     latency_targets,
+    links,
     plan_tab,
     results,
     roofline_tab,
@@ -32,6 +36,7 @@ from planner.web import (
 )
 
 __all__ = [
+    "bounds",
     "compare_scenarios",
     "compare_systems",
     "compare_tab",
@@ -42,6 +47,7 @@ __all__ = [
     "latency_growth",
     "latency_tab",
     "latency_targets",
+    "links",
     "plan_tab",
     "results",
     "roofline_tab",

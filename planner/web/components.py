@@ -26,7 +26,7 @@ MEGABYTE = 1_000_000
 STYLE = """<style>
 .stMainBlockContainer {padding: 4rem 2rem 4rem}
 .planner-table {overflow-x: auto; max-width: 100%}
-.planner-table table {border-collapse: collapse; min-width: max-content; font-size: 0.85rem;
+.planner-table table {border-collapse: separate; border-spacing: 0; min-width: max-content; font-size: 0.85rem;
     font-variant-numeric: tabular-nums}
 .planner-table th, .planner-table td {padding: 0.3rem 0.7rem; text-align: left; vertical-align: top;
     border-bottom: 1px solid rgba(128, 128, 128, 0.25); max-width: 26rem; overflow-wrap: normal; word-break: keep-all}
@@ -36,9 +36,31 @@ STYLE = """<style>
 .planner-table td.number, .planner-table td.short {white-space: nowrap}
 .planner-table [title] {cursor: help}
 .planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
+.planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: Canvas; padding-left: 0}
 @media (max-width: 1100px) {
-    .planner-table th, .planner-table td {padding: 0.3rem 0.45rem; max-width: 20rem}
+    .planner-table table {font-size: 0.8rem}
+    .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}
     .planner-table th {max-width: 5.5rem}
+}
+@media (max-width: 640px) {
+    .stMainBlockContainer {padding: 3.5rem 1rem 3rem}
+    .stMain h4 {font-size: 1.05rem; line-height: 1.35}
+    .planner-table :is(th, td):first-child {max-width: 7rem}
+    .st-key-figures {gap: 0.5rem}
+    .st-key-figures .stElementContainer:has(.stMetric) {flex: 0 0 calc(50% - 0.25rem) !important;
+        width: auto !important}
+    .st-key-figures .stMetric {width: 100% !important}
+    .st-key-figures .stMetric > div {padding: 0.4rem 0.6rem}
+    .st-key-figures .stMetric [data-testid=stMetricValue] {font-size: 1.4rem}
+    .st-key-figures .stMetric :is([data-testid=stMetricLabel], [data-testid=stMetricDelta]) * {white-space: normal}
+}
+@media print {
+    [data-testid=stSidebar], [data-testid=stHeader], .stMain :is(button, [data-baseweb=tab-list], .stSelectbox) {
+        display: none !important}
+    .stApp, .stApp :is(.stMain, [data-testid=stAppViewContainer]) {position: static !important;
+        overflow: visible !important; height: auto !important}
+    .planner-table {overflow: visible}
+    .stVegaLiteChart, .planner-table tr, .stMetric {break-inside: avoid}
 }
 </style>"""
 
@@ -63,9 +85,9 @@ class MetricCard:
     interval: str = ""
 
 
-def metric_cards(cards: Sequence[MetricCard]) -> None:
-    """Metrics in a row, as many as fit."""
-    with st.container(horizontal=True):
+def metric_cards(cards: Sequence[MetricCard], key: str | None = None) -> None:
+    """Metrics in a row, as many as fit; the `key` of the container is a name for its style."""
+    with st.container(horizontal=True, key=key):
         for card in cards:
             st.metric(
                 plain(card.label),
@@ -161,16 +183,18 @@ def switch(label: str, key: str, hint: str | None = None, *, disabled: bool = Fa
 
 
 def upload(
-    label: str, types: Sequence[str], key: str, limit_bytes: int, read: Callable[[str, bytes], None], hint: str
+    label: str, types: Sequence[str], key: str, limit_bytes: int, read: Callable[[str, bytes], str | None], hint: str
 ) -> None:
     """An uploader whose file is read in memory; what is wrong with the file is said at the top of the page.
+
+    What was found in a file stands under the uploader for as long as that file is the last one.
 
     Args:
         label: of the uploader.
         types: endings that are taken.
         key: unique on the page.
         limit_bytes: largest file taken.
-        read: gets name and content, and raises PlannerError when it cannot use them.
+        read: gets name and content, returns what was found in words, and raises PlannerError when it cannot use them.
         hint: shown on hover.
     """
     st.file_uploader(
@@ -182,19 +206,23 @@ def upload(
         args=(key, limit_bytes, read),
         help=hint,
     )
+    note = st.session_state.get(f"note-{key}")
+    if note:
+        st.caption(plain(note))
 
 
-def _read_upload(key: str, limit_bytes: int, read: Callable[[str, bytes], None]) -> None:
+def _read_upload(key: str, limit_bytes: int, read: Callable[[str, bytes], str | None]) -> None:
     state, refusal = st.session_state, f"refusal-{key}"
     file = state[key]
     if state.complaint is state.get(refusal):  # what was wrong with the file before this one
         state.complaint = None
+    state[f"note-{key}"] = None
     if file is None:
         return
     try:
         content = uploaded_bytes(file, limit_bytes)
         state.complaint = None
-        read(file.name, content)
+        state[f"note-{key}"] = read(file.name, content)
     except PlannerError as error:
         state.complaint = state[refusal] = error
 
@@ -221,6 +249,14 @@ def show_complaint() -> None:
     complaint = session.complaint()
     if complaint is not None:
         st.warning(plain(f"Not used: {complaint}"), icon=":material/link_off:")
+
+
+def guarded(part: Callable[[], object]) -> None:
+    """A part of the page; where it cannot be shown, the reason in one line."""
+    try:
+        part()
+    except PlannerError as error:
+        st.error(plain(str(error)))
 
 
 def show_error(error: PlannerError) -> None:

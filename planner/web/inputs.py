@@ -11,8 +11,7 @@ from planner.core import InputError, Metric, significant
 from planner.llm import list_llms, load_llm
 from planner.optimizer import Objective
 from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, formats_with, list_scenarios, slo_presets
-from planner.studies import scenario_in
-from planner.web import components, inputs_formats, inputs_hardware, inputs_traffic, session
+from planner.web import components, inputs_formats, inputs_hardware, inputs_traffic, links, session
 
 MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json that is read; published ones have a few thousand bytes."""
@@ -33,18 +32,11 @@ METRICS = {
 
 
 def show() -> None:
-    """All inputs."""
-    scenario_menu()
-    st.subheader("Model", divider="gray", anchor=False)
-    model_inputs()
-    st.subheader("Traffic", divider="gray", anchor=False)
-    inputs_traffic.show()
-    st.subheader("Latency targets", divider="gray", anchor=False)
-    target_inputs()
-    st.subheader("Hardware", divider="gray", anchor=False)
-    inputs_hardware.show()
-    st.subheader("Goal", divider="gray", anchor=False)
-    goal_inputs()
+    """All inputs. What one part cannot show is said in its place; the others stand."""
+    components.guarded(scenario_menu)
+    for title, part in PARTS.items():
+        st.subheader(title, divider="gray", anchor=False)
+        components.guarded(part)
 
 
 # --- scenario ---------------------------------------------------------------------------------------------------------
@@ -109,8 +101,13 @@ def open_example(name: str | None) -> None:
 
 
 def read_scenario_file(name: str, raw: bytes) -> None:
-    """An uploaded scenario, or that of an uploaded plan, replaces this one. Raises InputError."""
-    session.replace_scenario(scenario_in(name, raw))
+    """An uploaded scenario, or that of an uploaded plan, replaces this one; what it says wrongly is named.
+
+    Raises InputError where the file holds no scenario.
+    """
+    opened = links.from_file(name, raw, session.DEFAULT)
+    session.replace_scenario(opened.content)
+    session.name_dropped(opened.dropped)
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
@@ -257,6 +254,7 @@ def goal_inputs() -> None:
         value=None,
         min_value=0.01,
         step=10.0,
+        format="%g",
         placeholder="no limit",
         help="Most that the fleet may cost.",
         **session.bind_field("budget", "limits.budget_usd_per_hour"),
@@ -277,6 +275,7 @@ def goal_inputs() -> None:
             min_value=0.01,
             max_value=1000.0,
             step=0.1,
+            format="%g",
             help="The plan is for this multiple of the traffic above.",
             **session.bind_field("growth", "growth"),
         )
@@ -292,3 +291,13 @@ def goal_inputs() -> None:
             help="All replicas of any one server may fail at once.",
             **session.bind_field("node-loss", "limits.survives_node_loss"),
         )
+
+
+PARTS = {
+    "Model": model_inputs,
+    "Traffic": inputs_traffic.show,
+    "Latency targets": target_inputs,
+    "Hardware": inputs_hardware.show,
+    "Goal": goal_inputs,
+}
+"""Of the sidebar, in their order."""

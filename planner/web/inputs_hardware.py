@@ -12,10 +12,17 @@ from hardware_db import HardwareDb, Price, load_hardware
 from planner.core import PlannerError, money
 from planner.scenario import ScenarioPrices
 from planner.search import Mode
-from planner.supply import offered_prices
+from planner.supply import Granularity, OwnedGpus, offered_prices
 from planner.web import session
 
-ANY = "Any provider"
+ANY, ANY_REGION = "Any provider", "Any region"
+GRANULARITIES = {
+    Granularity.INSTANCE.value: "Instances, as the provider sells them",
+    Granularity.NODE.value: "Whole servers",
+    Granularity.GPU.value: "Single GPUs",
+}
+FIRST_CAPEX_USD = 30_000.0
+"""Price of a GPU of one's own that is set first [USD]. A choice, to be changed beside it."""
 MODES = {
     Mode.MIXED.value: "mixed: every replica does prefill and decode",
     Mode.DISAGGREGATED.value: "disaggregated: a pool for each, KV cache sent between",
@@ -61,8 +68,26 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
         **session.bind(
             "provider",
             session.value("prices.provider") or ANY,
-            lambda name: {"prices.provider": None if name == ANY else name},
+            lambda name: {"prices.provider": None if name == ANY else name, "prices.region": None},
         ),
+    )
+    provider, region = session.value("prices.provider"), session.value("prices.region")
+    regions = sorted(
+        {price.region for price in hardware.prices if provider in (None, price.provider)} | {region} - {None}
+    )
+    st.selectbox(
+        "Region",
+        [ANY_REGION, *regions],
+        help="Where GPUs are rented. Prices that hold everywhere count too.",
+        **session.bind(
+            "region", region or ANY_REGION, lambda name: {"prices.region": None if name == ANY_REGION else name}
+        ),
+    )
+    st.selectbox(
+        "Bought as",
+        list(GRANULARITIES),
+        format_func=GRANULARITIES.__getitem__,
+        **session.bind_field("granularity", "prices.granularity"),
     )
     commitments = sorted({price.commitment for price in hardware.prices} | set(session.value("prices.commitments")))
     st.multiselect(
@@ -78,6 +103,10 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
         st.caption("USD per GPU and hour. Empty: the lowest listed price.")
         for sku in skus:
             own_price_input(sku, hardware)
+    with st.popover("GPUs you own", icon=":material/warehouse:", width="stretch"):
+        st.caption("Paid whether used or not: their price over the years, and electricity. Empty: none.")
+        for sku in skus:
+            owned_inputs(sku)
 
 
 def _commitment_changes(names: list[str]) -> session.Changes:
@@ -129,6 +158,42 @@ def _own_price_changes(sku: str, usd: float | None) -> session.Changes:
     return {"prices.usd_per_gpu_hour": {name: price for name, price in prices.items() if price is not None}}
 
 
+def owned_inputs(sku: str) -> None:
+    """How many of a SKU are there already, and what they cost; other fields of them stand in the file."""
+    owned = (session.value("prices.owned") or {}).get(sku)
+    st.number_input(
+        f"{sku} owned",
+        value=None,
+        min_value=0,
+        step=8,
+        placeholder="none",
+        **session.bind(
+            f"owned-{sku}", None if owned is None else owned["count"], partial(_owned_changes, sku, "count")
+        ),
+    )
+    if owned is None:
+        return
+    left, middle, right = st.columns(3)
+    for column, field, label in (
+        (left, "capex_usd_per_gpu", "USD each"),
+        (middle, "years", "over years"),
+        (right, "usd_per_kwh", "USD per kWh"),
+    ):
+        bound = session.bind(f"owned-{sku}-{field}", owned[field], partial(_owned_changes, sku, field))
+        column.number_input(label, 0.0 if field != "years" else 0.1, format="%g", **bound)
+
+
+def _owned_changes(sku: str, field: str, given: float | None) -> session.Changes:
+    """GPUs of one's own with another number, or none."""
+    owned = dict(session.value("prices.owned") or {})
+    if field == "count" and not given:
+        owned.pop(sku, None)
+    else:
+        first = OwnedGpus(capex_usd_per_gpu=FIRST_CAPEX_USD).model_dump(mode="json")
+        owned[sku] = {**owned.get(sku, first), field: given}
+    return {"prices.owned": owned}
+
+
 def listed_price(sku: str, hardware: HardwareDb) -> Price | None:
     """The lowest listed price of a SKU under the scenario's policy, own prices aside."""
     policy = {**session.value("prices"), "usd_per_gpu_hour": {}}
@@ -161,6 +226,8 @@ def engine_inputs(hardware: HardwareDb) -> None:
         )
         for key, path, label, options in (
             ("tp", "search.tp", "Tensor-parallel degrees (none: as the model needs)", [1, 2, 4, 8, 16]),
+            ("pp", "search.pp", "Pipeline-parallel degrees (none: as the model needs)", [1, 2, 4, 8]),
+            ("ep", "search.ep", "Expert-parallel degrees (none: as the model needs)", [1, 2, 4, 8, 16, 32, 64]),
             ("batch", "search.max_running_requests", "Batch limits", [16, 32, 64, 128, 256, 512, 1024]),
             ("chunk", "search.max_batched_tokens", "Chunk budgets (tokens)", [512, 1024, 2048, 4096, 8192, 16384]),
         ):

@@ -1,9 +1,8 @@
-"""Of the sidebar: rate, token lengths with histograms, images, burstiness, shared prefixes; or an uploaded trace."""
+"""Of the sidebar: token lengths with histograms, images, burstiness, shared prefixes; or an uploaded trace."""
 
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from planner.core import PlannerError
 from planner.llm import load_llm
 from planner.scenario import lengths_of, snippets
 from planner.traffic import RecognisedTrace, list_lengths, load_lengths, read_any_trace
-from planner.web import components, session
+from planner.web import components, inputs_rate, session
 from planner.web.inputs_arrivals import arrival_inputs
 from planner.workload import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_TOKENS, MAX_TURNS, TokenLengths
 
@@ -30,15 +29,6 @@ TRACE_CELLS = 300
 CONSTANT = "constant"
 HISTOGRAM = "histogram"
 OTHER = "other"
-SLIDER_END_PER_S = 200.0
-"""The rate slider ends here, or at the next power of ten above the rate."""
-STATED_TRAFFIC = {
-    "requests_per_day": ("Requests per day", "Mean, spread evenly over 24 hours."),
-    "users": ("Users", "What each does a day is in the file."),
-    "sessions_per_s": ("Sessions per second", "That start."),
-    "concurrent_sessions": ("Sessions under way", "Always so many; each sends a request every think time and answer."),
-}
-"""Fields that state traffic instead of requests per second: what each is called, and what it means."""
 FIRST_IMAGE_SIZE = "1024x768"
 """Size [pixels] of images when their number is set first. A choice, to be changed beside it."""
 _NO_ARRIVALS: session.Changes = {
@@ -55,7 +45,7 @@ MEAN_SLIDER_FACTOR = 4
 
 def show() -> None:
     """All traffic inputs; what has no widget (classes, replays, closed loops) is named and left as it is."""
-    rate_inputs()
+    inputs_rate.show()
     components.upload(
         "Drop a trace or usage log",
         ["csv", "tsv", "json", "jsonl", "gz", "txt"],
@@ -65,9 +55,6 @@ def show() -> None:
         "CSV or JSONL: Azure, Mooncake, BurstGPT, ServeGen, vLLM and SGLang benchmark logs, OpenAI-style usage "
         "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept.",
     )
-    note = st.session_state.get("trace-note")
-    if note:
-        st.caption(components.plain(note))
     lengths_inputs()
     if session.value("workload.sessions") is not None:
         return
@@ -75,41 +62,6 @@ def show() -> None:
     if session.value("workload.scv") is not None and not session.value("workload.classes"):
         arrival_inputs()
     prefix_inputs()
-
-
-# --- rate -------------------------------------------------------------------------------------------------------------
-
-
-def rate_inputs() -> None:
-    """Requests per second, as a number and as a slider."""
-    rate = session.value("workload.rate_per_s")
-    for field, (title, meaning) in STATED_TRAFFIC.items():
-        if rate is None and session.value(f"workload.{field}") is not None:
-            st.number_input(title, 0.001, 1e9, help=meaning, **session.bind_field("stated-rate", f"workload.{field}"))
-            return
-    if rate is None:
-        st.caption("This scenario has no rate: it is a closed loop or replays a trace. Edit it in the file.")
-        return
-    st.number_input(
-        "Requests per second",
-        0.01,
-        1e6,
-        step=5.0,
-        help="Mean arrivals per second.",
-        **session.bind_field("rate", "workload.rate_per_s"),
-    )
-    most = max(SLIDER_END_PER_S, 10.0 ** math.ceil(math.log10(rate)))
-    shown = min(max(rate, 1.0), most)
-    st.slider(
-        "Requests per second",
-        1.0,
-        most,
-        step=1.0,
-        label_visibility="collapsed",
-        **session.bind("rate-slider", float(round(shown)), lambda new: {"workload.rate_per_s": new}),
-    )
-    if session.value("profile") is not None:
-        st.caption("A mean: demand varies over the day or week. The tab Cost shows how, and can switch that off.")
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------
@@ -338,8 +290,8 @@ def _prefix_changes(tokens: int) -> session.Changes:
 # --- traces -----------------------------------------------------------------------------------------------------------
 
 
-def read_trace_file(name: str, raw: bytes) -> None:
-    """An uploaded trace becomes the traffic: its lengths, rate and burstiness. Raises InputError."""
+def read_trace_file(name: str, raw: bytes) -> str:
+    """An uploaded trace becomes the traffic: its lengths, rate and burstiness; what it is. Raises InputError."""
     recognised = read_any_trace(io.BytesIO(raw), name)
     distribution = recognised.trace.lengths(TRACE_CELLS)
     cells = [
@@ -358,7 +310,7 @@ def read_trace_file(name: str, raw: bytes) -> None:
     except PlannerError:  # all requests at one time: only the lengths are used
         pass
     session.change(changes)
-    st.session_state["trace-note"] = trace_note(name, recognised)
+    return trace_note(name, recognised)
 
 
 def trace_note(name: str, recognised: RecognisedTrace) -> str:

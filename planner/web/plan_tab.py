@@ -37,10 +37,10 @@ def show(page: Page) -> None:
         st.info("No feasible fleet yet. Pools, targets and alternatives appear here once one is found.")
         return
     tables = {table.title: table for table in report.tables(plan)}
-    _downloads(page)
     for title in ("Fleet", "Engine settings", "Targets", "Confidence", "Losses", "Routing", "Schedule"):
         _table(tables, title)
     _alternatives(plan, tables)
+    _downloads(page)
     for heading, titles in FOLDED_TABLES.items():
         if any(title in tables for title in titles):
             with st.expander(heading):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -19,10 +21,9 @@ import streamlit as st
 import planner
 from hardware_db import HardwareDb
 from planner.analysis import Replanner
-from planner.core import PlannerError
 from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
-from planner.web import session
+from planner.web import bounds, session
 
 T = TypeVar("T")
 
@@ -34,13 +35,22 @@ STAGES = ("searching", "solving", "simulating", "comparing", "adding up")
 """First words of the stages of a plan, in their order: how far it is."""
 
 
+class Stopped(Exception):  # noqa: N818 - an outcome that the visitor asked for, not an error
+    """The visitor stopped what was being computed here; a line and a button stand in its place."""
+
+
 class Store:
-    """A bounded cache of results, safe for several threads."""
+    """A bounded cache of results, safe for several threads.
+
+    Attributes:
+        seconds: how long the last result of each kind took [s]; for estimates of time only.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, object] = OrderedDict()
+        self.seconds: dict[str, float] = {}
 
     def get(self, key: Hashable) -> object | None:
         """The result, or None."""
@@ -84,29 +94,69 @@ class Page:
 
 
 def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> T:
-    """A result from the cache, computed if it is not there, with a progress bar under the title `what`.
+    """A result from the cache, computed if it is not there, under a progress bar with a button that stops it.
 
     `compute` is given a function to call with each stage. The key must hold everything that the result depends on.
+    Raises Stopped once the visitor stopped it; until "Go on" it is not begun again.
     """
     known = store().get(key)
-    if known is None:
-        with st.empty():
-            bar = st.progress(0.0, text=f"{what} ...")
-            count = 0
+    if known is not None:
+        return known  # type: ignore[return-value]
+    name = name_of(key)
+    if st.session_state.get(STOPPED) == name:
+        _stopped_line(what, name)
+        raise Stopped(what)
+    shown = st.empty()
+    with shown.container(horizontal=True, vertical_alignment="center"):
+        slot = st.empty()
+        st.button("Stop", key=f"stop-{name}", on_click=_set_stopped, args=(name,), icon=":material/stop_circle:")
+    kind = str(key[0]) if isinstance(key, tuple) else str(key)
+    begun, usual_s, count = time.monotonic(), store().seconds.get(kind), 0
 
-            def report_stage(stage: str) -> None:
-                nonlocal count
-                count += 1
-                bar.progress(_share_done(stage, count), text=f"{what}: {stage}")
+    def report_stage(stage: str) -> None:
+        nonlocal count
+        count += 1
+        text = progress_words(what, stage, time.monotonic() - begun, usual_s)
+        slot.progress(_share_done(stage, count), text=text)
 
-            try:
-                known = compute(report_stage)
-            except PlannerError:
-                st.empty()  # the error stands alone: nothing is under way any more
-                raise
-            st.empty()
-        store().put(key, known)
-    return known  # type: ignore[return-value]
+    report_stage("")
+    try:
+        known = compute(report_stage)
+    finally:
+        shown.empty()  # also of an error, which stands alone: nothing is under way any more
+    store().seconds[kind] = time.monotonic() - begun
+    store().put(key, known)
+    return known
+
+
+STOPPED = "stopped"
+"""Of the state of a visit: the name of the computation that the visitor stopped."""
+
+
+def name_of(key: Hashable) -> str:
+    """A short name of a computation, the same for every visitor."""
+    return f"{zlib.crc32(repr(key).encode()):x}"
+
+
+def _set_stopped(name: str | None) -> None:
+    st.session_state[STOPPED] = name
+
+
+def _stopped_line(what: str, name: str) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"**Stopped:** {what}", width="content")
+        st.button("Go on", key=f"go-on-{name}", on_click=_set_stopped, args=(None,), icon=":material/play_arrow:")
+
+
+def progress_words(what: str, stage: str, elapsed_s: float, usual_s: float | None) -> str:
+    """What is being done, for how long, and how long it took the last time.
+
+    >>> progress_words("Planning", "solving", 3.2, 12.4)
+    'Planning: solving (3 s so far; the last time took 12 s)'
+    """
+    doing = f"{what}: {stage}" if stage else f"{what} ..."
+    usual = "" if usual_s is None or usual_s < 1.0 else f"; the last time took {usual_s:.0f} s"
+    return f"{doing} ({elapsed_s:.0f} s so far{usual})" if elapsed_s >= 1.0 or usual else doing
 
 
 def _share_done(stage: str, count: int) -> float:
@@ -122,10 +172,16 @@ def request_of(key: str) -> PlanRequest:
     return planner.load_scenario(json.loads(key))
 
 
+def is_planned(key: str) -> bool:
+    """Whether the plan of a scenario is known, by theory at least."""
+    return any(store().get((kind, key)) is not None for kind in ("checked", "theory"))
+
+
 def page_of(content: Content, key: str) -> Page:
     """The scenario and its plan: simulated if that is cached, else by theory. Raises InputError."""
     session.refuse_files(content)
     request = request_of(key)
+    bounds.check(content, request)
     hardware = hardware_for(request)
     plan = store().get(("checked", key))
     if not isinstance(plan, Plan):
@@ -159,10 +215,16 @@ def replanner(page: Page, progress: Progress) -> Replanner:
     return Replanner(hardware=page.hardware, progress=progress, corrections=page.plan.corrections)
 
 
+def known_theory_plan(page: Page) -> Plan | None:
+    """The provisional plan by theory alone, while it is cached."""
+    plan = store().get(("theory", page.key))
+    return plan if isinstance(plan, Plan) else None
+
+
 def theory_plan_s(page: Page) -> float:
     """How long a plan by theory takes here [s], from the last one; the page's own may include simulation."""
-    plan = store().get(("theory", page.key))
-    return plan.elapsed_s if isinstance(plan, Plan) else min(UNKNOWN_PLAN_S, page.plan.elapsed_s)
+    plan = known_theory_plan(page)
+    return min(UNKNOWN_PLAN_S, page.plan.elapsed_s) if plan is None else plan.elapsed_s
 
 
 def check_by_simulation(page: Page) -> bool:
@@ -172,9 +234,14 @@ def check_by_simulation(page: Page) -> bool:
     compute_once(
         ("checked", page.key),
         lambda progress: planner.plan(page.request, page.hardware, progress),
-        "Shown by theory; checking by simulation",
+        "Provisional answer, by theory; checking it by simulation",
     )
     return True
+
+
+def is_check_stopped(page: Page) -> bool:
+    """Whether the visitor stopped the simulation of this plan."""
+    return bool(st.session_state.get(STOPPED) == name_of(("checked", page.key)))
 
 
 # --- what waits for a click -------------------------------------------------------------------------------------------

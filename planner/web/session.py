@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import streamlit as st
 
 from planner.core import InputError, PlannerError
-from planner.scenario import Content, file_references, first_name, read_scenario, scenario_text, url, value_at
+from planner.scenario import (
+    Content,
+    file_references,
+    first_name,
+    list_scenarios,
+    read_scenario,
+    scenario_text,
+    url,
+    value_at,
+)
+from planner.web import links
 
 DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
@@ -40,18 +50,28 @@ def start() -> None:
     state.setdefault("future", [])
     state.written = query
     state.complaint = None
-    try:
-        content = url.content_of(query, DEFAULT)
-        refuse_files(content)
-    except PlannerError as error:
-        state.complaint = error
-        content = url.packaged_content(DEFAULT)
+    opened = links.from_link(query, DEFAULT)
+    content = opened.content
+    name_dropped(opened.dropped)
     if not any(name.startswith("prices") for name in query):
         content["prices"]["as_of"] = today()
     if "scenario" in state:
         remember()
-    state.base = query.get(url.BASE, DEFAULT) if state.complaint is None else DEFAULT
+    base = query.get(url.BASE, DEFAULT)
+    state.base = base if base in list_scenarios() else DEFAULT
     state.scenario = content
+
+
+def name_dropped(dropped: Sequence[PlannerError]) -> None:
+    """Say at the top of the page what was not used: the first in full, further ones by name."""
+    state = st.session_state
+    if not dropped:
+        state.complaint = None
+        return
+    first, *others = dropped
+    named = dict.fromkeys(error.field for error in others if not error.field.startswith(first.field))
+    also = f" Nor: {', '.join(named)}" if named else ""
+    state.complaint = InputError(first.field, first.value, first.bound, f"{first.fix}.{also}" if also else first.fix)
 
 
 def today() -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from planner.analysis import CostRange, Headroom, fleet_growth, headline, headroom, is_calibrated
 from planner.charts import fleets
-from planner.core import change, number_of, percent, significant
-from planner.fleet import CostBreakdown, Plan
-from planner.web import components, infeasible, results
+from planner.core import change, number_of, percent, significant, with_unit
+from planner.fleet import CostBreakdown, Plan, TargetCheck
+from planner.web import components, infeasible, results, session
+from planner.web.latency_targets import next_confidence
 from planner.web.results import Page
 
+LAST = "last-headline"
+"""Of the state of a visit: the sentence of the last answer shown."""
 INTERVAL_FOLLOWS = "interval follows"
 """Under a metric whose interval is still to be computed."""
 
@@ -20,11 +24,83 @@ def show(page: Page) -> None:
     if page.plan.cost is None:
         infeasible.show(page)
         return
-    st.markdown(f"#### {_with_unbroken_counts(components.plain(headline.short_headline(page.plan)))}")
-    _status(page.plan)
-    components.metric_cards(_metric_cards(page, page.plan.cost))
+    sentence = headline.short_headline(page.plan)
+    st.session_state[LAST] = sentence
+    provisional = "" if page.plan.simulated else "Provisional: "
+    st.markdown(f"#### {provisional}{_with_unbroken_counts(components.plain(sentence))}")
+    _slow_end(page)
+    _status(page)
+    st.markdown(components.plain(targets_line(page.plan)))
+    components.metric_cards(_metric_cards(page, page.plan.cost), "figures")
     _growth_line(page)
     components.chart(fleets.fleet_picture(page.plan), fleets.fleet_rows(page.plan), "Fleet", "fleet")
+
+
+def targets_line(plan: Plan) -> str:
+    """Every target with what it comes to, in a line: in simulation, or by theory until there is one."""
+    how = "Simulated" if plan.simulated else "By theory"
+    shown = (_target_in_words(check, plan.simulated) for check in plan.targets)
+    return f"{how}: {'; '.join(shown)}."
+
+
+def _target_in_words(check: TargetCheck, is_simulated: bool) -> str:
+    seconds = check.simulated_s if is_simulated else check.predicted_s
+    limit = with_unit(check.target.threshold_s, check.target.metric)
+    missed = "" if check.met else ", missed"
+    return f"{check.of} {check.target.name} {with_unit(seconds, check.target.metric)} of {limit}{missed}".strip()
+
+
+def _slow_end(page: Page) -> None:
+    """Where the slow end of the interval would miss targets: that, and a button that plans for more confidence."""
+    words = slow_end_words(cached_headroom(page))
+    following = remedy_confidence(page.plan)
+    if not words:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key="slow-end"):
+        st.markdown(f":orange[:material/warning:] {components.plain(words)}", width="stretch")
+        if following is not None:
+            st.button(
+                _remedy_label(following, cached_cost_range(page)),
+                on_click=session.change,
+                args=({"confidence": following},),
+                key="slow-end-confidence",
+                icon=":material/shield:",
+                help="Plans again so that every target holds with this probability, uncertain as step times are.",
+            )
+
+
+def slow_end_words(headroom: Headroom | None) -> str:
+    """What slow kernels would mean at the demand asked for; empty where the targets would hold, or it is not known."""
+    if headroom is None or headroom.interval is None or headroom.interval[0] >= 0.0:
+        return ""
+    return (
+        "Were every kernel at the slow end of its measurements, targets would be missed: the fleet would carry "
+        f"{percent(-headroom.interval[0])} less than is asked."
+    )
+
+
+def remedy_confidence(plan: Plan) -> float | None:
+    """The confidence offered next, beyond what was asked and what this fleet reaches anyway; None beyond the last."""
+    reached = 0.0 if plan.confidence is None else round(plan.confidence.holds, 2)
+    return next_confidence(max(plan.request.confidence, reached))
+
+
+def _remedy_label(confidence: float, costs: CostRange | None) -> str:
+    """What planning with more confidence is called, with its cost where that is known."""
+    label = f"Plan with {percent(confidence)} confidence"
+    if costs is None or costs.high is None or costs.confidence != confidence:
+        return label
+    return f"{label}: {components.plain(headline.dollars(costs.high.usd_per_month))} a month"
+
+
+def show_outdated(place: DeltaGenerator) -> None:
+    """While another answer is under way: the last one as what it is. One element replaces all that stood in its place.
+
+    A container would keep what it held until the script ends: badges of the old answer among them.
+    """
+    last = st.session_state.get(LAST)
+    if last:
+        place.caption(components.plain(f"The inputs have changed. The answer before: {last}"))
 
 
 def _growth_line(page: Page) -> None:
@@ -81,12 +157,13 @@ def _cost_range_key(page: Page) -> tuple[str, str]:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def _status(plan: Plan) -> None:
-    """Badges that say how the numbers are known, and the warnings."""
+def _status(page: Page) -> None:
+    """Badges that say how the numbers are known, and the warnings; what simulation changed of the fleet."""
+    plan = page.plan
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         checked = plan.simulated and all(check.met for check in plan.targets)
         st.badge(
-            headline.status_words(plan),
+            "By theory; simulation was stopped" if results.is_check_stopped(page) else headline.status_words(plan),
             icon=":material/check_circle:" if checked else ":material/schedule:",
             color="green" if checked else "blue",
             help=components.plain(_simulation_hint(plan)),
@@ -101,6 +178,22 @@ def _status(plan: Plan) -> None:
         if plan.warnings:
             with st.popover(number_of(len(plan.warnings), "warning"), icon=":material/warning:", type="tertiary"):
                 components.bullets(plan.warnings)
+    change_line = swapped_words(results.known_theory_plan(page), plan)
+    if change_line:
+        st.caption(components.plain(change_line))
+
+
+def swapped_words(before: Plan | None, plan: Plan) -> str:
+    """What became of the provisional fleet, where simulation led to another one; else empty."""
+    if before is None or not plan.simulated or before.cost is None or plan.cost is None:
+        return ""
+    old, new = headline.fleet_words(before), headline.fleet_words(plan)
+    if old == new and headline.replica_words(before) == headline.replica_words(plan):
+        return ""
+    price = headline.dollars(before.cost.usd_per_month)
+    return (
+        f"By theory alone it was {old} for {price} a month ({headline.replica_words(before)}); simulation changed it."
+    )
 
 
 def _simulation_hint(plan: Plan) -> str:

@@ -27,6 +27,7 @@ from planner.analysis.uncertain_steps import CONFIDENCES, PARTS, confidence_curv
 from planner.core import Metric, rebuilt
 from planner.fleet import Plan, PlanRequest, plan
 from planner.report.explanation import sentences, tables
+from planner.serving import MeasuredSteps
 from planner.supply import HOURS_PER_MONTH
 from tests.builders import calibrated, small_request
 from tests.made_up_plans import A100, H100, QUICK, REQUEST, made_up
@@ -37,8 +38,13 @@ QUANTILES = [(part + 0.5) / PARTS for part in range(PARTS)]
 
 def slowdown(request: PlanRequest, sku: str, spread: float) -> float:
     """exp(z s): how much longer the steps of a SKU are taken to be."""
-    quantile = request.step_quantiles.get(sku, request.confidence)
-    return math.exp(spread * NormalDist().inv_cdf(quantile))
+    known = request.measured_steps.get(sku)
+    return math.exp(spread * (NormalDist().inv_cdf(request.confidence) if known is None else known.steps))
+
+
+def came_out(sku: str, quantile: float) -> dict[str, MeasuredSteps]:
+    """The step times of a SKU, measured to be at a quantile of what they may be."""
+    return {sku: MeasuredSteps.exactly(NormalDist().inv_cdf(quantile))}
 
 
 def continuous(request: PlanRequest, hardware: HardwareDb) -> Plan:
@@ -146,7 +152,7 @@ class TestMeasuring:
         found = measurement_values(replanner.plan(request), replanner)
         now = brute(planner, request)
         for value in found:
-            after = [brute(planner, rebuilt(request, step_quantiles={value.sku: q})) for q in QUANTILES]
+            after = [brute(planner, rebuilt(request, measured_steps=came_out(value.sku, q))) for q in QUANTILES]
             assert value.gain == pytest.approx(mean(now.usd_per_hour - one.usd_per_hour for one in after), abs=1e-9)
             assert value.changes == pytest.approx(sum(one.gpus != now.gpus for one in after) / PARTS)
         assert replanner.solves <= 1 + PARTS * len(found)
@@ -199,7 +205,7 @@ class TestMeasuring:
         assert H100 in line and A100 in line
 
     def test_what_counts_as_measured_is_not_measured_again(self) -> None:
-        assert [one.sku for one in values_of(continuous, rebuilt(KNOWN, step_quantiles={H100: 0.3}))] == [A100]
+        assert [one.sku for one in values_of(continuous, rebuilt(KNOWN, measured_steps=came_out(H100, 0.3)))] == [A100]
 
     def test_the_sentence_quotes_value_probability_and_commands(self) -> None:
         def planner(request: PlanRequest, hardware: HardwareDb) -> Plan:
@@ -268,7 +274,7 @@ def real_answers() -> Explanation:
 
 
 def real_outcome(quantile: float) -> PlanOutcome:
-    request = rebuilt(REAL_REQUEST, step_quantiles={H100: quantile})
+    request = rebuilt(REAL_REQUEST, measured_steps=came_out(H100, quantile))
     return outcome_of(plan(request, simulate=False, alternatives=False))
 
 

@@ -19,7 +19,7 @@ import planner
 from hardware_db import load_hardware
 from planner.cli.base import app
 from planner.report import plan
-from planner.scenario import catalogue, list_scenarios, llm_catalogue
+from planner.scenario import catalogue, list_scenarios, llm_catalogue, load_request
 from planner.systems import SYSTEMS
 from tests.places import REFERENCE, ROOT
 
@@ -36,6 +36,7 @@ SCENARIO: dict[str, Any] = {
 }
 GIVEN = ["--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--rate", "5", "--lengths", "1000/100"]
 COMMANDS = (
+    "quickstart",
     "plan",
     "explain",
     "what-if",
@@ -55,6 +56,7 @@ COMMANDS = (
     "llms",
     "scenarios",
     "schema",
+    "doctor",
 )
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
     f"{k / 3},{100 + 50 * (k % 7)},{20 + k % 5}\n" for k in range(60)
@@ -93,7 +95,7 @@ def scenario(tmp_path: Path) -> str:
 
 
 def test_plan_prints_the_answer_and_writes_it(scenario: str, tmp_path: Path) -> None:
-    done = _run("plan", scenario, "--json", str(tmp_path / "p.json"), "--md", str(tmp_path / "p.md"))
+    done = _run("plan", scenario, "--details", "--json", str(tmp_path / "p.json"), "--md", str(tmp_path / "p.md"))
     assert (done.exit_code, done.stderr) == (0, "")
     written = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
     flat = " ".join(done.stdout.split())
@@ -106,8 +108,36 @@ def test_plan_prints_the_answer_and_writes_it(scenario: str, tmp_path: Path) -> 
         assert title in done.stdout or title in ("What is assumed", "Method")
 
 
-def test_output_in_a_pipe_is_plain_and_fits_100_columns(scenario: str) -> None:
+def test_a_plan_document_names_no_folder_of_the_machine(tmp_path: Path) -> None:
+    """It is sent on and kept in repositories: where it says where files lie, it says so as seen from itself."""
+    for name in ("cases", "plans"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cases" / "trace.csv").write_text(TRACE, encoding="utf-8")
+    lengths = {"rate_per_s": 20, "lengths": {"trace": "trace.csv"}}
+    case, written = tmp_path / "cases" / "case.yaml", tmp_path / "plans" / "p.json"
+    case.write_text(yaml.safe_dump({**SCENARIO, "workload": lengths}), encoding="utf-8")
+    assert _run("plan", str(case), "--json", str(written)).exit_code == 0
+    assert json.loads(written.read_text(encoding="utf-8"))["scenario_folder"] == "../cases"
+    assert str(tmp_path) not in written.read_text(encoding="utf-8")
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("cases", "plans"):
+        (tmp_path / name).rename(moved / name)
+    assert load_request(moved / "plans" / "p.json").workload.lengths.mean_input == pytest.approx(250, abs=5)
+
+
+def test_the_answer_is_one_screen_and_one_line_on_request(scenario: str) -> None:
     lines = _run("plan", scenario).stdout.splitlines()
+    assert len(lines) <= 40
+    assert {"Fleet", "Cost", "Targets", "More"} <= set(lines)
+    (line,) = _run("plan", scenario, "-q").stdout.splitlines()
+    assert " ".join(lines).startswith(line)
+    assert "exclude each other" in _complaint(_run("plan", scenario, "-q", "--details"))["bound"]
+
+
+@pytest.mark.parametrize("options", [[], ["--details"]])
+def test_output_in_a_pipe_is_plain_and_fits_100_columns(scenario: str, options: list[str]) -> None:
+    lines = _run("plan", scenario, *options).stdout.splitlines()
     assert max(map(len, lines)) <= 100
     assert not any("\x1b" in line or "…" in line or line != line.rstrip() for line in lines)
 
@@ -410,7 +440,8 @@ def test_version_and_bare_command() -> None:
 
 def _examples() -> list[list[str]]:
     """Every line of every help text that starts with the command's name, without its explanation."""
-    lines = [line for command in COMMANDS for line in _run(command, "--help").stdout.splitlines()]
+    helps = [re.sub(r"\n {8,}(?=-)", " ", _run(command, "--help").stdout) for command in COMMANDS]  # one line each
+    lines = [line for text in helps for line in text.splitlines()]
     shown = [re.split(r" {4,}", line.strip())[0] for line in lines if line.startswith("  planner ")]
     return [shlex.split(line)[1:] for line in shown]
 
@@ -437,7 +468,10 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             planner.load_scenario(rest[0], [rest[i + 1] for i, option in enumerate(rest) if option == "--set"])
         else:
             few = ("--requests", "200") if "chat-llama-70b" in rest and command in ("simulate", "compare") else ()
-            assert _run(command, *rest, *few).exit_code == 0, (command, rest)
+            done = CliRunner().invoke(app, [command, *rest, *few], prog_name="planner", input="\n" * 5)
+            assert done.exit_code == 0, (command, rest)
+            if command in ("evaluate", "simulate"):  # what is shown first holds its targets
+                assert not re.search(r"^Overloaded|  NO$", done.stdout, re.MULTILINE), (command, rest)
 
 
 # --- measured runs --------------------------------------------------------------------------------------------------

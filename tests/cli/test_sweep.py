@@ -115,7 +115,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_does(
         patch.setattr(sweeps, "MAX_PORTION", 1)
         patch.setattr(sweeps, "_keep_result", pressed)
         stopped = run(*arguments)
-    assert stopped.exit_code == 1
+    assert stopped.exit_code == 130
     assert stopped.stderr.strip() == "stopped: interrupted; the same command goes on from there"
     rows = list(csv.DictReader(io.StringIO(stopped.stdout)))
     assert "not planned" in {row["status"] for row in rows}

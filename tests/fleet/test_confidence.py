@@ -17,7 +17,16 @@ from planner.fleet import Plan, PlannedDeployment, plan
 from planner.fleet import confidence as found_by
 from planner.fleet.confidence import as_estimated, confidence_of
 from planner.fleet.verification import ScopedSlo, violated_metrics
-from planner.serving import Role, StandardNormals, at_slow_end, drawn_logs, replica_spreads
+from planner.serving import (
+    NOT_MEASURED,
+    MeasuredSteps,
+    Role,
+    StandardNormals,
+    after_measuring,
+    at_slow_end,
+    drawn_logs,
+    replica_spreads,
+)
 from planner.workload import LatencyTarget, Slo
 from tests.builders import calibrated, small_request
 from tests.places import DOCS
@@ -80,6 +89,24 @@ class TestShifts:
         group = spreads.group
         assert logs[:, 2].std() == pytest.approx(math.hypot(spreads.prompt_kernels, group.ttft), rel=0.05)
 
+    def test_draws_after_measuring_are_those_of_the_conditional_distribution(self) -> None:
+        """Exact for normals: what was seen has its posterior, what goes with it moves by covariance over variance."""
+        spreads = replica_spreads(calibrated("llama-3.1-8b", "h200-sxm"), Role.PREFILL, 1000.0, 200.0)
+        assert spreads is not None
+        known = MeasuredSteps(steps=1.5, steps_error=0.3)
+        draws = np.random.default_rng(4).standard_normal((20_000, 6))
+        normals = [(StandardNormals(*draw[:4]), (draw[4], draw[5])) for draw in draws.tolist()]
+        before = np.array([drawn_logs(spreads, one) for one, _ in normals])
+        after = np.array([after_measuring(spreads, one, known, fresh) for one, fresh in normals])
+        sd = math.hypot(spreads.decode_kernels, spreads.borrowed, spreads.group.tpot)
+        assert after[:, 0].mean() == pytest.approx(1.5 * sd, rel=0.01)
+        assert after[:, 0].std() == pytest.approx(0.3 * sd, rel=0.02)
+        covariances = np.cov(before.T)[0]
+        expected = 1.5 * sd * covariances / covariances[0]
+        assert after.mean(axis=0) == pytest.approx(expected, abs=0.02)
+        nothing = [after_measuring(spreads, one, NOT_MEASURED, fresh) for one, fresh in normals[:5]]
+        assert np.array(nothing) == pytest.approx(before[:5])
+
     def test_the_estimate_of_a_shifted_deployment_is_the_one_without(self) -> None:
         shifted = planned(0.9)
         own = as_estimated(replace(shifted.deployments[0]))
@@ -111,7 +138,7 @@ class TestProbability:
     def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found_by, "DRAWS", 60)
         slos = targets_of(BASE)
-        judge = found_by._Judge(BASE.deployments[0], slos, seed=4)
+        judge = found_by._Judge(BASE.deployments[0], slos, seed=4, measured={})
         by_itself = [judge._holds_at(logs) for logs in judge.logs]
         judge.evaluations = 0
         assert judge.holds().tolist() == by_itself

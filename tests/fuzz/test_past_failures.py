@@ -20,6 +20,7 @@ from planner.core import UnsupportedFeatureError
 from planner.llm import load_llm
 from planner.scenario import (
     load_request,
+    load_scenario,
     parse_fields,
 )
 from planner.scenario.files import MAX_DEPTH, MAX_NODES
@@ -33,6 +34,7 @@ from planner.validation.benchmark_files import read_results
 from planner.validation.measured_runs import RefusedRun
 from tests.fuzz.guard import ROOT, answered, assert_refused
 from tests.fuzz.readers import READERS, START
+from tests.places import REFERENCE
 
 LLAMA = ROOT / "planner" / "presets" / "llms" / "llama-3.1-8b.json"
 
@@ -50,8 +52,8 @@ def test_deep_nesting_is_refused(depth: int, opening: str, tmp_path: Path) -> No
     path = tmp_path / "deep.json"
     path.write_text(deep)
     (tmp_path / "deep.toml").write_text(f'id = "deep"\nnote = {"[" * depth + "]" * depth}\n')
-    assert_refused(lambda: read_calibration(path), "JSON|object|missing")
-    assert_refused(lambda: read_run_calibration(path), "JSON|object|missing")
+    assert_refused(lambda: read_calibration(path), "JSON|object|missing|unknown field")
+    assert_refused(lambda: read_run_calibration(path), "JSON|object|missing|unknown field")
     assert_refused(lambda: load_hardware(tmp_path), "not valid TOML|valid string")
     assert_refused(lambda: scenario_in("deep.json", deep.encode()), "nested|mapping|levels")
     assert_refused(lambda: scenario_in("deep.json", b'{"name": ' + deep.encode() + b"}"), "nested|mapping|levels")
@@ -243,3 +245,23 @@ def test_measurements_of_a_run_that_goes_on(name: str, content: bytes, tmp_path:
     (tmp_path / "measurements.jsonl").write_bytes(log)
     (tmp_path / name).write_bytes(content)
     answered(lambda: open_folder(tmp_path, {"sku": "h100-sxm"}, resume=True))
+
+
+@pytest.mark.parametrize("name", ["", ".", "...", "[]", "a.", "x[0]"])
+def test_fields_without_a_name_are_refused(name: str) -> None:
+    """ValueError: the suggestion of the nearest name took a name for granted."""
+    content = packaged_content(START) | {name: 1}
+    assert_refused(lambda: load_scenario(content), "unknown field")
+
+
+def test_no_attention_rank_is_refused(tmp_path: Path) -> None:
+    """ZeroDivisionError: a row that has fewer GPUs than a pipeline stage needs, so that no attention rank is left."""
+    serving = REFERENCE / "serving"
+    for name in ("points.csv", "serving_settings.csv"):
+        (tmp_path / name).write_bytes((serving / name).read_bytes())
+    links = (serving / "points_settings.csv").read_text(encoding="utf-8").splitlines()
+    header = [*links[0].split(","), "pp_size"]
+    rows = [f"{line},{2 if line.startswith('four,') else ''}" for line in links[1:]]
+    (tmp_path / "points_settings.csv").write_text("\n".join([",".join(header), *rows]) + "\n", encoding="utf-8")
+    refused = [run for run in read_serving_runs(tmp_path / "points.csv") if isinstance(run, RefusedRun)]
+    assert ["makes no attention rank" in run.reason for run in refused] == [True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -169,6 +171,17 @@ def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
     assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1) is None
+
+
+def test_what_would_take_gigabytes_is_given_up() -> None:
+    """Units that carry next to nothing: a million million of one would be tried beside every label of the others."""
+    rate = np.array([1.0, 1e-12])
+    tracemalloc.start()
+    found = least_cost_cover(1.0, np.array([1.0, 1e-12]), rate, np.zeros(2, dtype=int), np.full(2, -1))
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found is None
+    assert most_bytes < 1e8
 
 
 def test_stages_without_a_partner_carry_nothing() -> None:

@@ -316,7 +316,7 @@ def test_a_refused_permission_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
     require_writable(tmp_path / "x.json")
     with pytest.raises(InputError, match=r"output file = '.*': cannot be written: Permission denied\. Fix: choose"):
         write_text(tmp_path / "x.json", "text")

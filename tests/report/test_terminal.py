@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,3 +59,20 @@ def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> Non
     with progress() as say:
         say("working")
     assert capsys.readouterr() == ("", "")
+
+
+def test_width_and_colour_follow_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As https://force-color.org and https://no-color.org ask for; COLUMNS is the width of a terminal (POSIX)."""
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    show(Report("answer " * 20))
+    coloured = capsys.readouterr().out
+    assert "\x1b[1m" in coloured
+    plain = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
+    assert 50 < max(map(len, plain)) <= 60
+    monkeypatch.setenv("COLUMNS", "150")
+    show(Report("answer " * 40))
+    assert 140 < max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in capsys.readouterr().out.splitlines()) <= 150

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.search import Capacity, CapacityUnderDrift, ConfigurationFamily, capacity_of
 from planner.search.candidates import RATE_TOLERANCE
-from planner.serving import Role
+from planner.serving import Role, Router
 from planner.workload import RateDrift
 from tests.search.test_slo_margin import demand, option
 
@@ -40,3 +42,21 @@ def test_bounds_stay_above_the_rates_of_other_sizes() -> None:
     for size, bound_per_s in bounds.items():
         assert under_drift.best(some, size).rate_per_s <= bound_per_s * (1.0 + RATE_TOLERANCE)
     assert under_drift.is_exact(some, 4) and not under_drift.is_exact(some, 3)
+
+
+@pytest.mark.parametrize("replicas", [5, 11, 23])
+def test_a_pool_that_another_stands_for_has_its_own_rate_within_the_tolerance(replicas: int) -> None:
+    """The truth is every size solved itself; two rates are each known to the tolerance, and theory is uneven by 1 %."""
+    some = family()
+    member = option(limit=96)
+    own = Capacity(demand(DRIFT)).rate_per_s(member, replicas)
+    stood_for = capacity_of(demand(DRIFT)).rate_per_s(member, replicas)
+    assert stood_for == pytest.approx(own, rel=3.0 * RATE_TOLERANCE)
+    assert capacity_of(demand(DRIFT)).best(some, replicas).rate_per_s >= stood_for * (1.0 - RATE_TOLERANCE)
+
+
+def test_what_a_router_sees_of_all_replicas_is_found_for_every_size() -> None:
+    """The shortest of five queues is not the shortest of four."""
+    member = replace(option(limit=96), router=Router.LEAST_REQUESTS)
+    own = Capacity(demand(DRIFT)).rate_per_s(member, 5)
+    assert capacity_of(demand(DRIFT)).rate_per_s(member, 5) == pytest.approx(own, rel=1e-9)

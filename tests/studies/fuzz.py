@@ -1,14 +1,17 @@
 """Fuzzing for as long as one likes: ``python -m tests.studies.fuzz --minutes N [--seed S] [--reader NAME ...]``.
 
-Draws cases of every reader in turn (`tests.fuzz.cases`), in a process whose memory is limited, and keeps in
-``tests/studies/fuzz.csv`` how many were tried, taken and refused, the slowest, and what broke the promise, the smallest
-file of each kind. Exits with 1 where anything did.
+Draws cases of every reader in turn (`tests.fuzz.cases`), and of whole plans and command lines (`tests.fuzz.plans`,
+`tests.fuzz.commands`: seeds that count up from a million times S), in a process whose memory is limited. Keeps in
+``tests/studies/fuzz.csv`` how many were tried, answered, refused and given up as too slow, the slowest, and what broke
+the promise, the smallest file or first seed of each kind; readers that were not tried keep their lines. Exits with 1
+where anything broke.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import random
 import resource
 import sys
@@ -16,16 +19,25 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fuzz import commands, plans
 from tests.fuzz.cases import Case, holds
-from tests.fuzz.guard import ROOT, Hang
+from tests.fuzz.guard import ROOT, Hang, answered
 from tests.fuzz.readers import READERS
 
 RESULTS = Path(__file__).with_suffix(".csv")
+COLUMNS = ("reader", "cases", "taken", "refused", "slow", "broken", "slowest_s", "failure", "case")
 MEMORY_BYTES = 4_000_000_000
 """Address space of the process: seeds have kilobytes, and the libraries take about one of these four."""
+PLAN_LIMIT_S = 30.0
+"""Time after which a plan or command is given up as slow, no failure by itself: some ask for fleets of thousands."""
+SEEDS = 1_000_000
+"""Seeds of one run of whole plans and command lines."""
+GENERATED: dict[str, Callable[[int], str]] = {"plans": plans.outcome, "command lines": commands.outcome}
+"""What is drawn from a seed rather than from damage to a file."""
 SLICE_S = 2.0
 """Time for one reader before the next has its turn [s]."""
 
@@ -36,21 +48,34 @@ class Tally:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
-    broken: dict[str, Case] = field(default_factory=dict)
+    broken: dict[str, Case | int] = field(default_factory=dict)
 
     def count(self, case: Case) -> None:
-        """Run a case."""
+        """Read a file."""
+        self._run(case, lambda: holds(case.reader, case.content()))
+
+    def count_seed(self, name: str, seed: int) -> None:
+        """Make a plan, or run a command line."""
+        try:
+            self._run(seed, lambda: answered(lambda: GENERATED[name](seed), PLAN_LIMIT_S))
+        except Hang:
+            self.outcomes["slow"] += 1
+
+    def _run(self, case: Case | int, taken: Callable[[], bool]) -> None:
         start = time.perf_counter()
         try:
-            self.outcomes["taken" if holds(case.reader, case.content()) else "refused"] += 1
+            self.outcomes["taken" if taken() else "refused"] += 1
         except (Exception, Hang) as error:  # the point of it all
+            if isinstance(error, Hang) and isinstance(case, int):
+                raise
             self.outcomes["broken"] += 1
             self._keep(_kind_of(error), case)
         self.slowest_s = max(self.slowest_s, time.perf_counter() - start)
 
-    def _keep(self, kind: str, case: Case) -> None:
+    def _keep(self, kind: str, case: Case | int) -> None:
         before = self.broken.get(kind)
-        if before is None or len(case.content()) < len(before.content()):
+        smaller = isinstance(case, Case) and isinstance(before, Case) and len(case.content()) < len(before.content())
+        if before is None or smaller:
             self.broken[kind] = case
 
 
@@ -70,24 +95,28 @@ def run(readers: list[str], minutes: float, seed: int) -> dict[str, Tally]:
     tallies = {name: Tally() for name in readers}
     end = time.monotonic() + 60.0 * minutes
     slice_s = min(SLICE_S, 60.0 * minutes / len(readers))
+    seeds: dict[str, Iterator[int]] = {name: itertools.count(seed * SEEDS) for name in GENERATED}
     while time.monotonic() < end:
         for name, tally in tallies.items():
             turn = time.monotonic() + slice_s
             while time.monotonic() < turn:
-                tally.count(Case.drawn(name, chance))
+                if name in GENERATED:
+                    tally.count_seed(name, next(seeds[name]))
+                else:
+                    tally.count(Case.drawn(name, chance))
     return tallies
 
 
 def write(tallies: dict[str, Tally], path: Path = RESULTS) -> None:
-    """One line for each reader, and one more for each kind of failure."""
+    """One line for each reader, and one more for each kind of failure; lines of readers that were not tried stay."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if row[0] not in (*tallies, COLUMNS[0])]
+    for name, tally in tallies.items():
+        counts = [tally.outcomes[what] for what in COLUMNS[2:6]]
+        rows.append([name, str(sum(counts)), *map(str, counts), f"{tally.slowest_s:.2g}", "", ""])
+        rows += [[name, *[""] * 6, kind, repr(case)] for kind, case in tally.broken.items()]
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["reader", "cases", "taken", "refused", "broken", "slowest_s", "failure", "case"])
-        for name, tally in tallies.items():
-            counts = [tally.outcomes[what] for what in ("taken", "refused", "broken")]
-            writer.writerow([name, sum(counts), *counts, f"{tally.slowest_s:.2g}", "", ""])
-            for kind, case in tally.broken.items():
-                writer.writerow([name, "", "", "", "", "", kind, repr(case)])
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
 
 
 def main() -> int:
@@ -95,7 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--reader", choices=READERS, nargs="*", default=list(READERS))
+    parser.add_argument("--reader", choices=[*READERS, *GENERATED], nargs="*", default=[*READERS, *GENERATED])
     given = parser.parse_args()
     tallies = run(given.reader, given.minutes, given.seed)
     write(tallies)

@@ -139,8 +139,9 @@ PICKS: Mapping[str, Mapping[str, str]] = {
 
 
 def printed(command: str) -> str:
-    """What a command line prints. Raises RuntimeError where it does not end well."""
-    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    """What a command line prints, of a plan all of it. Raises RuntimeError where it does not end well."""
+    words = shlex.split(command)[1:]
+    done = CliRunner().invoke(app, [*words, *(["--details"] if words[0] == "plan" else [])])
     if done.exit_code:
         raise RuntimeError(f"{command}: {done.output} {done.exception}")
     return done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,13 +16,15 @@ pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
-from planner.fleet import Plan, hardware_for
+from planner.analysis import Headroom, headline, headroom
+from planner.core import with_unit
+from planner.fleet import Plan, PlanConfidence, hardware_for
 from planner.launch import TARGETS, export_files, fleet_of
 from planner.report import json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import list_scenarios, load_scenario, scenario_text
 from planner.scenario.url import packaged_content
-from planner.web import plan_tab
+from planner.web import plan_tab, summary
 from tests.builders import SMALL_CHAT
 
 
@@ -69,6 +72,50 @@ def texts(app: AppTest) -> str:
     return "\n".join(
         str(getattr(item, "value", "")) for kind in ("markdown", "caption", "info", "html") for item in app.get(kind)
     )
+
+
+def test_a_fleet_that_simulation_changed_is_not_swapped_without_a_word() -> None:
+    """A smaller fleet stands for what theory alone had found; the same one is not worth a word."""
+    request = planner.load_scenario("chat-llama-70b", (*SMALL_CHAT, "workload.rate_per_s=10"))
+    fewer = planner.plan(request, hardware_for(request), simulate=False, alternatives=False)
+    words = summary.swapped_words(fewer, simulated())
+    assert fewer.cost is not None and headline.dollars(fewer.cost.usd_per_month) in words
+    assert f"{sum(fewer.gpus.values())} " in words and "simulation changed it" in words
+    assert summary.swapped_words(simulated(), simulated()) == summary.swapped_words(None, simulated()) == ""
+    assert summary.swapped_words(simulated(), fewer) == ""  # not simulated yet
+
+
+def test_the_slow_end_of_the_interval_stands_above_the_figures_with_its_remedy() -> None:
+    """The interval of the headroom is the engine's own; the button writes the next confidence into the scenario."""
+    slow, fast = (Headroom(0.3, "p99 TTFT", 0.7, (share, 0.8)) for share in (-0.15, 0.02))
+    assert "15 % less than is asked" in summary.slow_end_words(slow)
+    assert summary.slow_end_words(fast) == summary.slow_end_words(None) == ""
+    found = headroom(simulated())
+    assert found.interval is not None
+    assert bool(summary.slow_end_words(found)) == (found.interval[0] < 0.0)
+
+
+def test_the_remedy_asks_for_more_than_the_fleet_reaches_already() -> None:
+    plan = simulated()
+    for reached, offered in ((0.8, 0.95), (0.93, 0.95), (0.951, 0.99), (0.995, None)):
+        known = replace(plan, confidence=PlanConfidence(0.9, reached, 0.01))
+        assert summary.remedy_confidence(known) == offered
+    assert summary.remedy_confidence(replace(plan, confidence=None)) == 0.95
+
+
+def test_every_target_stands_above_the_figures_with_what_it_comes_to() -> None:
+    plan = simulated()
+    line = summary.targets_line(plan)
+    assert line.startswith("Simulated: p99 TTFT ") and "of 1,000 ms" in line and "p99 TPOT" in line
+    assert with_unit(plan.targets[0].simulated_s, plan.targets[0].target.metric) in line
+    missed = replace(plan, targets=[replace(plan.targets[0], met=False)], simulated=False)
+    assert summary.targets_line(missed).startswith("By theory: ") and summary.targets_line(missed).endswith("missed.")
+
+
+def test_the_tab_begins_with_the_fleet_and_downloads_come_after_the_targets() -> None:
+    app = run()
+    headings = [item.value for item in app.markdown]
+    assert headings.index("**Fleet**") < headings.index("**Targets**") < headings.index("**Download**")
 
 
 def test_answer_shows_a_sentence_four_figures_and_a_fleet() -> None:

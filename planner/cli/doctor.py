@@ -1,0 +1,112 @@
+"""`planner doctor`: what is installed, what clashes or is missing, and on what the numbers of each SKU rest."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import planner
+from planner.cli import installation
+from planner.cli.base import JsonFile, check_outputs, deliver, look_up
+from planner.cli.completion import complete_sku
+
+if TYPE_CHECKING:
+    from planner.core import Table
+
+
+def doctor(
+    sku: Annotated[str | None, typer.Option(help="Only this SKU (default: all).", autocompletion=complete_sku)] = None,
+    engine: Annotated[str, typer.Option(help="Engine whose step times are asked for.")] = "vllm",
+    json_file: JsonFile = None,
+) -> None:
+    """Say what is installed, what clashes or is missing, and on what the numbers of each SKU rest.
+
+    \b
+    planner doctor
+    planner doctor --sku h100-sxm
+    planner doctor --json -
+
+    Step times of a SKU are measured, measured in part, or borrowed from a relative. Prices are those that plans take by
+    default today.
+    """
+    import hardware_db
+    from planner.report import Report, json_text, plain
+    from planner.scenario import catalogue
+
+    check_outputs(json_file)
+    hardware = hardware_db.load_hardware()
+    look_up("--engine", engine, hardware.engines)
+    skus = tuple(hardware.skus) if sku is None else (look_up("--sku", sku, hardware.skus).id,)
+    evidence = catalogue.sku_evidence(hardware, skus, engine)
+    findings = (*_clashes(), *_missing(), *catalogue.evidence_findings(evidence))
+    deliver(
+        lambda: Report(
+            f"{len(findings)} to look at." if findings else "Nothing to look at: all is well.",
+            (_installed_table(), _extras_table(), catalogue.evidence_table(evidence, engine)),
+            {"To look at": findings},
+        ),
+        (json_file, lambda: json_text(plain({"installed": _installed(), "findings": findings, "skus": evidence}))),
+    )
+
+
+def warn_of_namesakes() -> None:
+    """One line on standard error for each other distribution that calls something `planner`."""
+    for other in installation.other_commands():
+        typer.echo(f"warning: {other.words}; see `planner doctor`", err=True)
+
+
+def _clashes() -> tuple[str, ...]:
+    """What else is called `planner`, and what to do about it."""
+    folders = (f"another package {installation.PACKAGE} lies in {place}: rename it" for place in _strangers())
+    return (*(f"{other.words}: {other.fix}" for other in installation.namesakes()), *folders)
+
+
+def _strangers() -> tuple[Path, ...]:
+    """Folders called `planner` on the path that no distribution is known to have put there."""
+    return () if installation.namesakes() else installation.other_folders()
+
+
+def _missing() -> tuple[str, ...]:
+    """Requirements that are not there, whose absence stops everything."""
+    return tuple(
+        f"{name} is required and missing: pip install {name}"
+        for name in installation.requirements().get("", ())
+        if not installation.installed_version(name)
+    )
+
+
+def _installed() -> dict[str, str]:
+    """What runs, where, and on which Python."""
+    place = str(Path(planner.__file__).parent)
+    version = installation.installed_version(installation.DISTRIBUTION)
+    return {
+        installation.DISTRIBUTION: planner.__version__,
+        "installed as": version or "not installed: it runs from its source",
+        "package": place,
+        "command": installation.command_path() or "not on the PATH; python -m planner.cli is the same",
+        "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        **{name: installation.installed_version(name) for name in installation.requirements().get("", ())},
+    }
+
+
+def _installed_table() -> Table:
+    from planner.core import Table
+
+    return Table("Installed", ("what", "version or place"), tuple(_installed().items()))
+
+
+def _extras_table() -> Table:
+    """Extras, what they are for, and what of them is missing."""
+    from planner.core import Table
+
+    rows = []
+    for extra, purpose in installation.EXTRAS.items():
+        names = installation.requirements().get(extra, ())
+        missing = [name for name in names if not installation.installed_version(name)]
+        fix = f"pip install '{installation.DISTRIBUTION}[{extra}]'" if missing or not names else ""
+        rows.append((extra, purpose, ", ".join(missing) or ("nothing" if names else "not known"), fix))
+    return Table("Extras", ("extra", "for", "missing", "how to add it"), tuple(rows))

@@ -1,0 +1,91 @@
+"""`planner quickstart`: five questions, and a commented scenario that plans."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.base import STDOUT, check_outputs, write
+from planner.cli.completion import complete_llm
+from planner.core import InputError
+
+if TYPE_CHECKING:
+    from planner.scenario import quickstart as first
+
+FILE = "my-case.yaml"
+"""Where the scenario is written unless told otherwise."""
+
+
+def quickstart(
+    llm: Annotated[str | None, typer.Option(help="The model.", autocompletion=complete_llm)] = None,
+    traffic: Annotated[str | None, typer.Option(help="20 (requests/s), 1500000/day, or '50000 users'.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="Tokens as IN/OUT, a preset, or a trace (CSV).")] = None,
+    targets: Annotated[
+        str | None, typer.Option(metavar="S/MS", help="p99 TTFT in s / p99 TPOT in ms, or the name of a use.")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="SKU,...[@PROVIDER]", help="GPUs to choose from, and of whom.")
+    ] = None,
+    defaults: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take the default of the rest.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to write it; - for stdout.")] = FILE,
+) -> None:
+    """Ask five questions and write a commented scenario that plans.
+
+    \b
+    planner quickstart
+    planner quickstart --llm qwen3-32b --traffic 12 --lengths 1500/400 --yes --out chat.yaml
+    planner quickstart --traffic '50000 users' --targets chat --gpus 'h100-sxm @ Lambda' --out users.yaml
+
+    What an option says is not asked. A question is asked again where its answer cannot be read.
+    """
+    from planner.scenario import quickstart as first
+
+    check_outputs(None if out == STDOUT else out)
+    if out != STDOUT and Path(out).exists() and not force:
+        raise InputError("--out", out, "is there already", "give another file, or add --force")
+    given = {"llm": llm, "traffic": traffic, "lengths": lengths, "targets": targets, "gpus": gpus}
+    answers = {question.option: _answer(question, given[question.option], defaults) for question in first.QUESTIONS}
+    place = Path(FILE if out == STDOUT else out)
+    text = first.quickstart_text(first.Answers(**answers), place.stem, place.parent)
+    write(out, lambda: text)
+    if out != STDOUT:
+        typer.echo(f"wrote {out}; now: planner plan {out}")
+
+
+def _answer(question: first.Question, given: str | None, defaults: bool) -> str:
+    """The answer of the option, else the default if all are to be taken, else that of whoever is asked."""
+    from planner.scenario import quickstart as first
+
+    if given is not None or defaults:
+        answer = question.default if given is None else given
+        try:
+            first.check_answer(question.option, answer)
+        except InputError as error:
+            raise InputError(f"--{question.option}", error.value, error.bound, error.fix) from None
+        return answer
+    return _asked(question)
+
+
+def _asked(question: first.Question) -> str:
+    """What somebody types, asked again until it can be read. Raises InputError where nobody is there to type."""
+    from planner.scenario import quickstart as first
+
+    while True:
+        typer.echo(first.shown_default(question), err=True, nl=False)
+        line = sys.stdin.readline()
+        if not line:
+            typer.echo("", err=True)
+            bound = "there is nobody to answer"
+            raise InputError(f"--{question.option}", "(missing)", bound, f"give --{question.option}, or --yes")
+        answer = line.strip() or question.default
+        try:
+            first.check_answer(question.option, answer)
+        except InputError as error:
+            typer.echo(f"  {error}", err=True)
+            continue
+        return answer

@@ -1,0 +1,63 @@
+"""Files that are written whole or not at all: under another name beside their place, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+MOST_WRITERS = 1000
+"""Files of one folder that are under way at once, those left by processes that were killed among them. A choice."""
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file so that whoever reads it finds the old content or the new one, never a part.
+
+    Args:
+        path: of the file; a link is followed, and what is no plain file (a pipe, a terminal) is written to directly.
+        content: bytes, or text that is written as UTF-8.
+
+    Raises OSError when it cannot be written, and leaves what was there.
+    """
+    write_all_whole({path: content})
+
+
+def write_all_whole(files: Mapping[str | Path, str | bytes]) -> None:
+    """Write several files, as `write_whole` each: none takes its place before all of them are on the disk."""
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for path, content in files.items():
+            place = Path(path).resolve()
+            if place.exists() and not place.is_file():
+                place.write_bytes(_encoded(content))
+                continue
+            temporary = _new_file(place.parent)
+            staged.append((temporary, place))
+            temporary.write_bytes(_encoded(content))
+            if place.exists():
+                shutil.copymode(place, temporary)
+        while staged:
+            temporary, place = staged[0]
+            temporary.replace(place)
+            staged.pop(0)
+    finally:
+        for temporary, _ in staged:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode("utf-8") if isinstance(content, str) else content
+
+
+def _new_file(folder: Path) -> Path:
+    """An empty file that was not there: names are tried in turn, and only one process gets each."""
+    for number in range(MOST_WRITERS):
+        path = folder / f".writing-{number}"
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(f"{folder} holds {MOST_WRITERS} files named .writing-N: remove them")

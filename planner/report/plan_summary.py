@@ -1,0 +1,96 @@
+"""A plan on one screen: answer, fleet, cost, targets with their confidence, alternatives, and what warns of them.
+
+What a decision needs first; `planner.report.plan` has all of it, in the same words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.core import Table, duration, money, unit
+from planner.fleet import CostBreakdown, Plan
+from planner.report.confidence import confidence_words
+from planner.report.layout import Report
+from planner.report.plan import alternative_cells, fleet_table, headline
+
+ALTERNATIVES = 3
+"""Alternatives that are shown. A choice: the next SKU, the other mode, and one more."""
+MOST_POOLS = 8
+"""Pools that are shown. A choice: of a larger fleet the first, in the order of the plan."""
+MOST_WARNINGS = 4
+"""Warnings that are shown, the first of them: what misses a target and prices that do not hold go first."""
+MOST_REASONS = 10
+"""Lines that say why there is no fleet. A choice: the rest is of SKUs that are farther off."""
+ALL_OF_IT = "planner plan ... --details"
+
+
+def summary(plan: Plan) -> Report:
+    """A plan on one screen. Numbers and words are those of the whole report."""
+    if plan.cost is None:
+        return Report(headline(plan), lists={"Why, and what would help": _first(plan.diagnosis, MOST_REASONS)})
+    tables = [_fleet_table(plan), _cost_table(plan.cost), _target_table(plan), *_alternative_tables(plan, plan.cost)]
+    more = (f"{ALL_OF_IT}: latencies, load, prices and sources, what binds, what is assumed",)
+    return Report(headline(plan), tuple(tables), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more})
+
+
+def _first(lines: Sequence[str], most: int) -> tuple[str, ...]:
+    """The first lines, and how many there are more."""
+    left = len(lines) - most
+    return (*lines[:most], f"{left} more: {ALL_OF_IT}") if left > 0 else tuple(lines)
+
+
+def _fleet_table(plan: Plan) -> Table:
+    whole = fleet_table(plan)
+    left = len(whole.rows) - MOST_POOLS
+    note = f"{left} more pools: {ALL_OF_IT}" if left > 0 else ""
+    return Table(whole.title, whole.columns, whole.rows[:MOST_POOLS], note)
+
+
+def _cost_table(cost: CostBreakdown) -> Table:
+    cells = (
+        money(cost.usd_per_hour),
+        money(cost.usd_per_month),
+        money(cost.usd_per_million_input_tokens),
+        money(cost.usd_per_million_output_tokens),
+        money(cost.usd_per_thousand_requests),
+    )
+    columns = ("$ per hour", "$ per month", "$/M input tokens", "$/M output tokens", "$ per thousand requests")
+    return Table("Cost", columns, (cells,))
+
+
+def _target_table(plan: Plan) -> Table:
+    """Every target by theory, in simulation, and with step times as slow as the fleet is planned for."""
+    slow = plan.slow_targets if len(plan.slow_targets) == len(plan.targets) else (None,) * len(plan.targets)
+    rows = []
+    for check, if_slow in zip(plan.targets, slow, strict=True):
+        metric = check.target.metric
+        of = f"{check.of}: " if check.of else ""
+        latencies = (check.target.threshold_s, check.predicted_s, check.simulated_s)
+        rows.append(
+            (
+                f"{of}{check.target.name} [{unit(metric)}]",
+                *(duration(seconds, metric) for seconds in latencies),
+                "-" if if_slow is None else duration(if_slow.simulated_s, metric),
+                "yes" if check.met else "NO",
+                "-" if if_slow is None else "yes" if if_slow.met else "NO",
+            )
+        )
+    sure = confidence_words(plan)
+    note = f"All at once: {sure}. If slow: every step as slow as was planned for." if sure else ""
+    columns = ("target", "at most", "predicted", "simulated", "if slow", "met", "met if slow")
+    return Table("Targets", columns, tuple(rows), note)
+
+
+def _alternative_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
+    """The cheapest other fleets, each once; nothing where there is none."""
+    others = sorted(
+        (one for one in plan.alternatives if one.usd_per_hour is not None and not one.is_chosen),
+        key=lambda one: math.inf if one.usd_per_hour is None else one.usd_per_hour,
+    )
+    shown = list({one.summary: one for one in reversed(others)}.values())[::-1][:ALTERNATIVES]
+    if not shown:
+        return []
+    rows = tuple(alternative_cells(one, cost) for one in shown)
+    note = "From theory. >=: at least that much, at optimistic rates."
+    return [Table("Alternatives", ("only", "best fleet", "requests/s", "USD/hour", "difference", "%"), rows, note)]

@@ -1,0 +1,115 @@
+"""A running fleet beside its plan, in a sentence and tables, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from planner.analysis import Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
+from planner.core import Table, duration, markdown_table, percent, significant, unit, with_unit
+from planner.report.explanation import document
+from planner.report.layout import Report, markdown_list, markdown_page
+
+SLOWER = 0.005
+"""Relative change of step times below which they count as estimated. A choice of words."""
+
+
+def headline(running: RunningFleet) -> str:
+    """Whether the fleet runs as planned, and what most likely differs."""
+    missed = [one.target.name for one in running.targets if one.is_met is False]
+    targets_met = f"{' and '.join(missed)} missed. " if missed else "Every target that the servers measure is met. "
+    if not any(one.is_met is not None for one in running.targets):
+        targets_met = "No target is among what the servers measure. "
+    other = [one for one in running.latencies if one.finding is not Finding.AS_PLANNED]
+    if not other:
+        return f"{targets_met}The fleet runs as planned: every mean latency lies in its interval."
+    return targets_met + "; ".join(_words(one) for one in other) + "."
+
+
+def _words(one: RunningLatency) -> str:
+    name, metric = one.metric.value.upper(), one.metric
+    seen, planned = with_unit(one.measured_s, metric), with_unit(one.planned_s, metric)
+    return f"mean {name} is {seen}, planned {planned}: {one.finding.value}, most likely the {one.reason}"
+
+
+def tables(running: RunningFleet) -> tuple[Table, ...]:
+    """Latencies, targets, and the traffic beside the plan."""
+    columns = ("mean of", "unit", "planned", "90 % interval", "at measured traffic", "measured", "finding", "likeliest")
+    found = [
+        Table("Latencies", columns, tuple(_latency_row(one) for one in running.latencies), _LATENCY_NOTE),
+        Table(
+            "Targets",
+            ("target", "at most", "planned", "at measured traffic", "measured", "met"),
+            tuple(_target_row(one) for one in running.targets),
+            "Measured percentiles are read off the servers' buckets, and as coarse as these.",
+        ),
+        Table(
+            "Traffic and servers",
+            ("quantity", "unit", "planned", "measured", "measured / planned"),
+            tuple(_quantity_row(one) for one in running.quantities),
+        ),
+    ]
+    return tuple(table for table in found if table.rows)
+
+
+_LATENCY_NOTE = "By theory. The likeliest reason is the one part that, taken as measured, moves the plan furthest."
+
+
+def _latency_row(one: RunningLatency) -> tuple[str, ...]:
+    metric = one.metric
+    interval = one.planned_interval_s
+    ends = "-" if interval is None else f"{duration(interval[0], metric)} to {duration(interval[1], metric)}"
+    seconds = (duration(value, metric) for value in (one.planned_s, one.expected_s, one.measured_s))
+    planned, expected, measured = seconds
+    likeliest = "-" if one.finding is Finding.AS_PLANNED else one.reason
+    return (metric.value.upper(), unit(metric), planned, ends, expected, measured, one.finding.value, likeliest)
+
+
+def _target_row(one: RunningTarget) -> tuple[str, ...]:
+    metric = one.target.metric
+    measured = "not measured" if math.isnan(one.measured_s) else with_unit(one.measured_s, metric)
+    met = {True: "yes", False: "no", None: "-"}[one.is_met]
+    at_most, planned, expected = (with_unit(s, metric) for s in (one.target.threshold_s, one.planned_s, one.expected_s))
+    return (one.target.name, at_most, planned, expected, measured, met)
+
+
+def _quantity_row(one: RunningQuantity) -> tuple[str, ...]:
+    ratio = significant(one.measured / one.planned) if one.planned > 0.0 else "-"
+    return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio)
+
+
+def step_time_lines(running: RunningFleet) -> tuple[str, ...]:
+    """What the fleet teaches of step times, and how the next plan is told."""
+    steps = running.measured_steps
+    if steps is None:
+        return ()
+    change = running.steps_factor - 1.0
+    slower = "as long as estimated"
+    if abs(change) >= SLOWER:
+        slower = f"{percent(abs(change))} {'longer' if change > 0.0 else 'less'} than estimated"
+    fields = ", ".join(f"{name}: {value:g}" for name, value in steps.model_dump().items())
+    return (
+        f"steps of {running.sku} take {slower}, by what was measured alone",
+        f"{percent(1.0 - steps.steps_error)} of what was uncertain of them is settled, "
+        f"{percent(1.0 - steps.first_token_error)} of a prompt that meets nobody",
+        f"plan with it, and with what was known before: --set 'measured_steps.{running.sku}={{{fields}}}'",
+    )
+
+
+def report(running: RunningFleet) -> Report:
+    """The comparison as a terminal shows it."""
+    lists = {"Step times": step_time_lines(running), "Read with care": running.notes}
+    return Report(headline(running), tables(running), lists)
+
+
+def markdown(name: str, running: RunningFleet) -> str:
+    """The comparison as GitHub Markdown."""
+    lines = [*step_time_lines(running), *running.notes]
+    return markdown_page(
+        f"Running: {name}", headline(running), [*map(markdown_table, tables(running)), markdown_list(lines)]
+    )
+
+
+def running_document(running: RunningFleet) -> dict[str, Any]:
+    """The comparison as a JSON document."""
+    return document("running_fleet", running)

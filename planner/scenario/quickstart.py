@@ -1,0 +1,206 @@
+"""A first scenario from five answers, with a comment on every line that says what it does and what else it may say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from hardware_db import HardwareDb, load_hardware
+from planner.core import InputError, UnknownNameError, shorten
+from planner.llm import load_llm
+from planner.scenario.catalogue import slo_presets
+from planner.scenario.read import build_request, scenario_of_text
+from planner.traffic import list_recordings, load_lengths
+
+REQUESTS_PER_USER_PER_DAY = 10
+"""Of users of whom nothing else is said. A choice, and the line that writes it asks for a count."""
+DAY = "azure-2024-conv-day"
+"""Shape of a day where the traffic is given by the day: that of a published trace of conversations."""
+EVERY_SKU = "all"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One of the five.
+
+    Attributes:
+        option: of the command, without its dashes.
+        text: what is asked.
+        default: the answer of whoever only presses Enter.
+    """
+
+    option: str
+    text: str
+    default: str
+
+
+QUESTIONS = (
+    Question("llm", "Model (`planner llms`, the path of a config.json, or hf:OWNER/NAME)", "llama-3.1-8b"),
+    Question("traffic", "Traffic: 20 (requests/s), 1500000/day, or 50000 users", "20"),
+    Question("lengths", "Tokens in/out: 1000/200, a trace (CSV), or azure-2023-conv, -code", "azure-2023-conv"),
+    Question("targets", "Targets: p99 TTFT in s / p99 TPOT in ms, or chat, code, rag, reasoning", "1/50"),
+    Question("gpus", "GPUs (`planner skus`), or all; @ PROVIDER where it must be one", "h100-sxm, h200-sxm"),
+)
+"""In the order in which they are asked."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One text for each question, as `QUESTIONS` asks them."""
+
+    llm: str
+    traffic: str
+    lengths: str
+    targets: str
+    gpus: str
+
+
+def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
+    """The scenario as commented YAML that `planner plan` takes.
+
+    Args:
+        answers: to the five questions.
+        name: of the scenario.
+        folder: it will lie in; relative paths start there.
+
+    Raises InputError naming the answer that cannot be read, UnknownNameError for names that are in no table.
+    """
+    lines = (
+        "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
+        f"name: {_yaml(name)}",
+        f"llm: {_yaml(answers.llm)} # as published; precision: {{weights: fp8, activations: fp8}} asks for a format",
+        "workload:",
+        *(f"  {line}" for line in (*_traffic(answers.traffic), *_lengths(answers.lengths))),
+        "slo: # all of these have to hold at once",
+        *(f"  - {target}" for target in _targets(answers.targets)),
+        "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
+        *_search(answers.gpus, load_hardware()),
+        *([f"profile: {DAY} # how the demand moves over the day; yours: {{trace: FILE}}"] if _by_day(answers) else []),
+        "# limits: {budget_usd_per_hour: 100} # or gpus, power_kw, ...: docs/how-to/plan-a-fleet.md",
+    )
+    text = "\n".join(lines) + "\n"
+    build_request(scenario_of_text(text), folder)
+    return text
+
+
+def check_answer(option: str, answer: str) -> None:
+    """Raise InputError or UnknownNameError where an answer cannot be read: before the next question is asked."""
+    checks: dict[str, Callable[[str], object]] = {
+        "llm": load_llm,
+        "traffic": _traffic,
+        "lengths": _lengths,
+        "targets": _targets,
+        "gpus": lambda gpus: _search(gpus, load_hardware()),
+    }
+    checks[option](answer)
+
+
+def _yaml(value: object) -> str:
+    """A value on one line, in quotes where YAML needs them."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+
+
+def _number(option: str, text: str, fix: str) -> float:
+    try:
+        return float(text.replace(",", "").strip())
+    except ValueError:
+        raise InputError(option, text, "is no number", fix) from None
+
+
+_BY_DAY = re.compile(r"(.+?)\s*(?:/\s*day|per day|a day)", re.IGNORECASE)
+_USERS = re.compile(r"(.+?)\s*users?", re.IGNORECASE)
+
+
+def _by_day(answers: Answers) -> bool:
+    return bool(_BY_DAY.fullmatch(answers.traffic.strip()) or _USERS.fullmatch(answers.traffic.strip()))
+
+
+def _traffic(answer: str) -> tuple[str, ...]:
+    """The lines that say how much comes."""
+    answer, fix = answer.strip(), "write e.g. 20, 1500000/day or 50000 users"
+    if users := _USERS.fullmatch(answer):
+        return (
+            f"users: {_number('traffic', users[1], fix):g}",
+            f"requests_per_user_per_day: {REQUESTS_PER_USER_PER_DAY} # A GUESS: count yours",
+        )
+    if by_day := _BY_DAY.fullmatch(answer):
+        return (f"requests_per_day: {_number('traffic', by_day[1], fix):g}",)
+    rate = _number("traffic", re.sub(r"\s*(/\s*s|requests/s)$", "", answer), fix)
+    return (f"rate_per_s: {rate:g} # mean arrivals at the busiest time that the targets must hold for",)
+
+
+def _lengths(answer: str) -> tuple[str, ...]:
+    """The lines that say how long requests are, and how they bunch."""
+    answer = answer.strip()
+    if constant := re.fullmatch(r"(\d{1,9})\s*/\s*(\d{1,9})", answer):
+        cells = f"{{input_tokens: {constant[1]}, output_tokens: {constant[2]}}}"
+        return (
+            f"lengths: {cells} # all alike, which no traffic is: a trace or a preset is better",
+            "scv: 1 # burstiness: variance / mean^2 of the gaps; 1 is Poisson, above it is burstier",
+        )
+    if answer.endswith((".csv", ".gz")):
+        return (f"lengths: {{trace: {_yaml(answer)}}}", "scv: 1 # burstiness: variance / mean^2 of the gaps")
+    load_lengths(answer)
+    scv = answer if answer in list_recordings() else "1"
+    return (
+        f"lengths: {answer} # as in that published trace; your own: planner import-trace FILE",
+        f"scv: {scv} # and as bursty",
+    )
+
+
+def _targets(answer: str) -> tuple[str, ...]:
+    """Targets in flow style, one a line."""
+    known = {one.name: one for one in slo_presets()}
+    if not re.search(r"\d", answer):
+        if answer.strip() not in known:
+            raise UnknownNameError("targets", answer.strip(), known)
+        one = known[answer.strip()]
+        return tuple(
+            f"{{metric: {target.metric}, percentile: {target.percentile:g}, threshold_s: {target.threshold_s:g}}}"
+            for target in one.targets
+        )
+    fix = "write p99 TTFT in s / p99 TPOT in ms, e.g. 1/50"
+    sides = answer.replace("ms", "").replace("s", "").split("/")
+    if len(sides) != 2:
+        raise InputError("targets", answer, "must be two numbers", fix)
+    ttft_s, tpot_ms = (_number("targets", side, fix) for side in sides)
+    return (
+        f"{{metric: ttft, percentile: 0.99, threshold_s: {ttft_s:g}}} # time to the first token",
+        f"{{metric: tpot, percentile: 0.99, threshold_s: {tpot_ms / 1e3:g}}} # time per token after it",
+    )
+
+
+def _search(answer: str, hardware: HardwareDb) -> tuple[str, ...]:
+    """The lines that say which GPUs may be bought, and of whom."""
+    names, _, provider = (side.strip() for side in answer.partition("@"))
+    skus = sorted(hardware.skus) if names == EVERY_SKU else [name.strip() for name in names.split(",") if name.strip()]
+    if not skus:
+        raise InputError("gpus", answer, "names no GPU", "write e.g. h100-sxm, h200-sxm")
+    for sku in skus:
+        if sku not in hardware.skus:
+            raise UnknownNameError("gpus", sku, hardware.skus)
+    return (
+        "search:",
+        f"  skus: [{', '.join(skus)}] # more choices cost time and may save money",
+        "  modes: [mixed] # add disaggregated: prefill and decode on GPUs of their own; takes longer",
+        *_prices(provider, skus, hardware),
+    )
+
+
+def _prices(provider: str, skus: Sequence[str], hardware: HardwareDb) -> tuple[str, ...]:
+    own = f"usd_per_gpu_hour: {{{skus[0]}: 2.50}}"
+    if not provider:
+        return (f"# prices: {{{own}}} # your own, or provider: NAME; else the cheapest listed",)
+    providers = {price.provider for price in hardware.prices if price.sku in skus}
+    if provider not in providers:
+        raise UnknownNameError("gpus", provider, providers)
+    return ("prices:", f"  provider: {_yaml(provider)} # its listed prices, on demand", f"  # {own} # your own")
+
+
+def shown_default(question: Question) -> str:
+    """A question as a prompt, with the answer that Enter gives."""
+    return f"{question.text} [{shorten(question.default)[1:-1]}]: "

@@ -1,0 +1,181 @@
+"""A running fleet beside its plan: what a simulated fleet of known truth measures is told apart and recovered."""
+
+from __future__ import annotations
+
+import io
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from planner.analysis import Finding, RunningFleet, ServedTraffic, TrafficPart, compare_running_fleet
+from planner.core import FloatArray, InputError, Metric, rebuilt
+from planner.engine import StepTimeShift
+from planner.report import running_fleet as report
+from planner.serving import (
+    Deployment,
+    MeasuredSteps,
+    Role,
+    at_slow_end,
+    evaluate,
+    largest_stable_rate_per_s,
+    replica_spreads,
+)
+from planner.simulator import simulate
+from planner.traffic import ServerMetrics, read_metrics
+from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
+from tests.builders import calibrated
+
+LENGTHS = TokenLengths.constant(1000, 200)
+PLANNED = Workload.of(8.0, LENGTHS)
+TARGETS = Slo(
+    targets=(
+        LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=2.0),
+        LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.05),
+    )
+)
+CONFIG = calibrated(max_batched_tokens=4096)
+DEPLOYMENT = Deployment.mixed(CONFIG, replicas=2)
+REQUESTS = 6000
+BUCKETS = np.append(np.geomspace(1e-3, 200.0, 240), math.inf)
+
+
+def running(truth: Deployment, workload: Workload) -> ServerMetrics:
+    """What is read of the servers of a fleet of these step times."""
+    return read_metrics(io.StringIO(page(truth, workload)), interval_s=REQUESTS / workload.rate_per_s)
+
+
+def page(truth: Deployment, workload: Workload) -> str:
+    """What servers of these step times would say of this traffic, as one scrape of vLLM's counters and histograms."""
+    found = simulate(truth, workload, seed=5, requests=REQUESTS)
+    lengths = workload.lengths
+    lines = [
+        f"vllm:request_success_total {REQUESTS}",
+        f"vllm:prompt_tokens_total {REQUESTS * lengths.mean_input}",
+        f"vllm:generation_tokens_total {REQUESTS * lengths.mean_output}",
+        f"vllm:num_requests_running {workload.rate_per_s * found.e2e.mean_s}",
+        "vllm:num_requests_waiting 0",
+        "vllm:kv_cache_usage_perc 0.25",
+        "vllm:num_preemptions_total 0",
+    ]
+    names = {
+        Metric.TTFT: "time_to_first_token_seconds",
+        Metric.TPOT: "request_time_per_output_token_seconds",
+        Metric.E2E: "e2e_request_latency_seconds",
+    }
+    for metric, name in names.items():
+        lines += histogram(f"vllm:{name}", found.samples_s[metric])
+    return "\n".join(lines) + "\n"
+
+
+def histogram(name: str, samples_s: FloatArray) -> list[str]:
+    counts = [int((samples_s <= edge).sum()) for edge in BUCKETS]
+    edges = ["+Inf" if math.isinf(edge) else f"{edge:.6g}" for edge in BUCKETS]
+    rows = [f'{name}_bucket{{le="{edge}"}} {count}' for edge, count in zip(edges, counts, strict=True)]
+    return [*rows, f"{name}_sum {samples_s.sum()}", f"{name}_count {samples_s.size}"]
+
+
+def slower(factor: float) -> Deployment:
+    return Deployment.mixed(rebuilt(CONFIG, shift=StepTimeShift(decode=factor, prompt=factor)), replicas=2)
+
+
+def compared(metrics: ServerMetrics, known: MeasuredSteps | None = None) -> RunningFleet:
+    of_sku = {} if known is None else {CONFIG.sku.id: known}
+    return compare_running_fleet([ServedTraffic(DEPLOYMENT, PLANNED)], TARGETS, metrics, of_sku)
+
+
+@cache
+def of_slower_steps() -> RunningFleet:
+    return compared(running(slower(1.25), PLANNED))
+
+
+def finding(fleet: RunningFleet, metric: Metric) -> Finding:
+    (one,) = [latency for latency in fleet.latencies if latency.metric is metric]
+    return one.finding
+
+
+def test_a_fleet_that_is_what_was_planned_is_found_to_be_so() -> None:
+    fleet = compared(running(DEPLOYMENT, PLANNED))
+    assert {one.finding for one in fleet.latencies} == {Finding.AS_PLANNED}
+    assert all(one.is_met for one in fleet.targets)
+    assert fleet.steps_factor == pytest.approx(1.0, abs=0.04)
+    assert "runs as planned" in report.headline(fleet)
+
+
+def test_other_traffic_is_the_reason_where_it_is_the_truth() -> None:
+    """Answers four times as long at the same rate: more requests decode, and steps are what they were."""
+    metrics = running(DEPLOYMENT, Workload.of(8.0, TokenLengths.constant(1000, 800)))
+    fleet = compared(metrics)
+    assert finding(fleet, Metric.E2E) is Finding.TRAFFIC
+    (e2e,) = [one for one in fleet.latencies if one.metric is Metric.E2E]
+    assert e2e.reason == TrafficPart.LENGTHS.value
+    assert e2e.expected_s == pytest.approx(e2e.measured_s, rel=0.05)
+    assert fleet.steps_factor == pytest.approx(1.0, abs=0.05)
+
+
+def test_slower_steps_are_the_reason_where_they_are_the_truth_and_are_recovered() -> None:
+    """Steps 25 % slower than estimated: known again to what theory is off by."""
+    fleet = of_slower_steps()
+    assert finding(fleet, Metric.TPOT) is Finding.STEP_TIMES
+    (tpot,) = [one for one in fleet.latencies if one.metric is Metric.TPOT]
+    assert tpot.reason == "step times"
+    assert fleet.steps_factor == pytest.approx(1.25, rel=0.04)
+    assert fleet.measured_steps is not None
+    assert fleet.measured_steps.steps > 1.0 and fleet.measured_steps.steps_error < 0.6
+    assert f"steps of {CONFIG.sku.id} take" in report.step_time_lines(fleet)[0]
+
+
+def test_what_was_learned_predicts_the_fleet_and_a_second_check_teaches_nothing_more() -> None:
+    """The next plan knows: its estimates meet what is measured, in a narrower interval."""
+    learned = compared(running(slower(1.12), PLANNED)).measured_steps
+    assert learned is not None
+    spreads = replica_spreads(CONFIG, Role.MIXED, 1000.0, 200.0)
+    assert spreads is not None
+    informed = Deployment.mixed(rebuilt(CONFIG, shift=at_slow_end(spreads, 0.0, learned)), replicas=2)
+    before, after = evaluate(DEPLOYMENT, PLANNED), evaluate(informed, PLANNED)
+    truth = evaluate(slower(1.12), PLANNED).tpot.mean_s
+    assert abs(after.tpot.mean_s - truth) < 0.4 * abs(before.tpot.mean_s - truth)
+    low_s, high_s = after.interval[Metric.TPOT]
+    assert low_s < truth < high_s
+    assert _width(after.interval[Metric.TPOT]) < 0.7 * _width(before.interval[Metric.TPOT])
+    again = compared(running(slower(1.12), PLANNED), learned)
+    assert again.measured_steps is not None
+    assert again.measured_steps.steps == pytest.approx(learned.steps, abs=0.05)
+    assert again.measured_steps.steps_error == pytest.approx(learned.steps_error, abs=0.02)
+
+
+def _width(interval_s: tuple[float, float]) -> float:
+    return math.log(interval_s[1] / interval_s[0])
+
+
+def test_slow_steps_hidden_by_little_traffic_are_not_as_planned() -> None:
+    """TPOT is what was planned, at half of the traffic it was planned for."""
+    fleet = compared(running(slower(1.12), PLANNED.at_rate(4.0)))
+    (tpot,) = [one for one in fleet.latencies if one.metric is Metric.TPOT]
+    assert tpot.planned_interval_s is not None
+    assert tpot.planned_interval_s[0] < tpot.measured_s < tpot.planned_interval_s[1]
+    assert (tpot.finding, tpot.reason) == (Finding.STEP_TIMES, "step times")
+
+
+def test_a_full_fleet_teaches_no_step_times() -> None:
+    """At 97 % of the largest rate of the true servers latencies are backlog: no factor is read into them."""
+    truth = slower(1.25)
+    rate_per_s = 0.97 * largest_stable_rate_per_s(truth, PLANNED)
+    fleet = compared(running(truth, PLANNED.at_rate(rate_per_s)))
+    assert fleet.measured_steps is None
+    assert any("as good as full" in note or "cannot keep up" in note for note in fleet.notes)
+
+
+def test_steps_further_off_than_estimates_ever_are_ask_for_another_reason() -> None:
+    assert any("look first at engine flags" in note for note in of_slower_steps().notes)
+
+
+def test_too_little_to_learn_from_says_so() -> None:
+    metrics = running(DEPLOYMENT, PLANNED)
+    few = ServerMetrics(**{**vars(metrics), "requests": 100.0})
+    fleet = compared(few)
+    assert fleet.measured_steps is None
+    assert any("100 requests were watched" in note for note in fleet.notes)
+    with pytest.raises(InputError, match="nothing that could run"):
+        compare_running_fleet([], TARGETS, metrics)

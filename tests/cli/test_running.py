@@ -1,0 +1,81 @@
+"""`planner check`, from a plan through the metrics of a fleet whose truth is known to the plan that follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from planner import read_fleet
+from planner.cli.base import OneLineErrors
+from planner.cli.plans import plan
+from planner.cli.running import check
+from planner.core import rebuilt
+from planner.engine import StepTimeShift
+from tests.analysis.test_running_fleet import REQUESTS, page
+
+app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
+app.command("plan")(plan)
+app.command("check")(check)
+
+SCENARIO = """
+name: support
+llm: llama-3.1-8b
+workload: {rate_per_s: 20.0, drift: none, lengths: {input_tokens: 1000, output_tokens: 200}}
+slo: [{metric: tpot, percentile: 0.9, threshold_s: 0.03}]
+search: {skus: [h100-sxm], modes: [mixed], tp: [1], max_batched_tokens: [4096], max_running_requests: [128]}
+simulation: {requests: 2000}
+"""
+
+
+def _run(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan, and a scrape of its fleet with steps that take 15 % longer than estimated."""
+    here = tmp_path_factory.mktemp("running")
+    (here / "my.yaml").write_text(SCENARIO, encoding="utf-8")
+    code, _, err = _run("plan", here / "my.yaml", "--json", here / "plan.json")
+    assert code == 0, err
+    (launched,) = read_fleet(here / "plan.json").deployments
+    slow = StepTimeShift(decode=1.15, prompt=1.15)
+    pools = tuple(rebuilt(pool, config=rebuilt(pool.config, shift=slow)) for pool in launched.deployment.pools)
+    truth = rebuilt(launched.deployment, pools=pools)
+    (here / "metrics.txt").write_text(page(truth, launched.workload), encoding="utf-8")
+    return here
+
+
+def test_metrics_are_held_against_the_plan_and_the_next_plan_knows(folder: Path) -> None:
+    options = (folder / "plan.json", folder / "metrics.txt", "--interval", REQUESTS / 20.0)
+    code, out, err = _run("check", *options, "--json", folder / "check.json", "--recalibrate")
+    assert code == 0, err
+    assert "not explained by the traffic" in out and "step times" in out
+    found = json.loads((folder / "check.json").read_text(encoding="utf-8"))["running_fleet"]
+    assert found["sku"] == "h100-sxm"
+    assert found["steps_factor"] == pytest.approx(1.15, rel=0.05)
+    assert "step times as measured" in out
+    known = found["measured_steps"]
+    fields = ", ".join(f"{name}: {value}" for name, value in known.items())
+    again = folder / "again.json"
+    code, _, err = _run("plan", folder / "my.yaml", "--set", f"measured_steps.h100-sxm={{{fields}}}", "--json", again)
+    assert code == 0, err
+    code, out, _ = _run("check", again, folder / "metrics.txt", "--interval", REQUESTS / 20.0)
+    assert code == 0
+    assert "runs as planned" in " ".join(out.split())
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(folder: Path) -> None:
+    code, _, err = _run("check", folder / "my.yaml", folder / "metrics.txt", "--interval", 60)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is no plan document" in err
+    code, _, err = _run("check", folder / "plan.json", folder / "metrics.txt")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "over what time it counted" in err
+    code, _, err = _run("check", folder / "plan.json", folder / "metrics.txt", "--service", "nobody")
+    assert code == 2 and "llama-3.1-8b" in err

@@ -1,0 +1,94 @@
+"""A file is there whole, old or new, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from planner.core import write_all_whole, write_whole
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_read_back_and_nothing_else_is_left(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a.txt", "Länge ≤ 1\n")
+    write_whole(tmp_path / "b.bin", b"\x00\xff")
+    assert (tmp_path / "a.txt").read_bytes() == "Länge ≤ 1\n".encode()
+    assert (tmp_path / "b.bin").read_bytes() == b"\x00\xff"
+    assert _names(tmp_path) == ["a.txt", "b.bin"]
+
+
+def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, or the person loses patience, after the first bytes."""
+    path = tmp_path / "plan.json"
+    path.write_text("old", encoding="utf-8")
+    written = Path.write_bytes
+
+    for broken in (OSError(28, "No space left on device"), KeyboardInterrupt()):
+
+        def breaks_off(place: Path, content: bytes, broken: BaseException = broken) -> int:
+            written(place, content[:1])
+            raise broken
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", breaks_off)
+            with pytest.raises(type(broken)):
+                write_whole(path, "new and longer")
+        assert path.read_text(encoding="utf-8") == "old"
+        assert _names(tmp_path) == ["plan.json"]
+
+
+def test_of_several_files_none_appears_where_one_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        write_all_whole({tmp_path / "a": "a", tmp_path / "missing" / "b": "b"})
+    assert _names(tmp_path) == []
+
+
+def test_nobody_reads_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the moment of the rename the place still holds the old file, and the other one all of the new."""
+    path = tmp_path / "plan.json"
+    path.write_text("old", encoding="utf-8")
+    seen: list[tuple[str, str]] = []
+    replace = Path.replace
+
+    def watched(self: Path, target: Path) -> Path:
+        seen.append((self.read_text(encoding="utf-8"), Path(target).read_text(encoding="utf-8")))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    write_whole(path, "new")
+    assert seen == [("new", "old")]
+    assert path.read_text(encoding="utf-8") == "new"
+
+
+def test_modes_are_those_of_a_file_that_is_opened(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "new", "x")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    (tmp_path / "new").chmod(0o600)
+    write_whole(tmp_path / "new", "y")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+
+
+def test_links_are_followed_and_devices_written_to(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text(encoding="utf-8") == "new"
+    write_whole(os.devnull, "gone")
+    assert not Path(os.devnull).is_file()
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".writing-0").write_text("half", encoding="utf-8")
+    write_whole(tmp_path / "a", "a")
+    assert _names(tmp_path) == [".writing-0", "a"]

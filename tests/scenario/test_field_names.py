@@ -1,0 +1,82 @@
+"""An unknown field is answered with the one that was meant, at every level and in every engine's words."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+
+from planner.core import InputError
+from planner.launch import engine_flags
+from planner.presets import ENGINE_LIMITS, engine_limit_names
+from planner.scenario import Scenario, load_scenario
+
+MISSPELLED = [
+    ("prices.providers=[aws]", "did you mean prices.provider?"),
+    ("slo.0.treshold_s=1", "did you mean slo[0].threshold_s?"),
+    ("workload.rate=3", "did you mean workload.rate_per_s?"),
+    ("workload.lengths={input_token: 3, output_tokens: 3}", "did you mean workload.lengths.input_tokens?"),
+    ("workload.sessions={turn: 3}", "did you mean workload.sessions.turns?"),
+    ("workload.images={sizes: 512x512}", "did you mean workload.images.size?"),
+    ("profile={factor: [1]}", "did you mean profile.factors?"),
+    ("forecast={growth: 1}", "did you mean forecast.growth_per_month or forecast.growth_uncertainty?"),
+    ("services=[{nme: chat}]", "did you mean services[0].name?"),
+    ("precision={weight: fp8}", "did you mean precision.weights?"),
+    ("limits.budget_per_hour=3", "did you mean limits.budget_usd_per_hour?"),
+    ("own_hardware.sku=[]", "did you mean own_hardware.skus?"),
+    ("rate_per_s=3", "did you mean workload.rate_per_s?"),
+    ("budget_usd_per_hour=3", "did you mean limits.budget_usd_per_hour?"),
+]
+
+
+@pytest.mark.parametrize(("setting", "fix"), MISSPELLED, ids=[setting for setting, _ in MISSPELLED])
+def test_the_nearest_name_is_suggested_at_every_level(setting: str, fix: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_scenario("chat-llama-70b", [setting])
+    assert refused.value.bound == "unknown field"
+    assert refused.value.fix.startswith(fix)
+
+
+def _fields(record: type[BaseModel]) -> set[str]:
+    return set(record.model_fields)
+
+
+@pytest.mark.parametrize("name", sorted(_fields(Scenario)))
+def test_a_letter_too_many_is_recognised_in_every_field_of_a_scenario(name: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_scenario("chat-llama-70b", [f"{name}x=1"])
+    assert refused.value.fix.startswith(f"did you mean {name}?")
+
+
+def test_where_nothing_is_near_the_fields_are_listed() -> None:
+    with pytest.raises(InputError, match=r"prices has .*provider"):
+        load_scenario("chat-llama-70b", ["prices.zzz=1"])
+
+
+ENGINE_WORDS = [
+    ("vllm", "search.max_num_seqs", "search.max_running_requests", ""),
+    ("sglang", "search.max_num_seqs", "search.max_running_requests", "sglang calls it max_running_requests"),
+    ("tensorrt-llm", "search.max_num_seqs", "search.max_running_requests", "tensorrt-llm calls it max_batch_size"),
+    ("tensorrt-llm", "search.max_batch_size", "search.max_running_requests", ""),
+    ("sglang", "search.chunked_prefill_size", "search.max_batched_tokens", ""),
+    ("sglang", "search.max_num_batched_tokens", "search.max_batched_tokens", "sglang calls it chunked_prefill_size"),
+    ("tensorrt-llm", "max_model_len", "max_request_tokens", "tensorrt-llm calls it max_seq_len"),
+]
+
+
+@pytest.mark.parametrize(("engine", "word", "field", "said"), ENGINE_WORDS, ids=[" ".join(w[:2]) for w in ENGINE_WORDS])
+def test_words_of_engines_are_understood_and_follow_the_engine(engine: str, word: str, field: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_scenario("chat-llama-70b", [f"search.engine={engine}", f"{word}=1"])
+    fix, _, rest = refused.value.fix.partition("; ")
+    assert fix == f"write {field}, its name here"
+    assert rest == said
+
+
+def test_every_engine_names_every_limit_as_its_flags_do() -> None:
+    """The flags that `planner export` writes are the truth."""
+    names = engine_limit_names()
+    assert set(names) == {flag.engine for flag in engine_flags()}
+    for engine, limits in names.items():
+        assert set(limits) == set(ENGINE_LIMITS)
+        flags = " ".join(flag.flag for flag in engine_flags() if flag.engine == engine).replace("-", "_").split()
+        assert {f"__{name}" for name in limits.values()} <= set(flags)

@@ -1,0 +1,114 @@
+"""Five answers make a scenario that says what was answered; what cannot be read is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.core import InputError, Metric
+from planner.fleet import PlanRequest
+from planner.scenario import load_request, load_scenario
+from planner.scenario.catalogue import slo_presets
+from planner.scenario.quickstart import QUESTIONS, REQUESTS_PER_USER_PER_DAY, Answers, check_answer, quickstart_text
+from planner.traffic import load_profile
+from planner.workload import RecordedArrivals
+
+DEFAULTS = Answers(**{question.option: question.default for question in QUESTIONS})
+
+
+def _request(folder: Path, **changes: str) -> PlanRequest:
+    path = folder / "case.yaml"
+    path.write_text(quickstart_text(replace(DEFAULTS, **changes), "case", folder), encoding="utf-8")
+    return load_request(path)
+
+
+def test_there_are_five_questions_whose_defaults_make_a_scenario(tmp_path: Path) -> None:
+    assert len(QUESTIONS) == 5
+    request = _request(tmp_path)
+    assert request == load_scenario(yaml.safe_load((tmp_path / "case.yaml").read_text(encoding="utf-8")))
+    assert request.name == "case"
+    assert request.llm.id == "llama-3.1-8b"
+    assert request.workload.arrivals.rate_per_s == 20.0
+    assert isinstance(request.workload.arrivals, RecordedArrivals)
+    assert [(target.metric, target.threshold_s) for target in request.slo.targets] == [
+        (Metric.TTFT, 1.0),
+        (Metric.TPOT, 0.05),
+    ]
+    assert request.search.skus == ("h100-sxm", "h200-sxm")
+
+
+@pytest.mark.parametrize(
+    ("traffic", "mean_per_s"),
+    [
+        ("12.5", 12.5),
+        ("12.5/s", 12.5),
+        ("864000/day", 10.0),
+        ("864,000 per day", 10.0),
+        ("50000 users", 50_000 * REQUESTS_PER_USER_PER_DAY / 86_400),
+    ],
+)
+def test_traffic_is_requests_a_second_a_day_or_users(tmp_path: Path, traffic: str, mean_per_s: float) -> None:
+    request = _request(tmp_path, traffic=traffic, lengths="1000/200")
+    assert request.workload.rate_per_s == pytest.approx(mean_per_s)
+    by_day = "day" in traffic or "users" in traffic
+    assert request.profile == (load_profile("azure-2024-conv-day") if by_day else None)
+
+
+def test_lengths_are_numbers_a_preset_or_a_trace_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,300,30\n", encoding="utf-8")
+    for lengths, mean in (("1000/200", 1000.0), ("t.csv", 200.0), ("azure-2023-code", 2047.85)):
+        # 2,047.85 tokens: mean prompt of the published code trace (AzureLLMInferenceTrace_code.csv, 8,819 requests).
+        assert _request(tmp_path, lengths=lengths).workload.lengths.mean_input == pytest.approx(mean, rel=0.01)
+
+
+@pytest.mark.parametrize("use", [one.name for one in slo_presets()])
+def test_targets_of_a_use_are_the_published_ones(tmp_path: Path, use: str) -> None:
+    (known,) = (one for one in slo_presets() if one.name == use)
+    assert _request(tmp_path, targets=use).slo.targets == known.targets
+
+
+def test_a_provider_goes_behind_an_at(tmp_path: Path) -> None:
+    request = _request(tmp_path, gpus="h100-sxm @ Lambda")
+    assert request.prices.provider == "Lambda"
+    assert request.search.skus == ("h100-sxm",)
+    assert len(_request(tmp_path, gpus="all").search.skus) > 20
+
+
+def test_every_line_that_can_be_changed_has_a_comment() -> None:
+    lines = quickstart_text(DEFAULTS, "case").splitlines()
+    plain = [line for line in lines if "#" not in line]
+    assert plain == ["name: case", "workload:", "search:"]
+
+
+BAD = [
+    ("llm", "lama", "unknown name"),
+    ("traffic", "many", "is no number"),
+    ("traffic", "-3", "greater than 0"),
+    ("traffic", "nan", ""),
+    ("traffic", "1e300 users", "must be 1e-09 to 1e+09"),
+    ("lengths", "short", "unknown name"),
+    ("lengths", "1000/0", "1"),
+    ("lengths", "none.csv", "no such file"),
+    ("targets", "1", "must be two numbers"),
+    ("targets", "1/fast", "is no number"),
+    ("targets", "chatty", "unknown name"),
+    ("gpus", "", "names no GPU"),
+    ("gpus", "h100", "unknown name"),
+    ("gpus", "h100-sxm @ Nobody", "unknown name"),
+]
+
+
+@pytest.mark.parametrize(("option", "answer", "bound"), BAD, ids=[f"{b[0]} {b[1]}" for b in BAD])
+def test_what_cannot_be_read_is_refused_by_name(option: str, answer: str, bound: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_answer(option, answer)
+        quickstart_text(replace(DEFAULTS, **{option: answer}), "case")
+    assert bound in refused.value.bound
+
+
+def test_a_name_cannot_break_out_of_its_field() -> None:
+    for name in ("a: b", "a # b", "- x", "null", "a\nllm: phi-4"):
+        assert yaml.safe_load(quickstart_text(DEFAULTS, name))["name"] == name

@@ -1,0 +1,56 @@
+"""The page "reading the answer" says what the first screen shows: its example is planned again from its own link."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+
+import planner
+from hardware_db import load_hardware
+from planner.analysis import headline, headroom
+from planner.core import change
+from planner.fleet import Plan
+from planner.web import links, summary
+from tests.places import ROOT
+
+TEXT = (ROOT / "docs" / "tutorial" / "reading-the-answer.md").read_text(encoding="utf-8")
+HEADINGS = {"Fleet", "Per month", "Per million output tokens", "Headroom"}
+
+
+@cache
+def plan() -> Plan:
+    (address,) = re.findall(r"\[open it\]\(([^)\s]+)\)", TEXT)
+    opened = links.from_link(dict(parse_qsl(urlsplit(address).query)), "chat-llama-70b")
+    assert not opened.dropped
+    return planner.plan(planner.load_scenario(opened.content), alternatives=False)
+
+
+def test_every_figure_has_a_row() -> None:
+    assert {row.split("|")[1].strip() for row in TEXT.splitlines() if row.startswith("| ")} >= HEADINGS
+
+
+def test_the_sentence_the_badges_and_the_targets_are_those_of_the_example() -> None:
+    sentence = headline.short_headline(plan())
+    quoted = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", TEXT)
+    pieces = [piece for piece in dict.fromkeys(quoted) if piece in sentence]
+    assert " ".join(pieces).startswith("Serve llama-3.3-70b-instruct at 5.53")
+    assert len("".join(pieces)) > 0.9 * len(sentence)  # all of it is explained, but for what joins the parts
+    assert headline.status_words(plan()) in quoted and headline.calibration_words(plan()) in quoted
+    assert any(piece.rstrip(".") in summary.targets_line(plan()) for piece in quoted if piece.startswith("Simulated"))
+
+
+def test_the_figures_are_those_of_the_example() -> None:
+    found, costs = headroom(plan()), headline.cost_range(plan(), load_hardware())
+    cost = plan().cost
+    assert cost is not None and costs is not None and costs.low is not None and costs.high is not None
+    assert f"*{change(found.share)}; {headline.headroom_words(found)}*" in TEXT
+    for field in ("usd_per_month", "usd_per_million_output_tokens"):
+        value, low, high = (getattr(ends, field) for ends in (cost, costs.low, costs.high))
+        assert f"*{headline.dollars(value)}; {headline.range_words(low, value, high)}*" in TEXT
+    slow = summary.slow_end_words(found)
+    assert slow and slow.rstrip(".") in TEXT

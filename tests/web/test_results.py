@@ -1,0 +1,70 @@
+"""What is under way: it can be stopped and gone on with, the old answer has gone, and nothing is left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+from streamlit.testing.v1 import AppTest
+
+from planner.core import InputError
+from planner.web import results
+
+
+def part() -> None:
+    """One computation, which counts how often it was begun."""
+    from contextlib import suppress
+
+    import streamlit as st
+
+    from planner.web import results
+
+    def compute(progress: object) -> str:
+        st.session_state["begun"] = st.session_state.get("begun", 0) + 1
+        return "the result"
+
+    with suppress(results.Stopped):
+        st.markdown(results.compute_once(("of a test", st.session_state.get("which", "")), compute, "Counting"))
+
+
+def test_what_was_stopped_is_not_begun_again_until_asked_for() -> None:
+    app = AppTest.from_function(part, default_timeout=30)
+    app.session_state["which"] = "stopped"
+    app.session_state[results.STOPPED] = results.name_of(("of a test", "stopped"))  # as the button leaves it
+    app.run()
+    assert "begun" not in app.session_state
+    assert [item.value for item in app.markdown] == ["**Stopped:** Counting"]
+    (go_on,) = app.button
+    go_on.click().run()
+    assert app.session_state["begun"] == 1 and [item.value for item in app.markdown] == ["the result"]
+
+
+def test_nothing_of_the_progress_is_left_behind() -> None:
+    app = AppTest.from_function(part, default_timeout=30)
+    app.session_state["which"] = "finished"
+    app.run()
+    assert not app.exception and not app.button and not app.get("progress")
+    app.run()
+    assert app.session_state["begun"] == 1  # cached
+
+
+def test_an_error_leaves_no_progress_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(progress: results.Progress) -> str:
+        raise InputError("field", 1, "is wrong", "correct it")
+
+    with pytest.raises(InputError):
+        results.compute_once(("failing", "once"), fail, "Failing")
+    assert "failing" not in results.store().seconds and results.store().get(("failing", "once")) is None
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "usual_s", "words"),
+    [
+        (0.2, None, "Planning: solving"),
+        (0.2, 0.4, "Planning: solving"),
+        (4.0, None, "Planning: solving (4 s so far)"),
+        (0.2, 20.0, "Planning: solving (0 s so far; the last time took 20 s)"),
+    ],
+)
+def test_progress_says_what_is_done_and_roughly_how_long(elapsed_s: float, usual_s: float | None, words: str) -> None:
+    assert results.progress_words("Planning", "solving", elapsed_s, usual_s) == words
