@@ -42,6 +42,7 @@ INTERRUPTED = """
 import os, signal, sys, time
 import planner
 from planner.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background inherits that it is ignored
 def simulate(*given, **more):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(20)
