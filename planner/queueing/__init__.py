@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from planner.queueing.cache_levels import CacheLevel, level_hits
 from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
+from planner.queueing.contexts import ContextSpread
 from planner.queueing.decode import decode_pool
 from planner.queueing.delayed import with_delay
 from planner.queueing.distributions import rescaled_wait, sum_of_independent
@@ -48,6 +49,7 @@ from planner.queueing.static_pools import largest_static_rate, static_pool
 __all__ = [
     "BatchServer",
     "CacheLevel",
+    "ContextSpread",
     "LinkWait",
     "QueueLatency",
     "StaticServer",

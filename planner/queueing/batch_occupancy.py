@@ -51,6 +51,18 @@ class RunningDistribution:
         """Probability that nothing runs."""
         return float(self.probabilities[0])
 
+    def seen_by_tokens(self, step_means_s: FloatArray) -> FloatArray:
+        """Share of all output tokens that are made with each of `counts[1:]` running, itself among them, shape (N,).
+
+        With n running they are made at the rate n / T(n). For Poisson arrivals that is the number which a request
+        finds, and itself on top (PASTA); for regular arrivals it is smaller, for bursts larger.
+
+        Args:
+            step_means_s: T at each of `counts` [s], shape (N + 1,).
+        """
+        made = self.probabilities[1:] * self.counts[1:] / step_means_s[1:]
+        return np.asarray(made / made.sum())
+
 
 def running_distribution(
     counts: FloatArray,
@@ -66,8 +78,9 @@ def running_distribution(
         pi(n) / pi(n - 1) = lambda E[K] T(n) / n
 
     depends on K only through its mean (processor sharing). Arrivals whose counts are z times as variable as Poisson
-    ones turn it into pi(n) / pi(n - 1) = (lambda E[K] T(n) + (z - 1)(n - 1)) / (z n): a negative binomial (z > 1) or
-    binomial (z < 1) distribution where T is constant, with mean E[lambda E[K] T(n + 1)] (Little) for every z.
+    ones turn it into pi(n) / pi(n - 1) = T(n) (lambda E[K] + (z - 1)(n - 1) / T(n - 1)) / (z n): a negative binomial
+    (z > 1) or binomial (z < 1) distribution where T is constant. Tokens are made as fast as they are asked for, sum of
+    pi(n) n / T(n) = lambda E[K], for every z.
 
     Beyond the last slot requests wait. The mass of those states follows from what flows in and out: tokens are made
     at rate n / T(n) with n < N running, and at the largest rate with all slots taken; the mean is lambda E[K]. For
@@ -93,7 +106,8 @@ def running_distribution(
     """
     here, before = counts[1:], counts[:-1]
     z = max(dispersion, SMALLEST_DISPERSION)
-    births = np.maximum(token_rate_per_s * step_means_s[1:] + (z - 1.0) * before, np.finfo(float).tiny)
+    more_per_s = (z - 1.0) * before / np.append(step_means_s[1:2], step_means_s[1:-1])
+    births = np.maximum((token_rate_per_s + more_per_s) * step_means_s[1:], np.finfo(float).tiny)
     weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * here)))])
     distribution = np.exp(weights - weights.max())
     distribution /= distribution.sum()

@@ -12,6 +12,7 @@ from planner.queueing.batch_occupancy import (
     running_distribution,
 )
 from planner.queueing.capacity import decode_limit
+from planner.queueing.contexts import ContextSpread, spread_by_contexts
 from planner.queueing.latencies import (
     FIRST_EDGES,
     Blocking,
@@ -23,12 +24,12 @@ from planner.queueing.latencies import (
     with_slot_wait,
 )
 from planner.queueing.quantisation import slice_means, sorted_slice_means
-from planner.queueing.renewal import round_robin_share
+from planner.queueing.renewal import index_of_dispersion, round_robin_share
 from planner.queueing.server import BatchServer, require_usable, step_durations_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
 from planner.workload import ArrivalProcess, CondensedLengths, TokenLengths, condensed_lengths
 
-SLOW_EDGES = np.linspace(0.0, 1.0, 17)
+SLOW_EDGES = np.linspace(0.0, 1.0, 33)
 """Slices of the number running told apart in a TPOT. A choice of resolution."""
 BOUNDARY_POINTS = (np.arange(8) + 0.5) / 8.0
 """Where in the step in progress an arrival falls."""
@@ -64,7 +65,7 @@ def decode_pool(
     step_means_s, running = _steps_and_running(server, share, requests)
     wait_s = _wait_s(step_means_s, running, limit.rate_per_s, share, requests)
     first_s = np.broadcast_to(wait_s, (requests.groups.size, wait_s.size))
-    gap_times_s = _gap_times_s(step_means_s, running, share.rate_per_s, requests)
+    gap_times_s = _gap_times_s(step_means_s, running, share.rate_per_s, requests, server.contexts)
     latencies = decode_latencies(requests, first_s, gap_times_s, np.diff(SLOW_EDGES))
     busy = running.probabilities[1:]
     return QueueLatency(
@@ -87,10 +88,10 @@ def _steps_and_running(
     """Step times tau(0), tau(1), ..., tau(N) [s] and the distribution of the number running."""
     slots = max(1, round(min(float(server.max_running), float(server.max_batched_tokens))))
     token_rate = arrivals.rate_per_s * lengths.mean_gaps
-    z = 1.0 + (arrivals.scv - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)
     grid = np.unique(np.round(np.geomspace(1.0, slots, SEARCH_POINTS)))
     growing = grid[token_rate * step_durations_s(server, grid, 0.0) >= grid]
-    middle = float(growing[-1]) if growing.size else 1.0
+    middle = float(growing[-1]) if growing.size else min(token_rate * float(step_durations_s(server, 1.0, 0.0)), 1.0)
+    z = 1.0 + (index_of_dispersion(middle, arrivals.scv) - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)
     last = int(min(slots, 1.5 * middle + 12.0 * np.sqrt(max(z, 1.0) * middle) + 20.0))
     counts = np.arange(last + 1.0)
     step_means_s = step_durations_s(server, np.maximum(counts, 1.0), 0.0)
@@ -117,14 +118,20 @@ def _wait_s(
 
 
 def _gap_times_s(
-    step_means_s: FloatArray, running: RunningDistribution, rate_per_s: float, lengths: CondensedLengths
+    step_means_s: FloatArray,
+    running: RunningDistribution,
+    rate_per_s: float,
+    lengths: CondensedLengths,
+    contexts: ContextSpread | None,
 ) -> FloatArray:
     """Times per output token [s] for each entry of `lengths.gaps`, in slices SLOW_EDGES, shape (gaps, slices).
 
-    A request sees the number running at a random instant, and itself on top (PASTA).
+    A request sees the number running that tokens see.
     """
-    seen = np.append(step_means_s[1:], step_means_s[-1])
-    slow = sorted_slice_means(seen, running.probabilities, SLOW_EDGES)
+    made, (steps_s,) = spread_by_contexts(
+        (step_means_s[1:],), running.seen_by_tokens(step_means_s), running.counts[1:], contexts
+    )
+    slow = sorted_slice_means(steps_s, made, SLOW_EDGES)
     at = int(min(round(running.mean), step_means_s.size - 2))
     feedback = rate_per_s * lengths.mean_gaps * float(step_means_s[at + 1] - step_means_s[at])
     memory = lengths.residual_gaps / (1.0 - min(max(feedback, 0.0), LARGEST_FEEDBACK))

@@ -15,8 +15,10 @@ from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.capacity import RUNNING
+from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
-from planner.queueing.renewal import excess_arrivals
+from planner.queueing.renewal import excess_arrivals, index_of_dispersion
+from planner.queueing.server import step_duration_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
 
 CLOSEST_TO_CRITICAL = 0.985
@@ -124,7 +126,7 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
     guess = running_distribution(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.decoding - guess.mean - 1.0))
-    z = _running_dispersion(offered, nearest)
+    z = _running_dispersion(offered, nearest, guess.mean)
     noise = _step_noise(offered, nearest, bursts)
     stay = means + float(noise.start_excess_s(gaps)[0]) * _memory_share(guess)
     stay = np.maximum(stay, np.minimum(offered.decode_steps_s, means))
@@ -146,7 +148,22 @@ def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> G
     weights = np.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
     batched = max(bursts.in_step - 1.0, 0.0) / 2.0
     followers = Followers(offered.rate_per_s, offered.arrivals.scv, first_s.ravel(), weights.ravel(), batched)
-    return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers)
+    prompts = _met_prompts(offered, backlog)
+    return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers, prompts)
+
+
+def _met_prompts(offered: OfferedLoad, backlog: Backlog) -> MetPrompts:
+    """Prompts beside one number running: each adds its share of what all add to the mean step."""
+    lengths, running, chunk = offered.lengths, backlog.regime.running, backlog.regime.chunk
+    alone_s = step_duration_s(offered.server, max(running, 1.0), 0.0)
+    steps = np.maximum(lengths.groups / chunk, 1.0)
+    mean_s = max(backlog.mean_step_s - alone_s, 0.0) / (offered.rate_per_s * backlog.mean_step_s)
+    return MetPrompts(
+        per_step=offered.rate_per_s * backlog.mean_step_s * lengths.group_weights,
+        steps=steps,
+        added_s=mean_s * lengths.groups / (lengths.groups @ lengths.group_weights) / steps,
+        full_s=max(step_duration_s(offered.server, max(running, 1.0), chunk) - alone_s, 0.0),
+    )
 
 
 def _memory_share(distribution: RunningDistribution) -> float:
@@ -164,15 +181,17 @@ def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrival
     return solve_backlog(offered.server, regime, stream, COARSE_CELLS, real_costs=True)
 
 
-def _running_dispersion(offered: OfferedLoad, backlog: Backlog) -> float:
+def _running_dispersion(offered: OfferedLoad, backlog: Backlog, running: float) -> float:
     """Peakedness z of the decodes: how much more variable their number is than for Poisson arrivals.
 
+    What counts of the arrivals is their dispersion over the stay of a request, in which as many come as run on average.
     Per step, counts fluctuate by (1 + e) times the arrivals' own noise and e times that of the prompt lengths (e: the
     elasticity of the step time, because longer steps collect more arrivals). Requests stay K steps, which keeps the
     share E[min(K, K')] / E[K] of it, less what a long memory of the backlog smooths away.
     """
     e = token_elasticity(backlog)
-    per_step = (1.0 + e) ** 2 * offered.arrivals.scv + e**2 * offered.lengths.prompt_scv
+    arriving = index_of_dispersion(running, offered.arrivals.scv)
+    per_step = (1.0 + e) ** 2 * arriving + e**2 * offered.lengths.prompt_scv
     memory = offered.lengths.residual_gaps
     kept = memory / (memory + offered.relaxation_steps(backlog.regime.decoding))
     return 1.0 + (per_step - 1.0) * offered.lengths.overlap * kept

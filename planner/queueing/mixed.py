@@ -13,6 +13,7 @@ from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.capacity import RUNNING, mixed_limit
+from planner.queueing.contexts import spread_by_contexts
 from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
@@ -243,9 +244,10 @@ def _gap_times_s(
     if offered.server.prompts_first:
         return _interrupted_gap_times_s(offered, state, noise, gaps)
     counts, distribution = offered.counts, state.distribution
-    seen = np.interp(counts + 1.0, counts, state.step_means_s)
-    alone = np.minimum(offered.decode_steps_s, seen)
-    slow, floor = (sorted_slice_means(curve, distribution.probabilities, SLOW_EDGES) for curve in (seen, alone))
+    seen, made = state.step_means_s[1:], distribution.seen_by_tokens(state.step_means_s)
+    alone = np.minimum(np.interp(counts[1:], counts + 1.0, offered.decode_steps_s), seen)
+    made, curves = spread_by_contexts((seen, alone), made, counts[1:], offered.server.contexts)
+    slow, floor = (sorted_slice_means(curve, made, SLOW_EDGES) for curve in curves)
     longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
     return token_gap_times(gaps, noise, slow, floor, memory, longest)
@@ -256,9 +258,11 @@ def _interrupted_gap_times_s(
 ) -> tuple[FloatArray, FloatArray]:
     """The same where prompts go first; a step at a random instant finds those that came in the step before it."""
     lengths, arrivals, distribution = offered.lengths, offered.arrivals, state.distribution
-    floor_s = sorted_slice_means(offered.decode_steps_s, distribution.probabilities, SLOW_EDGES)
-    seen_s = np.interp(offered.counts + 1.0, offered.counts, state.step_means_s)
-    load = max(1.0 - float(floor_s.mean()) / float(seen_s @ distribution.probabilities), LEAST_PROMPT_LOAD)
+    made, counts = distribution.seen_by_tokens(state.step_means_s), offered.counts
+    alone = np.interp(counts[1:], counts + 1.0, offered.decode_steps_s)
+    shares, (alone,) = spread_by_contexts((alone,), made, counts[1:], offered.server.contexts)
+    floor_s = sorted_slice_means(alone, shares, SLOW_EDGES)
+    load = max(1.0 - float(floor_s.mean()) / float(state.step_means_s[1:] @ made), LEAST_PROMPT_LOAD)
     own_s = own_steps_s(offered.server, 0.0, offered.max_batched_tokens, lengths.groups)
     own_scv = float((own_s / float(own_s @ lengths.group_weights) - 1.0) ** 2 @ lengths.group_weights)
     mean_s, followers = load / arrivals.rate_per_s, noise.followers

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.core import FloatArray, InputError
+from planner.queueing.contexts import ContextSpread
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class BatchServer:
         max_running: most sequences running at once (the smaller of the configured limit and what KV memory holds).
         prompts_first: a step holds prompts or decodes, and prompts as long as there are any. `step_s` with both is then
             the time of a step of each.
+        contexts: how steps differ with the contexts of the sequences; None where these are alike.
     """
 
     step_s: Callable[[FloatArray, FloatArray], FloatArray]
     max_batched_tokens: int
     max_running: float
     prompts_first: bool = False
+    contexts: ContextSpread | None = None
 
 
 def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:

@@ -9,29 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtri
 
 from planner.core import FloatArray
 from planner.queueing.backlog import Backlog
+from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.quantisation import sorted_slice_means
 from planner.queueing.renewal import excess_arrivals
 from planner.workload import tail_edges
 
 NOISE_EDGES = tail_edges(16)
 """Slices of the fast fluctuation of a mean of steps: the noise points. A choice of resolution."""
-LEVELS = 5
-"""Means of up to 2^(LEVELS - 1) independent steps keep the shape of their own distribution."""
-SHAPE_CELLS = 256
-"""Lattice cells of the distribution of a mean of steps. A choice of resolution."""
 LEAST_SHARE = 1e-6
 """Guards divisions: least prompt time as a share of the step, least relative variance of what prompts add."""
 SHORTEST_S = 1e-15
 """Guards a division by a time of 0 [s]."""
-LARGEST_SKEWNESS = 2.0
-"""Above it the gamma approximation of a mean is worse than the distribution of a mean of 16. A choice."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, the feedback that lengthens the memory of the number running. A choice."""
-
 LARGEST_PROMPT_LOAD = 0.98
 """Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 
@@ -86,6 +79,7 @@ class GapNoise:
         left: mean prompts left behind at a first token; None for steps at random instants.
         followers: what arrives behind a request.
         per_prompt_s: what one prompt more adds to the time of many steps [s].
+        prompts: that a request meets.
         durations_s: of a step, shape (D,).
         probabilities: of these durations, shape (D,).
     """
@@ -97,6 +91,7 @@ class GapNoise:
     left: float | None
     followers: Followers
     per_prompt_s: float
+    prompts: MetPrompts
     durations_s: FloatArray
     probabilities: FloatArray
 
@@ -107,11 +102,6 @@ class GapNoise:
     def anywhere(self) -> GapNoise:
         """The same for steps at random instants instead of right after a first token."""
         return replace(self, start_s=0.0, left=None, followers=replace(self.followers, scv=1.0))
-
-    @property
-    def shortest_s(self) -> float:
-        """Shortest step [s]."""
-        return float(self.durations_s.min())
 
     def mean_variance(self, gaps: FloatArray) -> FloatArray:
         """Variance [s^2] of the mean of k successive steps with geometrically fading correlation r.
@@ -152,7 +142,9 @@ def token_elasticity(backlog: Backlog) -> float:
     return load / (1.0 - load)
 
 
-def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers) -> GapNoise:
+def gap_noise(
+    backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers, prompts: MetPrompts
+) -> GapNoise:
     """Fluctuation of the steps around the mean at a fixed number running.
 
     Over many steps the total time T_K satisfies T_K = K a + f A(T_K): its variance per step is
@@ -163,6 +155,7 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
         token_variance_per_s: long-run variance of the tokens arriving, rate * (Var L + SCV E[L]^2) [tokens^2/s].
         mean_prompt: E[L] [tokens].
         followers: what arrives while a request decodes.
+        prompts: that it meets.
 
     Returns:
         Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
@@ -181,6 +174,7 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
         left=behind / mean_prompt,
         followers=followers,
         per_prompt_s=mean_prompt * per_token_s,
+        prompts=prompts,
         durations_s=backlog.step_durations_s,
         probabilities=backlog.step_probabilities,
     )
@@ -222,7 +216,9 @@ def token_gap_times(
     slow = slowly_varying_times(gaps, slow_s, memory_steps)
     floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)[:, :, None]
     fast = _fast_fluctuation(gaps, noise) * _coherence(gaps, noise, slow, memory_steps)[:, None]
-    above = np.maximum(slow[:, :, None] + fast[:, None, :] - floor, 0.0)
+    added = slow[:, :, None] - floor
+    above = np.maximum(added + fast[:, None, :], 0.0)
+    above *= (added[:, :, 0] / np.maximum(above @ np.diff(NOISE_EDGES), SHORTEST_S))[:, :, None]
     prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
     grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)[:, None, None]
     above, share = size_biased_mixture(above, np.diff(NOISE_EDGES), grown)
@@ -286,60 +282,16 @@ def _coherence(gaps: FloatArray, noise: GapNoise, slow: FloatArray, memory_steps
 def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     """Deviation [s] of the mean of k steps from its mean at the noise points, shape (gaps, 16).
 
-    Few effectively independent steps (their variance over that of the mean) have the distribution of a mean of so many
-    draws of one step; many have a gamma distribution with the skewness 3 sd / mean of a first-passage time (inverse
-    Gaussian), or the larger one that keeps it above the shortest step. Rare prompts (a larger skewness still) keep
-    their own distribution.
+    One step has its own distribution; several have that of the prompts in them (`planner.queueing.met_prompts`).
     """
     if noise.variance <= 0.0:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
     std = np.sqrt(noise.mean_variance(gaps))
-    level = np.clip(np.log2(noise.variance / std**2), 0.0, LEVELS - 1.0)
-    shapes = _shapes_of_means(noise.durations_s, noise.probabilities)
-    low = np.minimum(level.astype(np.int64), LEVELS - 2)
-    share = (level - low)[:, None]
-    few = shapes[low] * (1.0 - share) + shapes[low + 1] * share
-    skewness = np.maximum(3.0 * std / noise.mean_s, 2.0 * std / (noise.mean_s - noise.shortest_s))
-    many = (level >= LEVELS - 1.0) & (skewness <= LARGEST_SKEWNESS)
-    shape = np.where(many[:, None], _gamma_shape(np.minimum(skewness, LARGEST_SKEWNESS)), few)
-    return np.asarray(std[:, None] * shape)
-
-
-def _gamma_shape(skewness: FloatArray) -> FloatArray:
-    """Gamma distributions of mean 0, variance 1 and given skewness at the noise points, shape (skewness, 16).
-
-    Wilson and Hilferty, PNAS 17 (1931) 684-688.
-    """
-    skew = np.maximum(skewness, 1e-6)[:, None]
-    middle = (NOISE_EDGES[:-1] + NOISE_EDGES[1:]) / 2.0
-    cube = np.maximum(1.0 + skew * ndtri(middle)[None, :] / 6.0 - skew**2 / 36.0, 0.0) ** 3
-    return _standardised(2.0 / skew * (cube - 1.0))
-
-
-def _shapes_of_means(durations: FloatArray, weights: FloatArray) -> FloatArray:
-    """Distributions of the mean of 1, 2, 4, ... independent draws, less mean and over deviation, shape (LEVELS, 16)."""
-    low, high = float(durations.min()), float(durations.max())
-    if high <= low:
-        return np.zeros((LEVELS, NOISE_EDGES.size - 1))
-    cells = np.rint((durations - low) / (high - low) * (SHAPE_CELLS - 1)).astype(np.int64)
-    distribution = np.bincount(cells, weights, SHAPE_CELLS).astype(np.float64)
-    places = np.arange(float(SHAPE_CELLS))
-    shapes = np.zeros((LEVELS, NOISE_EDGES.size - 1))
-    for level in range(LEVELS):
-        mean = float(places @ distribution)
-        std = np.sqrt(max(float((places - mean) ** 2 @ distribution), np.finfo(float).tiny))
-        shapes[level] = (sorted_slice_means(places, distribution, NOISE_EDGES) - mean) / std
-        pairs = np.convolve(distribution, distribution)
-        halves = np.concatenate([[0.0], pairs[1::2], [0.0]]) / 2.0
-        distribution = pairs[0::2] + halves[:-1] + halves[1:]
-    return shapes
-
-
-def _standardised(shapes: FloatArray) -> FloatArray:
-    """Shifted and scaled to mean 0 and variance 1, row by row."""
-    mass = np.diff(NOISE_EDGES)
-    centred = shapes - (shapes @ mass)[:, None]
-    return np.asarray(centred / np.sqrt(np.maximum(centred**2 @ mass, np.finfo(float).tiny))[:, None])
+    shapes = noise.prompts.shapes(gaps, gaps * std, NOISE_EDGES)
+    order = np.argsort(noise.durations_s, kind="stable")
+    one = sorted_slice_means(noise.durations_s[order], noise.probabilities[order], NOISE_EDGES)
+    one = (one - noise.mean_s) / np.sqrt(noise.variance)
+    return np.asarray(std[:, None] * np.where(gaps[:, None] <= 1.0, one, shapes))
 
 
 def _kept_variance(spans: FloatArray) -> FloatArray:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
 
 import numpy as np
@@ -34,7 +34,7 @@ from planner.engine import (
     mean_encoder_s,
     require_room,
 )
-from planner.queueing import BatchServer
+from planner.queueing import BatchServer, ContextSpread, held_moments
 from planner.roofline import StepShape
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import TokenLengths
@@ -262,6 +262,19 @@ class PoolStepTime:
         seconds = self._kernels_s(running, prompt_tokens)
         return seconds if self.extras is None else seconds + self.extras(running, prompt_tokens)
 
+    def context_std_s(self, running: FloatArray, scv: float) -> FloatArray:
+        """By how much a step of decodes is longer when contexts are one standard deviation above their mean [s].
+
+        Args:
+            running: sequences, any shape.
+            scv: squared coefficient of variation of the context of one.
+        """
+        mean = step_shapes(running, np.zeros_like(running), self.costs)
+        above = np.sqrt(scv * running) * self.costs.decode_context
+        longer = replace(mean, decode_context=mean.decode_context + above)
+        none = np.zeros_like(running)
+        return np.maximum(self.timer.times_s(longer, none) - self.timer.times_s(mean, none), 0.0)
+
     def _kernels_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         if np.ndim(running) == np.ndim(prompt_tokens) == 0:
             n, p = float(running), float(prompt_tokens)
@@ -328,7 +341,20 @@ class PoolModel:
             separate_phases=not config.schedule.mixed_steps,
             extras=self.extras,
         )
-        return BatchServer(step_s=step_s, max_batched_tokens=config.step_tokens, max_running=self.max_running)
+        return BatchServer(
+            step_s=step_s,
+            max_batched_tokens=config.step_tokens,
+            max_running=self.max_running,
+            contexts=self._contexts(step_s),
+        )
+
+    def _contexts(self, step_s: PoolStepTime) -> ContextSpread | None:
+        """How steps differ with the contexts of what runs."""
+        mean, square = held_moments(self.lengths)
+        if self.pool.role is Role.PREFILL or not mean > 0.0:
+            return None
+        scv = square / mean**2 - 1.0
+        return ContextSpread(partial(step_s.context_std_s, scv=scv), scv)
 
     @cached_property
     def extras(self) -> StepExtras | None:

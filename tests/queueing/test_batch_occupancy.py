@@ -42,6 +42,28 @@ class TestNumberRunning:
         assert distribution.mean == pytest.approx(50.0, rel=1e-6)
         assert distribution.std**2 == pytest.approx(50.0 * z, rel=0.03)
 
+    @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
+    def test_tokens_are_made_as_fast_as_they_are_asked_for(self, z: float) -> None:
+        counts = np.arange(600.0)
+        times = 0.01 + 1e-4 * counts**0.9
+        distribution = running_distribution(counts, times, 3000.0, z)
+        assert distribution.probabilities[1:] @ (counts[1:] / times[1:]) == pytest.approx(3000.0, rel=1e-6)
+
+    def test_a_request_of_a_poisson_stream_finds_what_there_is_and_itself_on_top(self) -> None:
+        """PASTA (Wolff 1982): seen by tokens, n + 1 has the probability of n at a random instant."""
+        counts = np.arange(200.0)
+        times = 0.01 + 1e-3 * counts
+        distribution = running_distribution(counts, times, 500.0, 1.0)
+        seen = distribution.seen_by_tokens(times)
+        assert seen == pytest.approx(distribution.probabilities[:-1] / distribution.probabilities[:-1].sum(), abs=1e-9)
+
+    def test_regular_streams_meet_fewer_and_bursts_more(self) -> None:
+        counts, times = np.arange(400.0), np.full(400, 0.01)
+        met = [
+            running_distribution(counts, times, 2000.0, z).seen_by_tokens(times) @ counts[1:] for z in (0.4, 1.0, 3.0)
+        ]
+        assert met == pytest.approx([20.4, 21.0, 23.0], rel=1e-3)  # E[n^2] / E[n] = mean + z
+
 
 class TestSlots:
     """The wait for one of m slots against exact queues and a simulation of m servers."""
