@@ -113,7 +113,10 @@ def busiest_part(run: SimulatedRun) -> SimulatedRun | None:
 def _drawn_drift(
     deployment: Deployment, workload: Workload, arrivals: ArrivalProcess, requests: int, lifetime_s: float
 ) -> SimulatedRun:
-    """One whole cycle of a drift, and as many requests as a steady process would have."""
+    """One whole cycle of a drift, and as many requests as a steady process would have.
+
+    Of a cycle that is too long the stretch whose rates are distributed most like those of all of it.
+    """
     drift = arrivals.drift
     cycle_s = drift.duration_s if drift is not None else 0.0
     warmup = _warmup_fraction(lifetime_s, cycle_s)
@@ -121,11 +124,13 @@ def _drawn_drift(
     part, share = part_of_fleet(deployment, max(requests, MAX_SIMULATED_REQUESTS) / wanted)
     most = max(requests, MAX_SIMULATED_REQUESTS)
     drawn = min(math.ceil(wanted * share), most)
-    left_out = ""
-    if drawn < math.ceil(wanted * share):
+    seen, left_out = arrivals.split(share), ""
+    if drift is not None and drawn < math.ceil(wanted * share):
         seen_s = drawn * (1.0 - warmup) / (share * arrivals.rate_per_s)
         left_out = f"only {seen_s / 3600.0:.2g} hours of a drift that repeats after {cycle_s / 3600.0:.2g}"
-    of_part = Workload(arrivals=arrivals.split(share), classes=workload.classes)
+        stretch, mean = drift.stretch_like_all(seen_s)
+        seen = seen.model_copy(update={"drift": stretch}).at_rate(mean * seen.rate_per_s)
+    of_part = Workload(arrivals=seen, classes=workload.classes)
     return SimulatedRun(part, of_part, drawn, warmup, share, left_out)
 
 

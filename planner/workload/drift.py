@@ -28,6 +28,8 @@ PATH_CORRELATION_TIMES = 64
 """Length of a drawn path in correlation times, so that its windows show the whole distribution. A choice."""
 WINDOWS_PER_CORRELATION_TIME = 4
 """Windows of a drawn path in one correlation time. A choice of resolution."""
+STRETCH_LEVELS = 32
+"""Levels of the rate at which a stretch of a drift is held against all of it. A choice of resolution."""
 WINDOWS_S = (5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Windows in which a drift is looked for [s], from about the lifetime of a request on. A choice."""
 CLEAR_INDEX = 10.0
@@ -239,6 +241,48 @@ class RateDrift(Frozen):
     def share_of_requests(self) -> FloatArray:
         """Share of all requests that come in each window, shape (windows,)."""
         return np.asarray(self.array / self.array.sum())
+
+    def stretch_like_all(self, duration_s: float) -> tuple[RateDrift, float]:
+        """Consecutive windows of about this length whose rates are distributed most nearly as those of all.
+
+        Nearest in the area between the two distribution functions over `STRETCH_LEVELS` levels of the rate; lengths are
+        drawn to the same means as in all windows.
+
+        Args:
+            duration_s: wanted [s]; two windows at least, and no more than all.
+
+        Returns:
+            Their drift, which repeats after them, and their mean rate over that of all.
+
+        >>> mixed, mean = RateDrift.of([1.0, 1.0, 3.0, 3.0], 60.0).stretch_like_all(120.0)
+        >>> mixed.factors, mean
+        ((0.5, 1.5), 1.0)
+        """
+        factors = np.array(self.factors)
+        count = min(max(round(duration_s / self.window_s), 2), factors.size)
+        levels = np.quantile(factors, (np.arange(STRETCH_LEVELS) + 0.5) / STRETCH_LEVELS)
+        widths = np.diff(levels, append=factors.max())
+        below = (np.concatenate([factors, factors[:count]])[:, None] <= levels).cumsum(axis=0)
+        among = (below[count:] - below[:-count]) / count
+        distance = np.abs(among - (factors[:, None] <= levels).mean(axis=0)) @ widths
+        total = np.concatenate([factors, factors[:count]]).cumsum()
+        distance[total[count:] <= total[:-count]] = np.inf  # nobody comes
+        first = (int(distance.argmin()) + 1) % factors.size
+        places = (first + np.arange(count)) % factors.size
+        mean = float(factors[places].mean())
+
+        def of_lengths(given: tuple[float, ...]) -> tuple[float, ...]:
+            values = np.array(given)[places] if given else np.zeros(0)
+            return tuple((values / np.average(values, weights=factors[places])).tolist()) if given else ()
+
+        stretch = RateDrift(
+            window_s=self.window_s,
+            factors=tuple((factors[places] / mean).tolist()),
+            input_factors=of_lengths(self.input_factors),
+            output_factors=of_lengths(self.output_factors),
+            source=self.source,
+        )
+        return stretch, mean
 
     def sample_clock_s(self, operational_s: FloatArray, seed: int) -> FloatArray:
         """Clock times [s] after a start at a random point of the drift (by `seed`), same shape."""

@@ -142,3 +142,17 @@ def test_a_short_replay_and_a_process_have_no_part_of_their_own() -> None:
     for workload in (recorded(), chat(10.0)):
         run = run_of(mixed(1), workload, 100, evaluate(mixed(1), workload))
         assert busiest_part(run) is None
+
+
+def test_of_a_drift_that_is_too_long_a_stretch_like_all_of_it_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One replica cannot be cut; a stretch from anywhere might be the calm half alone."""
+    monkeypatch.setattr(module, "MAX_SIMULATED_REQUESTS", 2000)
+    drift = RateDrift.of([0.5] * 40 + [1.5] * 40, window_s=60.0)
+    arrivals = ArrivalProcess(rate_per_s=1.0, drift=drift)
+    workload = Workload(arrivals=arrivals, classes=(RequestClass(lengths=LENGTHS),))
+    deployment = mixed(1)
+    run = run_of(deployment, workload, 100, evaluate(deployment, workload))
+    seen = run.workload.arrivals
+    assert isinstance(seen, ArrivalProcess) and seen.drift is not None
+    assert run.requests == 2000 and "hours of a drift" in run.left_out
+    assert seen.drift.cv == pytest.approx(drift.cv, rel=0.1) and seen.rate_per_s == pytest.approx(1.0, rel=0.1)

@@ -224,3 +224,42 @@ def test_longer_requests_in_the_busy_windows_are_read_from_a_recording() -> None
     assert spreads[0] == pytest.approx(1.0 / 3.0, rel=0.1)  # 1000 and 2000 about their mean
     assert spreads[1] < 0.05
     assert np.average(found.input_factors, weights=found.factors) == pytest.approx(1.0)
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=4, max_size=40), st.integers(2, 40))
+def test_a_stretch_is_a_run_of_windows_and_no_other_is_more_like_all(rates: list[float], count: int) -> None:
+    drift = RateDrift.of(rates, 60.0)
+    stretch, mean = drift.stretch_like_all(60.0 * count)
+    factors, size = np.array(drift.factors), min(count, len(rates))
+    assert len(stretch.factors) == size
+    places = [(first + np.arange(size)) % factors.size for first in range(factors.size)]
+    got = mean * np.array(stretch.factors)
+    assert any(got == pytest.approx(factors[place], rel=1e-9) for place in places)
+
+    def distance(values: np.ndarray) -> float:
+        levels = np.quantile(factors, (np.arange(32) + 0.5) / 32)
+        apart = [abs((values <= level * (1 + 1e-12)).mean() - (factors <= level).mean()) for level in levels]
+        return float(np.array(apart) @ np.diff(levels, append=factors.max()))
+
+    assert distance(got) <= min(distance(factors[place]) for place in places) + 0.05 * factors.std()
+
+
+def test_a_stretch_of_a_long_path_swings_as_the_path_does() -> None:
+    drift = RateDrift.random(0.4, 300.0, seed=3)
+    stretch, mean = drift.stretch_like_all(0.2 * drift.duration_s)
+    assert stretch.cv * mean == pytest.approx(drift.cv, rel=0.15) and mean == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_stretch_keeps_the_lengths_of_its_windows() -> None:
+    rates = np.array([1.0, 3.0, 1.0, 3.0])
+    busy = RateDrift.of(rates, 60.0).model_copy(update={"input_factors": (0.7, 1.1, 0.7, 1.1)})
+    stretch, _ = busy.stretch_like_all(120.0)
+    assert dict(zip(stretch.factors, stretch.input_factors, strict=True)) == {
+        0.5: pytest.approx(0.7),
+        1.5: pytest.approx(1.1),
+    }
+
+
+def test_a_stretch_in_which_nobody_comes_is_none() -> None:
+    stretch, mean = RateDrift.of([0.0] * 50 + [1.0] * 2, 60.0).stretch_like_all(180.0)
+    assert mean > 0.0 and max(stretch.factors) > 0.0
