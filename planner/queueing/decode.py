@@ -22,6 +22,7 @@ from planner.queueing.latencies import (
     unstable_latency,
     with_slot_wait,
 )
+from planner.queueing.lattice import geometric
 from planner.queueing.quantisation import slice_means, sorted_slice_means
 from planner.queueing.renewal import round_robin_share
 from planner.queueing.server import BatchServer, require_usable, step_durations_s
@@ -88,7 +89,7 @@ def _steps_and_running(
     slots = max(1, round(min(float(server.max_running), float(server.max_batched_tokens))))
     token_rate = arrivals.rate_per_s * lengths.mean_gaps
     z = 1.0 + (arrivals.scv - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)
-    grid = np.unique(np.round(np.geomspace(1.0, slots, SEARCH_POINTS)))
+    grid = np.unique(np.round(geometric(1.0, slots, SEARCH_POINTS)))
     growing = grid[token_rate * step_durations_s(server, grid, 0.0) >= grid]
     middle = float(growing[-1]) if growing.size else 1.0
     last = int(min(slots, 1.5 * middle + 12.0 * np.sqrt(max(z, 1.0) * middle) + 20.0))

@@ -17,7 +17,7 @@ from planner.queueing.batch_occupancy import RunningDistribution, running_distri
 from planner.queueing.capacity import RUNNING
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_arrivals
-from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
+from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise
 
 CLOSEST_TO_CRITICAL = 0.985
 """Share of the number running at which full steps only just keep up, up to which the backlog is solved. Chosen because
@@ -171,7 +171,7 @@ def _running_dispersion(offered: OfferedLoad, backlog: Backlog) -> float:
     elasticity of the step time, because longer steps collect more arrivals). Requests stay K steps, which keeps the
     share E[min(K, K')] / E[K] of it, less what a long memory of the backlog smooths away.
     """
-    e = token_elasticity(backlog)
+    e = backlog.elasticity
     per_step = (1.0 + e) ** 2 * offered.arrivals.scv + e**2 * offered.lengths.prompt_scv
     memory = offered.lengths.residual_gaps
     kept = memory / (memory + offered.relaxation_steps(backlog.regime.decoding))

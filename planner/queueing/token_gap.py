@@ -7,6 +7,7 @@ and the start, because a request begins to decode right after a prompt was serve
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtri
@@ -31,9 +32,6 @@ LARGEST_SKEWNESS = 2.0
 """Above it the gamma approximation of a mean is worse than the distribution of a mean of 16. A choice."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, the feedback that lengthens the memory of the number running. A choice."""
-
-LARGEST_PROMPT_LOAD = 0.98
-"""Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,19 @@ class Followers:
         return np.asarray(more[:-1] - known)
 
 
+@dataclass(frozen=True, eq=False)
+class StepSpread:
+    """Durations of one step [s] and their probabilities, both of shape (D,)."""
+
+    durations_s: FloatArray
+    probabilities: FloatArray
+
+    @cached_property
+    def shapes_of_means(self) -> FloatArray:
+        """Means of 1, 2, 4, ... independent steps, less mean and over deviation, shape (LEVELS, 16)."""
+        return _shapes_of_means(self.durations_s, self.probabilities)
+
+
 @dataclass(frozen=True)
 class GapNoise:
     """Fluctuation of step durations while the number running stands still.
@@ -86,8 +97,7 @@ class GapNoise:
         left: mean prompts left behind at a first token; None for steps at random instants.
         followers: what arrives behind a request.
         per_prompt_s: what one prompt more adds to the time of many steps [s].
-        durations_s: of a step, shape (D,).
-        probabilities: of these durations, shape (D,).
+        spread: of one step.
     """
 
     mean_s: float
@@ -97,8 +107,7 @@ class GapNoise:
     left: float | None
     followers: Followers
     per_prompt_s: float
-    durations_s: FloatArray
-    probabilities: FloatArray
+    spread: StepSpread
 
     def damped(self, share: float) -> GapNoise:
         """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
@@ -111,7 +120,7 @@ class GapNoise:
     @property
     def shortest_s(self) -> float:
         """Shortest step [s]."""
-        return float(self.durations_s.min())
+        return float(self.spread.durations_s.min())
 
     def mean_variance(self, gaps: FloatArray) -> FloatArray:
         """Variance [s^2] of the mean of k successive steps with geometrically fading correlation r.
@@ -126,30 +135,6 @@ class GapNoise:
         """What the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
         late = self.followers.surplus(gaps * self.mean_s) * self.per_prompt_s
         return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
-
-
-def token_elasticity(backlog: Backlog) -> float:
-    """Relative growth of the mean step time per relative growth of the token rate, at a fixed number running.
-
-    With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
-    dlnT / dln rate = rate f / (1 - rate f).
-
-    Args:
-        backlog: solved for the server at that number running.
-
-    Returns:
-        The elasticity, >= 0.
-    """
-    tokens = np.append(np.arange(backlog.below) * backlog.cell, backlog.below * backlog.cell)
-    durations = backlog.step_durations_s
-    slope = np.gradient(durations, tokens)
-    slope[0], slope[-1] = 0.0, (durations[-1] - durations[0]) / tokens[-1]
-    if backlog.prompts_first:
-        slope[1:] = durations[1:] / tokens[1:]
-    served = backlog.step_probabilities * tokens
-    mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
-    load = min(backlog.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
-    return load / (1.0 - load)
 
 
 def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers) -> GapNoise:
@@ -168,7 +153,7 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
         Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
     """
     variance, mean = backlog.step_variance, backlog.mean_step_s
-    per_token_s = token_elasticity(backlog) / backlog.arrivals.tokens_per_s
+    per_token_s = backlog.elasticity / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
     first_s = float(followers.weights @ followers.first_s)
@@ -181,8 +166,7 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
         left=behind / mean_prompt,
         followers=followers,
         per_prompt_s=mean_prompt * per_token_s,
-        durations_s=backlog.step_durations_s,
-        probabilities=backlog.step_probabilities,
+        spread=StepSpread(backlog.step_durations_s, backlog.step_probabilities),
     )
 
 
@@ -295,7 +279,7 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
     std = np.sqrt(noise.mean_variance(gaps))
     level = np.clip(np.log2(noise.variance / std**2), 0.0, LEVELS - 1.0)
-    shapes = _shapes_of_means(noise.durations_s, noise.probabilities)
+    shapes = noise.spread.shapes_of_means
     low = np.minimum(level.astype(np.int64), LEVELS - 2)
     share = (level - low)[:, None]
     few = shapes[low] * (1.0 - share) + shapes[low + 1] * share
