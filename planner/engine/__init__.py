@@ -3,7 +3,8 @@
 - `scheduler`: the choices by which an engine fills its steps;
 - `replica`: `ReplicaConfig`, all that decides how fast a replica is and how much it holds;
 - `memory`: what one GPU of a replica holds, and the KV capacity that is left;
-- `step_times`: the time of a step with what engine and drafting add to the kernels, from tables (`lookup`);
+- `step_times`: the time of a step with what engine and drafting add to the kernels, from tables
+  (`lookup`), and of steps of mean content (`mean_steps`);
 - `lora`: what adapters add to a step;
 - `kv_tiers`: levels of the prefix cache behind the GPU, and how long loads from them take.
 
@@ -24,6 +25,7 @@ from planner.engine.kv_tiers import (
 )
 from planner.engine.lookup import BOUNDS, CONTEXTS, operator_time
 from planner.engine.lora import AdapterWork, adapter_popularity, expected_distinct
+from planner.engine.mean_steps import MeanSteps
 from planner.engine.memory import (
     MemoryFootprint,
     RequestLimit,
@@ -83,6 +85,7 @@ __all__ = [
     "KvAllocation",
     "KvTier",
     "LoraAdapters",
+    "MeanSteps",
     "MemoryFootprint",
     "Order",
     "Preemption",

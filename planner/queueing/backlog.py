@@ -17,7 +17,13 @@ from functools import cached_property
 import numpy as np
 
 from planner.core import FloatArray
-from planner.queueing.lattice import ComplexArray, descent_filter, lattice_probabilities, poisson_sum_transform
+from planner.queueing.lattice import (
+    ComplexArray,
+    descent_filter,
+    geometric,
+    lattice_probabilities,
+    poisson_sum_transform,
+)
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 
 FINE_CELLS = 2**13
@@ -36,6 +42,8 @@ TAIL_SCALES = 9.0
 """Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
 LEAST_MASS = 1e-300
 """Guards a division by a probability of 0."""
+LARGEST_PROMPT_LOAD = 0.98
+"""Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 SMALLEST_SHRINK = 0.05
 """Prompts of a very regular stream are not cut into more than 1 / this pieces."""
 
@@ -60,17 +68,17 @@ class TokenArrivals:
     second_moment: float
     shrink: float = 1.0
 
-    @property
+    @cached_property
     def mean_tokens(self) -> float:
         """Mean tokens of a batch."""
         return float(self.sizes @ self.weights) * self.prompts_per_batch
 
-    @property
+    @cached_property
     def tokens_per_s(self) -> float:
         """Mean token rate [1/s]."""
         return self.rate_per_s * self.mean_tokens
 
-    @property
+    @cached_property
     def variance_per_s(self) -> float:
         """Growth of the variance of the tokens arrived, rate * E[batch^2] [tokens^2/s]."""
         b = self.prompts_per_batch
@@ -211,6 +219,25 @@ class Backlog:
         """Mean rest of the step in progress at a random instant [s]."""
         return (self.mean_step_s + self.step_variance / self.mean_step_s) / 2.0
 
+    @cached_property
+    def elasticity(self) -> float:
+        """Relative growth of the mean step time per relative growth of the token rate, at a fixed number running.
+
+        With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
+        dlnT / dln rate = rate f / (1 - rate f), >= 0.
+        """
+        tokens = np.arange(self.below + 1.0) * self.cell
+        durations = self.step_durations_s
+        slope = np.zeros(tokens.size)
+        slope[1:-1] = (durations[2:] - durations[:-2]) / (2.0 * self.cell)
+        slope[-1] = (durations[-1] - durations[0]) / tokens[-1]
+        if self.prompts_first:
+            slope[1:] = durations[1:] / tokens[1:]
+        served = self.step_probabilities * tokens
+        mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
+        load = min(self.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
+        return load / (1.0 - load)
+
     def mean_ahead_s(self, kept: float) -> float:
         """Mean time [s] that tokens ahead of a prompt take it beyond its own steps.
 
@@ -301,7 +328,7 @@ def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s:
     spread = 3.0 * np.sqrt(arrivals.variance_per_s * full_s)
     walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
     walk = max(walk, regime.chunk + 1.5 * longest)
-    tokens = np.geomspace(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
+    tokens = geometric(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
     outpaced = np.flatnonzero(_most_arriving(arrivals, durations, longest) <= tokens)
     if outpaced.size and tokens[outpaced[0]] < regime.chunk:
@@ -329,7 +356,7 @@ def _lattice_size(chunk: float, reach: float, arrivals: TokenArrivals, cells: in
 def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
     """Largest number of cells that divides the chunk and every prompt: the backlog only visits its multiples."""
     cells = np.rint(sizes / cell).astype(np.int64)
-    if not np.allclose(cells * cell, sizes, rtol=1e-9, atol=0.0):
+    if (np.abs(cells * cell - sizes) > 1e-9 * sizes).any():
         return 1
     return int(np.gcd.reduce(np.append(cells, below)))
 

@@ -23,6 +23,7 @@ from planner.queueing.latencies import (
     unstable_latency,
     with_slot_wait,
 )
+from planner.queueing.lattice import geometric
 from planner.queueing.quantisation import slice_means, sorted_slice_means
 from planner.queueing.renewal import index_of_dispersion, round_robin_share
 from planner.queueing.server import BatchServer, require_usable, step_durations_s
@@ -88,7 +89,7 @@ def _steps_and_running(
     """Step times tau(0), tau(1), ..., tau(N) [s] and the distribution of the number running."""
     slots = max(1, round(min(float(server.max_running), float(server.max_batched_tokens))))
     token_rate = arrivals.rate_per_s * lengths.mean_gaps
-    grid = np.unique(np.round(np.geomspace(1.0, slots, SEARCH_POINTS)))
+    grid = np.unique(np.round(geometric(1.0, slots, SEARCH_POINTS)))
     growing = grid[token_rate * step_durations_s(server, grid, 0.0) >= grid]
     middle = float(growing[-1]) if growing.size else min(token_rate * float(step_durations_s(server, 1.0, 0.0)), 1.0)
     z = 1.0 + (index_of_dispersion(middle, arrivals.scv) - 1.0) * (lengths.overlap if lengths.decoding > 0.0 else 1.0)

@@ -19,7 +19,13 @@ import numpy as np
 
 from planner.core import FloatArray, IntArray
 from planner.queueing.backlog import Backlog
-from planner.queueing.lattice import ComplexArray, lattice_probabilities, poisson_sum_transform, shift_down
+from planner.queueing.lattice import (
+    ComplexArray,
+    geometric,
+    lattice_probabilities,
+    poisson_sum_transform,
+    shift_down,
+)
 from planner.queueing.quantisation import slice_means, sorted_slice_means
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
@@ -62,11 +68,21 @@ class ArrivalView:
 
 @dataclass(frozen=True, eq=False)
 class _Situations:
-    """Situations an arrival may meet: weight, duration of the step in progress [s], transform of tokens left over."""
+    """Situations an arrival may meet, each with every one of `ARRIVAL_POINTS`.
+
+    Attributes:
+        weight: of each, shape (rows,).
+        duration_s: of the step in progress, shape (rows,).
+        carried: transform of the tokens left over, shape (rows, n).
+        before: share of the step in which came what is ahead, shape (rows,).
+        points: shares of the step after which a request comes, shape (rows, 2).
+    """
 
     weight: FloatArray
     duration_s: FloatArray
     carried: ComplexArray
+    before: FloatArray
+    points: FloatArray
 
 
 def first_token_times(
@@ -87,18 +103,15 @@ def first_token_times(
     behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
     behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
     table = _step_table(server, backlog, lengths)
-    times, weights = [], []
-    for before, *rests in ARRIVAL_POINTS:
-        ahead, chance = _tokens_ahead(backlog, rows, before, view, lengths)
-        left_s = rows.duration_s * (1.0 - before)
-        last, share = _times_to_first_token(backlog, lengths, ahead, _PromptsBehind(view, left_s, behind), table)
-        rest = rows.duration_s[:, None] * (1.0 - np.array(rests))
-        total = last[..., None] + rest[:, None, None, None, :]
-        mass = (rows.weight[:, None] * chance / len(rests))[:, None, :, None, None] * share[..., None]
-        times.append(np.moveaxis(total, 1, 0).reshape(lengths.groups.size, -1))
-        weights.append(np.moveaxis(np.broadcast_to(mass, total.shape), 1, 0).reshape(lengths.groups.size, -1))
-    distribution = np.concatenate(weights, axis=1)
-    return np.concatenate(times, axis=1), distribution / distribution.sum(axis=1, keepdims=True)
+    ahead, chance = _tokens_ahead(backlog, rows, view, lengths)
+    behind_it = _PromptsBehind(view, rows.duration_s * (1.0 - rows.before), behind)
+    last, share = _times_to_first_token(backlog, lengths, ahead, behind_it, table)
+    rest = rows.duration_s[:, None] * (1.0 - rows.points)
+    total = last[..., None] + rest[:, None, None, None, :]
+    mass = (rows.weight[:, None] * chance / rest.shape[1])[:, None, :, None, None] * share[..., None]
+    groups = lengths.groups.size
+    weights = np.moveaxis(np.broadcast_to(mass, total.shape), 1, 0).reshape(groups, -1)
+    return np.moveaxis(total, 1, 0).reshape(groups, -1), weights / weights.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +183,9 @@ def _situations(backlog: Backlog, view: ArrivalView) -> _Situations:
         over[: size - below] = above / above.sum()
         carried[-1] = np.fft.rfft(over)
     kept = np.array(weight) > SMALLEST_WEIGHT * sum(weight)
-    return _Situations(np.array(weight)[kept], np.array(duration)[kept], carried[kept])
+    instants: FloatArray = np.repeat(np.array(ARRIVAL_POINTS), int(kept.sum()), axis=0)
+    both = np.tile(np.flatnonzero(kept), len(ARRIVAL_POINTS))
+    return _Situations(np.array(weight)[both], np.array(duration)[both], carried[both], instants[:, 0], instants[:, 1:])
 
 
 def _duration_groups(below: int) -> Iterator[IntArray]:
@@ -179,14 +194,14 @@ def _duration_groups(below: int) -> Iterator[IntArray]:
 
 
 def _tokens_ahead(
-    backlog: Backlog, rows: _Situations, before: float, view: ArrivalView, lengths: CondensedLengths
+    backlog: Backlog, rows: _Situations, view: ArrivalView, lengths: CondensedLengths
 ) -> tuple[FloatArray, FloatArray]:
     """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
 
     Returns points and masses, both of shape (rows, points). Where prompts and chunks have a coarse common measure, the
     points are its multiples: between them, tokens would take a step too many.
     """
-    ahead = _arrived_and_carried(backlog, rows.duration_s * before, view, lengths, rows.carried)
+    ahead = _arrived_and_carried(backlog, rows.duration_s * rows.before, view, lengths, rows.carried)
     mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
     if backlog.below >= COARSE_CHUNK_CELLS:
         return ahead, mass
@@ -215,9 +230,8 @@ def _arrived_and_carried(
     lacking = excess_arrivals(windows, view.scv)
     left = np.fft.irfft(carried, size)
     missing = np.maximum(view.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
-    rows = [shift_down(row[None, :], cells)[0] for row, cells in zip(left, missing.tolist(), strict=True)]
     prompt = np.fft.rfft(lattice_probabilities(lengths.prompts, lengths.prompt_weights, backlog.cell, size))
-    transform = np.fft.rfft(np.array(rows)) * _renewal_transform(windows, view.scv, prompt)
+    transform = np.fft.rfft(shift_down(left, missing)) * _renewal_transform(windows, view.scv, prompt)
     return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
 
 
@@ -261,7 +275,7 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     chunk = backlog.regime.chunk
     top = min(backlog.below * backlog.cell, chunk)
     alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
-    grids = (np.linspace(1.0, top, TABLE_POINTS), np.geomspace(1.0, chunk, TABLE_POINTS), alone)
+    grids = (np.linspace(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
     tokens = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
     tokens = np.append(tokens[tokens < chunk], chunk)
     running = np.append(np.full(tokens.size - 1, backlog.regime.running), backlog.regime.full_running)

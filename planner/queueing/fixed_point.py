@@ -19,7 +19,7 @@ from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_arrivals, index_of_dispersion
 from planner.queueing.server import step_duration_s
-from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise, token_elasticity
+from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise
 
 CLOSEST_TO_CRITICAL = 0.985
 """Share of the number running at which full steps only just keep up, up to which the backlog is solved. Chosen because
@@ -189,7 +189,7 @@ def _running_dispersion(offered: OfferedLoad, backlog: Backlog, running: float) 
     elasticity of the step time, because longer steps collect more arrivals). Requests stay K steps, which keeps the
     share E[min(K, K')] / E[K] of it, less what a long memory of the backlog smooths away.
     """
-    e = token_elasticity(backlog)
+    e = backlog.elasticity
     arriving = index_of_dispersion(running, offered.arrivals.scv)
     per_step = (1.0 + e) ** 2 * arriving + e**2 * offered.lengths.prompt_scv
     memory = offered.lengths.residual_gaps

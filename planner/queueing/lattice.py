@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,30 +41,30 @@ def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, 
     return np.asarray(distribution + np.bincount(np.minimum(low + 1, size - 1), weights * high_share, size))
 
 
-def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
+def shift_down(distribution: FloatArray, cells: FloatArray) -> FloatArray:
     """Distribution of max(X - cells, 0) for each row of masses on 0, 1, 2, ...
 
     Args:
         distribution: probability of 0, 1, 2, ... cells, shape (rows, size).
-        cells: >= 0; a fraction is shared between the two neighbours.
+        cells: >= 0, of each row, shape (rows,); a fraction is shared between the two neighbours.
 
     Returns:
         Probabilities, shape (rows, size).
+
+    >>> shift_down(np.array([[0.25, 0.25, 0.5], [0.0, 0.0, 1.0]]), np.array([0.5, 1.0])).tolist()
+    [[0.375, 0.375, 0.25], [0.0, 1.0, 0.0]]
     """
-    whole = int(cells)
-    share = cells - whole
-    near, far = _shifted_whole(distribution, whole), _shifted_whole(distribution, whole + 1)
-    return near * (1.0 - share) + far * share
-
-
-def _shifted_whole(distribution: FloatArray, cells: int) -> FloatArray:
-    moved = np.zeros_like(distribution)
-    if cells >= distribution.shape[1]:
-        moved[:, 0] = distribution.sum(axis=1)
-        return moved
-    moved[:, : distribution.shape[1] - cells] = distribution[:, cells:]
-    moved[:, 0] += distribution[:, :cells].sum(axis=1)
-    return moved
+    rows, size = distribution.shape
+    whole = np.minimum(cells.astype(np.int64), size)
+    share = (cells - np.floor(cells))[:, None]
+    each = np.arange(rows)[:, None]
+    padded = np.concatenate([distribution, np.zeros((rows, size + 1))], axis=1)
+    moved = padded[each, whole[:, None] + np.arange(size + 1)]
+    shifted = moved[:, :-1] * (1.0 - share) + moved[:, 1:] * share
+    passed = np.concatenate([np.zeros((rows, 1)), np.cumsum(distribution, axis=1)], axis=1)
+    low, high = passed[each, whole[:, None]], passed[each, np.minimum(whole[:, None] + 1, size)]
+    shifted[:, 0] += (low * (1.0 - share) + high * share)[:, 0]
+    return np.asarray(shifted)
 
 
 def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> FloatArray:
@@ -111,6 +113,28 @@ def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
     exponent = rate * (growth - 1.0) - tilts * down
     best = int(np.argmin(exponent))
     return float(tilts[best]) if exponent[best] < 0.0 else 0.0
+
+
+@lru_cache(maxsize=32)
+def _evenly(count: int) -> FloatArray:
+    return np.linspace(0.0, 1.0, count)
+
+
+def geometric(low: float, high: float, count: int) -> FloatArray:
+    """`np.geomspace` of positive ends, which takes several times as long.
+
+    Args:
+        low: the first, > 0.
+        high: the last, > 0.
+        count: points.
+
+    Returns:
+        Shape (count,), from `low` to `high`.
+
+    >>> geometric(1.0, 4.0, 3).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    return np.asarray(low * (high / low) ** _evenly(count))
 
 
 def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> ComplexArray:

@@ -11,6 +11,7 @@ from planner.core import FloatArray
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import ArrivalView, own_steps_s
+from planner.queueing.lattice import geometric
 from planner.queueing.renewal import excess_arrivals, index_of_dispersion
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import ArrivalProcess, CondensedLengths
@@ -61,13 +62,13 @@ class OfferedLoad:
         """Decode tokens offered [1/s]."""
         return self.rate_per_s * self.lengths.mean_gaps
 
-    @property
+    @cached_property
     def token_variance_per_s(self) -> float:
         """Long-run variance of the prompt tokens that arrive, rate (Var L + SCV E[L]^2) [tokens^2/s]."""
         mean = self.lengths.mean_prompt
         return self.rate_per_s * (self.lengths.prompt_second_moment + (self.arrivals.scv - 1.0) * mean**2)
 
-    @property
+    @cached_property
     def slots(self) -> float:
         """Most sequences decoding at once: the slots less those that prompts hold."""
         gaps = self.lengths.mean_gaps
@@ -96,7 +97,7 @@ class OfferedLoad:
         """Duration [s] of a step without prompts with one sequence more than each of `counts`."""
         return step_durations_s(self.server, self.counts + 1.0, 0.0)
 
-    @property
+    @cached_property
     def _chunks(self) -> FloatArray:
         few = max(self.server.max_running * self.lengths.mean_prompt, 1.0)
         return np.clip(self.max_batched_tokens - self.counts, 1.0, few)
@@ -132,7 +133,7 @@ class OfferedLoad:
 
         A lower bound: step times are convex in the prompt tokens.
         """
-        times = np.geomspace(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
+        times = geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
         running = np.minimum(self.gap_rate_per_s * times, FLUID_CEILING * self.limit.running)
         tokens = np.minimum(self.token_rate_per_s * times, self.max_batched_tokens - running)
         excess = step_durations_s(self.server, running, tokens) - times

@@ -21,6 +21,9 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> F
     >>> slice_means(np.array([3.0, 1.0, 2.0, 4.0]), np.ones(4), np.array([0.0, 0.5, 1.0])).tolist()
     [1.5, 3.5]
     """
+    if values.ndim == 1:
+        order = values.argsort(kind="stable")
+        return sorted_slice_means(values[order], np.broadcast_to(weights, values.shape)[order], edges)
     order = np.argsort(values, axis=-1, kind="stable")
     ranked = np.take_along_axis(np.broadcast_to(weights, values.shape), order, axis=-1)
     return sorted_slice_means(np.take_along_axis(values, order, axis=-1), ranked, edges)
@@ -39,16 +42,27 @@ def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
     Returns:
         Shape (..., slices), in the unit of `values`.
     """
+    widths = edges[1:] - edges[:-1]
+    if weights.ndim == 1:
+        total = np.zeros((2, weights.size + 1))
+        np.cumsum(weights, out=total[0, 1:])
+        np.cumsum(weights * values, out=total[1, 1:])
+        cut = np.interp(edges * total[0, -1], total[0], total[1])
+        return np.asarray((cut[1:] - cut[:-1]) / (widths * total[0, -1]))
     rows = weights.reshape(-1, weights.shape[-1])
     mass = rows / rows.sum(axis=1, keepdims=True)
-    moments = mass * np.broadcast_to(values, weights.shape).reshape(rows.shape)
-    below = np.cumsum(mass, axis=1) + np.arange(float(rows.shape[0]))[:, None]
-    below[:, -1] = np.arange(1.0, rows.shape[0] + 1.0)
-    start = np.zeros(1)
-    moment = np.concatenate([start, np.cumsum(moments.ravel())])
-    ends = edges + np.arange(float(rows.shape[0]))[:, None]
-    cut = np.interp(ends, np.concatenate([start, below.ravel()]), moment)
-    return np.asarray((np.diff(cut, axis=1) / np.diff(edges)).reshape(*weights.shape[:-1], edges.size - 1))
+    moments = mass * (values if values.shape == rows.shape else np.broadcast_to(values, weights.shape)).reshape(
+        rows.shape
+    )
+    ranks = np.arange(float(rows.shape[0]))[:, None]
+    total = np.zeros((2, rows.size + 1))
+    below = total[0, 1:].reshape(rows.shape)
+    np.cumsum(mass, axis=1, out=below)
+    below += ranks
+    below[:, -1] = ranks[:, 0] + 1.0
+    np.cumsum(moments.ravel(), out=total[1, 1:])
+    cut = np.interp(edges + ranks, total[0], total[1])
+    return np.asarray(((cut[:, 1:] - cut[:, :-1]) / widths).reshape(*weights.shape[:-1], edges.size - 1))
 
 
 def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, bins: int = 512) -> FloatArray:

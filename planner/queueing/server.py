@@ -48,14 +48,16 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
     Raises:
         InputError: when the step-time function answers with anything but finite positive numbers of that shape.
     """
-    n, p = np.broadcast_arrays(np.asarray(running, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
+    n, p = np.asarray(running, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64)
+    if n.shape != p.shape:  # np.broadcast_arrays takes as long as the step times of a short array
+        n, p = n + np.zeros(p.shape), p + np.zeros(n.shape)
     durations = np.asarray(server.step_s(n, p), dtype=np.float64)
     if durations.shape != n.shape:
         raise InputError(
             "server.step_s", durations.shape, f"must answer in the shape of its arguments, {n.shape}", "use numpy"
         )
-    bad = ~(np.isfinite(durations) & (durations > 0.0))
-    if bad.any():
+    if durations.size and not (durations.min() > 0.0 and durations.max() < np.inf):
+        bad = ~(np.isfinite(durations) & (durations > 0.0))
         where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
         fix = f"check the step time of {where}"
         raise InputError("server.step_s", float(durations[bad].flat[0]), "must be finite and > 0 s", fix)

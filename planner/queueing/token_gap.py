@@ -25,8 +25,6 @@ SHORTEST_S = 1e-15
 """Guards a division by a time of 0 [s]."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, the feedback that lengthens the memory of the number running. A choice."""
-LARGEST_PROMPT_LOAD = 0.98
-"""Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 
 
 @dataclass(frozen=True)
@@ -118,30 +116,6 @@ class GapNoise:
         return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
 
 
-def token_elasticity(backlog: Backlog) -> float:
-    """Relative growth of the mean step time per relative growth of the token rate, at a fixed number running.
-
-    With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
-    dlnT / dln rate = rate f / (1 - rate f).
-
-    Args:
-        backlog: solved for the server at that number running.
-
-    Returns:
-        The elasticity, >= 0.
-    """
-    tokens = np.append(np.arange(backlog.below) * backlog.cell, backlog.below * backlog.cell)
-    durations = backlog.step_durations_s
-    slope = np.gradient(durations, tokens)
-    slope[0], slope[-1] = 0.0, (durations[-1] - durations[0]) / tokens[-1]
-    if backlog.prompts_first:
-        slope[1:] = durations[1:] / tokens[1:]
-    served = backlog.step_probabilities * tokens
-    mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
-    load = min(backlog.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
-    return load / (1.0 - load)
-
-
 def gap_noise(
     backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers, prompts: MetPrompts
 ) -> GapNoise:
@@ -161,7 +135,7 @@ def gap_noise(
         Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
     """
     variance, mean = backlog.step_variance, backlog.mean_step_s
-    per_token_s = token_elasticity(backlog) / backlog.arrivals.tokens_per_s
+    per_token_s = backlog.elasticity / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
     first_s = float(followers.weights @ followers.first_s)

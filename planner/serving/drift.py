@@ -34,11 +34,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
-from scipy.signal import lfilter
 
 from planner.core import FloatArray, IntArray
 from planner.queueing import QueueLatency, condensed_sample, sorted_slice_means
-from planner.workload import JointDistribution, LatencyDistribution, RateDrift, tail_edges
+from planner.workload import JointDistribution, LatencyDistribution, RateDrift, forgetting_means, tail_edges
 
 MOST_NODE_LOAD = 0.975
 """Largest share of the largest stable rate at which a steady queue is evaluated. A choice: nearer to the limit it takes
@@ -116,6 +115,7 @@ def queue_under_drift(
     rate_per_s: float,
     drift: RateDrift,
     growth: tuple[float, float] = (0.0, 1.0),
+    curves: dict[tuple[float, ...], SteadyCurve | None] | None = None,
 ) -> QueueUnderDrift:
     """The queue of a pool whose rate varies.
 
@@ -126,6 +126,7 @@ def queue_under_drift(
         drift: factors on it.
         growth: relative growth of the work of a request over that of its input and of its output. It matters where the
             lengths of requests drift as well: a window of twice the work counts as one of twice the rate.
+        curves: through the nodes evaluated so far, by their rates, to which new ones are added; of the same `solve`.
 
     Returns:
         Latencies [s] of all requests, and of those of the busiest minute; that of `solve`, unstable, where the mean
@@ -138,7 +139,11 @@ def queue_under_drift(
     loads = _steps(drift, drift.work(*growth))[0] * (rate_per_s / limit_per_s)
     order = np.argsort(loads)
     rare = int(np.searchsorted(np.cumsum(loads[order]), RARE_SHARE * loads.sum()))
-    curve = _Curve.of(solve, limit_per_s, float(loads[order][rare]), float(loads.max()))
+    rates = _node_loads(float(loads[order][rare]), float(loads.max())) * limit_per_s
+    curves, nodes = {} if curves is None else curves, tuple(rates.tolist())
+    if nodes not in curves:
+        curves[nodes] = SteadyCurve.of(solve, limit_per_s, nodes)
+    curve = curves[nodes]
     if curve is None:
         return QueueUnderDrift(solve(rate_per_s), None, minute)
     path = _Path.of(curve, factors, loads * limit_per_s, step_s)
@@ -173,7 +178,7 @@ def _node_loads(low: float, high: float) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Curve:
+class SteadyCurve:
     """Steady queues of one pool at rising rates."""
 
     limit_per_s: float
@@ -181,10 +186,11 @@ class _Curve:
     queues: tuple[QueueLatency, ...]
 
     @classmethod
-    def of(cls, solve: Callable[[float], QueueLatency], limit_per_s: float, low: float, high: float) -> _Curve | None:
-        """Of loads from `low` to `high`; None where none is stable."""
-        rates = _node_loads(low, high) * limit_per_s
-        solved = [(rate, solve(rate)) for rate in rates.tolist()]
+    def of(
+        cls, solve: Callable[[float], QueueLatency], limit_per_s: float, rates_per_s: tuple[float, ...]
+    ) -> SteadyCurve | None:
+        """At some rates; None where none is stable."""
+        solved = [(rate, solve(rate)) for rate in rates_per_s]
         stable = [(rate, queue) for rate, queue in solved if queue.stable]
         if not stable:
             return None
@@ -264,7 +270,7 @@ class _Followed:
     outflow_per_s: FloatArray
 
 
-def _follow(curve: _Curve, inflow_per_s: FloatArray, step_s: float, number: FloatArray) -> _Followed:
+def _follow(curve: SteadyCurve, inflow_per_s: FloatArray, step_s: float, number: FloatArray) -> _Followed:
     """Solve dN/dt = lambda - mu(N) along a path that repeats, by implicit Euler steps.
 
     An implicit step is N + h mu(N) = N0 + h lambda, whose left side is tabulated. The path is cut into stretches that
@@ -309,8 +315,7 @@ def _follow(curve: _Curve, inflow_per_s: FloatArray, step_s: float, number: Floa
 def _ahead(values: FloatArray, step_s: float, memory_s: float) -> FloatArray:
     """Mean of a path that repeats over an exponential time of mean `memory_s` [s] to come, shape of `values`."""
     kept = memory_s / (memory_s + step_s)
-    reversed_twice = np.tile(values[::-1], 2)
-    means, _ = lfilter([1.0 - kept], [1.0, -kept], reversed_twice, zi=np.array([kept * values.mean()]))
+    means = forgetting_means(np.tile(values[::-1], 2), kept, float(values.mean()))
     return np.asarray(means[values.size :][::-1])
 
 
@@ -326,14 +331,14 @@ class _Path:
         decode_per_s: steady rate that TPOT goes by.
     """
 
-    curve: _Curve
+    curve: SteadyCurve
     requests: FloatArray
     work_per_s: FloatArray
     first: _Followed
     decode_per_s: FloatArray
 
     @classmethod
-    def of(cls, curve: _Curve, requests: FloatArray, work_per_s: FloatArray, step_s: float) -> _Path:
+    def of(cls, curve: SteadyCurve, requests: FloatArray, work_per_s: FloatArray, step_s: float) -> _Path:
         table = curve.table_per_s
         prompts, answers = table * curve.first_s, table * curve.decode_s
         if curve.waits_for_slots:

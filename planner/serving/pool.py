@@ -25,6 +25,7 @@ from planner.engine import (
     AdapterWork,
     Batching,
     KvAllocation,
+    MeanSteps,
     MemoryFootprint,
     ReplicaConfig,
     StepTimer,
@@ -282,8 +283,20 @@ class PoolStepTime:
             return np.asarray(self._one_s(n, 0.0) + self._one_s(0.0, p) if apart else self._one_s(n, p))
         if self.separate_phases:
             return self._one_after_the_other_s(running, prompt_tokens)
-        shape = step_shapes(running, prompt_tokens, self.costs)
-        return self.timer.times_s(shape, self._attention_s(shape.chunk_tokens))
+        if np.shape(running) != np.shape(prompt_tokens):
+            running, prompt_tokens = np.broadcast_arrays(running, prompt_tokens)
+        return self._mixed_s(running, prompt_tokens)
+
+    def _mixed_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        """Steps of prompts beside decodes [s]."""
+        attention_s = self._attention_s(prompt_tokens)
+        if self._mean_steps.is_whole:
+            return self._mean_steps.times_s(running, prompt_tokens, attention_s)
+        return self.timer.times_s(step_shapes(running, prompt_tokens, self.costs), attention_s)
+
+    @cached_property
+    def _mean_steps(self) -> MeanSteps:
+        return MeanSteps(self.timer, self.costs.decode_context, self.costs.chunks)
 
     def _one_s(self, n: float, p: float) -> float:
         """One step of n running sequences and p prompt tokens [s]."""
@@ -295,9 +308,8 @@ class PoolStepTime:
     def _one_after_the_other_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         zero = np.zeros(np.broadcast_shapes(np.shape(running), np.shape(prompt_tokens)))
         running, prompt_tokens = running + zero, prompt_tokens + zero
-        decodes, prompts = step_shapes(running, zero, self.costs), step_shapes(zero, prompt_tokens, self.costs)
-        decode_s = self.timer.times_s(decodes, zero) * (running > 0.0)
-        prompt_s = self.timer.times_s(prompts, self._attention_s(prompt_tokens)) * (prompt_tokens > 0.0)
+        decode_s = self._mixed_s(running, zero) * (running > 0.0)
+        prompt_s = self._mixed_s(zero, prompt_tokens) * (prompt_tokens > 0.0)
         return np.asarray(decode_s + prompt_s)
 
     def _attention_s(self, prompt_tokens: FloatArray | float) -> FloatArray:

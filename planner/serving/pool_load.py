@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import poisson
+from scipy.special import pdtrc
 
 from planner.core import FloatArray, InputError
 from planner.engine import Batching, require_room
@@ -33,7 +33,7 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.roofline import Bound
-from planner.serving.drift import NODE_LOADS, QueueUnderDrift, queue_under_drift
+from planner.serving.drift import NODE_LOADS, QueueUnderDrift, SteadyCurve, queue_under_drift
 from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
 from planner.serving.pool import (
     PoolModel,
@@ -67,6 +67,8 @@ LIFETIMES_FOLLOWED = 2.0
 """The same in mean times of a request in the pool. A choice."""
 SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
+MOST_WITH_CURVES = 16
+"""Of these, pools whose interpolated curves are kept: a megabyte each. A choice as below."""
 MOST_STEADY_POOLS = 512
 """Pools whose steady queues are kept for other rates of a drift. A choice: affects speed and memory only."""
 
@@ -221,11 +223,13 @@ class _SteadyPools:
         pool: the pool.
         workload: its requests; the rate does not matter.
         known: by rate [1/s].
+        curves: through them.
     """
 
     pool: Pool
     workload: Workload
     known: dict[float, PoolUnderLoad] = field(default_factory=dict)
+    curves: dict[tuple[float, ...], SteadyCurve | None] = field(default_factory=dict)
 
     @cached_property
     def limit_per_s(self) -> float:
@@ -282,7 +286,8 @@ class _SteadyPools:
         def solve(rate: float) -> QueueLatency:
             return self.at(rate).queue
 
-        varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, growth)
+        _keep_curves(self)
+        varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, growth, self.curves)
         nearest = min(self.known, key=lambda rate: abs(rate - rate_per_s))
         node = self.known[nearest]
         return replace(
@@ -364,6 +369,18 @@ def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
 
 _STEADY_POOLS: OrderedDict[Hashable, _SteadyPools] = OrderedDict()
 """Pools at steady rates, by the ids of what they name, which they keep so that no id is used again."""
+
+
+_WITH_CURVES: OrderedDict[int, _SteadyPools] = OrderedDict()
+"""Pools whose `curves` are kept, by id."""
+
+
+def _keep_curves(pools: _SteadyPools) -> None:
+    """Keep the curves of a pool for the next rate that is asked for, and forget those of the pool asked longest ago."""
+    _WITH_CURVES[id(pools)] = pools
+    _WITH_CURVES.move_to_end(id(pools))
+    while len(_WITH_CURVES) > MOST_WITH_CURVES:
+        _WITH_CURVES.popitem(last=False)[1].curves.clear()
 
 
 def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
@@ -504,7 +521,7 @@ def slots_full(loaded: PoolUnderLoad) -> float:
     Raises:
         Nothing.
     """
-    return float(poisson.sf(math.floor(loaded.model.max_running) - 1, loaded.queue.mean_running))
+    return float(pdtrc(math.floor(loaded.model.max_running) - 1, loaded.queue.mean_running))
 
 
 def _as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammainc
-from scipy.stats import binom, norm, poisson
+from scipy.special import bdtrc, gammainc, gammaln, ndtri, pdtrik
 
 from planner.core import FloatArray
 from planner.engine import keeps_recurrent_state, reuse_step_tokens
@@ -115,9 +114,10 @@ def away_share(replicas: int, requests: float) -> float:
     """
     if replicas <= AFFINITY_LIMIT or requests <= 0.0:
         return 0.0
-    there = np.arange(int(poisson.isf(MOST_THERE, requests)) + 1)
-    too_many = np.ceil(AFFINITY_LIMIT * there / replicas + 1.0)
-    return float(poisson.pmf(there, requests) @ binom.sf(too_many - 1.0, there, 1.0 / replicas))
+    there = np.arange(math.ceil(pdtrik(1.0 - MOST_THERE, requests)) + 1)
+    chances = np.exp(there * math.log(requests) - requests - gammaln(there + 1.0))
+    most = np.ceil(AFFINITY_LIMIT * there / replicas)
+    return float(chances @ bdtrc(np.minimum(most, there), there, 1.0 / replicas))
 
 
 def busy_factor(workload: Workload, answer_s: float) -> float:
@@ -148,7 +148,7 @@ def busy_factor(workload: Workload, answer_s: float) -> float:
         (kind.share, kind.lengths.inputs + kind.lengths.outputs, kind.lengths.probabilities) for kind, _ in talking
     ]
     mean, square = (math.fsum(part * float(c**power @ p) for part, c, p in contexts) / share for power in (1, 2))
-    return 1.0 + float(norm.isf(BUSY_SHARE)) * share * math.sqrt(
+    return 1.0 + -float(ndtri(BUSY_SHARE)) * share * math.sqrt(
         square / mean**2 / (workload.rate_per_s * share * (think_s + answer_s))
     )
 

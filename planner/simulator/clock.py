@@ -65,7 +65,7 @@ class StepClock:
         """Steps a run may have from a total context [tokens] on, >= 1."""
         mean = context / decodes
         cell = bisect_right(CONTEXT_KNOTS, mean)
-        if self._line(decodes, cell) is None:
+        if self.line(decodes, cell) is None:
             tokens = BENT_RUN_GROWTH * mean + LEAST_RUN_TOKENS
         else:
             tokens = CONTEXT_KNOTS[cell] - mean
@@ -81,7 +81,7 @@ class StepClock:
         Each takes `extra_s` longer than the timer says.
         """
         cell = bisect_right(CONTEXT_KNOTS, context / decodes)
-        line = self._line(decodes, cell)
+        line = self.line(decodes, cell)
         if line is not None:
             at_knot_s, per_token_s = line
             first_s = at_knot_s + per_token_s * (context - decodes * CONTEXT_KNOTS[cell - 1])
@@ -90,7 +90,7 @@ class StepClock:
         last_s = self.timer.decode_s(decodes, context + steps * decodes * self.tokens_per_step)
         return DecodeRun(now_s, first_s + extra_s, (last_s - first_s) / steps)
 
-    def _line(self, decodes: int, cell: int) -> tuple[float, float] | None:
+    def line(self, decodes: int, cell: int) -> tuple[float, float] | None:
         """Duration [s] at the knot before a cell and its growth [s per token of total context], None where it bends."""
         key = decodes, cell
         if key not in self.lines:

@@ -24,6 +24,7 @@ from planner.engine import (
     reuse_step_tokens,
 )
 from planner.serving import Deployment, Pool, PoolLimit, Role, Router, kv_token_time_s
+from planner.simulator.alone import follow_alone, follows_alone
 from planner.simulator.clock import StepClock
 from planner.simulator.replica import Replica
 from planner.simulator.replica_state import Ledger
@@ -104,12 +105,14 @@ def run_events(
     seed: int = 0,
     classes: tuple[RequestClass, ...] = (),
     progress: Progress | None = None,
+    apart: bool = True,
 ) -> RunRecord:
     """Every request through the deployment; in a closed loop each end sends the next, until all are sent.
 
     `seed` is that of routers that choose at random, `classes` are those of the workload (none: all requests alike).
+    `apart`: replicas that nothing else concerns are followed one by one, which is quicker and comes to the same.
     """
-    return _EventLoop(deployment, traffic, seed, classes, progress).run()
+    return _EventLoop(deployment, traffic, seed, classes, progress).run(apart=apart)
 
 
 def in_order_of_sending(traffic: DrawnTraffic, record: RunRecord) -> tuple[DrawnTraffic, RunRecord]:
@@ -222,11 +225,6 @@ class _Pool:
         arrival_s = np.array(self.ledger.arrival_s)
         came = np.flatnonzero(~np.isnan(arrival_s))
         order = came[np.argsort(arrival_s[came], kind="stable")]
-        runs: list[tuple[float, ...]] = []
-        gaps: list[tuple[float, float, float]] = []
-        for replica in self.replicas:
-            runs += replica.runs
-            gaps += replica.gaps
         return PoolRecord(
             pool=self.pool,
             kv_blocks=self.rules.memory.blocks,
@@ -240,8 +238,8 @@ class _Pool:
             tier_loads=np.array(
                 [load for replica in self.replicas if replica.tiers for load in replica.tiers.sends], dtype=np.float64
             ).reshape(-1, 2),
-            runs=np.array(runs, dtype=np.float64).reshape(-1, 11),
-            gaps=np.array(gaps, dtype=np.float64).reshape(-1, 3),
+            runs=np.concatenate([replica.runs for replica in self.replicas]).reshape(-1, 11),
+            gaps=np.concatenate([replica.gaps for replica in self.replicas]).reshape(-1, 3),
             blocked_s={cap: sum(r.blocked_s[cap] for r in self.replicas) for cap in self.replicas[0].blocked_s},
             preempted=sum(replica.preempted for replica in self.replicas),
         )
@@ -349,16 +347,19 @@ class _EventLoop:
         self.next_request: list[int] = [] if traffic.follow_up is None else traffic.follow_up.next_request.tolist()
         self.think_s: list[float] = [] if traffic.follow_up is None else traffic.follow_up.think_s.tolist()
         self.until_s = math.inf if traffic.follow_up is None else traffic.follow_up.until_s
-        self.events: list[_Event] = [
+        self.events: list[_Event] = []
+
+    def run(self, *, apart: bool) -> RunRecord:
+        """Until nothing is left to happen; `apart`: replicas that nothing else concerns are followed one by one."""
+        if apart and self._know_no_others():
+            return self._run_apart()
+        events = self.events
+        events += [
             (sent_s + self.request_s, _ARRIVAL, 0, request, -1)
             for request, sent_s in enumerate(self.sent_s)
             if sent_s <= self.until_s
         ]
-        heapify(self.events)
-
-    def run(self) -> RunRecord:
-        """Until nothing is left to happen."""
-        events = self.events
+        heapify(events)
         while events:
             now_s = events[0][0]
             woken: dict[tuple[int, int], Replica] = {}
@@ -376,6 +377,27 @@ class _EventLoop:
                     end_s = replica.begin(now_s)
                     if end_s is not None:
                         heappush(events, (end_s, _END, pool, number, replica.version))
+        return self._record()
+
+    def _know_no_others(self) -> bool:
+        """Whether every replica can be followed by itself."""
+        pool, is_open = self.pools[0], not self.next_request and len(self.sent_s) == self.count
+        takes_turns = pool.router.policy is Router.ROUND_ROBIN and self.link is None
+        return is_open and takes_turns and all(follows_alone(replica) for replica in pool.replicas)
+
+    def _run_apart(self) -> RunRecord:
+        """Each replica with every so-manieth request, taken in one after the other."""
+        pool = self.pools[0]
+        order = np.argsort(np.array(self.sent_s) + self.request_s, kind="stable")
+        for number, replica in enumerate(pool.replicas):
+            requests: list[int] = order[number :: len(pool.replicas)].tolist()
+            times_s, free_s = [], 0.0
+            for request in requests:
+                pool.router.chosen[request] = number
+                now_s = self.sent_s[request] + self.request_s
+                times_s.append(max(now_s, free_s))
+                free_s = max(now_s, free_s) + self.admission_s
+            follow_alone(replica, requests, times_s, self._count_ended)
         return self._record()
 
     def _arrive(self, pool: int, request: int, number: int, now_s: float) -> int:
@@ -444,9 +466,7 @@ class _EventLoop:
 
     def _end(self, request: int, now_s: float) -> None:
         """A request has its last token. In a closed loop its user sends the next, in a session after a think time."""
-        self.ended += 1
-        if self.progress is not None and self.ended * REPORTS // self.count > (self.ended - 1) * REPORTS // self.count:
-            self.progress(self.ended / self.count)
+        self._count_ended(1)
         if len(self.sent_s) < self.count:
             heappush(self.events, (now_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), -1))
             self.sent_s.append(now_s)
@@ -455,6 +475,13 @@ class _EventLoop:
             if sent_s <= self.until_s:
                 self.sent_s[follow_up] = sent_s
                 heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, follow_up, -1))
+
+    def _count_ended(self, requests: int) -> None:
+        """Report progress when another hundredth of all has ended."""
+        self.ended += requests
+        before = self.ended - requests
+        if self.progress is not None and self.ended * REPORTS // self.count > before * REPORTS // self.count:
+            self.progress(self.ended / self.count)
 
     def _record(self) -> RunRecord:
         ends = [np.array(pool.ledger.end_s) for pool in self.pools]

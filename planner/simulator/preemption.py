@@ -12,7 +12,7 @@ from planner.simulator.replica_state import ReplicaState
 class PreemptingReplica(ReplicaState):
     """Takes the places of running sequences."""
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Preempt until every decoding sequence has blocks for the next step."""
         while self.cache.count_held(self.ticks + 1) > self.rules.memory.blocks:
             if len(self.decoding) + (self.prompt is not None) <= 1:

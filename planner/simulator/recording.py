@@ -18,7 +18,7 @@ class RecordingReplica(ReplicaState):
         decodes, context = shape[0], shape[1]
         context += decodes * self.tokens_per_step * (plan.steps - 1) / 2.0
         running = len(self.decoding)
-        self.runs.append((plan.start_s, plan.end_s, plan.steps, self.cache.held, running, decodes, context, *shape[2:]))
+        self.runs.extend((plan.start_s, plan.end_s, plan.steps, self.cache.held, running, decodes, context, *shape[2:]))
         if not self.waiting and not self.inbox:
             return
         head = self.waiting.first() if self.waiting else self.inbox[0]
@@ -48,7 +48,7 @@ class RecordingReplica(ReplicaState):
         """Gaps that end with the steps of a plan; one entry if all sequences had their last token at its start."""
         running, steps, start_s = len(self.decoding), plan.steps, plan.start_s
         if not self.new_decodes and self.last_decode_s == start_s:
-            self.gaps.append((plan.end_s, (plan.end_s - start_s) / steps, running * steps))
+            self.gaps.extend((plan.end_s, (plan.end_s - start_s) / steps, running * steps))
             return
         since: dict[float, int] = {}
         for sequence in self.new_decodes:
@@ -59,12 +59,14 @@ class RecordingReplica(ReplicaState):
         if self.new_decodes:
             self._record_first_decodes(plan)
         if len(since) == 1 and start_s in since:
-            self.gaps.append((plan.end_s, (plan.end_s - start_s) / steps, running * steps))
+            self.gaps.extend((plan.end_s, (plan.end_s - start_s) / steps, running * steps))
             return
         end_s = plan.end_s if plan.run is None else plan.run.end_s(1)
-        self.gaps.extend((end_s, end_s - token_s, n) for token_s, n in since.items() if not math.isnan(token_s))
+        for token_s, n in since.items():
+            if not math.isnan(token_s):
+                self.gaps.extend((end_s, end_s - token_s, n))
         if steps > 1 and running:
-            self.gaps.append((plan.end_s, (plan.end_s - end_s) / (steps - 1), running * (steps - 1)))
+            self.gaps.extend((plan.end_s, (plan.end_s - end_s) / (steps - 1), running * (steps - 1)))
 
     def _record_first_decodes(self, plan: StepPlan) -> None:
         """First tokens made here of the sequences that came with their KV cache."""

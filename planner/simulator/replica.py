@@ -80,7 +80,7 @@ class Replica(DecidingReplica, RecordingReplica):
             if math.isnan(first_s[sequence.request]):
                 first_s[sequence.request] = now_s
             if not math.isnan(sequence.token_s):
-                self.gaps.append((now_s, now_s - sequence.token_s, 1))
+                self.gaps.extend((now_s, now_s - sequence.token_s, 1))
             sequence.token_s = now_s
             if self.shared is not None:
                 self.cache.publish_prefix(sequence)

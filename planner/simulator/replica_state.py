@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -109,9 +110,9 @@ class ReplicaState:
         batch: the static batch under way.
         free_s: since when a free replica has been waiting for a batch to fill up [s], NaN when it has not.
         runs: of equal consecutive steps, (start [s], end [s], steps, KV blocks held, sequences decoding or paused, then
-            the fields of the middle step's `StepShape`).
+            the fields of the middle step's `StepShape`), one after another.
         gaps: (end [s], mean gap [s], number) of gaps between successive tokens of a sequence that end together, or one
-            after another in a run. With speculation a gap is that between two steps.
+            after another in a run; one after another. With speculation a gap is that between two steps.
         blocked_s: seconds the first waiting request was held back, by the cap that did it.
         preempted: sequences that lost their KV cache, or had it swapped out.
     """
@@ -145,8 +146,7 @@ class ReplicaState:
         self.waited = False
         self.new_decodes: list[Sequence] = []
         self.staged: dict[int, Sequence] = {}
-        self.runs: list[tuple[float, ...]] = []
-        self.gaps: list[tuple[float, float, float]] = []
+        self.runs, self.gaps = array("d"), array("d")
         self.blocked_s = dict.fromkeys(
             (PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY, PoolLimit.BATCHED_TOKENS), 0.0
         )

@@ -37,7 +37,7 @@ class DecidingReplica(AdmittingReplica):
         if not self.is_mixed:
             self.cache.count_held(self.ticks + 1)
         elif self.cache.count_held(self.ticks + 1) > self.rules.memory.blocks:
-            self._make_room()
+            self.make_room()
         held_back = False
         if self.waiting:
             if self.schedule.preempts:
@@ -130,7 +130,7 @@ class DecidingReplica(AdmittingReplica):
     def _decode_run(self) -> StepPlan:
         """Steps of the sequences now decoding until one leaves, KV runs out or waiting requests are to be looked at."""
         if not self.is_mixed:
-            self._make_room()
+            self.make_room()
         decodes, context = len(self.decoding), self.context
         most = min(self._next_ending_tick() - self.ticks, self.clock.steps_in_line(decodes, context))
         if self.inbox:

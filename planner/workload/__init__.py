@@ -13,7 +13,7 @@ from planner.workload.arrivals import (
 )
 from planner.workload.checks import MAX_TOKENS
 from planner.workload.condensed import CondensedLengths, condensed_lengths, probability_slices, tail_edges
-from planner.workload.drift import MAX_RATE_CV, RateDrift, measured_drift
+from planner.workload.drift import MAX_RATE_CV, RateDrift, forgetting_means, measured_drift
 from planner.workload.images import MAX_IMAGE_PIXELS, MAX_IMAGE_SIZES, MAX_IMAGES, ImageMix, Images, ImageSize
 from planner.workload.latency import JointDistribution, LatencyDistribution, batch_quantile_interval
 from planner.workload.lengths import MAX_LENGTH_CELLS, SharedPrefixes, TokenLengths, zipf
@@ -56,6 +56,7 @@ __all__ = [
     "Workload",
     "batch_quantile_interval",
     "condensed_lengths",
+    "forgetting_means",
     "measured_drift",
     "per_second",
     "probability_slices",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -47,35 +47,35 @@ class CondensedLengths:
     gap_groups: FloatArray
     decoding: float
 
-    @property
+    @cached_property
     def mean_prompt(self) -> float:
         """E[L] [tokens]."""
         return float(self.prompts @ self.prompt_weights)
 
-    @property
+    @cached_property
     def prompt_scv(self) -> float:
         """Squared coefficient of variation of the prompts."""
         return max(self.prompt_second_moment / self.mean_prompt**2 - 1.0, 0.0)
 
-    @property
+    @cached_property
     def mean_gaps(self) -> float:
         """E[O - 1] over all requests."""
         return float(self.gaps @ self.gap_weights) * self.decoding
 
-    @property
+    @cached_property
     def gaps_scv(self) -> float:
         """Squared coefficient of variation of O - 1 over all requests; 0 when none decodes."""
         if self.decoding == 0.0:
             return 0.0
         return float(self.gaps**2 @ self.gap_weights) * self.decoding / self.mean_gaps**2 - 1.0
 
-    @property
+    @cached_property
     def residual_gaps(self) -> float:
         """E[(O-1)^2] / (2 E[O-1]): mean gaps still to come of a running sequence, the memory of the running number."""
         mean = float(self.gaps @ self.gap_weights)
         return float(self.gaps**2 @ self.gap_weights) / (2.0 * mean) if mean > 0.0 else 1.0
 
-    @property
+    @cached_property
     def overlap(self) -> float:
         """E[min(K, K')] / E[K] of two independent gaps K, K'; 1 for constant, 1/2 for exponential outputs."""
         smaller = np.minimum.outer(self.gaps, self.gaps)

@@ -117,7 +117,7 @@ class RateDrift(Frozen):
             raise InputError("drift.cv", cv, f"must be > 0 and <= {MAX_RATE_CV:g}", "0.2 is a calm hour, 0.6 a day")
         if not 0.0 < correlation_time_s < np.inf:
             raise InputError("drift.correlation_time_s", correlation_time_s, "must be > 0 s", "give e.g. 300")
-        from scipy.stats import gamma  # noqa: PLC0415  (a step time loads no solver)
+        from scipy.special import gammaincinv  # noqa: PLC0415  (a step time loads no scipy)
 
         windows = PATH_CORRELATION_TIMES * WINDOWS_PER_CORRELATION_TIME
         kept = np.exp(-1.0 / WINDOWS_PER_CORRELATION_TIME)
@@ -126,7 +126,7 @@ class RateDrift(Frozen):
         for place in range(1, windows):
             normal[place] = kept * normal[place - 1] + np.sqrt(1.0 - kept**2) * normal[place]
         ranks = normal.argsort().argsort()
-        factors = gamma.ppf((ranks + 0.5) / windows, cv**-2, scale=cv**2)
+        factors = gammaincinv(cv**-2, (ranks + 0.5) / windows) * cv**2
         factors = np.maximum(1.0 + (factors - factors.mean()) * (cv / factors.std()), 0.0)
         source = f"rate with a coefficient of variation of {cv:g} over {correlation_time_s:g} s"
         return cls.of(factors, correlation_time_s / WINDOWS_PER_CORRELATION_TIME, source)
@@ -226,13 +226,11 @@ class RateDrift(Frozen):
         The number of requests in service follows the rate like this (Eick, Massey and Whitt, "The physics of the
         M_t/G/infinity queue", Operations Research 41(4), 1993, for exponential service), shape (windows,).
         """
-        from scipy.signal import lfilter  # noqa: PLC0415  (as above)
-
         if memory_s <= 0.0:
             return self.array
         left = float(np.exp(-self.window_s / memory_s))
         windows = len(self.factors)
-        ends = lfilter([1.0 - left], [1.0, -left], self.array)
+        ends = forgetting_means(self.array, left)
         before_first = ends[-1] / (1.0 - left**windows)
         ends = ends + before_first * left ** np.arange(1.0, windows + 1.0)
         before = np.append(ends[-1], ends[:-1])
@@ -289,6 +287,33 @@ class RateDrift(Frozen):
         start = float(np.random.default_rng(seed).random()) * self.duration_s
         before = self.operational_s(np.array([start]))
         return np.asarray(self.clock_s(operational_s + before) - start)
+
+
+def forgetting_means(values: FloatArray, kept: float, start: float = 0.0) -> FloatArray:
+    """Means that forget: y_k = kept y_(k-1) + (1 - kept) x_k.
+
+    Stretches of about sqrt(n) are worked out side by side and then joined: `scipy.signal.lfilter` without its import.
+
+    Args:
+        values: x, shape (n,).
+        kept: share of what went before that is left, in [0, 1).
+        start: y before the first.
+
+    Returns:
+        y, shape (n,).
+
+    >>> forgetting_means(np.array([1.0, 0.0, 4.0]), 0.5).tolist()
+    [0.5, 0.25, 2.125]
+    """
+    length = max(int(np.sqrt(values.size)), 1)
+    padded = np.append(values, np.zeros(-values.size % length)).reshape(-1, length)
+    lag = np.arange(length)[:, None] - np.arange(length)
+    means = padded @ np.where(lag >= 0, (1.0 - kept) * kept ** np.maximum(lag, 0), 0.0).T
+    left = kept ** np.arange(1.0, length + 1.0)
+    for place in range(len(means)):
+        means[place] += start * left
+        start = means[place, -1]
+    return np.asarray(means.ravel()[: values.size])
 
 
 def measured_drift(

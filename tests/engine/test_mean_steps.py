@@ -1,0 +1,58 @@
+"""Steps of mean content, held to `StepTimer.times_s` of the same shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.engine import MeanSteps, Speculation
+from planner.roofline import Parallelism, StepShape
+from tests.builders import calibrated, replica
+
+CONTEXT, CHUNKS, PAIRS, CACHED = 1234.5, 1.0 / 700.0, 410.0, 1.3
+
+
+def shapes(decodes: np.ndarray, tokens: np.ndarray) -> StepShape:
+    return StepShape(decodes, decodes * CONTEXT, tokens, tokens * PAIRS, tokens * CACHED, tokens * CHUNKS)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("llama-3.1-8b", {}),
+        ("llama-3.3-70b-instruct", {"parallelism": Parallelism(tp=4)}),
+        ("qwen3-30b-a3b", {"parallelism": Parallelism(tp=2, ep=2)}),
+        ("deepseek-v3", {"parallelism": Parallelism(tp=1, dp=8, ep=8)}),
+        ("deepseek-v3", {"parallelism": Parallelism(tp=8, ep=8)}),
+        ("gpt-oss-120b", {}),
+    ],
+)
+@pytest.mark.parametrize("fitted", [True, False], ids=["calibrated", "on the roofline"])
+def test_they_take_what_the_step_timer_says(model: str, changes: dict[str, Any], fitted: bool) -> None:
+    timer = (calibrated if fitted else replica)(model, **changes).timer
+    numbers = np.array([0.0, 0.3, 1.0, 2.5, 40.0, 333.3, 20_000.0])
+    decodes, tokens = (each.ravel() for each in np.meshgrid(numbers, np.append(numbers, 1.5e6)))
+    decodes, tokens = decodes[decodes + tokens > 0.0], tokens[decodes + tokens > 0.0]
+    steps, shape = MeanSteps(timer, CONTEXT, CHUNKS), shapes(decodes, tokens)
+    prompts_s = timer.prompts_s(shapes(0.0 * tokens, np.maximum(tokens, 1.0)))
+    assert steps.is_whole
+    assert np.allclose(steps.times_s(decodes, tokens, prompts_s), timer.times_s(shape, prompts_s), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("captured", [0.0, 8.0])
+def test_batches_beyond_the_captured_sizes_are_launched_one_by_one(captured: float) -> None:
+    timer = replace(calibrated("llama-3.1-8b").timer, captured=captured)
+    decodes, none = np.array([1.0, 8.0, 9.0, 300.0]), np.zeros(4)
+    seconds = MeanSteps(timer, CONTEXT, CHUNKS).times_s(decodes, none, none)
+    assert np.allclose(seconds, timer.times_s(shapes(decodes, none)), rtol=1e-12, atol=0.0)
+    assert seconds[2] >= timer.costs.launch_s * timer.launches
+
+
+def test_what_depends_on_more_than_mean_content_is_left_to_the_step_timer() -> None:
+    drafting = replica(speculation=Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)).timer
+    staged = replace(drafting, draft=None, others=(replica().timer,))
+    assert not MeanSteps(drafting, CONTEXT, CHUNKS).is_whole
+    assert not MeanSteps(staged, CONTEXT, CHUNKS).is_whole

@@ -1,0 +1,134 @@
+"""Replicas followed one by one, held to the last bit against the common clock of `planner.simulator.events`."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_db import EngineCosts
+from planner.engine import KvAllocation, Order, ReplicaConfig, Schedule, Speculation
+from planner.serving import Deployment, Router
+from planner.simulator import events
+from planner.simulator.events import PoolRecord, RunRecord, run_events
+from planner.simulator.traffic import DrawnTraffic
+from tests.builders import calibrated
+from tests.simulator_oracle import linear, replica, with_kv_tokens
+
+ALONE = "planner.simulator.events.follow_alone"
+
+
+def traffic(seed: int, count: int, rate_per_s: float, longest: tuple[int, int], ties: bool) -> DrawnTraffic:
+    """Requests whose gaps are exponential, or all multiples of 1/64 s, so that much happens at one instant."""
+    rng = np.random.default_rng(seed)
+    gaps = rng.exponential(1.0 / rate_per_s, count)
+    sent_s = np.cumsum(np.round(gaps * 64.0) / 64.0 if ties else gaps)
+    inputs, outputs = (np.ceil(most * rng.random(count) ** 3).astype(np.int64) for most in longest)
+    return DrawnTraffic.plain(sent_s, np.maximum(inputs, 1), np.maximum(outputs, 1))
+
+
+def assert_same(one: RunRecord, other: RunRecord) -> None:
+    for name in ("sent_s", "first_s", "end_s", "transfer_s", "sends"):
+        assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True), name
+    for mine, yours in zip(one.pools, other.pools, strict=True):
+        for item in fields(PoolRecord):
+            a, b = getattr(mine, item.name), getattr(yours, item.name)
+            same = np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b
+            assert same, item.name
+
+
+def both_ways(deployment: Deployment, requests: DrawnTraffic) -> tuple[RunRecord, RunRecord]:
+    return run_events(deployment, requests), run_events(deployment, requests, apart=False)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_replica_followed_alone_does_what_it_does_on_the_common_clock(seed: int) -> None:
+    """Random limits, memory that runs out or not, blocks reserved or not, steps with and without round times."""
+    rng = np.random.default_rng(seed)
+    schedule = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])))
+    costs = EngineCosts(
+        lag_steps=int(rng.integers(0, 3)),
+        admission_s=float(rng.choice([0.0, 2.0**-6, 0.003])),
+        request_s=float(rng.choice([0.0, 2.0**-7, 0.005])),
+        source="chosen for the test",
+    )
+    limits = {
+        "max_running_requests": int(rng.choice([2, 8, 64])),
+        "max_batched_tokens": int(rng.choice([64, 256, 2048])),
+        "own_schedule": schedule,
+    }
+    tokens = int(rng.choice([700, 1200, 30_000]))
+    config = with_kv_tokens(tokens, **limits)
+    config = config.model_copy(update={"engine": config.engine.model_copy(update={"costs": costs})})
+    ties = bool(rng.random() < 0.5)
+    requests = traffic(seed, 400, float(rng.choice([2.0, 20.0, 60.0])), (400, 250), ties)
+    own_timer, config = config.timer, linear(config)
+    if not ties:
+        config.__dict__["timer"] = own_timer
+    assert config.costs == costs
+    deployment = Deployment.mixed(config, int(rng.integers(1, 4)))
+    alone, together = both_ways(deployment, requests)
+    assert_same(alone, together)
+
+
+def test_preemptions_happen_alike() -> None:
+    config = with_kv_tokens(900, own_schedule=Schedule(reserve_outputs=False), max_running_requests=32)
+    alone, together = both_ways(Deployment.mixed(config, 2), traffic(1, 300, 40.0, (300, 300), ties=False))
+    assert alone.pools[0].preempted > 20
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b", "deepseek-v3"])
+def test_calibrated_replicas_do_alike(model: str) -> None:
+    config = calibrated(model, max_batched_tokens=2048)
+    alone, together = both_ways(Deployment.mixed(config, 3), traffic(2, 600, 30.0, (3000, 500), ties=False))
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize("initial", [0, 40])
+def test_a_backlog_at_the_start_is_taken_in_alike(initial: int) -> None:
+    requests = traffic(3, 200, 20.0, (300, 100), ties=False)
+    requests = replace(requests, sent_s=np.concatenate([np.zeros(initial), requests.sent_s[initial:]]))
+    alone, together = both_ways(Deployment.mixed(linear(replica()), 2), requests)
+    assert_same(alone, together)
+
+
+def test_progress_is_reported_as_often_and_up_to_the_end() -> None:
+    requests = traffic(4, 500, 20.0, (300, 100), ties=False)
+    seen: dict[bool, list[float]] = {True: [], False: []}
+    for apart, shares in seen.items():
+        run_events(Deployment.mixed(replica(), 3), requests, progress=shares.append, apart=apart)
+    assert seen[True] == sorted(seen[True]) and seen[True][-1] == seen[False][-1] == 1.0
+    assert len(seen[True]) <= events.REPORTS
+
+
+@pytest.mark.parametrize(
+    ("changes", "router"),
+    [
+        ({}, Router.LEAST_REQUESTS),
+        ({"own_schedule": Schedule(order=Order.SHORTEST_FIRST)}, Router.ROUND_ROBIN),
+        ({"own_schedule": Schedule(mixed_steps=False)}, Router.ROUND_ROBIN),
+        ({"own_schedule": Schedule(whole_prompts=True)}, Router.ROUND_ROBIN),
+        ({"own_schedule": Schedule(receive_interval_steps=4)}, Router.ROUND_ROBIN),
+        ({"own_schedule": Schedule(prefix_cache=True)}, Router.ROUND_ROBIN),
+        ({"own_schedule": Schedule(kv=KvAllocation.CONTIGUOUS, longest_tokens=2048)}, Router.ROUND_ROBIN),
+        ({"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)}, Router.ROUND_ROBIN),
+        ({"mask_s": 1e-4}, Router.ROUND_ROBIN),
+    ],
+)
+def test_other_rules_are_left_to_the_common_clock(
+    changes: dict[str, Any], router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("followed alone")
+
+    config: ReplicaConfig = replica(**changes)
+    deployment = Deployment.mixed(config, 2)
+    pools = (deployment.pools[0].model_copy(update={"router": router}),)
+    deployment = deployment.model_copy(update={"pools": pools})
+    monkeypatch.setattr(ALONE, refuse)
+    run_events(deployment, traffic(5, 20, 20.0, (300, 100), ties=False))
+    with pytest.raises(AssertionError, match="followed alone"):
+        run_events(Deployment.mixed(replica(), 2), traffic(5, 20, 20.0, (300, 100), ties=False))
