@@ -57,6 +57,7 @@ from planner.fleet.verification import (
 )
 from planner.optimizer import (
     FEASIBILITY_TOLERANCE,
+    WORK,
     Allocation,
     FleetProblem,
     Objective,
@@ -87,10 +88,8 @@ RELATIVE_GAP = 1e-3
 """Gap to which the fleet is proved best, a dollar in a thousand. A choice that may show in the result."""
 COARSE_GAP = 1e-2
 """The same as long as rates are still being refined. Affects speed only."""
-TIME_LIMIT_S = 10.0
-"""Longest solve; an answer cut short says so in its status and gap. A choice that may show in the result."""
-COARSE_TIME_LIMIT_S = 1.0
-"""The same as long as rates are still being refined. Affects speed only."""
+COARSE_WORK = WORK / 10.0
+"""Most work of a solve as long as rates are still being refined. Affects speed only."""
 SAME_COST = 1e-9
 """Relative difference up to which two fleets cost the same; rounding of the solver."""
 LEAST_REQUESTS_TO_OVERRULE = 5000
@@ -273,7 +272,7 @@ class FleetSearch:
         A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
         blocks are bought in parts: a fleet that costs no more, found sooner.
         """
-        time_limit_s = TIME_LIMIT_S if gap <= RELATIVE_GAP else COARSE_TIME_LIMIT_S
+        work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
         answers: list[Allocation] = []
         left: list[float] = []
         best: float | None = None
@@ -285,12 +284,12 @@ class FleetSearch:
             if singly:
                 problem = in_single_units(problem)
             elif best is not None and objective is Objective.MIN_COST:
-                parts = solve(in_single_units(problem), objective, relative_gap=gap, time_limit_s=time_limit_s)
+                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work)
                 tighter = max(bound, lower_bound(parts))
                 if not is_better(tighter, best, objective, gap):
                     left.append(tighter)
                     continue
-            answer = solve(problem, objective, relative_gap=gap, time_limit_s=time_limit_s)
+            answer = solve(problem, objective, relative_gap=gap, work=work)
             answers.append(answer.model_copy(update={"program": program}))
             if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
                 best = answer.objective
@@ -374,7 +373,9 @@ class FleetSearch:
                 gap = finest_gap
             elif allocation.cost_usd_per_hour > enough_usd_per_hour:
                 return allocation
-            elif self.columns.refine(allocation):
+            elif self.columns.refine(allocation) or (
+                allocation.status.is_cut_short and gap <= finest_gap and self.columns.refine_bound(allocation)
+            ):
                 gap = finest_gap if self.market.sells_blocks else COARSE_GAP
             elif gap <= finest_gap or (allocation.gap is not None and allocation.gap <= finest_gap):
                 return allocation
@@ -730,7 +731,7 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
         return cheapest
     gap = 1.0 - cheapest.objective * (1.0 - (cheapest.gap or 0.0)) / chosen.objective
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
-    if cheapest.status is SolveStatus.TIME_LIMIT:
+    if cheapest.status.is_cut_short:
         status = cheapest.status
     return chosen.model_copy(update={"gap": gap, "status": status})
 

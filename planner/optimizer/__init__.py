@@ -21,10 +21,10 @@ report and in the documentation.
 
 from __future__ import annotations
 
-from planner.optimizer import constraints, covering, highs, knapsack, relaxation, shortlist, solving
+from planner.optimizer import branching, constraints, covering, highs, knapsack, relaxation, solving
 from planner.optimizer.highs import to_pulp
 from planner.optimizer.program import Program
-from planner.optimizer.solving import solve
+from planner.optimizer.solving import WORK, solve
 from planner.optimizer.types import (
     ALWAYS,
     FEASIBILITY_TOLERANCE,
@@ -47,6 +47,7 @@ from planner.optimizer.types import (
 __all__ = [
     "ALWAYS",
     "FEASIBILITY_TOLERANCE",
+    "WORK",
     "Allocation",
     "ConstraintReport",
     "Diagnosis",
@@ -62,12 +63,12 @@ __all__ = [
     "SolveStatus",
     "Unit",
     "UnitStage",
+    "branching",
     "constraints",
     "covering",
     "highs",
     "knapsack",
     "relaxation",
-    "shortlist",
     "solve",
     "solving",
     "to_pulp",
