@@ -266,12 +266,15 @@ class FleetSearch:
         gap: float = RELATIVE_GAP,
         *,
         singly: bool = False,
+        known: dict[int, float] | None = None,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
         A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
-        blocks are bought in parts: a fleet that costs no more, found sooner.
+        blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
+        that hold as long as rates only fall; they are added to.
         """
+        known = {} if known is None else known
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
         answers: list[Allocation] = []
         left: list[float] = []
@@ -280,17 +283,22 @@ class FleetSearch:
             if best is not None and not is_better(bound, best, objective, gap):
                 left.append(bound)
                 break
+            if best is not None and program in known and not is_better(known[program], best, objective, gap):
+                left.append(known[program])
+                continue
             problem = self.problem(columns, flat, program)
             if singly:
                 problem = in_single_units(problem)
             elif best is not None and objective is Objective.MIN_COST:
                 parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work)
-                tighter = max(bound, lower_bound(parts))
+                tighter = known[program] = max(bound, lower_bound(parts))
                 if not is_better(tighter, best, objective, gap):
                     left.append(tighter)
                     continue
             answer = solve(problem, objective, relative_gap=gap, work=work)
             answers.append(answer.model_copy(update={"program": program}))
+            if objective is Objective.MIN_COST:
+                known[program] = max(known.get(program, 0.0), lower_bound(answer))
             if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
                 best = answer.objective
         return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
@@ -360,10 +368,13 @@ class FleetSearch:
                 optimistic rates or parts of blocks, with which no fleet costs less.
         """
         gap, singly = COARSE_GAP, objective is Objective.MIN_COST and self.market.sells_blocks
+        known: dict[int, float] = {}
         while True:
             self.progress("solving")
             asked = self.columns.all if columns is None else columns()
-            allocation = self.allocation(asked, objective, flat, gap, singly=singly)
+            allocation = self.allocation(asked, objective, flat, gap, singly=singly, known=known)
+            if columns is not None:
+                known.clear()  # more columns may be asked for next time
             if singly and not (allocation.status.has_allocation and allocation.cost_usd_per_hour > enough_usd_per_hour):
                 if not allocation.status.has_allocation or not self.columns.refine(allocation):
                     gap, singly = finest_gap, False

@@ -8,6 +8,7 @@ limit, and how far it can be from the best is known from the bound. Nothing is e
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,13 +81,14 @@ def is_supported(problem: FleetProblem) -> bool:
     )
 
 
-def solve_large(problem: FleetProblem, *, time_limit_s: float, relative_gap: float) -> LargeAnswer | None:
+def solve_large(problem: FleetProblem, *, relative_gap: float, time_limit_s: float = math.inf) -> LargeAnswer | None:
     """Least cost of the whole demand.
 
     Args:
         problem: one that `is_supported` accepts.
-        time_limit_s: for everything [s]; exceeded by at most one linear program and the last bookkeeping.
         relative_gap: stop when the fleet is proved to be this close to the best.
+        time_limit_s: for everything [s]; exceeded by at most one linear program and the last bookkeeping. Without one
+            the search ends after so many passes and nodes, with the same answer on every machine.
 
     Returns:
         The best fleet found, or none in time; None: proved that the limits do not allow any.

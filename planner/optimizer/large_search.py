@@ -37,6 +37,8 @@ MAX_SIZES_PER_CLUSTER = 8
 
 A choice: each brings a row and a variable for every slice.
 """
+MAX_PASSES = 4
+"""Times that every period is searched, so that the search ends by itself where nobody sets a time limit. A choice."""
 MIN_SEARCH_S = 0.5
 """Least time for searching one period [s]: less finds nothing at a few hundred units (measured on the study's fleets).
 Where there is not that much for all, the periods that cost most above the bound get it."""
@@ -115,7 +117,9 @@ class LargeSearch:
         self._keep_if_cheaper(units)
         self._resolve_periods(self._round_again)
         clusters, gap = SHORTLIST_CLUSTERS, PERIOD_GAP_SHARE
-        while not self.is_done and self.best is not None:
+        for _ in range(MAX_PASSES):
+            if self.is_done or self.best is None:
+                return
             before = self.best.cost - self.bound
             self._resolve_periods(partial(self._branch_and_bound, clusters, gap * self.relative_gap))
             stuck = self.best.cost - self.bound >= before * (1.0 - 1e-3)

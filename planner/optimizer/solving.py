@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -220,7 +221,9 @@ class _Best:
 
     def add_large(self, solver: ProgramSolver) -> None:
         """What the decomposition of large problems finds and proves."""
+        begin = time.monotonic()
         answer = solve_large(self.layout.problem, time_limit_s=solver.time_left_s, relative_gap=solver.relative_gap)
+        solver.time_left_s -= time.monotonic() - begin
         self.add(PartAnswer(None, math.inf, math.inf if answer is None else answer.lower_bound))
         if answer is None or not answer.has_fleet:
             return
