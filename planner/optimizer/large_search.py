@@ -37,8 +37,6 @@ MAX_SIZES_PER_CLUSTER = 8
 
 A choice: each brings a row and a variable for every slice.
 """
-MAX_PASSES = 4
-"""Times that every period is searched, so that the search ends by itself where nobody sets a time limit. A choice."""
 MIN_SEARCH_S = 0.5
 """Least time for searching one period [s]: less finds nothing at a few hundred units (measured on the study's fleets).
 Where there is not that much for all, the periods that cost most above the bound get it."""
@@ -109,7 +107,7 @@ class LargeSearch:
         close = self.best is not None and proved_gap(self.best.cost, self.bound) <= self.relative_gap
         return close or time.monotonic() >= self.deadline
 
-    def run(self) -> None:
+    def run(self, passes: int) -> None:
         """Round every period; then round again at other thresholds, then search, costliest periods first."""
         units = self._solve_every_period()
         if units is None:
@@ -117,7 +115,7 @@ class LargeSearch:
         self._keep_if_cheaper(units)
         self._resolve_periods(self._round_again)
         clusters, gap = SHORTLIST_CLUSTERS, PERIOD_GAP_SHARE
-        for _ in range(MAX_PASSES):
+        for _ in range(passes):
             if self.is_done or self.best is None:
                 return
             before = self.best.cost - self.bound

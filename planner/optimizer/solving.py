@@ -18,7 +18,7 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.dominance import dominators
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import SolverOutcome
-from planner.optimizer.large import LargeAnswer, is_supported, solve_large
+from planner.optimizer.large import MAX_PASSES, LargeAnswer, is_supported, solve_large
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import PartAnswer, have_nothing_in_common, solve_by_period
 from planner.optimizer.program import Program, build_program
@@ -37,9 +37,10 @@ WORK = 2e7
 MAX_RATIO_STEPS = 50
 """Most Dinkelbach steps; more means a stall. Convergence is superlinear (S. Schaible 1976, "Fractional programming II,
 on Dinkelbach's algorithm", Management Science 22(8)), so a handful is usual."""
-LARGE_RATES = 100_000
+LARGE_RATES, LARGE_RATES_OVER_PERIODS = 100_000, 10_000
 """Problems of least cost with more rates to route go to `planner.optimizer.large`, whose programs never hold all of
-them. Affects what is reached; measured in docs/explanation/optimizer-large.md."""
+them; the second is for periods that are linked. Affects what is reached; measured in
+docs/explanation/optimizer-large.md."""
 _SAME_RATIO = 1e-9
 """Ratios closer than this share are the same: far above float rounding, far below `FEASIBILITY_TOLERANCE`."""
 
@@ -164,7 +165,9 @@ def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
 
 
 def _is_large(layout: Layout) -> bool:
-    return layout.rate_column.size > LARGE_RATES and is_supported(layout.problem)
+    is_linked = layout.periods > 1 and not have_nothing_in_common(layout)
+    most = LARGE_RATES_OVER_PERIODS if is_linked else LARGE_RATES
+    return layout.rate_column.size > most and is_supported(layout.problem)
 
 
 class _Best:
@@ -222,7 +225,12 @@ class _Best:
     def add_large(self, solver: ProgramSolver) -> None:
         """What the decomposition of large problems finds and proves."""
         begin = time.monotonic()
-        answer = solve_large(self.layout.problem, time_limit_s=solver.time_left_s, relative_gap=solver.relative_gap)
+        answer = solve_large(
+            self.layout.problem,
+            relative_gap=solver.relative_gap,
+            time_limit_s=solver.time_left_s,
+            passes=max(1, round(MAX_PASSES * solver.work_left / WORK)),
+        )
         solver.time_left_s -= time.monotonic() - begin
         self.add(PartAnswer(None, math.inf, math.inf if answer is None else answer.lower_bound))
         if answer is None or not answer.has_fleet:

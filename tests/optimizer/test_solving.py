@@ -403,6 +403,7 @@ def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
         stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_hour": None})
         direct = solve(stated, MIN_COST, relative_gap=0.01)
         monkeypatch.setattr(solving, "LARGE_RATES", 0)
+        monkeypatch.setattr(solving, "LARGE_RATES_OVER_PERIODS", 0)
         handed = solve(stated, MIN_COST, relative_gap=0.02)
         monkeypatch.undo()
         assert handed.status.has_allocation == direct.status.has_allocation
