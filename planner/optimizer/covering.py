@@ -293,6 +293,9 @@ def keeps_limits(layout: Layout, values: FloatArray) -> bool:
     Args:
         layout: of the problem.
         values: by column.
+
+    Returns:
+        Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
     """
     for rows in build_rows(Objective.MIN_COST, layout):
         used, limit = used_and_limits(rows, values)

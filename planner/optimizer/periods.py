@@ -46,6 +46,9 @@ def have_nothing_in_common(layout: Layout) -> bool:
 
     Args:
         layout: of the problem.
+
+    Returns:
+        False too where there is one period.
     """
     linked = layout.purchase_committed.any() or layout.steady.any() or layout.deferrable.any()
     return layout.periods > 1 and not linked and not len(layout.start_units)
