@@ -270,6 +270,16 @@ class CandidateColumns:
         self._tighten()
         return bool(open_columns)
 
+    def refine_bound(self, allocation: Allocation) -> bool:
+        """Replace optimistic rates that only the bound of an allocation rests on; whether there were any.
+
+        Without this a bound could rest for ever on rates that no unit has.
+        """
+        rests_on = allocation.bound_rests_on
+        routed = {name: dict.fromkeys(slices, (1.0,)) for name, slices in rests_on.items()}
+        units = {name: (1,) for name in rests_on if name in self._by_name}
+        return self.refine(allocation.model_copy(update={"units": units, "routed_per_s": routed}))
+
     def idle_misses(self, name: str) -> list[Rejection]:
         """Why families do not serve a slice (by its name) though each request fits: for each SKU and mode what misses.
 

@@ -57,6 +57,7 @@ from planner.fleet.verification import (
 )
 from planner.optimizer import (
     FEASIBILITY_TOLERANCE,
+    WORK,
     Allocation,
     FleetProblem,
     Objective,
@@ -87,10 +88,8 @@ RELATIVE_GAP = 1e-3
 """Gap to which the fleet is proved best, a dollar in a thousand. A choice that may show in the result."""
 COARSE_GAP = 1e-2
 """The same as long as rates are still being refined. Affects speed only."""
-TIME_LIMIT_S = 10.0
-"""Longest solve; an answer cut short says so in its status and gap. A choice that may show in the result."""
-COARSE_TIME_LIMIT_S = 1.0
-"""The same as long as rates are still being refined. Affects speed only."""
+COARSE_WORK = WORK / 10.0
+"""Most work of a solve as long as rates are still being refined. Affects speed only."""
 SAME_COST = 1e-9
 """Relative difference up to which two fleets cost the same; rounding of the solver."""
 LEAST_REQUESTS_TO_OVERRULE = 5000
@@ -267,13 +266,16 @@ class FleetSearch:
         gap: float = RELATIVE_GAP,
         *,
         singly: bool = False,
+        known: dict[int, float] | None = None,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
         A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
-        blocks are bought in parts: a fleet that costs no more, found sooner.
+        blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
+        that hold as long as rates only fall; they are added to.
         """
-        time_limit_s = TIME_LIMIT_S if gap <= RELATIVE_GAP else COARSE_TIME_LIMIT_S
+        known = {} if known is None else known
+        work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
         answers: list[Allocation] = []
         left: list[float] = []
         best: float | None = None
@@ -281,17 +283,22 @@ class FleetSearch:
             if best is not None and not is_better(bound, best, objective, gap):
                 left.append(bound)
                 break
+            if best is not None and program in known and not is_better(known[program], best, objective, gap):
+                left.append(known[program])
+                continue
             problem = self.problem(columns, flat, program)
             if singly:
                 problem = in_single_units(problem)
             elif best is not None and objective is Objective.MIN_COST:
-                parts = solve(in_single_units(problem), objective, relative_gap=gap, time_limit_s=time_limit_s)
-                tighter = max(bound, lower_bound(parts))
+                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work)
+                tighter = known[program] = max(bound, lower_bound(parts))
                 if not is_better(tighter, best, objective, gap):
                     left.append(tighter)
                     continue
-            answer = solve(problem, objective, relative_gap=gap, time_limit_s=time_limit_s)
+            answer = solve(problem, objective, relative_gap=gap, work=work)
             answers.append(answer.model_copy(update={"program": program}))
+            if objective is Objective.MIN_COST:
+                known[program] = max(known.get(program, 0.0), lower_bound(answer))
             if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
                 best = answer.objective
         return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
@@ -361,10 +368,13 @@ class FleetSearch:
                 optimistic rates or parts of blocks, with which no fleet costs less.
         """
         gap, singly = COARSE_GAP, objective is Objective.MIN_COST and self.market.sells_blocks
+        known: dict[int, float] = {}
         while True:
             self.progress("solving")
             asked = self.columns.all if columns is None else columns()
-            allocation = self.allocation(asked, objective, flat, gap, singly=singly)
+            allocation = self.allocation(asked, objective, flat, gap, singly=singly, known=known)
+            if columns is not None:
+                known.clear()  # more columns may be asked for next time
             if singly and not (allocation.status.has_allocation and allocation.cost_usd_per_hour > enough_usd_per_hour):
                 if not allocation.status.has_allocation or not self.columns.refine(allocation):
                     gap, singly = finest_gap, False
@@ -374,7 +384,9 @@ class FleetSearch:
                 gap = finest_gap
             elif allocation.cost_usd_per_hour > enough_usd_per_hour:
                 return allocation
-            elif self.columns.refine(allocation):
+            elif self.columns.refine(allocation) or (
+                allocation.status.is_cut_short and gap <= finest_gap and self.columns.refine_bound(allocation)
+            ):
                 gap = finest_gap if self.market.sells_blocks else COARSE_GAP
             elif gap <= finest_gap or (allocation.gap is not None and allocation.gap <= finest_gap):
                 return allocation
@@ -730,7 +742,7 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
         return cheapest
     gap = 1.0 - cheapest.objective * (1.0 - (cheapest.gap or 0.0)) / chosen.objective
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
-    if cheapest.status is SolveStatus.TIME_LIMIT:
+    if cheapest.status.is_cut_short:
         status = cheapest.status
     return chosen.model_copy(update={"gap": gap, "status": status})
 

@@ -128,6 +128,7 @@ def best_of(answers: Sequence[Allocation], left: Sequence[float], objective: Obj
     status = best.status
     if gap is not None and gap > tolerance and status is SolveStatus.OPTIMAL:
         status = SolveStatus.WITHIN_GAP
-    if any(answer.status is SolveStatus.TIME_LIMIT for answer in answers):
-        status = SolveStatus.TIME_LIMIT
+    cut_short = [answer.status for answer in answers if answer.status.is_cut_short]
+    if cut_short:
+        status = cut_short[0]
     return best.model_copy(update={"gap": gap, "status": status})

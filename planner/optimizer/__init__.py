@@ -11,6 +11,11 @@ on [integer], rates f routed to them [1/s] and b blocks of resources bought [int
 subject to one function per constraint (`planner.optimizer.constraints`), whose names stand in the program, in the
 report and in the documentation.
 
+Least cost is tried from what is cheap to prove to what is not, and the best fleet and the highest bound are kept:
+streams by themselves (`covering`), periods by themselves (`periods`), then one program by HiGHS with that fleet as its
+start (`branching`), or a decomposition where the program is too large to be written down (`large`). All limits are on
+work, counted the same on every machine, unless the caller sets one in seconds.
+
 >>> chat = Slice(name="chat", demand_per_s=(10.0,))
 >>> unit = Unit(name="a", rates_per_s={"chat": 4.0}, takes={"gpu": 2.0})
 >>> gpus = Resource(name="gpu", purchases=(Purchase(name="on_demand", usd_per_hour=1.25),))
@@ -21,10 +26,10 @@ report and in the documentation.
 
 from __future__ import annotations
 
-from planner.optimizer import constraints, covering, highs, knapsack, relaxation, shortlist, solving
+from planner.optimizer import branching, constraints, covering, highs, knapsack, relaxation, solving
 from planner.optimizer.highs import to_pulp
 from planner.optimizer.program import Program
-from planner.optimizer.solving import solve
+from planner.optimizer.solving import WORK, solve
 from planner.optimizer.types import (
     ALWAYS,
     FEASIBILITY_TOLERANCE,
@@ -47,6 +52,7 @@ from planner.optimizer.types import (
 __all__ = [
     "ALWAYS",
     "FEASIBILITY_TOLERANCE",
+    "WORK",
     "Allocation",
     "ConstraintReport",
     "Diagnosis",
@@ -62,12 +68,12 @@ __all__ = [
     "SolveStatus",
     "Unit",
     "UnitStage",
+    "branching",
     "constraints",
     "covering",
     "highs",
     "knapsack",
     "relaxation",
-    "shortlist",
     "solve",
     "solving",
     "to_pulp",

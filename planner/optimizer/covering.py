@@ -2,7 +2,8 @@
 
 Where there is one slice and one period, the cheapest fleet is a covering knapsack (`planner.optimizer.knapsack`),
 solved exactly in milliseconds. Limits are left out and blocks are taken in parts: what is found is a lower bound, and
-it is the answer where it happens to keep the limits. Where it does not, branch and bound takes over. Where all units
+it is the answer where it happens to keep the limits. Where it does not, branch and bound takes over and the bound is
+kept. Where all units
 take one resource alone, the fleet that takes least of it is the answer whatever its blocks: more never costs less.
 """
 
@@ -19,6 +20,7 @@ from planner.optimizer.constraints import build_rows
 from planner.optimizer.evaluate_allocation import used_and_limits
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
+from planner.optimizer.relaxation import resource_prices
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective, Sense
 
 MOST_UNITS_IN_BLOCKS = 5000
@@ -33,19 +35,21 @@ class Covering:
         values: by column of the layout.
         bound_usd_per_hour: no fleet costs less [USD/h]; None where that is not known.
         keeps_limits: whether the values meet every row of the program.
+        counts: of the fleet behind the bound, units on; shape (slices, units, periods).
     """
 
     values: FloatArray
     bound_usd_per_hour: float | None
     keeps_limits: bool
+    counts: IntArray
 
 
 def cheapest_cover(layout: Layout) -> Covering | None:
     """A fleet of units that serve one slice each, the cheapest for every slice and period by itself.
 
-    Where there is one slice, periods are coupled by what is bought or kept for all of them only: commitments (taken at
-    their price as though they could be had by the hour), starts (left out) and kinds. So the sum over periods is a
-    bound, and the fleet is the answer where it costs no more than that. Several slices have no bound this way.
+    Where no unit serves two slices, slices and periods are coupled by what is bought or kept for all of them only:
+    commitments (`planner.optimizer.relaxation.resource_prices`), starts (left out), kinds and limits. So the sum is a
+    bound, and the fleet is the answer where it costs no more than that. Units of several slices have no bound this way.
 
     Args:
         layout: of the problem.
@@ -63,9 +67,10 @@ def cheapest_cover(layout: Layout) -> Covering | None:
     counts = _unit_counts(layout, demand, cost, np.ones(len(cost), dtype=bool))
     if counts is None:
         return None
-    total = counts.sum(axis=0)
-    bound = math.fsum((layout.share * (cost @ total)).tolist()) if len(counts) == 1 else None
-    allowed = _kinds_of_peak(layout, total, demand)
+    total, behind = counts.sum(axis=0), counts
+    shares = len(layout.pair_unit) > len(np.unique(layout.pair_unit))
+    bound = None if shares else math.fsum((layout.share * (cost * total).sum(axis=0)).tolist())
+    allowed = kinds_of_peak(layout, total, demand)
     if bound is not None and _is_of_one_resource(layout):
         bound = max(bound, float((layout.purchase_usd_per_hour @ _blocks(layout, total)).sum()))
     if not allowed.all():
@@ -73,7 +78,7 @@ def cheapest_cover(layout: Layout) -> Covering | None:
         if counts is None:
             return None
     values = _values(layout, counts)
-    return Covering(values, bound, _keeps_limits(layout, values))
+    return Covering(values, bound, keeps_limits(layout, values), behind)
 
 
 def _is_covering(layout: Layout) -> bool:
@@ -86,14 +91,16 @@ def _is_covering(layout: Layout) -> bool:
 
 
 def _unit_costs(layout: Layout) -> FloatArray:
-    """Cost of each unit [USD/h], its resources at their cheapest price and in parts of blocks."""
-    price = np.full(len(layout.problem.resources), math.inf)
-    np.minimum.at(price, layout.purchase_resource, _usd_per_usable_unit_hour(layout))
-    price = np.where(np.isfinite(price), price, 0.0)
-    bought = np.bincount(
-        layout.take_unit, weights=layout.take_amount * price[layout.take_resource], minlength=len(layout.stage)
-    )
-    return np.asarray(layout.usd_per_hour + bought)
+    """Cost of each unit in each period [USD/h], its resources at their least price and in parts of blocks."""
+    if layout.periods > 1 and not layout.steady.any() and layout.purchase_committed.any():
+        price = resource_prices(layout)
+    else:
+        cheapest = np.full(len(layout.problem.resources), math.inf)
+        np.minimum.at(cheapest, layout.purchase_resource, _usd_per_usable_unit_hour(layout))
+        price = np.repeat(np.where(np.isfinite(cheapest), cheapest, 0.0)[:, None], layout.periods, axis=1)
+    cost = np.repeat(layout.usd_per_hour[:, None], layout.periods, axis=1)
+    np.add.at(cost, layout.take_unit, layout.take_amount[:, None] * price[layout.take_resource])
+    return cost
 
 
 def _is_of_one_resource(layout: Layout) -> bool:
@@ -121,14 +128,15 @@ def _rates_of_slice(layout: Layout, slice_: int) -> FloatArray:
 
 def _unit_counts(layout: Layout, demand: FloatArray, cost: FloatArray, allowed: BoolArray) -> IntArray | None:
     """Units for every slice and period, shape (slices, units, periods); None where something cannot be covered."""
-    counts = np.zeros((len(demand), len(cost), layout.periods), dtype=np.int64)
+    counts = np.zeros((len(demand), *cost.shape), dtype=np.int64)
+    _, first, alike = np.unique(cost, axis=1, return_index=True, return_inverse=True)
     for s, by_period in enumerate(demand):
         rate = _rates_of_slice(layout, s)
         units = np.flatnonzero((rate > 0.0) & allowed)
-        for asked in np.unique(by_period[by_period > 0.0]):
+        for asked, code in sorted(set(zip(by_period[by_period > 0.0].tolist(), alike[by_period > 0.0], strict=True))):
             cover = least_cost_cover(
-                float(asked),
-                cost[units],
+                asked,
+                cost[units, first[code]],
                 np.minimum(rate[units], asked),
                 layout.stage[units],
                 layout.channel[units],
@@ -136,12 +144,21 @@ def _unit_counts(layout: Layout, demand: FloatArray, cost: FloatArray, allowed: 
             )
             if cover is None:
                 return None
-            counts[s][np.ix_(units, np.flatnonzero(by_period == asked))] = cover[:, None]
+            counts[s][np.ix_(units, np.flatnonzero((by_period == asked) & (alike == code)))] = cover[:, None]
     return counts
 
 
-def _kinds_of_peak(layout: Layout, counts: IntArray, demand: FloatArray) -> BoolArray:
-    """Units that may be used so that all periods have the kinds of the one with the largest demand; all, if they do."""
+def kinds_of_peak(layout: Layout, counts: IntArray, demand: FloatArray) -> BoolArray:
+    """Units that may be used so that all periods have the kinds of the one with the largest demand; all, if they do.
+
+    Args:
+        layout: of the problem.
+        counts: units on, shape (units, periods).
+        demand: shape (slices, periods) [1/s].
+
+    Returns:
+        By unit.
+    """
     everything = np.ones(len(counts), dtype=bool)
     used = counts.any(axis=1)
     kinds = {layout.kinds[kind] for kind in layout.unit_kind[used] if kind >= 0}
@@ -166,12 +183,22 @@ def _values(layout: Layout, counts: IntArray) -> FloatArray:
     values[layout.blocks_column] = _blocks(layout, total)
     on = total[layout.start_units]
     values[layout.starts_column] = np.maximum(on - np.roll(on, 1, axis=1), 0)
-    used = total.any(axis=1)
+    mark_in_use(layout, values)
+    return values
+
+
+def mark_in_use(layout: Layout, values: FloatArray) -> None:
+    """Set the columns of the groups and kinds that units which are on belong to.
+
+    Args:
+        layout: of the problem.
+        values: by column, changed in place.
+    """
+    used = values[layout.units_column].max(axis=1, initial=0.0) > 0.0
     group = layout.resource_group[layout.take_resource[used[layout.take_unit]]]
     values[layout.groups_column[group[group >= 0]]] = 1.0
     kind = layout.unit_kind[used]
     values[layout.kinds_column[kind[kind >= 0]]] = 1.0
-    return values
 
 
 def _even_rates_per_s(layout: Layout, capacity: FloatArray, demand: float) -> FloatArray:
@@ -260,7 +287,16 @@ def _units_at(layout: Layout, stage: int, channel: int) -> IntArray:
     return np.flatnonzero((layout.stage == stage) & (layout.channel == channel))
 
 
-def _keeps_limits(layout: Layout, values: FloatArray) -> bool:
+def keeps_limits(layout: Layout, values: FloatArray) -> bool:
+    """Whether values meet every row of the program of least cost.
+
+    Args:
+        layout: of the problem.
+        values: by column.
+
+    Returns:
+        Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
+    """
     for rows in build_rows(Objective.MIN_COST, layout):
         used, limit = used_and_limits(rows, values)
         slack = limit - used if rows.sense is Sense.AT_MOST else used - limit

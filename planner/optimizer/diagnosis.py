@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.core import BoolArray
+from planner.optimizer.branching import ProgramMaker, ProgramSolver
 from planner.optimizer.coefficients import mean_cost
 from planner.optimizer.constraint_rows import ConstraintRows, Terms
 from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout, label
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.shortlist import ProgramMaker, ShortlistSolver
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
 DROP_ORDER = (
@@ -52,7 +52,7 @@ class _Limit:
     largest: float
 
 
-def diagnose(solver: ShortlistSolver, objective: Objective, layout: Layout) -> Diagnosis:
+def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout) -> Diagnosis:
     """The conflict of an infeasible problem and the ways out of it.
 
     A *deletion filter* drops one limit after another and keeps out those without which the program stays infeasible;
@@ -64,7 +64,7 @@ def diagnose(solver: ShortlistSolver, objective: Objective, layout: Layout) -> D
     ORSA Journal on Computing 3(2).
 
     Args:
-        solver: with the time that is left; when it runs out the result says so (`is_proven`).
+        solver: with the time and work that are left; where they run out the result says so (`is_proven`).
         objective: of the problem, proved infeasible.
         layout: of the problem.
 
@@ -96,7 +96,7 @@ def _limits(program: Program) -> list[_Limit]:
 
 
 def _conflict(
-    solver: ShortlistSolver, objective: Objective, layout: Layout, limits: Sequence[_Limit]
+    solver: ProgramSolver, objective: Objective, layout: Layout, limits: Sequence[_Limit]
 ) -> tuple[list[_Limit], bool]:
     """A minimal infeasible set of limits, and whether minimality was proved in time."""
     dropped: set[str] = set()
@@ -165,13 +165,13 @@ def _program_with_limit_freed(objective: Objective, limit: _Limit) -> ProgramMak
     return make
 
 
-def _relaxation(solver: ShortlistSolver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
+def _relaxation(solver: ProgramSolver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
     """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods."""
     make = _program_with_limit_freed(objective, limit)
     answer = solver.run(make, layout)
     needed = None
     if answer.has_values:
-        share = float(solver.reoptimise_real_columns(make(answer.layout), answer.values)[-1])
+        share = float(solver.reoptimise_real_columns(make(layout), answer.values)[-1])
         needed = _rounded_if_whole(share * (limit.largest or 1.0))
     return Relaxation(
         name=limit.family,
@@ -194,5 +194,5 @@ def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven:
     change = "no change of one of them alone is enough" if len(names) > 1 else "no change of it is enough"
     remedy = f"enough is any of: {'; '.join(helpful)}" if helpful else change
     if not is_proven:
-        remedy = f"{remedy if helpful else 'no way out found yet'} (the time ran out: a smaller change may do)"
+        remedy = f"{remedy if helpful else 'no way out found yet'} (the search was cut short: a smaller change may do)"
     return f"{together} {holds}; {remedy}"

@@ -32,6 +32,8 @@ FEASIBLE = 2
 """HiGHS `SolutionStatus::kSolutionStatusFeasible` of `HighsInfo.primal_solution_status`."""
 _NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
 _STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
+START_NODES = 20
+"""HiGHS option `mip_max_start_nodes`: a start names all whole numbers, so that hardly more than one is needed."""
 _ROW_WISE, _MINIMISE = 2, 1
 """HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
 
@@ -42,11 +44,11 @@ class SolverOutcome(Enum):
     PROVEN = auto()
     """A solution within the gap asked for, and the proof."""
     FOUND = auto()
-    """Time ran out; there is a solution."""
+    """Stopped by a limit of time or work; there is a solution."""
     INFEASIBLE = auto()
     """Proved that there is no solution."""
     UNKNOWN = auto()
-    """Time ran out; there is no solution yet and no proof."""
+    """Stopped by a limit of time or work; there is no solution yet and no proof."""
 
     @property
     def has_solution(self) -> bool:
@@ -66,6 +68,7 @@ class Solution:
         row_duals, reduced_costs: of a linear program; empty for an integer one. A column that is left out because it
             can only be 0 has the reduced cost infinity.
         seconds: taken by the run.
+        checks: of an integer program, how often the solver asked whether to stop: the same on every machine.
     """
 
     outcome: SolverOutcome
@@ -75,6 +78,7 @@ class Solution:
     row_duals: FloatArray
     reduced_costs: FloatArray
     seconds: float
+    checks: int = 0
 
 
 def solve_scaled(
@@ -85,6 +89,8 @@ def solve_scaled(
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
     lower: FloatArray | None = None,
+    most_checks: float = math.inf,
+    start: FloatArray | None = None,
 ) -> Solution:
     """Solve a program by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded.
 
@@ -95,12 +101,15 @@ def solve_scaled(
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
         lower: least value of each column, shape (columns,); default: 0.
+        most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
+            same order whatever else the machine does.
+        start: a solution that is known, by column; only its whole numbers are used.
 
     Returns:
         What was found and proved, in the units of the scaled program.
 
     Raises:
-        PlannerError: HiGHS neither solved the program nor ran out of time.
+        PlannerError: HiGHS neither solved the program nor came to a limit.
     """
     kept = np.flatnonzero(scaled.upper > 0.0)
     matrix = scaled.matrix[:, kept]
@@ -116,6 +125,7 @@ def solve_scaled(
         "mip_abs_gap": absolute_gap,
         "time_limit": max(0.0, time_limit_s),
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
+        "mip_max_start_nodes": START_NODES,
     }
     if not whole:
         options["presolve"] = "off"
@@ -131,8 +141,26 @@ def solve_scaled(
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
         (scaled.integer[kept] & whole).astype(np.int32),
     )  # fmt: skip
+    if start is not None:
+        named = np.flatnonzero(scaled.integer[kept])
+        solver.setSolution(len(named), named.astype(np.int32), start[kept][named])
+    counter = _CheckCounter(most_checks)
+    if whole:
+        solver.cbMipInterrupt += counter
     solver.run()
-    return _solution(solver, scaled, kept, rows, whole)
+    return _solution(solver, scaled, kept, rows, whole, counter.checks)
+
+
+class _CheckCounter:
+    """Counts how often the solver asks whether to stop, and says so after the last that is allowed."""
+
+    def __init__(self, most: float) -> None:
+        self.checks, self.most = 0, most
+
+    def __call__(self, event: highspy.highs.HighsCallbackEvent) -> None:
+        self.checks += 1
+        if self.checks > self.most:
+            event.interrupt()
 
 
 def _rows_that_matter(scaled: ScaledProgram, matrix: sparse.csr_array) -> IntArray:
@@ -142,7 +170,9 @@ def _rows_that_matter(scaled: ScaledProgram, matrix: sparse.csr_array) -> IntArr
     return np.flatnonzero(~(is_empty & holds))
 
 
-def _solution(solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, rows: IntArray, whole: bool) -> Solution:
+def _solution(
+    solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, rows: IntArray, whole: bool, checks: int
+) -> Solution:
     outcome, info, point = solver_outcome(solver), solver.getInfo(), solver.getSolution()
     values, reduced = np.zeros(0), np.zeros(0)
     row_duals = np.zeros(0)
@@ -157,7 +187,7 @@ def _solution(solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, rows
     goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
     proved = float(info.mip_dual_bound) if whole else (goal if outcome is SolverOutcome.PROVEN else -math.inf)
     bound = proved if math.isfinite(proved) else -math.inf
-    return Solution(outcome, values, goal, bound, row_duals, reduced, solver.getRunTime())
+    return Solution(outcome, values, goal, bound, row_duals, reduced, solver.getRunTime(), checks)
 
 
 def _without_columns(scaled: ScaledProgram) -> Solution:

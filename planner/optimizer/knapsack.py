@@ -26,8 +26,8 @@ from planner.optimizer.layout import FIRST, SECOND, WHOLE
 
 MAX_LABELS = 20_000
 """Labels beyond which a front is given up. A choice of speed: branch and bound is not slower from there."""
-MAX_PAIRS = 500 * MAX_LABELS
-"""Labels that are formed at once before the best are kept: 80 MB a column. A choice of memory."""
+MAX_PAIRS = 100 * MAX_LABELS
+"""Labels that are formed at once before the best are kept: 16 MB a column. A choice of memory."""
 _COST_ROUNDING = 1e-12
 """Share by which floating-point sums of costs may differ that are equal."""
 

@@ -8,6 +8,7 @@ limit, and how far it can be from the best is known from the bound. Nothing is e
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from planner.optimizer.large_search import LargeSearch, usd_spent
 from planner.optimizer.large_tables import Tables, build_tables
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, FleetProblem, UnitStage
 
+MAX_PASSES = 4
+"""Times that every period is searched, so that the search ends by itself where nobody sets a time limit. A choice."""
 SHARE_FOR_BOUND = 0.4
 """Largest share of the time for the relaxation; the rest is for whole units. A choice."""
 SHARE_FOR_SEARCH = 0.97
@@ -80,13 +83,17 @@ def is_supported(problem: FleetProblem) -> bool:
     )
 
 
-def solve_large(problem: FleetProblem, *, time_limit_s: float, relative_gap: float) -> LargeAnswer | None:
+def solve_large(
+    problem: FleetProblem, *, relative_gap: float, time_limit_s: float = math.inf, passes: int = MAX_PASSES
+) -> LargeAnswer | None:
     """Least cost of the whole demand.
 
     Args:
         problem: one that `is_supported` accepts.
-        time_limit_s: for everything [s]; exceeded by at most one linear program and the last bookkeeping.
         relative_gap: stop when the fleet is proved to be this close to the best.
+        time_limit_s: for everything [s]; exceeded by at most one linear program and the last bookkeeping. Without one
+            the search ends after so many passes and nodes, with the same answer on every machine.
+        passes: times that every period is searched by branch and bound.
 
     Returns:
         The best fleet found, or none in time; None: proved that the limits do not allow any.
@@ -109,7 +116,7 @@ def solve_large(problem: FleetProblem, *, time_limit_s: float, relative_gap: flo
     if relaxed.bound.cost > affordable or (is_short and cannot_serve(tables, begin + time_limit_s)):
         return None
     deadline = begin + SHARE_FOR_SEARCH * time_limit_s
-    search = _finished_search(problem, tables, relaxed, begin, deadline, relative_gap)
+    search = _finished_search(problem, tables, relaxed, begin, deadline, relative_gap, passes)
     is_whole = search is not None and search.relaxed is relaxed
     bound = max(search.bound if search is not None and is_whole else relaxed.bound.cost, 0.0)
     if search is None or search.best is None or search.best.cost > affordable:
@@ -124,6 +131,7 @@ def _finished_search(
     begin: float,
     deadline: float,
     relative_gap: float,
+    passes: int,
 ) -> LargeSearch | None:
     """The finished search among units of one kind; None: those cannot serve the demand."""
     alike = restrict_kinds(problem, tables, relaxed)
@@ -134,7 +142,7 @@ def _finished_search(
             return None
         relaxed = smaller
     search = LargeSearch(tables, relaxed, deadline, relative_gap)
-    search.run()
+    search.run(passes)
     return search
 
 

@@ -14,8 +14,8 @@ from planner.optimizer.types import FEASIBILITY_TOLERANCE, UnitStage
 
 USE_TOLERANCE = 1e-9
 """Share by which use may exceed what is bought. Covers rounding of sums, far below `FEASIBILITY_TOLERANCE`."""
-PURCHASE_TIME_LIMIT_S = 1.0
-"""Time limit for the purchases of one resource [s]. A choice: they are a handful of integers, solved in far less."""
+PURCHASE_NODES = 1000
+"""Nodes for the purchases of one resource. A choice: they are a handful of integers, solved in far fewer."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def cheapest_purchases(
         integrality=np.ones(len(columns), dtype=np.int64),
         bounds=Bounds(low, high),
         constraints=limits,
-        options={"mip_rel_gap": 0.0, "time_limit": PURCHASE_TIME_LIMIT_S},
+        options={"mip_rel_gap": 0.0, "node_limit": PURCHASE_NODES},
     )
     if solution.x is None:
         return None

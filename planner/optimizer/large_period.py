@@ -14,6 +14,9 @@ from planner.optimizer.highs import FEASIBLE, ROUNDING_TOLERANCE, SOLVER_TOLERAN
 from planner.optimizer.large_tables import UNSERVED_ABOVE, Tables
 from planner.optimizer.types import UnitStage
 
+MOST_NODES = 500
+"""Nodes of branch and bound in the program of one period, the same on every machine. A choice."""
+
 
 @dataclass(frozen=True)
 class PeriodProblem:
@@ -246,6 +249,7 @@ class PeriodProgram:
             "output_flag": False,
             "threads": 1,
             "time_limit": max(time_limit_s, 0.05),
+            "mip_max_nodes": MOST_NODES,
             "mip_rel_gap": 0.0,
             "mip_abs_gap": gap_usd,
             "primal_feasibility_tolerance": SOLVER_TOLERANCE,

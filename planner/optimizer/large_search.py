@@ -107,7 +107,7 @@ class LargeSearch:
         close = self.best is not None and proved_gap(self.best.cost, self.bound) <= self.relative_gap
         return close or time.monotonic() >= self.deadline
 
-    def run(self) -> None:
+    def run(self, passes: int) -> None:
         """Round every period; then round again at other thresholds, then search, costliest periods first."""
         units = self._solve_every_period()
         if units is None:
@@ -115,7 +115,9 @@ class LargeSearch:
         self._keep_if_cheaper(units)
         self._resolve_periods(self._round_again)
         clusters, gap = SHORTLIST_CLUSTERS, PERIOD_GAP_SHARE
-        while not self.is_done and self.best is not None:
+        for _ in range(passes):
+            if self.is_done or self.best is None:
+                return
             before = self.best.cost - self.bound
             self._resolve_periods(partial(self._branch_and_bound, clusters, gap * self.relative_gap))
             stuck = self.best.cost - self.bound >= before * (1.0 - 1e-3)

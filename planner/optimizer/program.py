@@ -36,6 +36,7 @@ class Program:
         extra_columns: further real columns after those of the layout.
         fixed_at_zero: columns that stay 0.
         implied_integer: columns of whole numbers that come out whole without being asked to.
+        most: by column of the layout, more than which is of no use; None: not known.
     """
 
     layout: Layout
@@ -45,6 +46,7 @@ class Program:
     extra_columns: int = 0
     fixed_at_zero: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     implied_integer: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    most: FloatArray | None = None
 
     @property
     def columns(self) -> int:
@@ -60,6 +62,8 @@ class Program:
     def upper(self) -> FloatArray:
         """Largest value of each column: 1 for a group or kind in use, 0 for a rate of which there is none to carry."""
         most = np.full(self.columns, math.inf)
+        if self.most is not None:
+            most[: len(self.most)] = self.most
         most[self.layout.groups_column] = 1.0
         most[self.layout.kinds_column] = 1.0
         idle = self.layout.ceiling_per_s[self.layout.pair_slice] == 0.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from planner.core import FloatArray
+from planner.optimizer.branching import ProgramMaker, ProgramSolver, SearchAnswer
 from planner.optimizer.checks import check_problem, least_cost_usd_per_hour, unlimited_unit
 from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
@@ -16,11 +18,11 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.dominance import dominators
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import SolverOutcome
-from planner.optimizer.large import LargeAnswer, is_supported, solve_large
+from planner.optimizer.large import MAX_PASSES, LargeAnswer, is_supported, solve_large
 from planner.optimizer.layout import Layout, build_layout
+from planner.optimizer.periods import PartAnswer, have_nothing_in_common, solve_by_period
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import limit_duals
-from planner.optimizer.shortlist import ProgramMaker, SearchAnswer, ShortlistSolver
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -30,21 +32,30 @@ from planner.optimizer.types import (
     SolveStatus,
 )
 
+WORK = 2e7
+"""Work of a solve, diagnosis included (`planner.optimizer.branching`): a few seconds of one core. A choice."""
 MAX_RATIO_STEPS = 50
 """Most Dinkelbach steps; more means a stall. Convergence is superlinear (S. Schaible 1976, "Fractional programming II,
 on Dinkelbach's algorithm", Management Science 22(8)), so a handful is usual."""
-LARGE_RATES, LARGE_RATES_OVER_PERIODS = 20_000, 1_000
-"""Least-cost problems of more rates to route than this go to `planner.optimizer.large`, which treats each period by
-itself; the second is for several periods. Measured: at 1,440 rates in 8 periods it proves 1 % in 0.1 s and branch and
-bound in 1 s, at 7,200 in 24 periods in 7 s and not at all; at 480 in 4 periods branch and bound is the better one."""
+LARGE_RATES, LARGE_RATES_OVER_PERIODS = 100_000, 10_000
+"""Problems of least cost with more rates to route go to `planner.optimizer.large`, whose programs never hold all of
+them; the second is for periods that are linked. Affects what is reached; measured in
+docs/explanation/optimizer-large.md."""
 _SAME_RATIO = 1e-9
 """Ratios closer than this share are the same: far above float rounding, far below `FEASIBILITY_TOLERANCE`."""
 
 
 def solve(
-    problem: FleetProblem, objective: Objective, *, time_limit_s: float = 10.0, relative_gap: float = 1e-6
+    problem: FleetProblem,
+    objective: Objective,
+    *,
+    time_limit_s: float = math.inf,
+    relative_gap: float = 1e-6,
+    work: float = WORK,
 ) -> Allocation:
     """The best allocation of whole units, or what stands in its way.
+
+    Without a time limit the answer is the same on every machine, however busy.
 
     Args:
         problem: what must be served, by what, and what may be spent. Names must stay different when all but letters
@@ -52,6 +63,7 @@ def solve(
         objective: what is best.
         time_limit_s: for all runs of the solver together, diagnosis included [s].
         relative_gap: allowed |best possible - objective| / |objective|.
+        work: what is done at most before the best found is returned as it is, see `planner.optimizer.branching`.
 
     Returns:
         The allocation, or a status without one and the diagnosis.
@@ -82,13 +94,16 @@ def solve(
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         layout = _with_least_rate(layout)
-    covered = _cover(layout, relative_gap) if objective is Objective.MIN_COST else None
-    is_large = objective is Objective.MIN_COST and _is_large(layout)
-    if covered is not None and covered.is_proven:
-        return _allocation(objective, covered, layout, has_duals=not is_large)
-    if is_large:
-        return _solve_by_decomposition(layout, covered, time_limit_s, relative_gap)
-    return _solve_by_branch_and_bound(layout, objective, covered, ShortlistSolver(time_limit_s, relative_gap))
+    layout = layout.select(dominators(layout) < 0)
+    solver = ProgramSolver(relative_gap, work, time_limit_s)
+    result = _SEARCHES[objective](solver, layout)
+    if isinstance(result, _FoundFleet):
+        return _allocation(objective, result, layout)
+    if result.status is SolveStatus.INFEASIBLE:
+        if objective is Objective.MIN_COST and _is_large(layout):
+            solver = ProgramSolver(relative_gap, 0.0, 0.0)  # its programs would be too large
+        return Allocation(status=result.status, diagnosis=diagnose(solver, objective, layout))
+    return Allocation(status=result.status)
 
 
 @dataclass(frozen=True)
@@ -100,94 +115,144 @@ class _FoundFleet:
         fleet: recomputed from whole numbers.
         gap: proved |best possible - objective| / |objective|; None: nothing was proved.
         iterates: Dinkelbach's ratios.
+        bound_rests_on: see `Allocation`.
     """
 
     status: SolveStatus
     fleet: EvaluatedFleet
     gap: float | None
     iterates: tuple[float, ...] = ()
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether it is known to be as good as was asked for."""
-        return self.status in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP)
-
-    @property
-    def cost_usd_per_hour(self) -> float:
-        """Mean over the horizon [USD/h]."""
-        return self.fleet.cost_usd_per_hour
-
-    @property
-    def bounds_usd_per_hour(self) -> tuple[float, ...]:
-        """The cost below which no fleet lies [USD/h], where one was proved."""
-        return () if self.gap is None else (self.cost_usd_per_hour * (1.0 - self.gap),)
+    bound_rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _NoFleet:
-    """Nothing was found: proved impossible, or the time ran out."""
+    """Nothing was found: proved impossible, or time or work ran out."""
 
     status: SolveStatus
 
 
+def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _NoFleet:
+    best = _best_of_all(solver, layout)
+    if math.isinf(best.bound):
+        return _NoFleet(SolveStatus.INFEASIBLE)
+    if best.fleet is None:
+        return _NoFleet(SolveStatus.NO_SOLUTION_IN_TIME)
+    return _FoundFleet(_status(best.gap, solver), best.fleet, best.gap, bound_rests_on=best.rests_on)
+
+
+def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
+    """The cheapest fleet of several methods, held against the highest of their bounds.
+
+    Streams by themselves first (`planner.optimizer.covering`), then periods by themselves
+    (`planner.optimizer.periods`), then the whole program, by HiGHS or, where it is too large to be written down, by
+    decomposition. What one of them proves suffices; the fleet of one is where the next starts.
+    """
+    best = _Best(solver.relative_gap, layout)
+    if not solver.is_out_of_time:
+        best.cover()
+    if not best.is_settled and have_nothing_in_common(layout):
+        best.add(solve_by_period(layout, _part_solver(solver, layout.periods), solver.relative_gap))
+    if best.is_settled:
+        return best
+    if _is_large(layout):
+        best.add_large(solver)
+        return best
+    answer = solver.run(lambda own: build_program(own, Objective.MIN_COST), layout, start=best.values)
+    bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else answer.bound or 0.0
+    best.add(PartAnswer(answer.values if answer.has_values else None, math.inf, bound))
+    return best
+
+
 def _is_large(layout: Layout) -> bool:
-    most = LARGE_RATES if layout.periods == 1 else LARGE_RATES_OVER_PERIODS
+    is_linked = layout.periods > 1 and not have_nothing_in_common(layout)
+    most = LARGE_RATES_OVER_PERIODS if is_linked else LARGE_RATES
     return layout.rate_column.size > most and is_supported(layout.problem)
 
 
-def _cover(layout: Layout, relative_gap: float) -> _FoundFleet | None:
-    """The fleet that covers every slice and period by itself, if it keeps all limits."""
-    cover = cheapest_cover(layout)
-    if cover is None or not cover.keeps_limits:
-        return None
-    fleet = evaluate_fleet(Objective.MIN_COST, layout, cover.values)
-    gap = _gap(fleet.cost_usd_per_hour, cover.bound_usd_per_hour, 1.0)
-    return _FoundFleet(_status(gap, relative_gap), fleet, gap)
+class _Best:
+    """The cheapest fleet of a problem so far, and the highest bound.
+
+    Attributes:
+        values: of the fleet, by column of the layout; None: there is none yet.
+        fleet: the same, recomputed.
+        bound: no fleet costs less [USD/h]; infinite where it was proved that there is none.
+        rests_on: see `Allocation.bound_rests_on`.
+    """
+
+    def __init__(self, relative_gap: float, layout: Layout) -> None:
+        self.relative_gap, self.layout = relative_gap, layout
+        self.values: FloatArray | None = None
+        self.fleet: EvaluatedFleet | None = None
+        self.bound = 0.0
+        self.rests_on: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def gap(self) -> float:
+        """Proved (cost - bound) / cost; infinite without a fleet."""
+        return math.inf if self.fleet is None else _gap(self.fleet.cost_usd_per_hour, self.bound, 1.0) or 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the fleet is as good as was asked for, or it is proved that there is none."""
+        return math.isinf(self.bound) or self.gap <= self.relative_gap + FEASIBILITY_TOLERANCE
+
+    def cover(self) -> None:
+        """Every stream by itself."""
+        cover = cheapest_cover(self.layout)
+        if cover is None:
+            return
+        bound = cover.bound_usd_per_hour or 0.0
+        self.add(PartAnswer(cover.values if cover.keeps_limits else None, math.inf, bound))
+        if bound > 0.0:
+            units, slices = self.layout.problem.units, self.layout.problem.slices
+            most = cover.counts.max(axis=2)
+            self.rests_on = {
+                units[j].name: tuple(slices[s].name for s in np.flatnonzero(most[:, j]))
+                for j in np.flatnonzero(most.sum(axis=0))
+            }
+
+    def add(self, answer: PartAnswer) -> None:
+        """A fleet that keeps all limits, if there is one, and a bound."""
+        if answer.bound_usd_per_hour > self.bound * (1.0 + _SAME_RATIO):
+            self.bound, self.rests_on = answer.bound_usd_per_hour, {}
+        if answer.values is None:
+            return
+        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, answer.values)
+        if self.fleet is None or fleet.cost_usd_per_hour < self.fleet.cost_usd_per_hour:
+            self.values, self.fleet = answer.values, fleet
+
+    def add_large(self, solver: ProgramSolver) -> None:
+        """What the decomposition of large problems finds and proves."""
+        begin = time.monotonic()
+        answer = solve_large(
+            self.layout.problem,
+            relative_gap=solver.relative_gap,
+            time_limit_s=solver.time_left_s,
+            passes=max(1, round(MAX_PASSES * solver.work_left / WORK)),
+        )
+        solver.time_left_s -= time.monotonic() - begin
+        self.add(PartAnswer(None, math.inf, math.inf if answer is None else answer.lower_bound))
+        if answer is None or not answer.has_fleet:
+            return
+        used = self.layout.select(np.array([unit.name in answer.units for unit in self.layout.problem.units]))
+        fleet = evaluate_fleet(Objective.MIN_COST, used, _values_of(answer, used), is_routed=True)
+        if self.fleet is None or fleet.cost_usd_per_hour < self.fleet.cost_usd_per_hour:
+            self.values, self.fleet = None, fleet
 
 
-def _cheaper(covered: _FoundFleet | None, other: _FoundFleet, relative_gap: float) -> _FoundFleet:
-    """The cheaper of two fleets, against the higher of their bounds."""
-    if covered is None or other.cost_usd_per_hour <= covered.cost_usd_per_hour:
-        return other
-    return _against(covered, (*covered.bounds_usd_per_hour, *other.bounds_usd_per_hour), relative_gap)
+def _part_solver(solver: ProgramSolver, parts: int) -> Callable[[Layout], PartAnswer]:
+    """Solves one of several problems with its part of the work."""
+    work = solver.work_left / parts
 
+    def solve_one(layout: Layout) -> PartAnswer:
+        own = ProgramSolver(solver.relative_gap, work, solver.time_left_s)
+        best = _best_of_all(own, layout)
+        solver.work_left -= work - own.work_left
+        solver.time_left_s = own.time_left_s
+        return PartAnswer(best.values, best.fleet.cost_usd_per_hour if best.fleet else math.inf, best.bound)
 
-def _against(covered: _FoundFleet, bounds_usd_per_hour: Sequence[float], relative_gap: float) -> _FoundFleet:
-    gap = _gap(covered.cost_usd_per_hour, max(bounds_usd_per_hour, default=None), 1.0)
-    return _FoundFleet(_status(gap, relative_gap), covered.fleet, gap)
-
-
-def _solve_by_branch_and_bound(
-    layout: Layout, objective: Objective, covered: _FoundFleet | None, solver: ShortlistSolver
-) -> Allocation:
-    layout = layout.select(dominators(layout) < 0)
-    result = _SEARCHES[objective](solver, layout)
-    if isinstance(result, _FoundFleet):
-        return _allocation(objective, _cheaper(covered, result, solver.relative_gap), layout)
-    if result.status is SolveStatus.INFEASIBLE:
-        return Allocation(status=result.status, diagnosis=diagnose(solver, objective, layout))
-    if covered is not None:
-        return _allocation(objective, _against(covered, covered.bounds_usd_per_hour, solver.relative_gap), layout)
-    return Allocation(status=result.status)
-
-
-def _solve_by_decomposition(
-    layout: Layout, covered: _FoundFleet | None, time_limit_s: float, relative_gap: float
-) -> Allocation:
-    """Least cost of a large problem. No duals: they would take its whole relaxation."""
-    answer = solve_large(layout.problem, time_limit_s=time_limit_s, relative_gap=relative_gap)
-    if answer is None:
-        diagnosis = diagnose(ShortlistSolver(0.0, relative_gap), Objective.MIN_COST, layout)
-        return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=diagnosis)
-    if not answer.has_fleet:
-        if covered is not None:
-            return _allocation(Objective.MIN_COST, covered, layout, has_duals=False)
-        return Allocation(status=SolveStatus.NO_SOLUTION_IN_TIME)
-    used = layout.select(np.array([unit.name in answer.units for unit in layout.problem.units], dtype=bool))
-    fleet = evaluate_fleet(Objective.MIN_COST, used, _values_of(answer, used), is_routed=True)
-    gap = _gap(fleet.cost_usd_per_hour, answer.lower_bound, 1.0) or 0.0
-    best = _cheaper(covered, _FoundFleet(_status(gap, relative_gap), fleet, gap), relative_gap)
-    return _allocation(Objective.MIN_COST, best, used, has_duals=False)
+    return solve_one
 
 
 def _values_of(answer: LargeAnswer, layout: Layout) -> FloatArray:
@@ -212,36 +277,27 @@ def _with_least_rate(layout: Layout) -> Layout:
     return replace(layout, problem=layout.problem.model_copy(update={"min_rate_per_s": least}))
 
 
-def _search_least_cost(solver: ShortlistSolver, layout: Layout) -> _FoundFleet | _NoFleet:
-    answer = solver.run(lambda fewer: build_program(fewer, Objective.MIN_COST), layout)
-    if not answer.has_values:
-        return _no_fleet(answer)
-    fleet = evaluate_fleet(Objective.MIN_COST, answer.layout, answer.values)
-    return _found_fleet(solver, answer, fleet, _gap(fleet.cost_usd_per_hour, answer.bound, 1.0))
-
-
-def _search_greatest_rate(solver: ShortlistSolver, layout: Layout) -> _FoundFleet | _NoFleet:
+def _search_greatest_rate(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _NoFleet:
     """Greatest rate, then the least cost at that rate (to the relative gap). The gap reported is that of the rate."""
-    first = solver.run(lambda fewer: build_program(fewer, Objective.MAX_RATE), layout)
+    first = solver.run(lambda own: build_program(own, Objective.MAX_RATE), layout)
     if not first.has_values:
         return _no_fleet(first)
-    fleet = evaluate_fleet(Objective.MAX_RATE, first.layout, first.values)
+    fleet = evaluate_fleet(Objective.MAX_RATE, layout, first.values)
     last = first
     if fleet.rate_per_s > 0.0:
         at_that_rate = layout.problem.model_copy(update={"min_rate_per_s": fleet.rate_per_s})
 
-        def cheapest(fewer: Layout) -> Program:
-            return replace(build_program(fewer, Objective.MAX_RATE), goal=mean_cost(fewer), maximise=False)
+        def cheapest(own: Layout) -> Program:
+            return replace(build_program(own, Objective.MAX_RATE), goal=mean_cost(own), maximise=False)
 
-        second = solver.run(cheapest, replace(layout, problem=at_that_rate))
+        second = solver.run(cheapest, replace(layout, problem=at_that_rate), start=first.values)
         if second.has_values:
-            asked = second.layout.problem.model_copy(update={"min_rate_per_s": layout.problem.min_rate_per_s})
-            fleet = evaluate_fleet(Objective.MAX_RATE, replace(second.layout, problem=asked), second.values)
+            fleet = evaluate_fleet(Objective.MAX_RATE, layout, second.values)
         last = second if first.outcome is SolverOutcome.PROVEN else first
     return _found_fleet(solver, last, fleet, _gap(fleet.rate_per_s, first.bound, -1.0))
 
 
-def _search_greatest_ratio(solver: ShortlistSolver, layout: Layout) -> _FoundFleet | _NoFleet:
+def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _NoFleet:
     """Dinkelbach's method: maximise rate - q cost, set q to the ratio found, until no allocation has more than 0.
 
     F(q) = max(rate - q cost) is convex and falling, and F(q) = 0 exactly at the greatest ratio: W. Dinkelbach 1967,
@@ -257,7 +313,7 @@ def _search_greatest_ratio(solver: ShortlistSolver, layout: Layout) -> _FoundFle
         upper = min(upper, math.inf if answer.bound is None else ratio + max(0.0, answer.bound) / least_cost)
         if not answer.has_values:
             break
-        fleet = evaluate_fleet(Objective.MAX_RATE_PER_COST, answer.layout, answer.values)
+        fleet = evaluate_fleet(Objective.MAX_RATE_PER_COST, layout, answer.values)
         if fleet.rate_per_cost <= ratio * (1.0 + _SAME_RATIO):
             break
         fleets.append(fleet)
@@ -272,7 +328,7 @@ def _search_greatest_ratio(solver: ShortlistSolver, layout: Layout) -> _FoundFle
 
 
 def _parametric(ratio: float) -> ProgramMaker:
-    return lambda fewer: build_program(fewer, Objective.MAX_RATE_PER_COST, ratio)
+    return lambda own: build_program(own, Objective.MAX_RATE_PER_COST, ratio)
 
 
 _SEARCHES = {
@@ -287,17 +343,15 @@ def _no_fleet(answer: SearchAnswer) -> _NoFleet:
     return _NoFleet(SolveStatus.INFEASIBLE if infeasible else SolveStatus.NO_SOLUTION_IN_TIME)
 
 
-def _found_fleet(
-    solver: ShortlistSolver, answer: SearchAnswer, fleet: EvaluatedFleet, gap: float | None
-) -> _FoundFleet:
+def _found_fleet(solver: ProgramSolver, answer: SearchAnswer, fleet: EvaluatedFleet, gap: float | None) -> _FoundFleet:
     is_proven = answer.outcome is SolverOutcome.PROVEN
-    return _FoundFleet(_status(gap, solver.relative_gap) if is_proven else SolveStatus.TIME_LIMIT, fleet, gap)
+    return _FoundFleet(_status(gap if is_proven else None, solver), fleet, gap)
 
 
-def _status(gap: float | None, relative_gap: float) -> SolveStatus:
-    """How good a fleet of a proved gap is; without one the time ran out before anything was proved."""
-    if gap is None or gap > relative_gap + FEASIBILITY_TOLERANCE:
-        return SolveStatus.TIME_LIMIT
+def _status(gap: float | None, solver: ProgramSolver) -> SolveStatus:
+    """How good a fleet of a proved gap is; without one the search was cut short before anything was proved."""
+    if gap is None or gap > solver.relative_gap + FEASIBILITY_TOLERANCE:
+        return SolveStatus.TIME_LIMIT if solver.is_out_of_time else SolveStatus.WORK_LIMIT
     return SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
 
 
@@ -312,10 +366,10 @@ def _gap(objective: float, bound: float | None, worse: float) -> float | None:
     return max(0.0, worse * (objective - bound)) / abs(objective) if objective else 0.0
 
 
-def _allocation(objective: Objective, result: _FoundFleet, layout: Layout, *, has_duals: bool = True) -> Allocation:
-    """The answer as records; the duals are those of the program over `layout`."""
+def _allocation(objective: Objective, result: _FoundFleet, layout: Layout) -> Allocation:
+    """The answer as records; the duals are those of the program over `layout`. Large problems come without."""
     fleet = result.fleet
-    is_linear = has_duals and objective is not Objective.MAX_RATE_PER_COST
+    is_linear = not _is_large(layout) and objective is not Objective.MAX_RATE_PER_COST
     duals: Mapping[str, float] = limit_duals(build_program(layout, objective)) if is_linear else {}
     value = {
         Objective.MIN_COST: fleet.cost_usd_per_hour,
@@ -334,6 +388,7 @@ def _allocation(objective: Objective, result: _FoundFleet, layout: Layout, *, ha
         rate_per_s=fleet.rate_per_s,
         constraints=constraint_reports(fleet, duals),
         iterates=result.iterates,
+        bound_rests_on=result.bound_rests_on,
     )
 
 

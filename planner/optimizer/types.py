@@ -44,9 +44,11 @@ class SolveStatus(StrEnum):
     WITHIN_GAP = "within_gap"
     """Proved to be within the relative gap that was asked for, but not to be best."""
     TIME_LIMIT = "time_limit"
-    """The time ran out; the allocation meets every limit, and may or may not be best (or, at `max_rate`, cheapest)."""
+    """The time given ran out; the allocation meets every limit, but may not be best (or, at `max_rate`, cheapest)."""
+    WORK_LIMIT = "work_limit"
+    """The same after as much work as is done at most, which is the same on every machine."""
     NO_SOLUTION_IN_TIME = "no_solution_in_time"
-    """The time ran out before any allocation was found, and before it was proved that there is none."""
+    """Time or work ran out before any allocation was found, and before it was proved that there is none."""
     INFEASIBLE = "infeasible"
     """Proved that no allocation serves what must be served within the limits. See `Allocation.diagnosis`."""
     UNBOUNDED = "unbounded"
@@ -55,7 +57,12 @@ class SolveStatus(StrEnum):
     @property
     def has_allocation(self) -> bool:
         """Whether units and rates were found."""
-        return self in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP, SolveStatus.TIME_LIMIT)
+        return self in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP) or self.is_cut_short
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether there is an allocation that more time or work might have bettered."""
+        return self in (SolveStatus.TIME_LIMIT, SolveStatus.WORK_LIMIT)
 
 
 class Sense(StrEnum):
@@ -266,6 +273,7 @@ class Allocation(Frozen):
         iterates: max_rate_per_cost: Dinkelbach's rising ratios.
         diagnosis: given when infeasible or unbounded.
         program: which of several programs was solved, as the caller counts them.
+        bound_rests_on: by unit, slices that it serves in the fleet behind the bound, where that is another fleet.
 
     Plan files keep the names `cost_per_h` and `starts_usd_per_h`, under which they were first written.
     """
@@ -283,6 +291,7 @@ class Allocation(Frozen):
     iterates: tuple[float, ...] = ()
     diagnosis: Diagnosis | None = None
     program: int = Field(default=0, ge=0, exclude=True)
+    bound_rests_on: Mapping[str, tuple[str, ...]] = Field(default_factory=dict, exclude=True)
 
     @property
     def binding(self) -> tuple[ConstraintReport, ...]:

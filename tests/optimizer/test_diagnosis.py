@@ -9,9 +9,9 @@ from planner.optimizer import (
     Slice,
     SolveStatus,
     constraints,
-    shortlist,
     solve,
 )
+from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
@@ -159,7 +159,7 @@ def test_a_diagnosis_cut_short_says_so():
         budget_usd_per_hour=40.0,
         resources=(Resource(name="gpu", at_most=8.0),),
     )
-    late = diagnose(shortlist.ShortlistSolver(0.0, 0.0), MIN_COST, build_layout(stated))
+    late = diagnose(ProgramSolver(0.0, 0.0, 0.0), MIN_COST, build_layout(stated))
     assert not late.is_proven and not any(r.is_proven for r in late.relaxations)
     assert late.conflict == ("serve_demand__chat", "within_resource__gpu", "within_budget")
-    assert late.summary.endswith("no way out found yet (the time ran out: a smaller change may do)")
+    assert late.summary.endswith("no way out found yet (the search was cut short: a smaller change may do)")

@@ -20,7 +20,6 @@ from planner.optimizer import (
     Slice,
     SolveStatus,
     UnitStage,
-    shortlist,
     solve,
 )
 from planner.optimizer.dominance import dominated_units
@@ -232,31 +231,28 @@ def hard_problem(**change):
     return problem(units, resources=resources).model_copy(update=change)
 
 
-@pytest.mark.parametrize("few", [8, 96])
 @pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
-def test_a_time_limit_is_a_status_and_never_called_optimal(objective, few, monkeypatch):
-    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", few)
+@pytest.mark.parametrize(
+    ("limit", "cut"), [({"time_limit_s": 0.5}, SolveStatus.TIME_LIMIT), ({"work": 4e5}, SolveStatus.WORK_LIMIT)]
+)
+def test_a_limit_of_time_or_work_is_a_status_and_never_called_optimal(objective, limit, cut):
     stated = hard_problem() if objective is MAX_RATE else hard_problem(min_rate_per_s=1050.0)
-    answer = solve(stated, objective, time_limit_s=0.5)
-    assert answer.status in (SolveStatus.TIME_LIMIT, SolveStatus.NO_SOLUTION_IN_TIME)
+    answer = solve(stated, objective, **limit)
+    assert answer.status in (cut, SolveStatus.NO_SOLUTION_IN_TIME)
     if objective is MAX_RATE:
-        assert answer.status is SolveStatus.TIME_LIMIT and answer.status.has_allocation
+        assert answer.status is cut and answer.status.has_allocation
         assert answer.gap > 1e-3
         check_allocation(answer, stated, objective)
 
 
-@pytest.mark.parametrize("few", [8, 96])
 @pytest.mark.parametrize("objective", Objective)
-def test_no_time_at_all(objective, few, monkeypatch):
-    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", few)
+def test_no_time_at_all(objective):
     answer = solve(hard_problem(slices=(chat(900.0),)), objective, time_limit_s=1e-9)
     assert answer.status is SolveStatus.NO_SOLUTION_IN_TIME
     assert (answer.objective, answer.gap, dict(answer.units)) == (None, None, {})
 
 
-@pytest.mark.parametrize("few", [8, 96])
-def test_a_wide_gap_is_said_and_kept(few, monkeypatch):
-    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", few)
+def test_a_wide_gap_is_said_and_kept():
     best = solve(hard_problem(), MAX_RATE, time_limit_s=0.3).objective
     answer = solve(hard_problem(), MAX_RATE, relative_gap=0.5)
     assert answer.status is SolveStatus.WITHIN_GAP
@@ -264,8 +260,7 @@ def test_a_wide_gap_is_said_and_kept(few, monkeypatch):
     assert answer.objective * (1 + answer.gap) >= best
 
 
-def test_the_gap_bounds_the_distance_to_the_optimum(monkeypatch):
-    monkeypatch.setattr(shortlist, "SHORTLIST_UNITS", 1)
+def test_the_gap_bounds_the_distance_to_the_optimum():
     for seed in range(9):
         for objective, worse in ((MAX_RATE, -1), (MAX_RATIO, -1), (MIN_COST, 1)):
             stated = small_problem(seed, objective)
@@ -407,6 +402,7 @@ def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
     for seed in range(2):
         stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_hour": None})
         direct = solve(stated, MIN_COST, relative_gap=0.01)
+        monkeypatch.setattr(solving, "LARGE_RATES", 0)
         monkeypatch.setattr(solving, "LARGE_RATES_OVER_PERIODS", 0)
         handed = solve(stated, MIN_COST, relative_gap=0.02)
         monkeypatch.undo()

@@ -1,8 +1,9 @@
-"""What the solver of large fleet problems reaches in 30 s, by size of the fleet and feature: the table of the docs.
+"""What the solver of large fleet problems reaches, by size of the fleet and feature: the table of the docs.
 
     python -m tests.studies.fleet_large
 
-Prints one line a problem: what was asked, seconds, cost, bound and proved gap. Every fleet is checked by plain loops.
+Prints one line a problem: what was asked, seconds of the processor, cost, bound and proved gap. Every fleet is checked
+by plain loops. Without a time limit, so that cost and bound are the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import time
 from planner.optimizer.large import solve_large
 from tests.optimizer.test_large import hard_instance, violations
 
-TIME_LIMIT_S = 30.0
 GAP = 0.005
 CASES: tuple[tuple[str, dict[str, object]], ...] = (
     *((f"1,500 GPUs, seed {seed}", {"seed": seed}) for seed in range(1, 6)),
@@ -33,9 +33,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for name, shape in CASES:
         problem = hard_instance(**shape)  # type: ignore[arg-type]
-        begin = time.monotonic()
-        answer = solve_large(problem, time_limit_s=TIME_LIMIT_S, relative_gap=GAP)
-        seconds = time.monotonic() - begin
+        begin = time.process_time()
+        answer = solve_large(problem, relative_gap=GAP)
+        seconds = time.process_time() - begin
         assert answer is not None and not (answer.has_fleet and list(violations(problem, answer)))
         figures = f"{answer.cost_usd_per_hour:,.2f} | {answer.lower_bound:,.2f} | {100.0 * answer.gap:.2f} %"
         print(f"| {name} | {seconds:.1f} | {figures} | {'yes' if answer.proven else 'no'} |", flush=True)

@@ -9,7 +9,7 @@ command line is the only thing it knows of the product, so it runs on any two co
     python -m tests.studies.same_answers ../after.answers ../before.answers
 
 Times that a run took, the day it was made on and the folder it was made in are left out of the comparison; nothing else
-is. Run it on an idle machine: solves have time limits.
+is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,98 @@
+"""Periods by themselves against the whole program, and a day against enumeration of its parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, SolveStatus, Unit, UnitStage, solve
+from planner.optimizer.layout import build_layout
+from planner.optimizer.periods import PartAnswer, have_nothing_in_common, solve_by_period
+from tests.optimizer.problems import MIN_COST, check_allocation
+
+
+def day(seed: int, slices: int = 1, *, stages: bool = False) -> FleetProblem:
+    """A few units in blocks over four periods."""
+    rng = np.random.default_rng(seed)
+    names = [f"s{i}" for i in range(slices)]
+    units = []
+    for index in range(7):
+        stage = (UnitStage.WHOLE, UnitStage.FIRST, UnitStage.SECOND)[index % 3] if stages else UnitStage.WHOLE
+        rates = {name: float(rng.uniform(1.0, 6.0)) * (1.0 if stage is UnitStage.WHOLE else 2.5) for name in names}
+        kind = "" if stage is UnitStage.WHOLE else f"k{rng.integers(2)}"
+        takes = {f"g{index % 2}": float(rng.integers(1, 5))}
+        units.append(Unit(name=f"u{index}", stage=stage, kind=kind, rates_per_s=rates, takes=takes))
+    return FleetProblem(
+        slices=tuple(
+            Slice(name=name, demand_per_s=tuple(float(x) for x in rng.uniform(2.0, 25.0, 4))) for name in names
+        ),
+        units=tuple(units),
+        resources=tuple(
+            Resource(name=f"g{i}", purchases=(Purchase(name="p", usd_per_hour=1.0 + 0.3 * i, block=4),))
+            for i in range(2)
+        ),
+        periods=tuple(Period(name=f"p{t}", hours=float(rng.integers(1, 7))) for t in range(4)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("stages", [False, True])
+def test_periods_by_themselves_are_as_good_as_the_whole_program(
+    seed: int, slices: int, stages: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = day(seed, slices, stages=stages)
+    answer = solve(stated, MIN_COST)
+    with monkeypatch.context() as patched:
+        patched.setattr("planner.optimizer.solving.have_nothing_in_common", lambda layout: False)
+        patched.setattr("planner.optimizer.solving.cheapest_cover", lambda layout: None)
+        whole = solve(stated, MIN_COST)
+    assert answer.status is whole.status is SolveStatus.OPTIMAL
+    assert answer.objective == pytest.approx(whole.objective, rel=2e-6)
+    check_allocation(answer, stated, MIN_COST)
+
+
+def test_what_links_periods_is_seen() -> None:
+    free = day(0)
+    assert have_nothing_in_common(build_layout(free))
+    unit = free.units[0]
+    for changed in (
+        {"units": (unit.model_copy(update={"steady": True}), *free.units[1:])},
+        {"units": (unit.model_copy(update={"usd_per_start": 1.0}), *free.units[1:])},
+        {"slices": (free.slices[0].model_copy(update={"deferrable": True}),)},
+        {"resources": (Resource(name="g1"), Resource(name="g0", purchases=(_reserved(),)))},
+    ):
+        assert not have_nothing_in_common(build_layout(free.model_copy(update=changed))), changed
+
+
+def _reserved() -> Purchase:
+    return Purchase(name="reserved", usd_per_hour=1.0, committed=True)
+
+
+def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
+    """One unit carries all of four demands: the least and the largest are asked, the two between follow."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 2.0, 3.0, 4.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 5.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}") for t in range(4)),
+    )
+    asked = []
+
+    def solve_one(layout):
+        asked.append(float(layout.demand_per_s[0, 0]))
+        values = np.zeros(layout.columns)
+        values[layout.units_column[0, 0]], values[layout.rate_column[0, 0]] = 1.0, asked[-1]
+        return PartAnswer(values, 2.0, 2.0)
+
+    found = solve_by_period(build_layout(stated), solve_one, 1e-6)
+    assert asked == [1.0, 4.0]
+    assert (found.usd_per_hour, found.bound_usd_per_hour) == (2.0, 2.0)
+
+
+def test_a_period_that_cannot_be_served_makes_the_whole_infeasible() -> None:
+    stated = day(1).model_copy(
+        update={"resources": tuple(r.model_copy(update={"at_most": 2.0}) for r in day(1).resources)}
+    )
+    answer = solve(stated, MIN_COST)
+    assert answer.status is SolveStatus.INFEASIBLE
+    assert answer.diagnosis is not None and any("within_resource" in name for name in answer.diagnosis.conflict)
