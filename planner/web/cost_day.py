@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from planner.analysis import headline, period_capacities_per_s
@@ -91,7 +93,7 @@ def _following_savings(page: Page) -> None:
     if plan.schedule:
         capacities = results.compute_once(
             ("capacity by hour", page.key, plan.simulated),
-            lambda progress: period_capacities_per_s(plan, progress),
+            partial(period_capacities_per_s, plan),
             "Capacity by hour",
         )
         rows = demands.schedule_rows(plan, capacities)

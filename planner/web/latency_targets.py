@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 import streamlit as st
 
@@ -31,9 +32,7 @@ def show(page: Page, fleet: Hashable) -> None:
         fleet: tells the deployments of this plan from all others.
     """
     plan = page.plan
-    ranges = results.compute_once(
-        ("latency ranges", fleet), lambda say: target_ranges_s(plan, say), "Reading the calibration"
-    )
+    ranges = results.compute_once(("latency ranges", fleet), partial(target_ranges_s, plan), "Reading the calibration")
     st.subheader("Do the targets hold?")
     st.markdown(components.plain(verdict(plan)))
     cards: list[MetricCard] = []

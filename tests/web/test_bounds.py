@@ -54,3 +54,11 @@ def test_a_limit_that_is_no_number_is_refused_by_the_name_of_its_variable(
     monkeypatch.setenv("PLANNER_APP_SERVICES", text)
     with pytest.raises(InputError, match="PLANNER_APP_SERVICES"):
         check("chat-llama-70b")
+
+
+def test_only_the_processes_may_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_APP_WORKERS", "0")
+    assert bounds.limit("WORKERS") == 0.0
+    monkeypatch.setenv("PLANNER_APP_SERVICES", "0")
+    with pytest.raises(InputError, match="PLANNER_APP_SERVICES"):
+        bounds.limit("SERVICES")
