@@ -31,6 +31,8 @@ POLL_S, WAIT_S = 0.2, 0.1
 """How often an asker hears that nothing is new, and looks for a free process [s]. Affect how soon a stop is heard."""
 PATIENCE_S = 5.0
 """Time after which a process that was told to stop, and has not reached its next stage, is ended [s]. A choice."""
+SHORT_S, LONG_JOB_NICENESS = 5.0, 10
+"""A job that takes longer than this [s] goes on at this niceness, a tenth of the share of a short one. Choices."""
 WAITING = "waiting for a free place"
 """Stage of an asker in line."""
 _PACKAGED = "\0packaged hardware"
@@ -242,17 +244,36 @@ def serve(handle: int, memory_bytes: int) -> None:
             return
         if job is None:  # told to stop what has ended by itself
             continue
-        try:
-            answer = _RESULT, _with_hardware(job, packaged)(say)
-        except _Told:
-            answer = _STOPPED, None
-        except PlannerError as error:
-            answer = _REFUSED, (error.field, error.value, error.bound, error.fix)
-        except MemoryError:
-            return  # what is left of this process may be damaged: its end says so
-        except MISTAKES:
-            answer = _FAULT, traceback.format_exc()
-        connection.send(answer)
+        answers: list[tuple[int, Any]] = []
+        thread = threading.Thread(target=_answer, args=(_with_hardware(job, packaged), say, answers))
+        thread.start()
+        thread.join(SHORT_S)
+        if thread.is_alive():
+            _give_way(thread)
+            thread.join()
+        if not answers:
+            return  # for want of memory: what is left of this process may be damaged
+        connection.send(answers[0])
+
+
+def _answer(job: Job[Any], say: Say, answers: list[tuple[int, Any]]) -> None:
+    """Add what a job comes to, in a thread of its own; nothing where memory was refused."""
+    try:
+        answers.append((_RESULT, job(say)))
+    except _Told:
+        answers.append((_STOPPED, None))
+    except PlannerError as error:
+        answers.append((_REFUSED, (error.field, error.value, error.bound, error.fix)))
+    except MemoryError:
+        return
+    except MISTAKES:
+        answers.append((_FAULT, traceback.format_exc()))
+
+
+def _give_way(thread: threading.Thread) -> None:
+    """A job that takes long gets what short ones leave: Linux has priorities of threads, and the next has its own."""
+    if sys.platform == "linux" and thread.native_id is not None:
+        os.setpriority(os.PRIO_PROCESS, thread.native_id, LONG_JOB_NICENESS)
 
 
 def _limit_memory(most_bytes: int) -> None:

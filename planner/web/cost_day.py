@@ -88,7 +88,8 @@ def _following_savings(page: Page) -> None:
                     "come in whole GPUs.",
                     f"at most {percent(most)} possible",
                 ),
-            ]
+            ],
+            "following",
         )
     if plan.schedule:
         capacities = results.compute_once(

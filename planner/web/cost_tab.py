@@ -115,7 +115,8 @@ def _cost_cards(page: Page, cost: CostBreakdown) -> None:
                 f"Goodput per dollar [requests/USD]: requests that meet every target at once ({method}: {goodput} a "
                 "second) over the cost.",
             ),
-        ]
+        ],
+        "costs",
     )
     _price_range_caption(page)
 

@@ -68,7 +68,7 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
     """
     st.subheader("What happens when traffic grows?")
     sweep = results.compute_once(("latency sweep", *key), partial(rate_sweep, planned), "Sweeping the arrival rate")
-    components.metric_cards(_rate_cards(planned, sweep))
+    components.metric_cards(_rate_cards(planned, sweep), "growth")
     st.markdown(components.plain(_first_violations_in_words(planned, sweep)))
     simulated = _simulations(page, planned, sweep, ("latency simulated", *key))
     points = latencies.simulated_rate_rows(simulated, planned.slo)

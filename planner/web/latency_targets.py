@@ -38,7 +38,7 @@ def show(page: Page, fleet: Hashable) -> None:
     cards: list[MetricCard] = []
     for check, ends in zip(plan.targets, ranges, strict=True):
         cards += [_predicted_card(plan, check, ends), _simulated_card(plan, check)]
-    components.metric_cards([*_joint_attainment_cards(plan), *cards])
+    components.metric_cards([*_joint_attainment_cards(plan), *cards], "targets")
     _slow_kernels(page, ranges)
 
 

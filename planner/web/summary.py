@@ -33,7 +33,7 @@ def show(page: Page) -> None:
     _slow_end(page)
     _status(page)
     st.markdown(components.plain(targets_line(page.plan)))
-    components.metric_cards(_metric_cards(page, page.plan.cost), "figures")
+    components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
     _growth_line(page)
     components.chart(fleets.fleet_picture(page.plan), fleets.fleet_rows(page.plan), "Fleet", "fleet")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -37,3 +38,12 @@ def fail(say: Say) -> float:
 
 def take_memory(size_bytes: int, say: Say) -> int:
     return len(bytearray(size_bytes))
+
+
+def niceness(seconds: float, say: Say) -> int:
+    """That of this job, after working for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        say("working")
+        time.sleep(0.1)
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

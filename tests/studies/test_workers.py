@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from hardware_db import load_hardware
 from planner.core import InputError
 from planner.fleet import plan
 from planner.scenario import load_scenario
-from planner.studies import WorkerPool
+from planner.studies import WorkerPool, workers
 from tests.builders import SMALL_CHAT
 from tests.studies import jobs
 
@@ -127,3 +128,11 @@ def test_askers_are_served_in_the_order_they_came() -> None:
         pool.close()
     assert served == ["a", "b", "c"]
     assert "waiting for a free place" in said["b"] and any("before you" in stage for stage in said["c"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+def test_a_long_job_gives_way_and_the_next_does_not(pool: WorkerPool) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    long_job = partial(jobs.niceness, workers.SHORT_S + 2.0)
+    assert pool.run(long_job, "me", quiet) == max(own, workers.LONG_JOB_NICENESS)
+    assert pool.run(partial(jobs.niceness, 0.1), "me", quiet) == own
