@@ -36,7 +36,8 @@ STYLE = """<style>
 .planner-table td.number, .planner-table td.short {white-space: nowrap}
 .planner-table [title] {cursor: help}
 .planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
-.planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: Canvas; padding-left: 0}
+.planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: light-dark(#ffffff, #171614);
+    padding-left: 0}
 @media (max-width: 1100px) {
     .planner-table table {font-size: 0.8rem}
     .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}

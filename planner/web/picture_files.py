@@ -17,11 +17,11 @@ _CSS = """.picture-files {display: inline-flex; gap: 0.75rem}
     color: inherit; cursor: pointer}
 .picture-files button:is(:hover, :focus-visible) {color: var(--st-primary-color); text-decoration: underline}"""
 _SCRIPT = """
-const save = (blob, name) => {
+const save = (parent, blob, name) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
     link.download = name;
-    document.body.append(link);
+    parent.append(link); // inside the popover, which closes on clicks elsewhere
     link.click();
     link.remove();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
@@ -49,11 +49,11 @@ export default function ({parentElement, data}) {
     const saved = {
         svg: () => {
             const svg = chart()?.querySelector("svg.marks");
-            if (svg) save(new Blob([copied(svg).text], {type: "image/svg+xml"}), `${data.file}.svg`);
+            if (svg) save(parentElement, new Blob([copied(svg).text], {type: "image/svg+xml"}), `${data.file}.svg`);
         },
         png: () => {
             const svg = chart()?.querySelector("svg.marks"), drawn = chart()?.querySelector("canvas.marks");
-            if (drawn) drawn.toBlob(blob => save(blob, `${data.file}.png`));
+            if (drawn) drawn.toBlob(blob => save(parentElement, blob, `${data.file}.png`));
             if (!svg) return;
             const {text, width, height} = copied(svg), image = new Image();
             image.onload = () => {
@@ -61,7 +61,7 @@ export default function ({parentElement, data}) {
                 canvas.width = data.scale * width;
                 canvas.height = data.scale * height;
                 canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-                canvas.toBlob(blob => save(blob, `${data.file}.png`));
+                canvas.toBlob(blob => save(parentElement, blob, `${data.file}.png`));
             };
             image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
         },

@@ -26,9 +26,10 @@ RESULTS = Path(__file__).with_suffix(".csv")
 COLUMNS = ("processes", "beside", "provisional_s", "checked_s")
 REPEATS = 3
 PATIENCE_S = 600.0
-HOG = "base=chat-llama-70b&simulation.requests=50000&workload.rate_per_s="
-HOG_PER_S = 300
-HEAD_START_S = 8.0
+HOG = "&".join((*SMALL_CHAT[:-1], "simulation.requests=50000", "workload.rate_per_s="))
+"""Much to simulate, which keeps the interpreter of a process to itself."""
+HOG_PER_S = 100
+HEAD_START_S = 6.0
 WINDOW_PX = (1200, 900)
 
 
