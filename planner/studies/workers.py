@@ -249,7 +249,7 @@ def serve(handle: int, memory_bytes: int) -> None:
         thread.start()
         thread.join(SHORT_S)
         if thread.is_alive():
-            _give_way(thread)
+            _lower_priority(thread)
             thread.join()
         if not answers:
             return  # for want of memory: what is left of this process may be damaged
@@ -270,7 +270,7 @@ def _answer(job: Job[Any], say: Say, answers: list[tuple[int, Any]]) -> None:
         answers.append((_FAULT, traceback.format_exc()))
 
 
-def _give_way(thread: threading.Thread) -> None:
+def _lower_priority(thread: threading.Thread) -> None:
     """A job that takes long gets what short ones leave: Linux has priorities of threads, and the next has its own."""
     if sys.platform == "linux" and thread.native_id is not None:
         os.setpriority(os.PRIO_PROCESS, thread.native_id, LONG_JOB_NICENESS)
