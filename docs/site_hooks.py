@@ -51,6 +51,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return without_outer_links(markdown, page.file.src_uri)
 
 
+def on_post_template(output_content: str, *, template_name: str, config: MkDocsConfig) -> str:
+    """The page for what is not there leads back from any folder, and of a site in any folder of its server."""
+    if template_name != "404.html":
+        return output_content
+    folders = "|".join(sorted(path.name for path in Path(config.docs_dir).iterdir() if path.is_dir()))
+    root = rf"location.pathname.replace(/(\/({folders}|assets)\/.*|\/[^\/]*)$/, '/')"
+    script = f"<script>document.write('<base href=\"' + encodeURI({root}) + '\">')</script>"
+    relative = re.sub(r'\b(href|src)="/', r'\1="', output_content)
+    return relative.replace("<head>", f"<head>{script}", 1)
+
+
 def without_outer_links(markdown: str, src_uri: str) -> str:
     """Links that leave the folder of the documents, as the path of the file in the source tree.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+
+from planner.web.bounds import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 BROWSER, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -65,15 +68,18 @@ def wait_for(condition: Callable[[], object], what: str, patience_s: float = PAT
 
 
 @contextmanager
-def app_server() -> Iterator[str]:
-    """The real server on a free local port: its address."""
+def app_server(**limits: float) -> Iterator[str]:
+    """The real server on a free local port, with limits (`planner.web.bounds`) of its own: its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.headless", "true"]
     command += ["--server.address", "127.0.0.1", "--server.port", str(port), "--browser.gatherUsageStats", "false"]
     command += ["--server.fileWatcherType", "none"]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(VARIABLE)}
+    environment |= {f"{VARIABLE}{name}": str(limit) for name, limit in limits.items()}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, cwd=ROOT, env=environment, **quiet)
     try:
         wait_for(lambda: is_up(f"http://127.0.0.1:{port}/_stcore/health") or server.poll() is not None, "the server")
         assert server.poll() is None, "the server ended at once"

@@ -1,6 +1,6 @@
-"""Many plans at once: a scenario at every combination of some values, and plans side by side.
+"""Many plans at once: a scenario at every combination of some values, plans side by side, and plans for many askers.
 
-`sweep` runs in any executor and goes on where it was stopped.
+`sweep` runs in any executor and goes on where it was stopped; `WorkerPool` gives every asker a process of its own.
 """
 
 from planner.studies import sweep_result, sweeps
@@ -24,13 +24,16 @@ from planner.studies.side_by_side import (
 )
 from planner.studies.sweep_result import Sweep, SweepPoint
 from planner.studies.sweeps import sweep
+from planner.studies.workers import Job, WorkerPool, serve
 
 __all__ = [
     "SAME",
     "SKU_COLUMNS",
+    "Job",
     "PlanSide",
     "Sweep",
     "SweepPoint",
+    "WorkerPool",
     "bounded_side",
     "change_of_cost",
     "cheapest_first",
@@ -41,6 +44,7 @@ __all__ = [
     "priced_skus",
     "scenario_in",
     "scenario_table",
+    "serve",
     "settings_table",
     "share_of_threshold",
     "sku_table",

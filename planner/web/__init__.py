@@ -5,6 +5,7 @@
     inputs      the sidebar: model, traffic, targets, hardware, goal
     bounds      what a visitor may ask of this server
     results     plans and everything else that takes time: cached by scenario, with progress
+    picture_files   buttons that save a chart as PNG or SVG
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
     summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
     *_tab       one tab each; compare_*, cost_*, hardware_* and latency_* are sections of theirs
@@ -26,6 +27,7 @@ from planner.web import (
     latency_tab,
     latency_targets,
     links,
+    picture_files,
     plan_tab,
     results,
     roofline_tab,
@@ -48,6 +50,7 @@ __all__ = [
     "latency_tab",
     "latency_targets",
     "links",
+    "picture_files",
     "plan_tab",
     "results",
     "roofline_tab",

@@ -13,11 +13,20 @@ from planner.core import InputError
 from planner.fleet import PlanRequest
 from planner.scenario import Content, value_at
 
-LIMITS = {"RATE_PER_S": 20_000.0, "SIMULATED_REQUESTS": 50_000.0, "CONFIGURATIONS": 20_000.0, "SERVICES": 8.0}
-"""Most requests per second of all services with growth, requests to simulate, configurations of the grid, and services.
+LIMITS = {
+    "RATE_PER_S": 20_000.0,
+    "SIMULATED_REQUESTS": 50_000.0,
+    "CONFIGURATIONS": 20_000.0,
+    "SERVICES": 8.0,
+    "WORKERS": 4.0 if os.name == "posix" else 0.0,
+    "WORKER_BYTES": 3e9,
+}
+"""Most requests per second of all services with growth, requests to simulate, configurations of the grid, and services;
+processes that compute for visitors (0: none, all is computed in the server's own), and address space of each [bytes].
 
 Choices, from measurements on one core with one SKU: a plan for 10,000 requests/s takes 6 s, one for 100,000 10 s and
-1.2 GB, one for a million 63 s and 8.8 GB; simulating 100,000 requests takes 46 s and 0.7 GB.
+1.2 GB, one for a million 63 s and 8.8 GB; simulating 100,000 requests takes
+46 s and 0.7 GB. Of the address space of a process 0.7 GB are code and libraries.
 """
 VARIABLE = "PLANNER_APP_"
 """Start of the variables that set other limits."""
@@ -47,7 +56,7 @@ def limit(name: str) -> float:
         value = LIMITS[name] if text is None else float(text)
     except ValueError:
         value = math.nan
-    if not value > 0.0:
+    if not (value > 0.0 or (value == 0.0 and name == "WORKERS")):
         raise InputError(f"{VARIABLE}{name}", text, "must be a number above 0", "correct or unset the variable")
     return value
 

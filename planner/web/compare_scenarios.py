@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from planner.charts import side_by_side
 from planner.core import PlannerError, Table
-from planner.fleet import Plan, Progress, hardware_for, plan
+from planner.fleet import hardware_for, plan
 from planner.scenario import MAX_SCENARIO_BYTES, Content
 from planner.studies import PlanSide, differing_cells, differing_rows, scenario_in, scenario_table, settings_table
 from planner.web import components, session
@@ -222,11 +223,7 @@ def _side(name: str, content: Content, *, checked: bool) -> PlanSide:
         hardware = hardware_for(request)
         side_plan = theory_plan(request, hardware, key)
         if checked and side_plan.feasible:
-
-            def compute(progress: Progress) -> Plan:
-                return plan(request, hardware, progress)
-
-            side_plan = compute_once(("checked", key), compute, f"Simulating {name}")
+            side_plan = compute_once(("checked", key), partial(plan, request, hardware), f"Simulating {name}")
     except PlannerError as error:
         return PlanSide(name, request, None, str(error))
     return PlanSide(name, request, side_plan)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
+from hardware_db import HardwareDb
 from planner.charts import systems as pictures
 from planner.core import Metric, PlannerError, Table, money, number_of, significant
 from planner.fleet import Plan, PlannedDeployment, Progress, plan
@@ -121,10 +123,7 @@ def _mixed_plan(page: Page) -> Plan:
         return page.plan
     search = page.request.search.model_copy(update={"modes": (Mode.MIXED,)})
     request = page.request.model_copy(update={"search": search})
-
-    def compute(progress: Progress) -> Plan:
-        return plan(request, page.hardware, progress, simulate=False, alternatives=False)
-
+    compute = partial(plan, request, page.hardware, simulate=False, alternatives=False)
     return compute_once(("mixed plan", page.key), compute, "Planning the cheapest mixed fleet")
 
 
@@ -208,7 +207,7 @@ def _comparison(page: Page, mixed_plan: Plan, planned: PlannedDeployment, questi
     parts = [
         compute_once(
             ("system", page.key, is_simulated_plan, index, name, *choices),
-            SystemComparison(page, planned, name, question),
+            partial(compared_system, planned, name, question, page.request.seed, page.hardware),
             "Comparing serving systems",
         )
         for name in question.names
@@ -217,33 +216,30 @@ def _comparison(page: Page, mixed_plan: Plan, planned: PlannedDeployment, questi
     return replace(parts[0], rows=rows, price=_price_source(mixed_plan, planned))
 
 
-@dataclass(frozen=True)
-class SystemComparison:
-    """Compares one system when it is called with a function for progress."""
-
-    page: Page
-    planned: PlannedDeployment
-    name: str
-    question: SystemsQuestion
-
-    def __call__(self, progress: Progress) -> Comparison:
-        """The comparison; `progress` is called with each stage."""
-        planned, question = self.planned, self.question
-        rates = tuple(share * planned.workload.rate_per_s for share in RATE_SHARES) if question.is_by_rate else ()
-        return compare(
-            planned.deployment,
-            planned.workload,
-            planned.slo,
-            (self.name,),
-            seed=self.page.request.seed,
-            requests=_requests(planned),
-            usd_per_gpu_hour=planned.usd_per_hour / planned.deployment.gpus or None,
-            rates=rates,
-            sustain=question.is_sustained,
-            simulated=question.is_simulated,
-            hardware=self.page.hardware,
-            progress=progress,
-        )
+def compared_system(
+    planned: PlannedDeployment,
+    name: str,
+    question: SystemsQuestion,
+    seed: int,
+    hardware: HardwareDb,
+    progress: Progress,
+) -> Comparison:
+    """One system on the GPUs of a deployment; `progress` is called with each stage."""
+    rates = tuple(share * planned.workload.rate_per_s for share in RATE_SHARES) if question.is_by_rate else ()
+    return compare(
+        planned.deployment,
+        planned.workload,
+        planned.slo,
+        (name,),
+        seed=seed,
+        requests=_requests(planned),
+        usd_per_gpu_hour=planned.usd_per_hour / planned.deployment.gpus or None,
+        rates=rates,
+        sustain=question.is_sustained,
+        simulated=question.is_simulated,
+        hardware=hardware,
+        progress=progress,
+    )
 
 
 def _price_source(mixed_plan: Plan, planned: PlannedDeployment) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
 from planner.core import money, number_of
-from planner.fleet import Progress
 from planner.studies import (
     SAME,
     SKU_COLUMNS,
@@ -122,10 +122,7 @@ def _other_skus(page: Page, searched: tuple[str, ...]) -> list[str]:
 
 def _planned_side(page: Page, sku: str, position: str) -> PlanSide:
     """The request planned on one GPU; `position` says how far planning is, e.g. ``2 of 5``."""
-
-    def compute(progress: Progress) -> PlanSide:
-        return planned_side(sku, on_one_sku(page.request, sku), page.hardware, progress)
-
+    compute = partial(planned_side, sku, on_one_sku(page.request, sku), page.hardware)
     return compute_once(("on one sku", page.key, sku), compute, f"Planning with {sku} only ({position})")
 
 

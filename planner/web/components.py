@@ -18,7 +18,7 @@ import streamlit as st
 from planner.core import InputError, PlannerError, Table
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
-from planner.web import session
+from planner.web import picture_files, session
 
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
@@ -36,7 +36,8 @@ STYLE = """<style>
 .planner-table td.number, .planner-table td.short {white-space: nowrap}
 .planner-table [title] {cursor: help}
 .planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
-.planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: Canvas; padding-left: 0}
+.planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: light-dark(#ffffff, #171614);
+    padding-left: 0}
 @media (max-width: 1100px) {
     .planner-table table {font-size: 0.8rem}
     .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}
@@ -46,17 +47,18 @@ STYLE = """<style>
     .stMainBlockContainer {padding: 3.5rem 1rem 3rem}
     .stMain h4 {font-size: 1.05rem; line-height: 1.35}
     .planner-table :is(th, td):first-child {max-width: 7rem}
-    .st-key-figures {gap: 0.5rem}
-    .st-key-figures .stElementContainer:has(.stMetric) {flex: 0 0 calc(50% - 0.25rem) !important;
+    [class*=st-key-figures] {gap: 0.5rem}
+    [class*=st-key-figures] .stElementContainer:has(.stMetric) {flex: 0 0 calc(50% - 0.25rem) !important;
         width: auto !important}
-    .st-key-figures .stMetric {width: 100% !important}
-    .st-key-figures .stMetric > div {padding: 0.4rem 0.6rem}
-    .st-key-figures .stMetric [data-testid=stMetricValue] {font-size: 1.4rem}
-    .st-key-figures .stMetric :is([data-testid=stMetricLabel], [data-testid=stMetricDelta]) * {white-space: normal}
+    [class*=st-key-figures] .stMetric {width: 100% !important}
+    [class*=st-key-figures] .stMetric > div {padding: 0.4rem 0.6rem}
+    [class*=st-key-figures] .stMetric [data-testid=stMetricValue] {font-size: 1.4rem}
+    [class*=st-key-figures] .stMetric :is([data-testid=stMetricLabel], [data-testid=stMetricDelta]) * {
+        white-space: normal}
 }
 @media print {
-    [data-testid=stSidebar], [data-testid=stHeader], .stMain :is(button, [data-baseweb=tab-list], .stSelectbox) {
-        display: none !important}
+    [data-testid=stSidebar], [data-testid=stHeader], .st-key-plan-files,
+    .stMain :is(button, [role=tablist], .stSelectbox, .stExpander:has(details:not([open]))) {display: none !important}
     .stApp, .stApp :is(.stMain, [data-testid=stAppViewContainer]) {position: static !important;
         overflow: visible !important; height: auto !important}
     .planner-table {overflow: visible}
@@ -85,9 +87,9 @@ class MetricCard:
     interval: str = ""
 
 
-def metric_cards(cards: Sequence[MetricCard], key: str | None = None) -> None:
-    """Metrics in a row, as many as fit; the `key` of the container is a name for its style."""
-    with st.container(horizontal=True, key=key):
+def metric_cards(cards: Sequence[MetricCard], key: str) -> None:
+    """Metrics in a row, as many as fit, two on a phone; the `key` is unique on the page."""
+    with st.container(horizontal=True, key=f"figures-{key}"):
         for card in cards:
             st.metric(
                 plain(card.label),
@@ -140,7 +142,7 @@ def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object
 
 
 def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) -> None:  # noqa: ANN401
-    """A chart with the table and the CSV behind it.
+    """A chart with the table and the CSV behind it, and itself as a picture.
 
     Args:
         picture: an Altair chart; its title says what it shows.
@@ -148,11 +150,14 @@ def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) 
         name: of the data, for the file.
         key: unique on the page.
     """
-    st.altair_chart(picture, width="stretch", key=f"chart-{key}")
+    with st.container(key=f"drawn-{key}"):
+        st.altair_chart(picture, width="stretch", key=f"chart-{key}")
     frame = pd.DataFrame(list(rows))
-    with st.popover("Data", icon=":material/table:", type="tertiary"):
+    with st.popover("Data, PNG, SVG", icon=":material/download:", type="tertiary"):
         st.dataframe(frame, hide_index=True, key=f"data-{key}")
-        csv_button(name, list(frame.columns), frame.values.tolist(), f"csv-{key}")
+        with st.container(horizontal=True, vertical_alignment="center"):
+            csv_button(name, list(frame.columns), frame.values.tolist(), f"csv-{key}")
+            picture_files.show(f"drawn-{key}", name)
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from planner.analysis import Autoscaler, simulate_autoscaler
@@ -62,8 +64,13 @@ def _fleets(page: Page, variation: float, load: float) -> None:
     cold_start_s = profile.cold_start_s or measured.seconds
     day = results.compute_once(
         (NAME, page.key, page.plan.simulated, variation, load),
-        lambda progress: simulate_autoscaler(
-            page.plan, curve.rates_per_s, curve.window_s, Autoscaler(target_share=load), cold_start_s, progress
+        partial(
+            simulate_autoscaler,
+            page.plan,
+            curve.rates_per_s,
+            curve.window_s,
+            Autoscaler(target_share=load),
+            cold_start_s,
         ),
         "Autoscaler",
     )

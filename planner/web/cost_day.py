@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from planner.analysis import headline, period_capacities_per_s
@@ -86,12 +88,13 @@ def _following_savings(page: Page) -> None:
                     "come in whole GPUs.",
                     f"at most {percent(most)} possible",
                 ),
-            ]
+            ],
+            "following",
         )
     if plan.schedule:
         capacities = results.compute_once(
             ("capacity by hour", page.key, plan.simulated),
-            lambda progress: period_capacities_per_s(plan, progress),
+            partial(period_capacities_per_s, plan),
             "Capacity by hour",
         )
         rows = demands.schedule_rows(plan, capacities)

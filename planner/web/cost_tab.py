@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
+from hardware_db import HardwareDb
 from planner.analysis import (
     ApiBreakEven,
     ApiPrice,
@@ -113,7 +115,8 @@ def _cost_cards(page: Page, cost: CostBreakdown) -> None:
                 f"Goodput per dollar [requests/USD]: requests that meet every target at once ({method}: {goodput} a "
                 "second) over the cost.",
             ),
-        ]
+        ],
+        "costs",
     )
     _price_range_caption(page)
 
@@ -276,9 +279,7 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
     if not pressed and results.store().get(key) is None:
         return
 
-    def compute(progress: Progress) -> ApiBreakEven:
-        return api_break_even(page.plan, [price], results.replanner(page, progress))[0]
-
+    compute = partial(_break_even, page.plan, price, page.hardware)
     demand = results.compute_once(key, compute, "Looking for the smallest demand").smallest_break_even_per_s
     if demand is None:
         text = f"Up to {MAX_DEMAND_FACTOR} times the planned demand no fleet costs less than {names[chosen]}."
@@ -346,9 +347,7 @@ def _option_key(page: Page, option: PurchaseAlternative, terms: SpotTerms | None
 
 
 def _offer(page: Page, option: PurchaseAlternative, terms: SpotTerms | None, key: tuple[object, ...]) -> PurchaseOffer:
-    def compute(progress: Progress) -> PurchaseOffer:
-        return planned_offer(page.request, page.hardware, option, terms, progress, page.plan.corrections)
-
+    compute = partial(planned_offer, page.request, page.hardware, option, terms, corrections=page.plan.corrections)
     return results.compute_once(key, compute, f"Planning {option.name}")
 
 
@@ -403,3 +402,7 @@ def _use_buttons(page: Page, offers: Sequence[PurchaseOffer], terms: SpotTerms |
                 args=(changes,),
                 help=components.plain(f"Plans with {option.name} prices: {offer.fleet}."),
             )
+
+
+def _break_even(plan: Plan, price: ApiPrice, hardware: HardwareDb, progress: Progress) -> ApiBreakEven:
+    return api_break_even(plan, [price], results.replanner(plan, hardware, progress))[0]

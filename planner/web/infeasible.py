@@ -12,12 +12,13 @@ from typing import Any
 import streamlit as st
 
 import planner
+from hardware_db import HardwareDb
 from planner.analysis import Explanation, PlanQuestion, explain
 from planner.core import money
 from planner.fleet import Plan, Progress
 from planner.report import explanation
 from planner.report import plan as report
-from planner.scenario import CompletedFix, Fix, request_fixes
+from planner.scenario import CompletedFix, Content, Fix, request_fixes
 from planner.web import components, results, session
 from planner.web.results import Page
 
@@ -67,24 +68,28 @@ def _fixes(page: Page) -> None:
 
 def _completed_fix(page: Page, proposal: Fix) -> CompletedFix | None:
     """A proposal followed until there is a fleet; None where it leads to none."""
-
-    def compute(progress: Progress) -> tuple[CompletedFix | None]:
-        progress(proposal.text)
-        return (request_fixes.complete_fix(proposal, partial(_plan_with_changes, page, progress), page.hardware),)
-
     key = ("fix", page.key, json.dumps(dict(proposal.changes), sort_keys=True))
-    return results.compute_once(key, compute, "Looking for what would help")[0]
+    compute = partial(_followed, page.content, proposal, page.hardware)
+    (fix,) = results.compute_once(key, compute, "Looking for what would help")
+    if fix is not None:  # what its button leads to is known
+        results.store().put(("theory", _key_with_changes(page.content, fix.fix.changes)), fix.plan)
+    return fix
 
 
-def _plan_with_changes(page: Page, progress: Progress, changes: Mapping[str, Any]) -> Plan:
-    """The plan of the scenario with changes, by theory."""
-    key = json.dumps(session.with_changes(page.content, changes), sort_keys=True)
-    cached = results.store().get(("theory", key))
-    if isinstance(cached, Plan):
-        return cached
-    plan = planner.plan(results.request_of(key), None, progress, simulate=False, alternatives=False)
-    results.store().put(("theory", key), plan)
-    return plan
+def _followed(content: Content, proposal: Fix, hardware: HardwareDb, progress: Progress) -> tuple[CompletedFix | None]:
+    """A proposal for a scenario, and what else it needs."""
+    progress(proposal.text)
+    return (request_fixes.complete_fix(proposal, partial(_plan_with_changes, content, progress), hardware),)
+
+
+def _plan_with_changes(content: Content, progress: Progress, changes: Mapping[str, Any]) -> Plan:
+    """The plan of a scenario with changes, by theory."""
+    request = results.request_of(_key_with_changes(content, changes))
+    return planner.plan(request, None, progress, simulate=False, alternatives=False)
+
+
+def _key_with_changes(content: Content, changes: Mapping[str, Any]) -> str:
+    return json.dumps(session.with_changes(content, changes), sort_keys=True)
 
 
 def _is_dominated(fix: CompletedFix, other: CompletedFix) -> bool:
@@ -120,16 +125,17 @@ def _relaxations(page: Page) -> None:
         )
         return
 
-    def compute(progress: Progress) -> Explanation:
-        return explain(page.plan, results.replanner(page, progress), [PlanQuestion.RELAXATIONS])
-
-    explained = results.compute_once(key, compute, "Solving")
+    explained = results.compute_once(key, partial(_explained, page.plan, page.hardware), "Solving")
     for table in explanation.tables(explained):
         components.table(table, "relaxations", HINTS)
     for number, relaxation in enumerate(explained.relaxations):
         fix = request_fixes.fix_from_relaxation(relaxation)
         if fix is not None:
             components.fix_button(fix, f"relaxation-{number}")
+
+
+def _explained(plan: Plan, hardware: HardwareDb, progress: Progress) -> Explanation:
+    return explain(plan, results.replanner(plan, hardware, progress), [PlanQuestion.RELAXATIONS])
 
 
 # --- what was rejected ------------------------------------------------------------------------------------------------

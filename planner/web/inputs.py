@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -291,6 +292,43 @@ def goal_inputs() -> None:
             help="All replicas of any one server may fail at once.",
             **session.bind_field("node-loss", "limits.survives_node_loss"),
         )
+    with st.expander("Power and CO2"):
+        power_inputs()
+
+
+POWER_FIELDS = (
+    ("power_kw", "Power at most (kW)", 0.1, None, "Of all GPUs at their TDP, times PUE."),
+    ("pue", "PUE", 1.0, 1.0, "Power of the building over that of the servers; for power and CO2."),
+    ("co2_kg_per_kwh", "CO2 of the grid (kg per kWh)", 0.0, None, "Of your electricity; needed for the limit below."),
+    ("co2_kg_per_hour", "CO2 at most (kg per hour)", 0.01, None, "Most that the fleet's power may cause."),
+)
+"""Of `limits`: field, label, least value, value where the field is emptied, meaning."""
+
+
+def power_inputs() -> None:
+    """Limits of power and emissions."""
+    for field, label, least, empty, meaning in POWER_FIELDS:
+        is_needless = field == "co2_kg_per_hour" and session.value("limits.co2_kg_per_kwh") is None
+        path = f"limits.{field}"
+        given = session.value(path)
+        st.number_input(
+            label,
+            value=None,
+            min_value=least,
+            format="%g",
+            placeholder="no limit" if least else "not given",
+            help=meaning,
+            disabled=is_needless and given is None,
+            **session.bind(field, None if given is None else float(given), partial(_power_changes, path, empty)),
+        )
+
+
+def _power_changes(path: str, empty: float | None, given: float | None) -> session.Changes:
+    """The change of a limit; without CO2 of the grid there is no limit of CO2."""
+    changes: dict[str, Any] = {path: empty if given is None else given}
+    if path.endswith("co2_kg_per_kwh") and given is None:
+        changes["limits.co2_kg_per_hour"] = None
+    return changes
 
 
 PARTS = {

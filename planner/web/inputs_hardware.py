@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
 from typing import Any
 
 import streamlit as st
 
-from hardware_db import HardwareDb, Price, load_hardware
-from planner.core import PlannerError, money
+from hardware_db import HardwareDb, OwnHardware, Price, load_hardware, with_own_hardware
+from planner.core import InputError, PlannerError, money, number_of
 from planner.scenario import ScenarioPrices
 from planner.search import Mode
-from planner.supply import Granularity, OwnedGpus, offered_prices
-from planner.web import session
+from planner.supply import Granularity, OwnedGpus, offered_prices, read_prices
+from planner.web import components, session
 
 ANY, ANY_REGION = "Any provider", "Any region"
 GRANULARITIES = {
@@ -27,13 +29,26 @@ MODES = {
     Mode.MIXED.value: "mixed: every replica does prefill and decode",
     Mode.DISAGGREGATED.value: "disaggregated: a pool for each, KV cache sent between",
 }
+MAX_PRICE_UPLOAD_BYTES = 20_000_000
+"""Largest price list that is read: SkyPilot's catalog of AWS, the largest of them."""
+MAX_KEPT_PRICES = 200
+"""Most prices of an upload that a scenario keeps, the cheapest. A choice."""
+OWNED_FIELDS = {
+    "capex_usd_per_gpu": ("USD each", 0.0, "With its share of server and network; 0: written off."),
+    "years": ("over years", 0.1, "Of depreciation."),
+    "usd_per_kwh": ("USD per kWh", 0.0, "Of electricity."),
+    "watts": ("Watts each", 1.0, "At the wall, server included. Empty: its TDP."),
+    "pue": ("PUE", 1.0, "Power of the building over that of the servers."),
+    "other_usd_per_gpu_hour": ("other USD/h", 0.0, "Space, staff and maintenance, per GPU and hour."),
+}
+"""Of GPUs that are owned, what makes their cost: label, least value, meaning."""
 TYPICAL_INTERRUPTIONS_PER_HOUR, TYPICAL_RECOVERY_S = 0.05, 600.0
 """First values of the spot terms: assumptions, to be replaced by what the provider publishes."""
 
 
 def show() -> None:
     """All hardware inputs."""
-    hardware = load_hardware()
+    hardware = hardware_here()
     own = [sku["id"] for sku in session.value("own_hardware.skus") or []]
     listed = {price.sku for price in hardware.prices}
     chosen = session.value("search.skus")
@@ -55,12 +70,20 @@ def show() -> None:
     engine_inputs(hardware)
 
 
+def hardware_here() -> HardwareDb:
+    """The packaged database with what the scenario brings along; without that where it cannot be read."""
+    try:
+        return with_own_hardware(load_hardware(), OwnHardware.model_validate(session.value("own_hardware") or {}))
+    except ValueError:  # the page names it in its own place
+        return load_hardware()
+
+
 # --- prices -----------------------------------------------------------------------------------------------------------
 
 
 def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
     """Provider, commitment, and own prices."""
-    providers = sorted({price.provider for price in hardware.prices})
+    providers = sorted({price.provider for price in hardware.prices} | {session.value("prices.provider")} - {None})
     st.selectbox(
         "Provider",
         [ANY, *providers],
@@ -83,6 +106,14 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
             "region", region or ANY_REGION, lambda name: {"prices.region": None if name == ANY_REGION else name}
         ),
     )
+    if provider is None:
+        st.number_input(
+            "Providers at most",
+            1,
+            10,
+            help="1: everything from one provider and region. More: pools that share nothing may be elsewhere.",
+            **session.bind_field("providers-at-most", "prices.providers_at_most"),
+        )
     st.selectbox(
         "Bought as",
         list(GRANULARITIES),
@@ -103,6 +134,17 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
         st.caption("USD per GPU and hour. Empty: the lowest listed price.")
         for sku in skus:
             own_price_input(sku, hardware)
+        components.upload(
+            "or drop a price list",
+            ["csv", "gz"],
+            "price-file",
+            MAX_PRICE_UPLOAD_BYTES,
+            partial(read_price_file, skus),
+            "CSV: a catalog of SkyPilot, or a table with the columns sku and usd_per_gpu_hour, and as far as they "
+            "matter provider, region, commitment. The SKUs chosen above have these prices only.",
+        )
+        if session.value("own_hardware.prices"):
+            st.button("Back to the listed prices", on_click=_drop_prices, key="drop-prices", icon=":material/delete:")
     with st.popover("GPUs you own", icon=":material/warehouse:", width="stretch"):
         st.caption("Paid whether used or not: their price over the years, and electricity. Empty: none.")
         for sku in skus:
@@ -173,14 +215,12 @@ def owned_inputs(sku: str) -> None:
     )
     if owned is None:
         return
-    left, middle, right = st.columns(3)
-    for column, field, label in (
-        (left, "capex_usd_per_gpu", "USD each"),
-        (middle, "years", "over years"),
-        (right, "usd_per_kwh", "USD per kWh"),
-    ):
-        bound = session.bind(f"owned-{sku}-{field}", owned[field], partial(_owned_changes, sku, field))
-        column.number_input(label, 0.0 if field != "years" else 0.1, format="%g", **bound)
+    columns = [*st.columns(3), *st.columns(3)]
+    for column, (field, (label, least, meaning)) in zip(columns, OWNED_FIELDS.items(), strict=True):
+        given = None if owned.get(field) is None else float(owned[field])
+        bound = session.bind(f"owned-{sku}-{field}", given, partial(_owned_changes, sku, field))
+        placeholder = "TDP" if field == "watts" else None
+        column.number_input(label, least, value=None, format="%g", help=meaning, placeholder=placeholder, **bound)
 
 
 def _owned_changes(sku: str, field: str, given: float | None) -> session.Changes:
@@ -190,8 +230,30 @@ def _owned_changes(sku: str, field: str, given: float | None) -> session.Changes
         owned.pop(sku, None)
     else:
         first = OwnedGpus(capex_usd_per_gpu=FIRST_CAPEX_USD).model_dump(mode="json")
-        owned[sku] = {**owned.get(sku, first), field: given}
+        new = {**owned.get(sku, first), field: given}
+        owned[sku] = {name: value for name, value in new.items() if value is not None or name in ("count", "watts")}
     return {"prices.owned": owned}
+
+
+def read_price_file(skus: Sequence[str], name: str, raw: bytes) -> str:
+    """An uploaded price list becomes the prices of the chosen SKUs; what was found. Raises InputError."""
+    today = session.value("prices.as_of") or session.today()
+    found = read_prices(
+        io.BytesIO(raw), name, retrieved_on=date.fromisoformat(str(today)), source_url=f"upload: {name[:200]}"
+    )
+    of_chosen = (price for price in found.prices if price.sku in skus)
+    kept = sorted(of_chosen, key=lambda price: price.usd_per_gpu_hour)[:MAX_KEPT_PRICES]
+    if not kept:
+        listed = ", ".join(sorted({price.sku for price in found.prices})) or "none that is known"
+        raise InputError("prices", name, f"has no price of the SKUs chosen, but of {listed}", "choose SKUs it has")
+    own = dict(session.value("own_hardware") or {})
+    session.change({"own_hardware": {**own, "prices": [price.model_dump(mode="json") for price in kept]}})
+    of = ", ".join(sorted({price.sku for price in kept}))
+    return "; ".join([f"{name}: {found.format}, {number_of(len(kept), 'price')} of {of}", *found.notes])
+
+
+def _drop_prices() -> None:
+    session.change({"own_hardware": {**session.value("own_hardware"), "prices": []}})
 
 
 def listed_price(sku: str, hardware: HardwareDb) -> Price | None:

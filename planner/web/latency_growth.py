@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import streamlit as st
 
@@ -66,10 +67,8 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
         key: tells it from every other.
     """
     st.subheader("What happens when traffic grows?")
-    sweep = results.compute_once(
-        ("latency sweep", *key), lambda progress: rate_sweep(planned, progress), "Sweeping the arrival rate"
-    )
-    components.metric_cards(_rate_cards(planned, sweep))
+    sweep = results.compute_once(("latency sweep", *key), partial(rate_sweep, planned), "Sweeping the arrival rate")
+    components.metric_cards(_rate_cards(planned, sweep), "growth")
     st.markdown(components.plain(_first_violations_in_words(planned, sweep)))
     simulated = _simulations(page, planned, sweep, ("latency simulated", *key))
     points = latencies.simulated_rate_rows(simulated, planned.slo)
@@ -208,8 +207,5 @@ def _simulations(
         if not is_pressed:
             return [planned.simulated]
 
-    def compute(progress: Progress) -> list[Performance]:
-        seed = page.request.seed
-        return latencies.simulated_at_rates(planned.surviving, planned.workload, sweep.runs, seed, progress)
-
+    compute = partial(latencies.simulated_at_rates, planned.surviving, planned.workload, sweep.runs, page.request.seed)
     return [planned.simulated, *results.compute_once(key, compute, "Simulating at several rates")]

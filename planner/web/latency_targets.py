@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 import streamlit as st
 
@@ -31,15 +32,13 @@ def show(page: Page, fleet: Hashable) -> None:
         fleet: tells the deployments of this plan from all others.
     """
     plan = page.plan
-    ranges = results.compute_once(
-        ("latency ranges", fleet), lambda say: target_ranges_s(plan, say), "Reading the calibration"
-    )
+    ranges = results.compute_once(("latency ranges", fleet), partial(target_ranges_s, plan), "Reading the calibration")
     st.subheader("Do the targets hold?")
     st.markdown(components.plain(verdict(plan)))
     cards: list[MetricCard] = []
     for check, ends in zip(plan.targets, ranges, strict=True):
         cards += [_predicted_card(plan, check, ends), _simulated_card(plan, check)]
-    components.metric_cards([*_joint_attainment_cards(plan), *cards])
+    components.metric_cards([*_joint_attainment_cards(plan), *cards], "targets")
     _slow_kernels(page, ranges)
 
 

@@ -18,7 +18,7 @@ from planner.launch import fleet_of
 from planner.report import csv_text, html_page, json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
-from planner.web import components, summary
+from planner.web import components, picture_files, summary
 from planner.web.results import Page
 
 FOLDED_TABLES: Mapping[str, Sequence[str]] = {
@@ -40,7 +40,8 @@ def show(page: Page) -> None:
     for title in ("Fleet", "Engine settings", "Targets", "Confidence", "Losses", "Routing", "Schedule"):
         _table(tables, title)
     _alternatives(plan, tables)
-    _downloads(page)
+    with st.container(key="plan-files"):
+        _downloads(page)
     for heading, titles in FOLDED_TABLES.items():
         if any(title in tables for title in titles):
             with st.expander(heading):
@@ -102,6 +103,7 @@ def _downloads(page: Page) -> None:
         )
         _file_button("CSV", f"{name}-tables.zip", "application/zip", lambda: zip_bytes(csv_files(plan)))
         _file_button("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
+        picture_files.show_print()
     _deployment_files(plan, name)
 
 

@@ -1,11 +1,13 @@
 """What takes time: plans and answers about them, cached by scenario, with progress while they are computed.
 
 Results are pure functions of the scenario and are cached for all visitors; they are frozen records, so that no visitor
-can change what another one sees. A new input interrupts a computation at its next stage.
+can change what another one sees. Plans and what plans many times are made in processes of their own, with a limit to
+their memory, so that one visitor does not starve another. A new input interrupts a computation at once.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 import time
@@ -23,6 +25,7 @@ from hardware_db import HardwareDb
 from planner.analysis import Replanner
 from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
+from planner.studies import WorkerPool
 from planner.web import bounds, session
 
 T = TypeVar("T")
@@ -74,6 +77,18 @@ def store() -> Store:
     return Store(STORE_SIZE)
 
 
+@st.cache_resource
+def pool() -> WorkerPool | None:
+    """The processes of this server, one of them started at once; None where the server computes by itself."""
+    most = round(bounds.limit("WORKERS"))
+    if not most:
+        return None
+    found = WorkerPool(most, bounds.limit("WORKER_BYTES"))
+    found.start_one()
+    atexit.register(found.close)
+    return found
+
+
 @dataclass(frozen=True)
 class Page:
     """What every part of the page shows: the scenario and its plan.
@@ -96,7 +111,8 @@ class Page:
 def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> T:
     """A result from the cache, computed if it is not there, under a progress bar with a button that stops it.
 
-    `compute` is given a function to call with each stage. The key must hold everything that the result depends on.
+    `compute` is given a function to call with each stage; a `functools.partial` is computed in a process of its own,
+    anything else, which takes a moment, here. The key must hold everything that the result depends on.
     Raises Stopped once the visitor stopped it; until "Go on" it is not begun again.
     """
     known = store().get(key)
@@ -111,17 +127,18 @@ def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> 
         slot = st.empty()
         st.button("Stop", key=f"stop-{name}", on_click=_set_stopped, args=(name,), icon=":material/stop_circle:")
     kind = str(key[0]) if isinstance(key, tuple) else str(key)
-    begun, usual_s, count = time.monotonic(), store().seconds.get(kind), 0
+    begun, usual_s, count, last = time.monotonic(), store().seconds.get(kind), 0, None
 
     def report_stage(stage: str) -> None:
-        nonlocal count
-        count += 1
+        nonlocal count, last
+        count, last = count + (stage != last), stage
         text = progress_words(what, stage, time.monotonic() - begun, usual_s)
         slot.progress(_share_done(stage, count), text=text)
 
     report_stage("")
     try:
-        known = compute(report_stage)
+        processes = pool() if isinstance(compute, partial) else None
+        known = compute(report_stage) if processes is None else processes.run(compute, session.visit(), report_stage)
     finally:
         shown.empty()  # also of an error, which stands alone: nothing is under way any more
     store().seconds[kind] = time.monotonic() - begun
@@ -191,10 +208,7 @@ def page_of(content: Content, key: str) -> Page:
 
 def theory_plan(request: PlanRequest, hardware: HardwareDb, key: str) -> Plan:
     """The plan by theory alone, which takes about a second."""
-
-    def compute(progress: Progress) -> Plan:
-        return planner.plan(request, hardware, progress, simulate=False, alternatives=False)
-
+    compute = partial(planner.plan, request, hardware, simulate=False, alternatives=False)
     return compute_once(("theory", key), compute, "Planning")
 
 
@@ -203,16 +217,13 @@ def compared_plan(page: Page, request: PlanRequest, key: str) -> Plan:
     known = page.plan.corrections
     if known is None:
         return theory_plan(request, page.hardware, key)
-
-    def compute(progress: Progress) -> Plan:
-        return planner.plan(request, page.hardware, progress, simulate=False, alternatives=False, corrections=known)
-
+    compute = partial(planner.plan, request, page.hardware, simulate=False, alternatives=False, corrections=known)
     return compute_once(("compared", page.key, key), compute, "Planning")
 
 
-def replanner(page: Page, progress: Progress) -> Replanner:
-    """Makes plans that are compared with the page's own."""
-    return Replanner(hardware=page.hardware, progress=progress, corrections=page.plan.corrections)
+def replanner(plan: Plan, hardware: HardwareDb, progress: Progress) -> Replanner:
+    """Makes plans that are compared with one."""
+    return Replanner(hardware=hardware, progress=progress, corrections=plan.corrections)
 
 
 def known_theory_plan(page: Page) -> Plan | None:
@@ -233,7 +244,7 @@ def check_by_simulation(page: Page) -> bool:
         return False
     compute_once(
         ("checked", page.key),
-        lambda progress: planner.plan(page.request, page.hardware, progress),
+        partial(planner.plan, page.request, page.hardware),
         "Provisional answer, by theory; checking it by simulation",
     )
     return True

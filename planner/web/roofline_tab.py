@@ -215,7 +215,7 @@ def _show_steps(model: PoolModel, chosen: ChosenPool, running: float, best: str)
     shapes = rooflines.steps_of(model.pool, running, model.costs)
     by_step = {name: steps.step_rows(model, shape) for name, shape in shapes.items()}
     components.bullets([*verdict(model, by_step, running), *([best] if best else [])])
-    components.metric_cards(_metric_cards(model, running))
+    components.metric_cards(_metric_cards(model, running), "roofline")
     for number, (name, rows) in enumerate(by_step.items()):
         key = f"roofline-step-{number}"
         components.chart(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.core import InputError, PlannerError
 from planner.scenario import (
@@ -72,6 +73,12 @@ def name_dropped(dropped: Sequence[PlannerError]) -> None:
     named = dict.fromkeys(error.field for error in others if not error.field.startswith(first.field))
     also = f" Nor: {', '.join(named)}" if named else ""
     state.complaint = InputError(first.field, first.value, first.bound, f"{first.fix}.{also}" if also else first.fix)
+
+
+def visit() -> str:
+    """A name of this visit, the same for as long as it lasts; empty outside of one."""
+    context = get_script_run_ctx(suppress_warning=True)
+    return context.session_id if context is not None else ""
 
 
 def today() -> str:

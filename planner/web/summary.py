@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -31,7 +33,7 @@ def show(page: Page) -> None:
     _slow_end(page)
     _status(page)
     st.markdown(components.plain(targets_line(page.plan)))
-    components.metric_cards(_metric_cards(page, page.plan.cost), "figures")
+    components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
     _growth_line(page)
     components.chart(fleets.fleet_picture(page.plan), fleets.fleet_rows(page.plan), "Fleet", "fleet")
 
@@ -122,12 +124,12 @@ def find_interval(page: Page) -> bool:
     if plan.cost is None or not plan.simulated:
         return False
     if results.store().get(_headroom_key(page)) is None:
-        results.compute_once(_headroom_key(page), lambda progress: headroom(plan, progress), "Looking for headroom")
+        results.compute_once(_headroom_key(page), partial(headroom, plan), "Looking for headroom")
         return True
     if is_calibrated(plan) and results.store().get(_cost_range_key(page)) is None:
         results.compute_once(
             _cost_range_key(page),
-            lambda progress: headline.cost_range(plan, page.hardware, progress),
+            partial(headline.cost_range, plan, page.hardware),
             "Interval of the cost",
         )
         return True

@@ -272,7 +272,7 @@ def _side_by_side(page: Page, before: Plan, after: Plan) -> None:
     headline = what_if.headline(compared).removeprefix(f"{compared.name}: ")
     st.markdown(f"**{components.plain(headline[:1].upper() + headline[1:])}**")
     if compared.after.outcome.feasible:
-        components.metric_cards(_metric_cards(compared))
+        components.metric_cards(_metric_cards(compared), "what-if")
     for full in what_if.tables(compared)[:1]:
         rows = tuple(row for row in full.rows if row[0] != "binding limits")
         table = Table(full.title, full.columns, rows, NOTE)

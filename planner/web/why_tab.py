@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 
 import streamlit as st
@@ -33,6 +33,8 @@ AUTOMATIC_S = 4.0
 """Questions expected to take no longer than this are answered without a click [s]."""
 MAX_SHARED_PLANS = 100
 """Plans of one scenario that its questions share. Affects speed only."""
+SHARING_SCENARIOS = 2
+"""Scenarios whose plans a process keeps for that. Affects speed only."""
 LIMIT_HINTS = {
     "limit": "What the fleet is held to, in words: the demand, and every limit that the scenario sets.",
     "used": "What the fleet takes of it (counted from the fleet).",
@@ -254,7 +256,8 @@ def _answer_question(page: Page) -> None:
         label = f"Work it out ({_duration_text(seconds)})"
         results.request_button(label, name, page, hint, ":material/calculate:")
         return
-    explained = results.compute_once(key, partial(_explanation, page, choice.question), choice.label)
+    compute = partial(_explanation, page.key, page.plan, page.hardware, choice.question)
+    explained = results.compute_once(key, compute, choice.label)
     _show_explanation(page, choice, explained)
 
 
@@ -265,12 +268,13 @@ def _duration_text(seconds: float) -> str:
 class _SharedPlans:
     """Plans of one scenario and its variations, shared by its questions, and kept when one of them is interrupted."""
 
-    def __init__(self, corrections: Corrections | None) -> None:
-        self._corrections = corrections
+    def __init__(self) -> None:
         self._lock = Lock()
         self._known: list[tuple[PlanRequest, Plan]] = []
 
-    def plan(self, own: HardwareDb, request: PlanRequest, hardware: HardwareDb) -> Plan:
+    def plan(
+        self, own: HardwareDb, corrections: Corrections | None, request: PlanRequest, hardware: HardwareDb
+    ) -> Plan:
         """The plan by theory. Plans on hardware (prices, kernels) other than the page's `own` are not kept."""
         is_shared = hardware is own
         if is_shared:
@@ -279,21 +283,25 @@ class _SharedPlans:
             for known_request, plan in known:
                 if known_request == request:
                     return plan
-        plan = planner.plan(request, hardware, simulate=False, alternatives=False, corrections=self._corrections)
+        plan = planner.plan(request, hardware, simulate=False, alternatives=False, corrections=corrections)
         if is_shared:
             with self._lock:
                 self._known = [*self._known, (request, plan)][-MAX_SHARED_PLANS:]
         return plan
 
 
-def _explanation(page: Page, question: PlanQuestion, progress: Progress) -> Explanation:
-    key = ("plans", page.key, page.plan.simulated)
-    plans = results.store().get(key)
-    if not isinstance(plans, _SharedPlans):
-        plans = _SharedPlans(page.plan.corrections)
-        results.store().put(key, plans)
-    replanner = Replanner(partial(plans.plan, page.hardware), page.hardware, progress=progress)
-    return explain(page.plan, replanner, [question])
+@lru_cache(maxsize=SHARING_SCENARIOS)
+def _shared_plans(scenario: str, is_simulated: bool) -> _SharedPlans:
+    """Those of a scenario in this process."""
+    return _SharedPlans()
+
+
+def _explanation(
+    scenario: str, plan: Plan, hardware: HardwareDb, question: PlanQuestion, progress: Progress
+) -> Explanation:
+    shared = _shared_plans(scenario, plan.simulated)
+    replanner = Replanner(partial(shared.plan, hardware, plan.corrections), hardware, progress=progress)
+    return explain(plan, replanner, [question])
 
 
 def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanation) -> None:

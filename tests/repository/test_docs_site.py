@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,9 +110,23 @@ def test_links_and_anchors_lead_somewhere(pages: dict[Path, Html]) -> None:
         return unquote(parts.fragment) in pages[target].ids
 
     inner = [(page, link) for page, found in pages.items() for link in found.links if not urlsplit(link).scheme]
-    inner = [(page, link) for page, link in inner if page.name != "404.html"]  # its links are those of a server's root
     assert len(inner) > 1000
     assert not [(page.name, link) for page, link in inner if not leads(page, link)]
+
+
+def test_the_page_for_what_is_not_there_finds_the_root_of_the_site(site: Path) -> None:
+    """Its links are those of the root, which a script finds from the address that was asked for."""
+    text = (site / "404.html").read_text(encoding="utf-8")
+    assert not re.findall(r'(?:href|src)="/', text)
+    assert text.index("<base href=") < text.index("<link ")
+    (pattern,) = re.findall(r"location\.pathname\.replace\(/(.+?)/, '/'\)", text)
+    for asked, root in (
+        ("/none.html", "/"),
+        ("/docs/none", "/docs/"),
+        ("/docs/how-to/none.html", "/docs/"),
+        ("/tutorial/notebooks/none.html", "/"),
+    ):
+        assert re.sub(pattern, "/", asked, count=1) == root
 
 
 def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Html], site: Path) -> None:

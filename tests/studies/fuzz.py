@@ -3,8 +3,9 @@
 Draws cases of every reader in turn (`tests.fuzz.cases`), and of whole plans and command lines (`tests.fuzz.plans`,
 `tests.fuzz.commands`: seeds that count up from a million times S), in a process whose memory is limited. Keeps in
 ``tests/studies/fuzz.csv`` how many were tried, answered, refused and given up as too slow, the slowest, and what broke
-the promise, the smallest file or first seed of each kind; readers that were not tried keep their lines. Exits with 1
-where anything broke.
+the promise, the smallest file or first seed of each kind: a line for each reader and seed, written after every round.
+A run may be ended at any time; the next one, of a seed that is not there yet, adds to it. Exits with 1 where anything
+broke.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.fuzz.guard import ROOT, Hang, answered
 from tests.fuzz.readers import READERS
 
 RESULTS = Path(__file__).with_suffix(".csv")
-COLUMNS = ("reader", "cases", "taken", "refused", "slow", "broken", "slowest_s", "failure", "case")
+COLUMNS = ("reader", "seed", "cases", "taken", "refused", "slow", "broken", "slowest_s", "failure", "case")
 MEMORY_BYTES = 4_000_000_000
 """Address space of the process: seeds have kilobytes, and the libraries take about one of these four."""
 PLAN_LIMIT_S = 30.0
@@ -51,8 +52,15 @@ class Tally:
     broken: dict[str, Case | int] = field(default_factory=dict)
 
     def count(self, case: Case) -> None:
-        """Read a file."""
-        self._run(case, lambda: holds(case.reader, case.content()))
+        """Read a file; once more where the time was up, since others may have had the machine."""
+
+        def taken() -> bool:
+            try:
+                return holds(case.reader, case.content())
+            except Hang:
+                return holds(case.reader, case.content())
+
+        self._run(case, taken)
 
     def count_seed(self, name: str, seed: int) -> None:
         """Make a plan, or run a command line."""
@@ -87,8 +95,8 @@ def _kind_of(error: BaseException) -> str:
     return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
 
 
-def run(readers: list[str], minutes: float, seed: int) -> dict[str, Tally]:
-    """Cases of every reader in turn until the time is up."""
+def run(readers: list[str], minutes: float, seed: int, keep: Callable[[dict[str, Tally]], None]) -> dict[str, Tally]:
+    """Cases of every reader in turn until the time is up; `keep` gets the counts after each round."""
     warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     chance = random.Random(seed)
@@ -104,17 +112,25 @@ def run(readers: list[str], minutes: float, seed: int) -> dict[str, Tally]:
                     tally.count_seed(name, next(seeds[name]))
                 else:
                     tally.count(Case.drawn(name, chance))
+        keep(tallies)
     return tallies
 
 
-def write(tallies: dict[str, Tally], path: Path = RESULTS) -> None:
-    """One line for each reader, and one more for each kind of failure; lines of readers that were not tried stay."""
+def kept(path: Path = RESULTS) -> list[list[str]]:
+    """The lines of the results, without their heading."""
+    if not path.exists():
+        return []
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if row[0] not in (*tallies, COLUMNS[0])]
+        return list(csv.reader(file))[1:]
+
+
+def write(tallies: dict[str, Tally], seed: int, path: Path = RESULTS) -> None:
+    """One line for each reader, and one more for each kind of failure; lines of other readers and seeds stay."""
+    rows = [row for row in kept(path) if row[0] not in tallies or row[1] != str(seed)]
     for name, tally in tallies.items():
-        counts = [tally.outcomes[what] for what in COLUMNS[2:6]]
-        rows.append([name, str(sum(counts)), *map(str, counts), f"{tally.slowest_s:.2g}", "", ""])
-        rows += [[name, *[""] * 6, kind, repr(case)] for kind, case in tally.broken.items()]
+        counts = [tally.outcomes[what] for what in COLUMNS[3:7]]
+        rows.append([name, str(seed), str(sum(counts)), *map(str, counts), f"{tally.slowest_s:.2g}", "", ""])
+        rows += [[name, str(seed), *[""] * 6, kind, repr(case)] for kind, case in tally.broken.items()]
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
 
@@ -123,11 +139,13 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=None, help="default: the first that is not in the results")
     parser.add_argument("--reader", choices=[*READERS, *GENERATED], nargs="*", default=[*READERS, *GENERATED])
     given = parser.parse_args()
-    tallies = run(given.reader, given.minutes, given.seed)
-    write(tallies)
+    seed = given.seed
+    if seed is None:
+        seed = 1 + max((int(row[1]) for row in kept()), default=0)
+    tallies = run(given.reader, given.minutes, seed, lambda tallies: write(tallies, seed))
     broken = sum(tally.outcomes["broken"] for tally in tallies.values())
     print(f"{sum(tally.outcomes.total() for tally in tallies.values()):,} cases, {broken} broken: {RESULTS.name}")
     return 1 if broken else 0

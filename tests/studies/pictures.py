@@ -12,12 +12,13 @@ Needs chromium, chromedriver, selenium and Pillow. About ten minutes on two core
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
@@ -28,6 +29,7 @@ from tests.studies import user_guide
 
 IMAGES = browser.ROOT / "docs" / "images"
 PATIENCE_S = 600.0
+TOUR_PAGE = browser.ROOT / "docs" / "tutorial" / "two-minutes.md"
 AS_OF = "2026-11-21"
 """Day of the prices, as in the packaged scenarios; without it the page takes those of today."""
 WIDTH_PX, TALL_PX = 1440, 6500
@@ -55,6 +57,11 @@ def keyed(key: str) -> str:
     """CSS selector of the widget of that key, or of the first whose key begins so."""
     return f"[class*='st-key-{key}']"
 
+
+TOUR = {"prices.as_of": AS_OF} | dict(
+    parse_qsl(urlsplit(re.findall(r"\[this link\]\(([^)\s]+)\)", TOUR_PAGE.read_text(encoding="utf-8"))[0]).query)
+)
+"""The scenario of the tour, from its link."""
 
 SHORTLIST_GROWTH, PROMPT = "What happens when traffic grows?", "What if a long prompt arrives?"
 LIMITS, BUYING = "What limits this fleet", "Could it be bought cheaper?"
@@ -105,6 +112,9 @@ def compare_ways(page: webdriver.Chrome) -> None:
 # --- the pictures -----------------------------------------------------------------------------------------------------
 
 PICTURES = (
+    Picture("tour-1440", TOUR, size=(1440, 900)),
+    Picture("tour-900", TOUR, size=(900, 900)),
+    Picture("tour-390", TOUR, size=(390, 844)),
     Picture("app-1440", CHAT, size=(1440, 900)),
     Picture("app-900", CHAT, size=(900, 900)),
     Picture("app-latency", CHAT, "Latency", size=(1440, 1900)),

@@ -115,6 +115,20 @@ def test_the_page_fits_its_width(page: webdriver.Chrome, width: int) -> None:
     resize(page, 1440, HEIGHT_PX)
 
 
+def test_a_chart_is_saved_as_a_picture(page: webdriver.Chrome, downloads: Path) -> None:
+    from PIL import Image
+
+    page.find_element(By.XPATH, "//button[contains(., 'Data, PNG, SVG')]").click()
+    for kind in ("svg", "png"):
+        wait_for(lambda: page.find_elements(By.CSS_SELECTOR, ".picture-files button[name=svg]"), "the buttons")
+        page.find_element(By.CSS_SELECTOR, f".picture-files button[name={kind}]").click()
+        wait_for(lambda kind=kind: (downloads / f"fleet.{kind}").exists(), f"the {kind.upper()}")  # type: ignore[misc]
+    assert "GPU" in (downloads / "fleet.svg").read_text(encoding="utf-8")
+    with Image.open(downloads / "fleet.png") as image:
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 10
+    page.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.ESCAPE)
+
+
 @pytest.mark.parametrize(("tab", "charts"), list(TABS.items()))
 def test_every_tab_opens(page: webdriver.Chrome, tab: str, charts: int) -> None:
     open_tab(page, tab)

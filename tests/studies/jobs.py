@@ -1,0 +1,49 @@
+"""What the processes of `test_workers.py` are asked to do: functions that they can import."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from planner.core import InputError
+
+Say = Callable[[str], None]
+
+
+def process_id(say: Say) -> int:
+    return os.getpid()
+
+
+def count(most: int, pause_s: float, say: Say) -> None:
+    """A stage every so often."""
+    for number in range(most):
+        say(str(number))
+        time.sleep(pause_s)
+
+
+def sleep(seconds: float, say: Say) -> None:
+    """A long stage that nothing is heard of."""
+    time.sleep(seconds)
+
+
+def refuse(say: Say) -> None:
+    raise InputError("field", 3, "is odd", "take 4")
+
+
+def fail(say: Say) -> float:
+    return 1.0 / len("")
+
+
+def take_memory(size_bytes: int, say: Say) -> int:
+    return len(bytearray(size_bytes))
+
+
+def niceness(seconds: float, say: Say) -> int:
+    """That of this job, after working for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        say("working")
+        time.sleep(0.1)
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
