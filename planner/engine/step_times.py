@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -202,16 +202,15 @@ class StepTimer:
         load = Load.of(_arrays(shape), self.parallelism, self.queries)
         family_s: dict[OperatorFamily, FloatArray] = {}
         bound_s = np.zeros((len(BOUNDS), *np.shape(load.tokens)))
-        for driver, curve in self.curves.items():
-            tokens = driving_tokens(load, driver)
-            for family, values in curve.family_s.items() if by_family else ():
-                family_s[family] = family_s.get(family, 0.0) + curve.at(tokens, values)
+        tables: list[tuple[LookupTable, Callable[[FloatArray], FloatArray]]] = [
+            (curve, partial(curve.at, driving_tokens(load, driver))) for driver, curve in self.curves.items()
+        ]
+        tables.append((self.decode_table, partial(self.decode_table.at, load.decodes, load.context)))
+        for table, at in tables:
+            for family, values in table.family_s.items() if by_family else ():
+                family_s[family] = family_s.get(family, 0.0) + at(values)
             for index in range(len(BOUNDS)):
-                bound_s[index] += curve.at(tokens, curve.bound_s[index])
-        for family, values in self.decode_table.family_s.items() if by_family else ():
-            family_s[family] = family_s.get(family, 0.0) + self.decode_table.at(load.decodes, load.context, values)
-        for index in range(len(BOUNDS)):
-            bound_s[index] += self.decode_table.at(load.decodes, load.context, self.decode_table.bound_s[index])
+                bound_s[index] += at(table.bound_s[index])
         for operator in self.shape_operators:
             time = operator_time(operator, _without_decodes(load), self.gpu)
             has_chunks = np.asarray(load.chunks) > 0.0

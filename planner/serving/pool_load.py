@@ -72,7 +72,8 @@ MOST_WITH_CURVES = 16
 LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 """Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
 MOST_STEADY_POOLS = 512
-"""Pools whose steady queues are kept for other rates of a drift. A choice: affects speed and memory only."""
+"""Pools whose steady queues are kept for other rates of a drift, and largest stable rates kept. A choice: affects speed
+and memory only."""
 
 
 @dataclass(frozen=True)
@@ -404,10 +405,10 @@ def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
 
 
 def _settings(config: ReplicaConfig) -> tuple[Hashable, ...]:
-    """All that a configuration holds, its large records by their ids: who keeps the key keeps them too."""
+    """All that a configuration holds, large records and step times by their ids: who keeps the key keeps them too."""
     values: dict[str, Hashable] = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
     values.update({name: id(values[name]) for name in LARGE_RECORDS})
-    return tuple(values.values())
+    return (*values.values(), id(config.timer))
 
 
 def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
@@ -610,7 +611,25 @@ def _limit_where_hits_fall_per_s(pool: Pool, workload: Workload, limit: float) -
     return math.exp(brentq(log_excess, low, high, xtol=LIMIT_TOLERANCE)) if high > low else limit
 
 
+_REPLICA_LIMITS: OrderedDict[Hashable, tuple[Pool, float]] = OrderedDict()
+"""Largest stable rates [1/s] of one replica of a pool without prefixes, by its settings and requests."""
+
+
 def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
+    """The same for pools of any size, unless a cache has what all of them found; remembered then."""
+    if has_prefixes(pool, workload):
+        return _found_replica_limit_per_s(pool, workload)
+    key = (_settings(pool.config), pool.role, workload.classes)
+    known = _REPLICA_LIMITS.pop(key, None)
+    if known is None:
+        known = pool, _found_replica_limit_per_s(pool, workload)
+    _REPLICA_LIMITS[key] = known
+    while len(_REPLICA_LIMITS) > MOST_STEADY_POOLS:
+        _REPLICA_LIMITS.popitem(last=False)
+    return known[1]
+
+
+def _found_replica_limit_per_s(pool: Pool, workload: Workload) -> float:
     gain = tokens_per_step(pool.config)
     if pool.role is Role.DECODE:
         lengths, share = decoding_only(workload.lengths)
