@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -184,7 +184,7 @@ class StepTimer:
 
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
-        return self._items(shape)[1]
+        return self._items(shape, by_family=False)[1]
 
     def step_time(self, shape: StepShape) -> StepTime:
         """One step, itemised by family and by bound."""
@@ -195,43 +195,39 @@ class StepTimer:
             {bound: float(bound_s[index]) for index, bound in enumerate(BOUNDS)},
         )
 
-    def _items(self, shape: StepShape) -> tuple[dict[OperatorFamily, FloatArray], FloatArray]:
-        """Seconds of each step by family, and by bound."""
+    def _items(
+        self, shape: StepShape, *, by_family: bool = True
+    ) -> tuple[dict[OperatorFamily, FloatArray], FloatArray]:
+        """Seconds of each step by family (none where they are not wanted), and by bound."""
         load = Load.of(_arrays(shape), self.parallelism, self.queries)
         family_s: dict[OperatorFamily, FloatArray] = {}
         bound_s = np.zeros((len(BOUNDS), *np.shape(load.tokens)))
-        for driver, curve in self.curves.items():
-            tokens = driving_tokens(load, driver)
-            for family, values in curve.family_s.items():
-                family_s[family] = family_s.get(family, 0.0) + curve.at(tokens, values)
+        tables: list[tuple[LookupTable, Callable[[FloatArray], FloatArray]]] = [
+            (curve, partial(curve.at, driving_tokens(load, driver))) for driver, curve in self.curves.items()
+        ]
+        tables.append((self.decode_table, partial(self.decode_table.at, load.decodes, load.context)))
+        for table, at in tables:
+            for family, values in table.family_s.items() if by_family else ():
+                family_s[family] = family_s.get(family, 0.0) + at(values)
             for index in range(len(BOUNDS)):
-                bound_s[index] += curve.at(tokens, curve.bound_s[index])
-        for family, values in self.decode_table.family_s.items():
-            family_s[family] = family_s.get(family, 0.0) + self.decode_table.at(load.decodes, load.context, values)
-        for index in range(len(BOUNDS)):
-            bound_s[index] += self.decode_table.at(load.decodes, load.context, self.decode_table.bound_s[index])
+                bound_s[index] += at(table.bound_s[index])
         for operator in self.shape_operators:
             time = operator_time(operator, _without_decodes(load), self.gpu)
             has_chunks = np.asarray(load.chunks) > 0.0
-            family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
+            if by_family:
+                family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
             bound_s += time.bound_s * has_chunks
         kernels = bound_s.sum(axis=0)
         served = np.asarray(self._served_s(kernels, load, self._roof_s(load)))
         if self.draft is not None:
             has_decodes = np.asarray(shape.decodes) > 0
-            draft_family_s, draft_bound_s = self.draft._items(_without_chunks(shape))
+            draft_family_s, draft_bound_s = self.draft._items(_without_chunks(shape), by_family=by_family)
             for family, seconds in draft_family_s.items():
                 family_s[family] = family_s.get(family, 0.0) + self.draft_steps * seconds * has_decodes
             bound_s += self.draft_steps * draft_bound_s * has_decodes
         bound_s[BOUNDS.index(Bound.OVERHEAD)] += served - kernels + self._host_s(load)
         for other in self.others:
-            other_family_s, other_bound_s = other._items(shape)
-            is_slower = other_bound_s.sum(axis=0) > bound_s.sum(axis=0)
-            bound_s = np.where(is_slower, other_bound_s, bound_s)
-            family_s = {
-                family: np.where(is_slower, other_family_s.get(family, 0.0), family_s.get(family, 0.0))
-                for family in {**family_s, **other_family_s}
-            }
+            family_s, bound_s = _slower_of((family_s, bound_s), other._items(shape, by_family=by_family))
         return family_s, bound_s
 
     def _prompts_s(self, load: Load) -> Number:
@@ -277,6 +273,18 @@ class StepTimer:
     def _host_s(self, load: Load) -> Number:
         """Host time that no kernel hides [s]."""
         return self.costs.step_s + self.costs.sequence_s * load.decodes
+
+
+def _slower_of(
+    one: tuple[dict[OperatorFamily, FloatArray], FloatArray], other: tuple[dict[OperatorFamily, FloatArray], FloatArray]
+) -> tuple[dict[OperatorFamily, FloatArray], FloatArray]:
+    """Seconds by family and by bound of the slower of two stages, step by step."""
+    is_slower = other[1].sum(axis=0) > one[1].sum(axis=0)
+    families = {
+        family: np.where(is_slower, other[0].get(family, 0.0), one[0].get(family, 0.0))
+        for family in {**one[0], **other[0]}
+    }
+    return families, np.where(is_slower, other[1], one[1])
 
 
 class _ScalarTables:

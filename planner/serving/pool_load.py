@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import pdtrc
 
 from planner.core import FloatArray, InputError
-from planner.engine import Batching, require_room
+from planner.engine import Batching, ReplicaConfig, require_room
 from planner.queueing import (
     QueueLatency,
     decode_pool,
@@ -69,8 +69,11 @@ SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
 MOST_WITH_CURVES = 16
 """Of these, pools whose interpolated curves are kept: a megabyte each. A choice as below."""
+LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
+"""Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
 MOST_STEADY_POOLS = 512
-"""Pools whose steady queues are kept for other rates of a drift. A choice: affects speed and memory only."""
+"""Pools whose steady queues are kept for other rates of a drift, and largest stable rates kept. A choice: affects speed
+and memory only."""
 
 
 @dataclass(frozen=True)
@@ -288,8 +291,10 @@ class _SteadyPools:
 
         _keep_curves(self)
         varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, growth, self.curves)
-        nearest = min(self.known, key=lambda rate: abs(rate - rate_per_s))
-        node = self.known[nearest]
+        path = varying.path
+        nodes = [rate_per_s] if path is None else path.curve.rates_per_s.tolist()
+        nearest = min(nodes, key=lambda rate: abs(rate - rate_per_s))
+        node = self.at(nearest)
         return replace(
             node,
             queue=varying.everything,
@@ -368,7 +373,7 @@ def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
 
 
 _STEADY_POOLS: OrderedDict[Hashable, _SteadyPools] = OrderedDict()
-"""Pools at steady rates, by the ids of what they name, which they keep so that no id is used again."""
+"""Pools at steady rates, by their settings and requests."""
 
 
 _WITH_CURVES: OrderedDict[int, _SteadyPools] = OrderedDict()
@@ -388,9 +393,8 @@ def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
     arrivals = workload.open_arrivals.steady
     if arrivals.dispersion:
         arrivals = arrivals.as_renewal(RESIDUAL_GAPS)
-    classes = tuple(id(requests) for requests in workload.classes)
     shape = (arrivals.scv, arrivals.batch_mean, arrivals.dispersion)
-    key = (id(pool.config), pool.role, pool.replicas, pool.router, classes, shape)
+    key = (_settings(pool.config), pool.role, pool.replicas, pool.router, workload.classes, shape)
     known = _STEADY_POOLS.pop(key, None)
     if known is None:
         known = _SteadyPools(pool, Workload(arrivals=arrivals, classes=workload.classes))
@@ -398,6 +402,13 @@ def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
     while len(_STEADY_POOLS) > MOST_STEADY_POOLS:
         _STEADY_POOLS.popitem(last=False)
     return known
+
+
+def _settings(config: ReplicaConfig) -> tuple[Hashable, ...]:
+    """All that a configuration holds, large records and step times by their ids: who keeps the key keeps them too."""
+    values: dict[str, Hashable] = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
+    values.update({name: id(values[name]) for name in LARGE_RECORDS})
+    return (*values.values(), id(config.timer))
 
 
 def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
@@ -600,7 +611,25 @@ def _limit_where_hits_fall_per_s(pool: Pool, workload: Workload, limit: float) -
     return math.exp(brentq(log_excess, low, high, xtol=LIMIT_TOLERANCE)) if high > low else limit
 
 
+_REPLICA_LIMITS: OrderedDict[Hashable, tuple[Pool, float]] = OrderedDict()
+"""Largest stable rates [1/s] of one replica of a pool without prefixes, by its settings and requests."""
+
+
 def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
+    """The same for pools of any size, unless a cache has what all of them found; remembered then."""
+    if has_prefixes(pool, workload):
+        return _found_replica_limit_per_s(pool, workload)
+    key = (_settings(pool.config), pool.role, workload.classes)
+    known = _REPLICA_LIMITS.pop(key, None)
+    if known is None:
+        known = pool, _found_replica_limit_per_s(pool, workload)
+    _REPLICA_LIMITS[key] = known
+    while len(_REPLICA_LIMITS) > MOST_STEADY_POOLS:
+        _REPLICA_LIMITS.popitem(last=False)
+    return known[1]
+
+
+def _found_replica_limit_per_s(pool: Pool, workload: Workload) -> float:
     gain = tokens_per_step(pool.config)
     if pool.role is Role.DECODE:
         lengths, share = decoding_only(workload.lengths)

@@ -9,6 +9,7 @@ So no replica runs past an arrival.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -238,8 +239,8 @@ class _Pool:
             tier_loads=np.array(
                 [load for replica in self.replicas if replica.tiers for load in replica.tiers.sends], dtype=np.float64
             ).reshape(-1, 2),
-            runs=np.concatenate([replica.runs for replica in self.replicas]).reshape(-1, 11),
-            gaps=np.concatenate([replica.gaps for replica in self.replicas]).reshape(-1, 3),
+            runs=_moved([replica.runs for replica in self.replicas]).reshape(-1, 11),
+            gaps=_moved([replica.gaps for replica in self.replicas]).reshape(-1, 3),
             blocked_s={cap: sum(r.blocked_s[cap] for r in self.replicas) for cap in self.replicas[0].blocked_s},
             preempted=sum(replica.preempted for replica in self.replicas),
         )
@@ -252,6 +253,17 @@ class _Pool:
             for request, blocks in each.from_tier.items():
                 hits[request] = blocks
         return hits * self.rules.memory.block_tokens
+
+
+def _moved(notes: list[array[float]]) -> FloatArray:
+    """All notes one after another, which are emptied one by one: together they are most of the memory of a long run."""
+    joined = np.empty(sum(len(each) for each in notes))
+    place = 0
+    for each in notes:
+        joined[place : place + len(each)] = each
+        place += len(each)
+        del each[:]
+    return joined
 
 
 def _reusable_tokens(pool: Pool, traffic: DrawnTraffic) -> IntArray:

@@ -47,11 +47,11 @@ class Ledger:
     encode_s: list[float] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
     system_tokens: list[int] = field(default_factory=list)
-    token_s: list[float] = field(default_factory=list)
-    arrival_s: list[float] = field(default_factory=list)
-    admit_s: list[float] = field(default_factory=list)
-    first_s: list[float] = field(default_factory=list)
-    end_s: list[float] = field(default_factory=list)
+    token_s: array[float] = field(default_factory=lambda: array("d"))
+    arrival_s: array[float] = field(default_factory=lambda: array("d"))
+    admit_s: array[float] = field(default_factory=lambda: array("d"))
+    first_s: array[float] = field(default_factory=lambda: array("d"))
+    end_s: array[float] = field(default_factory=lambda: array("d"))
 
     def __post_init__(self) -> None:
         """Nothing has happened yet."""

@@ -10,9 +10,10 @@ import pytest
 from planner.fleet import plan
 from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
-from planner.serving import Deployment, evaluate
-from planner.workload import Workload
-from tests.builders import CHAT, SMALL_CHAT, calibrated, chat, mixed
+from planner.serving import Deployment, evaluate, rate_sweep
+from planner.serving.pool_load import _STEADY_POOLS
+from planner.workload import RateDrift, Workload
+from tests.builders import CHAT, SMALL_CHAT, calibrated, chat, disaggregated, mixed
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b-v0.1", "deepseek-v3"])
@@ -38,8 +39,28 @@ def test_one_step_time(benchmark: Any, model: str, prompts: bool) -> None:
     assert benchmark.disabled or benchmark.stats.stats.median < (10e-6 if prompts else 4e-6)
 
 
+@pytest.mark.benchmark(group="theory")
 def test_one_evaluation(benchmark: Any) -> None:
     assert benchmark(evaluate, mixed(2), chat(60.0)).stable
+
+
+@pytest.mark.benchmark(group="theory")
+def test_one_evaluation_disaggregated(benchmark: Any) -> None:
+    assert benchmark(evaluate, disaggregated((2, 2)), chat(20.0)).stable
+
+
+@pytest.mark.benchmark(group="theory")
+def test_one_evaluation_under_a_drift(benchmark: Any) -> None:
+    """From cold: the steady queues of a rate that varies by 40 %, and the path."""
+    steady = chat(30.0)
+    arrivals = steady.open_arrivals.model_copy(update={"drift": RateDrift.random(0.4, 300.0)})
+    deployment, drifting = mixed(2), Workload(arrivals=arrivals, classes=steady.classes)
+    assert benchmark.pedantic(evaluate, (deployment, drifting), setup=_STEADY_POOLS.clear, rounds=5).stable
+
+
+@pytest.mark.benchmark(group="theory")
+def test_a_sweep_of_fifty_rates(benchmark: Any) -> None:
+    assert benchmark(rate_sweep, mixed(2), chat(1.0)).rates_per_s.size == 50
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])

@@ -13,7 +13,10 @@ from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
 from planner.simulator import simulate
+from planner.simulator.events import run_events
+from planner.simulator.traffic import draw
 from planner.workload import TokenLengths, Workload
+from tests.builders import calibrated
 
 AZURE_CHAT_MEAN_INPUT = 1155  # Azure LLM inference trace 2023, conversation (Patel et al. 2024, Splitwise)
 AZURE_CHAT_MEAN_OUTPUT = 211
@@ -55,6 +58,16 @@ def test_bench_hundred_thousand_requests(benchmark: Any, rate_per_s: float) -> N
     result = benchmark.pedantic(simulate, (deployment, workload), {"requests": count, "warmup_fraction": 0.0}, rounds=1)
     assert result.requests == count
     assert not benchmark.enabled or benchmark.stats.stats.max < LONGEST_S
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["one by one", "common clock"])
+@pytest.mark.benchmark(group="replicas that take turns")
+def test_bench_replicas_that_take_turns(benchmark: Any, apart: bool) -> None:
+    """8,000 requests at 50/s over 8 replicas: followed one by one in half of the time that events take."""
+    config = calibrated(max_batched_tokens=2048)
+    traffic = draw(Workload.of(50.0, azure_like()), 8_000 if benchmark.enabled else 400, seed=0)
+    record = benchmark(run_events, Deployment.mixed(config, 8), traffic, apart=apart)
+    assert not np.isnan(record.end_s).any()
 
 
 @pytest.mark.parametrize("sku", ["h100-sxm", "h200-sxm"])
