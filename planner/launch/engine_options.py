@@ -16,6 +16,7 @@ import yaml
 from planner.core import UnsupportedFeatureError
 from planner.engine import Drafting, ReplicaConfig
 from planner.launch.flags import EngineFlag, FlagKind, rows_of
+from planner.launch.own_ports import OwnPort
 from planner.llm import SIXTEEN_BIT, DraftMethod, LlmSpec, Precision, published_as
 from planner.serving import Role
 
@@ -47,6 +48,7 @@ class RenderedOptions:
     flags: list[tuple[str, str]] = field(default_factory=list)
     environment: list[tuple[str, str]] = field(default_factory=list)
     address_variables: list[str] = field(default_factory=list)
+    own_ports: list[OwnPort] = field(default_factory=list)
     configuration: dict[str, Any] = field(default_factory=dict)
 
     def add(self, row: EngineFlag, value: object) -> None:
@@ -58,6 +60,8 @@ class RenderedOptions:
             self.environment.append((name, _filled(text, value)))
         elif row.kind is FlagKind.ADDRESS:
             self.address_variables.append(row.flag)
+        elif row.kind is FlagKind.PORT:
+            self.own_ports.append(OwnPort.of(row.flag))
         elif row.kind is FlagKind.CONFIGURATION:
             set_path(self.configuration, _filled(row.flag, value))
 
@@ -276,10 +280,16 @@ def rendered_options(config: ReplicaConfig, options: Iterable[EngineOption]) -> 
     """Options in the words of the engine. Raises UnsupportedFeatureError for one that it has no row for."""
     rendered = RenderedOptions()
     for option in options:
-        rows = [(row, value) for knob, value in option.knobs.items() for row in rows_of(config.engine.id, knob)]
+        rows = [(row, value) for knob, value in option.knobs.items() for row in _rows(config, knob)]
         if not rows:
             bound = f"{config.engine.name} {config.engine.version} has no verified flag for it"
             raise UnsupportedFeatureError(option.field, option.value, bound, "launch it by hand, or plan without it")
         for row, value in rows:
             rendered.add(row, value)
     return rendered
+
+
+def _rows(config: ReplicaConfig, knob: str) -> tuple[EngineFlag, ...]:
+    """Rows of a knob; those of the GPU's vendor, whose image may be of another release, before those of all."""
+    engine = config.engine.id
+    return rows_of(engine, f"{knob}@{config.sku.vendor}") or rows_of(engine, knob)

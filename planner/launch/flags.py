@@ -32,6 +32,8 @@ class FlagKind(StrEnum):
     """What the engine calls something: a metric, a policy, an annotation."""
     ADDRESS = "address"
     """Environment variable that takes the address at which other servers reach this one."""
+    PORT = "port"
+    """A port of which every replica on a server needs its own: ``NAME=port`` or ``--flag port``, with the default."""
     DEFAULT = "default"
     """Nothing to write: the engine does so by itself."""
 

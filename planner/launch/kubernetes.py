@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from planner.launch.escaping import kubernetes_literal, yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
@@ -36,9 +34,8 @@ from planner.launch.routers import (
     config_words,
     discovery_words,
     require_policies,
-    router_configuration,
+    router_file,
     router_of,
-    router_specs,
 )
 from planner.launch.scripts import model_variable
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
@@ -190,7 +187,7 @@ def _router_config_map(router: RouterSpec, name: str) -> dict[str, Any]:
         ]
         for pool in router.pools
     }
-    text = yaml.safe_dump(router_configuration(router, hosts), sort_keys=False)
+    text = router_file(router, str(router.port), hosts)
     metadata = {"name": f"{name}-config"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {router.config_name: text}}
 
@@ -262,7 +259,8 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
 def readme(fleet: Fleet, specs: Sequence[LaunchSpec], scaled: bool) -> str:
     """What the manifests are, what has to be set before they are applied, and what they leave out."""
     notes = [note for spec in specs for note in spec.notes]
-    notes += [note for router in router_specs(specs) for note in router.notes]
+    routers = [router for pools in deployments(specs) if (router := router_of(pools)) is not None]
+    notes += [note for router in routers for note in router.notes]
     sections = [
         "`kubectl apply -k .` starts all of it: for each pool its pods and a service, and for each deployment of "
         "several replicas the router of the engine, behind the service that clients talk to.",

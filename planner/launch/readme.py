@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from planner.core import markdown_text, significant, with_unit
 from planner.launch.escaping import one_line
 from planner.launch.fleet import Fleet, LaunchedDeployment
-from planner.launch.spec import LaunchSpec
+from planner.launch.spec import FIRST_PORT, LaunchSpec
 
 README_NAME = "README.md"
 SOURCES = (
@@ -38,7 +38,7 @@ def markdown_rows(head: str, rows: Iterable[Sequence[object]]) -> str:
 
 def pool_table(
     specs: Sequence[LaunchSpec],
-    head: str = "Script and service",
+    head: str = "Pool",
     names: Mapping[str, str] | None = None,
     port: int = 0,
 ) -> str:
@@ -48,7 +48,7 @@ def pool_table(
         specs: of the pools.
         head: of the first column.
         names: of pools in that column by their own name, which stands there where there is none.
-        port: of every replica; their own where it is 0.
+        port: of every replica; 0: each has its own.
     """
     columns = f"| {head} | Replicas | GPUs each | Servers | Engine | Router | Port |"
     return markdown_rows(
@@ -61,7 +61,7 @@ def pool_table(
                 f"{spec.nodes:,}",
                 f"{markdown_text(spec.engine)} {markdown_text(spec.engine_version)}",
                 spec.router.replace("_", " "),
-                port or spec.port,
+                port or f"from {FIRST_PORT}",
             )
             for spec in specs
         ),

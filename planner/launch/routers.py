@@ -1,7 +1,8 @@
 """The program in front of the pools that serve together: which one, its policy, and how it finds the replicas.
 
 Each engine has one (`engine_flags.csv`, knobs ``router...``): vLLM Router, SGLang Model Gateway, and for prefill and
-decode pools the disaggregated server of TensorRT-LLM. A policy that it does not have is never replaced by another.
+decode pools the disaggregated server of TensorRT-LLM. Outside of a cluster nginx stands in for a policy that the router
+does not have, and for mixed pools of an engine without one. No policy is ever replaced by another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from planner.core import UnsupportedFeatureError
+from planner.launch.balancer import NGINX_COMMAND, NGINX_CONFIG_FLAG, NGINX_IMAGE, NGINX_POLICIES, nginx_configuration
 from planner.launch.engine_options import set_path
 from planner.launch.escaping import slug
 from planner.launch.flags import FlagKind, rows_of, word_of, words_of
@@ -35,7 +39,7 @@ class RouterSpec:
         port: it listens at.
         pools: it spreads requests over.
         policy: words that say how.
-        config_flag: flag that names its YAML file, with ``{value}``; empty where it takes words.
+        config_flag: flag that names its file, with ``{value}``; empty where it takes words.
         notes: what it does otherwise than planned.
     """
 
@@ -54,15 +58,57 @@ class RouterSpec:
         return self.pools[0].engine_id
 
     @property
+    def is_nginx(self) -> bool:
+        """Whether nginx stands in for the router of the engine."""
+        return self.command == NGINX_COMMAND
+
+    @property
     def config_name(self) -> str:
-        """File name of its YAML file."""
-        return f"{self.name}.config.yaml"
+        """File name of its file."""
+        return f"{self.name}.nginx.conf" if self.is_nginx else f"{self.name}.config.yaml"
 
 
 def router_specs(specs: Iterable[LaunchSpec]) -> tuple[RouterSpec, ...]:
-    """The routers of all deployments that need one and whose engine has one."""
-    routers = (router_of(pools) for pools in deployments(specs))
-    return tuple(router for router in routers if router is not None)
+    """The routers of all deployments that need one, outside of a cluster: the engine's, or nginx in its place.
+
+    Raises:
+        UnsupportedFeatureError: neither has the planned policy.
+    """
+    routers = []
+    for pools in deployments(specs):
+        router = router_of(pools)
+        if pools[0].role is Role.MIXED and pools[0].replicas > 1 and (router is None or missing_policies(pools)):
+            router = _nginx(pools, router)
+        if router is not None:
+            require_policies(router)
+            routers.append(router)
+    return tuple(routers)
+
+
+def _nginx(pools: tuple[LaunchSpec, ...], router: RouterSpec | None) -> RouterSpec:
+    """Nginx in front of a mixed pool, in place of the engine's router if it has one."""
+    policy, engine = pools[0].router, pools[0].engine
+    if policy not in NGINX_POLICIES:
+        known = sorted({*NGINX_POLICIES, *_known_policies(pools[0].engine_id)} if router else NGINX_POLICIES)
+        bound = f"neither a router of {engine} nor nginx has such a policy"
+        raise UnsupportedFeatureError("router", policy, bound, f"plan with one of: {', '.join(known)}")
+    reason = f"{engine} has no router for such pools" if router is None else f"the router of {engine} lacks the policy"
+    return RouterSpec(
+        name=_router_name(pools),
+        image=NGINX_IMAGE,
+        command=NGINX_COMMAND,
+        port=FIRST_ROUTER_PORT + pools[0].deployment,
+        pools=pools,
+        policy=(),
+        config_flag=NGINX_CONFIG_FLAG,
+        notes=(f"{reason[0].upper()}{reason[1:]} {policy.replace('_', ' ')}: nginx spreads the requests.",)
+        if router
+        else (f"{reason}: nginx spreads the requests.",),
+    )
+
+
+def _router_name(pools: Sequence[LaunchSpec]) -> str:
+    return f"{pools[0].deployment + 1:02d}-{slug(pools[0].service)}-router"
 
 
 def router_of(pools: tuple[LaunchSpec, ...]) -> RouterSpec | None:
@@ -73,14 +119,14 @@ def router_of(pools: tuple[LaunchSpec, ...]) -> RouterSpec | None:
         return None
     missing = missing_policies(pools)
     return RouterSpec(
-        name=f"{pools[0].deployment + 1:02d}-{slug(pools[0].service)}-router",
+        name=_router_name(pools),
         image=word_of(engine, "router_image") or pools[0].image,
         command=words_of(engine, "router_command"),
         port=FIRST_ROUTER_PORT + pools[0].deployment,
         pools=pools,
         policy=() if missing else tuple(_policy_words(pools)),
         config_flag=word_of(engine, "router_config_file"),
-        notes=_notes(pools, missing),
+        notes=_notes(pools),
     )
 
 
@@ -91,12 +137,15 @@ def missing_policies(pools: Sequence[LaunchSpec]) -> tuple[str, ...]:
 
 def require_policies(router: RouterSpec) -> None:
     """Refuse a router that lacks a planned policy. Raises UnsupportedFeatureError with its name."""
-    missing = missing_policies(router.pools)
+    missing = () if router.is_nginx else missing_policies(router.pools)
     if missing:
-        known = [policy.value for policy in Router if rows_of(router.engine_id, f"router={policy.value}")]
         bound = f"the router of {router.pools[0].engine} has no such policy"
-        fix = f"plan with one of: {', '.join(known)}; or put a router of your own in front (--to scripts)"
+        fix = f"plan with one of: {', '.join(_known_policies(router.engine_id))}"
         raise UnsupportedFeatureError("router", missing[0], bound, fix)
+
+
+def _known_policies(engine: str) -> list[str]:
+    return [policy.value for policy in Router if rows_of(engine, f"router={policy.value}")]
 
 
 def _policy_words(pools: Sequence[LaunchSpec]) -> Iterable[str]:
@@ -109,27 +158,40 @@ def _policy_words(pools: Sequence[LaunchSpec]) -> Iterable[str]:
             yield from (word.replace("{value}", rows[0].flag) for word in flag)
 
 
-def _notes(pools: Sequence[LaunchSpec], missing: Sequence[str]) -> tuple[str, ...]:
-    notes = [
-        f"The plan routes by {name.replace('_', ' ')}, which the router of {pools[0].engine} does not have: it runs "
-        "with its default policy, under which the latencies were not predicted."
-        for name in missing
-    ]
-    for pool in pools:
-        rows = rows_of(pool.engine_id, f"router={pool.router}")
-        notes += [f"The router's {pool.router.replace('_', ' ')} {row.note}." for row in rows if row.note]
-    return tuple(dict.fromkeys(notes))
+def _notes(pools: Sequence[LaunchSpec]) -> tuple[str, ...]:
+    """What the router does by rules of its own."""
+    return tuple(
+        dict.fromkeys(
+            f"The router's {pool.router.replace('_', ' ')} {row.note}."
+            for pool in pools
+            for row in rows_of(pool.engine_id, f"router={pool.router}")
+            if row.note
+        )
+    )
 
 
-def url_words(router: RouterSpec, urls: Mapping[Role, Sequence[str]]) -> list[str]:
-    """Words that name the replicas of each pool by URL."""
+@dataclass(frozen=True)
+class ReplicaAddress:
+    """Where a router finds a replica: ``host:port``, and the values of its own ports by flag or variable."""
+
+    host: str
+    own_ports: Mapping[str, str]
+
+
+def url_words(router: RouterSpec, addresses: Mapping[Role, Sequence[ReplicaAddress]]) -> list[str]:
+    """Words that name the replicas of each pool by URL, and wait for them as long as they may take to load."""
     engine = router.engine_id
-    if Role.MIXED in urls:
-        return _repeated(words_of(engine, "router_workers"), "{urls}", urls[Role.MIXED])
-    words = list(words_of(engine, "router_pair"))
+    words = list(words_of(engine, "router_startup"))
+    if Role.MIXED in addresses:
+        urls = [f"http://{address.host}" for address in addresses[Role.MIXED]]
+        return words + _repeated(words_of(engine, "router_workers"), "{urls}", urls)
+    words += words_of(engine, "router_pair")
     for role in (Role.PREFILL, Role.DECODE):
-        for url in urls[role]:
-            words += _repeated(words_of(engine, f"router_{role.value}"), "{url}", [url])
+        for address in addresses[role]:
+            places = {"{url}": f"http://{address.host}"} | {
+                f"{{{name}}}": value for name, value in address.own_ports.items()
+            }
+            words += [places.get(word, word) for word in words_of(engine, f"router_{role.value}")]
     return words
 
 
@@ -157,8 +219,15 @@ def _repeated(words: Sequence[str], place: str, values: Sequence[str]) -> list[s
     return [text for word in words for text in (values if word == place else [word])]
 
 
+def router_file(router: RouterSpec, port: str, hosts: Mapping[Role, Sequence[str]]) -> str:
+    """The content of a router's file: where the servers of each pool are (``host:port``), and the policy."""
+    if router.is_nginx:
+        return nginx_configuration(router.pools[0].router, port, hosts[Role.MIXED])
+    return yaml.safe_dump(router_configuration(router, hosts), sort_keys=False)
+
+
 def router_configuration(router: RouterSpec, hosts: Mapping[Role, Sequence[str]]) -> dict[str, Any]:
-    """The YAML file of a router that takes one: where the servers of each pool are (``host:port``), and the policy."""
+    """The YAML file of TensorRT-LLM's router: where the servers of each pool are (``host:port``), and the policy."""
     content: dict[str, Any] = {"hostname": "0.0.0.0", "port": router.port}
     for pool in router.pools:
         section: dict[str, Any] = {"num_instances": len(hosts[pool.role]), "urls": list(hosts[pool.role])}

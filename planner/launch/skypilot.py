@@ -22,7 +22,7 @@ from planner.launch.escaping import yaml_text
 from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.scripts import config_files, shell_script
-from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
+from planner.launch.spec import FIRST_PORT, NVIDIA, LaunchSpec, launch_specs
 from planner.llm import LlmSpec, weight_bytes
 from planner.presets import preset
 from planner.serving import Role, Router
@@ -80,7 +80,7 @@ def _task(spec: LaunchSpec, config: ReplicaConfig) -> dict[str, Any]:
             "accelerators": {_accelerator(spec): spec.gpus_each},
             "image_id": f"docker:{spec.image}",
             "disk_size": disk_gb(config.llm),
-            "ports": spec.port,
+            "ports": FIRST_PORT,
         },
         "envs": {"MODEL": spec.model or None},
         "secrets": {"HF_TOKEN": None},
@@ -91,7 +91,7 @@ def _task(spec: LaunchSpec, config: ReplicaConfig) -> dict[str, Any]:
         "readiness_probe": {"path": spec.health_path, "initial_delay_seconds": STARTUP_S},
         "replica_policy": {"min_replicas": spec.replicas, "max_replicas": spec.replicas},
         "load_balancing_policy": _policy(spec),
-        "ports": spec.port,
+        "ports": FIRST_PORT,
     }
     return {**task, "run": _run(spec)}
 

@@ -12,16 +12,23 @@ from typing import Any
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig, RequestLimit, request_limit
-from planner.launch.engine_options import chosen_options, rendered_options, require_own_schedule, weights_source
+from planner.launch.engine_options import (
+    RenderedOptions,
+    chosen_options,
+    rendered_options,
+    require_own_schedule,
+    weights_source,
+)
 from planner.launch.escaping import slug
 from planner.launch.flags import engine_flags, only_of, rows_of, word_of
 from planner.launch.fleet import Fleet, LaunchedDeployment
+from planner.launch.own_ports import OwnPort
 from planner.launch.servers import ServerWords, server_words
 from planner.roofline import Parallelism
 from planner.serving import Pool, Role
 
 FIRST_PORT = 8000
-"""Port of the first pool; each further one takes the next."""
+"""Port of a replica whose first GPU is number 0; of the others on its server that number is added."""
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 """A Hugging Face repository id: organisation/name, of characters that no shell or YAML reader minds."""
 
@@ -41,6 +48,7 @@ class LaunchSpec:
         flags: (name, value) pairs in order; the value of a switch is empty.
         environment: (name, value) pairs.
         address_variables: names of environment variables that take the address of the server itself.
+        own_ports: ports of which every replica on a server needs its own.
         server_words: what the servers of a replica are told of one another, where it spans several.
         configuration: content of the engine's own YAML file; empty where it needs none.
         config_flag: flag that names this file, with ``{value}``.
@@ -56,7 +64,6 @@ class LaunchSpec:
         gpus: of one replica.
         replicas: to start.
         nodes: servers of the pool.
-        port: of the replica.
         health_path: HTTP path that answers once the server is ready.
         router: how requests are spread over the replicas, by its name in the plan.
         notes: what the flags do not say.
@@ -72,6 +79,7 @@ class LaunchSpec:
     flags: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
     address_variables: tuple[str, ...]
+    own_ports: tuple[OwnPort, ...]
     server_words: ServerWords
     configuration: Mapping[str, Any]
     config_flag: str
@@ -87,7 +95,6 @@ class LaunchSpec:
     gpus: int
     replicas: int
     nodes: int
-    port: int
     health_path: str
     router: str
     notes: tuple[str, ...]
@@ -177,6 +184,7 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         flags=tuple(rendered.flags),
         environment=tuple(rendered.environment),
         address_variables=tuple(rendered.address_variables),
+        own_ports=_own_ports(rendered, config),
         server_words=server_words(config),
         configuration=rendered.configuration,
         config_flag=only_of(engine, "config_file") if rendered.configuration else "",
@@ -192,11 +200,16 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         gpus=config.parallelism.gpus,
         replicas=chosen.replicas,
         nodes=launched.nodes[pool],
-        port=FIRST_PORT + number,
         health_path=only_of(engine, "health"),
         router=chosen.router.value,
         notes=_notes(chosen, limit),
     )
+
+
+def _own_ports(rendered: RenderedOptions, config: ReplicaConfig) -> tuple[OwnPort, ...]:
+    """Ports that replicas of one server must not share; one that spans servers is told its addresses there."""
+    told = {word for word in server_words(config).every if word.startswith("--")}
+    return tuple(port for port in rendered.own_ports if port.flag not in told)
 
 
 NVIDIA = "NVIDIA"

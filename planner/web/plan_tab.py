@@ -185,5 +185,7 @@ def zip_bytes(files: Mapping[str, str]) -> bytes:
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
+            archive.writestr(entry, text, zipfile.ZIP_DEFLATED)
     return memory.getvalue()

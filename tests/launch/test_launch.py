@@ -22,7 +22,7 @@ from planner.fleet import Plan
 from planner.launch import fleet_of, launch_files
 from planner.launch.flags import FlagKind, engine_flags
 from planner.launch.readme import README_NAME
-from planner.launch.scripts import COMPOSE_NAME
+from planner.launch.scripts import COMPOSE_NAME, START_NAME
 from planner.launch.spec import LaunchSpec
 from planner.llm import DraftMethod, Precision, load_llm
 from planner.roofline import Parallelism
@@ -80,13 +80,13 @@ def flags(plan: Plan, pool: int = 0) -> dict[str, str]:
 
 
 def scripts(plan: Plan) -> dict[str, str]:
-    """The shell scripts of a plan."""
-    return {name: text for name, text in launch_files(plan).items() if name.endswith(".sh")}
+    """The shell scripts of the pools and routers of a plan."""
+    return {name: text for name, text in launch_files(plan).items() if name.endswith(".sh") and name != START_NAME}
 
 
 def command(script: str) -> list[str]:
     """Words of the command that a script ends in."""
-    return shlex.split(script[script.index("\nexec ") :])[1:]
+    return shlex.split(script[script.index("\nexec ") :].replace("\\\n", " "))[1:]
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -131,7 +131,9 @@ def test_sglang_counts_attention_ranks_in_its_tensor_parallel_size_and_vllm_its_
     split = Parallelism(tp=2, dp=4, ep=8)
     changes = {"model": "qwen3-30b-a3b", "parallelism": split, "max_running_requests": 256, "max_batched_tokens": 4096}
     sglang, vllm = flags(mixed("sglang", **changes)), flags(mixed("vllm", **changes))
-    assert (sglang["--tp-size"], sglang["--dp-size"], sglang["--ep-size"]) == ("8", "4", "8")
+    assert (sglang["--tp-size"], sglang["--attn-dp-size"], sglang["--ep-size"]) == ("8", "4", "8")
+    on_amd = flags(mixed("sglang", sku=HARDWARE.skus["mi300x"], **changes))
+    assert (on_amd["--dp-size"], on_amd["--enable-dp-attention"]) == ("4", ""), "its image is of an older release"
     assert (sglang["--max-running-requests"], sglang["--chunked-prefill-size"]) == ("256", "4096")
     assert (vllm["--tensor-parallel-size"], vllm["--data-parallel-size"]) == ("2", "4")
     assert (vllm["--max-num-seqs"], vllm["--max-num-batched-tokens"]) == ("64", "1024")
@@ -145,7 +147,7 @@ def test_tensorrt_llm_gets_a_configuration_file_that_script_and_compose_name() -
     cache = yaml.safe_load(files[spec.config_name])["kv_cache_config"]
     assert cache == {"dtype": "fp8", "free_gpu_memory_fraction": 0.9, "enable_block_reuse": False}
     assert f'--config "$(dirname "$0")"/{spec.config_name}' in files[f"{spec.name}.sh"]
-    service = yaml.safe_load(files[COMPOSE_NAME])["services"][spec.name]
+    service = yaml.safe_load(files[COMPOSE_NAME])["services"][f"{spec.name}-1"]
     assert service["command"][-2:] == ["--config", f"/config/{spec.config_name}"]
 
 
@@ -208,14 +210,15 @@ def test_prefill_and_decode_pools_are_told_their_role(engine: str) -> None:
     prefill, decode = launch_specs(plan)
     assert (prefill.role, prefill.replicas, decode.role, decode.replicas) == ("prefill", 2, "decode", 3)
     assert (prefill.flags, prefill.configuration) != (decode.flags, decode.configuration)
-    assert prefill.port != decode.port and len(scripts(plan)) == 3, "a script for each pool and the router"
+    assert len(scripts(plan)) == 3, "a script for each pool and the router"
 
 
 def test_vllm_roles_are_those_of_its_nixl_connector() -> None:
     plan = planned(Deployment.disaggregated(on("vllm"), on("vllm")))
     roles = [json.loads(flags(plan, pool)["--kv-transfer-config"])["kv_role"] for pool in (0, 1)]
     assert roles == ["kv_producer", "kv_consumer"]
-    assert "export VLLM_NIXL_SIDE_CHANNEL_PORT=5600" in next(iter(scripts(plan).values()))
+    exported = 'export VLLM_NIXL_SIDE_CHANNEL_PORT="${VLLM_NIXL_SIDE_CHANNEL_PORT:-5600}"'
+    assert exported in next(iter(scripts(plan).values()))
 
 
 def test_weights_come_from_a_checkpoint_from_a_flag_or_from_a_checkpoint_to_be_named() -> None:
@@ -287,13 +290,14 @@ def test_scripts_parse_and_compose_has_what_a_service_needs(engine: str, tmp_pat
     plan = mixed(engine, tp=2)
     (spec,) = launch_specs(plan)
     files = launch_files(plan)
-    assert parses(files[f"{spec.name}.sh"], tmp_path)
-    service = yaml.safe_load(files[COMPOSE_NAME])["services"][spec.name]
-    assert service["image"] == spec.image and spec.image.rpartition(":")[2] not in ("", "latest")
-    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == spec.gpus == 2
-    assert service["ports"] == [f"{spec.port}:{spec.port}"]
-    assert spec.health_path in service["healthcheck"]["test"][-1]
-    assert "meta-llama/Llama-3.1-8B" in service["command"]
+    assert all(parses(text, tmp_path) for name, text in files.items() if name.endswith(".sh"))
+    services = yaml.safe_load(files[COMPOSE_NAME])["services"]
+    for number, gpus in ((1, ["0", "1"]), (2, ["2", "3"])):
+        service = services[f"{spec.name}-{number}"]
+        assert service["image"] == spec.image and spec.image.rpartition(":")[2] not in ("", "latest")
+        assert service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == gpus
+        assert spec.health_path in service["healthcheck"]["test"][-1]
+        assert "meta-llama/Llama-3.1-8B" in service["command"]
     assert f"| {spec.name} | 2 | 2 x h100-sxm | 2 |" in files[README_NAME]
 
 
@@ -306,13 +310,15 @@ def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> Non
     plan = replace(plan, request=plan.request.model_copy(update={"name": name}))
     files = launch_files(plan)
     assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in files)
-    (script,) = (text for file, text in files.items() if file.endswith(".sh"))
-    assert parses(script, tmp_path)
-    path = tmp_path / "run.sh"
-    path.write_text(script, encoding="utf-8")
-    ran = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env={"PATH": ""}, check=False)
-    assert ran.returncode == 2 and "set MODEL to" in ran.stderr and not ran.stdout
-    assert name not in command(script)
+    for script in (text for file, text in files.items() if file.endswith(".sh")):
+        assert parses(script, tmp_path)
+        path = tmp_path / "run.sh"
+        path.write_text(script, encoding="utf-8")
+        ran = subprocess.run(
+            ["/bin/bash", str(path)], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=False
+        )
+        assert ran.returncode == 2 and re.search("set MODEL.* to", ran.stderr) and not ran.stdout
+    assert not any(name in word for text in scripts(plan).values() for word in command(text))
     (service,) = yaml.safe_load(files[COMPOSE_NAME])["services"].values()
     words = " ".join(service["command"])
     assert name not in words and re.search(r"\$\{MODEL_[A-Z0-9_]+:\?", words)
@@ -381,7 +387,7 @@ def test_sglang_servers_share_one_command_that_only_the_rank_tells_apart(tmp_pat
     words = ran(script, tmp_path, "python3", SERVER_RANK="1", LEADER="10.0.0.1")
     assert words[-6:] == ["--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "10.0.0.1:20000"]
     services = yaml.safe_load(launch_files(plan)[COMPOSE_NAME])["services"]
-    assert set(services) == {"01-main-mixed", "01-main-mixed-further"}
+    assert set(services) == {"01-main-mixed-1-of-1", "01-main-mixed-1-of-2"}
 
 
 def test_a_server_is_asked_for_its_place_and_its_address(tmp_path: Path) -> None:
@@ -398,10 +404,11 @@ def test_a_server_is_asked_for_its_place_and_its_address(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_amd_gpus_get_a_rocm_image_and_their_devices(engine: str) -> None:
-    files = launch_files(mixed(engine, replicas=1, sku=HARDWARE.skus["mi300x"]))
-    service = yaml.safe_load(files[COMPOSE_NAME])["services"]["01-main-mixed"]
-    assert "rocm" in service["image"] and service["devices"] == ["/dev/kfd", "/dev/dri"]
+def test_amd_gpus_get_a_rocm_image_and_the_render_nodes_of_their_own_gpus(engine: str) -> None:
+    files = launch_files(mixed(engine, replicas=2, tp=2, sku=HARDWARE.skus["mi300x"]))
+    service = yaml.safe_load(files[COMPOSE_NAME])["services"]["01-main-mixed-2"]
+    nodes = ["${RENDER_NODE_2:-/dev/dri/renderD130}", "${RENDER_NODE_3:-/dev/dri/renderD131}"]
+    assert "rocm" in service["image"] and service["devices"] == ["/dev/kfd", *nodes]
     assert "deploy" not in service, "AMD GPUs are devices, not reservations of an NVIDIA driver"
 
 
@@ -415,20 +422,20 @@ def test_a_hand_over_on_amd_is_refused_where_nothing_documents_it() -> None:
 # --- routers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_router_is_started_with_the_urls_it_is_given_and_the_planned_policy(tmp_path: Path) -> None:
-    plan = routed(mixed(replicas=3), Router.POWER_OF_TWO)
-    words = ran(scripts(plan)["01-main-router.sh"], tmp_path, "vllm-router", WORKERS="http://a:1 http://b:2")
-    assert words[:4] == ["--host", "0.0.0.0", "--port", "8080"]
-    assert words[4:] == ["--worker-urls", "http://a:1", "http://b:2", "--policy", "power_of_two"]
+def test_a_router_is_told_every_replica_and_the_planned_policy() -> None:
+    words = command(scripts(routed(mixed(replicas=3, tp=2), Router.POWER_OF_TWO))["01-main-router.sh"])
+    assert words[:5] == ["vllm-router", "--host", "0.0.0.0", "--port", "8080"]
+    urls = [f"http://${{SERVER_1}}:{port}" for port in (8000, 8002, 8004)]
+    assert words[-6:] == ["--worker-urls", *urls, "--policy", "power_of_two"]
 
 
-def test_a_router_of_two_pools_names_each_url_by_its_role(tmp_path: Path) -> None:
-    plan = planned(Deployment.disaggregated(on("sglang"), on("sglang"), (1, 2)))
-    script = scripts(plan)["01-main-router.sh"]
-    words = ran(script, tmp_path, "python3", PREFILL="http://p:1", DECODE="http://d:1 http://d:2")
+def test_a_router_of_two_pools_names_each_url_by_its_role_and_the_bootstrap_port_of_each_prefill_replica() -> None:
+    """--prefill URL [BOOTSTRAP_PORT] (sglang_router/router_args.py of sglang-router 0.3.2)."""
+    words = command(scripts(planned(Deployment.disaggregated(on("sglang"), on("sglang"), (2, 1))))["01-main-router.sh"])
     asked = words[words.index("--pd-disaggregation") :]
-    assert asked[1:7] == ["--prefill", "http://p:1", "--decode", "http://d:1", "--decode", "http://d:2"]
-    assert asked[7:] == ["--prefill-policy", "round_robin", "--decode-policy", "round_robin"]
+    first, second, third = (f"http://${{SERVER_1}}:{port}" for port in (8000, 8001, 8002))
+    assert asked[1:9] == ["--prefill", first, "8998", "--prefill", second, "9008", "--decode", third]
+    assert asked[9:] == ["--prefill-policy", "round_robin", "--decode-policy", "round_robin"]
 
 
 def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_and_the_policy() -> None:
@@ -436,7 +443,7 @@ def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_a
     pair = routed(
         planned(Deployment.disaggregated(on("tensorrt-llm"), on("tensorrt-llm"), (2, 3))), Router.LEAST_REQUESTS
     )
-    content = yaml.safe_load(launch_files(pair)["01-main-router.config.yaml"])
+    content = yaml.safe_load(yaml.safe_load(launch_files(pair)[COMPOSE_NAME])["configs"]["01-main-router"]["content"])
     assert set(content) == {"hostname", "port", "context_servers", "generation_servers"}
     for section, replicas in (("context_servers", 2), ("generation_servers", 3)):
         servers = content[section]
@@ -444,15 +451,16 @@ def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_a
         assert servers["router"] == {"type": "load_balancing", "use_tokens": False}
 
 
-def test_a_policy_that_the_router_lacks_is_said_and_never_replaced() -> None:
-    files = launch_files(routed(mixed(), Router.LEAST_TOKENS))
-    assert "--policy" not in files["01-main-router.sh"]
-    assert "least tokens, which the router of vLLM does not have" in files[README_NAME]
+def test_nginx_stands_in_for_a_policy_that_the_router_lacks_and_the_readme_says_so() -> None:
+    files = launch_files(routed(mixed(), Router.LEAST_REQUESTS))
+    assert "exec nginx" in files["01-main-router.sh"] and "    least_conn;" in files["01-main-router.sh"]
+    assert "nginx spreads the requests" in files[README_NAME]
 
 
 def test_one_replica_needs_no_router() -> None:
     files = launch_files(mixed(replicas=1))
-    assert not any("router" in name for name in files) and "none is needed" in files[README_NAME]
+    assert not any("router" in name for name in files)
+    assert "its only replica, server 1, port 8000" in files[README_NAME]
 
 
 # --- targets --------------------------------------------------------------------------------------------------------
@@ -480,14 +488,13 @@ def test_a_service_of_several_deployments_is_told_to_divide_its_traffic() -> Non
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_compose_fills_in_services_of_other_profiles_too_so_that_no_variable_may_be_demanded(engine: str) -> None:
-    """Compose replaces variables in the whole file; one demanded with :? would stop profiles that do not use it."""
+def test_compose_names_every_variable_that_it_reads_and_demands_addresses_only_of_several_servers(engine: str) -> None:
     spread = mixed(engine, model="llama-3.1-70b", parallelism=Parallelism(tp=16))
     for plan in (planned(Deployment.disaggregated(on(engine), on(engine), (1, 2))), spread):
         text = launch_files(plan)[COMPOSE_NAME]
-        assert ":?" not in text and "$(" not in text
-        used = set(re.findall(r"\$\{([A-Z]+)[A-Z0-9_]*:-", text)) - {"HOME"}
+        assert "$(" not in text and (":?" in text) == (plan is spread)
+        used = set(re.findall(r"\$\{([A-Z]+)[A-Z0-9_]*:[-?]", text)) - {"HOME"}
         head = "".join(line for line in text.splitlines() if line.startswith("#"))
-        assert all(name.split("_")[0] in head for name in used)
-    router = yaml.safe_load(launch_files(spread)[COMPOSE_NAME])["services"]["01-main-router"]
-    assert "${URL_01_MAIN_MIXED_2:-http://01-main-mixed-2:8000}" in router["command"]
+        assert all(name in head for name in used - ({"SERVER"} if plan is not spread else set()))
+    services = yaml.safe_load(launch_files(spread)[COMPOSE_NAME])["services"]
+    assert {service["profiles"][0] for service in services.values()} == {f"server-{number}" for number in range(1, 5)}

@@ -128,9 +128,10 @@ def test_what_skypilot_does_not_have_is_refused_by_name(made: Any, named_in_text
     assert "Fix:" in str(refused.value)
 
 
-def test_each_deployment_is_a_service_with_a_port_of_its_own() -> None:
+def test_each_deployment_is_a_service_whose_replicas_answer_at_the_port_it_asks() -> None:
     one = launched(routed(Deployment.mixed(on(), 2), Router.LEAST_REQUESTS), traffic(), service="chat")
     written = files(fleet(one, one))
     tasks = [yaml.safe_load(text) for name, text in written.items() if name.endswith(".sky.yaml")]
-    assert [found["service"]["ports"] for found in tasks] == [8000, 8001]
+    assert [found["service"]["ports"] for found in tasks] == [8000, 8000], "on servers of their own"
+    assert all("PORT=${PORT:-8000}" in found["run"] for found in tasks)
     assert "| 02-chat-mixed.sky.yaml | chat | 2 | 1 x H100 | 1 | least_load |" in written["README.md"]
