@@ -92,7 +92,7 @@ def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> Floa
     total = served @ layout.share
     factor = np.where(exact & (total > 0.0), layout.mean_demand_per_s / np.where(total > 0.0, total, 1.0), 1.0)
     served = served * factor[:, None]
-    return np.where(layout.deferrable[:, None] | ~least, np.minimum(served, layout.ceiling_per_s), demand)
+    return np.where(layout.deferrable[:, None] | (not least), np.minimum(served, layout.ceiling_per_s), demand)
 
 
 def _max_min_rates(layout: Layout, units: IntArray, served: FloatArray) -> FloatArray:
