@@ -32,7 +32,6 @@ def nginx_configuration(policy: str, port: str, hosts: Sequence[str]) -> str:
         [
             "worker_processes auto;",
             "error_log stderr;",
-            f"pid /tmp/nginx-{port}.pid;",
             "events { worker_connections 8192; }",
             "http {",
             "  access_log off;",

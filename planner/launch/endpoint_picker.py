@@ -65,7 +65,7 @@ def picker_config(pools: Sequence[LaunchSpec]) -> dict[str, Any]:
         handler = {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": ALWAYS}}}
         plugins = [{"type": ALWAYS}, handler, *plugins]
     return {
-        "apiVersion": "llm-d.ai/v1",
+        "apiVersion": "llm-d.ai/v1alpha1",
         "kind": "EndpointPickerConfig",
         "plugins": plugins,
         "schedulingProfiles": [

@@ -299,6 +299,7 @@ def router_script(router: RouterSpec, replicas: Sequence[PlacedReplica]) -> str:
         setup = [
             "CONFIG=$(mktemp)",
             'cat > "${CONFIG}" <<END',
+            *(["pid ${CONFIG}.pid;"] if router.is_nginx else []),
             router_file(router, str(router.port), hosts).rstrip("\n"),
             "END",
         ]

@@ -25,7 +25,7 @@ from planner.launch.scripts import config_files, shell_script
 from planner.launch.spec import FIRST_PORT, NVIDIA, LaunchSpec, launch_specs
 from planner.llm import LlmSpec, weight_bytes
 from planner.presets import preset
-from planner.serving import Role, Router
+from planner.serving import Router
 
 POLICIES = {Router.ROUND_ROBIN: "round_robin", Router.LEAST_REQUESTS: "least_load"}
 """What SkyServe calls a router; its least load is the fewest requests that it has not answered yet."""
@@ -59,7 +59,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         if launched.deployment.is_disaggregated:
             bound = "the replicas of a SkyServe service are all alike and know nothing of one another"
             fix = "plan mixed pools, or export to another target"
-            raise UnsupportedFeatureError("deployment.pools.role", [Role.PREFILL, Role.DECODE], bound, fix)
+            raise UnsupportedFeatureError("deployment.pools.role", "prefill, decode", bound, fix)
     specs = launch_specs(fleet)
     configs = [launched.deployment.pools[0].config for launched in fleet.deployments]
     tasks = {task_name(spec): _task(spec, config) for spec, config in zip(specs, configs, strict=True)}
