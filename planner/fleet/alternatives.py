@@ -129,9 +129,9 @@ def _alternative(
 
 
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:
-    """E.g. ``4 x h100-sxm TP2 mixed``; pools that differ in their engine's settings only are counted together."""
+    """E.g. ``4 x h100-sxm TP2 mixed``: what runs in a period; pools that differ in engine settings only count together."""
     counts: dict[str, int] = {}
     for column in used:
         pool = f"{column.family.members[0].config.label} {column.family.role}"
         counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas
-    return " + ".join(f"{count} x {pool}" for pool, count in counts.items())
+    return " + ".join(f"{count} x {pool}" for pool, count in counts.items() if count)
