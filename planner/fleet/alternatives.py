@@ -129,7 +129,7 @@ def _alternative(
 
 
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:
-    """E.g. ``4 x h100-sxm TP2 mixed``: what runs in a period; pools that differ in engine settings only count together."""
+    """E.g. ``4 x h100-sxm TP2 mixed``: what runs then; pools that differ in engine settings only count together."""
     counts: dict[str, int] = {}
     for column in used:
         pool = f"{column.family.members[0].config.label} {column.family.role}"
