@@ -67,7 +67,7 @@ def files(fleet: Fleet, seed: int = SEED) -> dict[str, str]:
 
 
 def script(benchmark: Benchmark, client: Client, seed: int) -> str:
-    """A Bash script that runs one client; MODEL, BASE_URL, FOLDER and COUNT may be set in its environment."""
+    """A Bash script that runs one client, with MODEL, TOKENIZER, BASE_URL, FOLDER and COUNT of its environment."""
     return "\n".join(
         [
             "#!/usr/bin/env bash",
@@ -75,6 +75,7 @@ def script(benchmark: Benchmark, client: Client, seed: int) -> str:
             "set -euo pipefail",
             'cd "$(dirname "$0")"',
             _model_line(benchmark),
+            'TOKENIZER="${TOKENIZER:-${MODEL}}"',
             'BASE_URL="${BASE_URL:-http://localhost:8000}"',
             'FOLDER="${FOLDER:-results}"',
             'mkdir -p "${FOLDER}"',
@@ -133,7 +134,7 @@ def _planned_run(benchmark: Benchmark, client: Client, seed: int) -> list[str]:
 def _start_words(client: Client, requests: str, block_tokens: int, seed: int) -> list[str]:
     """Command, server, requests, their number (a shell variable) and the seed."""
     lines = flag_of(client.id, "command")
-    lines += flag_of(client.id, "server", base_url='"${BASE_URL}"', model='"${MODEL}"')
+    lines += flag_of(client.id, "server", base_url='"${BASE_URL}"', model='"${MODEL}"', tokenizer='"${TOKENIZER}"')
     lines += flag_of(client.id, "requests", requests=shlex.quote(requests), block=str(block_tokens))
     lines += flag_of(client.id, "count", count='"${COUNT}"')
     return lines + flag_of(client.id, "seed", seed=str(seed))
@@ -185,8 +186,9 @@ def _replica_runs(benchmark: Benchmark, client: Client, seed: int) -> list[str]:
     command, costs = " ".join(map(shlex.quote, benchmark.command)), f"{benchmark.name}.costs.json"
     count = f"USERS * {REQUESTS_PER_USER}"
     return [
+        '  ASKED="${COUNT:-}"',
         f"  for USERS in {' '.join(map(str, users))}; do",
-        f"    COUNT=$(({count} > {MIN_CLOSED_REQUESTS} ? {count} : {MIN_CLOSED_REQUESTS}))",
+        f'    COUNT="${{ASKED:-$(({count} > {MIN_CLOSED_REQUESTS} ? {count} : {MIN_CLOSED_REQUESTS}))}}"',
         _indented(run, 4),
         "  done",
         "  echo 'Fit the engine to the results with:'",
@@ -224,7 +226,8 @@ _HOW = (
     "Each script sends the requests beside it. `./NAME.vllm.sh` (or `.guidellm.sh`, `.aiperf.sh`) sends the planned "
     "rate to the whole deployment; `./NAME.vllm.sh replica` loads one replica in closed loops and prints the "
     "`planner calibrate-serving` command that reads the results. Set `BASE_URL` to the router (or to the replica), "
-    "`MODEL` to the served name, `FOLDER` to where results go (`results` unless set) and `COUNT` to fewer requests "
+    "`MODEL` to the served name, `TOKENIZER` to a repository or folder where that name is an alias, `FOLDER` to where "
+    "results go (`results` unless set) and `COUNT` to fewer requests "
     "where a plan would take too long (its tail shows less then). One client at a time."
 )
 _RUNS_HEAD = (

@@ -178,7 +178,9 @@ def scripts(written: dict[str, str]) -> dict[str, str]:
     return {name.split(".")[1]: text for name, text in written.items() if name.endswith(".sh")}
 
 
-def commands(script: str, folder: Path, *arguments: str, files_beside: dict[str, str] | None = None) -> list[list[str]]:
+def commands(
+    script: str, folder: Path, *arguments: str, files_beside: dict[str, str] | None = None, **variables: str
+) -> list[list[str]]:
     """What a script runs, told by Bash: stand-ins for the clients print the words they were started with."""
     for program in ("vllm", "guidellm", "aiperf", "planner"):
         stand_in = folder / program
@@ -190,7 +192,7 @@ def commands(script: str, folder: Path, *arguments: str, files_beside: dict[str,
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "run.sh"
     path.write_text(script, encoding="utf-8")
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "MODEL": "org/served"}
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "MODEL": "org/served", **variables}
     subprocess.run(["/bin/bash", str(path), *arguments], capture_output=True, env=environment, check=True, timeout=20)
     lines = (folder / "log").read_text(encoding="utf-8").split("\n")
     return [line.rstrip("\0").split("\0") for line in lines if line]
@@ -230,6 +232,19 @@ def test_scripts_hold_only_flags_of_the_table(client: str, tmp_path: Path) -> No
         for words in commands(script, tmp_path, *arguments):
             if words[0] != "planner":
                 assert {word for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("client", [client.id for client in CLIENTS])
+def test_an_alias_has_a_tokenizer_of_its_own_and_a_count_that_is_asked_for_is_sent(client: str, tmp_path: Path) -> None:
+    script = scripts(files(mixed()))[client]
+    given = {"MODEL": "chat", "TOKENIZER": "/models/llama", "COUNT": "7"}
+    for words in commands(script, tmp_path, "replica", **given):
+        if words[0] != "planner":
+            tokenizer = options(words)["--tokenizer"]
+            assert tokenizer in (["/models/llama"], ["kind=huggingface_auto,model=/models/llama"])
+            assert any(word in ("7", "kind=max_requests,count=7") for word in words)
+    (by_default,) = [words for words in commands(script, tmp_path) if "chat" not in " ".join(words)][-1:]
+    assert "org/served" in options(by_default)["--tokenizer"][0]
 
 
 def test_vllm_is_told_rate_burstiness_percentiles_and_goodput(tmp_path: Path) -> None:
