@@ -23,7 +23,7 @@ from planner.core import UnsupportedFeatureError, markdown_text
 from planner.launch.escaping import kubernetes_literal
 from planner.launch.flags import rows_of
 from planner.launch.fleet import Fleet
-from planner.launch.pods import MODELS, gpu_resource, node_selector
+from planner.launch.pods import MODELS, gpu_resource, gpu_tolerations, node_selector
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.scripts import model_variable
 from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
@@ -234,7 +234,11 @@ def _worker(graph: _Graph, spec: LaunchSpec) -> dict[str, Any]:
         "envFrom": _token_source(),
         "resources": {"limits": {gpu_resource(spec): str(spec.gpus_each)}},
     }
-    pod: dict[str, Any] = {"nodeSelector": node_selector(spec), "containers": [container]}
+    pod: dict[str, Any] = {
+        "nodeSelector": node_selector(spec),
+        "tolerations": gpu_tolerations(spec),
+        "containers": [container],
+    }
     if not spec.model:
         key = {"configMapKeyRef": {"name": MODELS, "key": model_variable(spec)}}
         container["env"] = [{"name": "MODEL", "valueFrom": key}]

@@ -19,7 +19,7 @@ from planner.launch.escaping import kubernetes_literal, yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
 from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, object_table, wanted_lines
-from planner.launch.pods import environment, gpu_resource, gpu_resources, node_selector
+from planner.launch.pods import environment, gpu_resources, gpu_tolerations, node_selector
 from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.serving import Role
@@ -127,7 +127,7 @@ def pod(pool: LaunchSpec) -> dict[str, Any]:
         engine["args"] = [kubernetes_literal(word) for word in words]
     return {
         "nodeSelector": node_selector(pool),
-        "tolerations": [{"key": gpu_resource(pool), "operator": "Exists", "effect": "NoSchedule"}],
+        "tolerations": gpu_tolerations(pool),
         "containers": [{**engine, "env": variables}],
     }
 

@@ -86,6 +86,11 @@ def gpu_resource(spec: LaunchSpec) -> str:
     return "nvidia.com/gpu" if spec.vendor == NVIDIA else "amd.com/gpu"
 
 
+def gpu_tolerations(spec: LaunchSpec) -> list[dict[str, str]]:
+    """For the taint by which nodes with GPUs keep other pods away (a new list each time: YAML needs no anchors)."""
+    return [{"key": gpu_resource(spec), "operator": "Exists", "effect": "NoSchedule"}]
+
+
 def pool_objects(spec: LaunchSpec, place: PodPlace) -> list[dict[str, Any]]:
     """The engine's own file, if it needs one, and the pods of a pool."""
     objects = [config_map(spec)] if spec.configuration else []
@@ -149,7 +154,7 @@ def pod_template(spec: LaunchSpec, place: PodPlace, further: bool = False) -> di
         volumes.append({"name": "config", "configMap": {"name": f"{object_name(spec)}-config"}})
     pod: dict[str, Any] = {
         "nodeSelector": node_selector(spec),
-        "tolerations": [{"key": gpu_resource(spec), "operator": "Exists", "effect": "NoSchedule"}],
+        "tolerations": gpu_tolerations(spec),
         "containers": [container(spec, place, further)],
         "volumes": volumes,
     }

@@ -27,6 +27,8 @@ MAX_DRIFT_WINDOWS = 1000
 """Most windows of a drift that are written: an hour by 5 s is 720, a day by 2 minutes too."""
 DRIFT_DIGITS = 4
 """Significant digits of its factors."""
+SMALLEST_SCV = 1e-6
+"""SCV below which gaps are as good as equal: what rounding leaves of a metronome's. A choice."""
 MOST_LOGGED = 0.999
 """Largest logged share of cached tokens that is written: something of a prompt is always computed."""
 MAX_SHOWN = 30
@@ -67,7 +69,10 @@ def arrivals_snippet(trace: Trace, rate_per_s: float | None = None, windows: int
     recorded = trace.recorded()
     recorded = recorded if rate_per_s is None else recorded.at_rate(rate_per_s)
     drift = measured_drift(recorded.offsets_s, recorded.source, most_windows=windows) or recorded.process.drift
-    arrivals = {"rate_per_s": _rounded(recorded.rate_per_s), "scv": _rounded(recorded.scv)}
+    arrivals = {
+        "rate_per_s": _rounded(recorded.rate_per_s),
+        "scv": _rounded(recorded.scv) if recorded.scv > SMALLEST_SCV else 0.0,
+    }
     return arrivals | _drift_snippet(drift, windows)
 
 

@@ -41,7 +41,10 @@ def components(written: dict[str, str]) -> dict[str, dict[str, Any]]:
 
 def main(component: dict[str, Any]) -> dict[str, Any]:
     """The container that the operator looks for."""
-    (container,) = component["podTemplate"]["spec"]["containers"]
+    pod = component["podTemplate"]["spec"]
+    (container,) = pod["containers"]
+    gpus = container.get("resources", {}).get("limits", {})
+    assert [taint["key"] for taint in pod.get("tolerations", [])] == list(gpus)
     assert container["name"] == "main"
     return container
 

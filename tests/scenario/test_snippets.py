@@ -60,6 +60,14 @@ def test_a_trace_becomes_a_workload_with_its_rate_scv_and_means() -> None:
     assert len(request.workload.lengths.weights) <= 400
 
 
+def test_a_metronome_has_an_scv_of_0_and_not_what_rounding_leaves() -> None:
+    times = np.arange(500) * 0.1
+    ticking = Trace.from_arrays(times, np.full(500, 100), np.full(500, 20), source="own log")
+    found = RecognisedTrace(ticking, "CSV", ())
+    assert 0.0 < found.trace.arrivals().scv < 1e-20
+    assert trace_snippet(found)["workload"]["scv"] == 0.0
+
+
 def test_a_trace_at_another_rate_is_as_more_users_of_it() -> None:
     """SCV of the gaps of the superposed trace: below that of the trace, whose bursts are each user's own."""
     found = _recorded()
