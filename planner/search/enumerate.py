@@ -153,7 +153,7 @@ def _add_families(
     engines: Mapping[str, EngineProfile],
     tally: _Tally,
 ) -> None:
-    """All families of one SKU in one mode; none of a role without any of the other."""
+    """All families of one SKU in one mode; none of a role without the other. Of two that miss the larger counts."""
     if mode is Mode.DISAGGREGATED and demand.workload.lengths.outputs.max() <= 1:
         tally.misses[offer.sku.id, mode] = _Miss("every request has one output token: nothing to decode")
         return
@@ -178,7 +178,7 @@ def _add_families(
                 tally.bounds[key] = (max(known[0], bounds[0]), max(known[1], bounds[1]))
             elif miss.ratio <= nearest.ratio:
                 nearest = miss
-        if not any_members and (offer.sku.id, mode) not in tally.misses:
+        if not any_members and nearest.ratio >= tally.misses.get((offer.sku.id, mode), nearest).ratio:
             tally.misses[offer.sku.id, mode] = nearest
         every_role = every_role and any_members
     if not every_role and not search.pair_skus:

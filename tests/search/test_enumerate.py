@@ -163,6 +163,15 @@ def test_what_misses_a_target_even_when_idle_does_so_by_full_evaluation() -> Non
         assert calm.meets(tight.slo) == (config.label in there)
 
 
+def test_of_a_pair_whose_roles_both_miss_the_larger_miss_is_the_reason() -> None:
+    """Its factor on that target, and no smaller one, would do for both: prompts in 25 ms are out of reach by less."""
+    goals = slo(0.025, 0.0005)
+    (rejection,) = found(demand(goals=goals), skus=("a100-sxm-80gb",), modes=(Mode.DISAGGREGATED,)).rejections
+    assert "p99 TPOT" in rejection.reason
+    prompts = found(demand(goals=slo(0.025, 10.0)), skus=("a100-sxm-80gb",), modes=(Mode.DISAGGREGATED,)).rejections
+    assert "p99 TTFT" in prompts[0].reason and 1.0 < prompts[0].ratio < rejection.ratio
+
+
 def test_a_sku_with_nothing_is_rejected_with_the_nearest_reason() -> None:
     """The ratio is the relaxation that would do: with it the SKU has a family, with a little less it has none."""
     hopeless = found(demand(goals=slo(0.5, 0.002)), skus=("a100-sxm-80gb",), modes=(Mode.MIXED,))
