@@ -77,12 +77,15 @@ def store() -> Store:
     return Store(STORE_SIZE)
 
 
-@st.cache_resource
 def pool() -> WorkerPool | None:
-    """The processes of this server, one of them started at once; None where the server computes by itself."""
+    """The processes of this server; None where the server computes by itself."""
     most = round(bounds.limit("WORKERS"))
-    if not most:
-        return None
+    return _processes(most) if most else None
+
+
+@st.cache_resource
+def _processes(most: int) -> WorkerPool:
+    """So many processes at most, one of them started at once."""
     found = WorkerPool(most, bounds.limit("WORKER_BYTES"))
     found.start_one()
     atexit.register(found.close)

@@ -1,10 +1,10 @@
-"""Pages without a browser compute in the process of the test, where a test can see and replace what is computed."""
+"""Pages without a browser compute in the process of the test, where a test can see and replace what is computed.
 
-import pytest
+For the whole process rather than for each test: a page that a test has left behind may still ask.
+"""
+
+import os
 
 from planner.web import bounds
 
-
-@pytest.fixture(autouse=True)
-def _no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{bounds.VARIABLE}WORKERS", "0")
+os.environ[f"{bounds.VARIABLE}WORKERS"] = "0"
