@@ -7,7 +7,9 @@ of the documentation are made by `python -m tests.studies.pictures`.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 pytest.importorskip("selenium", reason="driving a browser needs selenium")
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -118,15 +121,26 @@ def test_the_page_fits_its_width(page: webdriver.Chrome, width: int) -> None:
 def test_a_chart_is_saved_as_a_picture(page: webdriver.Chrome, downloads: Path) -> None:
     from PIL import Image
 
+    def is_saved(kind: str) -> bool:
+        """Clicks as a person would: again, where the buttons were there before the script behind them."""
+        for button in page.find_elements(By.CSS_SELECTOR, f".picture-files button[name={kind}]"):
+            with contextlib.suppress(StaleElementReferenceException):
+                button.click()
+        until = time.monotonic() + 5.0
+        while time.monotonic() < until and not (downloads / f"fleet.{kind}").exists():
+            time.sleep(0.1)
+        return (downloads / f"fleet.{kind}").exists()
+
+    settle(page, "the answer")
     page.find_element(By.XPATH, "//button[contains(., 'Data, PNG, SVG')]").click()
-    for kind in ("svg", "png"):
-        wait_for(lambda: page.find_elements(By.CSS_SELECTOR, ".picture-files button[name=svg]"), "the buttons")
-        page.find_element(By.CSS_SELECTOR, f".picture-files button[name={kind}]").click()
-        wait_for(lambda kind=kind: (downloads / f"fleet.{kind}").exists(), f"the {kind.upper()}")  # type: ignore[misc]
+    try:
+        for kind in ("svg", "png"):
+            wait_for(lambda kind=kind: is_saved(kind), f"the {kind.upper()}")  # type: ignore[misc]
+    finally:
+        page.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.ESCAPE)
     assert "GPU" in (downloads / "fleet.svg").read_text(encoding="utf-8")
     with Image.open(downloads / "fleet.png") as image:
         assert len(image.convert("RGB").getcolors(1 << 24)) > 10
-    page.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.ESCAPE)
 
 
 @pytest.mark.parametrize(("tab", "charts"), list(TABS.items()))
