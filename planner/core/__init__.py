@@ -6,6 +6,7 @@ names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, FloatArray, IntArray
+from planner.core.compiled import compiled
 from planner.core.errors import (
     InputError,
     PlannerError,
@@ -49,6 +50,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedFeatureError",
     "change",
+    "compiled",
     "duration",
     "from_validation_error",
     "markdown_table",

@@ -6,6 +6,10 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.core import FloatArray
 from planner.engine import CONTEXTS, StepTimer
 
 BENT_RUN_GROWTH = 0.02
@@ -56,6 +60,14 @@ class StepClock:
         self.timer = timer
         self.tokens_per_step = tokens_per_step
         self.lines: dict[tuple[int, int], tuple[float, float] | None] = {}
+        self._tables = np.zeros((1, 0, 2)), np.zeros((1, 0), dtype=np.int8)
+
+    def tables(self, most: int) -> tuple[FloatArray, NDArray[np.int8]]:
+        """Tables for lines of up to so many decodes and what is known of them, for who fills them as it goes."""
+        if len(self._tables[0]) <= most:
+            cells = most + 1, len(CONTEXT_KNOTS)
+            self._tables = np.zeros((*cells, 2)), np.zeros(cells, dtype=np.int8)
+        return self._tables
 
     def step_s(self, decodes: int, context: float, chunk: float, pairs: float, cached: float, chunks: float) -> float:
         """Duration [s] of a step; arguments as in `StepShape`."""

@@ -208,8 +208,9 @@ class _Pool:
         self.rules = rules_of(pool, of_classes)
         at_random = pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
         count = pool.replicas if at_random else min(pool.replicas, len(ledger.inputs))
+        clock = StepClock(pool.config.timer, self.rules.tokens_per_step)
         self.replicas = [
-            Replica(self.rules, StepClock(pool.config.timer, self.rules.tokens_per_step), ledger, tiers)
+            Replica(self.rules, clock, ledger, tiers)
             for tiers in tiers_of_pool(pool.config, count, self.rules.memory.sequence_blocks)
         ]
         self.router = RequestRouter(pool, ledger, self.replicas, seed)

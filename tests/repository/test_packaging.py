@@ -135,7 +135,8 @@ def test_sdist_holds_the_whole_project(unpacked_sdist: Path, repository: Path) -
 def test_sdist_builds_the_wheel_of_the_tree(unpacked_sdist: Path, unpacked_wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(_built("wheel", unpacked_sdist, tmp_path / "dist")) as wheel:
         names = {name for name in wheel.namelist() if not name.endswith("/RECORD")}
-    built = {path.relative_to(unpacked_wheel).as_posix() for path in unpacked_wheel.rglob("*") if path.is_file()}
+    files = (path for path in unpacked_wheel.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    built = {path.relative_to(unpacked_wheel).as_posix() for path in files}
     assert names == {name for name in built if not name.endswith("/RECORD")}
 
 
