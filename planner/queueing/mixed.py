@@ -5,7 +5,9 @@ Latencies of a request that meets a given number running are averaged over the d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -149,8 +151,9 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
     first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
     first_s = with_slot_wait(first_s, _blocking(solved, state, utilisation))
     gaps = solved.lengths.gaps
-    latencies = decode_latencies(solved.lengths, first_s, *_gap_times_s(solved, state, state.noise, gaps))
-    single_gap_s, gap_mass = _gap_times_s(solved, state, state.noise.anywhere(), np.ones(1))
+    gap_times_s = _gap_times(solved, state)
+    latencies = decode_latencies(solved.lengths, first_s, *gap_times_s(state.noise, gaps))
+    single_gap_s, gap_mass = gap_times_s(state.noise.anywhere(), np.ones(1))
     return QueueLatency(
         stable=True,
         ttft=condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
@@ -237,12 +240,15 @@ def _blocking(offered: OfferedLoad, state: RunningState, utilisation: float) -> 
     return Blocking(state.distribution.blocked, mean)
 
 
-def _gap_times_s(
-    offered: OfferedLoad, state: RunningState, noise: GapNoise, gaps: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points)."""
+def _gap_times(
+    offered: OfferedLoad, state: RunningState
+) -> Callable[[GapNoise, FloatArray], tuple[FloatArray, FloatArray]]:
+    """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points).
+
+    A function of how single steps fluctuate and of the gaps, shape (gaps,).
+    """
     if offered.server.prompts_first:
-        return _interrupted_gap_times_s(offered, state, noise, gaps)
+        return partial(_interrupted_gap_times_s, offered, state)
     counts, distribution = offered.counts, state.distribution
     seen, made = state.step_means_s[1:], distribution.seen_by_tokens(state.step_means_s)
     alone = np.minimum(np.interp(counts[1:], counts + 1.0, offered.decode_steps_s), seen)
@@ -250,7 +256,7 @@ def _gap_times_s(
     slow, floor = (sorted_slice_means(curve, made, SLOW_EDGES) for curve in curves)
     longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
-    return token_gap_times(gaps, noise, slow, floor, memory, longest)
+    return lambda noise, gaps: token_gap_times(gaps, noise, slow, floor, memory, longest)
 
 
 def _interrupted_gap_times_s(

@@ -1,0 +1,188 @@
+"""How CPU time and memory grow with the problem: configurations, rate, requests, replicas, and workers of a sweep.
+
+    python -m tests.studies.scaling [--only requests,replicas] [--write tests/studies/scaling.csv]
+
+Every row is a process of its own, so that nothing is remembered: its CPU time without imports, its wall clock, and the
+most memory it held. The exponent is the slope of log CPU over log size from the row before. Workers are measured with
+whatever executors are installed (Dask and Ray are not among the project's dependencies); the others say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import planner
+from planner.core import Table, markdown_table, significant
+from planner.fleet import plan
+from planner.scenario import load_scenario
+from planner.serving import Router
+from planner.simulator import simulate
+from tests.builders import chat, mixed
+
+HERE = Path(__file__).parent / "scaling.csv"
+SKUS = ("b200-sxm", "h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "mi300x")
+MORE_SKUS = (*SKUS, "mi325x", "h20", "b300-sxm", "h100-nvl", "gb200-nvl72", "mi355x")
+LIMITS, BUDGETS = (32, 64, 96, 128, 192, 256), (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+GRIDS: dict[int, dict[str, Any]] = {
+    1: {"skus": SKUS[:1], "max_running_requests": (128, 256), "max_batched_tokens": (2048, 8192)},
+    2: {"skus": SKUS[:3], "max_running_requests": LIMITS[1:4], "max_batched_tokens": BUDGETS[1::2]},
+    3: {"skus": SKUS, "max_running_requests": LIMITS, "max_batched_tokens": BUDGETS},
+    4: {"skus": MORE_SKUS, "max_running_requests": LIMITS, "max_batched_tokens": BUDGETS},
+}
+"""Search spaces, ever larger; the rest follows from the request."""
+SWEPT = [{"workload.rate_per_s": 20.0 + rate, "slo.0.threshold_s": 1.0} for rate in range(8)]
+
+
+def of_configurations(grid: int) -> int:
+    request = load_scenario("chat-llama-70b")
+    space = request.search.model_copy(update=GRIDS[grid])
+    found = plan(request.model_copy(update={"search": space}), simulate=False, alternatives=False)
+    return found.considered
+
+
+def of_rate(rate_per_s: int) -> int:
+    plan(load_scenario("chat-llama-70b", [f"workload.rate_per_s={rate_per_s}"]), simulate=False, alternatives=False)
+    return rate_per_s
+
+
+def of_requests(requests: int) -> int:
+    simulate(mixed(8), chat(240.0), requests=requests)
+    return requests
+
+
+def of_requests_on_a_common_clock(requests: int) -> int:
+    deployment = mixed(8)
+    pools = (deployment.pools[0].model_copy(update={"router": Router.LEAST_REQUESTS}),)
+    simulate(deployment.model_copy(update={"pools": pools}), chat(240.0), requests=requests)
+    return requests
+
+
+def of_replicas(replicas: int) -> int:
+    simulate(mixed(replicas), chat(30.0 * replicas), requests=100_000)
+    return replicas
+
+
+class _Ray(Executor):
+    """As in docs/how-to/sweep.md."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        import ray
+
+        return ray.remote(function).remote(*args, **kwargs).future()
+
+
+def _executor(kind: str, workers: int) -> Executor:
+    if kind == "processes":
+        return ProcessPoolExecutor(workers)
+    if kind == "dask":
+        import dask.distributed
+
+        cluster = dask.distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+        executor: Executor = dask.distributed.Client(cluster).get_executor()
+        return executor
+    import ray
+
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+    return _Ray()
+
+
+def of_workers(kind: str, workers: int) -> int:
+    """Eight rates in portions of one: wall clock is what counts, once the workers have started."""
+    executor = _executor(kind, workers)
+    warm = [{"workload.rate_per_s": 5.0 + i} for i in range(workers)]
+    planner.sweep("chat-llama-70b", warm, executor=executor, portion=1, overrides=["search.skus=[b200-sxm]"])
+    START["wall"] = time.perf_counter()
+    found = planner.sweep("chat-llama-70b", SWEPT, executor=executor, portion=1, overrides=["search.skus=[b200-sxm]"])
+    assert not found.stopped
+    return workers
+
+
+STUDIES: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
+    "configurations": (of_configurations, tuple(GRIDS)),
+    "rate": (of_rate, (4, 40, 400, 4_000)),
+    "requests": (of_requests, (10_000, 100_000, 1_000_000)),
+    "requests, any router": (of_requests_on_a_common_clock, (10_000, 100_000)),
+    "replicas": (of_replicas, (1, 8, 64)),
+    "workers: processes": (lambda n: of_workers("processes", n), (1, 2)),
+    "workers: dask": (lambda n: of_workers("dask", n), (1, 2)),
+    "workers: ray": (lambda n: of_workers("ray", n), (1, 2)),
+}
+START = {"cpu": 0.0, "wall": 0.0}
+"""When what is measured began [s]."""
+
+
+def measured(study: str, size: int) -> dict[str, Any]:
+    """One row, in this process."""
+    function, _ = STUDIES[study]
+    if study.startswith("requests") or study == "replicas":
+        function(1_000 if study.startswith("requests") else 1)  # compiled code is loaded
+    START.update(cpu=time.process_time(), wall=time.perf_counter())
+    size = function(size)
+    wall, cpu = time.perf_counter() - START["wall"], time.process_time() - START["cpu"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+    cpu_s = "" if study.startswith("workers") else round(cpu, 3)
+    return {"study": study, "size": size, "cpu_s": cpu_s, "wall_s": round(wall, 3), "peak_mb": round(peak)}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows with the exponent from the row before."""
+    cells, before = [], None
+    for row in rows:
+        exponent = ""
+        if before and before["study"] == row["study"]:
+            took, earlier = (float(each["cpu_s"] or each["wall_s"]) for each in (row, before))
+            slope = math.log(took / earlier) / math.log(int(row["size"]) / int(before["size"]))
+            exponent = f"{slope:.2f}"
+        figures = [significant(float(row[name]), 3) if row[name] != "" else "" for name in ("cpu_s", "wall_s")]
+        cells.append([row["study"], f"{int(row['size']):,}", *figures, str(row["peak_mb"]), exponent])
+        before = row
+    columns = ("grows", "size", "CPU [s]", "wall [s]", "peak [MB]", "exponent")
+    return markdown_table(Table("Scaling", columns, tuple(tuple(row) for row in cells)))
+
+
+def main() -> None:
+    """Measure what is asked for, keep the rest of the file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default=",".join(STUDIES))
+    parser.add_argument("--write", type=Path, default=HERE)
+    parser.add_argument("--one", nargs=2)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measured(options.one[0], int(options.one[1]))))
+        return
+    kept: list[dict[str, Any]] = []
+    if options.write.exists():
+        with options.write.open(newline="", encoding="utf-8") as file:
+            kept = [row for row in csv.DictReader(file) if row["study"] not in options.only.split(",")]
+    rows = kept
+    for study in options.only.split(","):
+        package = study.removeprefix("workers: ")
+        if package in ("dask", "ray") and importlib.util.find_spec(package) is None:
+            print(f"{study}: not installed")
+            continue
+        for size in STUDIES[study][1]:
+            command = [sys.executable, "-m", "tests.studies.scaling", "--one", study, str(size)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            rows.append(json.loads(done.stdout.splitlines()[-1]))
+            print(rows[-1], flush=True)
+            with options.write.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(rows[-1]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
