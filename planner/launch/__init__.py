@@ -15,18 +15,22 @@ from planner.fleet import Plan
 from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
+from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME
 from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.versions import CheckedVersion, checked_versions, versions_text
 
 __all__ = [
     "COMPOSE_NAME",
     "TARGETS",
+    "CheckedVersion",
     "EngineFlag",
     "FlagKind",
     "Fleet",
     "LaunchSpec",
     "LaunchedDeployment",
     "Target",
+    "checked_versions",
     "engine_flags",
     "export_files",
     "fleet_of",
@@ -74,7 +78,8 @@ def export_files(fleet: Fleet, target: str) -> dict[str, str]:
     """
     if target not in TARGETS:
         raise UnknownNameError("--to", target, TARGETS)
-    return TARGETS[target].write(fleet)
+    files = TARGETS[target].write(fleet)
+    return {**files, README_NAME: files[README_NAME] + versions_text(target)}
 
 
 def launch_files(plan: Plan) -> dict[str, str]:
@@ -85,4 +90,4 @@ def launch_files(plan: Plan) -> dict[str, str]:
         UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
     """
     fleet = fleet_of(plan)
-    return {**scripts.files(fleet), **compose.files(fleet)}
+    return {**export_files(fleet, "scripts"), **export_files(fleet, "compose")}

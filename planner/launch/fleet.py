@@ -42,14 +42,12 @@ class LaunchedDeployment:
     Attributes:
         service: name of the model's service.
         deployment: with its pool sizes, spare replicas included.
-        nodes: servers of each pool.
         workload: what is routed to it.
         slo: the targets of its requests; of several slices, those of the first.
     """
 
     service: str
     deployment: Deployment
-    nodes: tuple[int, ...]
     workload: Workload
     slo: Slo
 
@@ -65,7 +63,7 @@ class Fleet:
 def fleet_of(plan: Plan) -> Fleet:
     """The fleet of a plan. Raises InputError for a plan without one."""
     deployments = tuple(
-        LaunchedDeployment(planned.service, planned.deployment, planned.nodes, planned.workload, planned.slo)
+        LaunchedDeployment(planned.service, planned.deployment, planned.workload, planned.slo)
         for planned in plan.deployments
     )
     return _require_deployments(plan.request.name, deployments)
@@ -140,8 +138,7 @@ class _Reader:
             deployment = Deployment(pools=pools, transfer=_required_field(content, "transfer", where))
         with _locate_errors(place):
             workload = routed_workload(self.slices, rates)
-        nodes = tuple(_server_count(pool_at, pool) for pool_at, pool in records)
-        return LaunchedDeployment(service.name, deployment, nodes, workload, routed_slo(self.slices, rates))
+        return LaunchedDeployment(service.name, deployment, workload, routed_slo(self.slices, rates))
 
     def _rates(self, planned: Mapping[str, Any], place: str) -> dict[str, float]:
         rates = _required_field(planned, "slices", place)
@@ -210,13 +207,6 @@ _CONFIG_FIELDS = (
     "mask_s",
 )
 """Fields of a pool in the document that are fields of `Pool` and of `ReplicaConfig` as they stand."""
-
-
-def _server_count(place: str, pool: Mapping[str, Any]) -> int:
-    nodes = _required_field(pool, "nodes", place)
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise InputError(f"{place}.nodes", nodes, "must be a whole number of servers >= 1", PLAN_AGAIN)
-    return nodes
 
 
 def _required_field(record: Mapping[str, Any], name: str, place: str) -> Any:  # noqa: ANN401

@@ -15,7 +15,7 @@ from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profil
 from planner.traffic.prometheus import MeasuredLatency, ServerMetrics, read_metrics
 from planner.traffic.readers import describe, read_any_trace
 from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
-from planner.traffic.requests import RecognisedTrace
+from planner.traffic.requests import UNRECORDED, RecognisedTrace
 from planner.traffic.services import (
     Cascade,
     CascadePoint,
@@ -33,6 +33,7 @@ __all__ = [
     "DAYS_PER_MONTH",
     "HOURS_PER_DAY",
     "MIN_CELLS",
+    "UNRECORDED",
     "Cascade",
     "CascadePoint",
     "ColdStart",

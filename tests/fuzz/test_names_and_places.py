@@ -158,4 +158,4 @@ def test_names_of_exported_files_stay_in_their_folder(target: str) -> None:
 
 
 def _rest(one: Any) -> tuple[Any, ...]:
-    return (one.deployment, one.nodes, one.workload, one.slo)
+    return (one.deployment, one.workload, one.slo)

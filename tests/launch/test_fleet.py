@@ -220,7 +220,6 @@ def test_what_is_no_plan_document_is_refused(tmp_path: Path) -> None:
         ("parallelism", {"tp": 1, "ep": 3}, "must divide"),
         ("replicas", 0, r"pools\[0\].replicas = 0: .*greater than or equal to 1"),
         ("role", "decode", r"must be \(mixed\) or \(prefill, decode\)"),
-        ("nodes", 1.5, r"pools\[0\].nodes = 1.5: must be a whole number"),
         ("memory_fraction", 3, "memory_fraction = 3"),
         ("schedule", {"order": "random"}, "own_schedule.order"),
     ],

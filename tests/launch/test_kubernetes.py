@@ -267,7 +267,7 @@ def test_scaling_keeps_the_planned_replicas_and_asks_the_engines_own_metric() ->
     assert [one["spec"]["minReplicaCount"] for one in scaled] == [2, 3]
     assert all(one["spec"]["maxReplicaCount"] > one["spec"]["minReplicaCount"] for one in scaled)
     query = scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
-    assert query.startswith('sum(sglang:num_queue_reqs{pod=~"llm-01-main-prefill-')
+    assert query.startswith('sum(sglang:num_queue_reqs{namespace="default",pod=~"llm-01-main-prefill-')
     targets = {one["spec"]["scaleTargetRef"]["kind"] for one in kinds(objects(spread()), "ScaledObject")}
     assert targets == {"LeaderWorkerSet"}
     assert not kinds(objects(mixed("tensorrt-llm")), "ScaledObject"), "its queue has no documented metric"

@@ -28,6 +28,7 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch import COMPOSE_NAME, fleet_of
+from planner.launch.compose import RENDER_NODES_NAME
 from planner.launch.flags import engine_flags
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
@@ -186,7 +187,7 @@ def filled(content: Any, variables: Mapping[str, str]) -> Any:
 
 def compose_up(site: Site, servers: int) -> None:
     """Start every service of a Compose file with its words, environment, files and GPUs, in the order it asks for."""
-    variables = {**site.environment, "HF_TOKEN": "secret"}
+    variables = {**site.environment, "HF_TOKEN": "secret", **render_nodes(site)}
     content = filled(yaml.safe_load((site.folder / COMPOSE_NAME).read_text(encoding="utf-8")), variables)
     assert set(content) <= {"services", "configs"}
     for name, service in content["services"].items():
@@ -211,12 +212,33 @@ def compose_up(site: Site, servers: int) -> None:
         site.start(words, int(profiles[0].removeprefix("server-")), {**service.get("environment", {}), **gpus(service)})
 
 
+PARTITIONS = 8
+"""Render nodes that the driver of an MI300X keeps for each GPU, whether it is partitioned or not."""
+
+
+def render_nodes(site: Site) -> dict[str, str]:
+    """What the exported script prints on a server of two CPUs and eight GPUs; nothing for NVIDIA."""
+    script = site.folder / RENDER_NODES_NAME
+    if not script.exists():
+        return {}
+    topology = site.folder / "topology"
+    for node in range(10):
+        place = topology / str(node)
+        place.mkdir(parents=True)
+        (place / "gpu_id").write_text(f"{0 if node < 2 else 1000 + node}\n", encoding="utf-8")
+        minor = 0 if node < 2 else 128 + PARTITIONS * (node - 2)
+        (place / "properties").write_text(f"simd_count 304\ndrm_render_minor {minor}\n", encoding="utf-8")
+    told = {**site.environment, "TOPOLOGY": str(topology)}
+    done = subprocess.run(["/bin/bash", str(script)], env=told, capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
 def gpus(service: Mapping[str, Any]) -> dict[str, str]:
     """What a container sees of the GPUs of its server, as variables."""
     if "devices" in service:
         kfd, *nodes = service["devices"]
         assert kfd == "/dev/kfd"
-        numbers = [str(int(node.removeprefix("/dev/dri/renderD")) - 128) for node in nodes]
+        numbers = [str((int(node.removeprefix("/dev/dri/renderD")) - 128) // PARTITIONS) for node in nodes]
         return {"HIP_VISIBLE_DEVICES": ",".join(numbers)}
     if "deploy" not in service:
         return {}
