@@ -12,7 +12,19 @@ from types import MappingProxyType
 
 from planner.core import UnknownNameError
 from planner.fleet import Plan
-from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
+from planner.launch import (
+    benchmarks,
+    compose,
+    dynamo,
+    kserve,
+    kubernetes,
+    llmd,
+    observability,
+    production_stack,
+    ray_serve,
+    scripts,
+    skypilot,
+)
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
 from planner.launch.readme import README_NAME
@@ -61,9 +73,11 @@ _TARGETS = (
     Target("kubernetes", "plain Kubernetes manifests with the engine's own router", kubernetes.files),
     Target("kserve", "KServe LLMInferenceService resources", kserve.files),
     Target("llm-d", "values of the llm-d router chart and its model servers", llmd.files),
+    Target("production-stack", "values of the vLLM production stack chart", production_stack.files),
     Target("dynamo", "NVIDIA Dynamo graph deployments", dynamo.files),
     Target("ray-serve", "Ray Serve LLM applications (vLLM)", ray_serve.files),
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
+    Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files),
     Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})

@@ -233,6 +233,7 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "selector": {"matchLabels": serving_labels(spec)},
+            "podTargetLabels": [POOL_LABEL],
             "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
         },
     }

@@ -13,14 +13,25 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.launch import TARGETS, fleet_of
 from planner.launch.readme import README_NAME
+from planner.traffic import metric_names
 from tests.launch.schemas import object_breaks
 from tests.launch.test_started import SHAPES
+
+
+def measured(engine: str) -> bool:
+    """Whether names of metrics of an engine are known."""
+    return any(one.engine == engine for one in metric_names())
+
 
 REFUSED: Mapping[tuple[str, str], str] = {
     ("a pair of two SKUs", "skypilot"): "deployment.pools.role",
     ("SGLang, attention DP over two nodes", "kserve"): "parallelism",
     ("SGLang, attention DP over two nodes", "ray-serve"): "engine",
     ("TensorRT-LLM", "ray-serve"): "engine",
+    ("a pair of two SKUs", "production-stack"): "deployment.pools.role",
+    ("SGLang, attention DP over two nodes", "production-stack"): "engine",
+    ("TensorRT-LLM", "production-stack"): "engine",
+    **({} if measured("tensorrt-llm") else {("TensorRT-LLM", "observability"): "engine"}),
     ("AMD", "dynamo"): "sku",
     ("AMD", "skypilot"): "sku",
 }
