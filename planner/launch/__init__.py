@@ -13,6 +13,7 @@ from types import MappingProxyType
 from planner.core import UnknownNameError
 from planner.fleet import Plan
 from planner.launch import (
+    autoscaling,
     benchmarks,
     compose,
     dynamo,
@@ -78,6 +79,7 @@ _TARGETS = (
     Target("ray-serve", "Ray Serve LLM applications (vLLM)", ray_serve.files),
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
     Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files),
+    Target("autoscaling", "KEDA cron, HPA, settings of Dynamo's planner and llm-d's autoscaler", autoscaling.files),
     Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})

@@ -218,15 +218,19 @@ def _account_objects(name: str) -> list[dict[str, Any]]:
 # --- autoscaling ----------------------------------------------------------------------------------------------------
 
 
+def scale_target(spec: LaunchSpec) -> dict[str, str]:
+    """What holds the number of replicas of a pool."""
+    if spec.servers > 1:
+        return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": object_name(spec)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": object_name(spec)}
+
+
 def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
     """What scrapes a pool and adds replicas beyond the planned ones while requests wait; none without such a metric."""
     metric = word_of(spec.engine_id, "metric_waiting")
     if not metric:
         return []
     name = object_name(spec)
-    version, kind = "apps/v1", "Deployment"
-    if spec.servers > 1:
-        version, kind = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
     monitor = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -247,7 +251,7 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
         "kind": "ScaledObject",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
-            "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": name},
+            "scaleTargetRef": scale_target(spec),
             "minReplicaCount": spec.replicas,
             "maxReplicaCount": MAX_REPLICAS_FACTOR * spec.replicas,
             "triggers": [{"type": "prometheus", "metadata": trigger}],

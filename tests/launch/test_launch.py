@@ -44,11 +44,11 @@ NASTY = [
 
 
 def planned(deployment: Deployment, service: str = "main") -> Plan:
-    """A plan of one deployment whose replicas have a server each."""
+    """A plan of one deployment whose replicas have a server each, of GPUs at 2.50 USD/h."""
     nodes = tuple(pool.replicas for pool in deployment.pools)
-    return replace(
-        REAL, deployments=(replace(REAL.deployments[0], deployment=deployment, nodes=nodes, service=service),)
-    )
+    usd = tuple(2.5 * pool.replicas * pool.config.parallelism.gpus for pool in deployment.pools)
+    one = replace(REAL.deployments[0], deployment=deployment, nodes=nodes, service=service, pool_usd_per_hour=usd)
+    return replace(REAL, deployments=(one,))
 
 
 def mixed(engine: str = "vllm", replicas: int = 2, **changes: Any) -> Plan:
