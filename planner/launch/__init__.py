@@ -17,6 +17,7 @@ from planner.launch import (
     benchmarks,
     compose,
     dynamo,
+    finance,
     kserve,
     kubernetes,
     llmd,
@@ -25,6 +26,7 @@ from planner.launch import (
     ray_serve,
     scripts,
     skypilot,
+    slurm,
 )
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
@@ -71,6 +73,7 @@ class Target:
 _TARGETS = (
     Target("scripts", "a shell script per pool", scripts.files),
     Target("compose", "one Docker Compose file", compose.files),
+    Target("slurm", "a Slurm job that runs these scripts on whole servers", slurm.files),
     Target("kubernetes", "plain Kubernetes manifests with the engine's own router", kubernetes.files),
     Target("kserve", "KServe LLMInferenceService resources", kserve.files),
     Target("llm-d", "values of the llm-d router chart and its model servers", llmd.files),
@@ -80,6 +83,7 @@ _TARGETS = (
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
     Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files),
     Target("autoscaling", "KEDA cron, HPA, settings of Dynamo's planner and llm-d's autoscaler", autoscaling.files),
+    Target("finance", "the fleet and its cost as CSV (FOCUS) and for Excel", finance.files),
     Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,18 +157,31 @@ def _as_far_as_held(read: Callable[[Any], Read], content: object) -> Read | None
 
 
 def _schedule(content: Any) -> tuple[ScheduledPeriod, ...]:  # noqa: ANN401
+    numbers = ("hours", "demand_per_s", "served_per_s", "usd_per_hour")
     return tuple(
-        ScheduledPeriod(**{field.name: record[field.name] for field in fields(ScheduledPeriod)}) for record in content
+        ScheduledPeriod(
+            name=str(record["name"]),
+            replicas={str(name): int(count) for name, count in record["replicas"].items()},
+            gpus={str(sku): float(count) for sku, count in record["gpus"].items()},
+            **{name: float(record[name]) for name in numbers},
+        )
+        for record in content
     )
 
 
 def _bought(content: Any) -> tuple[BoughtGpus, ...]:  # noqa: ANN401
-    found = []
-    for record in content:
-        values = {field.name: record[field.name] for field in fields(BoughtGpus)}
-        price = None if values["price"] is None else Price.model_validate(values["price"])
-        found.append(BoughtGpus(**{**values, "price": price, "gpus": tuple(map(float, values["gpus"]))}))
-    return tuple(found)
+    return tuple(
+        BoughtGpus(
+            sku=str(record["sku"]),
+            purchase=str(record["purchase"]),
+            price=None if record["price"] is None else Price.model_validate(record["price"]),
+            committed=bool(record["committed"]),
+            gpus=tuple(map(float, record["gpus"])),
+            usd_per_gpu_hour=float(record["usd_per_gpu_hour"]),
+            usd_per_hour=float(record["usd_per_hour"]),
+        )
+        for record in content
+    )
 
 
 _RECORDS: Mapping[str, Callable[[Any], Any]] = {"schedule": _schedule, "bought": _bought}

@@ -32,6 +32,7 @@ from planner.launch.compose import RENDER_NODES_NAME
 from planner.launch.flags import engine_flags
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
+from planner.launch.slurm import JOB_NAME, components
 from planner.launch.spec import FIRST_PORT
 from planner.llm import load_llm
 from planner.roofline import Parallelism
@@ -287,6 +288,59 @@ def test_further_shapes_start_from_their_scripts(shape: str, tmp_path: Path) -> 
     plan, servers, policy = FURTHER[shape]
     with started(tmp_path, plan, "scripts", servers) as site:
         serves(site, plan, policy)
+
+
+SRUN = """#!/bin/bash
+group=0
+while [[ $1 == --* ]]; do
+  if [[ $1 == --het-group=* ]]; then group=${1#*=}; fi
+  shift
+done
+read -ra hosts < "${STUB_NODES}/${group}"
+trap 'kill $(jobs -p); wait; exit 143' TERM
+for node in "${!hosts[@]}"; do
+  SLURM_NODEID=${node} STUB_ADDRESS=${hosts[node]} LOGS=logs-${hosts[node]} "$@" &
+done
+wait
+"""
+"""A stand-in for ``srun``: a task on every node of a component of the job."""
+SCONTROL = """#!/bin/bash
+[ "$1 $2" = "show hostnames" ] || exit 1
+tr ' ' '\\n' < "$3"
+"""
+"""A stand-in for ``scontrol show hostnames``; a node list is a file here."""
+
+
+@pytest.mark.parametrize("shape", ["one server of eight", "two servers", "a pair of two SKUs"])
+def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -> None:
+    plan, servers, policy = SHAPES[shape]
+    site = Site(tmp_path, plan, "slurm", servers)
+    for program, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tmp_path / "programs" / program).write_text(text, encoding="utf-8")
+        (tmp_path / "programs" / program).chmod(0o755)
+    parts = components(place_replicas(launch.launch_specs(fleet_of(plan))))
+    site.environment |= {"SLURM_SUBMIT_DIR": str(site.folder), "STUB_NODES": str(tmp_path)}
+    for number, part in enumerate(parts):
+        (tmp_path / str(number)).write_text(" ".join(site.addresses[at] for at in part.servers) + "\n")
+        listed = "SLURM_JOB_NODELIST" + (f"_HET_GROUP_{number}" if len(parts) > 1 else "")
+        site.environment[listed] = str(tmp_path / str(number))
+    for number in range(1, servers + 1):
+        site.environment.pop(f"SERVER_{number}")
+    try:
+        site.start(["/bin/bash", JOB_NAME], 1)
+        serves(site, plan, policy)
+    finally:
+        site.stop()
+
+
+def test_a_slurm_job_asks_for_the_servers_that_the_plan_fills() -> None:
+    text = launch.export_files(fleet_of(SHAPES["a pair of two SKUs"][0]), "slurm")[JOB_NAME]
+    asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert asked.count("hetjob") == 1 and asked.count("--exclusive") == 2
+    assert [one for one in asked if "gpus" in one] == ["--gpus-per-node=h100:8", "--gpus-per-node=h200:8"]
+    assert [one for one in asked if "nodes=" in one] == ["--nodes=1", "--nodes=1"]
+    alone = launch.export_files(fleet_of(SHAPES["two servers"][0]), "slurm")[JOB_NAME]
+    assert "#SBATCH --nodes=2" in alone and "#SBATCH --gpus-per-node=8" in alone and "hetjob" not in alone
 
 
 def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
