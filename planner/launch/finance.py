@@ -172,10 +172,10 @@ def csv_text(rows: Rows) -> str:
     r"""A table as CSV; a text that a spreadsheet would read as a formula is quoted by an apostrophe.
 
     >>> csv_text([{"a": "=1+1", "b": -2.5}])
-    "a,b\r\n'=1+1,-2.5\r\n"
+    "a,b\n'=1+1,-2.5\n"
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
