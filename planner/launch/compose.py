@@ -31,6 +31,7 @@ from planner.launch.routers import (
 from planner.launch.scripts import (
     COMPOSE_NAME,
     LOOPBACK,
+    RENDER_NODES_NAME,
     SERVERS_NAME,
     config_files,
     model_variable,
@@ -44,7 +45,6 @@ from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
 
 RENDER_NODE = "RENDER_NODE_"
 """Start of the variable with the render node of a GPU."""
-RENDER_NODES_NAME = "render-nodes.sh"
 RENDER_NODES = f"""\
 #!/usr/bin/env bash
 # Prints the render node of each AMD GPU of this server, in the order in which ROCm numbers them. The numbers are not

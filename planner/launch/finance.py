@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from xml.sax.saxutils import escape, quoteattr
 
-from planner.core import InputError, UnsupportedFeatureError
+from planner.core import InputError
 from planner.fleet import BoughtGpus
 from planner.launch.escaping import one_line
 from planner.launch.fleet import PLAN_AGAIN, Fleet
@@ -35,11 +35,11 @@ def files(fleet: Fleet) -> dict[str, str]:
 
     Raises:
         InputError: the document does not hold what the fleet costs.
-        UnsupportedFeatureError: no price of the plan has a day, so that its month is not known.
     """
-    if not fleet.bought or any(launched.figures is None for launched in fleet.deployments):
+    if not fleet.bought or fleet.day is None or any(launched.figures is None for launched in fleet.deployments):
         raise InputError("plan.bought", "(missing)", "this document does not hold what the fleet costs", PLAN_AGAIN)
-    first, after = _month(fleet.bought)
+    first = _next_month(fleet.day)
+    after = _next_month(first)
     tables = {"Fleet": fleet_rows(fleet), "FOCUS": focus_rows(fleet, first, after)}
     return {
         FLEET_NAME: csv_text(tables["Fleet"]),
@@ -47,16 +47,6 @@ def files(fleet: Fleet) -> dict[str, str]:
         WORKBOOK_NAME: workbook_text(tables),
         README_NAME: _readme(fleet, first, tables["FOCUS"]),
     }
-
-
-def _month(bought: Sequence[BoughtGpus]) -> tuple[date, date]:
-    """The month after the newest price, the first that it is paid in: its first day, and that of the next."""
-    days = [line.price.retrieved_on for line in bought if line.price is not None]
-    if not days:
-        bound = "has no price with a day, from which the month of the charges follows"
-        raise UnsupportedFeatureError("prices", "owned", bound, "buy at a dated price, or take the plan's own tables")
-    first = _next_month(max(days))
-    return first, _next_month(first)
 
 
 def _next_month(day: date) -> date:
@@ -216,8 +206,8 @@ def _readme(fleet: Fleet, first: date, charges: Rows) -> str:
         bullets(
             (
                 f"`{FLEET_NAME}`: the pools with their GPUs and cost; a month has {HOURS_PER_MONTH:g} hours.",
-                f"`{FOCUS_NAME}`: a row for each purchase of {first:%B %Y}, the month after the newest price of the "
-                f"plan, in the columns of FOCUS 1.0: {total:,.2f} USD.",
+                f"`{FOCUS_NAME}`: a row for each purchase of {first:%B %Y}, the month after the day of the plan, "
+                f"in the columns of FOCUS 1.0: {total:,.2f} USD.",
                 f"`{WORKBOOK_NAME}`: both tables as sheets, to open with Excel.",
             )
         ),

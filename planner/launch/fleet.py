@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +90,7 @@ class Fleet:
         profile: how the demand moves; None where it does not.
         schedule: the fleet in each period of the profile; empty without one.
         bought: GPUs by purchase option; empty where a document does not hold them.
+        day: that the plan is for; None where it is made up.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Fleet:
     profile: DemandProfile | None = None
     schedule: tuple[ScheduledPeriod, ...] = ()
     bought: tuple[BoughtGpus, ...] = ()
+    day: date | None = None
 
 
 def fleet_of(plan: Plan) -> Fleet:
@@ -105,7 +108,8 @@ def fleet_of(plan: Plan) -> Fleet:
         LaunchedDeployment(planned.service, planned.deployment, planned.workload, planned.slo, _figures_of(planned))
         for planned in plan.deployments
     )
-    return Fleet(plan.request.name, deployments, plan.request.profile, plan.schedule, plan.bought)
+    request = plan.request
+    return Fleet(request.name, deployments, request.profile, plan.schedule, plan.bought, request.prices.day)
 
 
 def _figures_of(planned: PlannedDeployment) -> PlannedFigures:
@@ -145,7 +149,7 @@ def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
     reader = _Reader(hardware_for(request, hardware), _slices(request, document.get("escalated")))
     deployments = tuple(reader.deployment(place, record) for place, record in planned)
     schedule, bought = (_as_far_as_held(read, document.get(name)) for name, read in _RECORDS.items())
-    return Fleet(request.name, deployments, request.profile, schedule or (), bought or ())
+    return Fleet(request.name, deployments, request.profile, schedule or (), bought or (), request.prices.day)
 
 
 def _as_far_as_held(read: Callable[[Any], Read], content: object) -> Read | None:

@@ -48,6 +48,10 @@ SWITCHES = {
 SHM_SIZE = "16Gi"
 """Most shared memory of an engine. A choice: memory is taken as it is used."""
 UNKNOWN_MODEL = "set-checkpoint"
+MODEL_NAME = "pool"
+"""Name of the only entry of `modelSpec`, by which the chart names its objects."""
+MAX_RELEASE = 40
+"""Most characters of a release: with what the chart appends (``-router-service-account``) names have at most 63."""
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -80,13 +84,18 @@ def _mixed_pools(specs: Sequence[LaunchSpec]) -> Sequence[LaunchSpec]:
     return specs
 
 
+def release_name(pool: LaunchSpec) -> str:
+    """Of the release of a pool; its number tells it from others."""
+    return pool.deployment_name[:MAX_RELEASE].rstrip("-")
+
+
 def values(pool: LaunchSpec) -> dict[str, Any]:
     """Values of the release of one pool."""
     repository, _, tag = pool.image.rpartition(":")
     label, gpu = next(iter(node_selector(pool).items()))
     terms = [{"matchExpressions": [{"key": label, "operator": "In", "values": [gpu]}]}]
     model = {
-        "name": pool.name,
+        "name": MODEL_NAME,
         "repository": repository,
         "tag": tag,
         "modelURL": pool.model or UNKNOWN_MODEL,
@@ -138,8 +147,8 @@ def _vllm_config(pool: LaunchSpec) -> dict[str, Any]:
 def _readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
     version = version_of("production-stack", "vllm-stack (chart)")
     commands = "\n".join(
-        f"helm install {name} vllm/vllm-stack --version {version} -f {name}.values.yaml"
-        for name in (spec.deployment_name for spec in specs)
+        f"helm install {release_name(spec)} vllm/vllm-stack --version {version} -f {spec.deployment_name}.values.yaml"
+        for spec in specs
     )
     wanted = [f"The secret `{TOKEN_SECRET}` with a Hugging Face token under the key `HF_TOKEN`."]
     wanted += [

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from planner import launch
-from planner.core import InputError, UnsupportedFeatureError
+from planner.core import InputError
 from planner.fleet import Plan
 from planner.launch import fleet_of
 from planner.supply import HOURS_PER_MONTH
@@ -61,8 +61,8 @@ def test_charges_add_up_to_the_cost_of_the_plan_over_the_hours_of_their_month(sh
     ends = [datetime.fromisoformat(charges[0][name]) for name in ("ChargePeriodStart", "ChargePeriodEnd")]
     hours = (ends[1] - ends[0]).total_seconds() / 3600.0
     assert plan.cost is not None and hours in (672.0, 696.0, 720.0, 744.0)
-    newest = max(line.price.retrieved_on for line in plan.bought if line.price is not None)
-    assert (ends[0].year * 12 + ends[0].month) - (newest.year * 12 + newest.month) == 1
+    day = plan.request.prices.day
+    assert (ends[0].year * 12 + ends[0].month) - (day.year * 12 + day.month) == 1
     for column in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
         total = sum(float(row[column]) for row in charges)
         assert total == pytest.approx(plan.cost.usd_per_hour * hours, rel=1e-9)
@@ -100,10 +100,11 @@ def test_names_of_users_are_no_formulas_and_no_markup(name: str) -> None:
     ElementTree.fromstring(launch.export_files(fleet_of(plan), "finance")["finance.xml"])
 
 
-def test_a_document_without_costs_and_a_fleet_without_a_dated_price_are_refused() -> None:
+def test_a_document_without_costs_is_refused_and_gpus_of_ones_own_are_charged_by_nobody_else() -> None:
     fleet = fleet_of(mixed())
     with pytest.raises(InputError, match="does not hold what the fleet costs"):
         launch.export_files(replace(fleet, bought=()), "finance")
     own = tuple(replace(line, price=None) for line in fleet.bought)
-    with pytest.raises(UnsupportedFeatureError, match="no price with a day"):
-        launch.export_files(replace(fleet, bought=own), "finance")
+    text = launch.export_files(replace(fleet, bought=own), "finance")["focus.csv"]
+    for row in csv.DictReader(io.StringIO(text)):
+        assert (row["ProviderName"], row["PricingCategory"], row["ServiceName"]) == ("own", "Other", "own GPUs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch import fleet_of
+from planner.launch.production_stack import MODEL_NAME, release_name
 from planner.serving import Router
 from tests.builders import FP8, HARDWARE
 from tests.launch.schemas import breaks
-from tests.launch.test_kubernetes import spread
+from tests.launch.test_kubernetes import DNS_LABEL, spread
 from tests.launch.test_launch import NASTY, launch_specs, mixed, planned, routed
 
 AMD = mixed("vllm", 2, tp=4, sku=HARDWARE.skus["mi300x"])
@@ -65,8 +67,6 @@ def test_values_are_of_the_chart_s_schema_and_become_the_planned_flags(plan: Pla
 
 
 def test_each_release_has_engines_and_a_router_that_find_no_other_s() -> None:
-    from dataclasses import replace
-
     plan = mixed("vllm", 2)
     both = replace(plan, deployments=plan.deployments * 2)
     files = launch.export_files(fleet_of(both), "production-stack")
@@ -84,6 +84,14 @@ def test_what_the_chart_cannot_run_as_planned_is_refused_by_name() -> None:
         with pytest.raises(UnsupportedFeatureError, match=said):
             values(plan)
     assert values(routed(mixed("vllm", 1), Router.LEAST_REQUESTS)), "one replica needs no policy"
+
+
+def test_names_that_the_chart_makes_fit_into_a_label() -> None:
+    (spec,) = launch_specs(
+        planned(mixed().deployments[0].deployment, "a-very-long-name-of-a-service-that-goes-on-and-on")
+    )
+    for suffix in ("router-service-account", f"{MODEL_NAME}-engine-service", f"{MODEL_NAME}-vllm-stack"):
+        assert DNS_LABEL.fullmatch(f"{release_name(spec)}-{suffix}")
 
 
 @pytest.mark.parametrize("name", NASTY)
