@@ -76,8 +76,9 @@ class PlannedFigures:
     pool_usd_per_hour: tuple[float, ...]
 
     def expected(self, target: LatencyTarget) -> float | None:
-        """The latency expected at the percentile of a target [s]; None where it was not kept."""
-        return self.expected_s[target.metric.value].get(target.percentile)
+        """The latency expected at the percentile of a target [s]; None where it was not kept or is unbounded."""
+        expected_s = self.expected_s[target.metric.value].get(target.percentile, math.inf)
+        return expected_s if math.isfinite(expected_s) else None
 
 
 @dataclass(frozen=True)
@@ -195,13 +196,20 @@ _RECORDS: Mapping[str, Callable[[Any], Any]] = {"schedule": _schedule, "bought":
 def _figures(planned: Mapping[str, Any]) -> PlannedFigures:
     pools = planned["deployment"]["pools"]
     expected = {
-        metric.value: {
-            p: float(planned["simulated"][f"{metric.value}_s"][f"p{100 * p:g}".replace(".", "_")]) for p in PERCENTILES
-        }
+        metric.value: {p: _seconds(planned["simulated"][f"{metric.value}_s"][name]) for p, name in _KEPT.items()}
         for metric in Metric
     }
     per_replica = tuple(float(pool["sustained_rate_per_replica_s"]) for pool in pools)
     return PlannedFigures(expected, per_replica, tuple(float(pool["usd_per_hour"]) for pool in pools))
+
+
+def _seconds(value: float | None) -> float:
+    """A latency of a document, which writes an unbounded one as null."""
+    return math.inf if value is None else float(value)
+
+
+_KEPT = {p: f"p{100 * p:g}".replace(".", "_") for p in PERCENTILES}
+"""Names of the percentiles in a document."""
 
 
 def _slices(request: PlanRequest, escalated: object) -> dict[str, DemandSlice]:
