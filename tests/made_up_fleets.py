@@ -47,9 +47,8 @@ def traffic(rate_per_s: float = 8.0, scv: float = 1.0, **changes: Any) -> Worklo
 def launched(
     deployment: Deployment, workload: Workload | None = None, service: str = "main", slo: Slo = P99
 ) -> LaunchedDeployment:
-    """A deployment whose replicas have a server each."""
-    nodes = tuple(pool.replicas for pool in deployment.pools)
-    return LaunchedDeployment(service, deployment, nodes, workload or traffic(), slo)
+    """A deployment with its traffic."""
+    return LaunchedDeployment(service, deployment, workload or traffic(), slo)
 
 
 def fleet(*deployments: LaunchedDeployment, name: str = "made up") -> Fleet:

@@ -178,7 +178,7 @@ def import_trace(
     else:
         snippet = snippets.replay_snippet(trace_file, replay, rate)
         write(replay, lambda: snippets.trace_csv(trace_file.trace))
-    write(out, lambda: snippets.snippet_text(snippet, snippets.trace_comments(trace_file)))
+    write(out, lambda: snippets.snippet_text(snippet, snippets.trace_comments(trace_file, rate)))
 
 
 def import_metrics(

@@ -12,21 +12,40 @@ from types import MappingProxyType
 
 from planner.core import UnknownNameError
 from planner.fleet import Plan
-from planner.launch import benchmarks, compose, dynamo, kserve, kubernetes, llmd, ray_serve, scripts, skypilot
+from planner.launch import (
+    autoscaling,
+    benchmarks,
+    compose,
+    dynamo,
+    finance,
+    kserve,
+    kubernetes,
+    llmd,
+    observability,
+    production_stack,
+    ray_serve,
+    scripts,
+    skypilot,
+    slurm,
+)
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
+from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME
 from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.versions import CheckedVersion, checked_versions, versions_text
 
 __all__ = [
     "COMPOSE_NAME",
     "TARGETS",
+    "CheckedVersion",
     "EngineFlag",
     "FlagKind",
     "Fleet",
     "LaunchSpec",
     "LaunchedDeployment",
     "Target",
+    "checked_versions",
     "engine_flags",
     "export_files",
     "fleet_of",
@@ -54,12 +73,17 @@ class Target:
 _TARGETS = (
     Target("scripts", "a shell script per pool", scripts.files),
     Target("compose", "one Docker Compose file", compose.files),
+    Target("slurm", "a Slurm job that runs these scripts on whole servers", slurm.files),
     Target("kubernetes", "plain Kubernetes manifests with the engine's own router", kubernetes.files),
     Target("kserve", "KServe LLMInferenceService resources", kserve.files),
     Target("llm-d", "values of the llm-d router chart and its model servers", llmd.files),
+    Target("production-stack", "values of the vLLM production stack chart", production_stack.files),
     Target("dynamo", "NVIDIA Dynamo graph deployments", dynamo.files),
     Target("ray-serve", "Ray Serve LLM applications (vLLM)", ray_serve.files),
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
+    Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files),
+    Target("autoscaling", "KEDA cron, HPA, settings of Dynamo's planner and llm-d's autoscaler", autoscaling.files),
+    Target("finance", "the fleet and its cost as CSV (FOCUS) and for Excel", finance.files),
     Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})
@@ -74,7 +98,8 @@ def export_files(fleet: Fleet, target: str) -> dict[str, str]:
     """
     if target not in TARGETS:
         raise UnknownNameError("--to", target, TARGETS)
-    return TARGETS[target].write(fleet)
+    files = TARGETS[target].write(fleet)
+    return {**files, README_NAME: files[README_NAME] + versions_text(target)}
 
 
 def launch_files(plan: Plan) -> dict[str, str]:
@@ -85,4 +110,4 @@ def launch_files(plan: Plan) -> dict[str, str]:
         UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
     """
     fleet = fleet_of(plan)
-    return {**scripts.files(fleet), **compose.files(fleet)}
+    return {**export_files(fleet, "scripts"), **export_files(fleet, "compose")}

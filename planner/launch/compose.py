@@ -2,8 +2,8 @@
 
 Containers use the network of their server, since replicas hand KV caches over and servers of a replica meet there.
 GPUs of NVIDIA are reserved by number (https://docs.docker.com/compose/how-tos/gpu-support/, ``device_ids``); those of
-AMD are passed as render nodes, which the driver numbers from 128 (https://rocm.docs.amd.com/projects/install-on-linux/en/
-latest/how-to/docker.html, "Restricting GPU access"), beside what the vLLM documentation gives its container
+AMD are passed as render nodes (https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html,
+"Restricting GPU access"), whose numbers a script reads, beside what the vLLM documentation gives its container
 (docs/getting_started/installation/gpu.rocm.inc.md at commit 06d0369). A router's file is a config with inline content,
 which Compose fills variables into (https://docs.docker.com/reference/compose-file/configs/, Docker Compose 2.23.1 or
 later). All read 2026-11-24.
@@ -31,6 +31,7 @@ from planner.launch.routers import (
 from planner.launch.scripts import (
     COMPOSE_NAME,
     LOOPBACK,
+    RENDER_NODES_NAME,
     SERVERS_NAME,
     config_files,
     model_variable,
@@ -42,10 +43,25 @@ from planner.launch.scripts import (
 from planner.launch.servers import FIRST_RANK, LEADER, RANK, filled_words
 from planner.launch.spec import NVIDIA, LaunchSpec, launch_specs
 
-FIRST_RENDER_NODE = 128
-"""Number of the render node of the first GPU (page of ROCm named above)."""
 RENDER_NODE = "RENDER_NODE_"
-"""Start of the variable with the render node of a GPU, where a server numbers them otherwise."""
+"""Start of the variable with the render node of a GPU."""
+RENDER_NODES = f"""\
+#!/usr/bin/env bash
+# Prints the render node of each AMD GPU of this server, in the order in which ROCm numbers them. The numbers are not
+# 128, 129, ... where a GPU can be partitioned. Add them to the variables of Compose: ./{RENDER_NODES_NAME} >> .env
+set -euo pipefail
+TOPOLOGY="${{TOPOLOGY:-/sys/class/kfd/kfd/topology/nodes}}"
+gpu=0
+for node in $(ls -v "${{TOPOLOGY}}"); do
+  if [ "$(cat "${{TOPOLOGY}}/${{node}}/gpu_id")" = 0 ]; then continue; fi
+  minor=$(awk '$1 == "drm_render_minor" {{print $2}}' "${{TOPOLOGY}}/${{node}}/properties")
+  echo "{RENDER_NODE}${{gpu}}=/dev/dri/renderD${{minor}}"
+  gpu=$((gpu + 1))
+done
+if [ "${{gpu}}" = 0 ]; then echo "no AMD GPU in ${{TOPOLOGY}}" >&2; exit 1; fi
+"""
+"""The driver's list of processors: those with a gpu_id are GPUs (amdkfd, kfd_topology.c of Linux: ``gpu_id`` and
+``drm_render_minor`` of a node)."""
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -54,6 +70,7 @@ def files(fleet: Fleet) -> dict[str, str]:
     routers = router_specs(specs)
     return {
         COMPOSE_NAME: compose_file(place_replicas(specs), routers),
+        **({RENDER_NODES_NAME: RENDER_NODES} if any(spec.vendor != NVIDIA for spec in specs) else {}),
         **config_files(specs),
         README_NAME: readme(fleet, specs, routers),
     }
@@ -82,7 +99,12 @@ def _addresses(replicas: Sequence[PlacedReplica]) -> dict[int, str]:
     names = {number: server_variable(number) for number in numbers}
     if len(numbers) == 1:
         return {number: f"${{{name}:-{LOOPBACK}}}" for number, name in names.items()}
-    return {number: f"${{{name}:?set {name} to the address of server {number}}}" for number, name in names.items()}
+    return {number: _required(name, f"set {name} to the address of server {number}") for number, name in names.items()}
+
+
+def _required(name: str, text: str) -> str:
+    """A variable without which Compose stops with a text."""
+    return f"${{{name}:?{text}}}"
 
 
 def _head(replicas: Sequence[PlacedReplica]) -> list[str]:
@@ -100,8 +122,7 @@ def _head(replicas: Sequence[PlacedReplica]) -> list[str]:
     lines += ["HF_TOKEN: for models that ask for one."]
     lines += [f"{model_variable(spec)}: checkpoint of {spec.name}." for spec in specs if not spec.model]
     if any(spec.vendor != NVIDIA for spec in specs):
-        nodes = f"/dev/dri/renderD{FIRST_RENDER_NODE}"
-        lines.append(f"{RENDER_NODE}0, ...: render node of each GPU (`amd-smi list -e`), where not {nodes} and on.")
+        lines.append(f"{RENDER_NODE}0, ...: render node of each GPU, as ./{RENDER_NODES_NAME} prints them.")
     return lines
 
 
@@ -168,13 +189,13 @@ def _words(replica: PlacedReplica, rank: int, addresses: dict[int, str]) -> tupl
 
 def _model(spec: LaunchSpec) -> str:
     variable = model_variable(spec)
-    return compose_literal(spec.model) if spec.model else f"${{{variable}:?set {variable} to a checkpoint}}"
+    return compose_literal(spec.model) if spec.model else _required(variable, f"set {variable} to a checkpoint")
 
 
 def _devices(replica: PlacedReplica) -> dict[str, Any]:
     """The GPUs of a replica, and nothing of the others."""
     if replica.spec.vendor != NVIDIA:
-        nodes = [f"${{{RENDER_NODE}{gpu}:-/dev/dri/renderD{FIRST_RENDER_NODE + gpu}}}" for gpu in replica.gpus]
+        nodes = [_required(f"{RENDER_NODE}{gpu}", f"add what ./{RENDER_NODES_NAME} prints") for gpu in replica.gpus]
         return {
             "devices": ["/dev/kfd", *nodes],
             "group_add": ["video", "render"],

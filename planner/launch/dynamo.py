@@ -27,12 +27,14 @@ from planner.launch.pods import MODELS, gpu_resource, gpu_tolerations, node_sele
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.scripts import model_variable
 from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
+from planner.launch.versions import version_of
 from planner.serving import Role, Router
 
 TOKEN_SECRET = "hf-token-secret"
 """Secret of the user with HF_TOKEN, by the name that Dynamo's documents give it."""
-RELEASE = "1.6.0"
-"""Tag of the runtime images; they hold vLLM 0.31.0, SGLang 0.5.21 and TensorRT-LLM 1.3.0rc29
+RELEASE = version_of("dynamo", "NVIDIA Dynamo")
+"""Tag of the runtime images: the release whose wheel was read, which starts images of this tag itself
+(dynamo/planner/tests/manual/scaling). Those of 1.6.0 hold vLLM 0.31.0, SGLang 0.5.21 and TensorRT-LLM 1.3.0rc29
 (https://docs.nvidia.com/dynamo/v1.6.0/reference/release-artifacts, read 2026-11-22)."""
 ROUTER_MODES = {
     Router.ROUND_ROBIN: "round-robin",
@@ -307,7 +309,7 @@ def _readme(fleet: Fleet, graphs: Sequence[_Graph]) -> str:
         for pool in graph.pools
     ]
     sections = [
-        f"Install the Dynamo platform {RELEASE} or later (its operator serves `nvidia.com/v1beta1`), create the secret "
+        f"Install the Dynamo platform {RELEASE} (its operator serves `nvidia.com/v1beta1`), create the secret "
         f"`{TOKEN_SECRET}` with HF_TOKEN, then `kubectl apply -f` each file. The frontend of a deployment is the "
         "service `NAME-frontend` at port 8000. Replicas on several servers need Grove or LeaderWorkerSet there.",
         markdown_rows(_HEAD, rows),

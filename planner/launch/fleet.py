@@ -7,18 +7,22 @@ the pools are the document's, and the traffic of a deployment is put together fr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from hardware_db import Calibration, EngineProfile, HardwareDb, select_calibration
-from planner.core import InputError, Record, UnknownNameError, rebuilt
+from hardware_db import Calibration, EngineProfile, HardwareDb, Price, select_calibration
+from planner.core import InputError, Metric, Record, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
 from planner.fleet import (
+    BoughtGpus,
     Plan,
+    PlannedDeployment,
     PlanRequest,
+    ScheduledPeriod,
     cascade_services,
     hardware_for,
     request_slices,
@@ -28,11 +32,14 @@ from planner.fleet import (
 from planner.llm import LlmSpec
 from planner.scenario import load_request, plan_document_at
 from planner.serving import Deployment, Pool
-from planner.traffic import DemandSlice
-from planner.workload import Slo, Workload
+from planner.traffic import DemandProfile, DemandSlice
+from planner.workload import LatencyTarget, Slo, Workload
 
 PLAN_AGAIN = "plan again with --json"
 """The way out of a document that does not hold what a launch needs."""
+PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+"""Percentiles of latencies that a plan document keeps."""
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -42,40 +49,82 @@ class LaunchedDeployment:
     Attributes:
         service: name of the model's service.
         deployment: with its pool sizes, spare replicas included.
-        nodes: servers of each pool.
         workload: what is routed to it.
         slo: the targets of its requests; of several slices, those of the first.
+        figures: what the plan expects of it; None where a document does not hold that.
     """
 
     service: str
     deployment: Deployment
-    nodes: tuple[int, ...]
     workload: Workload
     slo: Slo
+    figures: PlannedFigures | None = None
+
+
+@dataclass(frozen=True)
+class PlannedFigures:
+    """What a plan expects of a deployment.
+
+    Attributes:
+        expected_s: latency [s] by metric and percentile (`PERCENTILES`): simulated where the plan was simulated.
+        sustained_per_replica_s: of each pool, the rate that one replica sustains under the targets [1/s].
+        pool_usd_per_hour: of each pool.
+    """
+
+    expected_s: Mapping[str, Mapping[float, float]]
+    sustained_per_replica_s: tuple[float, ...]
+    pool_usd_per_hour: tuple[float, ...]
+
+    def expected(self, target: LatencyTarget) -> float | None:
+        """The latency expected at the percentile of a target [s]; None where it was not kept or is unbounded."""
+        expected_s = self.expected_s[target.metric.value].get(target.percentile, math.inf)
+        return expected_s if math.isfinite(expected_s) else None
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Everything of a plan that is to be started; `name` is that of the request."""
+    """Everything of a plan that is to be started.
+
+    Attributes:
+        name: of the request.
+        deployments: what to run.
+        profile: how the demand moves; None where it does not.
+        schedule: the fleet in each period of the profile; empty without one.
+        bought: GPUs by purchase option; empty where a document does not hold them.
+        day: that the plan is for; None where it is made up.
+    """
 
     name: str
     deployments: tuple[LaunchedDeployment, ...]
+    profile: DemandProfile | None = None
+    schedule: tuple[ScheduledPeriod, ...] = ()
+    bought: tuple[BoughtGpus, ...] = ()
+    day: date | None = None
 
 
 def fleet_of(plan: Plan) -> Fleet:
     """The fleet of a plan. Raises InputError for a plan without one."""
+    _require_some(plan.request.name, plan.deployments)
     deployments = tuple(
-        LaunchedDeployment(planned.service, planned.deployment, planned.nodes, planned.workload, planned.slo)
+        LaunchedDeployment(planned.service, planned.deployment, planned.workload, planned.slo, _figures_of(planned))
         for planned in plan.deployments
     )
-    return _require_deployments(plan.request.name, deployments)
+    request = plan.request
+    return Fleet(request.name, deployments, request.profile, plan.schedule, plan.bought, request.prices.day)
 
 
-def _require_deployments(name: str, deployments: tuple[LaunchedDeployment, ...]) -> Fleet:
-    """A fleet of these, of which there must be some."""
+def _figures_of(planned: PlannedDeployment) -> PlannedFigures:
+    latencies = {metric.value: getattr(planned.simulated, metric.value) for metric in Metric}
+    return PlannedFigures(
+        {name: {p: found.quantile_s(p) for p in PERCENTILES} for name, found in latencies.items()},
+        tuple(planned.sustained_per_s / pool.replicas for pool in planned.deployment.pools),
+        planned.pool_usd_per_hour,
+    )
+
+
+def _require_some(name: str, deployments: Sequence[object]) -> None:
     if not deployments:
         raise InputError("plan", name, "has no fleet to launch", "change the request until it is feasible")
-    return Fleet(name, deployments)
 
 
 def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
@@ -97,10 +146,70 @@ def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
         raise InputError("plan", str(path), "is no plan document", "give the JSON file of `planner plan --json`")
     request = load_request(path)
     planned = _required_records(document, "deployments", "plan")
-    if not planned:
-        return _require_deployments(request.name, ())
+    _require_some(request.name, planned)
     reader = _Reader(hardware_for(request, hardware), _slices(request, document.get("escalated")))
-    return _require_deployments(request.name, tuple(reader.deployment(place, record) for place, record in planned))
+    deployments = tuple(reader.deployment(place, record) for place, record in planned)
+    schedule, bought = (_as_far_as_held(read, document.get(name)) for name, read in _RECORDS.items())
+    return Fleet(request.name, deployments, request.profile, schedule or (), bought or (), request.prices.day)
+
+
+def _as_far_as_held(read: Callable[[Any], Read], content: object) -> Read | None:
+    """What a reader makes of content; None where it is not what the reader takes: no launch depends on it."""
+    try:
+        return read(content)
+    except (InputError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _schedule(content: Any) -> tuple[ScheduledPeriod, ...]:  # noqa: ANN401
+    numbers = ("hours", "demand_per_s", "served_per_s", "usd_per_hour")
+    return tuple(
+        ScheduledPeriod(
+            name=str(record["name"]),
+            replicas={str(name): int(count) for name, count in record["replicas"].items()},
+            gpus={str(sku): float(count) for sku, count in record["gpus"].items()},
+            **{name: float(record[name]) for name in numbers},
+        )
+        for record in content
+    )
+
+
+def _bought(content: Any) -> tuple[BoughtGpus, ...]:  # noqa: ANN401
+    return tuple(
+        BoughtGpus(
+            sku=str(record["sku"]),
+            purchase=str(record["purchase"]),
+            price=None if record["price"] is None else Price.model_validate(record["price"]),
+            committed=bool(record["committed"]),
+            gpus=tuple(map(float, record["gpus"])),
+            usd_per_gpu_hour=float(record["usd_per_gpu_hour"]),
+            usd_per_hour=float(record["usd_per_hour"]),
+        )
+        for record in content
+    )
+
+
+_RECORDS: Mapping[str, Callable[[Any], Any]] = {"schedule": _schedule, "bought": _bought}
+"""Readers of the records of a document that no launch depends on."""
+
+
+def _figures(planned: Mapping[str, Any]) -> PlannedFigures:
+    pools = planned["deployment"]["pools"]
+    expected = {
+        metric.value: {p: _seconds(planned["simulated"][f"{metric.value}_s"][name]) for p, name in _KEPT.items()}
+        for metric in Metric
+    }
+    per_replica = tuple(float(pool["sustained_rate_per_replica_s"]) for pool in pools)
+    return PlannedFigures(expected, per_replica, tuple(float(pool["usd_per_hour"]) for pool in pools))
+
+
+def _seconds(value: float | None) -> float:
+    """A latency of a document, which writes an unbounded one as null."""
+    return math.inf if value is None else float(value)
+
+
+_KEPT = {p: f"p{100 * p:g}".replace(".", "_") for p in PERCENTILES}
+"""Names of the percentiles in a document."""
 
 
 def _slices(request: PlanRequest, escalated: object) -> dict[str, DemandSlice]:
@@ -140,8 +249,9 @@ class _Reader:
             deployment = Deployment(pools=pools, transfer=_required_field(content, "transfer", where))
         with _locate_errors(place):
             workload = routed_workload(self.slices, rates)
-        nodes = tuple(_server_count(pool_at, pool) for pool_at, pool in records)
-        return LaunchedDeployment(service.name, deployment, nodes, workload, routed_slo(self.slices, rates))
+        return LaunchedDeployment(
+            service.name, deployment, workload, routed_slo(self.slices, rates), _as_far_as_held(_figures, planned)
+        )
 
     def _rates(self, planned: Mapping[str, Any], place: str) -> dict[str, float]:
         rates = _required_field(planned, "slices", place)
@@ -210,13 +320,6 @@ _CONFIG_FIELDS = (
     "mask_s",
 )
 """Fields of a pool in the document that are fields of `Pool` and of `ReplicaConfig` as they stand."""
-
-
-def _server_count(place: str, pool: Mapping[str, Any]) -> int:
-    nodes = _required_field(pool, "nodes", place)
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise InputError(f"{place}.nodes", nodes, "must be a whole number of servers >= 1", PLAN_AGAIN)
-    return nodes
 
 
 def _required_field(record: Mapping[str, Any], name: str, place: str) -> Any:  # noqa: ANN401

@@ -49,6 +49,8 @@ PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 WAITING_PER_REPLICA = 5
 """Waiting requests per replica from which one more is started. A choice: the planned replicas keep the queue short
 enough for the TTFT target, so that a queue that stays is traffic beyond the plan."""
+NAMESPACE = "default"
+"""Namespace of scaled objects and of the pods that they ask for; kubectl refuses another one until it is replaced."""
 MAX_REPLICAS_FACTOR = 2
 """Most replicas that the scaler starts, as a multiple of the planned ones. A choice: it bounds the cost."""
 
@@ -216,35 +218,40 @@ def _account_objects(name: str) -> list[dict[str, Any]]:
 # --- autoscaling ----------------------------------------------------------------------------------------------------
 
 
+def scale_target(spec: LaunchSpec) -> dict[str, str]:
+    """What holds the number of replicas of a pool."""
+    if spec.servers > 1:
+        return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": object_name(spec)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": object_name(spec)}
+
+
 def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
     """What scrapes a pool and adds replicas beyond the planned ones while requests wait; none without such a metric."""
     metric = word_of(spec.engine_id, "metric_waiting")
     if not metric:
         return []
     name = object_name(spec)
-    version, kind = "apps/v1", "Deployment"
-    if spec.servers > 1:
-        version, kind = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
     monitor = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "selector": {"matchLabels": serving_labels(spec)},
+            "podTargetLabels": [POOL_LABEL],
             "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
         },
     }
     trigger = {
         "serverAddress": PROMETHEUS,
-        "query": f'sum({metric}{{pod=~"{name}-.*"}})',
+        "query": f'sum({metric}{{namespace="{NAMESPACE}",pod=~"{name}-.*"}})',
         "threshold": str(WAITING_PER_REPLICA),
     }
     scaled = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
-            "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": name},
+            "scaleTargetRef": scale_target(spec),
             "minReplicaCount": spec.replicas,
             "maxReplicaCount": MAX_REPLICAS_FACTOR * spec.replicas,
             "triggers": [{"type": "prometheus", "metadata": trigger}],
@@ -320,7 +327,8 @@ _VOLUME = (
 _AUTOSCALING = (
     f"`{AUTOSCALING_NAME}` needs KEDA and the Prometheus operator and is applied by itself. It adds replicas while "
     f"requests wait, {WAITING_PER_REPLICA} for each, up to {MAX_REPLICAS_FACTOR} times the planned number; the fewest "
-    "are the planned ones, since with less the promises below do not hold. Set the address of your Prometheus in it."
+    "are the planned ones, since with less the promises below do not hold. Set the address of your Prometheus in it, "
+    f"and replace the namespace `{NAMESPACE}` where the pods are in another one."
 )
 FIXED_REPLICAS = (
     "Autoscaling is not written: `replicas` are the planned ones, with fewer of which the promises do not hold."

@@ -1,9 +1,9 @@
 """A fleet for llm-d: values of the chart of its router, and the model servers that the router looks for.
 
 Read on 2026-11-22 in llm-d/llm-d: guides/pd-disaggregation (README.md at 027a053, router values at 83bb7c1, patches of
-the model servers at 34272a6), guides/recipes/router/base.values.yaml at 212c5e2, guides/env.sh at 14ecef0 (the chart
-and its version), and guides/recipes/modelserver: sidecars of decode pods at 9829045 and b2abbc3, their image at
-8f5f073.
+the model servers at 34272a6), guides/recipes/router/base.values.yaml at 212c5e2, and guides/recipes/modelserver:
+sidecars of decode pods at 9829045 and b2abbc3, their image at 8f5f073. The guides install a chart that moves (``v0``)
+and images of a branch; here stand the components of one release (`presets/target_versions.csv`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, SERVING_PORT,
 from planner.launch.pods import GROUP_LABEL, PART_LABEL, SERVES, PodPlace, pool_objects
 from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
+from planner.launch.versions import version_of
 from planner.serving import Role
 
 CHART = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
-CHART_VERSION = "v0"
-"""The chart of the router with its own proxy, and the version that the guides install."""
-SIDECAR_IMAGE = "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.8.0"
+"""The chart of the router with its own proxy."""
+SIDECAR_IMAGE = "ghcr.io/llm-d/llm-d-router-disagg-sidecar"
+INFERENCE_EXTENSION = "https://github.com/kubernetes-sigs/gateway-api-inference-extension/config/crd"
 BEHIND_SIDECAR = 8200
 """Port of a decode replica, whose sidecar answers at the serving port."""
 PICKER_FILE = "picker.yaml"
@@ -83,7 +84,7 @@ def sidecar(connector: str) -> dict[str, Any]:
     """The container beside a decode replica that asks a prefill replica first."""
     return {
         "name": "routing-proxy",
-        "image": SIDECAR_IMAGE,
+        "image": f"{SIDECAR_IMAGE}:{version_of('llm-d', 'llm-d-router-disagg-sidecar')}",
         "args": [f"--port={SERVING_PORT}", f"--kv-connector={connector}", "--secure-serving=false"],
         "ports": [{"name": "sidecar", "containerPort": SERVING_PORT}],
         "restartPolicy": "Always",
@@ -96,9 +97,10 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
     notes = [note for spec in specs for note in spec.notes]
     notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
     names = [pools[0].deployment_name for pools in deployments(specs)]
-    commands = "\n".join(
-        f"helm install {name} {CHART} --version {CHART_VERSION} -f {name}.router.values.yaml\n"
-        f"kubectl apply -f {name}.yaml"
+    chart = version_of("llm-d", "llm-d-router-standalone (chart)")
+    extension = version_of("llm-d", "Gateway API Inference Extension")
+    commands = f'kubectl apply -k "{INFERENCE_EXTENSION}?ref={extension}"\n' + "\n".join(
+        f"helm install {name} {CHART} --version {chart} -f {name}.router.values.yaml\nkubectl apply -f {name}.yaml"
         for name in names
     )
     sections = [
@@ -114,6 +116,6 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
 
 
 _CRDS = (
-    "The resource definitions of the Gateway API Inference Extension; the values of `guides/recipes/router/base.values."
-    "yaml` of llm-d, given before these with `-f`, set what the router's pods may use."
+    "The values of `guides/recipes/router/base.values.yaml` of llm-d, given before these with `-f`, set what the "
+    "router's pods may use."
 )

@@ -24,12 +24,13 @@ from planner.launch.flags import rows_of
 from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
+from planner.launch.versions import version_of
 from planner.serving import Router
 
 CONFIG_NAME = "serve.yaml"
 ENGINE = "vllm"
 """The only engine of `LLMConfig.llm_engine` (its value there is vLLM)."""
-RAY_VERSION = "2.60.0"
+RAY_VERSION = version_of("ray-serve", "Ray")
 BUILDERS = {
     "mixed": "ray.serve.llm:build_openai_app",
     "ranks": "ray.serve.llm:build_dp_openai_app",

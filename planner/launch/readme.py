@@ -41,6 +41,7 @@ def pool_table(
     head: str = "Pool",
     names: Mapping[str, str] | None = None,
     port: int = 0,
+    servers: Mapping[str, str] | None = None,
 ) -> str:
     """The pools as a Markdown table.
 
@@ -49,8 +50,10 @@ def pool_table(
         head: of the first column.
         names: of pools in that column by their own name, which stands there where there is none.
         port: of every replica; 0: each has its own.
+        servers: that pools run on, by their names; None: how many a replica spans.
     """
-    columns = f"| {head} | Replicas | GPUs each | Servers | Engine | Router | Port |"
+    places = "Servers each" if servers is None else "On servers"
+    columns = f"| {head} | Replicas | GPUs each | {places} | Engine | Router | Port |"
     return markdown_rows(
         f"{columns}\n| --- | ---: | --- | ---: | --- | --- | ---: |",
         (
@@ -58,7 +61,7 @@ def pool_table(
                 (names or {}).get(spec.name, spec.name),
                 f"{spec.replicas:,}",
                 f"{spec.gpus} x {spec.sku}",
-                f"{spec.nodes:,}",
+                spec.servers if servers is None else servers[spec.name],
                 f"{markdown_text(spec.engine)} {markdown_text(spec.engine_version)}",
                 spec.router.replace("_", " "),
                 port or f"from {FIRST_PORT}",

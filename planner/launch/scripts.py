@@ -23,10 +23,12 @@ from planner.launch.routers import (
     url_words,
 )
 from planner.launch.servers import shell_words
-from planner.launch.spec import FIRST_PORT, LaunchSpec, deployments, launch_specs
+from planner.launch.spec import FIRST_PORT, NVIDIA, LaunchSpec, deployments, launch_specs
 from planner.serving import Role
 
 COMPOSE_NAME = "docker-compose.yaml"
+RENDER_NODES_NAME = "render-nodes.sh"
+"""File of the Compose export that reads which render nodes the GPUs of AMD have."""
 START_NAME = "start.sh"
 SERVERS_NAME = "servers.env"
 """File of the user with the addresses of the servers, where there are several."""
@@ -280,7 +282,7 @@ def _head_lines(spec: LaunchSpec) -> tuple[str, ...]:
     return (
         f"One replica of {spec.name}: {number_of(spec.gpus, 'GPU')} {spec.sku}, {spec.engine} {spec.engine_version}.",
         *spans,
-        f"The plan runs {number_of(spec.replicas, 'replica')} of it on {number_of(spec.nodes, 'server')}.",
+        f"The plan runs {number_of(spec.replicas, 'replica')} of it.",
         *spec.notes,
     )
 
@@ -374,7 +376,8 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec], routers: Sequence[RouterSp
     notes = [note for spec in specs for note in spec.notes] + [note for router in routers for note in router.notes]
     sections = [
         _start_text(server_numbers(replicas)[-1]),
-        pool_table(specs),
+        *([_RENDER_NODES] if any(spec.vendor != NVIDIA for spec in specs) else []),
+        pool_table(specs, servers={spec.name: _servers_text(replicas_of(replicas, spec)) for spec in specs}),
         "## Where clients connect",
         bullets(_entry_lines(specs, routers, replicas)),
         *(["## Models to name", bullets(unnamed_models)] if unnamed_models else []),
@@ -396,6 +399,19 @@ def _start_text(servers: int) -> str:
         f"`docker compose --env-file {SERVERS_NAME} --profile server-2 up` starts what the plan puts there: every "
         "replica on GPUs and ports of its own, and the routers in front; likewise on the others."
     )
+
+
+_RENDER_NODES = (
+    f"On GPUs of AMD Compose asks for their render nodes first: `./{RENDER_NODES_NAME} >> .env`, with several servers "
+    f"`>> {SERVERS_NAME}` on each."
+)
+
+
+def _servers_text(replicas: Sequence[PlacedReplica]) -> str:
+    """The servers that replicas run on, by their numbers."""
+    numbers = server_numbers(replicas)
+    several = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"{numbers[0]} to {numbers[-1]}" if several else ", ".join(map(str, numbers))
 
 
 def _entry_lines(

@@ -63,7 +63,6 @@ class LaunchSpec:
         node_gpus: GPUs of one server.
         gpus: of one replica.
         replicas: to start.
-        nodes: servers of the pool.
         health_path: HTTP path that answers once the server is ready.
         router: how requests are spread over the replicas, by its name in the plan.
         notes: what the flags do not say.
@@ -94,7 +93,6 @@ class LaunchSpec:
     node_gpus: int
     gpus: int
     replicas: int
-    nodes: int
     health_path: str
     router: str
     notes: tuple[str, ...]
@@ -199,7 +197,6 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         node_gpus=config.sku.node.gpus,
         gpus=config.parallelism.gpus,
         replicas=chosen.replicas,
-        nodes=launched.nodes[pool],
         health_path=only_of(engine, "health"),
         router=chosen.router.value,
         notes=_notes(chosen, limit),

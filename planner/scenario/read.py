@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -291,12 +292,14 @@ def _published(llm: LlmSpec, asked: Precision | None) -> tuple[Precision, ...]:
 
 
 def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
-    """What the user brought along, with the prices of the file named."""
+    """What the user brought along, with the prices of the file named; those without a day are of the file's."""
     policy, own = scenario.prices, scenario.own_hardware
     if policy.file is None:
         return own
     with naming_field("prices.file"):
-        listed = read_prices(folder / policy.file, provider=policy.file_provider, retrieved_on=policy.day)
+        file = folder / policy.file
+        day = min(policy.day, date.fromtimestamp(file.stat().st_mtime)) if file.is_file() else policy.day
+        listed = read_prices(file, provider=policy.file_provider, retrieved_on=day)
     return own.model_copy(update={"prices": (*own.prices, *listed.prices)})
 
 

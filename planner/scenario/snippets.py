@@ -13,7 +13,7 @@ import yaml
 
 from planner.core import InputError
 from planner.supply import PriceList
-from planner.traffic import MIN_CELLS, RecognisedTrace, ServerMetrics, Trace, describe
+from planner.traffic import MIN_CELLS, UNRECORDED, RecognisedTrace, ServerMetrics, Trace, describe
 from planner.workload import RateDrift, TokenLengths, measured_drift
 
 Snippet = dict[str, Any]
@@ -155,9 +155,14 @@ def snippet_text(snippet: Mapping[str, Any], comments: Iterable[str] = ()) -> st
     return header + yaml.safe_dump(dict(snippet), sort_keys=False, width=120, default_flow_style=None)
 
 
-def trace_comments(recognised: RecognisedTrace) -> list[str]:
-    """Format, figures and notes of a trace."""
-    return [recognised.format, *(f"{label}: {value}" for label, value in describe(recognised)), *recognised.notes]
+def trace_comments(recognised: RecognisedTrace, rate_per_s: float | None = None) -> list[str]:
+    """Format, figures and notes of a trace, and the rate [1/s] it was brought to, if any."""
+    notes = list(recognised.notes)
+    if rate_per_s is not None:
+        notes = [note for note in notes if not note.startswith(UNRECORDED)]
+        before = f"{UNRECORDED}: " if recognised.lengths_only else ""
+        notes.append(f"{before}planned at {rate_per_s:.4g} requests/s, as asked")
+    return [recognised.format, *(f"{label}: {value}" for label, value in describe(recognised)), *notes]
 
 
 def metrics_comments(metrics: ServerMetrics) -> list[str]:

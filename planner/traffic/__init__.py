@@ -12,10 +12,10 @@ from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, L
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
 from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
-from planner.traffic.prometheus import MeasuredLatency, ServerMetrics, read_metrics
+from planner.traffic.prometheus import MeasuredLatency, MetricQuantity, ServerMetrics, metric_names, read_metrics
 from planner.traffic.readers import describe, read_any_trace
 from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
-from planner.traffic.requests import RecognisedTrace
+from planner.traffic.requests import UNRECORDED, RecognisedTrace
 from planner.traffic.services import (
     Cascade,
     CascadePoint,
@@ -33,6 +33,7 @@ __all__ = [
     "DAYS_PER_MONTH",
     "HOURS_PER_DAY",
     "MIN_CELLS",
+    "UNRECORDED",
     "Cascade",
     "CascadePoint",
     "ColdStart",
@@ -46,6 +47,7 @@ __all__ = [
     "LengthSplit",
     "MeasuredLatency",
     "MeasuredProfile",
+    "MetricQuantity",
     "OfflineWork",
     "RecognisedTrace",
     "ServerMetrics",
@@ -68,6 +70,7 @@ __all__ = [
     "load_recording",
     "mean_image_tokens",
     "mean_images",
+    "metric_names",
     "name_of",
     "preset_arrivals",
     "preset_scv",

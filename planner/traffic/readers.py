@@ -88,6 +88,10 @@ _FORMATS: tuple[tuple[str, frozenset[str], float | None], ...] = (
 _DELIMITERS = {",": "CSV", "\t": "TSV", ";": "semicolons", "|": "bars"}
 _JSON_CELLS = frozenset({"usage", "usagedetails", "response", "metadata"})
 """Columns whose cells may hold a JSON object with token counts."""
+NAME_COLUMNS = (
+    "say which column holds what: --column input_tokens=NAME --column output_tokens=NAME (in Python: columns); or "
+)
+"""What helps with a table whose columns have other names."""
 SHOWN_PARTS = (0.5, 0.9)
 """Parts of all possible prefix hits for which the size of the cache is shown. A choice."""
 _MAX_HEADER_CHARACTERS = 100_000
@@ -208,7 +212,7 @@ def _table_trace(text: str, name: str, named: ColumnNames | None) -> RecognisedT
     complete = named is not None or (fields.has_tokens and "cached" in fields.paths)
     json_columns = () if complete else tuple(key for key in header if normalised_name(key) in _JSON_CELLS)
     if not fields.has_tokens and not json_columns:
-        raise format_error(name, _columns_missing(header, fields))
+        raise format_error(name, _columns_missing(header, fields), NAME_COLUMNS)
     needed = 1 + max((header.index(path[0]) for path in fields.paths.values()), default=0)
     reader = RowReader(named)
     for row in rows:

@@ -41,6 +41,8 @@ RECOGNISED_FORMATS = (
 
 FORMAT_FIX = "give " + "; or ".join(RECOGNISED_FORMATS)
 """What to give instead of a file that is not recognised."""
+UNRECORDED = "arrivals are not recorded"
+"""Start of the note on requests without times."""
 _EPOCH_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Times of at least the first number count in units of the second [s]: the year 1973 in ns, in µs, in ms."""
 _UNIT_SHOWN = {1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}
@@ -234,9 +236,9 @@ class RecordedTiming(NamedTuple):
     rate_per_s: float | None = None
 
 
-def format_error(name: str, why: str) -> InputError:
-    """The error for a file in no known format."""
-    return InputError("trace", name, f"is in no format that is read: {why}", FORMAT_FIX)
+def format_error(name: str, why: str, first: str = "") -> InputError:
+    """The error for a file in no known format; `first`: what to try before another file."""
+    return InputError("trace", name, f"is in no format that is read: {why}", f"{first}{FORMAT_FIX}")
 
 
 def build_trace(
@@ -302,7 +304,7 @@ def _seconds(
         notes.append("all requests carry the same time")
     recorded = timing.rate_per_s if timing.rate_per_s and times.size / timing.rate_per_s <= MAX_TIME_S else None
     rate_per_s, advice = (recorded, "the rate of the run") if recorded else (1.0, "give a rate of your own")
-    notes.append(f"arrivals are not recorded: spaced evenly at {rate_per_s:.4g} requests/s ({advice})")
+    notes.append(f"{UNRECORDED}: spaced evenly at {rate_per_s:.4g} requests/s ({advice})")
     return np.arange(times.size) / rate_per_s, True
 
 

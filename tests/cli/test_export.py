@@ -127,7 +127,7 @@ def test_a_plan_document_without_a_fleet_is_refused(folder: Path, tmp_path: Path
     ("words", "named"),
     [
         ([], "PLAN = '(missing)': is needed"),
-        (["plan.json"], "--to = '(missing)': is needed. Fix: give one of: scripts, compose, kubernetes"),
+        (["plan.json"], "--to = '(missing)': is needed. Fix: give one of: scripts, compose, slurm, kubernetes"),
         (["plan.json", "--to", "kubernets"], "--to = 'kubernets'"),
         (["plan.json", "--to", "compose", "--set", "workload.rate_per_s=5"], "does not change a plan document"),
         (["nothing-there", "--to", "compose"], "nothing-there"),

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from calibration.run import read_calibration as read_run_calibration
 from hardware_db import read_calibration
 from planner import launch
 from planner.core import InputError, PlannerError
+from planner.launch import fleet_of
 from planner.llm import load_llm
 from planner.llm.hub import load_from_hub
 from planner.scenario import (
@@ -35,7 +37,8 @@ from tests.fuzz.cases import Case
 from tests.fuzz.guard import ROOT, Failures, answered, assert_refused, watched
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.readers import READERS, START
-from tests.made_up_fleets import NASTY, mixed
+from tests.made_up_fleets import NASTY
+from tests.made_up_plans import REAL
 
 LLAMA = ROOT / "planner" / "presets" / "llms" / "llama-3.1-8b.json"
 
@@ -151,11 +154,7 @@ def test_the_cache_of_the_hub_leads_nowhere_else(commit: str, tmp_path: Path, mo
 def test_names_of_exported_files_stay_in_their_folder(target: str) -> None:
     """Names of services are the user's; names of files are plain words."""
     for name in (*NASTY, LONG, "a\0b", "con", "\u202egnp.exe"):
-        made = mixed()
-        renamed = type(made)(name, tuple(type(one)(name, *_rest(one)) for one in made.deployments))
+        made = fleet_of(REAL)
+        renamed = replace(made, name=name, deployments=tuple(replace(one, service=name) for one in made.deployments))
         for file in launch.export_files(renamed, target):
             assert re.fullmatch(r"[A-Za-z0-9][\w.-]{0,120}(/[A-Za-z0-9][\w.-]{0,120})*", file, re.ASCII), file
-
-
-def _rest(one: Any) -> tuple[Any, ...]:
-    return (one.deployment, one.nodes, one.workload, one.slo)

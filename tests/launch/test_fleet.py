@@ -136,6 +136,22 @@ def test_a_fleet_read_back_is_the_fleet_that_was_planned(shape: str, tmp_path: P
     assert found == wanted
 
 
+def test_a_latency_without_bound_is_no_expectation(tmp_path: Path) -> None:
+    content = document()
+    for name in ("ttft_s", "tpot_s"):
+        content["deployments"][0]["simulated"][name]["p95"] = None
+    (one,) = read_fleet(written(tmp_path, content)).deployments
+    assert one.figures is not None and one.figures.pool_usd_per_hour
+    assert [one.figures.expected(target) for target in one.slo.targets] == [None, None]
+
+
+def test_figures_that_a_document_does_not_hold_are_none(tmp_path: Path) -> None:
+    content = document()
+    del content["deployments"][0]["simulated"], content["bought"]
+    fleet = read_fleet(written(tmp_path, content))
+    assert fleet.deployments[0].figures is None and fleet.bought == ()
+
+
 def test_shapes_are_what_they_are_called() -> None:
     """The round trips above cover pairs, several slices in one deployment, spare settings: not one case ten times."""
     deployments = {shape: planned(shape).deployments for shape in SHAPES}
@@ -220,7 +236,6 @@ def test_what_is_no_plan_document_is_refused(tmp_path: Path) -> None:
         ("parallelism", {"tp": 1, "ep": 3}, "must divide"),
         ("replicas", 0, r"pools\[0\].replicas = 0: .*greater than or equal to 1"),
         ("role", "decode", r"must be \(mixed\) or \(prefill, decode\)"),
-        ("nodes", 1.5, r"pools\[0\].nodes = 1.5: must be a whole number"),
         ("memory_fraction", 3, "memory_fraction = 3"),
         ("schedule", {"order": "random"}, "own_schedule.order"),
     ],

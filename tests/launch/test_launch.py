@@ -44,11 +44,11 @@ NASTY = [
 
 
 def planned(deployment: Deployment, service: str = "main") -> Plan:
-    """A plan of one deployment whose replicas have a server each."""
+    """A plan of one deployment whose replicas have a server each, of GPUs at 2.50 USD/h."""
     nodes = tuple(pool.replicas for pool in deployment.pools)
-    return replace(
-        REAL, deployments=(replace(REAL.deployments[0], deployment=deployment, nodes=nodes, service=service),)
-    )
+    usd = tuple(2.5 * pool.replicas * pool.config.parallelism.gpus for pool in deployment.pools)
+    one = replace(REAL.deployments[0], deployment=deployment, nodes=nodes, service=service, pool_usd_per_hour=usd)
+    return replace(REAL, deployments=(one,))
 
 
 def mixed(engine: str = "vllm", replicas: int = 2, **changes: Any) -> Plan:
@@ -298,7 +298,7 @@ def test_scripts_parse_and_compose_has_what_a_service_needs(engine: str, tmp_pat
         assert service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == gpus
         assert spec.health_path in service["healthcheck"]["test"][-1]
         assert "meta-llama/Llama-3.1-8B" in service["command"]
-    assert f"| {spec.name} | 2 | 2 x h100-sxm | 2 |" in files[README_NAME]
+    assert f"| {spec.name} | 2 | 2 x h100-sxm | 1 |" in files[README_NAME]
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -407,7 +407,7 @@ def test_a_server_is_asked_for_its_place_and_its_address(tmp_path: Path) -> None
 def test_amd_gpus_get_a_rocm_image_and_the_render_nodes_of_their_own_gpus(engine: str) -> None:
     files = launch_files(mixed(engine, replicas=2, tp=2, sku=HARDWARE.skus["mi300x"]))
     service = yaml.safe_load(files[COMPOSE_NAME])["services"]["01-main-mixed-2"]
-    nodes = ["${RENDER_NODE_2:-/dev/dri/renderD130}", "${RENDER_NODE_3:-/dev/dri/renderD131}"]
+    nodes = [f"${{RENDER_NODE_{gpu}:?add what ./render-nodes.sh prints}}" for gpu in (2, 3)]
     assert "rocm" in service["image"] and service["devices"] == ["/dev/kfd", *nodes]
     assert "deploy" not in service, "AMD GPUs are devices, not reservations of an NVIDIA driver"
 

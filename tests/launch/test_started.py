@@ -31,6 +31,8 @@ from planner.launch import COMPOSE_NAME, fleet_of
 from planner.launch.flags import engine_flags
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
+from planner.launch.scripts import RENDER_NODES_NAME
+from planner.launch.slurm import JOB_NAME, components
 from planner.launch.spec import FIRST_PORT
 from planner.llm import load_llm
 from planner.roofline import Parallelism
@@ -186,7 +188,7 @@ def filled(content: Any, variables: Mapping[str, str]) -> Any:
 
 def compose_up(site: Site, servers: int) -> None:
     """Start every service of a Compose file with its words, environment, files and GPUs, in the order it asks for."""
-    variables = {**site.environment, "HF_TOKEN": "secret"}
+    variables = {**site.environment, "HF_TOKEN": "secret", **render_nodes(site)}
     content = filled(yaml.safe_load((site.folder / COMPOSE_NAME).read_text(encoding="utf-8")), variables)
     assert set(content) <= {"services", "configs"}
     for name, service in content["services"].items():
@@ -211,12 +213,33 @@ def compose_up(site: Site, servers: int) -> None:
         site.start(words, int(profiles[0].removeprefix("server-")), {**service.get("environment", {}), **gpus(service)})
 
 
+PARTITIONS = 8
+"""Render nodes that the driver of an MI300X keeps for each GPU, whether it is partitioned or not."""
+
+
+def render_nodes(site: Site) -> dict[str, str]:
+    """What the exported script prints on a server of two CPUs and eight GPUs; nothing for NVIDIA."""
+    script = site.folder / RENDER_NODES_NAME
+    if not script.exists():
+        return {}
+    topology = site.folder / "topology"
+    for node in range(10):
+        place = topology / str(node)
+        place.mkdir(parents=True)
+        (place / "gpu_id").write_text(f"{0 if node < 2 else 1000 + node}\n", encoding="utf-8")
+        minor = 0 if node < 2 else 128 + PARTITIONS * (node - 2)
+        (place / "properties").write_text(f"simd_count 304\ndrm_render_minor {minor}\n", encoding="utf-8")
+    told = {**site.environment, "TOPOLOGY": str(topology)}
+    done = subprocess.run(["/bin/bash", str(script)], env=told, capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
 def gpus(service: Mapping[str, Any]) -> dict[str, str]:
     """What a container sees of the GPUs of its server, as variables."""
     if "devices" in service:
         kfd, *nodes = service["devices"]
         assert kfd == "/dev/kfd"
-        numbers = [str(int(node.removeprefix("/dev/dri/renderD")) - 128) for node in nodes]
+        numbers = [str((int(node.removeprefix("/dev/dri/renderD")) - 128) // PARTITIONS) for node in nodes]
         return {"HIP_VISIBLE_DEVICES": ",".join(numbers)}
     if "deploy" not in service:
         return {}
@@ -265,6 +288,59 @@ def test_further_shapes_start_from_their_scripts(shape: str, tmp_path: Path) -> 
     plan, servers, policy = FURTHER[shape]
     with started(tmp_path, plan, "scripts", servers) as site:
         serves(site, plan, policy)
+
+
+SRUN = """#!/bin/bash
+group=0
+while [[ $1 == --* ]]; do
+  if [[ $1 == --het-group=* ]]; then group=${1#*=}; fi
+  shift
+done
+read -ra hosts < "${STUB_NODES}/${group}"
+trap 'kill $(jobs -p); wait; exit 143' TERM
+for node in "${!hosts[@]}"; do
+  SLURM_NODEID=${node} STUB_ADDRESS=${hosts[node]} LOGS=logs-${hosts[node]} "$@" &
+done
+wait
+"""
+"""A stand-in for ``srun``: a task on every node of a component of the job."""
+SCONTROL = """#!/bin/bash
+[ "$1 $2" = "show hostnames" ] || exit 1
+tr ' ' '\\n' < "$3"
+"""
+"""A stand-in for ``scontrol show hostnames``; a node list is a file here."""
+
+
+@pytest.mark.parametrize("shape", ["one server of eight", "two servers", "a pair of two SKUs"])
+def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -> None:
+    plan, servers, policy = SHAPES[shape]
+    site = Site(tmp_path, plan, "slurm", servers)
+    for program, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tmp_path / "programs" / program).write_text(text, encoding="utf-8")
+        (tmp_path / "programs" / program).chmod(0o755)
+    parts = components(place_replicas(launch.launch_specs(fleet_of(plan))))
+    site.environment |= {"SLURM_SUBMIT_DIR": str(site.folder), "STUB_NODES": str(tmp_path)}
+    for number, part in enumerate(parts):
+        (tmp_path / str(number)).write_text(" ".join(site.addresses[at] for at in part.servers) + "\n")
+        listed = "SLURM_JOB_NODELIST" + (f"_HET_GROUP_{number}" if len(parts) > 1 else "")
+        site.environment[listed] = str(tmp_path / str(number))
+    for number in range(1, servers + 1):
+        site.environment.pop(f"SERVER_{number}")
+    try:
+        site.start(["/bin/bash", JOB_NAME], 1)
+        serves(site, plan, policy)
+    finally:
+        site.stop()
+
+
+def test_a_slurm_job_asks_for_the_servers_that_the_plan_fills() -> None:
+    text = launch.export_files(fleet_of(SHAPES["a pair of two SKUs"][0]), "slurm")[JOB_NAME]
+    asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert asked.count("hetjob") == 1 and asked.count("--exclusive") == 2
+    assert [one for one in asked if "gpus" in one] == ["--gpus-per-node=h100:8", "--gpus-per-node=h200:8"]
+    assert [one for one in asked if "nodes=" in one] == ["--nodes=1", "--nodes=1"]
+    alone = launch.export_files(fleet_of(SHAPES["two servers"][0]), "slurm")[JOB_NAME]
+    assert "#SBATCH --nodes=2" in alone and "#SBATCH --gpus-per-node=8" in alone and "hetjob" not in alone
 
 
 def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,18 @@ def test_a_price_list_of_ones_own_stands_in_for_the_listed_prices_of_its_skus(tm
     assert [price for price in hardware.prices if price.sku == "h200-sxm"] == listed
     assert list(file_references(own)) == ["prices.file"]  # so that an upload that names one is refused
     assert plan(found, simulate=False, alternatives=False).cost.usd_per_hour == pytest.approx(1.25)  # type: ignore[union-attr]
+
+
+def test_prices_of_a_file_are_of_the_day_it_was_written_on(tmp_path: Path) -> None:
+    """A catalog says no day: yesterday's copy of it is not today's; nor is one from after the day that is planned."""
+    written = datetime(2026, 10, 5, 12).timestamp()
+    file = tmp_path / "prices.csv"
+    file.write_text("sku,usd_per_gpu_hour\nh100-sxm,1.25\n")
+    os.utime(file, (written, written))
+    for as_of, day in (("2026-11-21", date(2026, 10, 5)), ("2026-09-01", date(2026, 9, 1))):
+        own = changed(prices={"file": "prices.csv", "as_of": as_of}, search={"skus": ["h100-sxm"]})
+        prices = hardware_for(build_request(read_scenario(own)[0], tmp_path)).prices
+        assert [price.retrieved_on for price in prices if price.sku == "h100-sxm"] == [day]
 
 
 def test_a_price_list_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -432,8 +432,11 @@ def test_one_moment_for_all_is_no_arrival() -> None:
     [
         ("", "is empty. Fix: give a table"),
         ("\ufeff\n \n", "is empty. Fix: give a table"),
-        ("# only a comment\n", "no column of input tokens or output tokens (columns: none). Fix: give a table"),
-        ("a,b\n1,2\n", "no column of input tokens or output tokens (columns: a, b). Fix: give a table"),
+        ("# only a comment\n", "no column of input tokens or output tokens (columns: none). Fix: say which column"),
+        (
+            "a,b\n1,2\n",
+            "(columns: a, b). Fix: say which column holds what: --column input_tokens=NAME",
+        ),
         ("timestamp,input_tokens\n1,2\n", "no column of output tokens (columns: timestamp, input_tokens)"),
         (HEADER, "no row with input and output tokens. Fix: give a table"),
         (HEADER + "0,5,0\n", "has no request with input and output tokens. Fix: 1 request without input or output"),

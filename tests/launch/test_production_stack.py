@@ -1,0 +1,101 @@
+"""Values of the vLLM production stack: fields of the chart's schema, and the flags that its template makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from planner import launch
+from planner.core import UnsupportedFeatureError
+from planner.fleet import Plan
+from planner.launch import fleet_of
+from planner.launch.production_stack import MODEL_NAME, release_name
+from planner.serving import Router
+from tests.builders import FP8, HARDWARE
+from tests.launch.schemas import breaks
+from tests.launch.test_kubernetes import DNS_LABEL, spread
+from tests.launch.test_launch import NASTY, launch_specs, mixed, planned, routed
+
+AMD = mixed("vllm", 2, tp=4, sku=HARDWARE.skus["mi300x"])
+
+
+def values(plan: Plan) -> dict[str, Any]:
+    """The values of the only release of a plan."""
+    files = launch.export_files(fleet_of(plan), "production-stack")
+    (text,) = [text for name, text in files.items() if name.endswith(".values.yaml")]
+    return dict(yaml.safe_load(text))
+
+
+def command(config: dict[str, Any]) -> list[str]:
+    """The words behind ``vllm serve MODEL`` as the chart's template writes them, field by field in its order."""
+    words: list[str] = []
+    if "enableChunkedPrefill" in config:
+        words.append("--enable-chunked-prefill" if config["enableChunkedPrefill"] else "--no-enable-chunked-prefill")
+    words.append("--enable-prefix-caching" if config.get("enablePrefixCaching") else "--no-enable-prefix-caching")
+    for name, flag in (
+        ("maxModelLen", "--max-model-len"),
+        ("dtype", "--dtype"),
+        ("tensorParallelSize", "--tensor-parallel-size"),
+        ("maxNumSeqs", "--max-num-seqs"),
+        ("gpuMemoryUtilization", "--gpu-memory-utilization"),
+    ):
+        if name in config:
+            words += [flag, str(config[name])]
+    return words + config.get("extraArgs", [])
+
+
+PLANS = [
+    mixed("vllm", 4, tp=2),
+    mixed("vllm", 2, precision=FP8, max_batched_tokens=3072),
+    routed(mixed("vllm", 2), Router.PREFIX_AFFINITY),
+    AMD,
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_values_are_of_the_chart_s_schema_and_become_the_planned_flags(plan: Plan) -> None:
+    found, (spec,) = values(plan), launch_specs(plan)
+    assert not breaks(found, "ProductionStackValues")
+    (model,) = found["servingEngineSpec"]["modelSpec"]
+    assert sorted(command(model["vllmConfig"])) == sorted(spec.words)
+    assert f"{model['repository']}:{model['tag']}" == spec.image and model["modelURL"] == spec.model
+    assert model["replicaCount"] == spec.replicas
+    assert set(model["resources"]["limits"].values()) == {str(spec.gpus)}
+
+
+def test_each_release_has_engines_and_a_router_that_find_no_other_s() -> None:
+    plan = mixed("vllm", 2)
+    both = replace(plan, deployments=plan.deployments * 2)
+    files = launch.export_files(fleet_of(both), "production-stack")
+    found = [yaml.safe_load(text) for name, text in files.items() if name.endswith(".values.yaml")]
+    labels = [tuple(one[part]["labels"].items()) for one in found for part in ("servingEngineSpec", "routerSpec")]
+    assert len(found) == 2 and len(set(labels)) == 4
+
+
+def test_what_the_chart_cannot_run_as_planned_is_refused_by_name() -> None:
+    for plan, said in (
+        (spread(), "parallelism = "),
+        (routed(mixed("vllm", 2), Router.LEAST_REQUESTS), "router = 'least_requests': .*prefix_affinity, round_robin"),
+        (mixed("sglang", 2), "engine = 'sglang'"),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match=said):
+            values(plan)
+    assert values(routed(mixed("vllm", 1), Router.LEAST_REQUESTS)), "one replica needs no policy"
+
+
+def test_names_that_the_chart_makes_fit_into_a_label() -> None:
+    (spec,) = launch_specs(
+        planned(mixed().deployments[0].deployment, "a-very-long-name-of-a-service-that-goes-on-and-on")
+    )
+    for suffix in ("router-service-account", f"{MODEL_NAME}-engine-service", f"{MODEL_NAME}-vllm-stack"):
+        assert DNS_LABEL.fullmatch(f"{release_name(spec)}-{suffix}")
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_names_of_users_reach_no_word(name: str) -> None:
+    plan = mixed("vllm", 2)
+    found = values(planned(plan.deployments[0].deployment, name))
+    assert not breaks(found, "ProductionStackValues") and name not in str(found)

@@ -1,0 +1,106 @@
+"""Six shapes of plans on every target: exported, each object by its published schema, or refused by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from planner import launch
+from planner.core import UnsupportedFeatureError
+from planner.launch import TARGETS, fleet_of
+from planner.launch.readme import README_NAME
+from planner.traffic import metric_names
+from tests.launch.schemas import object_breaks
+from tests.launch.test_started import SHAPES
+
+
+def measured(engine: str) -> bool:
+    """Whether names of metrics of an engine are known."""
+    return any(one.engine == engine for one in metric_names())
+
+
+REFUSED: Mapping[tuple[str, str], str] = {
+    ("a pair of two SKUs", "skypilot"): "deployment.pools.role",
+    ("SGLang, attention DP over two nodes", "kserve"): "parallelism",
+    ("SGLang, attention DP over two nodes", "ray-serve"): "engine",
+    ("TensorRT-LLM", "ray-serve"): "engine",
+    ("a pair of two SKUs", "production-stack"): "deployment.pools.role",
+    ("SGLang, attention DP over two nodes", "production-stack"): "engine",
+    ("TensorRT-LLM", "production-stack"): "engine",
+    **({} if measured("tensorrt-llm") else {("TensorRT-LLM", "observability"): "engine"}),
+    ("AMD", "dynamo"): "sku",
+    ("AMD", "skypilot"): "sku",
+}
+"""What a target has no words for, by shape and target: the field that its error names."""
+
+
+def exported(shape: str, target: str) -> dict[str, str]:
+    """The files of a shape."""
+    return launch.export_files(fleet_of(SHAPES[shape][0]), target)
+
+
+def objects_of(files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Every Kubernetes object among files."""
+    for name, text in files.items():
+        documents = yaml.safe_load_all(text) if name.endswith(".yaml") else ()
+        yield from (one for one in documents if isinstance(one, dict) and "apiVersion" in one and "kind" in one)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_exported_by_the_schemas_or_refused_by_name(shape: str, target: str) -> None:
+    if (shape, target) in REFUSED:
+        with pytest.raises(UnsupportedFeatureError, match=f"^{REFUSED[shape, target]} = .*Fix:"):
+            exported(shape, target)
+        return
+    files = exported(shape, target)
+    assert len(files) > 1 and files[README_NAME].startswith("# ")
+    for one in objects_of(files):
+        if one["kind"] != "Kustomization":
+            assert not object_breaks(one), one["kind"]
+
+
+def test_a_schema_refuses_a_misspelt_field_a_wrong_type_and_another_word() -> None:
+    """In every object of every kind that is exported, or the tests above would hold of anything."""
+    seen = set()
+    for target in TARGETS:
+        for shape in SHAPES:
+            if (shape, target) in REFUSED:
+                continue
+            for one in objects_of(exported(shape, target)):
+                if one["kind"] in seen or one["kind"] == "Kustomization":
+                    continue
+                seen.add(one["kind"])
+                body = next(name for name in ("spec", "data", "rules", "subjects", "metadata") if name in one)
+                assert object_breaks({**one, "specs": {}}), one["kind"]
+                assert object_breaks({**one, body: 3}), one["kind"]
+                broken = copy.deepcopy(one)
+                broken["metadata"]["nam"] = broken["metadata"].pop("name")
+                assert object_breaks(broken), one["kind"]
+    assert {"Deployment", "LeaderWorkerSet", "InferenceService", "LLMInferenceService", "DynamoGraphDeployment"} <= seen
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_picker_of_llm_d_reads_its_configuration(shape: str) -> None:
+    (values,) = [text for name, text in exported(shape, "llm-d").items() if "values" in name]
+    picker = yaml.safe_load(values)["router"]["epp"]
+    assert not object_breaks(yaml.safe_load(picker["pluginsCustomConfig"][picker["pluginsConfigFile"]]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_readme_of_a_target_says_what_it_was_written_for(target: str) -> None:
+    rows = [row for row in launch.checked_versions() if row.target == target]
+    readme = exported("one server of eight", target)[README_NAME]
+    assert all(f"| {row.component} | {row.version} | {row.retrieved_on} |" in readme for row in rows)
+    assert rows
+
+
+def test_what_is_pinned_is_the_version_that_was_checked() -> None:
+    files = exported("a pair of two SKUs", "llm-d")
+    assert "--version v0.10.0" in files[README_NAME] and "?ref=v1.5.0" in files[README_NAME]
+    assert "llm-d-router-disagg-sidecar:v0.10.0" in "".join(files.values())
+    assert "vllm-runtime:1.6.1" in "".join(exported("one server of eight", "dynamo").values())
