@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, look_up, write
+from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, files_in, look_up, write
 from planner.core import InputError
 
 MIN_RUNS = 2
@@ -184,7 +184,9 @@ def import_trace(
 def import_metrics(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Answers of Prometheus (JSON), or one or two scrapes of /metrics, first to last."),
+        typer.Argument(
+            help="Answers of Prometheus (JSON), one or two scrapes of /metrics, first to last, or a folder."
+        ),
     ],
     rate: Annotated[
         str, typer.Option(help="mean, peak, a percentile over the steps such as p95, or requests/s.")
@@ -215,7 +217,7 @@ def import_metrics(
     from planner.traffic import read_metrics
 
     check_outputs(None if out == STDOUT else out)
-    metrics = read_metrics(*files, interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
+    metrics = read_metrics(*files_in(files), interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
     snippet = snippets.metrics_snippet(metrics, rate, profile=profile, week=week)
     write(out, lambda: snippets.snippet_text(snippet, snippets.metrics_comments(metrics)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from planner.analysis import Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
+from planner.analysis import ALIKE, Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
 from planner.core import Table, duration, markdown_table, percent, significant, unit, with_unit
 from planner.report.explanation import document
 from planner.report.layout import Report, markdown_list, markdown_page
@@ -45,8 +45,9 @@ def tables(running: RunningFleet) -> tuple[Table, ...]:
         ),
         Table(
             "Traffic and servers",
-            ("quantity", "unit", "planned", "measured", "measured / planned"),
+            ("quantity", "unit", "planned", "measured", "measured / planned", "as planned"),
             tuple(_quantity_row(one) for one in running.quantities),
+            f"As planned: within {percent(ALIKE)} of the larger.",
         ),
     ]
     return tuple(table for table in found if table.rows)
@@ -75,7 +76,8 @@ def _target_row(one: RunningTarget) -> tuple[str, ...]:
 
 def _quantity_row(one: RunningQuantity) -> tuple[str, ...]:
     ratio = significant(one.measured / one.planned) if one.planned > 0.0 else "-"
-    return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio)
+    alike = "no" if one.differs else "yes"
+    return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio, alike)
 
 
 def step_time_lines(running: RunningFleet) -> tuple[str, ...]:
