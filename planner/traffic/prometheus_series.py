@@ -139,6 +139,18 @@ def join_scrapes(first: Sequence[Series], second: Sequence[Series], apart_s: flo
     )
 
 
+def all_fell(first: Sequence[Series], second: Sequence[Series]) -> bool:
+    """Whether counters fell from one scrape to the next and none rose, as they do where the two are swapped.
+
+    >>> early, late = (Series("x_total", {}, np.array([math.nan]), np.array([value])) for value in (3.0, 8.0))
+    >>> all_fell([late], [early]), all_fell([early], [late])
+    (True, False)
+    """
+    before = {_key(series): series.values[-1] for series in first if series.name.endswith(("_total", "_count"))}
+    risen = [series.values[-1] - before[_key(series)] for series in second if _key(series) in before]
+    return any(rise < 0.0 for rise in risen) and not any(rise > 0.0 for rise in risen)
+
+
 def _key(series: Series) -> tuple[object, ...]:
     return (series.name, *sorted(series.labels.items()))
 

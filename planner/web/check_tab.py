@@ -21,7 +21,7 @@ from planner.report import what_if as what_if_report
 from planner.scenario import full_content, measured_changes, scenario_of_text
 from planner.serving import MeasuredSteps
 from planner.traffic import ServerMetrics, read_metrics
-from planner.web import components, results, session
+from planner.web import bounds, components, results, session
 from planner.web.results import Page
 from planner.workload import Slo
 
@@ -73,14 +73,12 @@ def show(page: Page) -> None:
     served = _service(page.plan)
     try:
         watched = _watched()
-        if watched is None:
-            return
-        running = _compared(page, served, watched)
+        if watched is not None:
+            running = _compared(page, served, watched)
+            _show_comparison(page, running)
+            _show_next_plan(page, running, watched)
     except PlannerError as error:
         st.error(components.plain(str(error)))
-        return
-    _show_comparison(page, running)
-    _show_next_plan(page, running, watched)
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------
@@ -105,8 +103,10 @@ def _show_upload() -> None:
     with right:
         st.number_input(
             "Seconds between scrapes",
-            min_value=0.0,
-            step=60.0,
+            min_value=1,
+            value=None,
+            step=60,
+            placeholder="as the files say",
             key=INTERVAL,
             help="Between two scrapes, or from the start of the servers to the only one. Answers of Prometheus say it.",
         )
@@ -130,7 +130,7 @@ def _watched() -> Watched | None:
     if size > MAX_METRICS_BYTES:
         bound = f"have {size:,} bytes, more than {MAX_METRICS_BYTES:,}"
         raise InputError("files", f"{len(kept)} files", bound, "ask for fewer series, or a longer step")
-    interval_s = st.session_state.get(INTERVAL) or None
+    interval_s = st.session_state.get(INTERVAL)
     digest = hashlib.sha256(repr(interval_s).encode())
     for name, content in kept:
         digest.update(repr((name, len(content))).encode() + content)
@@ -216,7 +216,9 @@ def _show_next_plan(page: Page, running: RunningFleet, watched: Watched) -> None
     steps, content = [], page.content
     for label, fields in learned.items():
         content = _normal({**content, **fields})
-        steps.append((label, results.request_of(json.dumps(content, sort_keys=True))))
+        request = results.request_of(json.dumps(content, sort_keys=True))
+        bounds.check(content, request)
+        steps.append((label, request))
     compute = partial(_plan_again, page.request, tuple(steps), page.hardware, page.plan)
     key = ("recalibrated", page.key, page.plan.simulated, watched.key)
     found = results.compute_once(key, compute, "Planning again")

@@ -300,3 +300,10 @@ def test_pages_of_several_replicas_in_one_file_are_told_apart() -> None:
 def test_scrapes_of_different_replicas_are_refused() -> None:
     with pytest.raises(InputError, match="2 and 1 pages"):
         read_metrics(io.StringIO(_pages(100, 7)), io.StringIO(_pages(105)), interval_s=9.0)
+
+
+def test_scrapes_in_the_wrong_order_are_turned_round() -> None:
+    """As a folder gives them whose files are called after.txt and before.txt."""
+    found = read_metrics(io.StringIO(_pages(105, 47)), io.StringIO(_pages(100, 7)), interval_s=9.0)
+    assert found.requests == 45.0
+    assert any("the other way round" in note for note in found.notes)
