@@ -13,6 +13,7 @@ import streamlit as st
 
 from planner.core import PlannerError
 from planner.web import (
+    check_tab,
     compare_tab,
     components,
     cost_tab,
@@ -34,6 +35,7 @@ TABS = {
     "Roofline": roofline_tab.show,
     "Cost": cost_tab.show,
     "Compare": compare_tab.show,
+    "Check": check_tab.show,
     "Hardware": hardware_tab.show,
 }
 

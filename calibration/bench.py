@@ -14,6 +14,8 @@ Tensor = Any
 """torch.Tensor; torch is optional and its types are not used."""
 FP8_LARGEST = 448.0
 """Largest e4m3 value (Micikevicius et al. 2022, FP8 Formats for Deep Learning, arXiv:2209.05433, table 1)."""
+FP8_LARGEST_FNUZ = 240.0
+"""The same of AMD's e4m3fnuz, whose exponent is biased by one more."""
 BLOCK = 128
 """Values per scale of block-scaled fp8 (DeepSeek-AI 2024, arXiv:2412.19437, sec. 3.3.2)."""
 CPU_BYTES = 2.0 * 2**30
@@ -122,13 +124,25 @@ def _gated(x: Tensor) -> Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
+def fp8_of(torch: Any) -> tuple[Any, float]:  # noqa: ANN401 (torch is optional)
+    """The e4m3 format that the GPU multiplies, and its largest value.
+
+    MI300 (gfx94x) has the one without negative zero and infinities, whose largest value is 240; all others OCP's
+    (https://rocm.docs.amd.com/en/latest/reference/precision-support.html, read 2026-11-24).
+    """
+    if getattr(torch.version, "hip", None) and torch.cuda.get_device_properties(0).gcnArchName.startswith("gfx94"):
+        return torch.float8_e4m3fnuz, FP8_LARGEST_FNUZ
+    return torch.float8_e4m3fn, FP8_LARGEST
+
+
 def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
     """16-bit values as fp8 with one scale for all, and that scale."""
     import torch  # noqa: PLC0415 (torch is optional)
 
+    dtype, most = fp8_of(torch)
     low, high = torch.aminmax(x)
     largest = torch.maximum(-low, high).float().clamp(min=EPSILON)
-    return (x * (FP8_LARGEST / largest)).to(torch.float8_e4m3fn), largest / FP8_LARGEST
+    return (x * (most / largest)).to(dtype), largest / most
 
 
 def quantise_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,5 +151,5 @@ def quantise_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
 
     blocks = x.view(x.shape[0], -1, BLOCK)
     largest = blocks.abs().amax(dim=-1).float().clamp(min=EPSILON)
-    scaled = blocks * (FP8_LARGEST / largest)[..., None]
-    return scaled.to(torch.float8_e4m3fn).view(x.shape), largest / FP8_LARGEST
+    dtype, most = fp8_of(torch)
+    return (blocks * (most / largest)[..., None]).to(dtype).view(x.shape), largest / most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import shutil
@@ -38,6 +39,11 @@ class Device:
     gpus: int
     uuid: str
     versions: Mapping[str, str]
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether torch drives it through ROCm, under the names of CUDA."""
+        return bool(self.versions.get("hip"))
 
     @property
     def stack(self) -> str:
@@ -92,7 +98,7 @@ def _versions(torch: Any, uuid: str) -> dict[str, str]:  # noqa: ANN401
         "hip": hip,
         "triton": _version("triton"),
         "flashinfer": _version("flashinfer-python"),
-        "driver": _query_smi("driver_version", f"GPU-{uuid}").get("driver_version", ""),
+        "driver": _amd_driver() if hip else _query_smi("driver_version", f"GPU-{uuid}").get("driver_version", ""),
     }
 
 
@@ -168,11 +174,55 @@ def parse_state(fields: str, line: str) -> dict[str, str]:
 
 def gpu_state(device: Device) -> dict[str, str]:
     """Clocks [MHz], temperature [C], power [W] and PCIe link right now; empty on a CPU."""
-    return {} if device.kind == "cpu" else _query_smi(STATE_QUERY, device.uuid)
+    if device.kind == "cpu":
+        return {}
+    return _query_rocm_smi() if device.is_amd else _query_smi(STATE_QUERY, device.uuid)
+
+
+AMD_DRIVER = Path("/sys/module/amdgpu/version")
+"""Where the kernel says which amdgpu it has (https://rocm.docs.amd.com, "Verify the driver", read 2026-11-24)."""
+ROCM_SMI = ("--showclocks", "--showtemp", "--showpower", "--json")
+"""Options of rocm-smi (https://rocm.docs.amd.com/projects/rocm_smi_lib, "rocm-smi", read 2026-11-24)."""
+
+
+def _amd_driver() -> str:
+    try:
+        return AMD_DRIVER.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _query_rocm_smi() -> dict[str, str]:
+    """What rocm-smi says of the first GPU; empty where there is none or it fails."""
+    program = shutil.which("rocm-smi")
+    if program is None:
+        return {}
+    try:
+        done = subprocess.run([program, *ROCM_SMI], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return parse_rocm_state(done.stdout) if done.returncode == 0 else {}
+
+
+def parse_rocm_state(text: str) -> dict[str, str]:
+    """The readings of the first card in rocm-smi's JSON; what it does not know is left out.
+
+    >>> parse_rocm_state('{"card0": {"Temperature (Sensor junction) (C)": "41.0", "sclk clock level:": "N/A"}}')
+    {'Temperature (Sensor junction) (C)': '41.0'}
+    """
+    try:
+        cards: dict[str, dict[str, str]] = json.loads(text)
+    except ValueError:
+        return {}
+    first = next((card for name, card in cards.items() if name.startswith("card")), {})
+    return {str(name).strip(" :"): str(value) for name, value in first.items() if "N/A" not in str(value)}
 
 
 class StateLog:
-    """Writes the GPU's clocks, temperature and power to a file every two seconds, while in a ``with`` block."""
+    """Writes the GPU's clocks, temperature and power to a file every two seconds, while in a ``with`` block.
+
+    Of an AMD GPU only the state before and after is kept (`gpu_state`): rocm-smi has no loop of its own.
+    """
 
     def __init__(self, device: Device, path: Path) -> None:
         self._device = device
@@ -181,7 +231,7 @@ class StateLog:
 
     def __enter__(self) -> StateLog:
         program = shutil.which("nvidia-smi")
-        if self._device.kind != "cpu" and program is not None:
+        if self._device.kind != "cpu" and not self._device.is_amd and program is not None:
             command = [program, f"--query-gpu={STATE_QUERY}", "--format=csv", "-lms", str(STATE_INTERVAL_MS)]
             command += ["-i", self._device.uuid] if self._device.uuid else []
             with self._path.open("ab") as log:

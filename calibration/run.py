@@ -26,6 +26,7 @@ from calibration.bench import Workbench
 from calibration.cases import FULL, QUICK, TINY, Scope, all_cases, collective_cases, interleaved_cases
 from calibration.compare import compare
 from calibration.device import Device, StateLog, chosen_sku, gpu_state, load_torch, read_device
+from calibration.expected import expected_case, require_possible
 from calibration.fit_measured import MeasuredFit, calibration_of, fit_measured
 from calibration.links import measure_collectives
 from calibration.measure import Effort
@@ -41,7 +42,7 @@ from calibration.whole_step import (
     step_checks,
     uncalibrated_operators,
 )
-from hardware_db import Calibration, GpuSku, load_hardware
+from hardware_db import Calibration, GpuSku, load_hardware, select_calibration
 from planner.core import CALIBRATION, InputError, write_whole
 
 QUICK_BUDGET_S, FULL_BUDGET_S = 180.0, 1200.0
@@ -90,8 +91,15 @@ def run_command(
     resume: Annotated[bool, typer.Option(help="go on with what the folder of raw measurements holds")] = False,
     whole_step: Annotated[bool | None, typer.Option(help="time whole steps of models; default: if --full")] = None,
     budget: Annotated[float | None, typer.Option(help="seconds to spend, instead of 180 or 1200")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="print every shape with its expected time and stop; needs no GPU, but --sku"),
+    ] = False,
 ) -> None:
     """Measure kernels on the GPU at hand, fit them, check whole steps, write a calibration."""
+    if dry_run:
+        show_expected(sku, quick, budget, Console())
+        return
     calibrate_device(out, sku, device, quick, raw, resume, whole_step, budget)
 
 
@@ -142,11 +150,70 @@ def calibrate_device(
             console.print(f"not fitted, left to the roofline: {key} ({why})", markup=False)
         note = "; ".join([_note(gpu, refused, missing, before), transfer_summary(folder.measured_records())])
         calibration = calibration_of(fitted, sku_record, gpu.stack, date.today(), _source(gpu), note)
+        require_possible(calibration, [record.case for record in folder.measured_records()], sku_record)
         _write(out, calibration, fitted, console)
         if whole_step or (whole_step is None and not quick):
             _check_steps(session, calibration, gpu, console)
     write_whole(folder.path / "state.json", json.dumps({"before": before, "after": gpu_state(gpu)}))
+    _show_changes(calibration, console)
     return calibration
+
+
+def show_expected(sku_id: str, quick: bool, budget_s: float | None, console: Console, gpus: int = 1) -> float:
+    """Print what a run would measure, and how long it should take; returns that [s].
+
+    Args:
+        sku_id: of the SKU.
+        quick: three minutes instead of twenty.
+        budget_s: seconds instead of the extent's own.
+        console: where to print.
+        gpus: in the machine.
+
+    Raises:
+        InputError: an unknown SKU, or a budget that is no positive number.
+    """
+    hardware = load_hardware()
+    if sku_id not in hardware.skus:
+        fix = "give --sku with an id that `planner skus` lists"
+        raise InputError("sku", sku_id or "(not given)", "is not in the hardware database", fix)
+    sku, extent = hardware.skus[sku_id], extent_of("cuda", quick, budget_s)
+    packaged = select_calibration(hardware, sku_id, "vllm")
+    cases = all_cases(extent.scope, formats_of(sku), gpus, True)
+    expected = {
+        name: [expected_case(case, packaged, sku, extent.effort) for case in of_kind] for name, of_kind in cases.items()
+    }
+    listed = [one for of_kind in expected.values() for one in of_kind]
+    for one in listed:
+        source = "packaged fit" if one.fitted else "datasheet"
+        console.print(f"{one.case.key}: {1e6 * one.call_s:.1f} us ({source})", markup=False, highlight=False)
+    grid = Grid(title=f"{sku.id}, times by {'the datasheet' if packaged is None else packaged.sku}")
+    for heading in ("operator", "shapes", "by fit", "minutes"):
+        grid.add_column(heading, justify="left" if heading == "operator" else "right")
+    for name, here in expected.items():
+        by_fit = sum(one.fitted for one in here)
+        grid.add_row(name, str(len(here)), str(by_fit), f"{sum(one.wall_s for one in here) / 60.0:.1f}")
+    console.print(grid)
+    total_s, measuring_s = sum(one.wall_s for one in listed), MEASURING_SHARE * extent.budget_s
+    console.print(
+        f"{len(listed)} shapes, {total_s / 60.0:.1f} minutes; the budget leaves {measuring_s / 60.0:.1f} of "
+        f"{extent.budget_s / 60.0:.1f} for them: {min(1.0, measuring_s / total_s):.0%} would be measured",
+        highlight=False,
+    )
+    return total_s
+
+
+def _show_changes(calibration: Calibration, console: Console) -> None:
+    """What the fit says beside the packaged one of the SKU: the end of a report."""
+    hardware = load_hardware()
+    packaged = select_calibration(hardware, calibration.sku, "vllm")
+    if packaged is None or packaged.sku != calibration.sku:
+        console.print(f"no packaged fit of {calibration.sku} to compare with")
+        return
+    try:
+        title = f"changed against the packaged fit ({packaged.stack}): time over a grid of shapes"
+        _show_comparison(title, packaged, calibration, console)
+    except InputError as error:  # kernels of other kinds: what was written stays
+        console.print(f"not compared with the packaged fit: {error}", markup=False)
 
 
 def compare_command(
@@ -159,12 +226,16 @@ def compare_command(
         InputError: a file is missing or no calibration, or the two have no operator in common.
     """
     first, second = read_calibration(a), read_calibration(b)
-    grid = Grid(title=f"{b.name} over {a.name}: predicted time over a grid of shapes")
+    _show_comparison(f"{b.name} over {a.name}: predicted time over a grid of shapes", first, second, Console())
+
+
+def _show_comparison(title: str, first: Calibration, second: Calibration, console: Console) -> None:
+    grid = Grid(title=title)
     for heading in ("operator", "shapes", "p10", "median", "p90"):
         grid.add_column(heading, justify="left" if heading == "operator" else "right")
     for row in compare(first, second, load_hardware().skus):
         grid.add_row(row.key, str(row.shapes), f"{row.p10:.3f}", f"{row.median:.3f}", f"{row.p90:.3f}")
-    Console().print(grid)
+    console.print(grid)
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -195,7 +266,7 @@ def _bench(device: Device, sku: GpuSku) -> Workbench:
     half = formats_of(sku)[0]
     if device.kind == "cpu":
         return Workbench(torch, "cpu", half)
-    if device.l2_bytes:
+    if device.l2_bytes and not device.is_amd:  # AMD's driver says the cache of one die
         return Workbench(torch, "cuda:0", half, float(device.l2_bytes))
     if sku.l2_bytes is None:
         bound = "neither the driver nor the SKU's record says how large the cache is that copies of data must exceed"

@@ -102,7 +102,7 @@ class Session:
         if isinstance(error, self.bench.torch.cuda.OutOfMemoryError) or "can't allocate memory" in words:
             return Record(case, MeasurementOutcome.OUT_OF_MEMORY, note=words)
         record = Record(case, MeasurementOutcome.UNAVAILABLE, note=words)
-        if "CUDA error" in words:
+        if "CUDA error" in words or "HIP error" in words:
             self.folder.append(record)
             raise InputError(case.key, words, "the GPU failed and must be set up anew", "run again with --resume")
         return record

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from calibration.attention import decode_call, prefill_call
-from calibration.bench import BLOCK, EPSILON, FP8_LARGEST, Tensor, Workbench, quantise
+from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, quantise
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
 from calibration.records import KernelCase
@@ -88,8 +88,9 @@ def _fp8_block_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
         raise RuntimeError(f"blocks of {BLOCK} do not divide a weight of {n} x {k}")
     blocks = weight.view(n // BLOCK, BLOCK, k // BLOCK, BLOCK)
     largest = blocks.abs().amax(dim=(1, 3)).float()
-    stored = (blocks * (FP8_LARGEST / largest)[:, None, :, None]).to(torch.float8_e4m3fn).view(n, k)
-    scale = (largest / FP8_LARGEST).t()
+    fp8, most = fp8_of(torch)
+    stored = (blocks * (most / largest)[:, None, :, None]).to(fp8).view(n, k)
+    scale = (largest / most).t()
     product, fused, dtype = torch._scaled_mm, bench.quantise_blocks, bench.dtype
 
     def call() -> Tensor:

@@ -35,6 +35,7 @@ from planner.analysis.purchase_alternatives import (
 )
 from planner.analysis.replanner import REFUSED, Replanner, outcome_of
 from planner.analysis.running_fleet import (
+    ALIKE,
     Finding,
     RunningFleet,
     RunningLatency,
@@ -69,6 +70,7 @@ from planner.analysis.types import (
 from planner.analysis.why import explain
 
 __all__ = [
+    "ALIKE",
     "EXACT_ESTIMATES",
     "REFUSED",
     "ApiBreakEven",

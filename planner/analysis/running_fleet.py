@@ -146,18 +146,20 @@ class RunningTarget:
         target: the target.
         planned_s: at the planned traffic.
         expected_s: at the measured one.
-        measured_s: read off the buckets of the servers; NaN where the servers do not say.
+        measured_s: the ends of the servers' bucket in which it lies; None where the servers do not say.
     """
 
     target: LatencyTarget
     planned_s: float
     expected_s: float
-    measured_s: float
+    measured_s: tuple[float, float] | None
 
     @property
     def is_met(self) -> bool | None:
-        """By the fleet as it runs; None where it does not say."""
-        return None if math.isnan(self.measured_s) else self.measured_s <= self.target.threshold_s
+        """By the fleet as it runs; None where it does not say, or the threshold lies inside of the bucket."""
+        if self.measured_s is None or self.measured_s[0] < self.target.threshold_s < self.measured_s[1]:
+            return None
+        return self.measured_s[1] <= self.target.threshold_s
 
 
 @dataclass(frozen=True)
@@ -404,10 +406,8 @@ def _quantities(fleet: _Fleet, planned: _Prediction, measured: ServerMetrics) ->
 def _target(
     target: LatencyTarget, planned: _Prediction, expected: _Prediction, measured: ServerMetrics
 ) -> RunningTarget:
-    of_metric = [one for one in measured.latencies if one.metric is target.metric]
-    seen_s = math.nan
-    for one in of_metric:
-        seen_s = dict(one.quantiles_s).get(target.percentile, math.nan)
+    of_metric = [one.histogram for one in measured.latencies if one.metric is target.metric]
+    seen_s = of_metric[0].bounds(target.percentile) if of_metric else None
     return RunningTarget(
         target,
         planned.distribution(target.metric).quantile_s(target.percentile),

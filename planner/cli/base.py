@@ -161,6 +161,15 @@ CostsFile = Annotated[
 # --- what options name ------------------------------------------------------------------------------------------------
 
 
+def files_in(places: Iterable[Path]) -> list[Path]:
+    """The files named, and those in the folders named, in the order of their names."""
+    return [
+        file
+        for place in places
+        for file in (sorted(filter(Path.is_file, place.iterdir())) if place.is_dir() else [place])
+    ]
+
+
 def hardware_for(engine: str, calibrations: Iterable[str] | None, engine_costs: str | None = None) -> HardwareDb:
     """The packaged database with the user's own calibrations and engine costs."""
     import hardware_db

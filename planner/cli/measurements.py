@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, look_up, write
+from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, files_in, look_up, write
 from planner.core import InputError
 
 MIN_RUNS = 2
@@ -96,12 +96,16 @@ def calibrate_serving(
     memory_fraction: Annotated[
         float | None, typer.Option(help="Share of HBM it may use (default: the engine's).")
     ] = None,
+    input_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of a request, where the results do not say (MLPerf).")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Fit what an engine adds to its kernels to benchmark results of your own.
 
-    Reads vllm bench serve --save-result, SGLang bench_serving, GuideLLM, AIPerf and GenAI-Perf. Every other run is
-    fitted to; the error on the rest is shown before and after. --json writes the constants.
+    Reads vllm bench serve --save-result, SGLang bench_serving, GuideLLM, AIPerf, GenAI-Perf, inference-perf, LLMPerf,
+    InferenceX and MLPerf LoadGen. Every other run is fitted to; the error on the rest is shown before and after.
+    --json writes the constants.
 
     \b
     planner calibrate-serving results.json --model llama-3.1-8b --sku h100-sxm --json costs.json
@@ -122,15 +126,19 @@ def calibrate_serving(
         max_running_requests=max_running_requests,
         memory_fraction=memory_fraction,
     )
-    runs = [run for file in results for run in benchmark_files.read_results(file)]
+    files = [benchmark_files.read_results(file, input_tokens) for file in results]
+    runs = [run for file in files for run in file.runs]
     if len(runs) < MIN_RUNS:
         raise InputError("results", len(runs), f"needs at least {MIN_RUNS} runs", "benchmark at several concurrencies")
     fitting, held_out = engine_fit.halves(benchmark_files.points_of(runs, server))
     names = engine_fit.determinable_constants(fitting)
+    assumed = dict.fromkeys(f"{run.client} does not say: {what}" for run in runs for what in run.unknown)
     with terminal.progress() as say:
         fitted = engine_fit.fit_costs(fitting, db, engine, names, held_out=held_out, progress=say)
+    left_out = (*(line for file in files for line in file.left_out), *fitted.dropped)
+    lists = {"Read": tuple(file.recognised for file in files), "Not said": tuple(assumed), "Runs left out": left_out}
     deliver(
-        lambda: Report(engine_fit.headline(fitted), engine_fit.fit_tables(fitted), {"Runs left out": fitted.dropped}),
+        lambda: Report(engine_fit.headline(fitted), engine_fit.fit_tables(fitted), lists),
         (json_file, lambda: fitted.costs.model_dump_json(indent=2) + "\n"),
     )
 
@@ -184,7 +192,9 @@ def import_trace(
 def import_metrics(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Answers of Prometheus (JSON), or one or two scrapes of /metrics, first to last."),
+        typer.Argument(
+            help="Answers of Prometheus (JSON), one or two scrapes of /metrics, first to last, or a folder."
+        ),
     ],
     rate: Annotated[
         str, typer.Option(help="mean, peak, a percentile over the steps such as p95, or requests/s.")
@@ -215,14 +225,14 @@ def import_metrics(
     from planner.traffic import read_metrics
 
     check_outputs(None if out == STDOUT else out)
-    metrics = read_metrics(*files, interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
+    metrics = read_metrics(*files_in(files), interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
     snippet = snippets.metrics_snippet(metrics, rate, profile=profile, week=week)
     write(out, lambda: snippets.snippet_text(snippet, snippets.metrics_comments(metrics)))
 
 
 def import_prices(
     file: Annotated[
-        Path, typer.Argument(help="vms.csv of a SkyPilot catalog, or a table with sku and usd_per_gpu_hour.")
+        Path, typer.Argument(help="vms.csv of SkyPilot, a table with sku and usd_per_gpu_hour, or a bill.")
     ],
     provider: Annotated[str | None, typer.Option(help="Whose catalog it is (default: the folder it lies in).")] = None,
     day: Annotated[
@@ -240,6 +250,7 @@ def import_prices(
     \b
     planner import-prices ~/.sky/catalogs/v8/aws/vms.csv --region us-east-1
     planner import-prices contract.csv --date 2026-11-01 --source "contract of 2026"
+    planner import-prices focus.csv                   what was paid: FOCUS columns, or OpenCost's assets (JSON)
 
     The YAML has the cheapest on-demand price of each SKU; --csv keeps all of them. GPUs that no SKU is known for are
     named in the comments and left out.

@@ -16,6 +16,7 @@ from planner.cli.base import (
     MarkdownFile,
     check_outputs,
     deliver,
+    files_in,
     hardware_for,
 )
 from planner.core import InputError, UnknownNameError
@@ -30,7 +31,9 @@ def check(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`.")],
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="METRICS...", help="Answers of Prometheus (JSON), or one or two scrapes of /metrics."),
+        typer.Argument(
+            metavar="METRICS...", help="Answers of Prometheus (JSON), one or two scrapes of /metrics, or a folder."
+        ),
     ],
     interval: Annotated[
         float | None, typer.Option(help="Seconds between two scrapes, or from the server's start to the only one.")
@@ -69,7 +72,7 @@ def check(
     request = load_request(plan)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     fleet = read_fleet(plan, hardware)
-    metrics = read_metrics(*files, interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
+    metrics = read_metrics(*files_in(files), interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
     ours = _of_service(fleet, service)
     served = [ServedTraffic(one.deployment, one.workload) for one in ours]
     running = compare_running_fleet(served, ours[0].slo, metrics, request.measured_steps)
@@ -107,18 +110,14 @@ def _plan_again(
     from planner.fleet import planning
     from planner.report import terminal
     from planner.report import what_if as what_if_report
-    from planner.scenario import load_request, recorded_corrections, snippets
+    from planner.scenario import load_request, measured_changes, recorded_corrections
 
     before = load_request(plan)
-    traffic = snippets.metrics_snippet(metrics)["workload"]
-    assignments = [f"workload={json.dumps(traffic)}"]
-    labels = ["traffic as measured"]
-    if running.measured_steps is not None:
-        known = {**before.measured_steps, running.sku: running.measured_steps}
-        steps = {sku: one.model_dump() for sku, one in known.items()}
-        assignments.append(f"measured_steps={json.dumps(steps)}")
-        labels.append("step times as measured")
-    changed = [(label, load_request(plan, assignments[: place + 1])) for place, label in enumerate(labels)]
+    assignments: list[str] = []
+    changed = []
+    for label, fields in measured_changes(running, metrics, before.measured_steps).items():
+        assignments += [f"{field}={json.dumps(value)}" for field, value in fields.items()]
+        changed.append((label, load_request(plan, assignments)))
     hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
     with terminal.progress() as say:
         replanner = Replanner(hardware=hardware, progress=say, corrections=recorded_corrections(plan))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from planner.analysis import Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
+from planner.analysis import ALIKE, Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
 from planner.core import Table, duration, markdown_table, percent, significant, unit, with_unit
 from planner.report.explanation import document
 from planner.report.layout import Report, markdown_list, markdown_page
@@ -16,10 +16,18 @@ SLOWER = 0.005
 
 def headline(running: RunningFleet) -> str:
     """Whether the fleet runs as planned, and what most likely differs."""
-    missed = [one.target.name for one in running.targets if one.is_met is False]
-    targets_met = f"{' and '.join(missed)} missed. " if missed else "Every target that the servers measure is met. "
-    if not any(one.is_met is not None for one in running.targets):
-        targets_met = "No target is among what the servers measure. "
+    targets_met = "".join(
+        f"{' and '.join(names)} {verdict}. "
+        for verdict, names in (
+            ("missed", [one.target.name for one in running.targets if one.is_met is False]),
+            ("met", [one.target.name for one in running.targets if one.is_met]),
+            (
+                "cannot be told from what the servers say",
+                [one.target.name for one in running.targets if one.is_met is None],
+            ),
+        )
+        if names
+    )
     other = [one for one in running.latencies if one.finding is not Finding.AS_PLANNED]
     if not other:
         return f"{targets_met}The fleet runs as planned: every mean latency lies in its interval."
@@ -41,12 +49,13 @@ def tables(running: RunningFleet) -> tuple[Table, ...]:
             "Targets",
             ("target", "at most", "planned", "at measured traffic", "measured", "met"),
             tuple(_target_row(one) for one in running.targets),
-            "Measured percentiles are read off the servers' buckets, and as coarse as these.",
+            "Servers count by buckets: a measured percentile lies between the ends of one.",
         ),
         Table(
             "Traffic and servers",
-            ("quantity", "unit", "planned", "measured", "measured / planned"),
+            ("quantity", "unit", "planned", "measured", "measured / planned", "as planned"),
             tuple(_quantity_row(one) for one in running.quantities),
+            f"As planned: within {percent(ALIKE)} of the larger.",
         ),
     ]
     return tuple(table for table in found if table.rows)
@@ -67,15 +76,20 @@ def _latency_row(one: RunningLatency) -> tuple[str, ...]:
 
 def _target_row(one: RunningTarget) -> tuple[str, ...]:
     metric = one.target.metric
-    measured = "not measured" if math.isnan(one.measured_s) else with_unit(one.measured_s, metric)
-    met = {True: "yes", False: "no", None: "-"}[one.is_met]
+    measured = "not measured"
+    if one.measured_s is not None:
+        low_s, high_s = one.measured_s
+        ends = (duration(low_s, metric), with_unit(high_s, metric))
+        measured = f"{ends[0]} to {ends[1]}" if math.isfinite(high_s) else f"above {with_unit(low_s, metric)}"
+    met = {True: "yes", False: "no", None: "cannot tell" if one.measured_s else "-"}[one.is_met]
     at_most, planned, expected = (with_unit(s, metric) for s in (one.target.threshold_s, one.planned_s, one.expected_s))
     return (one.target.name, at_most, planned, expected, measured, met)
 
 
 def _quantity_row(one: RunningQuantity) -> tuple[str, ...]:
     ratio = significant(one.measured / one.planned) if one.planned > 0.0 else "-"
-    return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio)
+    alike = "no" if one.differs else "yes"
+    return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio, alike)
 
 
 def step_time_lines(running: RunningFleet) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The scenario a person writes, read into a `PlanRequest`, and back.
 
 YAML, dictionaries, plans and web addresses (`read`, `files`, `url`), snippets made from logs and metrics (`snippets`),
+what a running fleet teaches (`measured_fleet`),
 hardware of a user's own (`user_hardware`), and changes that make an infeasible request feasible (`request_fixes`) or
 wrong input right (`input_fixes`).
 """
@@ -22,6 +23,7 @@ from planner.scenario.catalogue import SloPreset, slo_presets
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
 from planner.scenario.input_fixes import fixes_for_error
+from planner.scenario.measured_fleet import measured_changes
 from planner.scenario.read import (
     SCENARIO_KEY,
     build_request,
@@ -70,6 +72,7 @@ __all__ = [
     "llm_catalogue",
     "load_request",
     "load_scenario",
+    "measured_changes",
     "parse_fields",
     "peak_quantities",
     "plan_document_at",

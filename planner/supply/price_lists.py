@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from collections import Counter
@@ -27,6 +28,7 @@ from pathlib import Path
 from hardware_db import Confidence, HardwareDb, Price, load_hardware
 from planner.core import InputError, UnknownNameError
 from planner.presets import preset
+from planner.supply import bills
 from planner.supply.spot import SPOT
 from planner.traffic import FileKind, Source, name_of, text_of
 
@@ -133,7 +135,7 @@ def read_prices(
     source_url: str | None = None,
     hardware: HardwareDb | None = None,
 ) -> PriceList:
-    r"""The prices of a SkyPilot catalog or of a plain table.
+    r"""The prices of a SkyPilot catalog, of a plain table, or what a bill says was paid (`planner.supply.bills`).
 
     Args:
         source: path, or open file; gzip is unpacked.
@@ -154,7 +156,14 @@ def read_prices(
     """
     name = name or name_of(source, "prices")
     text = text_of(source, name, KIND)
-    skus = (hardware or load_hardware()).skus
+    hardware = hardware or load_hardware()
+    skus = hardware.skus
+    if text.lstrip()[:1] == "{":
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InputError("prices", name, "is no JSON document", KIND.fix) from None
+        return _billed_prices(bills.opencost_bill(document, hardware), _Origin(name, retrieved_on, source_url))
     reader = csv.DictReader(io.StringIO(text, newline=""), restkey="")
     try:
         columns = [(column or "").strip() for column in reader.fieldnames or ()]
@@ -164,6 +173,9 @@ def read_prices(
             folder = Path(source).resolve().parent.name if isinstance(source, str | Path) else ""
             cloud = _cloud_name(provider, folder)
             return _catalog_prices(reader, cloud, _Origin(name, retrieved_on, source_url or CATALOG_URL), skus)
+        if lowered >= bills.FOCUS_COLUMNS:
+            bill = bills.focus_bill(reader, hardware)
+            return _billed_prices(bill, _Origin(name, retrieved_on, source_url))
         _check_columns(columns, lowered)
         return _table_prices(reader, provider, _Origin(name, retrieved_on, source_url), skus)
     except csv.Error as error:
@@ -336,6 +348,41 @@ def _table_price(row: Mapping[str, str], line: int, sku: str, defaults: Mapping[
         return Price(sku=sku, usd_per_gpu_hour=_number(row, "usd_per_gpu_hour", line), **fields)
     except InputError as error:
         raise InputError(f"line {line}: {error.field}", error.value, error.bound, error.fix) from None
+
+
+# --- bills ----------------------------------------------------------------------------------------------------------
+
+
+def _billed_prices(bill: bills.Bill, origin: _Origin) -> PriceList:
+    """What was paid for a GPU-hour, by type of instance."""
+    prices = []
+    for one in bill.instances:
+        day = _day_of(one.day) or origin.required_day()
+        prices.append(
+            Price(
+                sku=one.sku,
+                provider=one.provider,
+                region=one.region,
+                commitment=one.commitment,
+                usd_per_gpu_hour=one.usd / one.gpu_hours,
+                instance_type=one.instance_type,
+                gpus_per_instance=one.gpus,
+                retrieved_on=day,
+                source_url=origin.url or f"own file {origin.name}",
+                confidence=Confidence.HIGH,
+                note=f"{one.usd:,.2f} USD over {one.gpu_hours:,.1f} GPU-hours",
+            )
+        )
+    notes = [f"{bill.rows:,} rows read"]
+    notes += [f"{count:,} rows {reason} left out" for reason, count in sorted(bill.left_out.items())]
+    return _price_list(prices, bill.format, Counter(), notes, origin)
+
+
+def _day_of(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 # --- both -----------------------------------------------------------------------------------------------------------

@@ -86,12 +86,22 @@ class Histogram:
         cumulative = np.cumsum(self.counts)
         rank = p * cumulative[-1]
         place = int(np.searchsorted(cumulative, rank, side="left"))
-        if not math.isfinite(self.edges[place]):
-            return float(self.edges[place - 1]) if place else math.inf
-        low = float(self.edges[place - 1]) if place else 0.0
+        low, high = self.bounds(p)
+        if not math.isfinite(high):
+            return low if place else math.inf
         before = float(cumulative[place - 1]) if place else 0.0
         inside = (rank - before) / float(self.counts[place]) if self.counts[place] > 0.0 else 1.0
-        return float(low + (self.edges[place] - low) * inside)
+        return low + (high - low) * inside
+
+    def bounds(self, p: float) -> tuple[float, float]:
+        """Between what values the p-quantile lies: the ends of its bucket, which is all that is known of it.
+
+        >>> Histogram(np.array([1.0, 2.0, np.inf]), np.array([5.0, 5.0, 0.0]), 10.0).bounds(0.75)
+        (1.0, 2.0)
+        """
+        cumulative = np.cumsum(self.counts)
+        place = int(np.searchsorted(cumulative, p * cumulative[-1], side="left"))
+        return float(self.edges[place - 1]) if place else 0.0, float(self.edges[place])
 
 
 def histogram_of(series: Iterable[Series], name: str, rise: Callable[[Series], float]) -> Histogram | None:

@@ -28,13 +28,13 @@ from planner.core import FloatArray, InputError, Metric, UnknownNameError
 from planner.presets import preset
 from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
-from planner.traffic.prometheus_series import Series, increases, join_scrapes, read_series
+from planner.traffic.prometheus_series import Series, all_fell, increases, join_scrapes, read_series
 from planner.traffic.services import DemandProfile
 from planner.traffic.text_files import Source
 from planner.workload import ArrivalProcess, RateDrift, RequestClass, TokenLengths, Workload
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
-"""Percentiles of measured latencies that are read off the buckets."""
+"""Percentiles of measured latencies that are shown."""
 MAX_UNNOTED_GROWTH = 0.02
 """Share of the finished requests by which those in the system may grow before a note says so. A choice."""
 MAX_STEPS = 1_000_000
@@ -103,23 +103,34 @@ def metric_names() -> tuple[MetricName, ...]:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MeasuredLatency:
     """A latency that a server measured.
 
     Attributes:
         metric: which.
-        count: observations: requests, of ITL gaps between outputs.
-        mean_s: their mean [s], exact.
-        quantiles_s: (percentile, latency [s]), as far as the buckets tell (`Histogram.quantile`).
+        histogram: observations [s]: of requests, of ITL gaps between outputs.
         name: of the server's metric.
     """
 
     metric: Metric
-    count: float
-    mean_s: float
-    quantiles_s: tuple[tuple[float, float], ...]
+    histogram: Histogram
     name: str
+
+    @property
+    def count(self) -> float:
+        """Of the observations."""
+        return self.histogram.count
+
+    @property
+    def mean_s(self) -> float:
+        """Of all observations [s], exact."""
+        return self.histogram.mean
+
+    @property
+    def quantiles_s(self) -> tuple[tuple[float, float], ...]:
+        """(percentile, latency [s]), as far as the buckets tell."""
+        return tuple((p, self.histogram.quantile(p)) for p in PERCENTILES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,12 +278,15 @@ def read_metrics(
         raise InputError("metrics", "none", "needs a file", "give one or two scrapes, or answers of Prometheus")
     if interval_s is not None and not 0.0 < interval_s < math.inf:
         raise InputError("interval_s", interval_s, "must be > 0 s", "give the seconds between the scrapes")
-    series = _series_of_files([read_series(source) for source in sources], interval_s)
-    return _Server.of(series, engine, model).metrics(interval_s, max_tokens)
+    notes: list[str] = []
+    series = _series_of_files([read_series(source) for source in sources], interval_s, notes)
+    return _Server.of(series, engine, model).metrics(interval_s, max_tokens, notes)
 
 
-def _series_of_files(files: Sequence[Sequence[Series]], interval_s: float | None) -> tuple[Series, ...]:
-    """The series of all files together; of two scrapes as series of two samples."""
+def _series_of_files(
+    files: Sequence[Sequence[Series]], interval_s: float | None, notes: list[str]
+) -> tuple[Series, ...]:
+    """The series of all files together; of two scrapes as series of two samples, the one that counts less first."""
     single = [all(series.values.size == 1 for series in file) for file in files]
     if not all(single) or len(files) == 1:
         return tuple(series for file in files for series in file)
@@ -283,6 +297,9 @@ def _series_of_files(files: Sequence[Sequence[Series]], interval_s: float | None
     if not apart_s > 0.0:
         bound = "the time between the two scrapes is not known" if math.isnan(apart_s) else "the second is not later"
         raise InputError("interval_s", None if math.isnan(apart_s) else apart_s, bound, "give the seconds between them")
+    if math.isnan(stamps[1] - stamps[0]) and all_fell(files[0], files[1]):
+        notes.append("no counter rises from the first scrape to the second: they are taken the other way round")
+        files = files[::-1]
     return join_scrapes(files[0], files[1], apart_s)
 
 
@@ -328,9 +345,8 @@ class _Server:
         model_name, kept = _series_of_model(by_engine[chosen], model)
         return cls(chosen, model_name, kept, all(item.values.size == 1 for item in kept))
 
-    def metrics(self, interval_s: float | None, max_tokens: int | None) -> ServerMetrics:
-        """All that the series say."""
-        notes: list[str] = []
+    def metrics(self, interval_s: float | None, max_tokens: int | None, notes: list[str]) -> ServerMetrics:
+        """All that the series say, after what was noted before."""
         requests = self._requests(notes)
         total = sum(self._rise(counter) for counter in requests)
         if not total > 0.0:
@@ -430,8 +446,7 @@ class _Server:
         for name in self._names(MetricQuantity(metric.value)):
             histogram = histogram_of(self.series, name, self._rise)
             if histogram is not None:
-                quantiles = tuple((p, histogram.quantile(p)) for p in PERCENTILES)
-                return MeasuredLatency(metric, histogram.count, histogram.mean, quantiles, name)
+                return MeasuredLatency(metric, histogram, name)
         return None
 
     def _prefix_share(self) -> float | None:

@@ -7,7 +7,8 @@ Two formats are read, recognised by content:
   https://prometheus.io/docs/prometheus/latest/querying/api/ (read 2026-11-22). The query has to return raw series:
   ``rate()`` and the like drop the metric's name and its sums.
 - the text of a ``/metrics`` page, one or two scrapes: https://prometheus.io/docs/instrumenting/exposition_formats/ and
-  OpenMetrics 1.0, whose timestamps count seconds instead of milliseconds (read 2026-11-22).
+  OpenMetrics 1.0, whose timestamps count seconds instead of milliseconds (read 2026-11-22). A text may hold the pages
+  of several replicas one after the other, in both scrapes in the same order: a page has no series twice.
 
 A counter that falls was reset; what it shows afterwards it gained since (as `increase` and `rate` count it,
 https://prometheus.io/docs/prometheus/latest/querying/functions/, without their extrapolation to the edges).
@@ -40,6 +41,8 @@ KIND = FileKind(
     "ask for fewer series, or a longer step",
     "JSON or text",
 )
+PAGE_LABEL = "__page__"
+"""Label of the series of the second page of a text, the third, ...: its number."""
 MAX_TIME_S = 1e11
 """Latest sample since 1970 [s], some three thousand years: refuses times in milliseconds."""
 MAX_VALUE = 1e18
@@ -117,16 +120,35 @@ def join_scrapes(first: Sequence[Series], second: Sequence[Series], apart_s: flo
 
     A series that only the second has rose from nothing, as that of a label that turned up in between does.
 
+    Raises:
+        InputError: they hold the pages of different numbers of replicas.
+
     >>> early, late = (Series("x_total", {}, np.array([math.nan]), np.array([value])) for value in (3.0, 8.0))
     >>> join_scrapes([early], [late], 60.0)[0].values.tolist()
     [3.0, 8.0]
     """
+    pages = [len({item.labels.get(PAGE_LABEL) for item in scrape}) for scrape in (first, second)]
+    if pages[0] != pages[1]:
+        bound = "are not of the same replicas"
+        raise InputError("metrics", f"{pages[0]} and {pages[1]} pages", bound, "scrape all replicas both times")
     before = {_key(series): float(series.values[-1]) for series in first}
     times_s = np.array([0.0, apart_s])
     return tuple(
         Series(series.name, series.labels, times_s, np.array([before.get(_key(series), 0.0), float(series.values[-1])]))
         for series in second
     )
+
+
+def all_fell(first: Sequence[Series], second: Sequence[Series]) -> bool:
+    """Whether counters fell from one scrape to the next and none rose, as they do where the two are swapped.
+
+    >>> early, late = (Series("x_total", {}, np.array([math.nan]), np.array([value])) for value in (3.0, 8.0))
+    >>> all_fell([late], [early]), all_fell([early], [late])
+    (True, False)
+    """
+    before = {_key(series): series.values[-1] for series in first if series.name.endswith(("_total", "_count"))}
+    risen = [series.values[-1] - before[_key(series)] for series in second if _key(series) in before]
+    return any(rise < 0.0 for rise in risen) and not any(rise > 0.0 for rise in risen)
 
 
 def _key(series: Series) -> tuple[object, ...]:
@@ -233,7 +255,7 @@ def _merge_series(answers: Iterable[Series]) -> Iterator[Series]:
 
 def _text_series(text: str, name: str) -> Iterator[Series]:
     unit_s = 1.0 if any(line.strip() == "# EOF" for line in text[-1000:].split("\n")[-3:]) else 1e-3
-    samples = 0
+    samples, page, of_page = 0, 1, set[tuple[str, str]]()
     for number, raw in enumerate(io.StringIO(text), 1):  # a line ends with a line feed, and with nothing else
         line = (raw.split(" # {")[0] if unit_s == 1.0 else raw).strip()  # without an exemplar of OpenMetrics
         if not line or line.startswith("#"):
@@ -248,8 +270,14 @@ def _text_series(text: str, name: str) -> Iterator[Series]:
         time_s = math.nan if stamp is None else stamp * unit_s
         if abs(time_s) > MAX_TIME_S:
             raise InputError(f"metrics line {number}", match["time"], f"is later than {MAX_TIME_S:g} s", KIND.fix)
+        key = (match["name"], match["labels"] or "")
+        if key in of_page:
+            page += 1
+            of_page.clear()
+        of_page.add(key)
         if math.isfinite(_checked_value(value, match["name"])):
-            yield Series(match["name"], _labels(match["labels"] or ""), np.array([time_s]), np.array([value]))
+            labels = _labels(key[1]) | ({PAGE_LABEL: str(page)} if page > 1 else {})
+            yield Series(key[0], labels, np.array([time_s]), np.array([value]))
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -10,7 +10,18 @@ Answers: what a benchmark of one's own measured, in a form that can be predicted
 - GuideLLM's JSON report: `benchmark/schemas/generative/metrics.py` (commit 06cef29) and `scheduler/strategies.py`
   (03820eb) of vllm-project/guidellm. Its mean inter-token latency weighs requests by their tokens;
 - AIPerf's ``profile_export_aiperf.json``: `common/models/export_models.py` of ai-dynamo/aiperf (commit 26240f9, schema
-  1.0), and GenAI-Perf's export, after which it is made.
+  1.0), and GenAI-Perf's export, after which it is made;
+- inference-perf's ``stage_N_lifecycle_metrics.json``: `summarize_requests` in `inference_perf/reportgen/base.py` of the
+  package inference-perf 0.7.0. Seconds; a file over all stages states no rate and is left out;
+- LLMPerf's ``..._summary.json``: `token_benchmark_ray.py` of ray-project/llmperf (commit 004d3af), keys of
+  `common_metrics.py` (commit 1eac866) joined by ``_``. Its inter-token latency holds the first token too, so that TPOT
+  is taken from the means of E2E and TTFT;
+- InferenceX's (InferenceMAX's) ``agg_....json``, one object or a list: `utils/process_result.py` of
+  SemiAnalysisAI/InferenceX (commit 00e51cc); seconds, lengths as ``isl`` and ``osl`` where they are stated;
+- MLPerf LoadGen's ``mlperf_log_summary.txt`` of the Server scenario with token latencies: `loadgen/results.cc` of
+  mlcommons/inference (commit 05a9cec). It says output lengths only as a rate, and input lengths not at all.
+
+Which program wrote a document is told by one key (`READERS`).
 """
 
 from __future__ import annotations
@@ -20,7 +31,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +88,29 @@ class BenchmarkRun:
     ramp_s: float = 0.0
     drawn: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchmarkFile:
+    """What was found in a result file.
+
+    Attributes:
+        name: of the file.
+        runs: that can be used.
+        left_out: a sentence for each run that cannot.
+    """
+
+    name: str
+    runs: tuple[BenchmarkRun, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def recognised(self) -> str:
+        """Format, runs, and what was left out, in a line."""
+        clients = dict.fromkeys(run.client for run in self.runs)
+        counts = (sum(run.client == client for run in self.runs) for client in clients)
+        found = ", ".join(f"{client}: {count}" for client, count in zip(clients, counts, strict=True))
+        return f"{self.name}: runs of {found}; left out: {len(self.left_out)}"
 
 
 @dataclass(frozen=True)
@@ -196,33 +230,49 @@ def read_costs(path: str | Path) -> EngineCosts:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def read_results(path: str | Path) -> tuple[BenchmarkRun, ...]:
-    """The runs of a result file, whichever of the clients wrote it.
+def read_results(path: str | Path, input_tokens: int | None = None) -> BenchmarkFile:
+    """The runs of a result file, whichever of the clients wrote it, and what cannot be used of it.
+
+    Args:
+        path: of the file.
+        input_tokens: of a request, where the file does not say.
 
     Raises InputError naming file and field for a file that is missing, too large, malformed or of no known client, and
     for a run without completed requests or with means that are not positive.
     """
     name = Path(path).name
     try:
-        return _runs(_documents(Path(path)), name)
+        return _runs(_documents(Path(path)), name, input_tokens)
     except RecursionError:  # a value that can be read and not be shown
         raise InputError(name, "(nested)", "is nested too deeply", "give a result file of a benchmark client") from None
 
 
-def _runs(documents: Sequence[Any], name: str) -> tuple[BenchmarkRun, ...]:
+def _runs(documents: Sequence[Any], name: str, input_tokens: int | None) -> BenchmarkFile:
     runs: list[BenchmarkRun] = []
-    for document in documents:
-        at = f"{name}[{len(runs)}]"
+    left_out: list[str] = []
+    for number, document in enumerate(documents):
+        at = f"{name}[{number}]"
         if not isinstance(document, Mapping):
             raise InputError(at, document, "is not a JSON object", "give a result file of a benchmark client")
         if isinstance(document.get("benchmarks"), list):
             benchmarks = [_JsonNode(at, benchmark) for benchmark in document["benchmarks"]]
             runs += [_guidellm_run(node, f"{name}#{len(runs) + i}") for i, node in enumerate(benchmarks)]
         else:
-            runs.append(_run_reader(document, at)(_JsonNode(at, document), f"{name}#{len(runs)}"))
+            found = _run_reader(document, at)(_JsonNode(at, document), f"{name}#{number}")
+            if isinstance(found, str):
+                left_out.append(f"{name}#{number}: {found}")
+            else:
+                runs.append(found if found.input_tokens else _with_inputs(found, input_tokens))
     if not runs:
-        raise InputError(name, "(empty)", "holds no benchmark run", "give a result file of a benchmark client")
-    return tuple(runs)
+        bound = f"holds no benchmark run that can be used ({'; '.join(left_out[:3]) or 'it is empty'})"
+        raise InputError(name, len(documents), bound, "give a result file of a benchmark client")
+    return BenchmarkFile(name, tuple(runs), tuple(left_out))
+
+
+def _with_inputs(run: BenchmarkRun, input_tokens: int | None) -> BenchmarkRun:
+    if input_tokens is None:
+        raise InputError(f"{run.id} input tokens", "(missing)", f"are not said by {run.client}", "give --input-tokens")
+    return replace(run, input_tokens=input_tokens)
 
 
 def _documents(path: Path) -> list[Any]:
@@ -238,7 +288,10 @@ def _documents(path: Path) -> list[Any]:
         raise InputError("result", str(path), bound, "give a result file of a benchmark client") from None
     whole = _parsed_json(text)
     if whole is not None:
-        return [whole]
+        return whole if isinstance(whole, list) else [whole]
+    if MLPERF in text[:200]:
+        cells = (line.partition(":") for line in text.splitlines())
+        return [{MLPERF: {key.strip(): value.strip() for key, colon, value in cells if colon}}]
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     documents = []
     for number, line in lines:
@@ -256,12 +309,11 @@ def _parsed_json(text: str) -> Any:  # noqa: ANN401
         return None
 
 
-def _run_reader(document: Mapping[str, Any], at: str) -> Callable[[_JsonNode, str], BenchmarkRun]:
-    if "time_to_first_token" in document:
-        return _aiperf_run
-    if "mean_ttft_ms" in document:
-        return _flat_run
-    known = "a result of vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf or GenAI-Perf"
+def _run_reader(document: Mapping[str, Any], at: str) -> _Reader:
+    for key, reader in READERS.items():
+        if key in document:
+            return reader
+    known = f"a result of {', '.join(PROGRAMS)}"
     raise InputError(at, sorted(map(str, document))[:6], f"is not {known}", "give the client's JSON output")
 
 
@@ -505,3 +557,136 @@ def _seconds(metric: _JsonNode) -> float:
     if unit not in SECONDS:
         raise InputError(metric["unit"].at, unit, "is no unit of time", f"use one of {', '.join(SECONDS)}")
     return SECONDS[unit] * metric["avg"].number()
+
+
+# --- summaries ------------------------------------------------------------------------------------------------------
+
+
+def _inference_perf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
+    load, good = node["load_summary"], node["successes"]
+    if load["requested_rate"].missing:
+        return "is over all stages, which differ in rate: give stage_0_lifecycle_metrics.json and its like"
+    closed = not load["concurrency"].missing
+    failed = node["failures"]["count"]
+    unknown = ["spread of the lengths"]
+    if failed.value:
+        unknown.append(f"what {failed.count()} failed requests did to the server")
+    inputs = good["prompt_tokens"] if not good["prompt_tokens"].missing else good["prompt_len"]
+    return BenchmarkRun(
+        id=name,
+        client="inference-perf",
+        requests=good["count"].count(),
+        concurrency=load["concurrency"].count() if closed else None,
+        request_rate_per_s=None if closed else load["achieved_rate"].number(),
+        arrival_scv=1.0,
+        input_tokens=inputs["mean"].count(),
+        output_tokens=good["output_len"]["mean"].count(),
+        mean_ttft_s=good["latency"]["time_to_first_token"]["mean"].number(),
+        mean_tpot_s=good["latency"]["time_per_output_token"]["mean"].number(),
+        unknown=tuple(unknown),
+    )
+
+
+def _llmperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
+    outputs, ttft_s = node["results_number_output_tokens_mean"].number(), node["results_ttft_s_mean"].number()
+    writing_s = node["results_end_to_end_latency_s_mean"].number() - ttft_s
+    if outputs <= 1.0 or writing_s <= 0.0:
+        return "writes no token after the first, so that there is no TPOT"
+    return BenchmarkRun(
+        id=name,
+        client="LLMPerf",
+        requests=node["results_num_completed_requests"].count(),
+        concurrency=node["num_concurrent_requests"].count(),
+        request_rate_per_s=None,
+        arrival_scv=1.0,
+        input_tokens=node["results_number_input_tokens_mean"].count(),
+        output_tokens=max(1, round(outputs)),
+        mean_ttft_s=ttft_s,
+        mean_tpot_s=writing_s / (outputs - 1.0),
+        unknown=("spread of the lengths", "requests that a batch of the client waits for"),
+    )
+
+
+INFERENCEX_REQUESTS = 10
+"""Requests of each user (`--num-prompts` of the benchmark scripts of SemiAnalysisAI/InferenceX)."""
+INFERENCEX_RANGE = 0.8
+"""Shortest length over the nominal one (`random-range-ratio` in `.github/workflows/full-sweep-tmpl.yml` there)."""
+
+
+def _inferencex_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
+    if node["mtp"].text() not in ("", "off", "none"):
+        return f"guesses tokens (mtp {node['mtp'].value}), with an acceptance that the file does not say"
+    if node["disagg"].value in (True, "true") or not node["prefill_tp"].missing:
+        return "prefills and decodes on servers of their own; a server of one kind is fitted to"
+    if node["isl"].missing or node["osl"].missing:
+        return "does not say its lengths (isl, osl)"
+    users = node["conc"].count()
+    return BenchmarkRun(
+        id=name,
+        client="InferenceX",
+        requests=INFERENCEX_REQUESTS * users,
+        concurrency=users,
+        request_rate_per_s=None,
+        arrival_scv=1.0,
+        input_tokens=node["isl"].count(),
+        output_tokens=node["osl"].count(),
+        range_ratio=INFERENCEX_RANGE,
+        mean_ttft_s=node["mean_ttft"].number(),
+        mean_tpot_s=node["mean_tpot"].number(),
+        unknown=("number of requests and spread of lengths: those of the published client",),
+    )
+
+
+def _mlperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
+    found = node[MLPERF]
+    scenario = found["Scenario"].text()
+    if scenario != "Server":
+        return f"is of the scenario {scenario or '(missing)'}; only Server has arrivals at a rate"
+    if found["Mean First Token latency (ns)"].missing:
+        return "has no token latencies (use_token_latencies)"
+
+    def number(key: str) -> float:
+        text = found[key].text()
+        return _JsonNode(found[key].at, _parsed_json(text) if text else None).number()
+
+    rate_per_s = number("Scheduled samples per second")
+    return BenchmarkRun(
+        id=name,
+        client="MLPerf LoadGen",
+        requests=_JsonNode(found.at, number("min_query_count")).count(),
+        concurrency=None,
+        request_rate_per_s=rate_per_s,
+        arrival_scv=1.0,
+        input_tokens=0,
+        output_tokens=max(1, round(number("Completed tokens per second") / rate_per_s)),
+        mean_ttft_s=1e-9 * number("Mean First Token latency (ns)"),
+        mean_tpot_s=1e-9 * number("Mean Time to Output Token (ns)"),
+        unknown=("lengths, of which only the output tokens per second are said", "requests beyond min_query_count"),
+    )
+
+
+_Reader = Callable[[_JsonNode, str], "BenchmarkRun | str"]
+"""A run, or why it is left out."""
+MLPERF = "MLPerf Results Summary"
+"""Title of LoadGen's summary."""
+READERS: Mapping[str, _Reader] = {
+    "time_to_first_token": _aiperf_run,
+    "mean_ttft_ms": _flat_run,
+    "load_summary": _inference_perf_run,
+    "results_ttft_s_mean": _llmperf_run,
+    "conc": _inferencex_run,
+    MLPERF: _mlperf_run,
+}
+"""The key of a document that tells which program wrote it, and what reads it."""
+PROGRAMS = (
+    "vllm bench serve",
+    "SGLang bench_serving",
+    "GuideLLM",
+    "AIPerf",
+    "GenAI-Perf",
+    "inference-perf",
+    "LLMPerf",
+    "InferenceX",
+    "MLPerf LoadGen",
+)
+"""What they are called, for people."""

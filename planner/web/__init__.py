@@ -16,6 +16,7 @@ written to disk, and what a visitor changes stays in the visitor's session.
 
 from planner.web import (
     bounds,
+    check_tab,
     compare_scenarios,
     compare_systems,
     compare_tab,
@@ -39,6 +40,7 @@ from planner.web import (
 
 __all__ = [
     "bounds",
+    "check_tab",
     "compare_scenarios",
     "compare_systems",
     "compare_tab",

@@ -46,6 +46,8 @@ STYLE = """<style>
 @media (max-width: 640px) {
     .stMainBlockContainer {padding: 3.5rem 1rem 3rem}
     .stMain h4 {font-size: 1.05rem; line-height: 1.35}
+    .stMain .stTabs [role=tablist] {gap: 0.45rem}
+    .stMain .stTabs [role=tab] p {font-size: 0.78rem}
     .planner-table :is(th, td):first-child {max-width: 7rem}
     [class*=st-key-figures] {gap: 0.5rem}
     [class*=st-key-figures] .stElementContainer:has(.stMetric) {flex: 0 0 calc(50% - 0.25rem) !important;

@@ -179,3 +179,20 @@ def test_too_little_to_learn_from_says_so() -> None:
     assert any("100 requests were watched" in note for note in fleet.notes)
     with pytest.raises(InputError, match="nothing that could run"):
         compare_running_fleet([], TARGETS, metrics)
+
+
+def test_a_percentile_in_a_bucket_around_its_threshold_is_neither_met_nor_missed() -> None:
+    """vLLM's buckets of TPOT end at 10, 25 and 50 ms: of 15 ms they say that it is below 25 and not below 20."""
+    page = (
+        "vllm:request_success_total 2000\nvllm:prompt_tokens_total 2000000\nvllm:generation_tokens_total 400000\n"
+        'vllm:request_time_per_output_token_seconds_bucket{le="0.01"} 0\n'
+        'vllm:request_time_per_output_token_seconds_bucket{le="0.025"} 2000\n'
+        'vllm:request_time_per_output_token_seconds_bucket{le="+Inf"} 2000\n'
+        "vllm:request_time_per_output_token_seconds_sum 30\nvllm:request_time_per_output_token_seconds_count 2000\n"
+    )
+    metrics = read_metrics(io.StringIO(page), interval_s=250.0)
+    served = [ServedTraffic(DEPLOYMENT, PLANNED)]
+    for threshold_s, is_met in ((0.009, False), (0.02, None), (0.025, True)):
+        slo = Slo(targets=(LatencyTarget(metric=Metric.TPOT, percentile=0.9, threshold_s=threshold_s),))
+        (target,) = compare_running_fleet(served, slo, metrics).targets
+        assert target.measured_s == (0.01, 0.025) and target.is_met is is_met

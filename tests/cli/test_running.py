@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from planner.cli.plans import plan
 from planner.cli.running import check
 from planner.core import rebuilt
 from planner.engine import StepTimeShift
+from planner.traffic import load_lengths
 from tests.analysis.test_running_fleet import REQUESTS, page
+
+PAGES = Path(__file__).parents[1] / "data" / "metrics"
 
 app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
 app.command("plan")(plan)
@@ -79,3 +83,25 @@ def test_what_cannot_be_compared_is_refused_in_one_line(folder: Path) -> None:
     assert "over what time it counted" in err
     code, _, err = _run("check", folder / "plan.json", folder / "metrics.txt", "--service", "nobody")
     assert code == 2 and "llama-3.1-8b" in err
+
+
+def test_pages_of_the_prometheus_client_are_held_against_a_plan(folder: Path, tmp_path: Path) -> None:
+    """vLLM's page as the library writes it, of requests that are known (`tests/data/metrics`), from a folder.
+
+    1,500 requests of the public trace between the scrapes, and a TTFT of 0.03 s and 0.1 ms for each input token.
+    """
+    for number, name in enumerate(("vllm_first.txt", "vllm_second.txt")):
+        shutil.copy(PAGES / name, tmp_path / f"{number}.txt")
+    options = (folder / "plan.json", tmp_path, "--interval", 75.0)
+    code, out, err = _run("check", *options, "--json", folder / "known.json", "--recalibrate")
+    assert code == 0, err
+    found = json.loads((folder / "known.json").read_text(encoding="utf-8"))["running_fleet"]
+    measured = {one["name"]: one["measured"] for one in found["quantities"]}
+    assert measured["requests"] == pytest.approx(20.0)
+    drawn = load_lengths("azure-2023-conv").sample(2000, seed=1)
+    inputs = [int(tokens) for tokens in drawn[0]][500:]
+    assert measured["input tokens"] == pytest.approx(sum(inputs) / 1500.0, rel=1e-6)
+    (ttft,) = [one for one in found["latencies"] if one["metric"] == "ttft"]
+    assert ttft["measured_s"] == pytest.approx(0.03 + 1e-4 * sum(inputs) / 1500.0, rel=1e-6)
+    assert "the servers do not say what a token took" in " ".join(out.split())
+    assert "traffic as measured" in out

@@ -243,7 +243,7 @@ def _server() -> Any:
 
 
 def _results(path: Path) -> None:
-    points_of(read_results(path), _server())
+    points_of(read_results(path).runs, _server())
 
 
 def _costs(path: Path) -> None:

@@ -2,9 +2,12 @@
 
 A stand-in refuses flags that the real program does not read (`tests/reference/launch/program_flags.csv`), takes its
 GPUs and binds every port that the real one would, so that two processes which share one fail; engines answer the OpenAI
-API, hand KV caches over as far as addresses go, and routers pass requests on. It is run as
-``stub_engine.py PROGRAM WORDS...`` and told by its environment where it is: STUB_FLAGS (the table), STUB_STATE (a
-folder for the GPUs taken) and STUB_ADDRESS (of its server, a loopback address).
+API, batch what they are asked in steps that take time, measure that in their own words at ``/metrics``, hand KV caches
+over as far as addresses go, and routers pass requests on. It is run as ``stub_engine.py PROGRAM WORDS...`` and told by
+its environment where it is: STUB_FLAGS (the table), STUB_STATE (a folder for the GPUs taken) and STUB_ADDRESS (of its
+server, a loopback address); and how fast: STUB_STEP_S (what a step takes by itself, for each request that decodes and
+for each token of a prompt, and what passes before a request is queued) and STUB_SPEED (seconds of an engine in one of
+this machine).
 """
 
 import csv
@@ -16,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from bisect import bisect_left
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -147,6 +151,12 @@ class Group:
 # --- HTTP -----------------------------------------------------------------------------------------------------------
 
 
+class Server(ThreadingHTTPServer):
+    """With room for the connections of a burst."""
+
+    request_queue_size = 256
+
+
 def serve(port, answer):
     """Answer requests until killed: ``answer(method, path, content)`` gives status and content."""
 
@@ -167,7 +177,7 @@ def serve(port, answer):
         def log_message(self, *_):
             pass
 
-    ThreadingHTTPServer((ADDRESS, port), Handler).serve_forever()
+    Server((ADDRESS, port), Handler).serve_forever()
 
 
 def asked(host, method, path, content=None):
@@ -184,27 +194,251 @@ def asked(host, method, path, content=None):
 # --- engines --------------------------------------------------------------------------------------------------------
 
 
+SPEED = float(os.environ.get("STUB_SPEED", "1"))
+STEP_S, REQUEST_S, TOKEN_S, BEFORE_S = map(float, os.environ.get("STUB_STEP_S", "0 0 0 0").split())
+KV_TOKENS = 400_000
+"""That the KV cache holds."""
+BLOCK = 16
+"""Tokens of a block of the prefix cache."""
+WANTED = 16
+"""Tokens of an answer whose request does not say."""
+
+
+def clock():
+    """Now, as an engine counts [s]."""
+    return SPEED * time.monotonic()
+
+
+class Request:
+    """One request: tokens of its prompt that are still to compute, tokens made, and when."""
+
+    def __init__(self, prompt, cached, wanted, arrived):
+        self.prompt, self.cached, self.wanted, self.arrived = prompt, cached, wanted, arrived
+        self.received = arrived - BEFORE_S
+        self.left, self.made, self.first, self.last = prompt - cached, 0, 0.0, 0.0
+        self.done = threading.Event()
+
+
+class Histogram:
+    """Counts by bucket, as Prometheus has them."""
+
+    def __init__(self, edges):
+        self.edges, self.counts, self.total = edges, [0] * (len(edges) + 1), 0.0
+
+    def observe(self, value):
+        self.counts[bisect_left(self.edges, value)] += 1
+        self.total += value
+
+
+class Batch:
+    """Continuous batching: a step takes what it contains, and requests join between steps.
+
+    Prompts share the steps of decodes where these are `mixed`, else they have steps of their own, which go first. A
+    machine that is too busy to keep up with the steps does not make them longer: they have their times by plan, and
+    requests arrive by the same clock.
+    """
+
+    def __init__(self, most, budget, prefix_cache=True, mixed=True):
+        self.most, self.budget, self.prefix_cache, self.mixed = most, budget, prefix_cache, mixed
+        self.waiting, self.running, self.blocks, self.now = [], [], set(), 0.0
+        self.changed = threading.Condition()
+        self.finished = self.prompt_tokens = self.made_tokens = self.cached_tokens = 0
+        self.seen = {name: Histogram(edges) for name, edges in BUCKETS.items()}
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def serve(self, words, wanted, computed=False):
+        """Wait until a request is answered; `computed` where another server did the prompt."""
+        with self.changed:
+            busy = self.waiting or self.running
+            request = Request(len(words), self._cached(words), wanted, min(clock(), self.now) if busy else clock())
+            if computed:
+                request.left = 0
+            self.waiting.append(request)
+            self.changed.notify()
+        request.done.wait()
+
+    def _cached(self, words):
+        """Tokens of the prompt whose blocks were seen before; one is computed in any case."""
+        if not self.prefix_cache:
+            return 0
+        found, chain, known = 0, 0, True
+        for end in range(BLOCK, len(words), BLOCK):
+            chain = hash((chain, *words[end - BLOCK : end]))
+            known = known and chain in self.blocks
+            found = end if known else found
+            self.blocks.add(chain)
+        return found
+
+    def _run(self):
+        while True:
+            with self.changed:
+                while not (self.waiting or self.running):
+                    self.changed.wait()
+                if not self.running:
+                    self.now = max(self.now, self.waiting[0].arrived)
+                while self.waiting and len(self.running) < self.most:
+                    self.running.append(self.waiting.pop(0))
+            alone = not self.mixed and any(request.left for request in self.running)
+            next_tokens = [] if alone else [request for request in self.running if not request.left]
+            decodes, chunks = len(next_tokens), 0
+            for request in self.running:
+                chunk = min(request.left, max(0, self.budget - decodes - chunks))
+                request.left, chunks = request.left - chunk, chunks + chunk
+                if chunk and not request.left:
+                    next_tokens.append(request)
+            self.now += STEP_S + REQUEST_S * decodes + TOKEN_S * chunks
+            time.sleep(max(0.0, self.now - clock()) / SPEED)
+            with self.changed:
+                for request in next_tokens:
+                    self._token(request)
+
+    def _token(self, request):
+        request.made += 1
+        if request.made == 1:
+            request.first = self.now
+            self.seen["ttft"].observe(self.now - request.received)
+        else:
+            self.seen["itl"].observe(self.now - request.last)
+        request.last = self.now
+        if request.made < request.wanted:
+            return
+        self.running.remove(request)
+        self.finished += 1
+        self.prompt_tokens += request.prompt
+        self.cached_tokens += request.cached
+        self.made_tokens += request.made
+        self.seen["e2e"].observe(self.now - request.received)
+        self.seen["inputs"].observe(request.prompt)
+        self.seen["outputs"].observe(request.made)
+        if request.made > 1:
+            self.seen["tpot"].observe((request.last - request.first) / (request.made - 1))
+        request.done.set()
+
+    def page(self, names, labels):
+        """What it measured, in the words of an engine: (name, kind, quantity, further labels)."""
+        with self.changed:
+            values = {
+                "finished": self.finished,
+                "prompt": self.prompt_tokens,
+                "made": self.made_tokens,
+                "cached": self.cached_tokens,
+                "running": len(self.running),
+                "waiting": len(self.waiting),
+                "kv": sum(one.prompt - one.left + one.made for one in self.running) / KV_TOKENS,
+                "none": 0,
+            }
+            lines, described = [], ""
+            for name, kind, quantity, more in names:
+                if name != described:
+                    lines += [f"# HELP {name} Of a stand-in for the engine.", f"# TYPE {name} {kind}"]
+                described = name
+                words = ",".join(f'{key}="{value}"' for key, value in sorted({**labels, **more}.items()))
+                if kind != "histogram":
+                    lines.append(f"{name}{{{words}}} {float(values[quantity])}")
+                    continue
+                histogram, below = self.seen[quantity], 0
+                for edge, at in zip([*map(float, histogram.edges), "+Inf"], histogram.counts, strict=True):
+                    below += at
+                    lines.append(f'{name}_bucket{{le="{edge}",{words}}} {float(below)}')
+                lines += [f"{name}_count{{{words}}} {float(below)}", f"{name}_sum{{{words}}} {histogram.total}"]
+        return "\n".join(lines) + "\n"
+
+
+TOKEN_EDGES = [
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+]
+LONG_EDGES = [10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0]
+REQUEST_EDGES = [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0]
+LENGTH_EDGES = [mantissa * 10**power for power in range(5) for mantissa in (1, 2, 5)]
+BUCKETS = {
+    "ttft": [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, *LONG_EDGES],
+    "tpot": TOKEN_EDGES,
+    "itl": TOKEN_EDGES,
+    "e2e": [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, *REQUEST_EDGES],
+    "inputs": LENGTH_EDGES,
+    "outputs": LENGTH_EDGES,
+}
+"""Of vLLM (vllm/v1/metrics/loggers.py, commit 005a810)."""
+VLLM_METRICS = (
+    ("vllm:num_requests_running", "gauge", "running", {}),
+    ("vllm:num_requests_waiting", "gauge", "waiting", {}),
+    ("vllm:kv_cache_usage_perc", "gauge", "kv", {}),
+    ("vllm:prefix_cache_queries_total", "counter", "prompt", {}),
+    ("vllm:prefix_cache_hits_total", "counter", "cached", {}),
+    ("vllm:num_preemptions_total", "counter", "none", {}),
+    ("vllm:prompt_tokens_total", "counter", "prompt", {}),
+    ("vllm:generation_tokens_total", "counter", "made", {}),
+    ("vllm:request_success_total", "counter", "none", {"finished_reason": "stop"}),
+    ("vllm:request_success_total", "counter", "finished", {"finished_reason": "length"}),
+    ("vllm:request_prompt_tokens", "histogram", "inputs", {}),
+    ("vllm:request_generation_tokens", "histogram", "outputs", {}),
+    ("vllm:time_to_first_token_seconds", "histogram", "ttft", {}),
+    ("vllm:inter_token_latency_seconds", "histogram", "itl", {}),
+    ("vllm:request_time_per_output_token_seconds", "histogram", "tpot", {}),
+    ("vllm:e2e_request_latency_seconds", "histogram", "e2e", {}),
+)
+SGLANG_METRICS = (
+    ("sglang:num_running_reqs", "gauge", "running", {}),
+    ("sglang:num_queue_reqs", "gauge", "waiting", {}),
+    ("sglang:token_usage", "gauge", "kv", {}),
+    ("sglang:num_retracted_requests_total", "counter", "none", {}),
+    ("sglang:prompt_tokens_total", "counter", "prompt", {}),
+    ("sglang:generation_tokens_total", "counter", "made", {}),
+    ("sglang:cached_tokens_total", "counter", "cached", {}),
+    ("sglang:num_requests_total", "counter", "finished", {}),
+    ("sglang:time_to_first_token_seconds", "histogram", "ttft", {}),
+    ("sglang:inter_token_latency_seconds", "histogram", "itl", {}),
+    ("sglang:e2e_request_latency_seconds", "histogram", "e2e", {}),
+)
+"""Names: planner/presets/metric_names.csv, where each has its source."""
+
+
 class Engine:
     """A server of one model."""
 
-    def __init__(self, model, port, role, group, handover=None):
+    def __init__(self, model, port, role, group, batch, metrics=(), labels=None, handover=None):
         self.model, self.port, self.role, self.group, self.handover = model, port, role, group, handover
+        self.batch, self.metrics, self.labels = batch, metrics, {"model_name": model, **(labels or {})}
         self.requests = count(1)
 
     def answer(self, method, path, content):
         if path == "/health":
             return (200, "") if not self.group.missing else (503, "")
+        if path == "/metrics" and self.metrics:
+            return 200, self.batch.page(self.metrics, self.labels)
         if path == "/v1/models":
             return 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]}
         if method != "POST" or path not in ("/v1/chat/completions", "/v1/completions"):
             return 404, {"error": path}
         if content["model"] != self.model:
             return 404, {"error": f"the model {content['model']} does not exist"}
+        words = (content["messages"][-1]["content"] if "messages" in content else content["prompt"]).split()
+        wanted = 1 if self.role == "prefill" else content.get("max_tokens", WANTED)
+        self.batch.serve(words, wanted, computed=self.role == "decode")
         return 200, {
             "id": f"{next(self.requests)}",
             "model": self.model,
             "served_by": f"{ADDRESS}:{self.port}",
             "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}}],
+            "usage": {"prompt_tokens": len(words), "completion_tokens": wanted},
             **(self.handover(content) if self.handover else {}),
         }
 
@@ -239,7 +473,12 @@ def vllm(words):
         handover = _vllm_handover(role, side)
     group = Group(servers, rank, host, number(flags, meet[1], 29501))
     port = number(flags, "--port", 8000)
-    serve(port, Engine(model, port, role, group, handover).answer)
+    batch = Batch(
+        number(flags, "--max-num-seqs", 1024),
+        number(flags, "--max-num-batched-tokens", 8192),
+        "--no-enable-prefix-caching" not in flags,
+    )
+    serve(port, Engine(model, port, role, group, batch, VLLM_METRICS, {"engine": "0"}, handover).answer)
 
 
 def _vllm_handover(role, side):
@@ -283,7 +522,14 @@ def sglang(words):
 
     port, model = number(flags, "--port", 30000), flags["--model-path"][-1][0]
     group = Group(servers, rank, host, int(meet))
-    serve(port, Engine(model, port, role, group, handover).answer)
+    batch = Batch(
+        number(flags, "--max-running-requests", 4096),
+        number(flags, "--chunked-prefill-size", 8192),
+        "--disable-radix-cache" not in flags,
+        "--enable-mixed-chunk" in flags,
+    )
+    labels = {"engine_type": role if role != "mixed" else "unified", "tp_rank": "0", "pp_rank": "0"}
+    serve(port, Engine(model, port, role, group, batch, SGLANG_METRICS, labels, handover).answer)
 
 
 def tensorrt(words):
@@ -296,7 +542,8 @@ def tensorrt(words):
         stop(f"no file {flags['--config']}")
     port = number(flags, "--port", 8000)
     group = Group(1, 0, ADDRESS, 0)
-    serve(port, Engine(model, port, "mixed", group).answer)
+    batch = Batch(number(flags, "--max_batch_size", 2048), number(flags, "--max_num_tokens", 8192))
+    serve(port, Engine(model, port, "mixed", group, batch).answer)
 
 
 # --- routers --------------------------------------------------------------------------------------------------------

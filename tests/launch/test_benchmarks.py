@@ -369,7 +369,7 @@ def test_results_of_the_runs_are_read_with_the_traffic_that_was_sent(tmp_path: P
     }
     path = tmp_path / run["--result-filename"][0]
     path.write_text(json.dumps(result), encoding="utf-8")
-    (read,) = read_results(path)
+    (read,) = read_results(path).runs
     assert (read.request_rate_per_s, read.arrival_scv, read.concurrency) == (8.0, pytest.approx(2.5), None)
     assert read.requests == len(drawn) and not read.unknown
     assert read.input_tokens == pytest.approx(LENGTHS.mean_input, rel=0.05)
@@ -386,7 +386,7 @@ def test_closed_loops_of_guidellm_are_read_with_their_users(tmp_path: Path) -> N
     metrics["request_totals"] = {"successful": 100, "incomplete": 0}  # type: ignore[dict-item]
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"benchmarks": [{"config": {"strategy": strategy}, "metrics": metrics}]}))
-    (read,) = read_results(path)
+    (read,) = read_results(path).runs
     assert (read.concurrency, read.request_rate_per_s, read.requests) == (4, None, 100)
     assert (read.input_tokens, read.output_tokens, read.mean_tpot_s) == (500, 40, pytest.approx(0.0062))
 

@@ -85,8 +85,7 @@ FURTHER: Mapping[str, tuple[Plan, int, str]] = {
 class Site:
     """A folder with an export, loopback addresses for its servers, and the stand-ins before any other program."""
 
-    def __init__(self, folder: Path, plan: Plan, target: str, servers: int) -> None:
-        files = launch.export_files(fleet_of(plan), target)
+    def __init__(self, folder: Path, files: Mapping[str, str], servers: int) -> None:
         self.folder, self.state, programs = folder / "export", folder / "state", folder / "programs"
         for made in (self.folder, self.state, programs):
             made.mkdir()
@@ -147,10 +146,15 @@ class Site:
             process.wait(timeout=20)
 
 
+def scripts(plan: Plan) -> Mapping[str, str]:
+    """The scripts of a plan."""
+    return launch.export_files(fleet_of(plan), "scripts")
+
+
 @contextmanager
 def started(folder: Path, plan: Plan, target: str, servers: int) -> Iterator[Site]:
     """A fleet that runs, by its scripts or by its Compose file."""
-    site = Site(folder, plan, target, servers)
+    site = Site(folder, launch.export_files(fleet_of(plan), target), servers)
     try:
         if target == "scripts":
             for server in site.addresses:
@@ -354,7 +358,7 @@ def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
 
 
 def test_a_server_without_the_addresses_of_the_others_says_which_is_missing(tmp_path: Path) -> None:
-    site = Site(tmp_path, mixed("vllm", 3, tp=4), "scripts", 2)
+    site = Site(tmp_path, scripts(mixed("vllm", 3, tp=4)), 2)
     site.environment.pop("SERVER_2")
     site.start(["/bin/bash", "start.sh", "1"], 1)
     assert site.processes[0].wait(timeout=20) == 2
@@ -363,7 +367,7 @@ def test_a_server_without_the_addresses_of_the_others_says_which_is_missing(tmp_
 
 def test_a_stand_in_refuses_what_the_real_program_does_not_read(tmp_path: Path) -> None:
     """So that the tests above can fail."""
-    site = Site(tmp_path, mixed("vllm"), "scripts", 1)
+    site = Site(tmp_path, scripts(mixed("vllm")), 1)
     environment = {**site.environment, "STUB_ADDRESS": site.addresses[1], "CUDA_VISIBLE_DEVICES": "0"}
     for words, error in (
         (["vllm", "serve", MODEL, "--max-num-sequences", "8"], "unrecognized argument --max-num-sequences"),

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,31 @@ from planner.cli.base import app
 from tests.places import DOCS
 
 TUTORIAL = (DOCS / "tutorial" / "first-plan.md").read_text(encoding="utf-8")
-STEPS = re.findall(r"^    planner ([^\n]+)$|^```text\n(.*?)```$", TUTORIAL, re.MULTILINE | re.DOTALL)
-"""In the order of the page: a command, or what the last one printed."""
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 
 
 def _blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def _steps(text: str) -> list[tuple[str, str]]:
+    """In the order of a page: a command, or what the last one printed."""
+    return re.findall(r"^    planner ([^\n]+)$|^```text\n(.*?)```$", text, re.MULTILINE | re.DOTALL)
+
+
+def _run_steps(text: str, least: int) -> None:
+    """Run the commands of a page, of which there are so many at least; each prints what is quoted after it."""
+    steps, printed = _steps(text), ""
+    assert len([command for command, _ in steps if command]) >= least
+    for command, quoted in steps:
+        if command:
+            result = CliRunner().invoke(app, shlex.split(command))
+            assert result.exit_code == 0, f"planner {command}\n{result.output}"
+            printed = " ".join(result.output.split())
+        for sentence in quoted.split("\n\n"):
+            assert " ".join(sentence.split()) in printed, (
+                f"put what is printed now into the tutorial:\n{printed[:3000]}"
+            )
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +56,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_commands_run_in_order_and_print_what_is_quoted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    printed = ""
-    for command, quoted in STEPS:
-        if command:
-            result = CliRunner().invoke(app, shlex.split(command))
-            assert result.exit_code == 0, f"planner {command}\n{result.output}"
-            printed = " ".join(result.output.split())
-        for sentence in quoted.split("\n\n"):
-            assert " ".join(sentence.split()) in printed, (
-                f"put what is printed now into the tutorial:\n{printed[:3000]}"
-            )
+    _run_steps(TUTORIAL, least=5)
     assert {path.name for path in (folder / "deploy").iterdir()} >= {"docker-compose.yaml", "README.md"}
     assert (folder / "plan.md").is_file()
 
 
 def test_steps_are_found() -> None:
-    assert len([command for command, _ in STEPS if command]) >= 5
-    assert len([quoted for _, quoted in STEPS if quoted]) >= 4
+    assert len([quoted for _, quoted in _steps(TUTORIAL) if quoted]) >= 4
 
 
 def test_python_runs_as_printed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +84,22 @@ def test_commands_of_the_how_to_pages_are_ones_the_command_line_takes() -> None:
     for command in commands:
         name, *arguments = shlex.split(command)
         cli.commands[name].make_context(name, arguments)
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+LOOP = DOCS / "tutorial" / "close-the-loop.md"
+
+
+def test_the_loop_is_closed_as_its_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the scenario as printed and the scrapes beside the page; each command prints what is quoted below it."""
+    text = LOOP.read_text(encoding="utf-8")
+    (scenario,) = _blocks(text, "yaml")
+    assert scenario == (LOOP.parent / "loop" / "support.yaml").read_text(encoding="utf-8")
+    (tmp_path / "support.yaml").write_text(scenario, encoding="utf-8")
+    for name in ("before.txt", "after.txt"):
+        shutil.copy(LOOP.parent / "loop" / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    _run_steps(text, least=5)
+    assert {path.name for path in (tmp_path / "deploy").iterdir()} >= {"start.sh", "README.md"}

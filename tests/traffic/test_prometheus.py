@@ -274,3 +274,36 @@ def test_a_percentile_is_a_probability() -> None:
     found = read_metrics(DATA / "metrics" / "vllm_second.txt", interval_s=1000.0)
     with pytest.raises(InputError, match=r"must lie in \(0, 1\]"):
         found.rate_per_s(95.0)
+
+
+# --- several replicas without a Prometheus ---------------------------------------------------------------------------
+
+
+def _pages(*counts: int) -> str:
+    """The pages of replicas that finished so many requests, one after the other."""
+    labels = 'engine="0",model_name="m"'
+    return "".join(
+        f"# TYPE vllm:request_success_total counter\nvllm:request_success_total{{{labels}}} {count}\n"
+        f"vllm:prompt_tokens_total{{{labels}}} {100 * count}\nvllm:generation_tokens_total{{{labels}}} {10 * count}\n"
+        for count in counts
+    )
+
+
+def test_pages_of_several_replicas_in_one_file_are_told_apart() -> None:
+    """Same names, same labels: 5 and 40 requests more, 45 in all."""
+    found = read_metrics(io.StringIO(_pages(100, 7)), io.StringIO(_pages(105, 47)), interval_s=9.0)
+    assert found.requests == 45.0
+    assert found.rate_per_s() == 5.0
+    assert read_metrics(io.StringIO(_pages(100, 7)), interval_s=1.0).requests == 107.0
+
+
+def test_scrapes_of_different_replicas_are_refused() -> None:
+    with pytest.raises(InputError, match="2 and 1 pages"):
+        read_metrics(io.StringIO(_pages(100, 7)), io.StringIO(_pages(105)), interval_s=9.0)
+
+
+def test_scrapes_in_the_wrong_order_are_turned_round() -> None:
+    """As a folder gives them whose files are called after.txt and before.txt."""
+    found = read_metrics(io.StringIO(_pages(105, 47)), io.StringIO(_pages(100, 7)), interval_s=9.0)
+    assert found.requests == 45.0
+    assert any("the other way round" in note for note in found.notes)

@@ -73,7 +73,7 @@ def _file(folder: Path, content: Any, name: str = "result.json") -> Path:
 
 
 def _one(folder: Path, content: Any) -> BenchmarkRun:
-    (run,) = read_results(_file(folder, content))
+    (run,) = read_results(_file(folder, content)).runs
     return run
 
 
@@ -112,7 +112,7 @@ def test_saved_lengths_are_taken_without_failed_requests(tmp_path: Path) -> None
 
 def test_appended_results_are_separate_runs(tmp_path: Path) -> None:
     text = json.dumps(VLLM) + "\n" + json.dumps({**VLLM, "max_concurrency": 8}) + "\n\n"
-    runs = read_results(_file(tmp_path, text))
+    runs = read_results(_file(tmp_path, text)).runs
     assert [(run.id, run.concurrency) for run in runs] == [("result.json#0", 4), ("result.json#1", 8)]
 
 
@@ -150,7 +150,7 @@ def test_guidellm_strategies(
 
 
 def test_guidellm_report_holds_several_runs(tmp_path: Path) -> None:
-    runs = read_results(_file(tmp_path, {"benchmarks": [GUIDELLM, GUIDELLM]}))
+    runs = read_results(_file(tmp_path, {"benchmarks": [GUIDELLM, GUIDELLM]})).runs
     assert [run.id for run in runs] == ["result.json#0", "result.json#1"]
     assert (runs[0].requests, runs[0].input_tokens, runs[0].output_tokens, runs[0].ramp_s) == (80, 1000, 200, 2.0)
     assert [runs[0].mean_ttft_s, runs[0].mean_tpot_s] == pytest.approx([0.07, 0.008])
@@ -233,7 +233,7 @@ def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
         ("not json", "line 1 is not JSON"),
         ('{"a": 1}\n{"b"', r"line 2 is not JSON"),
         ("[" * 100_000, "line 1 is not JSON"),
-        ("[1]", r"result.json\[0\] = \[1\]: is not a JSON object"),
+        ("[1]", r"result.json\[0\] = 1: is not a JSON object"),
         ({"a": 1}, r"result.json\[0\] = \['a'\]: is not a result of vllm bench serve"),
         ({"benchmarks": []}, "holds no benchmark run"),
         ({"benchmarks": [3]}, r"request_totals.successful = '\(missing\)': must be a number"),
@@ -326,3 +326,135 @@ def test_guidellm_replay_of_a_trace(tmp_path: Path) -> None:
     run = _one(tmp_path, {"benchmarks": [{**benchmark, "requests": {"successful": requests}}]})
     assert (run.request_rate_per_s, run.arrival_scv) == (0.5, 0.25)  # gaps 1 and 3: mean 2, variance 1
     assert run.drawn == ((10, 11, 12), (5, 5, 5)) and run.unknown == ()
+
+
+# --- summaries: made-up numbers in each program's form --------------------------------------------------------------
+
+INFERENCE_PERF: dict[str, Any] = {
+    "load_summary": {"count": 62, "send_duration": 20.0, "requested_rate": 3.0, "achieved_rate": 3.1},
+    "successes": {
+        "count": 60,
+        "latency": {
+            "request_latency": {"mean": 1.6, "median": 1.5},
+            "time_per_output_token": {"mean": 0.012, "median": 0.011},
+            "time_to_first_token": {"mean": 0.08, "median": 0.07},
+        },
+        "prompt_tokens": {"total": 30000.0, "mean": 500.0},
+        "output_len": {"mean": 126.0, "median": 120.0},
+    },
+    "failures": {"count": 2},
+}
+LLMPERF: dict[str, Any] = {
+    "version": "2023-08-31",
+    "name": "made-up_550_150_summary",
+    "mean_input_tokens": 550,
+    "num_concurrent_requests": 4,
+    "results_inter_token_latency_s_mean": 0.0125,
+    "results_ttft_s_mean": 0.2,
+    "results_end_to_end_latency_s_mean": 1.69,
+    "results_number_input_tokens_mean": 551.5,
+    "results_number_output_tokens_mean": 150.0,
+    "results_number_errors": 0,
+    "results_num_completed_requests": 40,
+}
+INFERENCEX: dict[str, Any] = {
+    "hw": "h200",
+    "tp": 8,
+    "ep": 1,
+    "dp_attention": "false",
+    "conc": 4,
+    "model": "made-up",
+    "framework": "vllm",
+    "precision": "fp8",
+    "isl": 1024,
+    "osl": 128,
+}
+MLPERF = """================================================
+MLPerf Results Summary
+================================================
+SUT name : made up
+Scenario : Server
+Mode     : PerformanceOnly
+Result is : VALID
+
+================================================
+Additional Stats
+================================================
+Scheduled samples per second : 4.00
+
+Mean latency (ns)               : 5000000000
+Completed tokens per second                 : 1200.00
+Min First Token latency (ns)                : 90000000
+Mean First Token latency (ns)               : 200000000
+
+Mean Time to Output Token (ns)               : 16000000
+
+================================================
+Test Parameters Used
+================================================
+samples_per_query : 1
+target_qps : 4
+min_query_count : 2000
+"""
+
+
+def test_inference_perf_stages_are_open_loops_in_seconds(tmp_path: Path) -> None:
+    run = _one(tmp_path, INFERENCE_PERF)
+    assert (run.client, run.requests, run.request_rate_per_s, run.concurrency) == ("inference-perf", 60, 3.1, None)
+    assert (run.input_tokens, run.output_tokens, run.mean_ttft_s, run.mean_tpot_s) == (500, 126, 0.08, 0.012)
+    assert "what 2 failed requests did to the server" in run.unknown
+    users = {**INFERENCE_PERF, "load_summary": {**INFERENCE_PERF["load_summary"], "concurrency": 16}}
+    assert (_one(tmp_path, users).concurrency, _one(tmp_path, users).request_rate_per_s) == (16, None)
+
+
+def test_llmperf_says_its_tpot_by_means_of_the_whole_request(tmp_path: Path) -> None:
+    """(1.69 - 0.2) / 149: its own inter-token latency holds the first token."""
+    run = _one(tmp_path, LLMPERF)
+    assert (run.client, run.concurrency, run.requests, run.input_tokens, run.output_tokens) == (
+        "LLMPerf",
+        4,
+        40,
+        552,
+        150,
+    )
+    assert run.mean_tpot_s == pytest.approx(0.01)
+
+
+def test_inferencex_is_the_result_of_its_client_after_its_own_conversion(tmp_path: Path) -> None:
+    """Round trip: times end in _ms in the client's file and are seconds without it in InferenceX's."""
+    aggregated = INFERENCEX | {key[:-3]: value / 1e3 for key, value in VLLM.items() if key.endswith("_ms")}
+    run, raw = _one(tmp_path, [aggregated]), _one(tmp_path, VLLM)
+    assert (run.mean_ttft_s, run.mean_tpot_s, run.concurrency) == (raw.mean_ttft_s, raw.mean_tpot_s, raw.concurrency)
+    assert (run.client, run.requests, run.range_ratio) == ("InferenceX", raw.requests, 0.8)
+
+
+def test_what_cannot_be_used_of_a_file_is_named_with_the_reason(tmp_path: Path) -> None:
+    good = INFERENCEX | {"mean_ttft": 0.04, "mean_tpot": 0.0075}
+    lengthless = {key: value for key, value in good.items() if key not in ("isl", "osl")}
+    found = read_results(_file(tmp_path, [good, good | {"mtp": "on"}, good | {"disagg": True}, lengthless]))
+    assert [run.id for run in found.runs] == ["result.json#0"]
+    assert found.recognised == "result.json: runs of InferenceX: 1; left out: 3"
+    reasons = ("acceptance that the file does not say", "servers of their own", "does not say its lengths")
+    assert all(reason in line for reason, line in zip(reasons, found.left_out, strict=True))
+    with pytest.raises(InputError, match="over all stages"):
+        read_results(_file(tmp_path, INFERENCE_PERF | {"load_summary": {"count": 62}}))
+
+
+def test_mlperf_server_runs_need_the_input_tokens_that_they_do_not_say(tmp_path: Path) -> None:
+    path = _file(tmp_path, MLPERF, "mlperf_log_summary.txt")
+    (run,) = read_results(path, 294).runs
+    assert (run.client, run.request_rate_per_s, run.requests) == ("MLPerf LoadGen", 4.0, 2000)
+    assert (run.input_tokens, run.output_tokens) == (294, 300)  # 1200 tokens/s over 4 requests/s
+    assert (run.mean_ttft_s, run.mean_tpot_s) == (pytest.approx(0.2), pytest.approx(0.016))
+    with pytest.raises(InputError, match="--input-tokens"):
+        read_results(path)
+    with pytest.raises(InputError, match="scenario Offline"):
+        read_results(_file(tmp_path, MLPERF.replace(": Server", ": Offline"), "offline.txt"), 294)
+
+
+@pytest.mark.parametrize("content", [INFERENCE_PERF, LLMPERF, INFERENCEX | {"mean_ttft": 0.04, "mean_tpot": 0.0075}])
+def test_runs_of_every_program_become_points_that_can_be_predicted(tmp_path: Path, content: Any) -> None:
+    server = server_of(model="llama-3.1-8b", sku="h100-sxm", engine=DB.engines["vllm"])
+    (point,) = points_of(read_results(_file(tmp_path, content)).runs, server)
+    found = predict(point, DB)
+    assert found.tpot_s and found.ttft_s, found.reason

@@ -515,6 +515,7 @@ TABS = {
     "Roofline": "**Where the roof of each GPU bends**",
     "Cost": "Where does the money go?",
     "Compare": "**What comes out**",
+    "Check": "The same on the command line: `planner check plan.json day.json --recalibrate`",
     "Hardware": "**What is known about NVIDIA H100 SXM (h100-sxm)**",
 }
 
@@ -535,7 +536,7 @@ def test_every_tab_has_its_say(read_page: AppTest, monkeypatch: pytest.MonkeyPat
     assert [item.label for item in app.tabs][: len(TABS)] == list(TABS)
     assert heading in {item.value for item in (*app.subheader, *app.markdown)}
     charts = len(app.get("vega_lite_chart"))
-    assert charts > 3 or (tab == "Plan" and charts == 3 + 1)  # fleet and two histograms of lengths are always there
+    assert charts > 3 or (tab == "Check" and charts == 3)  # fleet and two histograms of lengths are always there
 
 
 # --- where there is no answer -----------------------------------------------------------------------------------------

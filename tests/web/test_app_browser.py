@@ -54,7 +54,7 @@ return [
 FEW = "&".join(SMALL_CHAT)
 """The worked example with few choices, so that what is waited for is the page and not the planner."""
 
-TABS = {"Plan": 2, "Why": 4, "Latency": 4, "Roofline": 4, "Cost": 3, "Compare": 3, "Hardware": 2}
+TABS = {"Plan": 2, "Why": 4, "Latency": 4, "Roofline": 4, "Cost": 3, "Compare": 3, "Check": 1, "Hardware": 2}
 """Every tab, with how many charts it has at least, the fleet on top of all included."""
 
 pytestmark = [

@@ -1,0 +1,174 @@
+"""What a run would measure and how long it should take, and whether a fit can be true: all from arithmetic.
+
+The time of a case is that of the packaged fit of its kernel (of the SKU, else of a relative), else the least that the
+datasheet allows. ``run --dry-run`` prints them, and `impossible_fits` asks the same of a fit before it is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.assemble import GEMM_DTYPES
+from calibration.measure import Effort, calls_per_replay, copies_for
+from calibration.operators import peak
+from calibration.plausible import TOLERANCE, expert_load, least_work
+from calibration.records import KernelCase
+from hardware_db import Calibration, Dtype, GpuSku, KernelFit
+from planner.core import InputError
+from planner.roofline import (
+    WEIGHT_FORMATS,
+    AttentionHeads,
+    DecodeForm,
+    ElementwiseForm,
+    ExpertsForm,
+    ExpertShape,
+    GemmForm,
+    GpuPeaks,
+    PrefillForm,
+    decode_attention_s,
+    elementwise_s,
+    experts_s,
+    gemm_s,
+    prefill_attention_s,
+)
+
+LEAST_S = 2e-6
+"""Shortest time of a call taken where only the datasheet is known: a launch on a GPU is no shorter. A choice."""
+SETUP_S = 0.02
+"""Around a case: data, warm-up, recording. A choice until it is measured; it is a third of a full run."""
+VARIANTS = {table: variant for variant, table in GEMM_DTYPES.items()} | {"fp16": "bf16"}
+"""Formats of the tables' names -> of the fits."""
+
+
+@dataclass(frozen=True)
+class ExpectedCase:
+    """A case before it is measured.
+
+    Attributes:
+        case: what would be measured.
+        call_s: of one call [s].
+        wall_s: to measure it [s].
+        fitted: whether a fit says so; else the datasheet.
+    """
+
+    case: KernelCase
+    call_s: float
+    wall_s: float
+    fitted: bool
+
+
+def expected_case(case: KernelCase, packaged: Calibration | None, sku: GpuSku, effort: Effort) -> ExpectedCase:
+    """How long a call of a case should take, and measuring it."""
+    fit = packaged.kernels.get(fit_key(case)) if packaged is not None else None
+    call_s = max(LEAST_S, least_s(case, sku)) if fit is None else fitted_s(case, fit, sku)
+    return ExpectedCase(case, call_s, _wall_s(case, call_s, sku, effort), fit is not None)
+
+
+def fit_key(case: KernelCase) -> str:
+    """The key of a case's kernel in a calibration; empty for what no fit is about.
+
+    >>> fit_key(KernelCase("gemm", {"dtype": "bf16", "m": 1, "n": 256, "k": 256}))
+    'gemm/bf16'
+    """
+    dtype = VARIANTS.get(str(case.fields.get("dtype", case.fields.get("kv_dtype", ""))), "")
+    keys = {
+        "gemm": f"gemm/{dtype}",
+        "moe": f"experts/{dtype}",
+        "context_attention": f"attention_prefill/{dtype}",
+        "generation_attention": f"attention_decode/{dtype}",
+        "elementwise": "elementwise/bf16",
+        "copy": "elementwise/bf16",
+    }
+    return keys.get(case.operator, "")
+
+
+def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
+    """Time of a case by the fit of its kernel [s]."""
+
+    def number(name: str) -> float:
+        return float(case.number(name))
+
+    variant = fit_key(case).partition("/")[2]
+    if case.operator in ("elementwise", "copy"):
+        return float(elementwise_s(number("bytes"), ElementwiseForm.of(fit), _peaks(sku, Dtype.BF16)))
+    if case.operator in ("gemm", "moe"):
+        kind = WEIGHT_FORMATS[variant]
+        peaks = _peaks(sku, kind.arithmetic)
+        if case.operator == "gemm":
+            bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
+            rows = np.array([number("m")])
+            return float(gemm_s(rows, number("n"), number("k"), GemmForm.of(fit), peaks, *bytes_each)[0])
+        tokens = case.number("num_tokens")
+        pairs, active = expert_load(tokens, case.number("num_experts"), case.number("topk"))
+        width = number("inter") / number("tp")
+        expert = ExpertShape(number("hidden"), width, True, kind.weight_bytes, kind.activation_bytes)
+        form, routed = ExpertsForm.of(fit), (np.array([pairs]), np.array([active]))
+        return float(experts_s(np.array([float(tokens)]), *routed, expert, form, peaks)[0])
+    peaks = _peaks(sku, Dtype(variant))
+    heads, kv_heads, dim = (case.number(name) for name in ("num_heads", "num_kv_heads", "head_dim"))
+    shape = AttentionHeads(heads, kv_heads, dim, kv_bytes=1.0 if variant == "fp8" else 2.0)
+    batch, past = np.array([number("batch")]), np.array([number("prefix_len")])
+    if case.operator == "generation_attention":
+        return float(decode_attention_s(batch, past + 1.0, shape, DecodeForm.of(fit), peaks)[0])
+    new = np.array([number("seq_len")])
+    return float(prefill_attention_s(batch, new, past, shape, PrefillForm.of(fit), peaks)[0])
+
+
+def least_s(case: KernelCase, sku: GpuSku) -> float:
+    """The least that the datasheet allows [s]."""
+    work = least_work(case)
+    links = max(sku.scale_up.bandwidth_bytes_per_s.value, sku.node.pcie_bytes_per_s.value)
+    return max(
+        work.flops / peak(sku, work.arithmetic),
+        work.hbm_bytes / sku.hbm_bandwidth_bytes_per_s.value,
+        work.link_bytes / links,
+        work.host_bytes / sku.node.pcie_bytes_per_s.value,
+    )
+
+
+def impossible_fits(calibration: Calibration, cases: Sequence[KernelCase], sku: GpuSku) -> list[str]:
+    """A sentence for each fit that implies more than a peak in some case, or a time that is none.
+
+    Args:
+        calibration: to be written.
+        cases: shapes that it is asked about.
+        sku: whose peaks bound it.
+    """
+    found: dict[str, str] = {}
+    for case in cases:
+        key = fit_key(case)
+        if key not in calibration.kernels or key in found:
+            continue
+        call_s, bound_s = fitted_s(case, calibration.kernels[key], sku), least_s(case, sku)
+        if not (math.isfinite(call_s) and call_s > 0.0):
+            found[key] = f"{key}: {call_s:.4g} s for {case.key} is no duration"
+        elif call_s * (1.0 + TOLERANCE) < bound_s:
+            found[key] = f"{key}: {call_s:.4g} s for {case.key}, where {sku.id} needs {bound_s:.4g}"
+    return list(found.values())
+
+
+def require_possible(calibration: Calibration, cases: Sequence[KernelCase], sku: GpuSku) -> None:
+    """Refuse a calibration with impossible fits. Raises InputError naming them."""
+    wrong = impossible_fits(calibration, cases, sku)
+    if wrong:
+        fix = "look at the raw measurements of these shapes; nothing was written"
+        raise InputError("fit", f"{len(wrong)} of {len(calibration.kernels)} kernels", "; ".join(wrong[:3]), fix)
+
+
+def _peaks(sku: GpuSku, arithmetic: Dtype) -> GpuPeaks:
+    return GpuPeaks(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count))
+
+
+def _wall_s(case: KernelCase, call_s: float, sku: GpuSku, effort: Effort) -> float:
+    """As `calibration.measure.time_calls` goes about it, the flush of the cache before every replay included."""
+    cache = sku.l2_bytes.value if sku.l2_bytes is not None else 0.0
+    copies = copies_for(least_work(case).hbm_bytes, cache)
+    replay_s = calls_per_replay(call_s, copies, effort) * call_s
+    for_least = math.ceil(effort.least_s / replay_s)
+    replays = min(max(effort.replays, for_least), 4 * effort.replays, math.ceil(effort.total_s / replay_s))
+    flush_s = 2.0 * cache / sku.hbm_bandwidth_bytes_per_s.value
+    return SETUP_S + (effort.warmups + 1) * call_s + (max(3, replays) + 1) * (replay_s + flush_s)

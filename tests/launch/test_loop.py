@@ -1,0 +1,66 @@
+"""The loop closed: a plan, its fleet started from its export and loaded, its metrics scraped, and a plan that knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from planner.cli.base import OneLineErrors
+from planner.cli.plans import export, plan
+from planner.cli.running import check
+from tests.launch.loaded_fleet import LENGTHS, started
+
+app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
+for command in (plan, export, check):
+    app.command()(command)
+
+RATE_PER_S, REQUESTS, SLOWER = 20.0, 1200, 1.2
+SCENARIO = """
+name: support
+llm: llama-3.1-8b
+workload: {{rate_per_s: 20.0, drift: none, lengths: {{input_tokens: 300, output_tokens: 60}}}}
+slo: [{{metric: tpot, percentile: 0.9, threshold_s: 0.03}}, {{metric: ttft, percentile: 0.9, threshold_s: 0.5}}]
+search:
+  {{skus: [l40s], engine: {engine}, modes: [mixed], tp: [1], max_batched_tokens: [2048], max_running_requests: [64]}}
+simulation: {{requests: 2000}}
+"""
+
+
+def _run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_fleet_that_was_planned_exported_started_and_loaded_teaches_the_next_plan(
+    engine: str, tmp_path: Path
+) -> None:
+    """Steps of the stand-ins take 1.2 times what was planned with: found, and planned with."""
+    scenario, document, deploy = (tmp_path / name for name in ("my.yaml", "plan.json", "deploy"))
+    scenario.write_text(SCENARIO.format(engine=engine), encoding="utf-8")
+    _run("plan", scenario, "--json", document)
+    _run("export", document, "--to", "scripts", "--out", deploy)
+    with started(document, deploy, tmp_path, SLOWER) as fleet:
+        fleet.load(RATE_PER_S, 40)
+        (tmp_path / "first.txt").write_text(fleet.scrape(), encoding="utf-8")
+        took_s = fleet.load(RATE_PER_S, REQUESTS)
+        (tmp_path / "second.txt").write_text(fleet.scrape(), encoding="utf-8")
+    metrics = (tmp_path / "first.txt", tmp_path / "second.txt", "--interval", took_s)
+    printed = _run("check", document, *metrics, "--json", tmp_path / "check.json", "--recalibrate")
+    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleet"]
+    measured = {one["name"]: one["measured"] for one in found["quantities"]}
+    assert measured["requests"] * took_s == pytest.approx(REQUESTS)
+    assert [measured["input tokens"], measured["output tokens"]] == pytest.approx(LENGTHS)
+    assert measured["prefix hits"] == 0.0 and measured["preemptions"] == 0.0
+    assert found["steps_factor"] == pytest.approx(SLOWER, rel=0.06)
+    assert "step times as measured" in printed
+    (setting,) = re.findall(r"--set '(measured_steps[^']+)'", printed)
+    again = tmp_path / "again.json"
+    _run("plan", scenario, "--set", setting, "--json", again)
+    assert "runs as planned" in _run("check", again, *metrics)

@@ -1,0 +1,109 @@
+"""The tab *Check*: what it shows of uploaded metrics is what the command line says, and its button plans with it."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
+from streamlit.testing.v1 import AppTest
+
+import planner
+from planner.analysis import ServedTraffic, compare_running_fleet
+from planner.report import running_fleet as report
+from planner.scenario import full_content, read_scenario
+from planner.traffic import read_metrics
+from tests.places import DOCS
+
+LOOP = DOCS / "tutorial" / "loop"
+"""A scenario, and two scrapes of its fleet ten minutes apart."""
+APART_S = 600
+TIMEOUT_S = 60
+
+
+def tab(content: dict[str, object]) -> None:
+    """The tab by itself (runs inside the app)."""
+    import streamlit as st
+
+    from planner.fleet import hardware_for
+    from planner.web import check_tab, results, session
+
+    if "scenario" not in st.session_state:
+        st.session_state.update(scenario=content, past=[], future=[], complaint=None, base=session.DEFAULT, written={})
+    key = session.key()
+    request = results.request_of(key)
+    hardware = hardware_for(request)
+    check_tab.show(results.Page(session.content(), key, request, hardware, results.theory_plan(request, hardware, key)))
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    return full_content(read_scenario(str(LOOP / "support.yaml"))[0])
+
+
+@pytest.fixture
+def app(content: dict[str, Any]) -> AppTest:
+    """The tab before anything is given."""
+    page = AppTest.from_function(tab, default_timeout=TIMEOUT_S, args=(content,)).run()
+    assert not page.exception, page.exception
+    return page
+
+
+def give(app: AppTest, *files: Path) -> AppTest:
+    pages = [(file.name, file.read_bytes(), "text/plain") for file in files]
+    return app.file_uploader(key="check-files").set_value(pages).run()
+
+
+def text(app: AppTest) -> str:
+    kinds = (app.markdown, app.caption, app.warning, app.info, app.error)
+    return "\n".join(str(item.value) for kind in kinds for item in kind)
+
+
+def test_it_says_what_to_give_before_anything_is_given(app: AppTest) -> None:
+    assert "planner check plan.json" in text(app)
+    assert "query_range" in app.code[0].value
+    assert not app.button
+
+
+def test_it_shows_what_the_command_line_shows(app: AppTest, content: dict[str, Any]) -> None:
+    pages = (LOOP / "before.txt", LOOP / "after.txt")
+    app.number_input(key="check-interval").set_value(APART_S)
+    give(app, *pages)
+    assert not app.exception and not app.error, text(app)
+    plan = planner.plan(planner.load_scenario(content), simulate=False, alternatives=False)
+    served = [ServedTraffic(one.deployment, one.workload) for one in plan.deployments]
+    running = compare_running_fleet(served, plan.deployments[0].slo, read_metrics(*pages, interval_s=APART_S))
+    assert report.headline(running) in text(app).replace("\\", "")
+    shown = html.unescape("".join(item.body for item in app.get("html")))
+    for table in report.tables(running):
+        for row in table.rows:
+            assert all(cell in shown for cell in row), row
+    assert "the other way round" in text(app)  # the uploader puts files in the order of their names
+
+
+def test_the_button_plans_with_what_was_measured_and_the_scenario_takes_it(app: AppTest) -> None:
+    app.number_input(key="check-interval").set_value(APART_S)
+    give(app, LOOP / "before.txt", LOOP / "after.txt")
+    (ask,) = [button for button in app.button if str(button.key).startswith("ask-recalibrate")]
+    assert "traffic as measured and step times as measured" in ask.label
+    ask.click().run()
+    assert not app.exception and not app.error, text(app)
+    assert "Before and after" in text(app) and "saves" in text(app)
+    app.button(key="check-use").click().run()
+    kept = app.session_state["scenario"]
+    assert kept["measured_steps"]["l40s"]["steps_error"] < 0.3
+    assert kept["workload"]["rate_per_s"] == pytest.approx(20.0, rel=0.05)
+    assert app.session_state["past"], "undo takes it back"
+
+
+def test_files_that_say_nothing_are_refused_in_a_line(app: AppTest, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text("node_load1 0.5\n", encoding="utf-8")
+    give(app, empty)
+    (line,) = app.error
+    assert "none is of a known server" in line.value and not app.exception
+    give(app, LOOP / "after.txt")
+    assert "over what time it counted" in app.error[0].value.replace("\\", "")
