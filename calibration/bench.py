@@ -128,7 +128,7 @@ def fp8_of(torch: Any) -> tuple[Any, float]:  # noqa: ANN401 (torch is optional)
     """The e4m3 format that the GPU multiplies, and its largest value.
 
     MI300 (gfx94x) has the one without negative zero and infinities, whose largest value is 240; all others OCP's
-    (https://rocm.docs.amd.com/en/latest/reference/precision-support.html, read 2026-11-24).
+    (https://rocm.docs.amd.com/projects/HIP/en/docs-6.2.0/reference/fp8_numbers.html, read 2026-11-24).
     """
     if getattr(torch.version, "hip", None) and torch.cuda.get_device_properties(0).gcnArchName.startswith("gfx94"):
         return torch.float8_e4m3fnuz, FP8_LARGEST_FNUZ
