@@ -182,7 +182,7 @@ def gpu_state(device: Device) -> dict[str, str]:
 AMD_DRIVER = Path("/sys/module/amdgpu/version")
 """Where the kernel says which amdgpu it has (ROCm's documentation, "Verify the driver")."""
 ROCM_SMI = ("--showclocks", "--showtemp", "--showpower", "--json")
-"""Options of rocm-smi (https://rocm.docs.amd.com/projects/rocm_smi_lib/en/latest/python_usage.html, read 2026-11-24)."""
+"""Options of rocm-smi (rocm.docs.amd.com/projects/rocm_smi_lib/en/latest/python_usage.html, read 2026-11-24)."""
 
 
 def _amd_driver() -> str:
