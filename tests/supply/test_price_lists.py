@@ -43,8 +43,9 @@ def test_the_cheapest_of_a_list_is_by_sku_commitment_and_region() -> None:
     assert usd() == {"b200-sxm": 5.5, "h100-sxm": 2.95}
     assert usd(commitment="spot") == {"h100-sxm": 1.25}  # eight of them: 10 USD
     assert usd(region="us-central1") == {"b200-sxm": 5.5}
-    dearer_first = PriceList(prices=tuple(sorted(found.prices, key=lambda p: -p.usd_per_gpu_hour)), format="catalog")
-    assert dearer_first.cheapest("spot")["h100-sxm"].usd_per_gpu_hour == 1.25
+    halved = [price.model_copy(update={"usd_per_gpu_hour": price.usd_per_gpu_hour / 2.0}) for price in found.prices]
+    for prices in ((*found.prices, *halved), (*halved, *found.prices)):
+        assert PriceList(prices=prices, format="catalog").cheapest("spot")["h100-sxm"].usd_per_gpu_hour == 0.625
 
 
 # --- catalogs -------------------------------------------------------------------------------------------------------
