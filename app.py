@@ -6,10 +6,16 @@ The parts are in `planner.web`; every number comes from `planner.plan` and `plan
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-import streamlit as st
+try:
+    import streamlit as st
+except ImportError:
+    fix = "pip install 'llm-capacity-planner[app]'"
+    print(f"error: streamlit = '(not installed)': the web app needs it. Fix: {fix}", file=sys.stderr)
+    sys.exit(2)
 
 from planner.core import PlannerError
 from planner.web import (

@@ -77,7 +77,7 @@ def autoscaling_chart(day: AutoscalingDay) -> alt.VConcatChart:
 def _lines(day: AutoscalingDay, y: alt.Y, title: alt.TitleParams, height_px: int) -> alt.LayerChart:
     rows = autoscaling_rows(day)
     styles = {fleet.name: STYLES[fleet.name] for fleet in day.fleets}
-    color, dash = line_styles("fleet", styles, stroke_legend())
+    color, dash = line_styles("fleet", styles, stroke_legend(list(styles)))
     lines = inline_chart(rows).mark_line(interpolate="step-after", strokeWidth=2)
     encoded = lines.encode(x=_hours(rows), y=y, color=color, strokeDash=dash, tooltip=_tooltip())
     return layered([encoded], title, height_px, "Fleets over the day")

@@ -25,6 +25,7 @@ from planner.charts.marks import (
     change_words,
     inline_chart,
     layered,
+    legend_of,
     line_styles,
     stroke_legend,
     titled,
@@ -212,7 +213,7 @@ def pool_cost_chart(plan: Plan) -> alt.LayerChart:
                 "part:N",
                 title=None,
                 scale=alt.Scale(domain=parts, range=[colors[part] for part in parts]),
-                legend=alt.Legend(orient="top"),
+                legend=legend_of(parts),
             ),
             tooltip=[
                 alt.Tooltip("pool:N", title="Pool"),
@@ -363,7 +364,7 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
         scale=alt.Scale(domain=[0.0, top], nice=False),
         axis=alt.Axis(format=",~f", tickCount=6),
     )
-    color, dash = line_styles("option", styles, stroke_legend(symbolStrokeWidth=2.5))
+    color, dash = line_styles("option", styles, stroke_legend(list(styles), symbolStrokeWidth=2.5))
     tooltip = [
         alt.Tooltip("option:N", title="Option"),
         alt.Tooltip("point:N", title="Point"),

@@ -18,6 +18,7 @@ from planner.charts.marks import (
     Row,
     inline_chart,
     layered,
+    legend_of,
     line_styles,
     stroke_legend,
     titled,
@@ -112,7 +113,7 @@ def profile_curve(measured: MeasuredProfile, rate_per_s: float, name: str) -> al
     rows = profile_rows(measured, rate_per_s)
     curves = list(dict.fromkeys(row["curve"] for row in rows))
     styles = {MEAN: (BLUE, [1, 0]), HIGHEST: (ORANGE, [4, 3])}
-    legend = stroke_legend() if len(curves) > 1 else None
+    legend = stroke_legend(list(styles)) if len(curves) > 1 else None
     color, dash = line_styles("curve", {curve: styles[curve] for curve in curves}, legend)
     tooltip = [
         alt.Tooltip("hour:Q", title="From hour"),
@@ -196,7 +197,7 @@ def schedule_demand(plan: Plan, capacities_per_s: Sequence[float | None]) -> alt
         "curve:N",
         title=None,
         scale=alt.Scale(domain=[DEMAND, CAPACITY], range=[SKY, BLUE]),
-        legend=alt.Legend(orient="top"),
+        legend=legend_of([DEMAND, CAPACITY]),
     )
     tooltip = [
         alt.Tooltip("period:N", title="Period"),
@@ -248,7 +249,7 @@ def schedule_gpus(plan: Plan) -> alt.LayerChart:
     """GPUs held by hour, a line for each SKU."""
     rows = schedule_gpu_rows(plan)
     skus = list(dict.fromkeys(row["sku"] for row in rows))
-    color, dash = line_styles("sku", dict(zip(skus, cycle(SKU_STYLES), strict=False)), stroke_legend())
+    color, dash = line_styles("sku", dict(zip(skus, cycle(SKU_STYLES), strict=False)), stroke_legend(skus))
     tooltip = [
         alt.Tooltip("period:N", title="Period"),
         alt.Tooltip("sku:N", title="SKU"),

@@ -22,6 +22,7 @@ from planner.charts.marks import (
     Row,
     inline_chart,
     layered,
+    legend_of,
     point_styles,
     titled,
     words,
@@ -147,8 +148,9 @@ def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
 
 
 def _sku_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
-    legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=220)
-    color, shape = point_styles("knowledge", _present(KNOWLEDGE_STYLES, rows, "knowledge"), legend)
+    styles = _present(KNOWLEDGE_STYLES, rows, "knowledge")
+    below = legend_of(list(styles), "bottom", title=None, columns=3, labelLimit=220)
+    color, shape = point_styles("knowledge", styles, below)
     marks = inline_chart(rows).mark_point(filled=True, opacity=0.9)
     points: alt.Chart = marks.encode(
         x=x,
@@ -277,8 +279,8 @@ def price_chart(rows: Sequence[Row]) -> alt.LayerChart:
 def _price_points(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
     others = sorted({row["way"] for row in rows} - set(COMMITMENT_STYLES))
     styles = _present(COMMITMENT_STYLES, rows, "way") | dict.fromkeys(others, OTHER_COMMITMENT_STYLE)
-    legend = alt.Legend(title=None, orient="bottom", labelExpr="replace(datum.label, '_', ' ')")
-    color, shape = point_styles("way", styles, legend)
+    below = legend_of(list(styles), "bottom", title=None, labelExpr="replace(datum.label, '_', ' ')")
+    color, shape = point_styles("way", styles, below)
     points: alt.Chart = (
         inline_chart(rows)
         .mark_point(filled=True, size=80, opacity=0.75)
@@ -359,8 +361,8 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
     )
     axis = alt.Axis(labelLimit=GROUP_LABEL_LIMIT_PX, labelOverlap=False, ticks=False)
     y = alt.Y("label:N", title=None, sort=[row["label"] for row in rows], axis=axis)
-    legend = alt.Legend(title=None, orient="bottom")
-    color, shape = point_styles("part", _present(ACCURACY_STYLES, rows, "part"), legend)
+    styles = _present(ACCURACY_STYLES, rows, "part")
+    color, shape = point_styles("part", styles, legend_of(list(styles), "bottom", title=None))
     tooltip = [
         alt.Tooltip("group:N", title="Runs of"),
         alt.Tooltip("median_percent:Q", title="Median error [%]", format=",.3~r"),

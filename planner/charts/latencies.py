@@ -324,7 +324,7 @@ def _in_unit(row: Row, metric: Metric) -> Row:
 
 def _percentile_styles(percentiles: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
     styles = PERCENTILE_STYLES[1:] if len(percentiles) == 1 else PERCENTILE_STYLES
-    legend = stroke_legend(symbolStrokeWidth=3, symbolOpacity=1, offset=6)
+    legend = stroke_legend(percentiles, symbolStrokeWidth=3, symbolOpacity=1, offset=6)
     return line_styles("percentile", dict(zip(percentiles, cycle(styles), strict=False)), legend)
 
 

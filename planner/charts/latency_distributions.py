@@ -151,7 +151,7 @@ def distribution_chart(
         alt.Tooltip("beyond:Q", title="Share slower", format=".2%"),
     ]
     styles = {source: SOURCE_STYLES.get(source, OTHER_SOURCE_STYLE) for source in sources}
-    color, dash = line_styles("source", styles, stroke_legend(symbolStrokeWidth=3, offset=6))
+    color, dash = line_styles("source", styles, stroke_legend(list(styles), symbolStrokeWidth=3, offset=6))
     lines = inline_chart(points).mark_line(strokeWidth=2.5, interpolate="step-after")
     layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
     if marks:
@@ -231,7 +231,7 @@ def long_prompt_chart(rows: Sequence[Row], slo: Slo | None, subject: str) -> alt
     """
     names = dict.fromkeys(row["system"] for row in rows)
     styles = dict(zip(names, ((VERMILLION, [6, 3]), (BLUE, [1, 0])), strict=False))
-    color, dash = line_styles("system", styles, stroke_legend(symbolStrokeWidth=3, labelLimit=300))
+    color, dash = line_styles("system", styles, stroke_legend(list(names), symbolStrokeWidth=3, labelLimit=300))
     limits = _gap_limits(slo)
     heights = [row["gap_ms"] for row in rows] + [row["gap_ms"] for row in limits]
     scale = alt.Scale(type="log", domain=[min(heights) / 1.4, max(heights) * 1.5], nice=False)

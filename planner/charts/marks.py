@@ -6,6 +6,8 @@ apart by all common kinds of colour vision; shape, dash or words always say the 
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,10 +21,18 @@ Row = dict[str, Any]
 BLUE, SKY, GREEN, ORANGE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 GREY = "#7C7C7C"
 """Neutral marks and text; as readable on white as on near-black (contrast of 4 to 1 or more on both)."""
-BAR_HEIGHT_PX, AXIS_HEIGHT_PX, LEGEND_HEIGHT_PX = 26, 134, 54
+BAR_HEIGHT_PX, AXIS_HEIGHT_PX, LEGEND_HEIGHT_PX = 26, 148, 54
 """Height of a bar of a bar chart, of its title with subtitle and its axis together, and of a legend above it."""
 LABEL_LETTER_PX = 6.6
 """Width of a letter of a label: a little more than the average, so that labels never overlap. A choice."""
+NARROW_PX = 420
+"""Width of the page's column below which titles take more lines and legends more rows: that of a phone. A choice."""
+ON_A_PHONE = f"containerSize()[0] < {NARROW_PX}"
+"""Vega expression: whether a chart is that narrow; not in a picture, which has no page around it."""
+TITLE_LETTERS, LINE_LETTERS = 38, 58
+"""Characters of a title and of a line below it that a phone of 390 px shows whole."""
+PHONE_LEGEND_PX, SYMBOL_PX = 300, 36
+"""Room for a legend on a phone; of an entry, for its symbol and the gap to the next."""
 TITLE_OFFSET_PX = 12
 """Gap between the subtitle and the chart, where a legend stands between them."""
 
@@ -43,11 +53,38 @@ def layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int,
 def titled(text: str, subtitle: str | list[str], offset_px: int | None = None) -> alt.TitleParams:
     """A title at the left with a grey subtitle of one line or several, `offset_px` above the chart (None: Vega's own).
 
-    Vega cuts lines that are wider than the chart: titles of up to 50 and lines of up to 78 characters are whole on the
-    narrowest page (900 px).
+    Vega cuts what is wider than the chart: titles of up to 50 characters are whole on a page of 900 px, and broken on a
+    phone; lines of the subtitle are broken everywhere, since Vega-Lite takes no expression for them.
     """
     offset = alt.Undefined if offset_px is None else offset_px
-    return alt.TitleParams(text, subtitle=subtitle, anchor="start", subtitleColor=GREY, offset=offset)
+    lines = subtitle if isinstance(subtitle, list) else [subtitle]
+    below = [part for line in lines for part in textwrap.wrap(line, LINE_LETTERS)]
+    title: str | alt.ExprRef = text
+    if len(text) > TITLE_LETTERS:
+        title = alt.ExprRef(f"{ON_A_PHONE} ? {json.dumps(textwrap.wrap(text, TITLE_LETTERS))} : {json.dumps(text)}")
+    return alt.TitleParams(
+        title,
+        subtitle=below if len(below) > 1 else below[0],
+        anchor="start",
+        subtitleColor=GREY,
+        offset=offset,
+    )
+
+
+def legend_of(
+    labels: Sequence[str],
+    orient: Literal["top", "bottom"] = "top",
+    room_px: float = PHONE_LEGEND_PX,
+    **options: Any,  # noqa: ANN401
+) -> alt.Legend:
+    """A legend above or below the chart, in one row (`columns` for several); on a phone in as many as it takes.
+
+    It begins where the axis does: beside long names there is less `room_px` on a phone.
+    """
+    widest = max((len(label) for label in labels), default=0)
+    fit = max(1, int(room_px // (LABEL_LETTER_PX * widest + SYMBOL_PX)))
+    columns = alt.ExprRef(f"{ON_A_PHONE} ? {fit} : {options.pop('columns', 0)}")
+    return alt.Legend(orient=orient, columns=columns, **options)
 
 
 def category_axis(field: str, label_limit_px: int) -> alt.Y:
@@ -69,9 +106,9 @@ def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
 # --- series: colour, and dash or shape ------------------------------------------------------------------------------
 
 
-def stroke_legend(**options: Any) -> alt.Legend:  # noqa: ANN401
+def stroke_legend(labels: Sequence[str], **options: Any) -> alt.Legend:  # noqa: ANN401
     """A legend of lines above the chart; further options as `alt.Legend`."""
-    return alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=400, **options)
+    return legend_of(labels, title=None, symbolType="stroke", symbolSize=400, **options)
 
 
 def line_styles(

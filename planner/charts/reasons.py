@@ -31,6 +31,7 @@ from planner.charts.marks import (
     category_axis,
     inline_chart,
     layered,
+    legend_of,
     titled,
     words,
 )
@@ -147,7 +148,7 @@ def waiting_chart(plan: Plan) -> alt.LayerChart:
         "resource:N",
         title=None,
         scale=alt.Scale(domain=[bound.value for bound in BOUND_COLORS], range=list(BOUND_COLORS.values())),
-        legend=alt.Legend(orient="top", symbolType="square"),
+        legend=legend_of([bound.value for bound in BOUND_COLORS], room_px=190.0, symbolType="square"),
     )
     tooltip = [
         alt.Tooltip("pool:N", title="Pool"),

@@ -15,9 +15,11 @@ from planner.charts.marks import (
     ORANGE,
     VERMILLION,
     Row,
+    bar_scale,
     category_axis,
     inline_chart,
     layered,
+    legend_of,
     titled,
     words,
 )
@@ -102,7 +104,7 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
     ticks = [{**row, "label": ""} for row in ends]
     longest = max(row["end_gib"] for row in parts)
     y = category_axis("name", 220)
-    scale = alt.Scale(domain=[0.0, 1.3 * longest], nice=False)
+    scale = bar_scale(longest, [row["label"] for row in ends])
     x = alt.X("start_gib:Q", title="HBM of one GPU (GiB)", scale=scale, axis=alt.Axis(tickCount=8, format=",~r"))
     colors = alt.Scale(domain=list(MEMORY_COLORS), range=list(MEMORY_COLORS.values()))
     tooltip = [
@@ -114,7 +116,7 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
         alt.Tooltip("tokens:Q", title="KV tokens of the replica", format=","),
         alt.Tooltip("requests:Q", title="Requests at once", format=","),
     ]
-    color = alt.Color("part:N", title=None, scale=colors, legend=alt.Legend(orient="top", symbolStrokeWidth=0))
+    color = alt.Color("part:N", title=None, scale=colors, legend=legend_of(list(MEMORY_COLORS), symbolStrokeWidth=0))
     bars = inline_chart(parts).mark_bar(height={"band": 0.7})
     layers = [
         bars.encode(x=x, x2="end_gib:Q", y=y, color=color, tooltip=tooltip),
@@ -125,7 +127,7 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
     ]
     title = titled(
         f"Memory of one GPU of a replica of {label}",
-        ["At the end: requests of mean length whose KV cache fits at once.", "Thick tick: all the HBM there is."],
+        ["At the end: requests of mean length that fit at once.", "Thick tick: all the HBM there is."],
     )
     height = BARS_FRAME_PX + BAR_PX * len(ends)
     return layered(layers, title, height, "HBM by what it holds on each SKU")

@@ -20,6 +20,7 @@ from planner.charts.marks import (
     inline_chart,
     label_placements,
     layered,
+    legend_of,
     point_styles,
     titled,
     words,
@@ -348,10 +349,11 @@ def _operator_marks(
 
     The area of a mark grows with its share of the step, from `sizes[0]` at none to `sizes[1]` at all [px^2].
     """
-    legend = alt.Legend(orient="top", title=None, labelLimit=300)
+    above = legend_of(steps, title=None, labelLimit=300)
     if brief:
-        legend = alt.Legend(orient="top", title=None, labelExpr="split(datum.label, ',')[0]", offset=4, padding=0)
-    color, shape = point_styles("step", dict(zip(steps, STEP_STYLES, strict=False)), legend)
+        short = "split(datum.label, ',')[0]"
+        above = legend_of([step.split(",")[0] for step in steps], title=None, labelExpr=short, offset=4, padding=0)
+    color, shape = point_styles("step", dict(zip(steps, STEP_STYLES, strict=False)), above)
     marks: alt.Chart = inline_chart(points).mark_point(filled=True, opacity=0.85)
     return marks.encode(
         x=x,

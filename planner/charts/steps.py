@@ -16,9 +16,11 @@ from planner.charts.marks import (
     SKY,
     VERMILLION,
     Row,
+    bar_scale,
     category_axis,
     inline_chart,
     layered,
+    legend_of,
     titled,
     words,
 )
@@ -33,7 +35,7 @@ BOUND_COLORS = {Bound.COMPUTE: VERMILLION, Bound.MEMORY: BLUE, Bound.LINK: GREEN
 """By the resource that a part of a step waits for; overhead is the engine."""
 ENGINE, OVERLAP, EXTRAS = "engine", "overlap", "adapters and masks"
 """Parts of a step besides its operators: what the engine adds or saves, and adapters and grammar masks."""
-BARS_FRAME_PX, BAR_PX = 205, 24
+BARS_FRAME_PX, BAR_PX = 225, 24
 """Height of title, legend and axis of a chart of bars, and of one bar."""
 TOP_MARGIN, TOP_MARGIN_PER_MARK = 1.1, 0.11
 """End of a vertical axis over the curve's maximum, with room for the label of each mark above it. Choices."""
@@ -143,14 +145,14 @@ def step_chart(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
     longest_ms = max(row["end_ms"] for row in rows)
     labelled = [{**row, "label": _time_label(row)} for row in rows]
     y = category_axis("part", 180)
-    scale = alt.Scale(domain=[0.0, 1.25 * longest_ms], nice=False)
+    scale = bar_scale(longest_ms, [row["label"] for row in labelled])
     x = alt.X("start_ms:Q", title="Time in the step (ms)", scale=scale, axis=alt.Axis(tickCount=6))
     present = [bound for bound in BOUND_COLORS if any(row["waits_for"] == bound.value for row in rows)]
     color = alt.Color(
         "waits_for:N",
         title="Waits for",
         scale=alt.Scale(domain=[bound.value for bound in present], range=[BOUND_COLORS[bound] for bound in present]),
-        legend=alt.Legend(orient="top"),
+        legend=legend_of([bound.value for bound in present]),
     )
     tooltip = [
         alt.Tooltip("part:N", title="Part"),
@@ -163,7 +165,7 @@ def step_chart(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
     text = words(ends, GREY, "left", dx=5).encode(x=alt.X("edge_ms:Q", scale=scale), y=y)
     title = titled(
         f"A {step_phrase(step)} on {label} takes {significant(total_ms)} ms",
-        ["Its parts one after another: kernels alone,", "then the engine's gaps and host time as a part of their own."],
+        ["Its parts one after another: kernels alone,", "then the engine's gaps and host time as one."],
     )
     height = BARS_FRAME_PX + BAR_PX * len(rows)
     return layered([bars.encode(tooltip=tooltip), text], title, height, f"Parts of a {step_phrase(step)} on {label}")

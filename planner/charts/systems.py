@@ -55,6 +55,7 @@ def _system_styles(names: Sequence[str], drawn: Sequence[str] = ()) -> tuple[alt
     """Colour and dash of each system, the same whatever is `drawn`; the legend names those alone, or all."""
     dashes = [DASHES[(index + index // 12) % len(DASHES)] for index in range(len(names))]
     legend = stroke_legend(
+        names,
         labelLimit=300,
         columns=4,
         symbolStrokeWidth=3,
@@ -283,7 +284,7 @@ def token_gap_chart(config: ReplicaConfig) -> alt.LayerChart:
     rows = token_gap_rows(config)
     names = dict.fromkeys(row["system"] for row in rows)
     styles = dict(zip(names, ((VERMILLION, [6, 3]), (BLUE, [1, 0])), strict=True))
-    color, dash = line_styles("system", styles, stroke_legend(symbolStrokeWidth=3))
+    color, dash = line_styles("system", styles, stroke_legend(list(names), symbolStrokeWidth=3))
     x = alt.X("token:Q", title="Token of the answer", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
     ends = [min(row["gap_ms"] for row in rows) / 1.5, max(row["gap_ms"] for row in rows) * 1.5]
     scale = alt.Scale(type="log", domain=ends, nice=False)

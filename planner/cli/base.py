@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from planner.cli import installation
 from planner.cli.completion import complete_scenario, complete_setting
 from planner.core import InputError, PlannerError, UnknownNameError
 
@@ -98,6 +99,9 @@ def _fail_otherwise(error: Exception) -> NoReturn:
             _leave_stdout()
         place = "standard output" if error.filename is None else str(error.filename)
         _fail(InputError("file", place, f"cannot be used: {error.strerror or error}", "choose another place"))
+    if isinstance(error, ImportError) and (extra := installation.extra_with(error.name or "")):
+        fix = f"pip install '{installation.DISTRIBUTION}[{extra}]'"
+        _fail(InputError("module", error.name, f"is not installed; it is for {installation.EXTRAS[extra]}", fix))
     typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     fix = "report it with the lines above and the command"
     typer.echo(f"error: planner = {type(error).__name__}: is at fault, not the input. Fix: {fix}", err=True)

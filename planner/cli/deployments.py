@@ -415,6 +415,8 @@ def compare(
     check_outputs(plot)
     if plot not in (None, STDOUT) and not str(plot).endswith(".html"):
         raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
+    if plot is not None:
+        import planner.charts
     names = tuple(catalogue.DEFAULT_SYSTEMS) if systems is None else _names(systems, tuple(catalogue.SYSTEMS))
     catalogue.chosen_systems(names)
     with terminal.progress() as say:

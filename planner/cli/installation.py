@@ -108,6 +108,14 @@ def requirements() -> dict[str, tuple[str, ...]]:
     return {extra: tuple(names) for extra, names in by_extra.items()}
 
 
+def extra_with(module: str) -> str:
+    """The extra that brings a module; empty where none does."""
+    wanted = module.partition(".")[0].replace("_", "-")
+    return next(
+        (extra for extra in EXTRAS if wanted in {name.replace("_", "-") for name in requirements().get(extra, ())}), ""
+    )
+
+
 def installed_version(name: str) -> str:
     """Version of a distribution; empty where it is not there."""
     try:

@@ -9,6 +9,7 @@ files" and "Utilities: errors").
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
@@ -22,11 +23,14 @@ DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
 """Where huggingface_hub keeps its files unless told otherwise."""
 MAIN = "main"
 """Branch that is meant where no revision is named."""
+_NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
+"""What the system says of a cache that cannot be written to."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 _FIX_LOCAL = f"give the folder of the model, or its {CONFIG_NAME}"
 _FIX_GATED = "accept its terms on huggingface.co and log in (hf auth login, or HF_TOKEN)"
 _FIX_OFFLINE = "connect once"
+_FIX_CACHE = "point HF_HOME to a folder that can be written to"
 
 
 def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: bool = False) -> LlmSpec:
@@ -101,6 +105,9 @@ def _raise_unless_absent(error: OSError | ValueError, name: str, file: str, revi
         raise InputError("llm", full_name, bound, f"{_FIX_OFFLINE}, or {_FIX_LOCAL}") from None
     if "EntryNotFoundError" in kinds:
         return
+    if isinstance(error, OSError) and error.errno in _NO_PLACE:
+        bound = f"cannot be kept in the cache of huggingface_hub: {error.strerror}"
+        raise InputError("llm", full_name, bound, f"{_FIX_CACHE}, or {_FIX_LOCAL}") from None
     raise InputError(
         "llm", full_name, f"cannot be fetched ({type(error).__name__})", f"{_FIX_OFFLINE}, or {_FIX_LOCAL}"
     ) from None

@@ -25,7 +25,7 @@ from planner.queueing.decode import decode_pool
 from planner.queueing.delayed import with_delay
 from planner.queueing.distributions import rescaled_wait, sum_of_independent
 from planner.queueing.first_token import own_steps_s
-from planner.queueing.latencies import QueueLatency, condensed_sample
+from planner.queueing.latencies import QueueLatency, condensed_sample, e2e_distribution
 from planner.queueing.link import LinkWait, exposed_in_pieces_s, exposed_s, link_wait
 from planner.queueing.load_balancing import (
     random_share,
@@ -55,6 +55,7 @@ __all__ = [
     "StaticServer",
     "condensed_sample",
     "decode_pool",
+    "e2e_distribution",
     "exposed_in_pieces_s",
     "exposed_s",
     "full_probability",

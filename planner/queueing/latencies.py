@@ -161,27 +161,37 @@ def decode_latencies(
     chance = np.outer(lengths.gap_weights * lengths.decoding, np.diff(TOKEN_EDGES))
     done_at_once = max(1.0 - lengths.decoding, 0.0)
     shares = np.append(chance.ravel(), done_at_once)
-    decode_s = lengths.gaps[:, None] * _coarser(token_s, TOKEN_EDGES, GAP_TIME_EDGES)
-    few = _coarser(first_s, FIRST_EDGES, START_EDGES)
-    among = (lengths.gap_groups[:, :, None] * np.diff(START_EDGES)).reshape(lengths.gaps.size + 1, -1)
-    order = np.argsort(few, axis=None, kind="stable")
-    start_s = sorted_slice_means(few.ravel()[order], among[:, order], START_EDGES)
-    ends = (start_s[:-1, :, None] + decode_s[:, None, :]).reshape(lengths.gaps.size, -1)
-    both = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES)).ravel()
-    weights = np.outer(lengths.gap_weights * lengths.decoding, both)
-    all_ends = np.append(ends, start_s[-1])
-    all_weights = np.append(weights, np.diff(START_EDGES) * done_at_once)
-    among_all = np.append(lengths.gap_weights * lengths.decoding, done_at_once)
+    among = np.append(lengths.gap_weights * lengths.decoding, done_at_once)
     joint = JointDistribution(
         first_s=first_s,
         first_mass=np.diff(FIRST_EDGES),
         token_s=np.concatenate([token_s, np.zeros((1, token_s.shape[1]))]),
         token_mass=np.diff(TOKEN_EDGES),
-        weights=lengths.gap_groups * among_all[:, None],
+        weights=lengths.gap_groups * among[:, None],
         prompts=lengths.groups,
         gaps=np.append(lengths.gaps, 0.0),
     )
-    return DecodeLatencies(condensed_sample(tokens, shares), condensed_sample(all_ends, all_weights), joint)
+    return DecodeLatencies(condensed_sample(tokens, shares), e2e_distribution(joint), joint)
+
+
+def e2e_distribution(joint: JointDistribution) -> LatencyDistribution:
+    """E2E = TTFT + (O - 1) TPOT [s] of requests of one level of load, finer towards the tail than `joint.e2e`.
+
+    Args:
+        joint: TTFT and TPOT of the requests, each rising along its rows.
+
+    Returns:
+        Distribution [s] whose mean is that of TTFT plus that of the decodes.
+    """
+    shares = joint.weights.sum(axis=1)
+    some = np.flatnonzero(shares > 0.0)
+    few = _coarser(joint.first_s, joint.first_mass, START_EDGES)
+    decode_s = joint.gaps[some, None] * _coarser(joint.token_s[some], joint.token_mass, GAP_TIME_EDGES)
+    order = np.argsort(few, axis=None, kind="stable")
+    among = (joint.weights[some, :, None] * np.diff(START_EDGES)).reshape(some.size, -1)
+    start_s = sorted_slice_means(few.ravel()[order], among[:, order], START_EDGES)
+    both = np.outer(np.diff(START_EDGES), np.diff(GAP_TIME_EDGES))
+    return condensed_sample(start_s[:, :, None] + decode_s[:, None, :], shares[some, None, None] * both)
 
 
 def first_token_distribution(lengths: CondensedLengths, first_s: FloatArray) -> JointDistribution:
@@ -202,9 +212,9 @@ def first_token_distribution(lengths: CondensedLengths, first_s: FloatArray) -> 
     )
 
 
-def _coarser(means: FloatArray, edges: FloatArray, to: FloatArray) -> FloatArray:
+def _coarser(means: FloatArray, mass: FloatArray, to: FloatArray) -> FloatArray:
     """Slice means at fewer edges, row by row."""
-    return sorted_slice_means(means, np.broadcast_to(np.diff(edges), means.shape), to)
+    return sorted_slice_means(means, np.broadcast_to(mass, means.shape), to)
 
 
 def unstable_latency(limit: FluidLimit, utilisation: float) -> QueueLatency:

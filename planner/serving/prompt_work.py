@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from planner.core import FloatArray
-from planner.queueing import QueueLatency, largest_mixed_rate, own_steps_s
+from planner.queueing import QueueLatency, e2e_distribution, largest_mixed_rate, own_steps_s
 from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s, step_shapes
 from planner.serving.types import Role
 from planner.workload import TokenLengths
@@ -109,7 +109,7 @@ def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths
         work: `work_lengths` of these.
 
     Returns:
-        The queue with TTFT [s] changed, its joint distribution by tokens of the prompts.
+        The queue with TTFT and E2E [s] changed, its joint distribution by tokens of the prompts.
     """
     joint = queue.joint
     if not queue.stable or joint is None:
@@ -127,7 +127,7 @@ def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths
     beyond_s += own_encoder_s(config, model.lengths, prompts)
     first_s = np.maximum(joint.first_s + beyond_s[:, None], LEAST_TTFT_SHARE * joint.first_s.min())
     joint = replace(joint, first_s=first_s, prompts=prompts)
-    e2e = queue.e2e if np.any(joint.gaps > 0.0) else joint.ttft
+    e2e = e2e_distribution(joint) if np.any(joint.gaps > 0.0) else joint.ttft
     return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
 
 

@@ -1,16 +1,18 @@
 """Where a sweep writes its points as they are planned, and finds them again: JSON lines, one point each.
 
 A line is ``{"key": ..., "point": {...}}``. The key names everything the plan depends on, so that a file may hold points
-of several sweeps, and a point is only taken from it where planning again would give the same.
+of several sweeps, and a point is only taken from it where planning again would give the same. Several sweeps may write
+to one file at once: a point is added in one piece at its end.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from planner.core import InputError
 
@@ -27,7 +29,7 @@ class SweepLog:
 
     def __init__(self, path: str | Path | None) -> None:
         self._path = None if path is None else Path(path)
-        self._file: IO[str] | None = None
+        self._file: io.FileIO | None = None
         self.rows: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -40,8 +42,9 @@ class SweepLog:
             self.rows = _read_rows(whole, self._path)
             if torn and not (torn.startswith(_START) or _START.startswith(torn)):
                 raise _not_a_log(self._path, whole.count("\n") + bool(end) + 1)
-            self._file = self._path.open("a", encoding="utf-8")
-            self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
+            self._file = io.FileIO(self._path, "a")  # no buffer: it would be written in pieces
+            if torn:
+                self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
         except OSError as error:
             raise InputError("resume", str(self._path), f"cannot be used: {error.strerror}", "name a file") from None
         except UnicodeDecodeError:
@@ -56,9 +59,11 @@ class SweepLog:
     def write(self, points: Mapping[str, Mapping[str, Any]]) -> None:
         """Add planned points by key, so that they are in the file when this returns."""
         if self._file is not None:
-            lines = [json.dumps({"key": key, "point": point}, allow_nan=False) for key, point in points.items()]
-            self._file.writelines(f"{line}\n" for line in lines)
-            self._file.flush()
+            for key, point in points.items():
+                line = json.dumps({"key": key, "point": point}, allow_nan=False)
+                left = memoryview(f"{line}\n".encode())
+                while left:  # once, unless the disk is full
+                    left = left[self._file.write(left) :]
 
 
 def _read_rows(text: str, path: Path) -> dict[str, dict[str, Any]]:

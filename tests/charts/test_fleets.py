@@ -16,6 +16,7 @@ from planner.fleet import Plan, plan
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Pool
 from tests.builders import HARDWARE, replica, small_request
+from tests.charts.titles import title_of
 
 MI300X = HARDWARE.skus["mi300x"]
 LARGE = next(sku for sku in HARDWARE.skus.values() if sku.node.gpus > 8)
@@ -234,7 +235,7 @@ def luminance(color: str) -> float:
 def test_picture_is_valid_carries_its_data_and_says_what_it_shows(fleet: Plan) -> None:
     spec = fleets.fleet_picture(fleet).to_dict()
     text = json.dumps(spec)
-    assert spec["title"]["text"].startswith("The fleet: ")
+    assert title_of(spec).startswith("The fleet: ")
     assert spec["title"]["subtitle"]
     assert spec["description"]
     assert "url" not in text

@@ -11,6 +11,7 @@ from planner.charts import fleets, marks, side_by_side
 from planner.serving import Deployment
 from tests.builders import replica
 from tests.charts.test_fleets import SHAPES, luminance, of
+from tests.charts.titles import title_of
 
 
 @pytest.mark.parametrize("page", ["#FFFFFF", "#0E1117"])
@@ -91,3 +92,20 @@ def test_labels_cover_neither_one_another_nor_other_points() -> None:
         if other != index
     )
     assert placements[-1].align == "right" and all(box.left >= 0 and box.right <= 440.0 for box in boxes)
+
+
+def test_on_a_phone_a_long_title_is_broken_and_its_words_are_the_same() -> None:
+    long = "A decode step (24 running) on h100-sxm TP1 takes 18.8 ms"
+    spec = (
+        marks.inline_chart([{"x": 1}]).mark_point().properties(title=marks.titled(long, ["short", "w " * 60])).to_dict()
+    )
+    assert title_of(spec) == long
+    assert "containerSize()" in spec["title"]["text"]["expr"]
+    assert all(len(line) <= 58 for line in spec["title"]["subtitle"])
+    assert marks.titled("The fleet: 5 GPUs", "said").text == "The fleet: 5 GPUs"
+
+
+def test_on_a_phone_a_legend_takes_as_many_rows_as_it_needs() -> None:
+    for labels, columns in ((["mean", "peak"], 4), (["a"], 7), (["planned today, all of it, at night"], 1)):
+        assert marks.legend_of(labels).columns.expr.endswith(f"? {columns} : 0")
+        assert marks.legend_of(labels, columns=3).columns.expr.endswith(f"? {columns} : 3")

@@ -25,6 +25,7 @@ from planner.serving import Deployment, Pool, PoolModel, Role, evaluate, pool_mo
 from planner.serving.uncertainty import interval_90
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, HARDWARE, calibrated, replica
+from tests.charts.titles import title_of
 
 LENGTHS = TokenLengths.constant(1000, 100)
 SLO = Slo(targets=(LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.05),))
@@ -353,11 +354,10 @@ def pictures() -> dict[str, dict[str, object]]:
     return {name: chart.to_dict() for name, chart in found.items()}
 
 
-def test_pictures_are_valid_and_say_what_they_show(pictures: dict[str, dict[str, object]]) -> None:
+def test_pictures_are_valid_and_say_what_they_show(pictures: dict[str, dict[str, Any]]) -> None:
     for spec in pictures.values():
         assert json.loads(json.dumps(spec, allow_nan=False)) == spec
-        title = spec["title"]
-        assert (isinstance(title, dict) and "-sxm TP4" in title["text"]) or "TP1" in title["text"]  # type: ignore[index]
+        assert "-sxm TP4" in title_of(spec) or "TP1" in title_of(spec)
         assert spec["description"]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -116,6 +119,19 @@ def test_the_formats_beside_the_config_are_read(monkeypatch: pytest.MonkeyPatch,
         (LocalEntryNotFoundError(), "is not in the cache, and the Hub cannot be reached. Fix: connect once"),
         (RemoteEntryNotFoundError(), "has no config.json"),
         (TimeoutError(), r"cannot be fetched \(TimeoutError\)"),
+        (ConnectionError("no route to host"), r"cannot be fetched \(ConnectionError\). Fix: connect once"),
+        (
+            OSError(errno.EROFS, "Read-only file system"),
+            "cannot be kept in the cache .*: Read-only file system. Fix: point",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied"),
+            "cannot be kept in the cache .*: Permission denied. Fix: point",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "cannot be kept .*: No space left on device. Fix: point HF_HOME",
+        ),
     ],
 )
 def test_every_failure_says_what_to_do(
@@ -158,6 +174,65 @@ def test_without_the_package_the_cache_is_read(tmp_path: Path) -> None:
         load_from_hub("acme/other", cache_dir=tmp_path)
     (model / "refs" / "main").write_text("../../../etc", encoding="utf-8")
     with pytest.raises(InputError, match="it is not cached"):
+        load_from_hub("acme/tiny-llama", cache_dir=tmp_path)
+
+
+def _cached(root: Path) -> Path:
+    """The folder of a model in a cache as huggingface_hub lays it out."""
+    model = root / "models--acme--tiny-llama"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0123", encoding="utf-8")
+    (model / "snapshots" / "0123").mkdir(parents=True)
+    (model / "snapshots" / "0123" / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    return model
+
+
+def _truncated(model: Path) -> None:
+    config = model / "snapshots" / "0123" / "config.json"
+    config.write_bytes(config.read_bytes()[:50])
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a truncated config": _truncated,
+    "an empty config": lambda model: (model / "snapshots" / "0123" / "config.json").write_bytes(b""),
+    "a config of noise": lambda model: (model / "snapshots" / "0123" / "config.json").write_bytes(bytes(range(256))),
+    "a config that is a folder": lambda model: (
+        (model / "snapshots" / "0123" / "config.json").unlink(),
+        (model / "snapshots" / "0123" / "config.json").mkdir(),
+    ),
+    "a link to nowhere": lambda model: (
+        (model / "snapshots" / "0123" / "config.json").unlink(),
+        (model / "snapshots" / "0123" / "config.json").symlink_to("../../blobs/gone"),
+    ),
+    "a name of noise": lambda model: (model / "refs" / "main").write_bytes(bytes(range(256))),
+    "an empty name": lambda model: (model / "refs" / "main").write_bytes(b""),
+    "no snapshot yet": lambda model: shutil.rmtree(model / "snapshots"),
+    "a file for a cache": lambda model: (shutil.rmtree(model.parent), model.parent.write_bytes(b"")),
+}
+
+
+@pytest.mark.usefixtures("absent")
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_cache_is_refused_with_what_to_do(damage: str, tmp_path: Path) -> None:
+    model = _cached(tmp_path / "hub")
+    assert load_from_hub("acme/tiny-llama", cache_dir=tmp_path / "hub").num_layers == 2
+    DAMAGE[damage](model)
+    with pytest.raises(InputError, match=r"Fix: "):
+        load_from_hub("acme/tiny-llama", cache_dir=tmp_path / "hub")
+
+
+@pytest.mark.usefixtures("absent")
+def test_a_cache_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _cached(tmp_path)
+    plain = Path.read_text
+
+    def forbidden(self: Path, *given: Any, **options: Any) -> str:
+        if model in self.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return plain(self, *given, **options)
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    with pytest.raises(InputError, match=r"it is not cached\. Fix: "):
         load_from_hub("acme/tiny-llama", cache_dir=tmp_path)
 
 

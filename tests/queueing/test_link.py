@@ -147,3 +147,9 @@ class TestPieces:
     def test_refusal(self) -> None:
         with pytest.raises(InputError, match="layers"):
             exposed_in_pieces_s([1.0], [0.1], 0)
+
+
+def test_a_dispersion_below_zero_is_refused() -> None:
+    with pytest.raises(InputError):
+        link_wait(0.5, transfers(1.0), dispersion=-0.5)
+    assert link_wait(0.5, transfers(1.0), dispersion=0.0).stable

@@ -31,3 +31,7 @@ class TestSlices:
         sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(values, weights, edges)
         assert binned @ np.diff(edges) == pytest.approx(sorted_out @ np.diff(edges), rel=1e-12)
         assert binned == pytest.approx(sorted_out, rel=0.02)
+
+    def test_samples_that_are_alike_are_their_means(self) -> None:
+        edges = tail_edges(12)
+        assert np.array_equal(binned_slice_means(np.full((2, 5), 3.0), np.ones((2, 5)), edges), np.full((2, 12), 3.0))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.queueing.renewal import empty_window_probability, excess_arrivals, index_of_dispersion, round_robin_share
+from planner.queueing.renewal import (
+    count_moments,
+    empty_window_probability,
+    excess_arrivals,
+    index_of_dispersion,
+    round_robin_share,
+)
 from tests.queueing.servers import poisson
 
 
@@ -21,6 +27,15 @@ class TestRenewal:
         assert window + float(excess_arrivals(np.array([window]), scv)[0]) == pytest.approx(
             before.mean(), rel=0.05, abs=0.005
         )
+
+    @pytest.mark.parametrize("scv", [0.25, 0.5, 4.0])
+    def test_counts_before_an_arrival_are_those_of_sampled_gaps(self, scv: float) -> None:
+        times = np.cumsum(np.random.default_rng(3).gamma(1.0 / scv, scv, 400_000))
+        for window in (1.5, 6.0):
+            before = np.arange(1000, times.size) - np.searchsorted(times, times[1000:] - window)
+            mean, variance = count_moments(np.array([window]), scv)
+            assert float(mean[0]) == pytest.approx(before.mean(), rel=0.02)
+            assert float(variance[0]) == pytest.approx(before.var(), rel=0.03)
 
     @pytest.mark.parametrize("scv", [0.25, 4.0])
     def test_chance_of_nobody(self, scv: float) -> None:

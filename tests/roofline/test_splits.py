@@ -12,6 +12,7 @@ from tests.builders import HARDWARE
 
 BF16 = Precision()
 FP8_BLOCK = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.FP8_BLOCK)
+UNPACKED = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.BF16)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,7 @@ FP8_BLOCK = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.FP8_BLOCK)
         ("qwen3-235b-a22b", Parallelism(tp=8), FP8_BLOCK, "192 of 1536 channels of an expert on a GPU are no multiple"),
         ("minimax-m2.5", Parallelism(tp=8), FP8_BLOCK, "192 of 1536 channels of an expert on a GPU are no multiple"),
         ("deepseek-r1", Parallelism(tp=32), FP8_BLOCK, "no multiple of the 128 of one fp8_block scale"),
+        ("deepseek-r1", Parallelism(tp=32), UNPACKED, "no multiple of the 128 of one fp8_block scale"),
     ],
 )
 def test_uneven_splits_are_refused_by_name(model: str, split: Parallelism, precision: Precision, named: str) -> None:

@@ -80,3 +80,19 @@ def test_waits_behind_long_prompts_are_those_simulated() -> None:
     found, judge = evaluate(deployment, workload), simulate(deployment, workload, seed=5, requests=30_000)
     for level, within in ((0.5, 0.2), (0.9, 0.1), (0.99, 0.2)):
         assert found.ttft.quantile_s(level) == pytest.approx(judge.ttft.quantile_s(level), rel=within), level
+
+
+@pytest.mark.parametrize("outputs", [(2, 2, 2, 2), (1, 3, 1, 200)])
+@pytest.mark.parametrize("load", [0.05, 0.9])
+def test_an_answer_takes_its_first_token_and_its_decodes(load: float, outputs: tuple[int, ...]) -> None:
+    """E2E = TTFT + (O - 1) TPOT for every request, so the means add up, whatever a prompt's own attention takes."""
+    lengths = TokenLengths.from_pairs(LENGTHS.inputs, outputs, LENGTHS.probabilities)
+    deployment = Deployment.mixed(config())
+    rate = load * largest_stable_rate_per_s(deployment, Workload.of(1.0, lengths))
+    found = evaluate(deployment, Workload.of(rate, lengths))
+    assert found.joint is not None
+    decode_s = float(
+        found.joint.weights.sum(axis=1) @ (found.joint.gaps * (found.joint.token_s @ found.joint.token_mass))
+    )
+    assert found.e2e.mean_s == pytest.approx(found.ttft.mean_s + decode_s, rel=1e-9)
+    assert found.e2e.mean_s >= found.ttft.mean_s

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -14,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -26,9 +30,11 @@ from planner.fleet import plan
 from planner.report import json_text, plan_to_dict, write_text
 from planner.scenario import load_scenario
 from planner.studies import sweeps
+from planner.studies.sweep_log import SweepLog
 from planner.studies.sweep_points import Task, with_fields
 from planner.studies.sweep_result import FAILED, UNPLANNED, Sweep, SweepPoint, headline, table
 from planner.studies.sweeps import PlanOptions, plan_tasks, portions, process_pool, sweep
+from tests.places import ROOT
 
 SCENARIO: dict[str, Any] = {
     "name": "tiny",
@@ -292,6 +298,32 @@ class TestStopping:
         assert [point.status for point in found.points] == ["optimal", "optimal", UNPLANNED]
         assert found.stopped == "interrupted"
         assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+
+    def test_two_processes_add_to_one_file_at_once(self, tmp_path: Path) -> None:
+        """Points longer than a buffer, 100 from each: all are there, each whole."""
+        path = tmp_path / "points.jsonl"
+        code = (
+            "import sys; from planner.studies.sweep_log import SweepLog\n"
+            "with SweepLog(sys.argv[1]) as log:\n"
+            "    for number in range(100): log.write({f'{sys.argv[2]}{number}': {'x': sys.argv[2] * 30_000}})"
+        )
+        both = [subprocess.Popen([sys.executable, "-c", code, str(path), name], cwd=ROOT) for name in "ab"]
+        assert [one.wait(60) for one in both] == [0, 0]
+        with SweepLog(path) as log:
+            assert log.rows == {f"{name}{number}": {"x": name * 30_000} for name in "ab" for number in range(100)}
+
+    @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+    def test_a_file_that_may_not_be_written_is_refused_before_the_work(
+        self, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refused(*given: object) -> NoReturn:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(io, "FileIO", refused)
+        executor = Here()
+        with pytest.raises(InputError, match=f"resume = .*cannot be used: {os.strerror(code)}. Fix: "):
+            sweep(SCENARIO, {RATE: [20]}, executor, resume=tmp_path / "points.jsonl")
+        assert executor.asked == []
 
     def test_only_what_would_be_the_same_is_taken_from_a_file(self, tmp_path: Path) -> None:
         path = tmp_path / "points.jsonl"

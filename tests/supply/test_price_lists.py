@@ -34,6 +34,20 @@ def _catalog(text: str, provider: str) -> PriceList:
     return read_prices(io.StringIO(text), "vms.csv", provider=provider, retrieved_on=DAY)
 
 
+def test_the_cheapest_of_a_list_is_by_sku_commitment_and_region() -> None:
+    found = _catalog(NEBIUS, "nebius")
+
+    def usd(**asked: str) -> dict[str, float]:
+        return {sku: price.usd_per_gpu_hour for sku, price in found.cheapest(**asked).items()}
+
+    assert usd() == {"b200-sxm": 5.5, "h100-sxm": 2.95}
+    assert usd(commitment="spot") == {"h100-sxm": 1.25}  # eight of them: 10 USD
+    assert usd(region="us-central1") == {"b200-sxm": 5.5}
+    halved = [price.model_copy(update={"usd_per_gpu_hour": price.usd_per_gpu_hour / 2.0}) for price in found.prices]
+    for prices in ((*found.prices, *halved), (*halved, *found.prices)):
+        assert PriceList(prices=prices, format="catalog").cheapest("spot")["h100-sxm"].usd_per_gpu_hour == 0.625
+
+
 # --- catalogs -------------------------------------------------------------------------------------------------------
 
 

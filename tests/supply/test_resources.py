@@ -170,6 +170,35 @@ def test_quotas_by_hand() -> None:
     assert everything.unavailable == {"h100-sxm": "limits allow 0 GPUs of it"}
 
 
+def test_a_limit_says_where_it_cannot_be_held_to_the_letter() -> None:
+    """Sold by eight at P and singly at Q and R: nine in use are eight and one, or nine single ones."""
+    eight = make_price(gpus_per_instance=8, usd_per_gpu_hour=1.0)
+    single = [make_price(provider=name, usd_per_gpu_hour=usd) for name, usd in (("Q", 2.0), ("R", 3.0))]
+    rule = policy(granularity=Granularity.INSTANCE)
+
+    def offered(*prices: Price, **bounds: Any) -> tuple[int | None, bool, bool]:
+        """GPUs in use at most; whether blocks come on top of the limit, and whether a quota goes to the cheapest."""
+        supply = build_supply(["h100-sxm"], rule, limits(**bounds), db_with(*prices))
+        said = " ".join(supply.assumptions)
+        return only(supply).at_most, "counts GPUs in use" in said, "ways of buying first" in said
+
+    assert offered(eight, *single[:1], gpus={"h100-sxm": 9}) == (9, True, False)
+    assert offered(single[0], gpus={"h100-sxm": 9}) == (9, False, False)
+    of_q = Quota(sku="h100-sxm", gpus=3, provider="Q")
+    assert offered(eight, *single, quotas=(of_q,)) == (None, False, False)
+    reserved = make_price(provider="Q", usd_per_gpu_hour=2.5, commitment="reserved")
+    rule = policy(granularity=Granularity.INSTANCE, commitments=("on_demand", "reserved"))
+    assert offered(eight, single[0], reserved, quotas=(of_q,)) == (None, False, True)
+
+
+def test_a_quota_of_another_sku_brings_no_dearer_price_in() -> None:
+    """Q is worth having beside P only where P's GPUs of this SKU are counted apart."""
+    market = db_with(make_price(usd_per_gpu_hour=1.0), make_price(provider="Q", usd_per_gpu_hour=2.0))
+    for counted, ways in (("h100-sxm", 2), ("a100-sxm-80gb", 1), ("l4", 1)):
+        bound = limits(quotas=(Quota(sku=counted, gpus=4, provider="P"),))
+        assert len(only(build_supply(["h100-sxm"], policy(), bound, market)).purchases) == ways, counted
+
+
 def test_blocks_follow_the_granularity() -> None:
     """AWS lists H100 singly and by 8 at the same price, so that singly does for both; a server has 8."""
     rows = {"commitments": ("on_demand",), "provider": "AWS"}
@@ -232,6 +261,7 @@ def test_limited_are_the_skus_that_something_counts() -> None:
         (limits(budget_usd_per_hour=5.0), set()),
         (limits(gpus={"l4": 3}), {"l4"}),
         (limits(pinned={"h100-sxm": 3}), {"h100-sxm"}),
+        (limits(pinned={"h100-sxm": 1}), {"h100-sxm"}),
         (limits(quotas=(Quota(sku="h200-sxm", gpus=3, provider="AWS"),)), {"h200-sxm"}),
         (limits(power_kw=50.0), set(skus)),
         (limits(co2_kg_per_hour=50.0, co2_kg_per_kwh=0.4), set(skus)),

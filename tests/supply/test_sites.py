@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from hardware_db import Price
+from hardware_db import HardwareDb, Price
 from planner.core import InputError
 from planner.supply import FleetLimits, Granularity, OwnedGpus, PricePolicy, SiteSupply, build_supply, site_supplies
 from tests.markets import DB, db_with, limits, make_price, policy
@@ -118,6 +118,32 @@ def test_small_instances_hold_small_replicas_only() -> None:
     assert pods.holds(h100, 8)
     (any_size,) = site_supplies(SKUS, policy(granularity=Granularity.GPU, provider="P"), FleetLimits(), db_with(small))
     assert any_size.holds(h100, 8)
+
+
+def test_a_commitment_is_not_replaced_by_another() -> None:
+    """GPUs on demand for less than Q's reserved ones still leave Q, who alone sells reserved ones."""
+    rule = policy(granularity="instance", commitments=("on_demand", "reserved"))
+    cheap = make_price(usd_per_gpu_hour=1.0)
+    reserved = make_price(provider="Q", usd_per_gpu_hour=1.5, commitment="reserved")
+    assert [site.name for site in sites_of(cheap, reserved, rule=rule)] == ["P", "Q"]
+
+
+def test_sites_are_combined_where_each_sells_something_for_less() -> None:
+    prices = [
+        make_price(sku=sku, provider=provider, usd_per_gpu_hour=usd)
+        for provider, (h100, l4) in {"P": (1.0, 3.0), "Q": (3.0, 1.0)}.items()
+        for sku, usd in (("h100-sxm", h100), ("l4", l4))
+    ]
+    together = policy(granularity="instance", providers_at_most=2)
+    assert [site.name for site in sites_of(*prices, rule=together)] == ["P", "Q", "P + Q"]
+
+
+def test_the_network_of_an_instance_is_shared_by_its_gpus() -> None:
+    """AWS's g6.12xlarge has 40 Gbit/s for its four L4."""
+    price = make_price(provider="AWS", sku="l4", instance_type="g6.12xlarge", gpus_per_instance=4, gpus_together=4)
+    market = HardwareDb(skus=DB.skus, prices=(price,), engines={}, instances=DB.instances)
+    (site,) = site_supplies(["l4"], policy(granularity="instance"), limits(), market)
+    assert site.networks["l4"].bytes_per_s_per_gpu == 40e9 / 8 / 4
 
 
 def test_twelve_gpus_are_two_servers_of_eight() -> None:

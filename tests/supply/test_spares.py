@@ -11,7 +11,7 @@ from scipy.stats import binom
 from planner.core import InputError
 from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.supply.spares import replicas_on_server
-from planner.supply.spot import availability, probability_up, replicas_needed
+from planner.supply.spot import availability, most_replicas_up, probability_up, replicas_needed
 
 
 def surviving(replicas: int, gpus_per_replica: int, node_gpus: int, limits: FleetLimits) -> int:
@@ -79,6 +79,12 @@ def test_fewest_replicas_are_found_as_by_counting_up() -> None:
         while binom.sf(needed - 1, count, available) < probability:
             count += 1
         assert replicas_needed(needed, available, probability) == count
+
+
+def test_a_probability_met_exactly_is_met() -> None:
+    exactly = probability_up(1, 1, 0.5)
+    assert most_replicas_up(1, 0.5, exactly) == 1
+    assert replicas_needed(1, 0.5, exactly) == 1
 
 
 def test_limits_of_availability() -> None:

@@ -51,6 +51,13 @@ return [
 """
 """What sticks out to the right of the page (tables scroll by themselves), and figures that are cut off."""
 
+CUT_WORDS = """
+const words = document.querySelectorAll("[role=tabpanel] svg.marks text");
+const cut = e => e.getBoundingClientRect().right > innerWidth || e.textContent.endsWith("…");
+return [...words].filter(cut).map(e => e.textContent);
+"""
+"""Words of charts that end beyond the page or in an ellipsis."""
+
 FEW = "&".join(SMALL_CHAT)
 """The worked example with few choices, so that what is waited for is the page and not the planner."""
 
@@ -153,6 +160,19 @@ def test_every_tab_opens(page: webdriver.Chrome, tab: str, charts: int) -> None:
     resize(page, 1440, HEIGHT_PX)
     right, cut = page.execute_script(MISFITS)
     assert right == [] and cut == []
+
+
+@pytest.mark.parametrize("tab", ["Why", "Roofline"])
+def test_on_a_phone_the_words_of_charts_are_whole(page: webdriver.Chrome, tab: str) -> None:
+    """Those that were cut off: titles, legends, and labels beside bars."""
+    try:
+        resize(page, 390, HEIGHT_PX)  # before the charts are drawn, as on a phone
+        open_tab(page, tab)
+        resize(page, 390, 6000)
+        settle(page, "the tab on a phone")
+        assert page.execute_script(CUT_WORDS) == []
+    finally:
+        resize(page, 1440, HEIGHT_PX)
 
 
 def test_the_plan_is_given_as_a_file(page: webdriver.Chrome, downloads: Path) -> None:

@@ -19,6 +19,7 @@ from planner.scenario import load_scenario
 from planner.serving import longest_prompt_tokens
 from planner.web import latency_growth, latency_tab, latency_targets
 from tests.builders import calibrated, small_request
+from tests.charts.titles import title_of
 
 TIMEOUT_S = 60
 SMALL: dict[str, Any] = {
@@ -100,7 +101,7 @@ def figures(app: AppTest) -> dict[str, tuple[str, str]]:
 
 
 def titles(app: AppTest) -> list[str]:
-    return [json.loads(one.proto.spec)["title"]["text"] for one in app.get("vega_lite_chart")]
+    return [title_of(json.loads(one.proto.spec)) for one in app.get("vega_lite_chart")]
 
 
 def reference(content: dict[str, Any], simulate: bool = True) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from functools import cache
@@ -16,10 +17,11 @@ from typer.testing import CliRunner
 import planner
 from planner.analysis import headline
 from planner.cli.base import app
-from planner.fleet import PlanRequest
+from planner.fleet import PlanRequest, planning
+from planner.report import json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import Content
-from planner.web import links, summary
+from planner.web import links, results, summary
 from tests.places import ROOT
 
 PAGE = ROOT / "docs" / "tutorial" / "two-minutes.md"
@@ -62,6 +64,38 @@ def test_the_commands_ask_the_same_and_answer_as_quoted(tmp_path: Path, monkeypa
     assert asked(request) == asked(planner.load_scenario(opened()))
     (quoted,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
     assert " ".join(quoted.split()) in " ".join(report.headline(plan()).split())
+
+
+def fleet_of(made: planner.Plan) -> tuple[dict[str, int], float]:
+    assert made.cost is not None
+    return dict(made.gpus), made.cost.usd_per_hour
+
+
+def test_what_if_and_why_start_from_the_fleet_shown() -> None:
+    """Simulation changed the fleet here, so that what theory alone would compare with is another one."""
+    request = planner.load_scenario(opened())
+    hardware = planning.hardware_for(request)
+    theory = planner.plan(request, hardware, simulate=False, alternatives=False)
+    assert fleet_of(theory) != fleet_of(plan())
+    page = results.Page(opened(), "shown", request, hardware, plan())
+    assert fleet_of(results.compared_plan(page, request, page.key)) == fleet_of(plan())
+    again = results.replanner(plan(), hardware, lambda _: None).plan(request)
+    assert fleet_of(again) == fleet_of(plan())
+
+
+def test_the_commands_what_if_and_explain_start_from_the_fleet_printed(tmp_path: Path) -> None:
+    document = tmp_path / "plan.json"
+    document.write_text(json_text({**plan_to_dict(plan()), "scenario": opened()}), encoding="utf-8")
+    gpus, usd = fleet_of(plan())
+    dearer = ["--set", "prices.usd_per_gpu_hour.h100-sxm=6.4"]
+    done = CliRunner().invoke(app, ["what-if", str(document), *dearer, "--json", "-"])
+    assert done.exit_code == 0, done.output
+    before = json.loads(done.stdout)["what_if"]["before"]["outcome"]
+    assert (before["gpus"], before["usd_per_hour"]) == (gpus, pytest.approx(usd))
+    done = CliRunner().invoke(app, ["explain", str(document), "--only", "api", "--json", "-"])
+    assert done.exit_code == 0, done.output
+    outcome = json.loads(done.stdout)["explanation"]["outcome"]
+    assert (outcome["gpus"], outcome["usd_per_hour"]) == (gpus, pytest.approx(usd))
 
 
 @pytest.mark.parametrize("width", [1440, 900, 390])

@@ -15,6 +15,7 @@ from planner.scenario import full_content, read_scenario
 from planner.traffic import load_lengths
 from planner.web import what_if
 from planner.web.session import with_changes
+from tests.charts.titles import title_of
 
 SMALL = {
     "workload.drift": "none",
@@ -104,7 +105,7 @@ def test_confidence_and_measuring_are_asked_like_the_others(label: str, name: st
         button.click().run()
     assert not app.exception
     assert words in text(app)
-    titles = [json.loads(one.proto.spec)["title"]["text"] for one in app.get("vega_lite_chart")]
+    titles = [title_of(json.loads(one.proto.spec)) for one in app.get("vega_lite_chart")]
     assert ("Cost against confidence" in titles) == (label == "Confidence")
 
 
