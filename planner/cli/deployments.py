@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 import re
@@ -416,7 +417,7 @@ def compare(
     if plot not in (None, STDOUT) and not str(plot).endswith(".html"):
         raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
     if plot is not None:
-        import planner.charts
+        importlib.import_module("planner.charts")
     names = tuple(catalogue.DEFAULT_SYSTEMS) if systems is None else _names(systems, tuple(catalogue.SYSTEMS))
     catalogue.chosen_systems(names)
     with terminal.progress() as say:

@@ -84,14 +84,14 @@ class Histogram:
         1.5
         """
         cumulative = np.cumsum(self.counts)
-        rank = p * cumulative[-1]
+        rank = p * float(cumulative[-1])
         place = int(np.searchsorted(cumulative, rank, side="left"))
         low, high = self.bounds(p)
         if not math.isfinite(high):
             return low if place else math.inf
         before = float(cumulative[place - 1]) if place else 0.0
         inside = (rank - before) / float(self.counts[place]) if self.counts[place] > 0.0 else 1.0
-        return low + (high - low) * inside
+        return low + (high - low) * float(inside)
 
     def bounds(self, p: float) -> tuple[float, float]:
         """Between what values the p-quantile lies: the ends of its bucket, which is all that is known of it.

@@ -51,7 +51,7 @@ HINTS = {
 
 
 @dataclass(frozen=True)
-class Watched:
+class Upload:
     """What was uploaded.
 
     Attributes:
@@ -121,7 +121,7 @@ def _keep_files() -> None:
     st.session_state[FILES] = tuple(sorted((file.name, file.getvalue()) for file in files))
 
 
-def _watched() -> Watched | None:
+def _watched() -> Upload | None:
     """What the files say; None where there are none. Raises InputError."""
     kept: Sequence[tuple[str, bytes]] = st.session_state.get(FILES) or ()
     if not kept:
@@ -137,7 +137,7 @@ def _watched() -> Watched | None:
     key = digest.hexdigest()
     known = st.session_state.get("check-watched")
     if known is None or known.key != key:
-        known = Watched(read_metrics(*(_page(*file) for file in kept), interval_s=interval_s), key)
+        known = Upload(read_metrics(*(_page(*file) for file in kept), interval_s=interval_s), key)
         st.session_state["check-watched"] = known
     return known
 
@@ -164,7 +164,7 @@ def _service(plan: Plan) -> tuple[PlannedDeployment, ...]:
 # --- beside the plan --------------------------------------------------------------------------------------------------
 
 
-def _compared(page: Page, served: Sequence[PlannedDeployment], watched: Watched) -> RunningFleet:
+def _compared(page: Page, served: Sequence[PlannedDeployment], watched: Upload) -> RunningFleet:
     compute = partial(_compare, tuple(served), watched.metrics, dict(page.request.measured_steps))
     place = (served[0].service, page.plan.simulated)
     return results.compute_once(("check", page.key, place, watched.key), compute, "Comparing")
@@ -200,7 +200,7 @@ def _show_comparison(page: Page, running: RunningFleet) -> None:
 # --- the plan that knows it -------------------------------------------------------------------------------------------
 
 
-def _show_next_plan(page: Page, running: RunningFleet, watched: Watched) -> None:
+def _show_next_plan(page: Page, running: RunningFleet, watched: Upload) -> None:
     st.subheader("What would change?")
     if len({one.service for one in page.plan.deployments}) > 1:
         st.info("The plan is of several models; put what was measured into the scenario by hand and plan again.")

@@ -318,7 +318,7 @@ tr ' ' '\\n' < "$3"
 @pytest.mark.parametrize("shape", ["one server of eight", "two servers", "a pair of two SKUs"])
 def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -> None:
     plan, servers, policy = SHAPES[shape]
-    site = Site(tmp_path, plan, "slurm", servers)
+    site = Site(tmp_path, launch.export_files(fleet_of(plan), "slurm"), servers)
     for program, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / "programs" / program).write_text(text, encoding="utf-8")
         (tmp_path / "programs" / program).chmod(0o755)

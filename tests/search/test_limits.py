@@ -174,7 +174,7 @@ def test_everything_that_is_offered_starts(model: str, sku: str, engine: str) ->
     refused = {}
     for member in (m for family in got.families for m in family.members):
         deployment = Deployment(pools=(member.pool(1),))
-        launched = LaunchedDeployment(model, deployment, (1,), asked.workload, asked.slo)
+        launched = LaunchedDeployment(model, deployment, asked.workload, asked.slo)
         try:
             launch_specs(Fleet("a test", (launched,)))
         except PlannerError as error:

@@ -37,6 +37,7 @@ from planner.studies import (
 from planner.studies.side_by_side import DATASHEET, NONE
 from planner.supply import HOURS_PER_MONTH
 from tests.builders import small_request
+from tests.charts.titles import title_of
 
 HARDWARE = load_hardware()
 REQUEST = small_request()
@@ -275,7 +276,7 @@ def test_bars_show_the_figures_of_the_plans(sides: list[PlanSide], measure: str)
     assert marks["h20"]["label"] == "no fleet"
     assert marks["dear"]["label"].startswith("at least $" if field == "usd_per_month" else "not planned closer")
     assert "not measured" in marks["a100-sxm-80gb"]["label"]
-    assert spec["title"]["text"].endswith("of each GPU alone")
+    assert title_of(spec).endswith("of each GPU alone")
     titles = {layer["encoding"]["x"].get("title") for layer in spec["layer"]}
     assert titles == {side_by_side.COMPARED_QUANTITIES[measure].axis}
 
