@@ -8,6 +8,7 @@ seconds gets an answer that depends on them.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from planner.core import FloatArray
 from planner.optimizer.highs import ROUNDING_TOLERANCE, SolverOutcome, round_integers, solve_scaled
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import add_carry_most_rows, limit_counts, pool_rates, tighten_rates, unpool_rates
+from planner.optimizer.tightening import limit_counts, pool_rates, tighten_rates, unpool_rates
 
 LEAST_CHECKS = 100
 """Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
@@ -52,13 +53,18 @@ class ProgramSolver:
     Args:
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         work: checks x entries of all programs together.
-        time_limit_s: for all runs of the solver together [s]; building comes on top.
+        time_limit_s: from now on [s]; a linear program and bookkeeping come on top.
     """
 
     def __init__(self, relative_gap: float, work: float, time_limit_s: float = math.inf) -> None:
         self.relative_gap = relative_gap
         self.work_left = work
-        self.time_left_s = time_limit_s
+        self._deadline = time.monotonic() + time_limit_s
+
+    @property
+    def time_left_s(self) -> float:
+        """Until the limit [s]; infinite without one."""
+        return self._deadline - time.monotonic()
 
     @property
     def is_out_of_time(self) -> bool:
@@ -87,7 +93,7 @@ class ProgramSolver:
         """
         if self.is_out_of_time:
             return SearchAnswer(SolverOutcome.UNKNOWN, np.zeros(0), None)
-        stated = pool_rates(add_carry_most_rows(limit_counts(tighten_rates(make(layout)))))
+        stated = pool_rates(limit_counts(make(layout)))
         scaled = scale_program(stated)
         size = max(1, scaled.matrix.nnz)
         solution = solve_scaled(
@@ -100,7 +106,6 @@ class ProgramSolver:
             start=None if start is None else _scaled_start(stated, scaled, start),
         )
         self.work_left -= solution.checks * size
-        self.time_left_s -= solution.seconds
         bound = solution.bound * scaled.goal_unit if math.isfinite(solution.bound) else None
         if not solution.outcome.has_solution:
             return SearchAnswer(solution.outcome, np.zeros(0), bound)

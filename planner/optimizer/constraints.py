@@ -116,11 +116,10 @@ def hand_over(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each period, slice and channel in which a FIRST unit serves the slice [1/s].
     """
-    stage, channel = layout.stage[layout.pair_unit], layout.channel[layout.pair_unit]
-    keys = [(s, c) for s in range(len(layout.deferrable)) for c in range(len(layout.channels))]
-    number = {key: index for index, key in enumerate(keys)}
-    pair_key = [number.get((s, c), -1) for s, c in zip(layout.pair_slice.tolist(), channel.tolist(), strict=True)]
-    pair_row = np.array(pair_key, dtype=np.int64)[:, None] * layout.periods + np.arange(layout.periods)[None, :]
+    stage, width = layout.stage[layout.pair_unit], len(layout.channels)
+    keys = [(s, c) for s in range(len(layout.deferrable)) for c in range(width)]
+    pair_key = layout.pair_slice * width + layout.channel[layout.pair_unit]
+    pair_row = pair_key[:, None] * layout.periods + np.arange(layout.periods)[None, :]
 
     def side(code: int) -> Terms:
         mine = stage == code

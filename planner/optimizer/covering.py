@@ -20,7 +20,9 @@ from planner.optimizer.constraints import build_rows
 from planner.optimizer.evaluate_allocation import used_and_limits
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
-from planner.optimizer.relaxation import resource_prices
+from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import purchase_prices, relax
+from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective, Sense
 
 MOST_UNITS_IN_BLOCKS = 5000
@@ -48,7 +50,7 @@ def cheapest_cover(layout: Layout) -> Covering | None:
     """A fleet of units that serve one slice each, the cheapest for every slice and period by itself.
 
     Where no unit serves two slices, slices and periods are coupled by what is bought or kept for all of them only:
-    commitments (`planner.optimizer.relaxation.resource_prices`), starts (left out), kinds and limits. So the sum is a
+    commitments (`planner.optimizer.relaxation.purchase_prices`), starts (left out), kinds and limits. So the sum is a
     bound, and the fleet is the answer where it costs no more than that. Units of several slices have no bound this way.
 
     Args:
@@ -92,12 +94,13 @@ def _is_covering(layout: Layout) -> bool:
 
 def _unit_costs(layout: Layout) -> FloatArray:
     """Cost of each unit in each period [USD/h], its resources at their least price and in parts of blocks."""
+    relaxed = None
     if layout.periods > 1 and not layout.steady.any() and layout.purchase_committed.any():
-        price = resource_prices(layout)
-    else:
-        cheapest = np.full(len(layout.problem.resources), math.inf)
-        np.minimum.at(cheapest, layout.purchase_resource, _usd_per_usable_unit_hour(layout))
-        price = np.repeat(np.where(np.isfinite(cheapest), cheapest, 0.0)[:, None], layout.periods, axis=1)
+        relaxed = relax(tighten_rates(build_program(layout, Objective.MIN_COST)))
+    usable = layout.purchase_block * layout.purchase_usable
+    price = np.full((len(layout.problem.resources), layout.periods), math.inf)
+    np.minimum.at(price, layout.purchase_resource, purchase_prices(layout, relaxed) / usable[:, None])
+    price = np.where(np.isfinite(price), price, 0.0)
     cost = np.repeat(layout.usd_per_hour[:, None], layout.periods, axis=1)
     np.add.at(cost, layout.take_unit, layout.take_amount[:, None] * price[layout.take_resource])
     return cost

@@ -13,7 +13,7 @@ from planner.optimizer.coefficients import mean_cost, mean_rate
 from planner.optimizer.constraint_rows import ConstraintRows, Terms
 from planner.optimizer.constraints import STRUCTURAL, build_rows
 from planner.optimizer.layout import Layout
-from planner.optimizer.load_split import routed_rates
+from planner.optimizer.load_split import routed_rates, trimmed_rates
 from planner.optimizer.program import SPREAD_FIX
 from planner.optimizer.types import FEASIBILITY_TOLERANCE, ConstraintReport, Objective, Sense
 
@@ -58,7 +58,7 @@ def evaluate_fleet(
         objective: decides what is served, and which rows must hold.
         layout: of the units that were searched.
         values: by column of that layout, integers rounded.
-        is_routed: the rates are kept as they are, instead of being spread evenly.
+        is_routed: the rates are kept, but for what is too much, instead of being spread evenly.
 
     Returns:
         The units in use, with all that follows from them.
@@ -73,7 +73,7 @@ def evaluate_fleet(
     recomputed = np.zeros(own.columns)
     recomputed[own.units_column] = counts
     kept = values[layout.rate_column[used[layout.pair_unit]]]
-    recomputed[own.rate_column] = kept if is_routed else routed_rates(own, counts, objective)
+    recomputed[own.rate_column] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
     recomputed[own.blocks_column] = _needed_blocks(own, counts, values[layout.blocks_column])
     on = counts[own.start_units]
     recomputed[own.starts_column] = np.maximum(on - np.roll(on, 1, axis=1), 0)

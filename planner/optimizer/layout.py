@@ -115,16 +115,18 @@ class Layout:
         """Of each slice over the horizon; NaN where as much as can be served."""
         return np.asarray(self.demand_per_s @ self.share)
 
-    def select(self, kept: BoolArray) -> Layout:
-        """The layout of the problem with fewer units.
+    def select(self, kept: BoolArray, pairs: BoolArray | None = None) -> Layout:
+        """The layout of the problem with fewer units, or fewer slices for some of them.
 
         Args:
             kept: which units stay; shape (j,).
+            pairs: which pairs may carry anything, all of kept units; default: all of these.
         """
         number = np.cumsum(kept) - 1
         chosen = np.flatnonzero(kept)
         units = tuple(self.problem.units[j] for j in chosen)
-        pairs, takes = kept[self.pair_unit], kept[self.take_unit]
+        pairs = kept[self.pair_unit] if pairs is None else pairs
+        takes = kept[self.take_unit]
         fewer = replace(
             self,
             problem=self.problem.model_copy(update={"units": units}),
@@ -143,7 +145,24 @@ class Layout:
             take_resource=self.take_resource[takes],
             take_amount=self.take_amount[takes],
         )
-        return _numbered(fewer)
+        return fewer.numbered()
+
+    def numbered(self) -> Layout:
+        """The layout with its columns numbered."""
+        periods, counter = self.periods, _ColumnCounter()
+        starts = (self.usd_per_start > 0.0) & ~self.steady & (periods > 1)
+        moves = np.zeros(max(len(self.pair_unit), len(starts)), dtype=bool)
+        return replace(
+            self,
+            units_column=counter.columns(self.steady, periods),
+            rate_column=counter.columns(moves[: len(self.pair_unit)], periods),
+            blocks_column=counter.columns(self.purchase_committed, periods),
+            start_units=np.flatnonzero(starts),
+            starts_column=counter.columns(moves[: int(starts.sum())], periods),
+            groups_column=counter.columns(np.ones(len(self.groups), dtype=bool), 1).ravel(),
+            kinds_column=counter.columns(np.ones(len(self.kinds), dtype=bool), 1).ravel(),
+            columns=counter.used,
+        )
 
     def integer(self) -> BoolArray:
         """Which columns hold whole numbers: units, blocks, groups and kinds."""
@@ -253,25 +272,7 @@ def build_layout(problem: FleetProblem) -> Layout:
         kinds_column=none.ravel(),
         columns=0,
     )
-    return _numbered(unnumbered)
-
-
-def _numbered(layout: Layout) -> Layout:
-    """The layout with its columns numbered."""
-    periods, counter = layout.periods, _ColumnCounter()
-    starts = (layout.usd_per_start > 0.0) & ~layout.steady & (periods > 1)
-    moves = np.zeros(max(len(layout.pair_unit), len(starts)), dtype=bool)
-    return replace(
-        layout,
-        units_column=counter.columns(layout.steady, periods),
-        rate_column=counter.columns(moves[: len(layout.pair_unit)], periods),
-        blocks_column=counter.columns(layout.purchase_committed, periods),
-        start_units=np.flatnonzero(starts),
-        starts_column=counter.columns(moves[: int(starts.sum())], periods),
-        groups_column=counter.columns(np.ones(len(layout.groups), dtype=bool), 1).ravel(),
-        kinds_column=counter.columns(np.ones(len(layout.kinds), dtype=bool), 1).ravel(),
-        columns=counter.used,
-    )
+    return unnumbered.numbered()
 
 
 class _ColumnCounter:

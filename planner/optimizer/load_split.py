@@ -46,6 +46,34 @@ def routed_rates(layout: Layout, units: IntArray, objective: Objective) -> Float
     return np.column_stack([_max_min_rates(layout, units[:, t], served[:, t]) for t in range(layout.periods)])
 
 
+def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
+    """Rates that serve no more than there is, and of which stage SECOND carries as much as stage FIRST.
+
+    Args:
+        layout: of the units in use, at least cost.
+        rates: of a solution, which may carry more; shape (p, t) [1/s].
+
+    Returns:
+        Of the same shape.
+    """
+    stage, width = layout.stage[layout.pair_unit], len(layout.channels)
+    place = layout.pair_slice * width + layout.channel[layout.pair_unit]
+
+    def scaled(mine: BoolArray, group: IntArray, wanted: FloatArray) -> None:
+        total = np.zeros_like(wanted)
+        np.add.at(total, group[mine], rates[mine])
+        factor = np.where(total > wanted, wanted / np.where(total > 0.0, total, 1.0), 1.0)
+        rates[mine] *= factor[group[mine]]
+
+    rates = rates.copy()
+    firm = np.where(layout.deferrable[:, None], math.inf, layout.demand_per_s)
+    scaled(layout.served, layout.pair_slice, firm)
+    handed_over = np.zeros((len(firm) * width, layout.periods))
+    np.add.at(handed_over, place[stage == FIRST], rates[stage == FIRST])
+    scaled(stage == SECOND, place, handed_over)
+    return rates
+
+
 def _proportional_rates(layout: Layout, units: IntArray, period: int) -> FloatArray:
     """Rates of one slice in a period, in proportion to capacity; a channel is as wide as its narrower stage."""
     unit = layout.pair_unit

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,11 +17,18 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.dominance import dominators
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import SolverOutcome
-from planner.optimizer.large import MAX_PASSES, LargeAnswer, is_supported, solve_large
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import PartAnswer, have_nothing_in_common, solve_by_period
+from planner.optimizer.periods import (
+    PartAnswer,
+    PartSolver,
+    have_nothing_in_common,
+    of_fewer_units,
+    of_more_units,
+    solve_by_period,
+)
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import limit_duals
+from planner.optimizer.shortlist import Relaxer, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -37,10 +43,12 @@ WORK = 2e7
 MAX_RATIO_STEPS = 50
 """Most Dinkelbach steps; more means a stall. Convergence is superlinear (S. Schaible 1976, "Fractional programming II,
 on Dinkelbach's algorithm", Management Science 22(8)), so a handful is usual."""
-LARGE_RATES, LARGE_RATES_OVER_PERIODS = 100_000, 10_000
-"""Problems of least cost with more rates to route go to `planner.optimizer.large`, whose programs never hold all of
-them; the second is for periods that are linked. Affects what is reached; measured in
-docs/explanation/optimizer-large.md."""
+MOST_RATES = 20_000
+"""Rates to route beyond which a problem of least cost is not written down as one integer program: its periods are
+solved by themselves, each over a shortlist where it is too large itself. Affects what is reached; measured in
+docs/explanation/optimizer.md."""
+RATES_OF_PARTS = 2_000
+"""Rates from which periods that are linked are solved by themselves first. Affects speed and gaps only."""
 _SAME_RATIO = 1e-9
 """Ratios closer than this share are the same: far above float rounding, far below `FEASIBILITY_TOLERANCE`."""
 
@@ -141,33 +149,63 @@ def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _
     return _FoundFleet(_status(best.gap, solver), best.fleet, best.gap, bound_rests_on=best.rests_on)
 
 
-def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
+def _best_of_all(solver: ProgramSolver, layout: Layout, relaxer: Relaxer | None = None) -> _Best:
     """The cheapest fleet of several methods, held against the highest of their bounds.
 
     Streams by themselves first (`planner.optimizer.covering`), then periods by themselves
-    (`planner.optimizer.periods`), then the whole program, by HiGHS or, where it is too large to be written down, by
-    decomposition. What one of them proves suffices; the fleet of one is where the next starts.
+    (`planner.optimizer.periods`), then one program by HiGHS: of all units or, where those are too many, of a shortlist.
+    What one of them proves suffices; the fleet of one is where the next starts.
     """
     best = _Best(solver.relative_gap, layout)
-    if not solver.is_out_of_time:
+    if solver.is_out_of_time:
+        return best
+    is_large, is_linked = _is_large(layout), not have_nothing_in_common(layout)
+    relaxer = relaxer or Relaxer()
+    if not is_large:
         best.cover()
-    if not best.is_settled and have_nothing_in_common(layout):
-        best.add(solve_by_period(layout, _part_solver(solver, layout.periods), solver.relative_gap))
-    if best.is_settled:
-        return best
-    if _is_large(layout):
-        best.add_large(solver)
-        return best
-    answer = solver.run(lambda own: build_program(own, Objective.MIN_COST), layout, start=best.values)
-    bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else answer.bound or 0.0
-    best.add(PartAnswer(answer.values if answer.has_values else None, math.inf, bound))
+    if not best.is_settled and layout.periods > 1 and (not is_linked or layout.rate_column.size > RATES_OF_PARTS):
+        solve_one = _part_solver(solver, relaxer)
+        of_parts = relaxer if _has_large_periods(layout) else None
+        best.add(solve_by_period(layout, solve_one, solver.relative_gap, of_parts))
+        if not is_linked and best.fleet is not None:
+            return best  # there is nothing else to the problem
+    if not best.is_settled:
+        _solve_as_one(solver, best, relaxer)
     return best
 
 
+def _solve_as_one(solver: ProgramSolver, best: _Best, relaxer: Relaxer) -> None:
+    """One program by HiGHS. Of a shortlist, its bound is that of the relaxation of all units, if any."""
+    layout, is_large = best.layout, _is_large(best.layout)
+    units = np.ones(len(layout.usd_per_hour), dtype=bool)
+    pairs = units[layout.pair_unit]
+    if is_large and layout.periods == 1:
+        relaxed = relaxer.relax(layout)
+        best.add(PartAnswer(None, math.inf, math.inf if relaxed is None else relaxed.bound))
+        if relaxed is None:
+            return
+        units, pairs = shortlist(layout, relaxed)
+    elif is_large:
+        if best.values is None:
+            return
+        units = np.asarray(best.values[layout.units_column].any(axis=1))
+        pairs = units[layout.pair_unit]
+        if pairs.sum() * layout.periods > MOST_RATES:
+            return
+    some = layout.select(units, pairs)
+    start = None if best.values is None else of_fewer_units(layout, some, best.values, units, pairs)
+    answer = solver.run(lambda own: build_program(own, Objective.MIN_COST), some, start=start)
+    bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else answer.bound or 0.0
+    values = of_more_units(layout, some, answer.values, units, pairs) if answer.has_values else None
+    best.add(PartAnswer(values, math.inf, 0.0 if is_large else bound))
+
+
 def _is_large(layout: Layout) -> bool:
-    is_linked = layout.periods > 1 and not have_nothing_in_common(layout)
-    most = LARGE_RATES_OVER_PERIODS if is_linked else LARGE_RATES
-    return layout.rate_column.size > most and is_supported(layout.problem)
+    return layout.rate_column.size > MOST_RATES
+
+
+def _has_large_periods(layout: Layout) -> bool:
+    return len(layout.pair_unit) > MOST_RATES
 
 
 class _Best:
@@ -216,57 +254,28 @@ class _Best:
         """A fleet that keeps all limits, if there is one, and a bound."""
         if answer.bound_usd_per_hour > self.bound * (1.0 + _SAME_RATIO):
             self.bound, self.rests_on = answer.bound_usd_per_hour, {}
+        budget = self.layout.problem.budget_usd_per_hour
+        if budget is not None and self.bound > budget * (1.0 + FEASIBILITY_TOLERANCE):
+            self.bound = math.inf
         if answer.values is None:
             return
-        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, answer.values)
+        is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
+        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, answer.values, is_routed=is_routed)
         if self.fleet is None or fleet.cost_usd_per_hour < self.fleet.cost_usd_per_hour:
             self.values, self.fleet = answer.values, fleet
 
-    def add_large(self, solver: ProgramSolver) -> None:
-        """What the decomposition of large problems finds and proves."""
-        begin = time.monotonic()
-        answer = solve_large(
-            self.layout.problem,
-            relative_gap=solver.relative_gap,
-            time_limit_s=solver.time_left_s,
-            passes=max(1, round(MAX_PASSES * solver.work_left / WORK)),
-        )
-        solver.time_left_s -= time.monotonic() - begin
-        self.add(PartAnswer(None, math.inf, math.inf if answer is None else answer.lower_bound))
-        if answer is None or not answer.has_fleet:
-            return
-        used = self.layout.select(np.array([unit.name in answer.units for unit in self.layout.problem.units]))
-        fleet = evaluate_fleet(Objective.MIN_COST, used, _values_of(answer, used), is_routed=True)
-        if self.fleet is None or fleet.cost_usd_per_hour < self.fleet.cost_usd_per_hour:
-            self.values, self.fleet = None, fleet
 
-
-def _part_solver(solver: ProgramSolver, parts: int) -> Callable[[Layout], PartAnswer]:
+def _part_solver(solver: ProgramSolver, relaxer: Relaxer) -> PartSolver:
     """Solves one of several problems with its part of the work."""
-    work = solver.work_left / parts
 
-    def solve_one(layout: Layout) -> PartAnswer:
-        own = ProgramSolver(solver.relative_gap, work, solver.time_left_s)
-        best = _best_of_all(own, layout)
+    def solve_one(layout: Layout, left: int) -> PartAnswer:
+        work = solver.work_left / max(left, 1)
+        own = ProgramSolver(solver.relative_gap, work, solver.time_left_s / max(left, 1))
+        best = _best_of_all(own, layout, relaxer)
         solver.work_left -= work - own.work_left
-        solver.time_left_s = own.time_left_s
         return PartAnswer(best.values, best.fleet.cost_usd_per_hour if best.fleet else math.inf, best.bound)
 
     return solve_one
-
-
-def _values_of(answer: LargeAnswer, layout: Layout) -> FloatArray:
-    """The fleet of a large problem, by column of the layout of its units."""
-    values = np.zeros(layout.columns)
-    units, slices = layout.problem.units, layout.problem.slices
-    for row, unit in zip(layout.units_column, units, strict=True):
-        values[row] = answer.units[unit.name]
-    for row, j, s in zip(layout.rate_column, layout.pair_unit, layout.pair_slice, strict=True):
-        values[row] = answer.routed_per_s.get(units[j].name, {}).get(slices[s].name, 0.0)
-    names = zip(layout.blocks_column, layout.purchase_names(), layout.purchase_block, strict=True)
-    for row, (resource, purchase), block in names:
-        values[row] = np.round(np.asarray(answer.bought.get(resource, {}).get(purchase, 0.0)) / block)
-    return values
 
 
 def _with_least_rate(layout: Layout) -> Layout:

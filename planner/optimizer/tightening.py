@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.optimizer.constraint_rows import ConstraintRows, Terms
+from planner.optimizer.constraint_rows import ConstraintRows, Terms, rows_by_period
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program
 from planner.optimizer.types import Sense
@@ -17,6 +18,8 @@ from planner.optimizer.types import Sense
 _MAX_RATE_OVER_CEILING = 1e8
 """A unit is rated at no more than this many times all there is to carry. A choice that keeps coefficients in the
 solver's range: it shifts results by less than 1e-8 of that."""
+_LEAST_CARRY_MOST = 1e-6
+"""Least coefficient of a unit in rows `carry_most`, for the solver's range; a larger one only loosens the row."""
 MAX_CARRY_MOST_ROWS = 5_000
 """Rows `carry_most` beyond which they are left out. A choice of speed: 12,000 of them took four times as long as none
 on 1,500 units of 12 slices."""
@@ -50,11 +53,20 @@ def tight_rates_per_s(layout: Layout) -> FloatArray:
     Returns:
         By pair and period, none out of all proportion to the demand; shape (p, t).
     """
-    load = layout.ceiling_per_s[layout.pair_slice] / layout.pair_rate[:, None]
-    share = np.zeros((len(layout.usd_per_hour), layout.periods))
-    np.add.at(share, layout.pair_unit, load)
-    useful = np.where(share > 0.0, np.minimum(share, 1.0), 1.0)
-    return np.minimum(layout.pair_rate[:, None] * useful[layout.pair_unit], _rate_cap_per_s(layout))
+    return np.minimum(layout.pair_rate[:, None] * _useful_share(layout)[layout.pair_unit], _rate_cap_per_s(layout))
+
+
+def _useful_share(layout: Layout) -> FloatArray:
+    """The most of a unit that is ever used: min(1, sum_s d_s / r_s). Shape (j, t)."""
+    load = _load(layout)
+    return np.where(load > 0.0, np.minimum(load, 1.0), 1.0)
+
+
+def _load(layout: Layout) -> FloatArray:
+    """Units that would carry all there is to carry by themselves: sum_s d_s / r_s. Shape (j, t)."""
+    load = np.zeros((len(layout.usd_per_hour), layout.periods))
+    np.add.at(load, layout.pair_unit, layout.ceiling_per_s[layout.pair_slice] / layout.pair_rate[:, None])
+    return load
 
 
 def limit_counts(program: Program) -> Program:
@@ -71,8 +83,7 @@ def limit_counts(program: Program) -> Program:
         The program with `Program.most`.
     """
     layout = program.layout
-    load = np.zeros((len(layout.usd_per_hour), layout.periods))
-    np.add.at(load, layout.pair_unit, layout.ceiling_per_s[layout.pair_slice] / layout.pair_rate[:, None])
+    load = _load(layout)
     still = layout.steady.copy()
     still[layout.start_units] = True
     load[still] = load[still].max(axis=1, keepdims=True)
@@ -124,82 +135,57 @@ def _with_unit_rates(program: Program, rate_per_s: FloatArray) -> Program:
     return replace(program, rows=tuple(cut(r) if r.constraint == "carry_rate" else r for r in program.rows))
 
 
-def add_carry_most_rows(program: Program) -> Program:
-    """With a row ``f[j, s, t] <= d[s, t] n[j, t]`` for units of several slices that could carry more than there is.
-
-    Implied by whole numbers of units, not by fractions of them.
-
-    Args:
-        program: of any rows.
-
-    Returns:
-        The program with rows `carry_most`; the same object where there are none, or more than `MAX_CARRY_MOST_ROWS`.
-    """
-    layout = program.layout
-    ceiling = layout.ceiling_per_s[layout.pair_slice]
-    serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_hour))[layout.pair_unit]
-    pair, period = np.nonzero((serves > 1)[:, None] & (layout.pair_rate[:, None] > ceiling) & (ceiling > 0.0))
-    if not 0 < len(pair) <= MAX_CARRY_MOST_ROWS:
-        return program
-    number = np.arange(len(pair))
-    rows = ConstraintRows(
-        constraint="carry_most",
-        sense=Sense.AT_MOST,
-        subjects=[(unit.name,) for unit in layout.problem.units],
-        subject=layout.pair_unit[pair],
-        field="units[{}].rates_per_s",
-        periods=period,
-        limit=np.zeros(len(pair)),
-        used=Terms(number, layout.rate_column[pair, period], 1.0 / ceiling[pair, period]),
-        supply=Terms(number, layout.units_column[layout.pair_unit[pair], period], np.ones(len(pair))),
-    )
-    return replace(program, rows=(*program.rows, rows))
-
-
 def pool_rates(program: Program) -> Program:
-    """With one rate for all units of a stage and channel that serve a single slice, the same for all of them.
+    """With one set of rates for all units of a stage, channel and kind whose rates are in proportion.
 
-    ``f_j <= r_j n_j`` for each of them is ``sum_j f_j <= sum_j r_j n_j`` once only the sum matters. The sum stands in
-    the column of the first of them; `unpool_rates` gives it back to all. Of the purchases, those that come out whole by
-    themselves need not be asked to (`_implied_integers`).
+    ``sum_s f_js / r_js <= n_j`` for each of them is ``sum_s f_s / r_s <= sum_j (r_j / r) n_j`` once only the sum of
+    their rates matters; it stands in the columns of the first of them, and `unpool_rates` gives it back to all. Of
+    several slices, a row ``f_s <= sum_j min(r_js, d_s) n_j`` says what whole numbers of units imply and fractions do
+    not. Of the purchases, those that come out whole by themselves need not be asked to (`_implied_integers`).
 
     Args:
-        program: with the rates of `tighten_rates`.
+        program: with any rows `carry_rate`.
 
     Returns:
-        The program with rows `carry_together` and fewer columns.
+        The program with rows `carry_together` and `carry_most` instead, and fewer columns.
     """
-    layout = program.layout
-    pools = _poolable_pairs(layout)
+    layout, periods = program.layout, np.arange(program.layout.periods)
     rates = tight_rates_per_s(layout)
-    alone = np.zeros(len(layout.usd_per_hour), dtype=bool)
-    used, supply, fixed_at_zero = [], [], []
-    periods = np.arange(layout.periods)
-    for index, pairs in enumerate(pools):
-        row = index * layout.periods + periods
-        units = layout.pair_unit[pairs]
-        alone[units] = True
-        fixed_at_zero.append(layout.rate_column[pairs[1:]].ravel())
-        used.append(Terms(row, layout.rate_column[pairs[0]], np.ones(layout.periods)))
-        supply.append(Terms(np.tile(row, len(pairs)), layout.units_column[units].ravel(), rates[pairs].ravel()))
-    if not pools:
-        return replace(program, implied_integer=_implied_integers(layout))
-    together = ConstraintRows(
-        constraint="carry_together",
-        sense=Sense.AT_MOST,
-        subjects=[(str(index),) for index in range(len(pools))],
-        subject=np.repeat(np.arange(len(pools)), layout.periods),
-        field="",
-        periods=np.tile(periods, len(pools)),
-        limit=np.zeros(len(pools) * layout.periods),
-        used=_concatenated(used),
-        supply=_concatenated(supply),
-    )
-    others = [rows.select(~alone[rows.subject]) if rows.constraint == "carry_rate" else rows for rows in program.rows]
-    stated = (*(rows for rows in others if len(rows)), together)
-    return replace(
-        program, rows=stated, fixed_at_zero=np.concatenate(fixed_at_zero), implied_integer=_implied_integers(layout)
-    )
+    used: list[Terms] = []
+    supply: list[Terms] = []
+    used_most: list[Terms] = []
+    supply_most: list[Terms] = []
+    idle: list[IntArray] = []
+    for index, (pairs, size) in enumerate(pools(layout)):
+        row, units, slices = index * len(periods) + periods, layout.pair_unit[pairs[:, 0]], layout.pair_slice[pairs[0]]
+        first, on = layout.rate_column[pairs[0]], layout.units_column[units].ravel()
+        rate = rates[pairs[0]]
+        unit_of_row = rate if len(slices) == 1 else np.ones((1, len(periods)))
+        used.append(Terms(np.tile(row, len(slices)), first.ravel(), (unit_of_row / rate).ravel()))
+        supply.append(Terms(np.tile(row, len(units)), on, (size * unit_of_row).ravel()))
+        idle.append(layout.rate_column[pairs[1:]].ravel())
+        for column, slice_ in enumerate(slices.tolist() if len(slices) > 1 else ()):
+            there, own = layout.ceiling_per_s[slice_], layout.pair_rate[pairs[:, column]][:, None]
+            if (own > there).any() and there.any():
+                asked = np.where(there > 0.0, there, 1.0)
+                row = len(used_most) * len(periods) + periods
+                could = np.maximum(np.minimum(own / asked, 1.0), _LEAST_CARRY_MOST)
+                used_most.append(Terms(row, first[column], 1.0 / asked))
+                supply_most.append(Terms(np.tile(row, len(units)), on, could.ravel()))
+    stated = [rows for rows in program.rows if rows.constraint != "carry_rate"]
+    if used:
+        stated.append(_rows("carry_together", layout, used, supply))
+    if 0 < len(used_most) * len(periods) <= MAX_CARRY_MOST_ROWS:
+        stated.append(_rows("carry_most", layout, used_most, supply_most))
+    fixed = np.concatenate(idle) if idle else np.zeros(0, dtype=np.int64)
+    return replace(program, rows=tuple(stated), fixed_at_zero=fixed, implied_integer=_implied_integers(layout))
+
+
+def _rows(constraint: str, layout: Layout, used: list[Terms], supply: list[Terms]) -> ConstraintRows:
+    """Rows of which none has a limit of its own."""
+    subjects = [(str(index),) for index in range(len(used))]
+    terms, more = _concatenated(used), _concatenated(supply)
+    return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, "", terms, more)
 
 
 def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
@@ -214,33 +200,43 @@ def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
     """
     by_unit = values.copy()
     rates = tight_rates_per_s(layout)
-    for pairs in _poolable_pairs(layout):
-        left = values[layout.rate_column[pairs[0]]]
-        could = rates[pairs] * values[layout.units_column[layout.pair_unit[pairs]]]
+    for pairs, size in pools(layout):
+        pooled = values[layout.rate_column[pairs[0]]]
+        used = (pooled / rates[pairs[0]]).sum(axis=0)
+        could = size * values[layout.units_column[layout.pair_unit[pairs[:, 0]]]]
         before = np.cumsum(could, axis=0) - could
-        by_unit[layout.rate_column[pairs]] = np.clip(left[None, :] - before, 0.0, could)
+        share = np.clip(used - before, 0.0, could) / np.where(used > 0.0, used, 1.0)
+        by_unit[layout.rate_column[pairs]] = share[:, None] * pooled
     return by_unit
 
 
-def _poolable_pairs(layout: Layout) -> list[IntArray]:
-    """Pairs of units of one slice, by kind, stage, channel, slice and groups."""
-    serves = np.bincount(layout.pair_unit, minlength=len(layout.usd_per_hour))
-    groups = defaultdict(set)
+def pools(layout: Layout) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Units whose rates are in proportion, of one stage, channel, kind and set of groups.
+
+    Args:
+        layout: of the problem.
+
+    Yields:
+        Their pairs, shape (units, slices), and what each may carry in units of the first, shape (units, t).
+    """
+    order = np.lexsort((layout.pair_slice, layout.pair_unit))
+    ends = np.cumsum(np.bincount(layout.pair_unit, minlength=len(layout.usd_per_hour)))
+    groups: dict[int, set[int]] = defaultdict(set)
     for unit, group in zip(layout.take_unit, layout.resource_group[layout.take_resource], strict=True):
         if group >= 0:
             groups[int(unit)].add(int(group))
-    pools: dict[tuple[int, int, int, int, frozenset[int]], list[int]] = defaultdict(list)
-    for pair in np.flatnonzero(serves[layout.pair_unit] == 1).tolist():
-        unit = int(layout.pair_unit[pair])
-        key = (
-            int(layout.unit_kind[unit]),
-            int(layout.stage[unit]),
-            int(layout.channel[unit]),
-            int(layout.pair_slice[pair]),
-            frozenset(groups[unit]),
-        )
-        pools[key].append(pair)
-    return [np.array(pairs) for pairs in pools.values()]
+    own = zip(layout.stage.tolist(), layout.channel.tolist(), layout.unit_kind.tolist(), strict=True)
+    members: dict[tuple[object, ...], list[IntArray]] = defaultdict(list)
+    for unit, place in enumerate(own):
+        pairs = order[(ends[unit - 1] if unit else 0) : ends[unit]]
+        if len(pairs):
+            shape = layout.pair_rate[pairs] / layout.pair_rate[pairs[0]]
+            key = (*place, frozenset(groups[unit]), layout.pair_slice[pairs].tobytes(), shape.round(9).tobytes())
+            members[key].append(pairs)
+    useful = _useful_share(layout)
+    for pairs in map(np.array, members.values()):
+        could = layout.pair_rate[pairs[:, 0]][:, None] * useful[layout.pair_unit[pairs[:, 0]]]
+        yield pairs, could / could[0]
 
 
 def _implied_integers(layout: Layout) -> IntArray:

@@ -78,7 +78,7 @@ def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
     )
     asked = []
 
-    def solve_one(layout):
+    def solve_one(layout, left):
         asked.append(float(layout.demand_per_s[0, 0]))
         values = np.zeros(layout.columns)
         values[layout.units_column[0, 0]], values[layout.rate_column[0, 0]] = 1.0, asked[-1]

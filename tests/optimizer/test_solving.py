@@ -396,14 +396,14 @@ def test_an_allocation_survives_json():
 
 
 def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
-    """The decomposition of large problems and branch and bound, each with a proof, on the same problems."""
+    """Periods by themselves over shortlists, and the whole program, each with a proof, on the same problems."""
     from planner.optimizer import solving
 
     for seed in range(2):
         stated = medium_problem(3 * seed + 1, count=9).model_copy(update={"budget_usd_per_hour": None})
         direct = solve(stated, MIN_COST, relative_gap=0.01)
-        monkeypatch.setattr(solving, "LARGE_RATES", 0)
-        monkeypatch.setattr(solving, "LARGE_RATES_OVER_PERIODS", 0)
+        monkeypatch.setattr(solving, "MOST_RATES", 0)
+        monkeypatch.setattr(solving, "RATES_OF_PARTS", 0)
         handed = solve(stated, MIN_COST, relative_gap=0.02)
         monkeypatch.undo()
         assert handed.status.has_allocation == direct.status.has_allocation

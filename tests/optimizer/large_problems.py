@@ -1,23 +1,15 @@
-"""`planner.optimizer.large` against the program written out in full, and its answers checked with plain loops."""
+"""Large and small fleet problems, the whole program written out, and a checker that knows only the records."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 
 import numpy as np
-import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from planner.core import InputError
-from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, Unit, UnitStage
-from planner.optimizer.large import LargeAnswer, is_supported, solve_large
-from planner.optimizer.large_bound import Prices, lagrangian_bound, least_excess
-from planner.optimizer.large_cover import cheapest_purchases
-from planner.optimizer.large_master import cannot_serve, run_column_generation
-from planner.optimizer.large_tables import ResourcePurchase, build_tables
+from planner.optimizer import Allocation, FleetProblem, Period, Purchase, Resource, Slice, Unit, UnitStage
 
 TOLERANCE = 1e-6
 """Of every check: `FEASIBILITY_TOLERANCE`."""
@@ -306,7 +298,7 @@ class Explicit:
         return float(found.fun) if found.status == 0 else None
 
 
-def violations(problem: FleetProblem, answer: LargeAnswer) -> Iterator[str]:  # noqa: C901
+def violations(problem: FleetProblem, answer: Allocation) -> Iterator[str]:  # noqa: C901
     """Every limit that the answer breaks, by plain loops over the problem's records."""
     periods = range(len(problem.periods))
     by_name = {unit.name: unit for unit in problem.units}
@@ -371,7 +363,7 @@ def violations(problem: FleetProblem, answer: LargeAnswer) -> Iterator[str]:  # 
             yield "max_units"
 
 
-def cost_of(problem: FleetProblem, answer: LargeAnswer) -> float:
+def cost_of(problem: FleetProblem, answer: Allocation) -> float:
     """Mean cost, from the records."""
     total = 0.0
     for unit in problem.units:
@@ -385,236 +377,3 @@ def cost_of(problem: FleetProblem, answer: LargeAnswer) -> float:
             for t, amount in enumerate(answer.bought.get(resource.name, {}).get(way.name, ())):
                 total += way.usd_per_hour * amount * problem.periods[t].hours
     return total / problem.hours
-
-
-def check(problem: FleetProblem, answer: LargeAnswer, best: float, gap: float, known: float = TOLERANCE) -> None:
-    """A fleet that meets every limit at the cost it says, between the bound and what is proved (`best` to `known`)."""
-    assert answer.lower_bound <= best * (1.0 + TOLERANCE) + 1e-9
-    if not answer.has_fleet:
-        assert not answer.proven
-        return
-    assert not list(violations(problem, answer))
-    assert answer.cost_usd_per_hour == pytest.approx(cost_of(problem, answer), rel=1e-9)
-    assert answer.cost_usd_per_hour >= best * (1.0 - known) - 1e-9
-    assert answer.proven == (answer.gap <= gap)
-    assert not answer.proven or answer.cost_usd_per_hour * (1.0 - gap) <= best * (1.0 + TOLERANCE)
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_small_problems_agree_with_the_program_written_out(seed: int) -> None:
-    """Every feature at once: the bound is never above the optimum, the fleet never below."""
-    problem = small_instance(seed)
-    best = Explicit(problem).solve(gap=2e-3)
-    answer = solve_large(problem, time_limit_s=0.5, relative_gap=0.005)
-    if best is None:
-        assert answer is None or not answer.has_fleet
-    else:
-        assert answer is not None
-        check(problem, answer, best, 0.005, 2e-3)
-
-
-@pytest.mark.parametrize("seed", range(100, 118))
-def test_one_period_is_solved_to_the_gap(seed: int) -> None:
-    """Without what links periods the program of a period is exact, so that small ones must be proved and equal."""
-    problem = small_instance(seed)
-    first = tuple(
-        one.model_copy(update={"demand_per_s": one.demand_per_s[:1]}) for one in problem.slices if one.demand_per_s
-    )
-    problem = problem.model_copy(update={"slices": first, "periods": problem.periods[:1]})
-    best = Explicit(problem).solve()
-    answer = solve_large(problem, time_limit_s=3.0, relative_gap=0.005)
-    if best is None:
-        assert answer is None or not answer.has_fleet
-    else:
-        assert answer is not None and (answer.proven or any(unit.kind for unit in problem.units))
-        check(problem, answer, best, 0.005)
-
-
-@pytest.mark.parametrize(("seed", "disaggregated"), [(1, False), (5, False), (3, True), (4, False)])
-def test_medium_problems_agree_with_the_program_written_out(seed: int, disaggregated: bool) -> None:
-    """Pools of three sizes, 3 slices, 2 periods: the optimum, known to 5 %, is between bound and fleet."""
-    shape = {"families": 24 if disaggregated else 12, "sizes": 3, "slices": 3, "periods": 2}
-    problem = hard_instance(seed, gpus=100.0, **shape, disaggregated=disaggregated, starts=seed == 4)
-    best = Explicit(problem).solve(gap=5e-2)
-    answer = solve_large(problem, relative_gap=0.025)
-    assert best is not None and answer is not None and answer.has_fleet
-    assert not list(violations(problem, answer))
-    assert answer.lower_bound <= best * (1.0 + TOLERANCE)
-    assert best * (1.0 - 5e-2 - TOLERANCE) <= answer.cost_usd_per_hour <= best * 1.03
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("disaggregated", [False, True])
-def test_the_relaxation_without_starts_is_the_linear_program_written_out(seed: int, disaggregated: bool) -> None:
-    """Column generation ends at the optimum of the whole linear program, and its bound is never above it."""
-    shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
-    problem = hard_instance(seed, gpus=200.0, **shape, disaggregated=disaggregated, proportional=seed % 2 > 0)
-    best = Explicit(problem).solve(fractions=True)
-    found = run_column_generation(build_tables(problem), time.monotonic() + 60.0)
-    assert best is not None and found is not None
-    assert found.bound.cost <= best * (1.0 + TOLERANCE)
-    assert found.bound.cost >= best * (1.0 - 2e-4)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_any_prices_prove_a_bound(seed: int) -> None:
-    """Weak duality: prices drawn at random, of whatever size, never prove more than the linear program's optimum."""
-    problem = small_instance(seed)
-    best = Explicit(problem).solve(fractions=True)
-    tables = build_tables(problem)
-    random = np.random.default_rng(seed)
-    for size in (0.1, 1.0, 10.0):
-        prices = Prices(
-            limits=random.exponential(size, (len(tables.caps), tables.periods)),
-            starts=random.random(tables.periods),
-            pins={resource: random.exponential(size, tables.periods) for resource in tables.pins},
-            unit_limits={
-                (unit, period): float(random.exponential(size))
-                for unit in range(len(tables.unit_names))
-                for period in range(tables.periods)
-                if (tables.low[unit] > 0.0 or np.isfinite(tables.high[unit])) and random.random() < 0.7
-            },
-        )
-        if any(tables.low > 0.0) and not all(
-            (unit, 0) in prices.unit_limits for unit in np.flatnonzero(tables.low > 0.0)
-        ):
-            continue
-        proved = lagrangian_bound(tables, prices).cost
-        assert best is None or proved <= best * (1.0 + TOLERANCE) + 1e-9
-
-
-@pytest.mark.parametrize("seed", range(100, 112))
-def test_a_unit_costs_at_least_its_excess_above_the_bound(seed: int) -> None:
-    """Reduced-cost fixing: the optimum with one such unit forced on is no cheaper than bound plus least excess."""
-    whole = hard_instance(seed, gpus=12.0, families=8, sizes=3, slices=3, periods=1)
-    tables = build_tables(whole)
-    found = run_column_generation(tables, time.monotonic() + 60.0)
-    assert found is not None
-    least = least_excess(tables, found.bound, 0)
-    for index in np.argsort(-least)[:3]:
-        units = list(whole.units)
-        units[index] = units[index].model_copy(update={"at_least": 1})
-        best = Explicit(whole.model_copy(update={"units": tuple(units)})).solve(fractions=True)
-        assert best is None or best >= (found.bound.cost + least[index]) * (1.0 - 2e-4)
-
-
-def test_purchases_are_the_cheapest_of_all_that_cover_the_use() -> None:
-    """Against every combination of committed blocks, the rest bought by period in blocks at the cheaper of two ways."""
-    random = np.random.default_rng(5)
-    for _ in range(20):
-        ways = [
-            Purchase(name="a", usd_per_hour=float(random.uniform(1, 3)), block=2),
-            Purchase(name="b", usd_per_hour=float(random.uniform(1, 3)), block=3, usable_share=0.8),
-            Purchase(name="c", usd_per_hour=float(random.uniform(0.5, 2)), block=4, committed=True),
-        ]
-        used = random.integers(0, 15, 3).astype(float)
-        weights = np.array([0.2, 0.3, 0.5])
-        purchases = [ResourcePurchase(0, 0, way, 0.0, np.inf) for way in ways]
-        bought = cheapest_purchases(purchases, used, 4.0, weights)
-        assert bought is not None
-        cost = sum(float(way.usd_per_hour * row @ weights) for way, row in zip(ways, bought, strict=True))
-        best = np.inf
-        for held in range(0, 24, 4):
-            total = held * ways[2].usd_per_hour
-            for need, weight in zip(used, weights, strict=True):
-                total += weight * min(
-                    a * ways[0].usd_per_hour + b * ways[1].usd_per_hour
-                    for a, b in itertools.product(range(0, 18, 2), range(0, 21, 3))
-                    if a + 0.8 * b + held >= need - 1e-9 and a + b + held >= 4.0
-                )
-            best = min(best, total)
-        assert cost == pytest.approx(best, rel=1e-9)
-
-
-def test_limits_too_tight_are_proved_and_not_an_error() -> None:
-    """A quota below what the demand needs, and a slice that nothing serves."""
-    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
-    tight = tuple(one.model_copy(update={"at_most": 1.0}) for one in problem.resources)
-    scarce = problem.model_copy(update={"resources": tight})
-    assert cannot_serve(build_tables(scarce), time.monotonic() + 10.0)
-    assert solve_large(scarce, time_limit_s=5.0, relative_gap=0.005) is None
-    nobody = Slice(name="nobody", demand_per_s=(1.0, 1.0, 1.0))
-    assert (
-        solve_large(
-            problem.model_copy(update={"slices": (*problem.slices, nobody)}), time_limit_s=5.0, relative_gap=0.1
-        )
-        is None
-    )
-    assert not cannot_serve(build_tables(problem), time.monotonic() + 10.0)
-
-
-def test_a_budget_below_the_bound_is_infeasible_and_one_above_changes_nothing() -> None:
-    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
-    free = solve_large(problem, time_limit_s=1.0, relative_gap=0.05)
-    assert free is not None and free.proven
-    rich = problem.model_copy(update={"budget_usd_per_hour": free.cost_usd_per_hour * 1.01})
-    same = solve_large(rich, time_limit_s=1.0, relative_gap=0.05)
-    assert same is not None and same.cost_usd_per_hour == free.cost_usd_per_hour
-    poor = problem.model_copy(update={"budget_usd_per_hour": free.lower_bound * 0.9})
-    assert solve_large(poor, time_limit_s=1.0, relative_gap=0.05) is None
-
-
-def test_time_that_runs_out_leaves_a_fleet_with_an_honest_gap() -> None:
-    """A gap that cannot be reached: the limit holds (in processor time, which other programs do not lengthen)."""
-    problem = hard_instance(2, gpus=100.0, families=100, sizes=10, slices=12, periods=12)
-    begin = time.process_time()
-    answer = solve_large(problem, time_limit_s=2.0, relative_gap=1e-9)
-    assert time.process_time() - begin < 3.5
-    assert answer is not None and answer.has_fleet and not answer.proven
-    assert 1e-9 < answer.gap < 0.5
-    assert answer.gap == pytest.approx(1.0 - answer.lower_bound / answer.cost_usd_per_hour)
-    assert not list(violations(problem, answer))
-
-
-def test_without_a_time_limit_the_answer_is_the_same_every_time() -> None:
-    """The search ends by its passes and nodes: two runs, word for word."""
-    problem = hard_instance(3, gpus=100.0, families=24, sizes=3, slices=4, periods=2)
-    assert solve_large(problem, relative_gap=1e-3) == solve_large(problem, relative_gap=1e-3)
-
-
-def test_twice_the_money_is_twice_the_cost() -> None:
-    """Prices in another currency scale cost and bound and choose the same fleet."""
-    problem = hard_instance(3, gpus=100.0, families=24, sizes=4, slices=6, periods=4)
-    doubled = tuple(
-        one.model_copy(
-            update={
-                "purchases": tuple(w.model_copy(update={"usd_per_hour": 2.0 * w.usd_per_hour}) for w in one.purchases)
-            }
-        )
-        for one in problem.resources
-    )
-    once = solve_large(problem, time_limit_s=20.0, relative_gap=0.1)
-    twice = solve_large(problem.model_copy(update={"resources": doubled}), time_limit_s=20.0, relative_gap=0.1)
-    assert once is not None and twice is not None and once.proven
-    assert twice.cost_usd_per_hour == pytest.approx(2.0 * once.cost_usd_per_hour, rel=1e-9)
-    assert twice.lower_bound == pytest.approx(2.0 * once.lower_bound, rel=1e-4)
-
-
-def test_pools_that_share_partners_are_of_one_kind() -> None:
-    """Two kinds on each side of two channels: the fleet uses one, and the bound is that of the mixed relaxation."""
-    problem = hard_instance(2, gpus=300.0, families=72, sizes=4, slices=4, periods=3, disaggregated=True)
-    units = tuple(
-        unit if unit.stage is UnitStage.WHOLE else unit.model_copy(update={"kind": unit.name.split("x")[0][-1:] + "k"})
-        for unit in problem.units
-    )
-    mixed = run_column_generation(build_tables(problem), time.monotonic() + 60.0)
-    kinds = problem.model_copy(update={"units": units})
-    answer = solve_large(kinds, time_limit_s=2.0, relative_gap=0.01)
-    assert answer is not None and answer.has_fleet and mixed is not None
-    assert not list(violations(kinds, answer))
-    assert answer.lower_bound == pytest.approx(mixed.bound.cost, rel=1e-9)
-    assert any(unit.stage is not UnitStage.WHOLE for unit in kinds.units if unit.name in answer.units)
-
-
-def test_what_is_not_supported_is_said() -> None:
-    problem = hard_instance(3, families=12, sizes=1, slices=2, periods=2)
-    steady = (problem.units[0].model_copy(update={"steady": True}), *problem.units[1:])
-    anything = (Slice(name="s0"), *problem.slices[1:])
-    assert is_supported(problem)
-    for update in ({"max_groups": 2}, {"units": steady}, {"slices": anything}):
-        other = problem.model_copy(update=update)
-        assert not is_supported(other)
-        with pytest.raises(InputError, match="use solve"):
-            solve_large(other, time_limit_s=1.0, relative_gap=0.1)
-    with pytest.raises(InputError, match="time_limit_s"):
-        solve_large(problem, time_limit_s=0.0, relative_gap=0.1)

@@ -1,0 +1,263 @@
+"""Problems too large for one program: periods by themselves and shortlists, against the program written out in full.
+
+Small problems are treated as if they were large, so that the truth about them can be had.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, UnitStage, relaxation, solve, solving
+from planner.optimizer.layout import build_layout
+from planner.optimizer.periods import Day
+from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import best_of_each, purchase_prices, relax
+from planner.optimizer.shortlist import shortlist
+from planner.optimizer.tightening import cap_rates, tighten_rates
+from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
+from tests.optimizer.problems import MIN_COST
+
+TOLERANCE = 1e-6
+"""Of every check: `FEASIBILITY_TOLERANCE`."""
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything is too large to be written down as one program, and for the solver's linear programs."""
+    monkeypatch.setattr(solving, "_is_large", lambda layout: True)
+    monkeypatch.setattr(solving, "_has_large_periods", lambda layout: True)
+    monkeypatch.setattr(solving, "RATES_OF_PARTS", 0)
+    monkeypatch.setattr(relaxation, "SIFTED_COLUMNS", 0)
+    yield
+
+
+def lower_bound(answer: Allocation) -> float:
+    """What no fleet costs less than."""
+    assert answer.gap is not None
+    return answer.cost_usd_per_hour * (1.0 - answer.gap)
+
+
+def check(problem: FleetProblem, answer: Allocation, best: float, gap: float, known: float = TOLERANCE) -> None:
+    """A fleet that meets every limit at the cost it says, between the bound and what is proved (`best` to `known`)."""
+    if not answer.status.has_allocation:
+        assert answer.status is SolveStatus.NO_SOLUTION_IN_TIME
+        return
+    assert lower_bound(answer) <= best * (1.0 + TOLERANCE) + 1e-9
+    assert not list(violations(problem, answer))
+    assert answer.cost_usd_per_hour == pytest.approx(cost_of(problem, answer), rel=1e-9)
+    assert answer.cost_usd_per_hour >= best * (1.0 - known) - 1e-9
+    is_proven = answer.status in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP)
+    assert is_proven == (answer.gap is not None and answer.gap <= gap + TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_small_problems_agree_with_the_program_written_out(seed: int, large: None) -> None:
+    """Every feature at once: the bound is never above the optimum, the fleet never below."""
+    problem = small_instance(seed)
+    best = Explicit(problem).solve(gap=2e-3)
+    answer = solve(problem, MIN_COST, relative_gap=0.005)
+    if best is None:
+        assert not answer.status.has_allocation
+    else:
+        assert answer.status is not SolveStatus.INFEASIBLE
+        check(problem, answer, best, 0.005, 2e-3)
+
+
+def test_small_problems_get_fleets_though_they_count_as_large(large: None) -> None:
+    """Of forty that can be served, with limits on nearly everything, at least six in ten; at most 5 % dearer on average."""
+    found, dearer = 0, []
+    seeds = [seed for seed in range(200, 260) if Explicit(small_instance(seed)).solve(gap=2e-3) is not None][:40]
+    for seed in seeds:
+        best = Explicit(small_instance(seed)).solve(gap=2e-3)
+        answer = solve(small_instance(seed), MIN_COST, relative_gap=0.005)
+        assert best is not None
+        if answer.status.has_allocation:
+            found += 1
+            dearer.append(answer.cost_usd_per_hour / best - 1.0 if best else 0.0)
+    assert found >= 0.6 * len(seeds)
+    assert float(np.mean(dearer)) <= 0.05
+
+
+@pytest.mark.parametrize("seed", range(100, 118))
+def test_one_period_is_solved_to_the_gap(seed: int) -> None:
+    """Without what links periods, small ones must be proved and equal."""
+    problem = small_instance(seed)
+    first = tuple(
+        one.model_copy(update={"demand_per_s": one.demand_per_s[:1]}) for one in problem.slices if one.demand_per_s
+    )
+    problem = problem.model_copy(update={"slices": first, "periods": problem.periods[:1]})
+    best = Explicit(problem).solve()
+    answer = solve(problem, MIN_COST, relative_gap=0.005)
+    if best is None:
+        assert answer.status is SolveStatus.INFEASIBLE
+    else:
+        assert answer.status in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP)
+        check(problem, answer, best, 0.005)
+
+
+@pytest.mark.parametrize(("seed", "disaggregated"), [(1, False), (5, False), (3, True), (4, False)])
+def test_medium_problems_agree_with_the_program_written_out(seed: int, disaggregated: bool, large: None) -> None:
+    """Pools of three sizes, 3 slices, 2 periods: the optimum, known to 5 %, is between bound and fleet."""
+    shape = {"families": 24 if disaggregated else 12, "sizes": 3, "slices": 3, "periods": 2}
+    problem = hard_instance(seed, gpus=100.0, **shape, disaggregated=disaggregated, starts=seed == 4)
+    best = Explicit(problem).solve(gap=5e-2)
+    answer = solve(problem, MIN_COST, relative_gap=0.025)
+    assert best is not None and answer.status.has_allocation
+    assert not list(violations(problem, answer))
+    assert lower_bound(answer) <= best * (1.0 + TOLERANCE)
+    assert best * (1.0 - 5e-2 - TOLERANCE) <= answer.cost_usd_per_hour <= best * 1.03
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("disaggregated", [False, True])
+def test_the_sifted_relaxation_is_the_linear_program_written_out(seed: int, disaggregated: bool, large: None) -> None:
+    """Sifting ends at the optimum of the whole linear program, and its bound is never above it."""
+    shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
+    problem = hard_instance(seed, gpus=200.0, **shape, disaggregated=disaggregated, proportional=seed % 2 > 0)
+    best = Explicit(problem).solve(fractions=True)
+    found = relax(cap_rates(build_program(build_layout(problem), MIN_COST)))
+    assert best is not None and found is not None
+    assert found.active.sum() < len(found.active)
+    assert best * (1.0 - 2e-5) <= found.bound <= best * (1.0 + TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_split_of_a_price_proves_a_bound(seed: int) -> None:
+    """Weak duality: committed prices split over the periods at random never prove more than the relaxed optimum."""
+    problem = small_instance(seed, starts=False)
+    firm = tuple(one.model_copy(update={"deferrable": False}) for one in problem.slices)
+    problem = problem.model_copy(update={"slices": firm})
+    best = Explicit(problem).solve(fractions=True)
+    layout = build_layout(problem)
+    random = np.random.default_rng(seed)
+    for _ in range(3):
+        weight = random.dirichlet(np.full(layout.periods, 0.5), len(layout.purchase_committed)) / layout.share
+        price = purchase_prices(layout, None) * np.where(layout.purchase_committed[:, None], weight, 1.0)
+        parts = [relax(cap_rates(build_program(p, MIN_COST))) for p in Day(layout, layout.demand_per_s, price).parts()]
+        if best is None or any(part is None for part in parts):
+            assert best is None
+            continue
+        proved = sum(share * part.bound for share, part in zip(layout.share, parts, strict=True) if part is not None)
+        assert proved <= best * (1.0 + TOLERANCE) + 1e-9
+
+
+def test_the_prices_of_the_relaxation_are_the_best_split() -> None:
+    """At them the periods by themselves prove what the whole relaxation does: strong duality."""
+    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
+    layout = build_layout(problem)
+    whole = relax(tighten_rates(build_program(layout, MIN_COST)))
+    assert whole is not None
+    day = Day(layout, layout.demand_per_s, purchase_prices(layout, whole))
+    parts = [relax(tighten_rates(build_program(part, MIN_COST))) for part in day.parts()]
+    proved = sum(share * part.bound for share, part in zip(layout.share, parts, strict=True) if part is not None)
+    assert proved == pytest.approx(whole.bound, rel=1e-6)
+    even = [
+        relax(tighten_rates(build_program(p, MIN_COST)))
+        for p in Day(layout, layout.demand_per_s, purchase_prices(layout, None)).parts()
+    ]
+    assert sum(s * p.bound for s, p in zip(layout.share, even, strict=True) if p is not None) != pytest.approx(
+        proved, rel=1e-3
+    )
+
+
+def test_a_shortlist_holds_an_optimum_of_the_relaxation_and_what_is_pinned() -> None:
+    problem = hard_instance(1, gpus=100.0, families=60, sizes=5, slices=8, periods=1)
+    pinned = problem.units[-1].model_copy(update={"at_least": 1})
+    layout = build_layout(problem.model_copy(update={"units": (*problem.units[:-1], pinned)}))
+    whole = relax(tighten_rates(build_program(layout, MIN_COST)))
+    assert whole is not None
+    units, pairs = shortlist(layout, whole)
+    assert units[-1] and pairs.sum() < 0.7 * len(pairs) and (units[layout.pair_unit] | ~pairs).all()
+    few = relax(tighten_rates(build_program(layout.select(units, pairs), MIN_COST)))
+    assert few is not None and few.bound == pytest.approx(whole.bound, rel=1e-6)
+
+
+def test_limits_too_tight_are_proved_and_not_an_error(large: None) -> None:
+    """A quota below what the demand needs, and a slice that nothing serves."""
+    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
+    tight = tuple(one.model_copy(update={"at_most": 1.0}) for one in problem.resources)
+    scarce = problem.model_copy(update={"resources": tight})
+    assert not solve(scarce, MIN_COST, relative_gap=0.005).status.has_allocation
+    one = scarce.model_copy(
+        update={
+            "slices": tuple(s.model_copy(update={"demand_per_s": s.demand_per_s[:1]}) for s in scarce.slices),
+            "periods": scarce.periods[:1],
+        }
+    )
+    assert solve(one, MIN_COST, relative_gap=0.005).status is SolveStatus.INFEASIBLE
+    nobody = Slice(name="nobody", demand_per_s=(1.0, 1.0, 1.0))
+    lonely = problem.model_copy(update={"slices": (*problem.slices, nobody)})
+    assert not solve(lonely, MIN_COST, relative_gap=0.1).status.has_allocation
+
+
+def test_a_budget_below_the_bound_is_infeasible_and_one_above_changes_nothing(large: None) -> None:
+    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
+    free = solve(problem, MIN_COST, relative_gap=0.05)
+    assert free.status is SolveStatus.WITHIN_GAP
+    rich = problem.model_copy(update={"budget_usd_per_hour": free.cost_usd_per_hour * 1.01})
+    assert solve(rich, MIN_COST, relative_gap=0.05).cost_usd_per_hour == free.cost_usd_per_hour
+    poor = problem.model_copy(update={"budget_usd_per_hour": lower_bound(free) * 0.9})
+    assert solve(poor, MIN_COST, relative_gap=0.05).status is SolveStatus.INFEASIBLE
+
+
+def test_a_limit_of_time_is_kept(large: None) -> None:
+    """A gap that cannot be reached: in processor time, which other programs do not lengthen."""
+    problem = hard_instance(2, gpus=100.0, families=100, sizes=10, slices=12, periods=12)
+    begin = time.process_time()
+    answer = solve(problem, MIN_COST, time_limit_s=3.0, relative_gap=1e-9)
+    assert time.process_time() - begin < 6.0
+    assert answer.status in (SolveStatus.TIME_LIMIT, SolveStatus.NO_SOLUTION_IN_TIME)
+    assert not answer.status.has_allocation or not list(violations(problem, answer))
+
+
+def test_the_answer_is_the_same_every_time(large: None) -> None:
+    """The search ends by its work: two runs, word for word."""
+    problem = hard_instance(3, gpus=100.0, families=24, sizes=3, slices=4, periods=2)
+    assert solve(problem, MIN_COST, relative_gap=1e-3) == solve(problem, MIN_COST, relative_gap=1e-3)
+
+
+def test_twice_the_money_is_twice_the_cost(large: None) -> None:
+    """Prices in another currency scale cost and bound and choose the same fleet."""
+    problem = hard_instance(3, gpus=100.0, families=24, sizes=4, slices=6, periods=4)
+    doubled = tuple(
+        one.model_copy(
+            update={
+                "purchases": tuple(w.model_copy(update={"usd_per_hour": 2.0 * w.usd_per_hour}) for w in one.purchases)
+            }
+        )
+        for one in problem.resources
+    )
+    once = solve(problem, MIN_COST, relative_gap=0.1)
+    twice = solve(problem.model_copy(update={"resources": doubled}), MIN_COST, relative_gap=0.1)
+    assert once.status is SolveStatus.WITHIN_GAP
+    assert twice.cost_usd_per_hour == pytest.approx(2.0 * once.cost_usd_per_hour, rel=1e-9)
+    assert lower_bound(twice) == pytest.approx(2.0 * lower_bound(once), rel=1e-4)
+
+
+def test_pools_that_share_partners_are_of_one_kind(large: None) -> None:
+    """Two kinds on each side of two channels: the fleet uses one on each, in all periods."""
+    problem = hard_instance(2, gpus=300.0, families=72, sizes=4, slices=4, periods=3, disaggregated=True)
+    units = tuple(
+        unit if unit.stage is UnitStage.WHOLE else unit.model_copy(update={"kind": unit.name.split("x")[0][-1:] + "k"})
+        for unit in problem.units
+    )
+    kinds = problem.model_copy(update={"units": units})
+    answer = solve(kinds, MIN_COST, relative_gap=0.01)
+    assert answer.status.has_allocation
+    assert not list(violations(kinds, answer))
+    assert any(unit.stage is not UnitStage.WHOLE for unit in kinds.units if unit.name in answer.units)
+
+
+def test_the_best_of_each_section() -> None:
+    """Against a loop over the sections."""
+    random = np.random.default_rng(1)
+    section, cost = random.integers(-1, 6, 200), random.normal(size=200)
+    columns = np.flatnonzero(section >= 0)
+    found = set(best_of_each(section, cost, columns, 3).tolist())
+    for number in range(6):
+        mine = sorted(columns[section[columns] == number].tolist(), key=lambda c: cost[c])
+        assert found & set(mine) == set(mine[:3])
