@@ -68,7 +68,7 @@ def test_small_problems_agree_with_the_program_written_out(seed: int, large: Non
 
 
 def test_small_problems_get_fleets_though_they_count_as_large(large: None) -> None:
-    """Of forty that can be served, with limits on nearly everything, at least six in ten; at most 5 % dearer on average."""
+    """Of forty that can be served, limited in nearly everything, at least six in ten; at most 5 % dearer on average."""
     found, dearer = 0, []
     seeds = [seed for seed in range(200, 260) if Explicit(small_instance(seed)).solve(gap=2e-3) is not None][:40]
     for seed in seeds:
