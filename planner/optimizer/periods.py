@@ -27,7 +27,7 @@ from planner.optimizer.covering import keeps_limits, kinds_of_peak, mark_in_use
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import Relaxation, purchase_prices, relax
+from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax
 from planner.optimizer.shortlist import Relaxer
 from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Objective, Purchase
@@ -92,7 +92,7 @@ def solve_by_period(layout: Layout, solve_one: PartSolver, gap: float, relaxer: 
     firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
     day = Day(layout, firm, purchase_prices(layout, None))
     days: Iterable[Day] = (day,)
-    relaxed: Relaxation | None = None
+    relaxed: RelaxedOptimum | None = None
     if have_nothing_in_common(layout):
         parts = day.solve(solve_one, gap)
     elif relaxer is not None:
@@ -124,7 +124,7 @@ def solve_by_period(layout: Layout, solve_one: PartSolver, gap: float, relaxer: 
     return best
 
 
-def _relaxed_by_period(day: Day, relaxer: Relaxer) -> tuple[Layout, Relaxation | None, list[PartAnswer]]:
+def _relaxed_by_period(day: Day, relaxer: Relaxer) -> tuple[Layout, RelaxedOptimum | None, list[PartAnswer]]:
     """A relaxation over some pairs, and the bounds of the periods at its prices.
 
     Starting from those that pay by the period, pairs that pay at these prices are added until the periods by themselves
@@ -157,7 +157,7 @@ def _without_budget(layout: Layout) -> Layout:
     return replace(layout, problem=layout.problem.model_copy(update={"budget_usd_per_hour": None}))
 
 
-def _served(layout: Layout, firm: FloatArray, some: Layout, relaxed: Relaxation) -> FloatArray:
+def _served(layout: Layout, firm: FloatArray, some: Layout, relaxed: RelaxedOptimum) -> FloatArray:
     """What each period serves [1/s]: of work that may wait as much as the relaxation, and no less in all."""
     done = np.zeros_like(firm)
     np.add.at(done, some.pair_slice[some.served], relaxed.values[some.rate_column[some.served]])
@@ -189,7 +189,9 @@ class Day:
         demand, usd = self.demand_per_s[:, [period]], self.usd_per_block[:, period]
         held = iter(() if self.held is None else (self.held * layout.purchase_block).tolist())
         resources = tuple(
-            r.model_copy(update={"purchases": tuple(_with_held(way, next(held, None)) for way in r.purchases)})
+            r.model_copy(
+                update={"purchases": tuple(_with_held(purchase, next(held, None)) for purchase in r.purchases)}
+            )
             for r in problem.resources
         )
         slices = tuple(
@@ -305,9 +307,13 @@ class Day:
         return whole if keeps_limits(layout, whole) else None
 
 
-def _with_held(way: Purchase, held: float | None) -> Purchase:
+def _with_held(purchase: Purchase, held: float | None) -> Purchase:
     """A committed purchase of which so much is there already; None: of which nothing is decided."""
-    return way.model_copy(update={"at_least": 0.0, "at_most": held}) if way.committed and held is not None else way
+    return (
+        purchase.model_copy(update={"at_least": 0.0, "at_most": held})
+        if purchase.committed and held is not None
+        else purchase
+    )
 
 
 def of_more_units(layout: Layout, fewer: Layout, values: FloatArray, kept: BoolArray, pairs: BoolArray) -> FloatArray:
@@ -331,7 +337,18 @@ def of_more_units(layout: Layout, fewer: Layout, values: FloatArray, kept: BoolA
 
 
 def of_fewer_units(layout: Layout, fewer: Layout, values: FloatArray, kept: BoolArray, pairs: BoolArray) -> FloatArray:
-    """The other way round: values of all units by column of `fewer`."""
+    """Values of all units by column of some: the reverse of `of_more_units`.
+
+    Args:
+        layout: of all.
+        fewer: of those kept.
+        values: by column of `layout`.
+        kept: which units.
+        pairs: which pairs.
+
+    Returns:
+        By column of `fewer`.
+    """
     some = np.zeros(fewer.columns)
     for theirs, mine in _same_columns(layout, fewer, kept, pairs):
         some[mine] = values[theirs]

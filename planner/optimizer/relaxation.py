@@ -36,7 +36,7 @@ RAISES = 5
 
 
 @dataclass(frozen=True)
-class Relaxation:
+class RelaxedOptimum:
     """An optimum of the relaxation, but for `SIFTING_GAP`.
 
     Attributes:
@@ -54,12 +54,12 @@ class Relaxation:
     active: BoolArray
 
 
-def relax(program: Program, begin: BoolArray | None = None) -> Relaxation | None:
+def relax(program: Program, begin: BoolArray | None = None) -> RelaxedOptimum | None:
     """Solve the linear relaxation of a program.
 
     Args:
         program: with rates in its rows `carry_rate` that are tightened or capped.
-        begin: `Relaxation.active` of a similar program, from which sifting starts.
+        begin: `RelaxedOptimum.active` of a similar program, from which sifting starts.
 
     Returns:
         None where it has no solution.
@@ -86,7 +86,7 @@ def relax(program: Program, begin: BoolArray | None = None) -> Relaxation | None
     duals = np.zeros(len(others))
     duals[others] = solution.row_duals
     reduced = lp.goal - lp.matrix.T @ solution.row_duals
-    return Relaxation(
+    return RelaxedOptimum(
         bound=bound * scaled.goal_unit,
         row_duals=np.asarray(duals * scaled.goal_unit / scaled.row_unit),
         values=np.asarray(solution.values * scaled.column_unit),
@@ -203,7 +203,7 @@ def limit_duals(program: Program) -> dict[str, float]:
     return {family: value + 0.0 for family, value in total.items()}
 
 
-def purchase_prices(layout: Layout, relaxed: Relaxation | None) -> FloatArray:
+def purchase_prices(layout: Layout, relaxed: RelaxedOptimum | None) -> FloatArray:
     """What a block of each purchase costs in each period, that of committed ones split over the periods [USD/h].
 
     A committed block is worth w_t in period t, the dual price of what it holds as a mean over the horizon; a block by

@@ -12,7 +12,7 @@ import numpy as np
 from planner.core import BoolArray
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import Relaxation, best_of_each, relax, sections
+from planner.optimizer.relaxation import RelaxedOptimum, best_of_each, relax, sections
 from planner.optimizer.tightening import pools, tight_rates_per_s, tighten_rates
 from planner.optimizer.types import Objective
 
@@ -26,7 +26,7 @@ class Relaxer:
     def __init__(self) -> None:
         self._begin: BoolArray | None = None
 
-    def relax(self, layout: Layout) -> Relaxation | None:
+    def relax(self, layout: Layout) -> RelaxedOptimum | None:
         """The relaxation of least cost; None where it has no solution."""
         begin = self._begin if self._begin is not None and len(self._begin) == layout.columns else None
         relaxed = relax(tighten_rates(build_program(layout, Objective.MIN_COST)), begin)
@@ -35,7 +35,7 @@ class Relaxer:
         return relaxed
 
 
-def shortlist(layout: Layout, relaxed: Relaxation) -> tuple[BoolArray, BoolArray]:
+def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> tuple[BoolArray, BoolArray]:
     """Units and pairs that are worth a look.
 
     Args:
