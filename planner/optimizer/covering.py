@@ -17,13 +17,13 @@ import numpy as np
 
 from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.constraints import build_rows
-from planner.optimizer.evaluate_allocation import used_and_limits
+from planner.optimizer.evaluate_allocation import missed_rows
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 from planner.optimizer.program import build_program
 from planner.optimizer.relaxation import purchase_prices, relax
 from planner.optimizer.tightening import tighten_rates
-from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective, Sense
+from planner.optimizer.types import Objective
 
 MOST_UNITS_IN_BLOCKS = 5000
 """Units of a resource up to which the cheapest blocks are found exactly. Affects speed only."""
@@ -300,9 +300,4 @@ def keeps_limits(layout: Layout, values: FloatArray) -> bool:
     Returns:
         Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
     """
-    for rows in build_rows(Objective.MIN_COST, layout):
-        used, limit = used_and_limits(rows, values)
-        slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
-        if np.any(slack < -FEASIBILITY_TOLERANCE * np.maximum(np.abs(limit), np.abs(used))):
-            return False
-    return True
+    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))

@@ -140,19 +140,31 @@ def _groups_in_use(layout: Layout) -> FloatArray:
 def _check_limits(fleet: EvaluatedFleet) -> None:
     """Raises PlannerError where the fleet misses a row."""
     for rows in fleet.rows:
-        used, limit = used_and_limits(rows, fleet.values)
-        slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
-        missed = np.flatnonzero(slack < -FEASIBILITY_TOLERANCE * _slack_scale(rows, used, limit))
+        missed = missed_rows(rows, fleet.values)
         if len(missed):
-            row = int(missed[0])
-            bound = f"units miss their limit {rows.sense.value} {limit[row]:g}"
-            raise PlannerError(rows.names(fleet.layout)[row], float(used[row]), bound, SPREAD_FIX)
+            used, limit = (float(side[missed[0]]) for side in used_and_limits(rows, fleet.values))
+            bound = f"units miss their limit {rows.sense.value} {limit:g}"
+            raise PlannerError(rows.names(fleet.layout)[int(missed[0])], used, bound, SPREAD_FIX)
 
 
-def _slack_scale(rows: ConstraintRows, used: FloatArray, limit: FloatArray) -> FloatArray:
-    """Size that a slack is measured against: of the limit; where that moves with the rates, of the largest of all."""
+def missed_rows(rows: ConstraintRows, values: FloatArray) -> IntArray:
+    """Rows that are missed by more than `FEASIBILITY_TOLERANCE`.
+
+    A slack is measured against the limit; where that moves with the rates, against the largest of all.
+
+    Args:
+        rows: of one constraint.
+        values: by column.
+
+    Returns:
+        Their indices.
+    """
+    used, limit = used_and_limits(rows, values)
+    slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
     size = np.maximum(np.abs(limit), np.abs(used))
-    return np.full_like(size, size.max(initial=0.0)) if rows.constraint == "hand_over" else size
+    if rows.constraint == "hand_over":
+        size = np.full_like(size, size.max(initial=0.0))
+    return np.flatnonzero(slack < -FEASIBILITY_TOLERANCE * size)
 
 
 def used_and_limits(rows: ConstraintRows, values: FloatArray) -> tuple[FloatArray, FloatArray]:

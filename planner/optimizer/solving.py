@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.optimizer.branching import ProgramMaker, ProgramSolver, SearchAnswer
-from planner.optimizer.checks import check_problem, least_cost_usd_per_hour, unlimited_unit
+from planner.optimizer.checks import check_problem, check_size, least_cost_usd_per_hour, unlimited_unit
 from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
@@ -79,7 +79,7 @@ def solve(
     Raises:
         InputError: a duplicate name; a slice or resource that the problem does not have; `min_cost` with a slice
             without demand; a minimum rate above the demand; `max_rate_per_cost` with units that cost nothing; a pinned
-            resource that cannot be bought; a time limit or gap out of range.
+            resource that cannot be bought; a demand that takes too many units; a time limit or gap out of range.
 
     >>> from planner.optimizer.types import Slice, Unit
     >>> cheap = Unit(name="cheap", rates_per_s={"chat": 1.0}, usd_per_hour=2.0)
@@ -102,6 +102,8 @@ def solve(
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         layout = _with_least_rate(layout)
+    else:
+        check_size(layout)
     layout = layout.select(dominators(layout) < 0)
     solver = ProgramSolver(relative_gap, work, time_limit_s)
     result = _SEARCHES[objective](solver, layout)

@@ -18,10 +18,11 @@ from planner.optimizer import (
     Slice,
     SolveStatus,
     Unit,
+    UnitStage,
     knapsack,
     solve,
 )
-from planner.optimizer.covering import cheapest_cover
+from planner.optimizer.covering import cheapest_cover, keeps_limits
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, build_layout
 
@@ -189,3 +190,20 @@ def test_stages_without_a_partner_carry_nothing() -> None:
     assert least_cost_cover(1.0, one, one, np.array([FIRST]), np.zeros(1, dtype=int)) is None
     pair = np.ones(2)
     assert least_cost_cover(1.0, pair, pair, np.array([FIRST, SECOND]), np.array([0, 1])) is None
+
+
+def test_what_a_solver_leaves_of_a_rate_breaks_no_limit():
+    """A billionth of the traffic handed over to nobody in one slice is rounding, a thousandth is not."""
+    names = ("big", "small")
+    units = (
+        Unit(name="first", rates_per_s=dict.fromkeys(names, 5.0), usd_per_hour=1.0, stage=UnitStage.FIRST),
+        Unit(name="second", rates_per_s=dict.fromkeys(names, 5.0), usd_per_hour=1.0, stage=UnitStage.SECOND),
+    )
+    slices = tuple(Slice(name=name, demand_per_s=(rate,)) for name, rate in zip(names, (4.0, 0.0), strict=True))
+    layout = build_layout(FleetProblem(slices=slices, units=units))
+    for left, kept in ((4e-9, True), (4e-3, False)):
+        values = np.zeros(layout.columns)
+        values[layout.units_column] = 1.0
+        values[layout.rate_column[layout.pair_slice == 0]] = 4.0
+        values[layout.rate_column[(layout.pair_slice == 1) & (layout.stage[layout.pair_unit] == FIRST)]] = left
+        assert keeps_limits(layout, values) is kept
