@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import json
 import re
@@ -417,7 +416,7 @@ def compare(
     if plot not in (None, STDOUT) and not str(plot).endswith(".html"):
         raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
     if plot is not None:
-        importlib.import_module("planner.charts")
+        from planner import charts  # noqa: F401 - an extra that is missing is said before the work
     names = tuple(catalogue.DEFAULT_SYSTEMS) if systems is None else _names(systems, tuple(catalogue.SYSTEMS))
     catalogue.chosen_systems(names)
     with terminal.progress() as say:

@@ -7,6 +7,11 @@ to one file at once: a point is added in one piece at its end.
 
 from __future__ import annotations
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 import io
 import json
 from collections.abc import Mapping
@@ -34,22 +39,37 @@ class SweepLog:
 
     def __enter__(self) -> Self:
         """Read what is there. Raises InputError: not such a file, or one that cannot be read or written."""
-        if self._path is None:
-            return self
+        if self._path is not None:
+            try:
+                self._read(self._path)
+            except InputError:
+                self.__exit__(None, None, None)
+                raise
+        return self
+
+    def _read(self, path: Path) -> None:
+        """Open the file and read its rows."""
         try:
-            text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+            self._file = io.FileIO(path, "a")  # no buffer: it would be written in pieces
+            self._lock(shut=True)
+            text = path.read_text(encoding="utf-8")
             whole, end, torn = text.rpartition("\n")
-            self.rows = _read_rows(whole, self._path)
+            self.rows = _read_rows(whole, path)
             if torn and not (torn.startswith(_START) or _START.startswith(torn)):
-                raise _not_a_log(self._path, whole.count("\n") + bool(end) + 1)
-            self._file = io.FileIO(self._path, "a")  # no buffer: it would be written in pieces
+                raise _not_a_log(path, whole.count("\n") + bool(end) + 1)
             if torn:
                 self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
         except OSError as error:
-            raise InputError("resume", str(self._path), f"cannot be used: {error.strerror}", "name a file") from None
+            raise InputError("resume", str(path), f"cannot be used: {error.strerror}", "name a file") from None
         except UnicodeDecodeError:
-            raise _not_a_log(self._path, 1) from None
-        return self
+            raise _not_a_log(path, 1) from None
+        finally:
+            self._lock(shut=False)
+
+    def _lock(self, *, shut: bool) -> None:
+        """Keep other processes out while a line is half written, or half read; not on Windows."""
+        if self._file is not None and not self._file.closed and fcntl is not None:
+            fcntl.flock(self._file, fcntl.LOCK_EX if shut else fcntl.LOCK_UN)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close the file."""
@@ -62,8 +82,12 @@ class SweepLog:
             for key, point in points.items():
                 line = json.dumps({"key": key, "point": point}, allow_nan=False)
                 left = memoryview(f"{line}\n".encode())
-                while left:  # once, unless the disk is full
-                    left = left[self._file.write(left) :]
+                self._lock(shut=True)
+                try:
+                    while left:  # once, unless the disk is full
+                        left = left[self._file.write(left) :]
+                finally:
+                    self._lock(shut=False)
 
 
 def _read_rows(text: str, path: Path) -> dict[str, dict[str, Any]]:
