@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.operators import peak
+from calibration.operators import KV_BYTES, gpu_peaks
 from calibration.tables import FloatArray
 from hardware_db import Calibration, Dtype, GpuSku, KernelFit
 from planner.core import InputError
@@ -20,7 +20,6 @@ from planner.roofline import (
     ExpertsForm,
     ExpertShape,
     GemmForm,
-    GpuPeaks,
     PrefillForm,
     collective_s,
     decode_attention_s,
@@ -101,40 +100,32 @@ def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
     return grids[operator](variant, fit, sku) if operator in grids else None
 
 
-def _peaks(sku: GpuSku, arithmetic: Dtype) -> GpuPeaks:
-    return GpuPeaks(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count))
-
-
 def _gemm(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
-    peaks = _peaks(sku, kind.arithmetic)
+    peaks = gpu_peaks(sku, kind.arithmetic)
     bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
     return np.concatenate([gemm_s(TOKENS, n, k, form, peaks, *bytes_each) for n, k in MATRICES])
 
 
 def _prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks = PrefillForm.of(fit), _peaks(sku, Dtype(variant))
+    form, peaks = PrefillForm.of(fit), gpu_peaks(sku, Dtype(variant))
     past, chunks = np.zeros_like(CHUNKS), np.ones_like(CHUNKS)
-    shapes = [AttentionHeads(*heads, kv_bytes=_kv_bytes(variant)) for heads in HEADS]
+    shapes = [AttentionHeads(*heads, kv_bytes=KV_BYTES[variant]) for heads in HEADS]
     return np.concatenate([prefill_attention_s(chunks, CHUNKS, past, shape, form, peaks) for shape in shapes])
 
 
 def _decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks = DecodeForm.of(fit), _peaks(sku, Dtype(variant))
+    form, peaks = DecodeForm.of(fit), gpu_peaks(sku, Dtype(variant))
     batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
-    shapes = [AttentionHeads(*heads, kv_bytes=_kv_bytes(variant)) for heads in HEADS]
+    shapes = [AttentionHeads(*heads, kv_bytes=KV_BYTES[variant]) for heads in HEADS]
     return np.concatenate(
         [decode_attention_s(batch, CONTEXTS, shape, form, peaks) for shape in shapes for batch in batches]
     )
 
 
-def _kv_bytes(variant: str) -> float:
-    return 1.0 if variant == "fp8" else 2.0
-
-
 def _experts(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     kind, form = WEIGHT_FORMATS[variant], ExpertsForm.of(fit)
-    peaks = _peaks(sku, kind.arithmetic)
+    peaks = gpu_peaks(sku, kind.arithmetic)
     times = []
     for hidden, width, count, visits in EXPERTS:
         pairs = TOKENS * visits
@@ -144,7 +135,7 @@ def _experts(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
 
 
 def _elementwise(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    return elementwise_s(SIZES, ElementwiseForm.of(fit), _peaks(sku, Dtype.BF16))
+    return elementwise_s(SIZES, ElementwiseForm.of(fit), gpu_peaks(sku, Dtype.BF16))
 
 
 def _collective(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:

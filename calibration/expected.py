@@ -14,7 +14,7 @@ import numpy as np
 
 from calibration.assemble import GEMM_DTYPES
 from calibration.measure import Effort, calls_per_replay, copies_for
-from calibration.operators import peak
+from calibration.operators import KV_BYTES, gpu_peaks, peak
 from calibration.plausible import TOLERANCE, expert_load, least_work
 from calibration.records import KernelCase
 from hardware_db import Calibration, Dtype, GpuSku, KernelFit
@@ -27,7 +27,6 @@ from planner.roofline import (
     ExpertsForm,
     ExpertShape,
     GemmForm,
-    GpuPeaks,
     PrefillForm,
     decode_attention_s,
     elementwise_s,
@@ -94,10 +93,10 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
 
     variant = fit_key(case).partition("/")[2]
     if case.operator in ("elementwise", "copy"):
-        return float(elementwise_s(number("bytes"), ElementwiseForm.of(fit), _peaks(sku, Dtype.BF16)))
+        return float(elementwise_s(number("bytes"), ElementwiseForm.of(fit), gpu_peaks(sku, Dtype.BF16)))
     if case.operator in ("gemm", "moe"):
         kind = WEIGHT_FORMATS[variant]
-        peaks = _peaks(sku, kind.arithmetic)
+        peaks = gpu_peaks(sku, kind.arithmetic)
         if case.operator == "gemm":
             bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
             rows = np.array([number("m")])
@@ -108,9 +107,9 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
         expert = ExpertShape(number("hidden"), width, True, kind.weight_bytes, kind.activation_bytes)
         form, routed = ExpertsForm.of(fit), (np.array([pairs]), np.array([active]))
         return float(experts_s(np.array([float(tokens)]), *routed, expert, form, peaks)[0])
-    peaks = _peaks(sku, Dtype(variant))
+    peaks = gpu_peaks(sku, Dtype(variant))
     heads, kv_heads, dim = (case.number(name) for name in ("num_heads", "num_kv_heads", "head_dim"))
-    shape = AttentionHeads(heads, kv_heads, dim, kv_bytes=1.0 if variant == "fp8" else 2.0)
+    shape = AttentionHeads(heads, kv_heads, dim, kv_bytes=KV_BYTES[variant])
     batch, past = np.array([number("batch")]), np.array([number("prefix_len")])
     if case.operator == "generation_attention":
         return float(decode_attention_s(batch, past + 1.0, shape, DecodeForm.of(fit), peaks)[0])
@@ -157,10 +156,6 @@ def require_possible(calibration: Calibration, cases: Sequence[KernelCase], sku:
     if wrong:
         fix = "look at the raw measurements of these shapes; nothing was written"
         raise InputError("fit", f"{len(wrong)} of {len(calibration.kernels)} kernels", "; ".join(wrong[:3]), fix)
-
-
-def _peaks(sku: GpuSku, arithmetic: Dtype) -> GpuPeaks:
-    return GpuPeaks(peak(sku, arithmetic), sku.hbm_bandwidth_bytes_per_s.value, float(sku.sm_count))
 
 
 def _wall_s(case: KernelCase, call_s: float, sku: GpuSku, effort: Effort) -> float:

@@ -8,6 +8,7 @@ from itertools import cycle
 
 import altair as alt
 
+from hardware_db import HOURS_PER_MONTH
 from planner.analysis import ApiBreakEven, PurchaseOffer, api_names, mean_served_per_s, mean_sustained_per_s
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
@@ -34,7 +35,6 @@ from planner.charts.marks import (
 from planner.core import percent
 from planner.fleet import Alternative, Plan
 from planner.optimizer import Objective
-from planner.supply import HOURS_PER_MONTH
 
 
 def cost_comparison_rows(plan: Plan) -> list[Row]:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hardware_db import KvTierKind, kv_tier_facts
+from hardware_db import HOURS_PER_MONTH, KvTierKind, kv_tier_facts
 from planner.engine.memory import (
     kv_bytes_per_token_per_gpu,
     memory_footprint,
@@ -35,8 +35,6 @@ from planner.engine.memory import (
 from planner.engine.replica import ReplicaConfig
 from planner.engine.scheduler import KvTier
 
-HOURS_PER_MONTH = 730.0
-"""8760 h / 12, the month cloud price lists use."""
 BYTES_PER_GB = 1e9
 """Decimal, as storage is sold."""
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hardware_db import Price
+from hardware_db import HOURS_PER_MONTH, Price
 from planner.fleet.columns import Column
 from planner.fleet.types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod, pool_name
 from planner.fleet.verification import ScopedSlo, goodput_per_s
 from planner.optimizer import Allocation, Period
 from planner.serving import input_capacity_share
-from planner.supply import HOURS_PER_MONTH, Supply, supply_cost, switching_resource
+from planner.supply import Supply, supply_cost, switching_resource
 from planner.traffic import DemandSlice
 
 SWITCHING = "switching"

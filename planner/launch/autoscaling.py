@@ -29,7 +29,7 @@ from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text
 from planner.launch.routers import router_of
 from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
 from planner.serving import Pool, Role
-from planner.traffic import MetricQuantity
+from planner.traffic import HOURS_PER_DAY, HOURS_PER_WEEK, MetricQuantity
 
 CRON_NAME, LOAD_NAME, ADAPTER_NAME = "keda-cron.yaml", "hpa.yaml", "prometheus-adapter.values.yaml"
 VARIANTS_NAME, DYNAMO_SUFFIX = "llm-d-wva.yaml", ".dynamo-planner.json"
@@ -37,7 +37,6 @@ RATE_SERIES = "planner:measured_requests:per_second"
 RATE_METRIC = "planner_measured_requests_per_second"
 """The measured rate: as the rules of `observability` record it, and as the adapter names it."""
 VARIANT_METRIC = "wva_desired_replicas"
-DAY_HOURS, WEEK_HOURS = 24.0, 168.0
 MINUTES_PER_DAY = 1440
 
 
@@ -90,7 +89,7 @@ def cron_objects(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[dict[str, An
         UnsupportedFeatureError: the profile is neither a day nor a week, or two pools cannot be told apart in it.
     """
     hours = math.fsum(period.hours for period in fleet.schedule)
-    if hours not in (DAY_HOURS, WEEK_HOURS):
+    if hours not in (HOURS_PER_DAY, HOURS_PER_WEEK):
         bound = f"repeats after {hours:g} h; a clock repeats by the day or by the week"
         raise UnsupportedFeatureError("profile", f"{hours:g} h", bound, "plan with a profile of 24 or 168 hours")
     early_min = math.ceil((fleet.profile.cold_start_s if fleet.profile else 0.0) / 60.0)

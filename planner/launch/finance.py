@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from xml.sax.saxutils import escape, quoteattr
 
+from hardware_db import HOURS_PER_MONTH
 from planner.core import InputError
 from planner.fleet import BoughtGpus
 from planner.launch.escaping import one_line
@@ -22,8 +23,6 @@ from planner.launch.readme import README_NAME, bullets, name_text, page
 from planner.launch.spec import launch_specs
 
 FLEET_NAME, FOCUS_NAME, WORKBOOK_NAME = "fleet.csv", "focus.csv", "finance.xml"
-HOURS_PER_MONTH = 730.0
-"""Hours of a month in `fleet.csv`, as everywhere in plans: 8,760 / 12."""
 PLANNED = "planned"
 """Account that a planned cost is booked on: there is none yet."""
 Cell = str | int | float

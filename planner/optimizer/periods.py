@@ -35,8 +35,6 @@ from planner.optimizer.types import Objective, Purchase
 HELD_PRICE = 0.1
 """What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
 but not for nothing, or one would not be told from two. A choice."""
-
-
 MOST_PRICINGS = 4
 """Most often that prices are taken from a relaxation over some pairs. A choice of what is proved in how long."""
 PRICING_GAP = 1e-3

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from hardware_db import HOURS_PER_MONTH
 from planner.analysis import ApiBreakEven, PurchaseOffer, mean_served_per_s
 from planner.core import Table, change, money, percent, significant
 from planner.fleet import Plan
-from planner.supply import HOURS_PER_MONTH
 
 OFFER_HINTS: dict[str, str] = {
     "way of buying": "Terms under which all GPUs of the fleet are bought, as price lists name them (listed).",

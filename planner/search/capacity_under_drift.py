@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from planner.search.capacity import BestConfig, Capacity
 from planner.search.types import ConfigurationFamily, Demand, PoolOption
-from planner.serving import Role, Router
+from planner.serving import RESIDUAL_GAPS, Role, Router
 from planner.workload import ArrivalProcess, Workload
 
 SHARE_MARGIN = 1.05
@@ -29,8 +29,6 @@ MORE_THAN_ASKED = 2.0
 """Factor on the largest rate that matters up to which steady rates are told apart. A choice: a drift takes less."""
 FEW_REPLICAS = 4
 """Up to so many replicas every pool size is judged itself. A choice: of more replicas one more changes little."""
-RESIDUAL_GAPS = 8.0
-"""Window [mean gaps] whose index of dispersion is the burstiness left beside a drift, as in `planner.serving`."""
 SCV_STEP = 0.1
 """Step to which the SCV of a recording is rounded in search. A choice: p99 TTFT moves by less than it is known."""
 

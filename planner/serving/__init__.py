@@ -25,6 +25,7 @@ from planner.serving.pool import (
     tokens_per_step,
 )
 from planner.serving.pool_load import (
+    RESIDUAL_GAPS,
     PoolUnderLoad,
     busy_windows,
     decoding_only,
@@ -75,6 +76,7 @@ __all__ = [
     "MOST_STABLE_SHARE",
     "NORMAL_95",
     "NOT_MEASURED",
+    "RESIDUAL_GAPS",
     "TPOT_ERROR",
     "TRANSFER_SHARE",
     "TTFT_ERROR",

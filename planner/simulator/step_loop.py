@@ -79,6 +79,13 @@ def held_at(tick: int, phases: IntArray, quotients: int, growing: int, prompts: 
 
 
 @compiled
+def blocks_needed(tokens: int, remaining: int, reserves: bool, block: int, sequence_blocks: int) -> int:
+    """`ReservedCache.blocks_needed` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
+    length = tokens + (remaining if reserves else min(1, remaining))
+    return (length + block - 1) // block + sequence_blocks
+
+
+@compiled
 def follow(
     times_s: FloatArray,
     tokens: IntArray,
@@ -229,8 +236,7 @@ def follow(
                     else:
                         break
                     beside = decodes + dones
-                    length = tokens[first] + (remaining[first] if reserves else min(1, remaining[first]))
-                    wanted = (length + block - 1) // block + own_blocks
+                    wanted = blocks_needed(tokens[first], remaining[first], reserves, block, own_blocks)
                     if beside >= most_running or held + wanted > (beside_others if beside > 0 else blocks):
                         break
                     prompt = first
@@ -286,8 +292,7 @@ def follow(
                 most = min(most, due[inbox] - steps_done)
             if (backs > 0 or queue < inbox) and decodes < most_running:
                 first = back[backs - 1] if backs > 0 else queue
-                length = tokens[first] + (remaining[first] if reserves else min(1, remaining[first]))
-                if held + (length + block - 1) // block + own_blocks <= beside_others:
+                if held + blocks_needed(tokens[first], remaining[first], reserves, block, own_blocks) <= beside_others:
                     most = 1
             steps = most if most > 1 else 1
             fits = reserves or steps == 1 or held + growing * (steps // block + 1) <= blocks
@@ -333,8 +338,7 @@ def follow(
             due[request] = steps_done + low + lag
             if backs > 0 or queue < inbox or not is_first or low + lag >= steps:
                 continue
-            length = tokens[request] + (remaining[request] if reserves else min(1, remaining[request]))
-            wanted = (length + block - 1) // block + own_blocks
+            wanted = blocks_needed(tokens[request], remaining[request], reserves, block, own_blocks)
             if decodes < most_running and held + wanted <= (beside_others if decodes > 0 else blocks):
                 steps = low + lag
                 stop_s = start_s + steps * (run_first_s + run_slope_s * (steps - 1) / 2.0)
@@ -354,10 +358,10 @@ def follow(
             if arrival_s[first] < stop_s:
                 beside = decodes + dones
                 waited_s = stop_s - max(start_s, arrival_s[first])
-                length = tokens[first] + (remaining[first] if reserves else min(1, remaining[first]))
+                wanted = blocks_needed(tokens[first], remaining[first], reserves, block, own_blocks)
                 if beside >= most_running:
                     blocked_s[0] += waited_s
-                elif held + (length + block - 1) // block + own_blocks > (beside_others if beside > 0 else blocks):
+                elif held + wanted > (beside_others if beside > 0 else blocks):
                     blocked_s[1] += waited_s
         steps_done += steps
         if decodes > 0:

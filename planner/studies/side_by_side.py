@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hardware_db import HardwareDb
+from hardware_db import HOURS_PER_MONTH, HardwareDb
 from planner.core import PLAN, InputError, Metric, PlannerError, Table, change, money, percent, significant, with_unit
 from planner.engine import ReplicaConfig
 from planner.fleet import Alternative, Plan, PlanRequest, Progress, TargetCheck, plan
@@ -29,7 +29,7 @@ from planner.scenario import (
     value_at,
 )
 from planner.serving import Pool
-from planner.supply import HOURS_PER_MONTH, offered_prices
+from planner.supply import offered_prices
 
 DATASHEET = "datasheet peaks"
 """What step times come from where nothing was measured."""

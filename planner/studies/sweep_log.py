@@ -7,19 +7,20 @@ to one file at once: a point is added in one piece at its end.
 
 from __future__ import annotations
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from planner.core import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _START = '{"key": '
 """How every line starts; one that was cut off while it was written starts so too."""
@@ -51,25 +52,18 @@ class SweepLog:
         """Open the file and read its rows."""
         try:
             self._file = io.FileIO(path, "a")  # no buffer: it would be written in pieces
-            self._lock(shut=True)
-            text = path.read_text(encoding="utf-8")
-            whole, end, torn = text.rpartition("\n")
-            self.rows = _read_rows(whole, path)
-            if torn and not (torn.startswith(_START) or _START.startswith(torn)):
-                raise _not_a_log(path, whole.count("\n") + bool(end) + 1)
-            if torn:
-                self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
+            with _alone(self._file):
+                text = path.read_text(encoding="utf-8")
+                whole, end, torn = text.rpartition("\n")
+                self.rows = _read_rows(whole, path)
+                if torn and not (torn.startswith(_START) or _START.startswith(torn)):
+                    raise _not_a_log(path, whole.count("\n") + bool(end) + 1)
+                if torn:
+                    self._file.truncate(len((whole + end).encode()))  # a point that was cut off is planned again
         except OSError as error:
             raise InputError("resume", str(path), f"cannot be used: {error.strerror}", "name a file") from None
         except UnicodeDecodeError:
             raise _not_a_log(path, 1) from None
-        finally:
-            self._lock(shut=False)
-
-    def _lock(self, *, shut: bool) -> None:
-        """Keep other processes out while a line is half written, or half read; not on Windows."""
-        if self._file is not None and not self._file.closed and fcntl is not None:
-            fcntl.flock(self._file, fcntl.LOCK_EX if shut else fcntl.LOCK_UN)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close the file."""
@@ -82,12 +76,22 @@ class SweepLog:
             for key, point in points.items():
                 line = json.dumps({"key": key, "point": point}, allow_nan=False)
                 left = memoryview(f"{line}\n".encode())
-                self._lock(shut=True)
-                try:
+                with _alone(self._file):
                     while left:  # once, unless the disk is full
                         left = left[self._file.write(left) :]
-                finally:
-                    self._lock(shut=False)
+
+
+@contextmanager
+def _alone(file: io.FileIO) -> Iterator[None]:
+    """Keep other processes out while a line is half written, or half read; not on Windows."""
+    if fcntl is None:
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _read_rows(text: str, path: Path) -> dict[str, dict[str, Any]]:

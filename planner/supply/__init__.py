@@ -5,7 +5,7 @@ Prices and the terms they hold under (`prices`, `price_lists`), what spot capaci
 together (`sites`), what a fleet of them costs (`costs`), and replicas kept in case others fail (`spares`).
 """
 
-from planner.supply.costs import HOURS_PER_MONTH, supply_cost
+from planner.supply.costs import supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
 from planner.supply.prices import OWN_PRICE_SOURCE, is_committed, offered_prices
 from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
@@ -24,7 +24,6 @@ from planner.supply.types import (
 )
 
 __all__ = [
-    "HOURS_PER_MONTH",
     "OWN_PRICE_SOURCE",
     "SPOT",
     "STALE_PRICE_DAYS",

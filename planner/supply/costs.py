@@ -6,14 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hardware_db import Price
+from hardware_db import HOURS_PER_MONTH, Price
 from planner.core import InputError
 from planner.optimizer import Period
 from planner.supply.resources import Supply
 from planner.supply.types import OwnedGpus
-
-HOURS_PER_MONTH = 730.0
-"""8760 h / 12, the month cloud price lists use."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from planner.traffic.engine_starts import ColdStart, cold_start_of, engine_start
 from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, Launch, fit_forecast, read_history
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
-from planner.traffic.profiles import HOURS_PER_DAY, MeasuredProfile, load_profile, profile_from_trace
+from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, load_profile, profile_from_trace
 from planner.traffic.prometheus import MeasuredLatency, MetricQuantity, ServerMetrics, metric_names, read_metrics
 from planner.traffic.readers import describe, read_any_trace
 from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
@@ -32,6 +32,7 @@ from planner.traffic.trace import Trace, read_trace
 __all__ = [
     "DAYS_PER_MONTH",
     "HOURS_PER_DAY",
+    "HOURS_PER_WEEK",
     "MIN_CELLS",
     "UNRECORDED",
     "Cascade",

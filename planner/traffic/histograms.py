@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -83,13 +84,11 @@ class Histogram:
         >>> even.quantile(0.75)
         1.5
         """
-        cumulative = np.cumsum(self.counts)
-        rank = p * float(cumulative[-1])
-        place = int(np.searchsorted(cumulative, rank, side="left"))
-        low, high = self.bounds(p)
+        place = self._place(p)
+        low, high = self._ends(place)
         if not math.isfinite(high):
             return low if place else math.inf
-        before = float(cumulative[place - 1]) if place else 0.0
+        rank, before = p * float(self._below[-1]), float(self._below[place - 1]) if place else 0.0
         inside = (rank - before) / float(self.counts[place]) if self.counts[place] > 0.0 else 1.0
         return low + (high - low) * float(inside)
 
@@ -99,8 +98,19 @@ class Histogram:
         >>> Histogram(np.array([1.0, 2.0, np.inf]), np.array([5.0, 5.0, 0.0]), 10.0).bounds(0.75)
         (1.0, 2.0)
         """
-        cumulative = np.cumsum(self.counts)
-        place = int(np.searchsorted(cumulative, p * cumulative[-1], side="left"))
+        return self._ends(self._place(p))
+
+    @cached_property
+    def _below(self) -> FloatArray:
+        """Observations up to each edge."""
+        return np.cumsum(self.counts)
+
+    def _place(self, p: float) -> int:
+        """The bucket of the p-quantile."""
+        return int(np.searchsorted(self._below, p * float(self._below[-1]), side="left"))
+
+    def _ends(self, place: int) -> tuple[float, float]:
+        """The edges of a bucket."""
         return float(self.edges[place - 1]) if place else 0.0, float(self.edges[place])
 
 

@@ -11,7 +11,7 @@ from statistics import NormalDist, mean
 
 import pytest
 
-from hardware_db import HardwareDb
+from hardware_db import HOURS_PER_MONTH, HardwareDb
 from planner.analysis import (
     Explanation,
     MeasurementValue,
@@ -28,7 +28,6 @@ from planner.core import Metric, rebuilt
 from planner.fleet import Plan, PlanRequest, plan
 from planner.report.explanation import sentences, tables
 from planner.serving import MeasuredSteps
-from planner.supply import HOURS_PER_MONTH
 from tests.builders import calibrated, small_request
 from tests.made_up_plans import A100, H100, QUICK, REQUEST, made_up
 

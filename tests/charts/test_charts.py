@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import planner
-from hardware_db import Dtype, load_hardware
+from hardware_db import HOURS_PER_MONTH, Dtype, load_hardware
 from planner import charts
 from planner.charts import latencies
 from planner.core import InputError, Metric
@@ -22,7 +22,6 @@ from planner.fleet import Plan
 from planner.llm import Precision
 from planner.roofline import OperatorFamily, Parallelism
 from planner.serving import Deployment, Pool, Role, evaluate
-from planner.supply import HOURS_PER_MONTH
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, calibrated
 from tests.pool_oracle import fluid_rate_per_s

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import planner
-from hardware_db import load_hardware
+from hardware_db import HOURS_PER_MONTH, load_hardware
 from planner.analysis import (
     PurchaseAlternative,
     PurchaseOffer,
@@ -30,7 +30,7 @@ from planner.charts import costs, demands
 from planner.fleet import Plan, PlanRequest
 from planner.report import purchase_tables
 from planner.serving import evaluate, log_excess
-from planner.supply import HOURS_PER_MONTH, SpotTerms
+from planner.supply import SpotTerms
 from planner.traffic import profiles
 from tests.builders import SMALL_CHAT
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_db import HardwareDb
+from hardware_db import HOURS_PER_MONTH, HardwareDb
 from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import Plan, PlanRequest, plan
 from planner.optimizer import SolveStatus
 from planner.search import Mode
-from planner.supply import HOURS_PER_MONTH
 from tests.builders import HARDWARE, small_request
 
 PLAN = plan(small_request())

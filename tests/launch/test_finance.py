@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from hardware_db import HOURS_PER_MONTH
 from planner import launch
 from planner.core import InputError
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.supply import HOURS_PER_MONTH
 from tests.launch.test_fleet import planned as planned_shape
 from tests.launch.test_launch import NASTY, mixed, planned
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hardware_db import load_hardware
+from hardware_db import HOURS_PER_MONTH, load_hardware
 from planner.analysis import outcome_of
 from planner.charts import side_by_side, systems
 from planner.core import InputError, PlannerError, UnknownNameError
@@ -35,7 +35,6 @@ from planner.studies import (
     sku_table,
 )
 from planner.studies.side_by_side import DATASHEET, NONE
-from planner.supply import HOURS_PER_MONTH
 from tests.builders import small_request
 from tests.charts.titles import title_of
 
