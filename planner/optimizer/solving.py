@@ -102,8 +102,6 @@ def solve(
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         layout = _with_least_rate(layout)
-    else:
-        check_size(layout)
     layout = layout.select(dominators(layout) < 0)
     solver = ProgramSolver(relative_gap, work, time_limit_s)
     result = _SEARCHES[objective](solver, layout)
@@ -165,6 +163,8 @@ def _best_of_all(solver: ProgramSolver, layout: Layout, relaxer: Relaxer | None 
     relaxer = relaxer or Relaxer()
     if not is_large:
         best.cover()
+    if not best.is_settled:
+        check_size(layout)
     if not best.is_settled and layout.periods > 1 and (not is_linked or layout.rate_column.size > RATES_OF_PARTS):
         solve_one = _part_solver(solver, relaxer)
         of_parts = relaxer if _has_large_periods(layout) else None

@@ -100,6 +100,8 @@ class Capacity:
         known = state.best.get(replicas)
         if known is not None and known.rate_per_s < state.asked_per_s[replicas]:
             return known.rate_per_s
+        if any(size > replicas and found.member is None for size, found in state.best.items()):
+            return 0.0  # a replica of a smaller pool sustains no more than as good as none
         return float(state.bounds_per_s(replicas).max(initial=0.0))
 
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:

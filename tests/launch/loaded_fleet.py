@@ -31,6 +31,9 @@ SPEED = 5.0
 """Seconds of an engine in one of this machine. A step of milliseconds is then as long as Python is exact to."""
 FEW, MANY = 5.0, 25.0
 """Requests that decode, between which a step's time is taken as a line."""
+LATE_S = 0.003
+"""Mean lateness of requests [s of the engines] up to which a load is what was asked for: an idle machine has a third of
+it, and a mean gap is 50 ms."""
 NAMES = count()
 
 
@@ -54,13 +57,19 @@ class LoadedFleet:
     site: Site
     replicas: tuple[PlacedReplica, ...]
 
-    def load(self, rate_per_s: float, requests: int) -> float:
-        """Poisson arrivals of requests that share no prompt, all answered; how long that took [s of the engines]."""
+    def load(self, rate_per_s: float, requests: int) -> tuple[float, float]:
+        """Poisson arrivals of requests that share no prompt, all answered.
+
+        Returns:
+            How long that took, and how late a request was sent on average [s of the engines]: late ones come together,
+            so that a load that a busy machine sent late is another one.
+        """
         host = f"{self.site.addresses[1]}:{FIRST_ROUTER_PORT if len(self.replicas) > 1 else FIRST_PORT}"
-        chance, begun = random.Random(7), time.monotonic()
+        chance, begun, late_s = random.Random(7), time.monotonic(), list[float]()
 
         def ask(due_s: float) -> None:
             time.sleep(max(0.0, begun + due_s - time.monotonic()))
+            late_s.append(time.monotonic() - begun - due_s)
             name = next(NAMES)
             prompt = " ".join(f"{name}.{word}" for word in range(LENGTHS[0]))
             messages = [{"role": "user", "content": prompt}]
@@ -74,7 +83,7 @@ class LoadedFleet:
         with ThreadPoolExecutor(96) as pool:
             for _ in pool.map(ask, due_s):
                 pass
-        return SPEED * (time.monotonic() - begun)
+        return SPEED * (time.monotonic() - begun), SPEED * sum(late_s) / requests
 
     def scrape(self) -> str:
         """The pages of all replicas, one after the other."""

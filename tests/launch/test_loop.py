@@ -13,13 +13,15 @@ from typer.testing import CliRunner
 from planner.cli.base import OneLineErrors
 from planner.cli.plans import export, plan
 from planner.cli.running import check
-from tests.launch.loaded_fleet import LENGTHS, started
+from tests.launch.loaded_fleet import LATE_S, LENGTHS, started
 
 app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
 for command in (plan, export, check):
     app.command()(command)
 
 RATE_PER_S, REQUESTS, SLOWER = 20.0, 1200, 1.2
+TRIES = 4
+"""Loads at most, of which a busy machine may have sent the first ones late."""
 SCENARIO = """
 name: support
 llm: llama-3.1-8b
@@ -48,9 +50,12 @@ def test_a_fleet_that_was_planned_exported_started_and_loaded_teaches_the_next_p
     _run("export", document, "--to", "scripts", "--out", deploy)
     with started(document, deploy, tmp_path, SLOWER) as fleet:
         fleet.load(RATE_PER_S, 40)
-        (tmp_path / "first.txt").write_text(fleet.scrape(), encoding="utf-8")
-        took_s = fleet.load(RATE_PER_S, REQUESTS)
-        (tmp_path / "second.txt").write_text(fleet.scrape(), encoding="utf-8")
+        for _ in range(TRIES):
+            (tmp_path / "first.txt").write_text(fleet.scrape(), encoding="utf-8")
+            took_s, late_s = fleet.load(RATE_PER_S, REQUESTS)
+            (tmp_path / "second.txt").write_text(fleet.scrape(), encoding="utf-8")
+            if late_s < LATE_S:
+                break
     metrics = (tmp_path / "first.txt", tmp_path / "second.txt", "--interval", took_s)
     printed = _run("check", document, *metrics, "--json", tmp_path / "check.json", "--recalibrate")
     found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleet"]

@@ -148,6 +148,14 @@ def test_another_shape_of_demand_is_another_question() -> None:
         assert capacity.evaluations > 0
 
 
+def test_where_a_pool_carries_nothing_smaller_ones_do_not_either() -> None:
+    """Gaps shorter than a step hold by chance where requests hardly meet: that is no rate to plan with."""
+    capacity, some = Capacity(demand(Slo(targets=(target("itl", 1e-3),)))), family()
+    assert capacity.bound_per_s(some, 1) > 0.0
+    assert capacity.best(some, 8).member is None
+    assert [capacity.bound_per_s(some, replicas) for replicas in range(1, 9)] == [0.0] * 8
+
+
 def test_bounds_stay_above_the_rates_they_become() -> None:
     """Whatever was evaluated before: the exact rate of a pool bounds that of smaller ones."""
     some, asked = family(), demand()
