@@ -8,15 +8,7 @@ True
 
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
 from hardware_db.loader import kv_tier_facts, load_hardware, read_calibration, read_sku
-from hardware_db.pricing import (
-    ANYWHERE,
-    HOURS_PER_MONTH,
-    instance_of,
-    is_cited,
-    listed_prices,
-    select_price,
-    stale_days,
-)
+from hardware_db.pricing import ANYWHERE, instance_of, is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
     Calibration,
     Coefficient,
@@ -49,7 +41,6 @@ from hardware_db.schema import (
 
 __all__ = [
     "ANYWHERE",
-    "HOURS_PER_MONTH",
     "Calibration",
     "Coefficient",
     "Confidence",

@@ -10,8 +10,6 @@ from planner.core import UnknownNameError
 
 ANYWHERE = frozenset({"any", "all"})
 """Regions of a price that holds in every region of its provider."""
-HOURS_PER_MONTH = 730.0
-"""8760 h / 12, the month cloud price lists use."""
 
 
 def select_price(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hardware_db import HOURS_PER_MONTH, HardwareDb, is_cited, listed_prices
-from planner.core import InputError, rebuilt
+from hardware_db import HardwareDb, is_cited, listed_prices
+from planner.core import HOURS_PER_MONTH, InputError, rebuilt
 from planner.fleet import Corrections, Plan, PlanRequest, Progress
 from planner.fleet import plan as make_plan
 from planner.supply import SPOT, STALE_PRICE_DAYS, SpotTerms, is_committed, offered_prices

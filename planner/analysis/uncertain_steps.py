@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hardware_db import HOURS_PER_MONTH, select_calibration
+from hardware_db import select_calibration
 from planner.analysis.fleet_capacity import is_calibrated
 from planner.analysis.perturbations import price_now
 from planner.analysis.replanner import Replanner, baseline, outcome_of
@@ -26,7 +26,7 @@ from planner.analysis.types import (
     PlanOutcome,
     gain,
 )
-from planner.core import Metric, rebuilt
+from planner.core import HOURS_PER_MONTH, Metric, rebuilt
 from planner.fleet import Plan, deviations_of, hardware_for
 from planner.serving import MeasuredSteps, ReplicaSpreads, Role, replica_spreads
 

@@ -8,7 +8,6 @@ from itertools import cycle
 
 import altair as alt
 
-from hardware_db import HOURS_PER_MONTH
 from planner.analysis import ApiBreakEven, PurchaseOffer, api_names, mean_served_per_s, mean_sustained_per_s
 from planner.charts.marks import (
     AXIS_HEIGHT_PX,
@@ -32,7 +31,7 @@ from planner.charts.marks import (
     titled,
     words,
 )
-from planner.core import percent
+from planner.core import HOURS_PER_MONTH, percent
 from planner.fleet import Alternative, Plan
 from planner.optimizer import Objective
 

@@ -1,8 +1,8 @@
 """What every package shares.
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), versions of files (`versions`),
-latency metrics (`metrics`), numbers and tables as text (`tables`), files that are written whole (`whole_files`), and
-names for arrays in signatures (`arrays`).
+latency metrics (`metrics`), numbers and tables as text (`tables`), files that are written whole (`whole_files`),
+functions that numba compiles (`compiled`), units (`units`), and names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, FloatArray, IntArray
@@ -30,11 +30,13 @@ from planner.core.tables import (
     unit,
     with_unit,
 )
+from planner.core.units import HOURS_PER_MONTH
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
 from planner.core.whole_files import write_all_whole, write_whole
 
 __all__ = [
     "CALIBRATION",
+    "HOURS_PER_MONTH",
     "PLAN",
     "SCENARIO",
     "VERSION_KEY",

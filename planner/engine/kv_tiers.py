@@ -25,7 +25,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hardware_db import HOURS_PER_MONTH, KvTierKind, kv_tier_facts
+from hardware_db import KvTierKind, kv_tier_facts
+from planner.core import HOURS_PER_MONTH
 from planner.engine.memory import (
     kv_bytes_per_token_per_gpu,
     memory_footprint,

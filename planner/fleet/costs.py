@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hardware_db import HOURS_PER_MONTH, Price
+from hardware_db import Price
+from planner.core import HOURS_PER_MONTH
 from planner.fleet.columns import Column
 from planner.fleet.types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod, pool_name
 from planner.fleet.verification import ScopedSlo, goodput_per_s

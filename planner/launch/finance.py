@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from xml.sax.saxutils import escape, quoteattr
 
-from hardware_db import HOURS_PER_MONTH
-from planner.core import InputError
+from planner.core import HOURS_PER_MONTH, InputError
 from planner.fleet import BoughtGpus
 from planner.launch.escaping import one_line
 from planner.launch.fleet import PLAN_AGAIN, Fleet

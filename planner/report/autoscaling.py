@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware_db import HOURS_PER_MONTH
 from planner.analysis import AutoscalingDay, PlayedFleet
-from planner.core import Table, markdown_table, money, percent, significant
+from planner.core import HOURS_PER_MONTH, Table, markdown_table, money, percent, significant
 from planner.report.explanation import document
 from planner.report.layout import Report, markdown_list, markdown_page
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hardware_db import HOURS_PER_MONTH
 from planner.analysis import ApiBreakEven, PurchaseOffer, mean_served_per_s
-from planner.core import Table, change, money, percent, significant
+from planner.core import HOURS_PER_MONTH, Table, change, money, percent, significant
 from planner.fleet import Plan
 
 OFFER_HINTS: dict[str, str] = {

@@ -11,8 +11,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hardware_db import HOURS_PER_MONTH, HardwareDb
-from planner.core import PLAN, InputError, Metric, PlannerError, Table, change, money, percent, significant, with_unit
+from hardware_db import HardwareDb
+from planner.core import (
+    HOURS_PER_MONTH,
+    PLAN,
+    InputError,
+    Metric,
+    PlannerError,
+    Table,
+    change,
+    money,
+    percent,
+    significant,
+    with_unit,
+)
 from planner.engine import ReplicaConfig
 from planner.fleet import Alternative, Plan, PlanRequest, Progress, TargetCheck, plan
 from planner.report import token_distributions

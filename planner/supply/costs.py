@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hardware_db import HOURS_PER_MONTH, Price
-from planner.core import InputError
+from hardware_db import Price
+from planner.core import HOURS_PER_MONTH, InputError
 from planner.optimizer import Period
 from planner.supply.resources import Supply
 from planner.supply.types import OwnedGpus

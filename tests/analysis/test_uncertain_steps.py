@@ -11,7 +11,7 @@ from statistics import NormalDist, mean
 
 import pytest
 
-from hardware_db import HOURS_PER_MONTH, HardwareDb
+from hardware_db import HardwareDb
 from planner.analysis import (
     Explanation,
     MeasurementValue,
@@ -24,7 +24,7 @@ from planner.analysis import (
 )
 from planner.analysis.replanner import Solve, outcome_of
 from planner.analysis.uncertain_steps import CONFIDENCES, PARTS, confidence_curve, measurement_values
-from planner.core import Metric, rebuilt
+from planner.core import HOURS_PER_MONTH, Metric, rebuilt
 from planner.fleet import Plan, PlanRequest, plan
 from planner.report.explanation import sentences, tables
 from planner.serving import MeasuredSteps

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import planner
-from hardware_db import HOURS_PER_MONTH, Dtype, load_hardware
+from hardware_db import Dtype, load_hardware
 from planner import charts
 from planner.charts import latencies
-from planner.core import InputError, Metric
+from planner.core import HOURS_PER_MONTH, InputError, Metric
 from planner.engine import ReplicaConfig
 from planner.engine.replica import step_shape
 from planner.fleet import Plan

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import planner
-from hardware_db import HOURS_PER_MONTH, load_hardware
+from hardware_db import load_hardware
 from planner.analysis import (
     PurchaseAlternative,
     PurchaseOffer,
@@ -27,6 +27,7 @@ from planner.analysis import (
 )
 from planner.analysis.api_prices import break_even_rate_per_s, mean_tokens
 from planner.charts import costs, demands
+from planner.core import HOURS_PER_MONTH
 from planner.fleet import Plan, PlanRequest
 from planner.report import purchase_tables
 from planner.serving import evaluate, log_excess

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_db import HOURS_PER_MONTH, HardwareDb
-from planner.core import InputError, Metric, UnknownNameError
+from hardware_db import HardwareDb
+from planner.core import HOURS_PER_MONTH, InputError, Metric, UnknownNameError
 from planner.fleet import Plan, PlanRequest, plan
 from planner.optimizer import SolveStatus
 from planner.search import Mode

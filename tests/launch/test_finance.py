@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hardware_db import HOURS_PER_MONTH
 from planner import launch
-from planner.core import InputError
+from planner.core import HOURS_PER_MONTH, InputError
 from planner.fleet import Plan
 from planner.launch import fleet_of
 from tests.launch.test_fleet import planned as planned_shape

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hardware_db import HOURS_PER_MONTH, load_hardware
+from hardware_db import load_hardware
 from planner.analysis import outcome_of
 from planner.charts import side_by_side, systems
-from planner.core import InputError, PlannerError, UnknownNameError
+from planner.core import HOURS_PER_MONTH, InputError, PlannerError, UnknownNameError
 from planner.fleet import Alternative, Plan, PlanRequest, plan
 from planner.report import json_documents
 from planner.report.records import plan_document

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from scipy.stats import binom
 
-from hardware_db import HOURS_PER_MONTH, Price, is_cited, listed_prices, select_price
+from hardware_db import Price, is_cited, listed_prices, select_price
 from hardware_db.loader import _read_prices
-from planner.core import InputError
+from planner.core import HOURS_PER_MONTH, InputError
 from planner.supply import OwnedGpus, SpotTerms, build_supply, is_committed, offered_prices
 from planner.supply.prices import HOURS_PER_YEAR, PriceProblem, owned_usd_per_gpu_hour, price_notes
 from planner.supply.spot import least_spot_instances, spot_availability, spot_usable_share

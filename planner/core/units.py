@@ -1,0 +1,4 @@
+"""Units that several layers count in."""
+
+HOURS_PER_MONTH = 730.0
+"""8760 h / 12, the month cloud price lists use."""
