@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, IntArray, compiled
 
 
 def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
@@ -21,18 +21,13 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> F
     >>> slice_means(np.array([3.0, 1.0, 2.0, 4.0]), np.ones(4), np.array([0.0, 0.5, 1.0])).tolist()
     [1.5, 3.5]
     """
-    if values.ndim == 1:
-        order = values.argsort(kind="stable")
-        return sorted_slice_means(values[order], np.broadcast_to(weights, values.shape)[order], edges)
-    order = np.argsort(values, axis=-1, kind="stable")
-    ranked = np.take_along_axis(np.broadcast_to(weights, values.shape), order, axis=-1)
-    return sorted_slice_means(np.take_along_axis(values, order, axis=-1), ranked, edges)
+    rows = values.reshape(-1, values.shape[-1])
+    means = _in_order(rows, np.argsort(rows, axis=1, kind="stable"), _rows(weights, values.shape), edges)
+    return means.reshape(*values.shape[:-1], edges.size - 1)
 
 
 def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
     """`slice_means` of samples already sorted along the last axis.
-
-    All rows are laid end to end, each of mass 1, so that one running sum and one interpolation serve them all.
 
     Args:
         values: rising along the last axis, broadcastable to `weights`.
@@ -42,27 +37,8 @@ def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
     Returns:
         Shape (..., slices), in the unit of `values`.
     """
-    widths = edges[1:] - edges[:-1]
-    if weights.ndim == 1:
-        total = np.zeros((2, weights.size + 1))
-        np.cumsum(weights, out=total[0, 1:])
-        np.cumsum(weights * values, out=total[1, 1:])
-        cut = np.interp(edges * total[0, -1], total[0], total[1])
-        return np.asarray((cut[1:] - cut[:-1]) / (widths * total[0, -1]))
-    rows = weights.reshape(-1, weights.shape[-1])
-    mass = rows / rows.sum(axis=1, keepdims=True)
-    moments = mass * (values if values.shape == rows.shape else np.broadcast_to(values, weights.shape)).reshape(
-        rows.shape
-    )
-    ranks = np.arange(float(rows.shape[0]))[:, None]
-    total = np.zeros((2, rows.size + 1))
-    below = total[0, 1:].reshape(rows.shape)
-    np.cumsum(mass, axis=1, out=below)
-    below += ranks
-    below[:, -1] = ranks[:, 0] + 1.0
-    np.cumsum(moments.ravel(), out=total[1, 1:])
-    cut = np.interp(edges + ranks, total[0], total[1])
-    return np.asarray(((cut[:, 1:] - cut[:, :-1]) / widths).reshape(*weights.shape[:-1], edges.size - 1))
+    means = _sorted(_rows(values, weights.shape), _rows(weights, weights.shape), edges)
+    return means.reshape(*weights.shape[:-1], edges.size - 1)
 
 
 def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, bins: int = 512) -> FloatArray:
@@ -89,3 +65,48 @@ def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
     moment = np.bincount(place.ravel(), (weights * values).ravel(), size * bins)
     means = moment / np.maximum(mass, np.finfo(float).tiny)
     return sorted_slice_means(means.reshape(size, bins), mass.reshape(size, bins), edges)
+
+
+def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """As rows that go with those of a shape: one row for all where every row is the same."""
+    if array.ndim <= 1:
+        return np.broadcast_to(array, shape[-1:])[None, :]
+    return np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1, shape[-1])
+
+
+@compiled
+def _sorted(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
+    """Means of the slices of each row; values or weights of one row stand for all."""
+    size, slices = weights.shape[1], edges.size - 1
+    rows = max(values.shape[0], weights.shape[0])
+    means = np.empty((rows, slices))
+    for row in range(rows):
+        value, weight = values[min(row, values.shape[0] - 1)], weights[min(row, weights.shape[0] - 1)]
+        total = 0.0
+        for mass in weight:
+            total += mass
+        at, below, passed, moment = 0, 0.0, 0.0, 0.0
+        for place in range(size):
+            passed += weight[place]
+            while at < slices - 1 and passed >= edges[at + 1] * total:
+                edge = edges[at + 1] * total
+                moment += (edge - below) * value[place]
+                means[row, at] = moment / ((edges[at + 1] - edges[at]) * total)
+                at, below, moment = at + 1, edge, 0.0
+            moment += (passed - below) * value[place]
+            below = passed
+        means[row, at] = moment / ((edges[at + 1] - edges[at]) * total)
+        means[row, at + 1 :] = value[size - 1]
+    return means
+
+
+@compiled
+def _in_order(values: FloatArray, order: IntArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
+    """The same of rows that are not sorted, in their order."""
+    ranked, mass = np.empty(values.shape), np.empty(values.shape)
+    for row in range(values.shape[0]):
+        weight = weights[min(row, weights.shape[0] - 1)]
+        for place in range(values.shape[1]):
+            ranked[row, place] = values[row, order[row, place]]
+            mass[row, place] = weight[order[row, place]]
+    return _sorted(ranked, mass, edges)

@@ -232,8 +232,11 @@ class Capacity:
         known = _MARGINS.get(key)
         if known is None:
             self.evaluations += 1
-            known = _MARGINS.put(key, pool_slo_margin(pool, self._demand, rate_per_s))
+            known = _MARGINS.put(key, self._evaluated(pool, rate_per_s))
         return known
+
+    def _evaluated(self, pool: Pool, rate_per_s: float) -> SloMargin:
+        return pool_slo_margin(pool, self._demand, rate_per_s)
 
     def _rate_per_s(self, candidate: CandidateState, replicas: int, at_most_per_s: float) -> float:
         known = self._evaluations(candidate, replicas)

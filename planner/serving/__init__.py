@@ -33,6 +33,7 @@ from planner.serving.pool_load import (
     largest_stable_rate_per_s,
     pool_limit_per_s,
     pool_under_load,
+    steady_pools_around,
     with_known_hits,
 )
 from planner.serving.prefix_cache import behind_cache, has_prefixes
@@ -127,6 +128,7 @@ __all__ = [
     "remaining_output_tokens",
     "replica_spreads",
     "requests_to_settle",
+    "steady_pools_around",
     "step_shapes",
     "step_spread",
     "sustainable_rate_per_s",

@@ -67,6 +67,8 @@ LIFETIMES_FOLLOWED = 2.0
 """The same in mean times of a request in the pool. A choice."""
 SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
+STEADY_NODES = np.concatenate([NODE_LOADS[:2], NODE_LOADS[2::2]])
+"""Loads between which steady pools are interpolated: those of a drift, and one more where they are far apart."""
 MOST_WITH_CURVES = 16
 """Of these, pools whose interpolated curves are kept: a megabyte each. A choice as below."""
 LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
@@ -349,6 +351,29 @@ def with_known_hits(deployment: Deployment, workload: Workload) -> Workload:
         for kind, rate in zip(workload.classes, hit_rates, strict=True)
     )
     return Workload(arrivals=workload.arrivals, classes=classes)
+
+
+def steady_pools_around(pool: Pool, workload: Workload) -> tuple[PoolUnderLoad, PoolUnderLoad] | None:
+    """The pool at the two loads next to a steady rate at which its queue is evaluated for any drift.
+
+    What a search asks of neighbouring rates, of other targets and of a drift is then one evaluation.
+
+    Args:
+        pool: the pool.
+        workload: at a steady rate.
+
+    Returns:
+        At the node below (or at) the rate and at the one above it; None for a rate beyond the last node.
+
+    Raises:
+        InputError: a request does not fit.
+    """
+    pools = _steady_pools(pool, workload)
+    nodes = STEADY_NODES * pools.limit_per_s
+    above = max(int(np.searchsorted(nodes, workload.rate_per_s)), 1)
+    if above == nodes.size:
+        return None
+    return pools.at(float(nodes[above - 1])), pools.at(float(nodes[above]))
 
 
 def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
