@@ -238,7 +238,7 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
         "spec": {
             "selector": {"matchLabels": serving_labels(spec)},
             "podTargetLabels": [POOL_LABEL],
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+            "podMetricsEndpoints": [{"port": "http", "path": spec.metrics_path}],
         },
     }
     trigger = {

@@ -143,7 +143,10 @@ def _scraped(replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
         ]
         for pool in pools
     }
-    static = [{"targets": hosts[pool.name], "labels": {POOL: object_name(pool)}} for pool in pools]
+    static = [
+        {"targets": hosts[pool.name], "labels": {POOL: object_name(pool), "__metrics_path__": pool.metrics_path}}
+        for pool in pools
+    ]
     return {"job_name": "llm", "static_configs": static}
 
 

@@ -88,7 +88,7 @@ def _show_upload() -> None:
     left, right = st.columns([3, 1], gap="large")
     with left:
         st.file_uploader(
-            "Metrics of the servers (vLLM or SGLang)",
+            "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
             type=["json", "txt", "prom"],
             accept_multiple_files=True,
             max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),

@@ -13,7 +13,7 @@ import pytest
 
 from planner.core import InputError, Metric, UnknownNameError
 from planner.traffic import load_lengths, read_metrics
-from planner.traffic.prometheus import MetricQuantity, metric_names
+from planner.traffic.prometheus import PREFIXES, MetricQuantity, metric_names
 from tests.places import DATA
 
 LAW = load_lengths("azure-2023-conv")
@@ -52,7 +52,7 @@ def test_every_name_says_where_it_was_read() -> None:
         assert one.source_url.startswith("https://")
         assert date.fromisoformat(one.retrieved_on) >= date(2026, 1, 1)
         assert one.version
-        assert one.metric.startswith(f"{one.engine}:")
+        assert one.metric.startswith(PREFIXES[one.engine])
         assert one.kind in {"counter", "gauge", "histogram"}
     for engine in ("vllm", "sglang"):
         there = {one.quantity for one in metric_names() if one.engine == engine}
