@@ -54,7 +54,7 @@ def files(fleet: Fleet) -> dict[str, str]:
     if fleet.schedule:
         contents[CRON_NAME] = yaml_text(cron_objects(fleet, specs))
     watched = [Watched(pools, fleet.deployments[pools[0].deployment]) for pools in deployments(specs)]
-    measured = [one for one in watched if metric_of(one.pools[-1], MetricQuantity.REQUESTS) is not None]
+    measured = [one for one in watched if metric_of(one.pools[-1].engine_id, MetricQuantity.REQUESTS) is not None]
     if measured:
         contents[LOAD_NAME] = yaml_text([scaler for one in measured for scaler in load_scalers(one)])
         contents[ADAPTER_NAME] = yaml_text([_ADAPTER])

@@ -519,8 +519,11 @@ def _engine_and_name(metric: str) -> tuple[str, str] | None:
 def _series_of_model(series: Sequence[Series], model: str | None) -> tuple[str, tuple[Series, ...]]:
     """The series of one model, and its name: the only one there is, or the one asked for."""
     models = sorted({name for item in series if (name := _model_of(item)) is not None})
-    if model is not None and model not in models:
-        raise UnknownNameError("model", model, models)
+    if model is not None:
+        alike = [name for name in models if name.lower() == model.lower()]  # Dynamo writes them in lower case
+        if not alike:
+            raise UnknownNameError("model", model, models)
+        model = model if model in alike else alike[0]
     if model is None and len(models) > 1:
         shown = ", ".join(models[:6])
         raise InputError("model", shown, "there are metrics of several models", "say which one is planned for")
