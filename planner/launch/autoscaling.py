@@ -290,10 +290,11 @@ def _readme(fleet: Fleet, specs: Sequence[LaunchSpec], contents: Mapping[str, st
         )
         for spec in specs
     ]
+    chart = version_of("autoscaling", "prometheus-adapter (chart)")
     kinds = [text for name, text in _KINDS.items() if any(name in file for file in contents)]
     sections = [
         "Ways to scale the pods of the export `kubernetes`. Take one of them for a pool: two would undo each other.",
-        bullets(kinds),
+        bullets([text.replace("{version}", chart) for text in kinds]),
         markdown_rows(_HEAD, rows),
         "## Notes",
         bullets(_NOTES),
@@ -308,7 +309,7 @@ _KINDS = {
     LOAD_NAME: f"`{LOAD_NAME}` (HorizontalPodAutoscaler): as many replicas as keep the requests/s of each at what was "
     "planned. It asks for the series that the rules of the export `observability` record, which "
     f"`{ADAPTER_NAME}` makes known to Kubernetes (`helm install prometheus-adapter "
-    "prometheus-community/prometheus-adapter -f` it).",
+    "prometheus-community/prometheus-adapter --version {version} -f` it).",
     DYNAMO_SUFFIX: f"`*{DYNAMO_SUFFIX}`: settings of the planner of NVIDIA Dynamo for a deployment of the "
     "export `dynamo` (`python3 -m dynamo.planner --config FILE` in a component of type `planner`).",
     VARIANTS_NAME: f"`{VARIANTS_NAME}`: scalers that follow the workload variant autoscaler of llm-d, with what a "

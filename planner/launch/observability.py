@@ -420,7 +420,8 @@ def _readme(fleet: Fleet, watched: Sequence[Watched]) -> str:
 _DYNAMO = (
     f"Of a fleet that the export `dynamo` starts: `{DYNAMO_RULES_NAME}` and `{DYNAMO_DASHBOARD_NAME}` in their place. "
     "The frontend measures there, with routing and hand-over in its latencies, and goes by the name of the model, "
-    "in lower case; replicas and queues of workers are the operator's to watch. `planner check --engine dynamo` reads its metrics."
+    "in lower case; replicas and queues of workers are the operator's to watch. `planner check --engine dynamo` reads "
+    "its metrics."
 )
 _HEAD = (
     "| Service | Deployment | Planned | Sustained | Target | Promised | Expected |\n"
