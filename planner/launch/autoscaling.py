@@ -28,6 +28,7 @@ from planner.launch.pods import object_name
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.routers import router_of
 from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
+from planner.launch.versions import version_of
 from planner.serving import Pool, Role
 from planner.traffic import HOURS_PER_DAY, HOURS_PER_WEEK, MetricQuantity
 
