@@ -121,6 +121,9 @@ def test_a_report_ends_with_what_changed_against_the_packaged_fit() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     rows = [line for line in said.splitlines() if "gemm/bf16" in line]
     assert len(rows) == 1 and rows[0].count("1.000") == 3
+    for key in ("latent_prefill/bf16", "latent_decode/fp8", "attention_decode/fp8", "elementwise/rope"):
+        (row,) = [line for line in said.splitlines() if key in line]
+        assert row.count("1.000") == 3
     _show_changes(packaged().model_copy(update={"sku": "gtx-480"}), console)
     assert "no packaged fit of gtx-480" in console.file.getvalue()  # type: ignore[attr-defined]
 
