@@ -26,7 +26,7 @@ from planner.launch.kubernetes import MAX_REPLICAS_FACTOR, NAMESPACE, scale_targ
 from planner.launch.observability import Watched, metric_of
 from planner.launch.pods import object_name
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
-from planner.launch.routers import router_of
+from planner.launch.routers import finds_new_replicas
 from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
 from planner.launch.versions import version_of
 from planner.serving import Pool, Role
@@ -74,8 +74,7 @@ def files(fleet: Fleet) -> dict[str, str]:
 
 
 def _require_discovery(pools: tuple[LaunchSpec, ...]) -> None:
-    router = router_of(pools)
-    if router is not None and router.config_flag:
+    if not finds_new_replicas(pools):
         bound = "its router reads a list of replicas when it starts, and knows none that come later"
         raise UnsupportedFeatureError("engine", pools[0].engine_id, bound, "keep the planned replicas")
 
