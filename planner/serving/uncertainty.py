@@ -249,7 +249,18 @@ NOT_MEASURED = MeasuredSteps()
 
 
 def steps_key(sku: str, llm: str) -> str:
-    """What is known of one model on a SKU, in a mapping that otherwise goes by SKU."""
+    """The key of one model on a SKU, in a mapping that otherwise goes by SKU.
+
+    Args:
+        sku: id of the SKU.
+        llm: id of the model.
+
+    Returns:
+        Both, as `measured_steps` has them.
+
+    >>> steps_key("h100-sxm", "llama-3.1-8b")
+    'h100-sxm/llama-3.1-8b'
+    """
     return f"{sku}/{llm}"
 
 
